@@ -18,34 +18,50 @@ def prompt_id(prompt: Any) -> str:
     ).hexdigest()
 
 
-def read_pass_rates(path: Path, reward: str, threshold: float) -> dict[str, tuple[int, int]]:
+def read_pass_rates(
+    path: Path, rewards: Sequence[str], threshold: float
+) -> dict[str, tuple[int, int]]:
     """Return how many completions of each prompt are right, and how many were scored, by prompt id.
+
+    A prompt is judged by the first of `rewards` that scored any of its completions; a prompt that none scored is left out.
 
     Args:
         path: the completions that `grpo-ext eval` writes, whose greedy ones are left out, or `samples.jsonl` of a run.
-        reward: the reward that judges a completion.
+        rewards: the rewards that may judge a prompt, in the order of `outcome_order`.
         threshold: the least score of a right completion.
 
     Raises:
-        ValueError: naming a line that is not a completion with this reward.
+        ValueError: naming a line that is not a completion with the first of these rewards.
     """
-    found: dict[str, tuple[int, int]] = {}
+    # by prompt and reward: how many completions are right, and how many were scored
+    counts: dict[str, dict[str, tuple[int, int]]] = {}
     for part in parts(path):
         with part.open("rb") as file:
             for number, line in enumerate(file, start=1):
                 try:
                     row = row_of(line, {"prompt": object, "rewards": dict})
-                    score = row["rewards"][reward]
+                    scores = {name: row["rewards"].get(name) for name in rewards[1:]}
+                    scores[rewards[0]] = row["rewards"][rewards[0]]
                 except (ValueError, KeyError, RecursionError) as error:
-                    wrong = f"{part}:{number}: not a completion with the reward {reward} ({error})"
+                    wrong = (
+                        f"{part}:{number}: not a completion with the reward {rewards[0]} ({error})"
+                    )
                     raise ValueError(
                         f"{wrong}. `grpo-ext eval --train_rows N --output FILE.json` writes them."
                     ) from None
-                if score is not None and row.get("part") != "greedy":
-                    key = prompt_id(row["prompt"])
-                    right, samples = found.get(key, (0, 0))
-                    found[key] = right + (score >= threshold), samples + 1
-    return found
+                if row.get("part") == "greedy":
+                    continue
+                of_prompt = counts.setdefault(prompt_id(row["prompt"]), {})
+                for name, score in scores.items():
+                    if score is not None:
+                        right, samples = of_prompt.get(name, (0, 0))
+                        of_prompt[name] = right + (score >= threshold), samples + 1
+    rates = {}
+    for key, of_prompt in counts.items():
+        judges = [name for name in rewards if name in of_prompt]
+        if judges:
+            rates[key] = of_prompt[judges[0]]
+    return rates
 
 
 class PassRates:

@@ -20,7 +20,8 @@ class GroupOptions:
             are drawn and completed until the step has as many groups with signal as it should have groups.
         group_filter_metric (`str`, *optional*): the reward that judges groups, and completions for pass rates and pass@k.
             `None`: the first of those with the largest weight. It is never the weighted sum, in which a format reward hides
-            that all answers are wrong.
+            that all answers are wrong. A group that this reward does not score is judged by the next reward by weight
+            that scores it.
         group_filter_max_rounds (`int`, defaults to 4): most further generations for one step; after them the step trains on
             the groups that it has.
         max_staleness (`int`, defaults to 1): optimizer steps for which a group that was generated in excess may be kept. It

@@ -3,6 +3,9 @@
 A failure is an exception, a wrong number of scores, inf, NaN, or a value that is not a number. A batch that fails is scored
 again row by row, so that only the faulty rows lose their score. A function that fails on too many rows stops the run.
 
+None for a row is no failure: the reward declines the row. A reward with an attribute `tasks` sees only the rows of these tasks,
+by the column "task", and declines all others.
+
 The pool bounds the time of CPU-heavy rewards, a separate event loop that of async rewards, and a timer, which cannot interrupt
 C code, that of all others.
 """
@@ -22,6 +25,7 @@ from grpo_ext.rewards.pool import RewardPool
 from grpo_ext.rewards.reward import Reward, Score
 from grpo_ext.rewards.scores import Miscounted, clipped, in_full, scores_of
 from grpo_ext.rewards.signature import EXTRAS
+from grpo_ext.rewards.task_rows import own_rows, rows_of, spread
 from grpo_ext.rewards.undisturbed import one_process, undisturbed
 
 logger = logging.getLogger(__name__)
@@ -43,7 +47,8 @@ class Guard:
     max_failure_rate: float = (
         0.5  # share of failed rows in the window above which `RewardFailure` is raised
     )
-    window: int = 256  # number of last rows that count for the share; a quarter of them is the least that is judged
+    # number of last rows that count for the share, without declined ones; a quarter of them is the least that is judged
+    window: int = 256
     timeout: float | None = (
         None  # seconds that a row may take; a batch of n rows may take n times as long. `None`: no limit
     )
@@ -53,6 +58,7 @@ class Guard:
     def __post_init__(self) -> None:
         self.name = self.__name__ = reward_name(self.reward)
         self.columns = getattr(self.reward, "columns", ())
+        self.tasks: tuple[str, ...] | None = getattr(self.reward, "tasks", None)
         self.rowwise = isinstance(self.reward, Reward) and self.reward.needs_cpu
         self.pool = self.pool if self.rowwise else None
         self.failure: RewardFailure | None = None
@@ -69,17 +75,22 @@ class Guard:
 
         `RewardFailure` as `on_error` and `max_failure_rate` say.
         """
+        rows, own = own_rows(given, self.tasks)
+        if not rows:
+            return [None] * len(given["completions"])
         if self.pool is not None:
-            scores, errors = self.pool.score(self.reward, given)
+            scores, errors = self.pool.score(self.reward, own)
         else:
-            with undisturbed(self.seed(given)):
-                scores, errors = self.score_batch(given)
-        return self.settle(scores, errors, given)
+            with undisturbed(self.seed(own)):
+                scores, errors = self.score_batch(own)
+        return spread(self.settle(scores, errors, own), rows, len(given["completions"]))
 
     def begin(self, **given: Any) -> None:
         """Start to score the rows of a later call, if the reward runs in worker processes."""
         if self.pool is not None:
-            self.pool.begin(self.reward, given)
+            rows, own = own_rows(given, self.tasks)
+            if rows:
+                self.pool.begin(self.reward, own)
 
     def seed(self, given: dict[str, Any]) -> int:
         """Return the seed of the reward's random numbers. It depends on step and completions, so a resumed run repeats it."""
@@ -122,14 +133,15 @@ class Guard:
     ) -> list[Score]:
         """Count and log the failures, raise if there are too many, and return the scores."""
         self.failed += len(errors)
-        self._recent.extend(row in errors for row in range(len(scores)))
+        declined = {row for row, score in enumerate(scores) if score is None and row not in errors}
+        self._recent.extend(row in errors for row in range(len(scores)) if row not in declined)
         for row, error in sorted(errors.items()):
             self.last_error = error
             self.log(error, given, row)
-        if len(errors) < len(scores):
+        if len(errors) + len(declined) < len(scores):
             self.lost.clear()
-        elif self.max_failure_rate < 1:
-            self.lost.update(map(number_of, given.get("prompts") or ()))
+        elif self.max_failure_rate < 1 and (prompts := given.get("prompts")):
+            self.lost.update(number_of(prompts[row]) for row in errors)
         recent, failed = len(self._recent), sum(self._recent)
         if recent >= max(1, self.window / 4) and failed / recent > self.max_failure_rate:
             self.fail(
@@ -164,21 +176,24 @@ class AsyncGuard(Guard):
     """The guard of an async function. TRL awaits all of them together. A batch fails as a whole."""
 
     async def __call__(self, /, **given: Any) -> list[Score]:  # type: ignore[override]  # TRL awaits it
-        count = len(given["completions"])
+        rows, own = own_rows(given, self.tasks)
+        count = len(rows)
+        if not rows:
+            return [None] * len(given["completions"])
 
         async def answer() -> tuple[list[Score], dict[int, str]]:
             with one_process():
                 try:
-                    return scores_of(await self.reward(**copied(given)), count)
+                    return scores_of(await self.reward(**copied(own)), count)
                 except BaseException as error:  # a reward's own CancelledError must not reach TRL
                     return [None] * count, dict.fromkeys(range(count), in_full(error))
 
         try:
-            with undisturbed(self.seed(given)):
+            with undisturbed(self.seed(own)):
                 scores, errors = await in_time(answer(), self.timeout and self.timeout * count)
         except TooLate as error:
             scores, errors = [None] * count, dict.fromkeys(range(count), in_full(error))
-        return self.settle(scores, errors, given)
+        return spread(self.settle(scores, errors, own), rows, len(given["completions"]))
 
 
 def guard_rewards(
@@ -227,8 +242,5 @@ def number_of(value: Any) -> int:
 
 def one_row(given: dict[str, Any], row: int, count: int) -> dict[str, Any]:
     """Return the arguments for one completion, with loggers that do nothing: the batch may have logged before it failed."""
-    own = {
-        k: [v[row]] if isinstance(v, list | tuple) and len(v) == count else v
-        for k, v in given.items()
-    }
+    own = rows_of(given, [row], count)
     return own | {key: lambda *_: None for key in ("log_extra", "log_metric") if key in given}

@@ -2,12 +2,13 @@
 
 A group is the G completions of one prompt. It is judged by one outcome reward, not by the weighted sum: with the sum, a group
 of wrong completions would have signal if a format reward varied (DAPO, arXiv 2503.14476, section 3.2, filters by accuracy).
+Groups of different tasks may have different outcome rewards (`step.judge.group_outcomes`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
@@ -44,6 +45,12 @@ class GroupStats:
     scored: Tensor  #: (N,), number of completions that the outcome reward scored
     all_right: Tensor  #: (N,), bool, all rewards are equal and right
     all_wrong: Tensor  #: (N,), bool, all rewards are equal and not right; `False` if no completion was scored
+
+    def take(self, groups: Sequence[int]) -> GroupStats:
+        """Return the results of some of the groups."""
+        chosen = torch.tensor(groups, device=self.kept.device)
+        columns = {f.name: getattr(self, f.name)[chosen] for f in fields(self)}
+        return GroupStats(**columns)
 
 
 @dataclass(frozen=True)

@@ -149,3 +149,30 @@ def outcome_index(names: Sequence[str], weights: Sequence[float], metric: str | 
             f"group_filter_metric: no reward {metric!r}. The rewards are {', '.join(names)}."
         )
     return list(names).index(metric)
+
+
+def outcome_order(names: Sequence[str], weights: Sequence[float], metric: str | None) -> list[int]:
+    """Return the indices of the rewards that may judge a group; the first that scored it does.
+
+    First comes `outcome_index`, then the other rewards by falling weight, without those of weight 0. With rewards of
+    several tasks, each of which scores only its own rows, every group is thus judged by the largest reward of its task.
+    """
+    first = outcome_index(names, weights, metric)
+    others = [index for index in range(len(names)) if index != first and weights[index] != 0]
+    return [first, *sorted(others, key=lambda index: -weights[index])]
+
+
+def group_outcomes(rewards: Tensor, order: Sequence[int], num_generations: int) -> Tensor:
+    """Return the outcome reward of each completion, (B,): the first reward in `order` that scored any row of its group.
+
+    Args:
+        rewards: (B, R), B whole groups of `num_generations` rows; NaN if a reward did not score a completion.
+        order: indices of rewards, from `outcome_order`.
+        num_generations: completions per prompt.
+    """
+    grouped = rewards.view(-1, num_generations, rewards.size(1))  # (B / G, G, R)
+    outcomes = torch.full_like(grouped[:, :, 0], torch.nan)  # (B / G, G)
+    for index in order:
+        unjudged = outcomes.isnan().all(dim=1, keepdim=True)  # (B / G, 1)
+        outcomes = torch.where(unjudged, grouped[:, :, index], outcomes)
+    return outcomes.flatten()

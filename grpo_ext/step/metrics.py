@@ -14,6 +14,9 @@ from grpo_ext.objective.advantage import nan_std
 from grpo_ext.objective.aggregate import Stat
 from grpo_ext.step.ranks import Ranks
 
+TASK = "task"  # the column of a data set of several tasks that names the task of a row
+MOST_TASKS = 32  # with more tasks in a generation, no figures by task are logged
+
 
 class StepStats:
     """The figures of the micro-batches of one step on this rank."""
@@ -78,16 +81,50 @@ def length_figures(lengths: Tensor, truncated: Tensor) -> dict[str, float]:
 def reward_figures(
     names: Sequence[str], rewards: Tensor, weighted: Tensor, signal: Tensor
 ) -> dict[str, float]:
-    """Return the figures for the rewards (B, R) of the completions of all ranks.
+    """Return the figures for the rewards (B, R) of the completions of all ranks, NaN where a reward did not score.
 
-    `weighted` (B,) is their weighted sum, `signal` (B,) whether the completion's group has a policy gradient.
+    The figures of a reward are of the completions that it scored; a reward that scored none has no figures. `weighted`
+    (B,) is the weighted sum, `signal` (B,) whether the completion's group has a policy gradient.
     """
     figures = {}
     for i, name in enumerate(names):
+        if rewards[:, i].isnan().all():
+            continue
         figures[f"rewards/{name}/mean"] = rewards[:, i].nanmean().item()
         figures[f"rewards/{name}/std"] = nan_std(rewards[:, i], 0).item()
     figures |= {"reward": weighted.nanmean().item(), "reward_std": nan_std(weighted, 0).item()}
     return {**figures, "frac_reward_zero_std": 1.0 - signal.float().mean().item()}
+
+
+def generation_figures(
+    names: Sequence[str],
+    rewards: Tensor,
+    weighted: Tensor,
+    signal: Tensor,
+    lengths: Tensor,
+    truncated: Tensor,
+    tasks: Sequence[str] = (),
+) -> dict[str, float]:
+    """Return `length_figures` and `reward_figures`; with the `tasks` of the completions, also of each task alone.
+
+    A task NAME has the same figures under `tasks/NAME/` as a run of its rows alone would have.
+    """
+    columns = (rewards, weighted, signal, lengths, truncated)
+    figures = {**length_figures(lengths, truncated), **reward_figures(names, *columns[:3])}
+    for task, rows in rows_by_task(tasks).items():
+        of_task = generation_figures(names, *(column[rows] for column in columns))
+        figures |= {f"tasks/{task}/{name}": value for name, value in of_task.items()}
+    return figures
+
+
+def rows_by_task(tasks: Sequence[str]) -> dict[str, list[int]]:
+    """Return the positions of each task, by its name in sorted order; nothing for more than `MOST_TASKS` tasks."""
+    if len(set(tasks)) > MOST_TASKS:
+        return {}
+    rows: dict[str, list[int]] = {task: [] for task in sorted(set(tasks))}
+    for row, task in enumerate(tasks):
+        rows[task].append(row)
+    return rows
 
 
 def episode_figures(counts: Sequence[Sequence[int]], tools: bool, ranks: Ranks) -> dict[str, float]:

@@ -19,7 +19,7 @@ from grpo_ext.samplers.sync_check import SyncCheck
 from grpo_ext.scoring.scorer import Scorer
 from grpo_ext.seams import trl as seam
 from grpo_ext.step.judge import AdvantageRule, by_token, fill_unscored, turn_signal
-from grpo_ext.step.metrics import episode_figures
+from grpo_ext.step.metrics import TASK, episode_figures
 from grpo_ext.step.ranks import Ranks
 from grpo_ext.step.records import Generation, Scored
 from grpo_ext.step.tables import table_of
@@ -62,7 +62,7 @@ class Generations:
         self.judge.count_failures()
         judged = scored_by_trl(self.trainer, rows, table, self.ends, self.rule)
         self.sync_check.check(judged.table)
-        return judged
+        return replace(judged, tasks=self._tasks(judged.rows))
 
     def __call__(
         self, rows: list[Row], scored: bool = True, sampled: Callable[[], None] | None = None
@@ -112,7 +112,7 @@ class Generations:
         rewards = fill_unscored(given, self.rule.num_generations)
         advantages = self.rule.advantages(rewards)
         table = self._compared(table, rewards, advantages, episodes)
-        seam.keep_completions(self.trainer, prompts, completions, rewards, advantages)
+        seam.keep_completions(self.trainer, prompts, completions, given, advantages)
         masks = generation.tool_mask
         lengths = [len(row) for row in ids] if masks is None else [sum(mask) for mask in masks]
         counted = table.completion_mask.any(1).tolist()
@@ -130,8 +130,15 @@ class Generations:
             rewards,
             advantages,
             lengths,
+            self._tasks(rows),
             logged,
         )
+
+    def _tasks(self, rows: list[Row]) -> list[str]:
+        """Return the tasks of the completions of all ranks; nothing if the rows do not name their tasks."""
+        if not isinstance(rows[0].get(TASK), str):
+            return []
+        return self.ranks.gather_objects([str(row[TASK]) for row in rows])
 
     def _table(self, generation: Generation, truncated: list[bool]) -> Scored:
         """Return the table of a generation; truncated completions are left out if `mask_truncated_completions` is set."""

@@ -12,7 +12,7 @@ from grpo_ext.rewards.guard import Guard, RewardFailure, guard_rewards
 from grpo_ext.rewards.reward import Reward
 from grpo_ext.rewards.sources import checked_weight, find, metric_name
 from grpo_ext.seams import trl as seam
-from grpo_ext.step.judge import outcome_index
+from grpo_ext.step.judge import outcome_order
 from grpo_ext.step.records import Scored
 
 Row = dict[str, Any]
@@ -58,9 +58,9 @@ def rewards_of(trainer: Any) -> list[dict[str, Any]]:
     return found
 
 
-def outcome_of_groups(trainer: Any) -> int:
-    """Return the index of the reward that judges groups and counts pass rates."""
-    return outcome_index(
+def outcomes_of_groups(trainer: Any) -> list[int]:
+    """Return the indices of the rewards that judge groups and count pass rates, in the order of `outcome_order`."""
+    return outcome_order(
         trainer.reward_func_names, trainer.reward_weights.tolist(), trainer.args.group_filter_metric
     )
 
@@ -78,6 +78,9 @@ class Judged:
     rewards: Tensor  # (B of all ranks, R), the same with missing rewards filled in
     advantages: Tensor  # (B of all ranks,)
     lengths: list[int]
+    tasks: list[str] = field(
+        default_factory=list
+    )  # (B of all ranks); empty without a column "task"
     episodes: list[Row] = field(
         default_factory=list
     )  # of each episode in `samples.jsonl`; empty if a completion is one turn
@@ -149,8 +152,9 @@ class Judge:
                 all(of_ranks) and len(set().union(*of_ranks)) > 1
             ):  # a single prompt may be a bad row of the data
                 raise RewardFailure(
-                    f"Reward {name!r} failed on every completion. Fix it, try it with `grpo-ext check`, and resume; "
-                    f"`reward_max_failure_rate: 1` continues without it. The last failure: {errors[name]}"
+                    f"Reward {name!r} failed on every completion that it did not decline. Fix it, "
+                    f"try it with `grpo-ext check`, and resume; `reward_max_failure_rate: 1` "
+                    f"continues without it. The last failure: {errors[name]}"
                 )
         for name, count in failed.items():
             if count:

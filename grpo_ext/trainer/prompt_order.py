@@ -8,7 +8,7 @@ from datasets import Dataset
 from grpo_ext.curriculum.pass_rates import PassRates, prompt_id, read_pass_rates
 from grpo_ext.curriculum.sampler import PromptSampler, PromptSupply, Row
 from grpo_ext.step.groups import GroupStats
-from grpo_ext.trainer.judging import outcome_of_groups
+from grpo_ext.trainer.judging import outcomes_of_groups
 
 
 class PromptOrder:
@@ -78,11 +78,9 @@ def make_rates(trainer: Any) -> PassRates | None:
         )
     start = None
     if args.pass_rates_file:
-        path, outcome = (
-            Path(args.pass_rates_file).expanduser(),
-            trainer.reward_func_names[outcome_of_groups(trainer)],
-        )
-        start = read_pass_rates(path, outcome, args.pass_threshold)
+        path = Path(args.pass_rates_file).expanduser()
+        rewards = [trainer.reward_func_names[index] for index in outcomes_of_groups(trainer)]
+        start = read_pass_rates(path, rewards, args.pass_threshold)
     return PassRates(
         [prompt_id(prompt) for prompt in dataset["prompt"]], args.pass_rate_decay, start
     )

@@ -16,13 +16,14 @@ from grpo_ext.curriculum.sampler import PromptSupply
 from grpo_ext.rewards.guard import RewardFailure
 from grpo_ext.seams import trl as seam
 from grpo_ext.step.groups import GroupRule, Groups, GroupStats
-from grpo_ext.step.metrics import length_figures, reward_figures
+from grpo_ext.step.judge import group_outcomes
+from grpo_ext.step.metrics import generation_figures
 from grpo_ext.step.ranks import Ranks
 from grpo_ext.step.records import Scored
 from grpo_ext.step.refill import Filled, RefillRule, first_round, refill
 from grpo_ext.step.tables import join
 from grpo_ext.trainer.generations import Generations
-from grpo_ext.trainer.judging import Judged, Row, outcome_of_groups
+from grpo_ext.trainer.judging import Judged, Row, outcomes_of_groups
 from grpo_ext.trainer.prompt_order import PromptOrder
 from grpo_ext.trainer.samples import Samples
 from grpo_ext.vllm import EngineFailure
@@ -50,7 +51,7 @@ class Rollout:
         args = self.trainer.args
         self.group_filter: str = args.group_filter  # "off", "drop" or "refill"
         self.groups = GroupRule(self.trainer.num_generations, args.pass_threshold)
-        self.outcome = outcome_of_groups(self.trainer)
+        self.outcomes = outcomes_of_groups(self.trainer)
         self.refill = RefillRule.of(args, self.ranks.count)
 
     def __call__(self, rows: list[Row]) -> Scored:
@@ -72,9 +73,9 @@ class Rollout:
     def watch_trl(self, rows: list[Row], table: dict[str, Any]) -> dict[str, Any]:
         """For `preset: trl`: count, observe and hand out the completions that TRL has made, and return them unchanged."""
         judged = self.generations.made_by_trl(rows, table)
-        self.samples.hand_out(
-            replace(judged, advantages=seam.last_completions(self.trainer, len(judged.rewards))[3])
-        )
+        advantages = seam.last_completions(self.trainer, len(judged.rewards))[3]
+        # TRL counts a missing reward as 0
+        self.samples.hand_out(replace(judged, rewards=judged.given, advantages=advantages))
         if self.trainer.model.training:
             self.log.start()
             self._judge_groups(self._seen_prompts(rows), judged)
@@ -186,8 +187,9 @@ class Rollout:
 
     def _judge_groups(self, prompts: list[Row], judged: Judged) -> GroupStats:
         """Judge the groups of all ranks, for the log and, with their prompts, for the curriculum."""
-        stats = self.groups.judge(judged.given[:, self.outcome])
-        self.log.generated(stats)
+        size = self.trainer.num_generations
+        stats = self.groups.judge(group_outcomes(judged.given, self.outcomes, size))
+        self.log.generated(stats, judged.tasks[::size])
         self.order.observe(prompts, stats)
         return stats
 
@@ -228,21 +230,25 @@ class Rollout:
             self.samples.hand_out(judged)
         if self.generations.by_trl:
             return  # TRL has logged it
-        lengths = torch.tensor(
-            [n for judged in made for n in judged.lengths], device=self.ranks.device
-        )
-        truncated = torch.tensor(
-            [cut for judged in made for cut in judged.truncated], device=self.ranks.device
-        )
         prompts = sum(int(judged.table.prompt_mask.sum()) for judged in made)
-        tokens = self.ranks.total(torch.tensor(prompts, device=self.ranks.device) + lengths.sum())
+        completions = sum(sum(judged.lengths) for judged in made)
+        tokens = self.ranks.total(torch.tensor(prompts + completions, device=self.ranks.device))
         seam.count_tokens(self.trainer, int(tokens))
-        rewards = torch.cat([judged.rewards for judged in made])
-        rule, names = self.generations.rule, self.trainer.reward_func_names
-        figures = length_figures(self.ranks.gather(lengths), self.ranks.gather(truncated))
-        signal = self.ranks.gather(torch.cat([judged.table.signal for judged in made]))
-        figures |= reward_figures(names, rewards, rule.weighted(rewards), signal)
+        figures = generation_figures(
+            self.trainer.reward_func_names,
+            rewards=torch.cat([judged.given for judged in made]),
+            weighted=self.generations.rule.weighted(torch.cat([judged.rewards for judged in made])),
+            signal=torch.cat([self.ranks.gather(judged.table.signal) for judged in made]),
+            lengths=self._gathered([judged.lengths for judged in made]),
+            truncated=self._gathered([judged.truncated for judged in made]),
+            tasks=[task for judged in made for task in judged.tasks],
+        )
         seam.log_figures(self.trainer, figures)
+
+    def _gathered(self, rounds: list[Any]) -> Tensor:
+        """Join the values of this rank's completions of each round, in the order of the rewards of all ranks."""
+        device = self.ranks.device
+        return torch.cat([self.ranks.gather(torch.tensor(r, device=device)) for r in rounds])
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of groups and prompts, the same on all ranks, and of the generation ahead."""

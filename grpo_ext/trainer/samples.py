@@ -6,15 +6,21 @@ docs/report.md describes a row. TRL also keeps completions, but mixes those of t
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
+import torch
 from accelerate.utils import gather_object
 
 from grpo_ext.curriculum.pass_rates import prompt_id
 from grpo_ext.environments.episode import as_text
 from grpo_ext.rewards.reward import plain_text
+from grpo_ext.step.judge import fill_unscored
+from grpo_ext.step.metrics import TASK
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from grpo_ext.evaluation.score import Sample
     from grpo_ext.step.records import Scored
     from grpo_ext.trainer.judging import Judged
@@ -52,11 +58,12 @@ class Samples:
         )
         given = judged.given[first : first + own].tolist()  # (B, R)
         worth = judged.advantages[first : first + own].tolist()
+        sums = self._weighted(judged.rewards[first : first + own])
         mine = []
         for i in range(own):
             group = first_group + (first + i) // group_size
             if any(callback.wants(step, group) for callback in callbacks):
-                mine.append(self._whole(judged.rows[i], {
+                mine.append(self._whole(judged.rows[i], sums[i], {
                     "step": step, "mode": mode, "dataset": name, "group": group, "prompt": judged.prompts[i],
                     "text": text_of(judged.completions[i]), "advantage": worth[i], "length": judged.lengths[i],
                     "finish_reason": "length" if judged.truncated[i] else "stop",
@@ -91,30 +98,44 @@ class Samples:
     ) -> None:
         """Give out the samples of one evaluation, the same on every rank; `name` is the name of the data set."""
         callbacks, step = self._callbacks(), self.trainer.state.global_step
+        names = self.trainer.reward_func_names
+        scores = [[s.rewards[name] for name in names] for s in samples]
+        given = torch.tensor(
+            [[math.nan if score is None else score for score in row] for row in scores]
+        )  # (samples, R)
+        sums = self._weighted(fill_unscored(given, self.trainer.eval_decoding.num_samples))
         self._give([
-            self._whole(rows[s.row], {
+            self._whole(rows[s.row], total, {
                 "step": step, "mode": "eval", "dataset": name, "group": s.row, "prompt": rows[s.row].get("prompt"),
                 "text": s.text,
                 "advantage": None, "length": s.length, "finish_reason": s.finish_reason, "rewards": s.rewards,
                 **(s.episode or {}),
             })
-            for s in samples if any(callback.wants(step, s.row) for callback in callbacks)
+            for s, total in zip(samples, sums, strict=True) if any(callback.wants(step, s.row) for callback in callbacks)
         ])  # fmt: skip
 
-    def _whole(self, row: dict[str, Any], sample: dict[str, Any]) -> dict[str, Any]:
-        """Add to a sample the id of its prompt, the weighted sum of its rewards, and the columns that rewards read."""
-        trainer = self.trainer
-        weights = dict(zip(trainer.reward_func_names, trainer.reward_weights.tolist(), strict=True))
-        parts = [
-            weights[key] * reward for key, reward in sample["rewards"].items() if reward is not None
-        ]
+    def _weighted(self, rewards: Tensor) -> list[float | None]:
+        """Return the weighted sums of the rewards (B, R) as training computes them; `None` if nothing was scored."""
+        sums = self.trainer.parts.generations.rule.weighted(rewards.double()).tolist()
+        return [None if math.isnan(total) else total for total in sums]
+
+    def _whole(
+        self, row: dict[str, Any], reward: float | None, sample: dict[str, Any]
+    ) -> dict[str, Any]:
+        """Add to a sample its task, the id of its prompt, its weighted sum, and the columns that rewards read."""
         columns = sorted(
-            {column for reward in trainer.reward_funcs for column in getattr(reward, "columns", ())}
+            {
+                column
+                for function in self.trainer.reward_funcs
+                for column in getattr(function, "columns", ())
+            }
         )
         asked = (
             [sample["prompt"], sample["seed"]] if "seed" in sample else sample["prompt"]
         )  # each seed is another problem
-        found = {"prompt_id": prompt_id(asked), "reward": sum(parts) if parts else None}
+        found = {"prompt_id": prompt_id(asked), "reward": reward}
+        if isinstance(row.get(TASK), str):
+            found["task"] = row[TASK]
         return {**sample, **found, "columns": {key: row[key] for key in columns if key in row}}
 
     def _give(self, rows: list[dict[str, Any]]) -> None:

@@ -121,7 +121,7 @@ def test_pass_rates_are_counted_from_completions(tmp_path):
         {"step": 3, "prompt": chat, "rewards": {"right": 0.0, "form": 1.0}}
     ]  # as a run's samples.jsonl has it
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert read_pass_rates(path, "right", 1.0) == {
+    assert read_pass_rates(path, ["right"], 1.0) == {
         prompt_id("one"): (2, 3),
         prompt_id(chat): (0, 1),
     }
@@ -135,4 +135,4 @@ def test_pass_rates_are_counted_from_completions(tmp_path):
         with pytest.raises(
             ValueError, match=r"bad\.jsonl:1: not a completion with the reward right"
         ):
-            read_pass_rates(tmp_path / "bad.jsonl", "right", 1.0)
+            read_pass_rates(tmp_path / "bad.jsonl", ["right"], 1.0)

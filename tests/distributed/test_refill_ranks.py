@@ -14,7 +14,7 @@ import test_refill
 pytestmark = pytest.mark.slow
 
 
-def test_two_ranks_have_the_gradients_of_the_live_groups(tiny_folder):
+def test_two_ranks_have_the_gradients_of_the_live_groups(tiny_folder, tmp_path):
     jobs = [
         {"group_filter": "refill", "steps": 3},
         {"group_filter": "refill", "steps": 3, "ga": 2, "loss_type": "dapo"},
@@ -28,3 +28,9 @@ def test_two_ranks_have_the_gradients_of_the_live_groups(tiny_folder):
         test_refill.check_steps(tiny_folder, found["steps"], test_refill.PLAN, loss_type=loss_type)
     test_refill.check_steps(tiny_folder, dropped["steps"], [[(1, 0), (4, 0)]], scale="batch")
     assert refilled["logs"][0]["groups/carried"] == 1
+    alone = scripted_groups.train(tiny_folder, tmp_path, **jobs[0])[0].state.log_history
+    for ours, own in zip(refilled["logs"][:3], alone[:3], strict=True):
+        by_task = {name for name in own if name.startswith("tasks/")}
+        assert {"tasks/odd/reward", "tasks/even/groups/kept"} <= by_task
+        for name in by_task:
+            assert ours[name] == pytest.approx(own[name], abs=1e-6), name

@@ -245,3 +245,53 @@ def test_registered_rewards_are_guarded_alike():
     guard = Guard(build("countdown"))
     scores = guard(completions=["<answer>1+2</answer>"] * 2, nums=[[1, 2], None], target=[3, 3])
     assert scores == [1.0, None]
+
+
+def test_rows_that_a_reward_declines_do_not_hide_its_failures():
+    """It declines three rows of four and fails on all others: that is a failure of all rows that it judges."""
+    guard = Guard(by_row(lambda text: 1 / 0 if text == "mine" else None), window=64)
+    texts, prompts = ["mine", "b", "c", "d"], ["p", "q", "r", "s"]
+    with pytest.raises(RewardFailure, match="failed on 16 of the last 16 rows"):
+        for _ in range(16):
+            assert guard(completions=texts, prompts=prompts) == [None] * 4
+    assert guard.failed == 16
+
+
+def test_a_batch_that_a_reward_declines_whole_is_no_failure():
+    guard = Guard(by_row(lambda text: 1 / 0 if text == "bad" else None), deferred=True)
+    for i in range(100):
+        guard(completions=["a", "b"], prompts=[f"{i}", "q"])
+    assert guard.failure is None and guard.lost == set()
+    guard(completions=["a", "bad"], prompts=["p", "q"])
+    assert len(guard.lost) == 1
+
+
+@pytest.mark.parametrize("awaited", [False, True])
+def test_a_reward_of_some_tasks_sees_only_their_rows(awaited):
+    seen, extra = [], {}
+
+    def reward(completions, prompts, gold, log_extra, **columns):
+        seen.append((completions, prompts, gold, columns["task"]))
+        log_extra("gold", gold)
+        return [float(text == answer) for text, answer in zip(completions, gold, strict=True)]
+
+    async def slow(**given):
+        return reward(**given)
+
+    function = slow if awaited else reward
+    function.tasks = ("math",)
+    guard = (AsyncGuard if awaited else Guard)(function)
+    given = {
+        "completions": ["1", "def f", "2"],
+        "prompts": ["p", "q", "r"],
+        "gold": ["1", None, "3"],
+        "task": ["math", "code", "math"],
+        "log_extra": extra.__setitem__,
+    }
+    found = guard(**given)
+    assert (asyncio.run(found) if awaited else found) == [1.0, None, 0.0]
+    assert seen == [(["1", "2"], ["p", "r"], ["1", "3"], ["math", "math"])]
+    assert extra == {"gold": ["1", None, "3"]}
+    others = guard(**{**given, "task": ["code"] * 3})
+    assert (asyncio.run(others) if awaited else others) == [None] * 3
+    assert len(seen) == 1 and guard.failed == 0 and guard.lost == set()

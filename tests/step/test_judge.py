@@ -7,8 +7,18 @@ import statistics
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
-from grpo_ext.step.judge import AdvantageRule, EndRule, by_token, outcome_index, turn_signal
+from grpo_ext.step.judge import (
+    AdvantageRule,
+    EndRule,
+    by_token,
+    group_outcomes,
+    outcome_index,
+    outcome_order,
+    turn_signal,
+)
 from grpo_ext.step.records import Generation
 from grpo_ext.step.tables import table_of
 
@@ -134,3 +144,29 @@ def test_turns_have_signal_if_any_turn_of_the_group_has_an_advantage():
     of_turns = torch.tensor([[0.0, 0.0], [0.0, 0.0], [0.0, 1.0], [0.0, -1.0]])
     assert turn_signal(of_turns, 2).tolist() == [False, False, True, True]
     assert turn_signal(of_turns, 4).tolist() == [True] * 4
+
+
+def test_a_group_is_judged_by_the_largest_reward_that_scored_it():
+    order = outcome_order(["format", "math", "code", "logged"], [0.25, 1.0, 0.5, 0.0], None)
+    assert order == [1, 2, 0]
+    assert outcome_order(["a", "b", "c"], [1.0, 2.0, 0.5], "c") == [2, 1, 0]
+    assert outcome_order(["a", "b"], [0.0, 0.0], None) == [0]
+    rewards = torch.tensor([
+        [0.1, 1.0, NAN, 7.0], [0.2, NAN, NAN, 7.0],  # one row of the group is not scored
+        [0.3, NAN, 0.0, 7.0], [0.4, NAN, 1.0, 7.0],
+        [0.5, NAN, NAN, 7.0], [0.6, NAN, NAN, 7.0],
+        [NAN, NAN, NAN, 7.0], [NAN, NAN, NAN, 8.0],
+    ])  # fmt: skip
+    wanted = torch.tensor([1.0, NAN, 0.0, 1.0, 0.5, 0.6, NAN, NAN])
+    torch.testing.assert_close(group_outcomes(rewards, order, 2), wanted, equal_nan=True)
+
+
+@given(st.data())
+def test_one_reward_that_scores_all_is_the_outcome_of_all(data):
+    rows = data.draw(
+        st.lists(st.lists(st.floats(0, 1), min_size=2, max_size=2), min_size=4, max_size=4)
+    )
+    rewards = torch.tensor(rows)
+    assert torch.equal(
+        group_outcomes(rewards, outcome_order(["a", "b"], [1, 2], None), 2), rewards[:, 1]
+    )

@@ -102,7 +102,9 @@ def train(
         disable_tqdm=True,
         **settings,
     )
-    rows = Dataset.from_list([{"prompt": prompt_of(n), "number": n} for n in numbers])
+    rows = Dataset.from_list(
+        [{"prompt": prompt_of(n), "number": n, "task": ("even", "odd")[n % 2]} for n in numbers]
+    )
     catch = Catch()
     trainer = Filtered(
         model=AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32),

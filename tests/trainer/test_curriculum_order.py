@@ -72,7 +72,7 @@ def test_the_samples_of_a_run_have_the_pass_rates_that_it_counted(tiny_folder, t
     file = tmp_path / "first" / "samples.jsonl"
     counted = first.parts.order.rates.state_dict()
     assert 0 < sum(counted["right"]) < sum(counted["samples"]) == 3 * 16
-    found = read_pass_rates(file, "solved", 2.0)
+    found = read_pass_rates(file, ["solved"], 2.0)
     rates = PassRates([prompt_id(scripted_groups.prompt_of(n)) for n in range(1, 25)], 1.0, found)
     assert rates.state_dict() == counted
     second, _ = scripted_groups.train(

@@ -110,7 +110,7 @@ def test_a_reward_that_fails_on_all_rows_of_a_step_stops_the_run_at_once(tiny_fo
     )
     with pytest.raises(
         RewardFailure,
-        match=r"(?s)'faulty' failed on every completion\. Fix it, .* no idea \(.*\.py:\d+",
+        match=r"(?s)'faulty' failed on every completion that it did not decline\. Fix it, .* no idea \(.*\.py:\d+",
     ):
         trainer.train()
     assert trainer.state.global_step == 0

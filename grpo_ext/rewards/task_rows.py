@@ -1,0 +1,41 @@
+"""The rows of a batch that belong to a reward's tasks, by the column "task"."""
+
+from collections.abc import Sequence
+from typing import Any
+
+
+def own_rows(
+    given: dict[str, Any], tasks: Sequence[str] | None
+) -> tuple[list[int], dict[str, Any]]:
+    """Return the positions of the rows of these tasks, and the arguments of a reward for them; `None`: all tasks."""
+    count = len(given["completions"])
+    if tasks is None:
+        return list(range(count)), given
+    rows = [row for row, task in enumerate(given.get("task", ())) if task in tasks]
+    own = rows_of(given, rows, count)
+    log_extra = given.get("log_extra")
+    if log_extra is not None:
+
+        def log_own(column: str, values: list[Any]) -> None:
+            log_extra(column, spread(values, rows, count))
+
+        own["log_extra"] = log_own
+    return rows, own
+
+
+def rows_of(given: dict[str, Any], rows: Sequence[int], count: int) -> dict[str, Any]:
+    """Return the arguments for some of `count` completions; what is not a list of that length stays as it is."""
+    return {
+        name: [value[row] for row in rows]
+        if isinstance(value, list | tuple) and len(value) == count
+        else value
+        for name, value in given.items()
+    }
+
+
+def spread(values: Sequence[Any], rows: Sequence[int], count: int) -> list[Any]:
+    """Return a list of length `count` with `values` at the positions `rows`, and None elsewhere."""
+    everywhere: list[Any] = [None] * count
+    for row, value in zip(rows, values, strict=True):
+        everywhere[row] = value
+    return everywhere
