@@ -19,7 +19,7 @@ from importlib import import_module
 
 from grpo_ext.common.devices import wait_calmly
 from grpo_ext.common.modules import versions
-from grpo_ext.rewards.guard import RewardFailure
+from grpo_ext.rewards.failures import UserCodeFailure
 from grpo_ext.vllm import EngineFailure
 
 SUBCOMMANDS = (
@@ -73,7 +73,7 @@ def print_error(error: Exception) -> int:
     if isinstance(error, ValueError | OSError):
         print(f"grpo-ext: {error}", file=sys.stderr)
         return 2
-    known = isinstance(error, RewardFailure | EngineFailure)
+    known = isinstance(error, UserCodeFailure | EngineFailure)
     kind, hint = (
         ("", "") if known else (f"{type(error).__name__}: ", " (`grpo-ext --debug` shows where)")
     )

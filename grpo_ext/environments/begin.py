@@ -4,9 +4,9 @@ import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from grpo_ext.environments.base import Environment, Row
+from grpo_ext.environments.base import Row
 from grpo_ext.environments.episode import Episode
-from grpo_ext.environments.rules import EpisodeRules, episode_rules
+from grpo_ext.environments.rules import EpisodeRules, answers_texts, episode_rules
 from grpo_ext.environments.tools import Tool, ToolEnvironment
 from grpo_ext.environments.turn_tokens import TurnTokens
 
@@ -20,7 +20,7 @@ def beginning(given: Any, tokenizer: Any, ends: Collection[int], args: Any) -> B
     `chat_template_kwargs`. `ValueError` as for `episode_rules` and `TurnTokens`.
     """
     rules = episode_rules(given)
-    answers = type(rules.probe).step is not Environment.step
+    answers = answers_texts(rules.probe)
     tokens = TurnTokens(tokenizer, ends, args.chat_template_kwargs, rules.probe.tools(), answers)
     return lambda rows: [Episode(rules, tokens, args.max_completion_length, row) for row in rows]
 
@@ -46,9 +46,15 @@ def beginning_with_tools(
         if args.max_tool_calling_iterations is None
         else args.max_tool_calling_iterations
     )
-    rules = EpisodeRules(ToolEnvironment, turns=most + 1, columns=())
     making = dict(factories or {None: lambda: None})
     pool = {name: [ToolEnvironment(tools, make())] for name, make in making.items()}
+    classes = sorted({type(made[0].instance).__name__ for made in pool.values()} - {"NoneType"})
+    rules = EpisodeRules(
+        ToolEnvironment,
+        turns=most + 1,
+        columns=(),
+        name=" or ".join(classes),
+    )
     options = args.chat_template_kwargs
     tokens = {
         name: TurnTokens(tokenizer, ends, options, made[0].tools(), False)

@@ -48,7 +48,6 @@ class Episode:
         self.messages: list[Message] = []  #: turns and answers so far
         self.said: list[str] = []  #: text of each turn
         self.pending: deque[int] = deque()  #: tokens of an answer that the model has not read yet
-        self.world = GuardedEnvironment(self.environment, rules)  #: counts failures and calls
         self.ended = False
         self.truncated = False  #: ended because there was no room
         self.asking = False  #: whether the environment has a turn that it has not answered
@@ -56,6 +55,9 @@ class Episode:
         self._stopped = True  # whether the last turn has its end token
         seed = row.get("seed")  # the only source of randomness for the environment
         self.seed = zlib.crc32(repr(sorted(row.items())).encode()) if seed is None else seed
+        self.world = GuardedEnvironment(
+            self.environment, rules, self.seed
+        )  #: counts failures and calls
         opening = self.world.reset({**row, "seed": self.seed})
         *others, last = prompt
         joint = self.environment.joint if last["content"] else ""

@@ -11,27 +11,32 @@ from grpo_ext.environments.rules import EpisodeRules
 from grpo_ext.environments.tools import Misuse, Tool, call
 from grpo_ext.environments.turn_tokens import Message
 from grpo_ext.rewards.deadline import TooLate, deadline, waiting
+from grpo_ext.rewards.scores import clipped, in_full
 
 UNREADABLE = "error: the call could not be read; write its name and arguments as one JSON object"
 Begun = Callable[[], Any]  # waits for a user's code, and returns its result or raises its error
 
 
 class GuardedEnvironment:
-    """Asks an environment, and turns errors, results of a wrong type, hangs and long texts into answers."""
+    """Asks an environment, and turns errors, results of a wrong type, hangs and long texts into answers.
 
-    def __init__(self, environment: Environment, rules: EpisodeRules):
-        self.environment, self.rules = environment, rules
+    `rules.failures` counts the failures of all episodes. `seed` is that of this episode.
+    """
+
+    def __init__(self, environment: Environment, rules: EpisodeRules, seed: Any):
+        self.environment, self.rules, self.seed = environment, rules, seed
         self.failures = 0  # turns in which the environment or a tool took too long or the environment raised an error
         self.calls = self.failed_calls = 0  # calls of tools, and those that failed for any reason
         self._tools: list[Tool] = []
-        self._text_of(lambda: self._tools.extend(environment.tools()))
+        self._answer_of("tools", None, lambda: self._tools.extend(environment.tools()))
         self._requests: list[Message] = []
         self._begun: list[Begun] = []
         self._broken = False
+        self._turn = ""
 
     def reset(self, row: Row) -> str:
         """Begin an episode and return the first text of the environment."""
-        return self._text_of(lambda: self.environment.reset(row))[0]
+        return self._answer_of("reset", row, lambda: self.environment.reset(row))[0]
 
     def ask(self, turn: Message, broken: bool) -> None:
         """Pass a turn of the model to the environment. Async code runs until `answer`, beside that of other environments.
@@ -39,12 +44,13 @@ class GuardedEnvironment:
         `turn` is a chat message, and `broken` says whether it has a call that cannot be read.
         """
         self._requests, self._broken = turn.get("tool_calls") or [], broken
+        self._turn = turn["content"]
         work = [
             partial(call, self._tools, requested.get("function") or {})
             for requested in self._requests
         ]
         if not (work or broken):
-            work = [partial(self.environment.step, turn["content"])]
+            work = [partial(self.environment.step, self._turn)]
         end = time.monotonic() + self.rules.step_timeout  # of all calls of the turn together
         self._begun = [self._begin(each, end) for each in work]
 
@@ -67,7 +73,7 @@ class GuardedEnvironment:
     def state(self) -> dict[str, Any]:
         """Return the environment's state; nothing if it fails."""
         found: dict[str, Any] = {}
-        self._text_of(lambda: found.update(self.environment.state()))
+        self._answer_of("state", None, lambda: found.update(self.environment.state()))
         return found
 
     def _begin(self, work: Callable[[], Any], end: float) -> Begun:
@@ -88,53 +94,86 @@ class GuardedEnvironment:
     def _step(self) -> tuple[str, bool]:
         over = False
 
-        def step() -> str:
+        def step() -> str | None:
             nonlocal over
-            found = self._begun[0]()
-            if not isinstance(found, tuple) or len(found) != 2:
-                raise TypeError("step returns an answer and whether the episode is over")
-            answer, over = found[0], bool(found[1])
+            answer, over = checked_step(self._begun[0]())
             return answer
 
-        return self._text_of(step)[0], over
+        return self._answer_of("step", self._turn, step)[0], over
 
     def _result(self, requested: Message, begun: Begun) -> Message:
-        # an error is often the model's fault, and it may try again: no failure of the environment
-        answer, worked = self._text_of(lambda: str(begun()), counts=False)
+        function = requested.get("function") or {}
+        name = str(function.get("name", ""))
+        answer, worked = self._answer_of(
+            f"tool {name}", function, lambda: str(begun()), is_tool=True
+        )
         self.calls += 1
         self.failed_calls += not worked
-        return self._tool_message(str((requested.get("function") or {}).get("name", "")), answer)
+        return self._tool_message(name, answer)
 
     def _tool_message(self, name: str, content: str) -> Message:
         names = [tool.__name__ for tool in self._tools] or ["unknown"]
         return {"role": "tool", "name": name if name in names else names[0], "content": content}
 
-    def _text_of(self, work: Callable[[], Any], counts: bool = True) -> tuple[str, bool]:
+    def _answer_of(
+        self, method: str, arguments: Any, work: Callable[[], Any], is_tool: bool = False
+    ) -> tuple[str, bool]:
         """Return the text that `work` returns, within its time and length, and True; if it fails, why in words, and False.
 
-        `counts`: whether an error is a failure of the environment; a timeout always is.
+        Args:
+            method: the name of the environment's method, or of the tool.
+            arguments: what it was called with, for the log.
+            work: returns the text.
+            is_tool: an error of a tool is often the model's fault, and it may try again: the environment did not fail.
         """
-        worked = False
+        function = getattr(self.environment, method, None)
         try:
             with deadline(self.rules.step_timeout):
                 try:
                     said = work()
                     if not isinstance(said, str | None):
                         raise TypeError(f"it said {type(said).__name__}, not a text")
-                    worked = True
                 except (KeyboardInterrupt, TooLate):
                     raise
-                except (
-                    BaseException
-                ) as error:  # formatted within the deadline, since a user's error may hang
-                    said = _words(error)
-                    self.failures += counts or not isinstance(error, Exception)
+                except BaseException as error:
+                    # formatted within the deadline, since a user's error may hang
+                    said, details = _words(error), in_full(error, function)
+                    failed = not isinstance(error, Misuse)
+                    forgiven = is_tool and isinstance(error, Exception)
+                else:
+                    self.rules.failures.succeeded(method)
+                    return self._shortened(said or ""), True
         except TooLate as error:
-            said, worked, self.failures = f"error: {error}", False, self.failures + 1
-        said, most = said or "", self.rules.answer_characters
-        return (said if len(said) <= most else f"{said[:most]} (cut off)").encode(
-            "utf-8", "replace"
-        ).decode(), worked
+            said, details = f"error: {error}", in_full(error, function)
+            failed, forgiven = True, False
+        if failed and forgiven:
+            self.rules.failures.tool_raised(method, details, arguments)
+        elif failed:
+            self.failures += 1
+            self.rules.failures.failed(method, details, arguments, self.seed)
+        return self._shortened(said), False
+
+    def _shortened(self, text: str) -> str:
+        most = self.rules.answer_characters
+        shortened = text if len(text) <= most else f"{text[:most]} (cut off)"
+        return shortened.encode("utf-8", "replace").decode()
+
+
+def checked_step(returned: Any) -> tuple[str | None, bool]:
+    """Return what `step` returned, an answer and whether the episode is over; `TypeError` if it is anything else."""
+    if not isinstance(returned, tuple) or len(returned) != 2:
+        raise TypeError(
+            "step must return two values, a text and whether the episode is over; "
+            f"it returned {clipped(returned)}"
+        )
+    answer, over = returned
+    is_flag = isinstance(over, int) or str(getattr(over, "dtype", "")).endswith("bool")
+    if not is_flag or over not in (0, 1):
+        raise TypeError(
+            "the second value that step returns must be whether the episode is over, true or false; "
+            f"it returned {clipped(over)}"
+        )
+    return answer, bool(over)
 
 
 def _words(error: BaseException) -> str:

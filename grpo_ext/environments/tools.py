@@ -38,6 +38,10 @@ class ToolEnvironment(Environment):
             return "".join(block["text"] for block in said)
         return said
 
+    def step(self, text: str) -> tuple[str, bool]:
+        """End the episode: the turn has no call."""
+        return "", True
+
     def state(self) -> Row:
         found = plain_attributes(self.instance) if self.instance is not None else {}
         own = getattr(self.instance, "get_reward", None)

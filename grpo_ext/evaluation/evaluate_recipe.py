@@ -139,12 +139,21 @@ def evaluate(
     samples: dict[str, list[Sample]] = {}
     for part, decoding in settings.items():
         completions = complete(rows, decoding, progress=f"evaluate, {part}")
+        check_environment(completions)
         samples[part] = score_completions(rows, completions, rewards)
         how = {} if part == "greedy" else {"num_samples": num_samples, "temperature": temperature}
         summary[part] = how | summarize(samples[part], list(rewards))
         if outcome_reward in rewards:
             summary[part] |= outcome_figures(samples[part], outcome_reward, decoding.num_samples)
     return summary, samples
+
+
+def check_environment(completions: list[list[Completion]]) -> None:
+    """Raise an `EnvironmentFailure` if the environment of these completions has failed too often."""
+    episodes = [made.episode for group in completions for made in group if made.episode]
+    if episodes:
+        failures = episodes[0].rules.failures
+        failures.refuse_many(failures.report())
 
 
 def evaluate_on(

@@ -2,22 +2,20 @@
 
 import json
 import re
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch.optim import SGD
-from transformers import GenerationConfig, get_scheduler
+from transformers import get_scheduler
 
-from grpo_ext.environments.begin import Begin, beginning
 from grpo_ext.environments.rules import COLUMNS
-from grpo_ext.evaluation.completions import end_tokens
 from grpo_ext.preflight.first_rows import NO_ROW, check_eval_rows, check_prompts, first_rows, take
 from grpo_ext.preflight.machine import check_machine, check_server
 from grpo_ext.preflight.model_folder import check_model
-from grpo_ext.preflight.tokenized_prompts import load_tokenizer, look_at_prompts, where_from
-from grpo_ext.preflight.try_rewards import try_rewards
+from grpo_ext.preflight.tokenized_prompts import load_tokenizer
+from grpo_ext.preflight.try_environment import read_prompts, try_environment
+from grpo_ext.preflight.try_rewards import three_completions, try_rewards
 from grpo_ext.recipe.batch import Batch, batch_of
 from grpo_ext.recipe.load import Recipe, load_recipe
 from grpo_ext.recipe.problems import Findings, RecipeError
@@ -119,41 +117,22 @@ def check_parts(
     }  # also a model that is not here
     there = v["model_name_or_path"] and "model_name_or_path" not in reported
     tokenizer = load_tokenizer(v, findings) if there else None
-    prompts = look_at_prompts(asked[:ROWS], tokenizer, v, findings) if asked and tokenizer else None
+    if not asked:
+        return
+    prompts, begin, played = None, None, True
+    if tokenizer:
+        prompts, begin = read_prompts(recipe, rows[:ROWS], tokenizer, findings)
     findings.figures["prompts"] = prompts
-    begin = begin_episodes(recipe, rows if asked else [], tokenizer, findings)
+    prefilled = bool(prompts and prompts["prefilled"])
+    if begin:
+        texts = list(three_completions(rows[0], prefilled).values())
+        played = try_environment(begin, rows[0], texts, findings)
     try:
-        if asked:
-            check_columns(rewards, [*rows[0], *(COLUMNS if v["environment"] else ())])
-            opened = bool(prompts and prompts["prefilled"])
-            if begin or not v["environment"]:
-                findings.figures["rewards"] = try_rewards(rewards, rows[0], opened, findings, begin)
+        check_columns(rewards, [*rows[0], *(COLUMNS if v["environment"] else ())])
+        if not v["environment"] or (begin and played):
+            findings.figures["rewards"] = try_rewards(rewards, rows[0], prefilled, findings, begin)
     except ValueError as error:
         findings.problem(error, "reward_funcs")
-
-
-def begin_episodes(
-    recipe: Recipe, rows: list[dict[str, Any]], tokenizer: Any, findings: Findings
-) -> Begin | None:
-    """Return what starts the episodes of the environment; `None` without one, without a tokenizer, or after a problem."""
-    if recipe.flat["environment"] is None or tokenizer is None:
-        return None
-    v, config = recipe.flat, GenerationConfig()
-    with suppress(OSError):  # the model has no generation config
-        config = GenerationConfig.from_pretrained(v["model_name_or_path"], **where_from(v))
-    try:
-        begin = beginning(
-            v["environment"], tokenizer, end_tokens(tokenizer, config), recipe.training
-        )
-        if rows and (episode := begin(rows[:1])[0]).world.failures:
-            findings.problem(
-                f"environment: its reset fails: {episode.prompt[-1]['content'].splitlines()[-1]}",
-                "environment",
-            )
-        return begin
-    except Exception as error:  # whatever a user's class raises
-        findings.problem(error, "environment")
-        return None
 
 
 def check_schedule(v: Values, findings: Findings) -> None:

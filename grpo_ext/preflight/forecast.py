@@ -11,7 +11,8 @@ from trl import ModelConfig, get_peft_config
 
 from grpo_ext.common.files import data_yaml
 from grpo_ext.preflight.first_rows import first_rows, quiet
-from grpo_ext.preflight.tokenized_prompts import load_tokenizer, look_at_prompts
+from grpo_ext.preflight.tokenized_prompts import load_tokenizer
+from grpo_ext.preflight.try_environment import read_prompts
 from grpo_ext.recipe.folder import sharding
 from grpo_ext.recipe.load import Recipe
 from grpo_ext.recipe.memory import ModelSize, checkpoint_bytes, memory_estimate
@@ -105,11 +106,11 @@ def prompt_tokens(recipe: Recipe) -> float | None:
     """Return the mean length of the first prompts; `None` if the tokenizer or the rows are not here."""
     aside = Findings()
     tokenizer = load_tokenizer(recipe.flat, aside)
-    prompts = [row["prompt"] for row in first_rows(recipe, MEASURED, aside)] if tokenizer else []
-    seen = (
-        look_at_prompts(prompts, tokenizer, recipe.flat, aside) if tokenizer and prompts else None
-    )
-    return seen["tokens"]["mean"] if seen else None
+    rows = first_rows(recipe, MEASURED, aside) if tokenizer else []
+    if not rows:
+        return None
+    prompts, _ = read_prompts(recipe, rows, tokenizer, aside)
+    return prompts["tokens"]["mean"] if prompts else None
 
 
 def model_size(v: Values, model: ModelConfig) -> ModelSize | None:

@@ -48,12 +48,7 @@ def context_length(v: Values) -> int | None:
 def look_at_prompts(
     prompts: list[Any], tokenizer: PreTrainedTokenizerBase, v: Values, findings: Findings
 ) -> dict[str, Any] | None:
-    """Return the figures of the prompts; `None` after a problem.
-
-    `{"rows": 256, "tokens": {"min": 21, "mean": 23.4, "max": 25}, "room": 952, "over": 0.0, "prefilled": false, "first":
-    "<|"}`: `first` is the first prompt, `room` the limit of a prompt in tokens or `None`, `over` the share of longer prompts,
-    `prefilled` whether the prompt opens the think tag.
-    """
+    """Return the `prompt_figures` of prompts, which the chat template writes; `None` after a problem."""
     kwargs = v["chat_template_kwargs"]
     if not isinstance(prompts[0], str) and not tokenizer.chat_template:
         words = f"the tokenizer of {v['model_name_or_path']} has no chat template, and the task writes chat messages"
@@ -68,6 +63,18 @@ def look_at_prompts(
             "model_name_or_path",
         )
         return None
+    return prompt_figures(ids, tokenizer, v, findings)
+
+
+def prompt_figures(
+    ids: list[list[int]], tokenizer: PreTrainedTokenizerBase, v: Values, findings: Findings
+) -> dict[str, Any]:
+    """Return the figures of the prompts with these tokens.
+
+    `{"rows": 256, "tokens": {"min": 21, "mean": 23.4, "max": 25}, "room": 952, "over": 0.0, "prefilled": false, "first":
+    "<|"}`: `first` is the first prompt, `room` the limit of a prompt in tokens or `None`, `over` the share of longer prompts,
+    `prefilled` whether the prompt opens the think tag.
+    """
     first = str(tokenizer.decode(ids[0]))
     bos = tokenizer.bos_token_id
     if bos is not None and ids[0][:2] == [bos, bos]:

@@ -27,6 +27,8 @@ FREE = (
     "ddp_timeout", "vllm_server_*", "vllm_sync_check_*", "vllm_group_port", "preset", "use_cpu",
     "num_completions_to_print", "eval_on_start",
 )  # fmt: skip
+# Keys of `environment` that do not change what is learnt.
+FREE_OF_ENVIRONMENT = ("max_failure_rate", "step_timeout")
 LENGTHS = ("max_steps", "num_train_epochs")  # a finished run continues when they are raised
 # With `eval_temperature` evaluation keeps the random state, and these keys do not change what is learnt.
 EVALUATION = (
@@ -68,7 +70,11 @@ def differences(recipe: Recipe, folder: Path) -> dict[str, tuple[Any, Any]]:
     pairs = {
         key: (saved.get(key, defaults.get(key)), now.get(key, defaults.get(key))) for key in shaping
     }
-    return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
+    return {
+        key: (then, now)
+        for key, (then, now) in pairs.items()
+        if _shaping(key, then) != _shaping(key, now)
+    }
 
 
 def check_same_run(recipe: Recipe) -> None:
@@ -94,6 +100,13 @@ def check_same_run(recipe: Recipe) -> None:
     if saved:
         lines += [f"  --resume {saved[-1]}: continue from that checkpoint with the new values"]
     raise ValueError("\n".join([f"{folder} holds a run of another recipe. Then and now:", *lines]))
+
+
+def _shaping(key: str, value: Any) -> Any:
+    """Return the value of a recipe's key; that of `environment` without its keys that do not change what is learnt."""
+    if key != "environment" or not isinstance(value, dict):
+        return value
+    return {key: option for key, option in value.items() if key not in FREE_OF_ENVIRONMENT}
 
 
 def _plain(values: dict[str, Any]) -> dict[str, Any]:

@@ -14,13 +14,13 @@ import inspect
 import logging
 import math
 import zlib
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import Any, Literal
 
 from grpo_ext.rewards.deadline import TooLate, deadline, in_time
+from grpo_ext.rewards.failures import FailureCount, UserCodeFailure
 from grpo_ext.rewards.pool import RewardPool
 from grpo_ext.rewards.reward import Reward, Score
 from grpo_ext.rewards.scores import Miscounted, clipped, in_full, scores_of
@@ -31,7 +31,7 @@ from grpo_ext.rewards.undisturbed import one_process, undisturbed
 logger = logging.getLogger(__name__)
 
 
-class RewardFailure(RuntimeError):
+class RewardFailure(UserCodeFailure):
     """A reward failed too often, or once with `on_error="raise"`. The message ends with the last traceback."""
 
 
@@ -62,13 +62,25 @@ class Guard:
         self.rowwise = isinstance(self.reward, Reward) and self.reward.needs_cpu
         self.pool = self.pool if self.rowwise else None
         self.failure: RewardFailure | None = None
-        self.failed = 0  # rows since the start
         self.lost: set[int] = (
             set()
         )  # the prompts, by `number_of`, of the batches that have failed since the last score
-        self.last_error = ""  # the last failure, with its traceback if there is one
-        self._recent: deque[bool] = deque(maxlen=self.window)
-        self._logged: set[str] = set()
+        self.count = FailureCount(
+            f"Reward {self.name!r}",
+            "rows",
+            max_failure_rate=self.max_failure_rate,
+            window=self.window,
+        )
+
+    @property
+    def failed(self) -> int:
+        """Number of rows without a score because of a failure, since the start."""
+        return self.count.failed
+
+    @property
+    def last_error(self) -> str:
+        """The last failure, with its traceback if there is one."""
+        return self.count.last_error
 
     def __call__(self, /, **given: Any) -> list[Score]:
         """Return one score for each completion; `given` are `completions` and the other arguments that TRL passes.
@@ -132,30 +144,24 @@ class Guard:
         self, scores: list[Score], errors: dict[int, str], given: dict[str, Any]
     ) -> list[Score]:
         """Count and log the failures, raise if there are too many, and return the scores."""
-        self.failed += len(errors)
         declined = {row for row, score in enumerate(scores) if score is None and row not in errors}
-        self._recent.extend(row in errors for row in range(len(scores)) if row not in declined)
+        self.count.add(row in errors for row in range(len(scores)) if row not in declined)
         for row, error in sorted(errors.items()):
-            self.last_error = error
+            self.count.last_error = error
             self.log(error, given, row)
         if len(errors) + len(declined) < len(scores):
             self.lost.clear()
         elif self.max_failure_rate < 1 and (prompts := given.get("prompts")):
             self.lost.update(number_of(prompts[row]) for row in errors)
-        recent, failed = len(self._recent), sum(self._recent)
-        if recent >= max(1, self.window / 4) and failed / recent > self.max_failure_rate:
-            self.fail(
-                f"Reward {self.name!r} failed on {failed} of the last {recent} rows, more than "
-                f"the share of {self.max_failure_rate:g} that is allowed. The last failure: {self.last_error}"
-            )
+        why = self.count.too_many()
+        if why is not None:
+            self.fail(why)
         return scores
 
     def log(self, error: str, given: dict[str, Any], row: int) -> None:
         """Log a failure with its row, once for each kind; raise if `on_error` says so."""
-        kind = error.rpartition("\n")[2].partition(":")[0]
-        if kind in self._logged and self.on_error == "none":
+        if not self.count.is_new_kind(error) and self.on_error == "none":
             return
-        self._logged.add(kind)
         whole = one_row(given, row, len(given["completions"]))
         shown = clipped({key: value for key, value in whole.items() if key not in EXTRAS})
         if self.on_error == "raise":

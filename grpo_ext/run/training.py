@@ -12,7 +12,7 @@ from grpo_ext.common.files import checkpoints, write_atomically
 from grpo_ext.common.modules import without_collector
 from grpo_ext.recipe.difference import SAVED, as_yaml, check_same_run
 from grpo_ext.recipe.read import split_config
-from grpo_ext.rewards.guard import RewardFailure
+from grpo_ext.rewards.failures import UserCodeFailure
 from grpo_ext.run.output_dir import hold_folder, where_to_begin
 from grpo_ext.run.ranks import (
     check_ranks,
@@ -29,8 +29,9 @@ def run_training(
 ) -> int:
     """Train by the recipe and overrides in `words`, by default the command line, and save the model.
 
-    The exit code is 0; 1 if a reward or vLLM failed too often, steps had no finite gradient, or an alarm ended the run; 2 if
-    the recipe, its data, its rewards or the checkpoint cannot be used; 75 if a signal ended the run, which can be continued.
+    The exit code is 0; 1 if a reward, the environment or vLLM failed too often, steps had no finite gradient, or an alarm ended
+    the run; 2 if the recipe, its data, its rewards or the checkpoint cannot be used; 75 if a signal ended the run, which can be
+    continued.
     """
     wait_calmly()
     code = _train(words, make_trainer, supervised)
@@ -75,7 +76,7 @@ def _train(words: list[str] | None, make_trainer: Callable[[Any], Any], supervis
     except CheckpointMismatch as error:
         print(f"Cannot resume: {error}", file=sys.stderr)
         return 2
-    except (RewardFailure, EngineFailure, NonFiniteSteps) as error:
+    except (UserCodeFailure, EngineFailure, NonFiniteSteps) as error:
         return stopped(trainer, error, 1)
     except Interrupted as signal:
         why = f"The cause is {signal}. The same command continues from there."

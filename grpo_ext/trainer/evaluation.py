@@ -132,7 +132,7 @@ def _decode(trainer: Any, rows: list[dict[str, Any]]) -> list[list[Completion]]:
     # each rank draws different numbers, so that their errors do not add up
     decoding = replace(trainer.eval_decoding, seed=args.seed + trainer.accelerator.process_index)
     with seam.whole_model(trainer) as model:
-        return generate_completions(
+        completions = generate_completions(
             model,
             trainer.processing_class,
             rows,
@@ -145,6 +145,9 @@ def _decode(trainer: Any, rows: list[dict[str, Any]]) -> list[list[Completion]]:
             else "evaluate",
             begin=begin,
         )
+    episodes = [made.episode for group in completions for made in group if made.episode]
+    trainer.parts.generations.check_environment(episodes)
+    return completions
 
 
 def outcome_of(trainer: Any) -> str | None:

@@ -76,7 +76,7 @@ class Generations:
                 judged = self.made_by_trl(rows, seam.trl_generation(self.trainer, rows))
             return replace(judged, table=self.old_and_reference(judged.table)) if scored else judged
         episodes = self.begin(rows) if self.begin else []
-        self._check_resets(episodes)
+        self.check_environment(episodes)
         prompts = [episode.prompt for episode in episodes] or [row["prompt"] for row in rows]
         generation = self._sampled(prompts, episodes)
         if generation.rows is not None:
@@ -84,6 +84,7 @@ class Generations:
             prompts = [row["prompt"] for row in rows]
         if sampled is not None:
             sampled()
+        self.check_environment(episodes)
         if episodes:
             counts = [
                 (e.turns, e.world.failures, e.world.calls, e.world.failed_calls) for e in episodes
@@ -164,14 +165,11 @@ class Generations:
             table, advantages=by_token(table, of_turns[mine]), signal=signal[mine].float()
         )
 
-    def _check_resets(self, episodes: list[Episode]) -> None:
-        """Raise a `ValueError` on all ranks if no environment could be reset; the prompts would be error messages."""
-        failed = [episode.prompt[-1]["content"] for episode in episodes if episode.world.failures]
-        begun = torch.tensor(float(len(episodes) - len(failed)), device=self.ranks.device)
-        if self.begin is not None and self.ranks.total(begun) == 0:
-            raise ValueError(
-                f"No environment could be reset. A prompt with its error: {(failed or ['on another rank'])[0][-500:]}"
-            )
+    def check_environment(self, episodes: list[Episode]) -> None:
+        """Raise an `EnvironmentFailure` on all ranks, if the environment of these episodes has failed too often."""
+        if episodes:
+            failures = episodes[0].rules.failures
+            failures.refuse_many(self.ranks.gather_objects(failures.report()))
 
     def _sampled(self, prompts: list[Any], episodes: list[Episode]) -> Generation:
         """Return the generation that was asked for ahead, or else sample one."""

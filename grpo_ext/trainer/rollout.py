@@ -13,7 +13,7 @@ from torch import Tensor
 
 from grpo_ext.curriculum.group_log import GroupLog
 from grpo_ext.curriculum.sampler import PromptSupply
-from grpo_ext.rewards.guard import RewardFailure
+from grpo_ext.rewards.failures import UserCodeFailure
 from grpo_ext.seams import trl as seam
 from grpo_ext.step.groups import GroupRule, Groups, GroupStats
 from grpo_ext.step.judge import group_outcomes
@@ -120,7 +120,7 @@ class Rollout:
         due, prompts, carried = ahead.due, supply.state_dict(), self.carried
         try:
             return self._filled(rows, supply)
-        except (RewardFailure, EngineFailure):  # after a restart the step is made again
+        except (UserCodeFailure, EngineFailure):  # after a restart the step is made again
             supply.load_state_dict(prompts)
             ahead.due, self.carried = due, carried
             raise

@@ -13,7 +13,7 @@ from trl import GRPOConfig, GRPOTrainer
 
 from grpo_ext.curriculum.sampler import PromptSampler
 from grpo_ext.observe.progress import show_progress
-from grpo_ext.rewards.guard import RewardFailure
+from grpo_ext.rewards.failures import UserCodeFailure
 from grpo_ext.samplers.base import Sampler
 from grpo_ext.samplers.choose import our_vllm
 from grpo_ext.seams.contract import check_contract
@@ -45,6 +45,7 @@ class GRPOExtTrainer(GRPOTrainer):
         ValueError: for an unknown reward, a missing column, or arguments that contradict each other.
         RuntimeError: if this package does not fit the installed TRL.
         RewardFailure: from `train()`, after saving a checkpoint, if a reward fails too often.
+        EnvironmentFailure: likewise, if the environment fails too often.
         EngineFailure: likewise, if a vLLM server does not come back, or the engine has other weights than the trainer.
         NonFiniteSteps: likewise, if more than `max_skipped_steps` steps in a row have no finite gradient.
         Interrupted: likewise, on SIGTERM, SIGUSR1 or Ctrl-C; a script that does not catch it ends with code 75.
@@ -102,7 +103,7 @@ class GRPOExtTrainer(GRPOTrainer):
             return self.parts.stopping.train(
                 lambda found: plain(found, *args, **kwargs), resume_from_checkpoint
             )
-        except (RewardFailure, EngineFailure):
+        except (UserCodeFailure, EngineFailure):
             self.parts.checkpoints.save_failure()
             raise
         finally:

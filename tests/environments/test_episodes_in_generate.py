@@ -244,7 +244,7 @@ def test_an_environment_ends_no_run(parts):
     said = [m["content"] for m in one.messages if m["role"] == "user"]
     assert said == [
         "error: SystemExit: 3",
-        "error: TypeError: step returns an answer and whether the episode is over",
+        "error: TypeError: step must return two values, a text and whether the episode is over; it returned 'no'",
     ]
     assert one.columns()["environment"] == {} and one.world.failures == 3
 

@@ -59,3 +59,22 @@ class Eventually(Environment):
         self.turns += 1
         self.score = 1.0 if self.turns == 2 else float(len(text) % 2)
         return "go on", self.turns == 2
+
+
+class Failing(Environment):
+    """Raises an error in the turns whose number `fails` has, of each four of all episodes, or in every `reset`."""
+
+    turns = 0
+
+    def __init__(self, fails: tuple[int, ...] = (0, 1, 2, 3), reset_fails: bool = False):
+        self.fails, self.reset_fails, self.score = fails, reset_fails, 0.0
+
+    def reset(self, row):
+        if self.reset_fails:
+            raise KeyError("level")
+
+    def step(self, text):
+        Failing.turns += 1
+        if Failing.turns % 4 in self.fails:
+            raise RuntimeError("no idea")
+        return "go on", False

@@ -1,0 +1,122 @@
+"""Failures of an environment's code: named with file and line when they first occur, and the end of a run if they are many."""
+
+import logging
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from grpo_ext.rewards.failures import FailureCount, UserCodeFailure
+from grpo_ext.rewards.scores import clipped
+
+logger = logging.getLogger(__name__)
+
+# Methods of an environment, with what each of their calls is for. All other calls are those of tools.
+UNITS = {"reset": "episodes", "step": "turns", "state": "states", "tools": "episodes"}
+NEVER_WORKED = 64  # calls after which a warning names a tool that has raised an error on each
+
+
+class EnvironmentFailure(UserCodeFailure):
+    """An environment failed too often. The message ends with the last traceback."""
+
+
+@dataclass(frozen=True)
+class FailureReport:
+    """The calls of one method of the environment since the report before, on one rank."""
+
+    method: str
+    calls: int
+    failed: int
+    seeds: frozenset[str]  #: seeds of the episodes in which it failed
+    too_many: str | None  #: why the run has to end
+    last_error: str
+
+
+class EnvironmentFailures:
+    """Counts the failures of an environment's methods and tools, over all episodes of a process.
+
+    A tool may raise errors: the model gets them and may try again. They are logged, but do not end a run.
+
+    Args:
+        name: name of the environment in messages.
+        max_failure_rate: share of failures, of the last 256 calls of a method, above which the run ends; 1 for never.
+    """
+
+    def __init__(self, name: str, max_failure_rate: float):
+        self.subject = f"The environment {name}".strip()
+        self.max_failure_rate = max_failure_rate
+        self.methods: dict[str, FailureCount] = {}
+        self.raised: Counter[str] = Counter()  # by tool, calls that raised an error
+        self._seeds: dict[str, set[str]] = {}
+        self._reported: dict[str, tuple[int, int]] = {}  # calls and failures at the last report
+
+    def succeeded(self, method: str) -> None:
+        """Count a call without a failure."""
+        self._count(method).add([False])
+
+    def failed(self, method: str, error: str, arguments: Any, seed: Any) -> None:
+        """Count a failure, and log the first of its kind with the arguments of the call."""
+        count = self._count(method)
+        count.add([True])
+        count.last_error = error
+        self._seeds.setdefault(method, set()).add(str(seed))
+        if count.is_new_kind(error):
+            logger.warning(
+                f"{count.name} failed, and the model gets the error as the answer. From now on failures like this one are "
+                f"only counted (episodes/failures). It was called with {clipped(arguments)}. The failure: {error}"
+            )
+
+    def tool_raised(self, tool: str, error: str, arguments: Any) -> None:
+        """Log the first error of its kind that a tool raises, and warn of a tool that has raised on each of its calls."""
+        count = self._count(tool)
+        count.add([False])
+        self.raised[tool] += 1
+        if count.is_new_kind(error):
+            logger.warning(
+                f"{count.name} raised an error, and the model gets it as the answer. From now on errors like this one are "
+                f"only counted (tools/failure_frequency). The call: {clipped(arguments)}. The error: {error}"
+            )
+        if self.raised[tool] == count.calls == NEVER_WORKED:
+            logger.warning(
+                f"{count.name} has raised an error on each of its {NEVER_WORKED} calls so far. The last one: {error}"
+            )
+
+    def report(self) -> list[FailureReport]:
+        """Return the calls since the last report."""
+        reports = []
+        for method, count in self.methods.items():
+            calls, failed = self._reported.get(method, (0, 0))
+            self._reported[method] = count.calls, count.failed
+            seeds = frozenset(self._seeds.pop(method, ()))
+            since = (count.calls - calls, count.failed - failed)
+            reports.append(FailureReport(method, *since, seeds, count.too_many(), count.last_error))
+        return reports
+
+    def refuse_many(self, reports: Iterable[FailureReport]) -> None:
+        """Raise an `EnvironmentFailure` if there are too many failures; `reports` are those of all ranks."""
+        if self.max_failure_rate >= 1:
+            return
+        reports = list(reports)
+        for report in reports:
+            if report.too_many:
+                raise EnvironmentFailure(report.too_many)
+        for method in UNITS:  # a generation may have only two calls of a tool
+            of_method = [report for report in reports if report.method == method]
+            calls = sum(report.calls for report in of_method)
+            failed = sum(report.failed for report in of_method)
+            seeds = set().union(*(report.seeds for report in of_method))
+            if failed == calls > 0 and len(seeds) > 1:  # one seed may be a bad row of the data
+                error = next(report.last_error for report in of_method if report.failed)
+                raise EnvironmentFailure(
+                    f"{self.subject}: {method} failed on every call. Fix it, try it with `grpo-ext check`, and "
+                    f"resume; `max_failure_rate: 1` in `environment` continues with it. The last failure: {error}"
+                )
+
+    def _count(self, method: str) -> FailureCount:
+        if method not in self.methods:
+            self.methods[method] = FailureCount(
+                f"{self.subject}: {method}",
+                UNITS.get(method, "calls"),
+                max_failure_rate=self.max_failure_rate,
+            )
+        return self.methods[method]

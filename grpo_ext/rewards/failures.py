@@ -1,0 +1,53 @@
+"""Count the failures of a user's code: a reward, or a method of an environment."""
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import KW_ONLY, dataclass
+
+
+class UserCodeFailure(RuntimeError):
+    """A reward or an environment failed too often. The message ends with the last traceback."""
+
+
+@dataclass
+class FailureCount:
+    """The failures of one function, over all its calls and over the last ones."""
+
+    name: str  # the subject of messages, such as "Reward 'format'"
+    unit: str  # what a call handles, such as "rows"
+    _: KW_ONLY
+    max_failure_rate: float = 0.5  # share of failures in the window above which there are too many
+    window: int = (
+        256  # number of last calls that count; a quarter of them is the least that is judged
+    )
+
+    def __post_init__(self) -> None:
+        self.calls = 0
+        self.failed = 0
+        self.last_error = ""  # the last failure, with its traceback if there is one
+        self._recent: deque[bool] = deque(maxlen=self.window)
+        self._kinds: set[str] = set()
+
+    def add(self, failures: Iterable[bool]) -> None:
+        """Count calls; `failures` has for each whether it failed."""
+        outcomes = list(failures)
+        self.calls += len(outcomes)
+        self.failed += sum(outcomes)
+        self._recent.extend(outcomes)
+
+    def is_new_kind(self, error: str) -> bool:
+        """Return whether no error of this type was passed before; `error` is a text of `in_full`."""
+        kind = error.rpartition("\n")[2].partition(":")[0]
+        new = kind not in self._kinds
+        self._kinds.add(kind)
+        return new
+
+    def too_many(self) -> str | None:
+        """Return why the run has to end; `None` if few of the last calls failed."""
+        recent, failed = len(self._recent), sum(self._recent)
+        if recent < max(1, self.window / 4) or failed / recent <= self.max_failure_rate:
+            return None
+        return (
+            f"{self.name} failed on {failed} of the last {recent} {self.unit}, more than the share of "
+            f"{self.max_failure_rate:g} that is allowed. The last failure: {self.last_error}"
+        )

@@ -1,0 +1,177 @@
+"""Environments that fail, and prompts with their tools and the text of `reset`, before a model is loaded."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import trl
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from grpo_ext.environments.base import environment_class
+from grpo_ext.preflight.check_recipe import check_recipe, check_start
+from grpo_ext.preflight.forecast import prompt_tokens
+from grpo_ext.recipe.load import load_recipe
+from grpo_ext.recipe.problems import RecipeError
+
+TEMPLATE = Path(trl.__file__).parent / "chat_templates" / "qwen2_5.jinja"
+HEAD = """
+import grpo_ext
+
+
+class World(grpo_ext.Environment):
+    score = 0.0
+
+"""
+STEP = "    def step(self, text):\n        "
+FINE = STEP + "return '', True\n"
+BROKEN = {  # the methods of the class, and words of the problem
+    "raises": (STEP + "return text[10_000], False", "step fails on every call that was tried: IndexError"),
+    "three values": (STEP + "return 'yes', 1.0, True", "it returned ('yes', 1.0, True)"),
+    "a dict": (STEP + "return {'text': 'yes', 'over': True}", "it returned {'text': 'yes', 'over': True}"),
+    "a text": (STEP + "return 'no'", "step must return two values"),
+    "a reward in place of the end": (STEP + "return 'yes', 0.5", "true or false; it returned 0.5"),
+    "the end first": (STEP + "return True, 'yes'", "true or false; it returned 'yes'"),
+    "nothing": (STEP + "pass", "it returned None"),
+    "no text": (STEP + "return 7, False", "it said int, not a text"),
+    "another signature": ("    def step(self):\n        return '', True", "takes 1 positional argument but 2 were given"),
+    "async": ("    async def step(self, text):\n        raise KeyError('board')", "that was tried: KeyError: 'board'"),
+    "from the second turn on": (
+        STEP + "self.used = getattr(self, 'used', 0) + 1\n        return 'go on' * (2 - self.used) or 1 / 0, False",
+        "step fails on 3 of 6 calls",
+    ),
+    "reset": (f"{FINE}    def reset(self, row):\n        raise KeyError('level')", "reset fails on every call"),
+    "what reset returns": (f"{FINE}    def reset(self, row):\n        return {{}}", "it said dict, not a text"),
+    "reset without a row": (f"{FINE}    def reset(self):\n        pass", "reset fails on every call"),
+    "state": (f"{FINE}    def state(self):\n        return 1 / 0", "that was tried: ZeroDivisionError"),
+    "tools": (f"{FINE}    def tools(self):\n        return [self.nothing]", "has no attribute 'nothing'"),
+    "options": (f"{FINE}    def __init__(self):\n        self.size = len(None)", "has no len()"),
+}  # fmt: skip
+
+
+def write(folder, methods: str):
+    file = folder / "world.py"
+    file.write_text(HEAD + methods + "\n")
+    return file
+
+
+def values(folder, tiny_folder, world, **changes):
+    (folder / "rows.jsonl").write_text(
+        "".join(
+            json.dumps({"prompt": [{"role": "user", "content": f"Play game {n}."}]}) + "\n"
+            for n in range(40)
+        )
+    )
+    return {
+        "model_name_or_path": str(tiny_folder),
+        "output_dir": str(folder / "out"),
+        "use_cpu": True,
+        "bf16": False,
+        "report_to": "none",
+        "task": "prompts",
+        "dataset_name": str(folder / "rows.jsonl"),
+        "environment": world,
+        "reward_funcs": ["environment"],
+        "per_device_train_batch_size": 8,
+        "num_generations": 4,
+        "max_completion_length": 64,
+        **changes,
+    }
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_environment_is_named_with_file_and_line(name, tiny_folder, tmp_path):
+    methods, words = BROKEN[name]
+    file = write(tmp_path, methods)
+    recipe = values(tmp_path, tiny_folder, f"{file}:World")
+    findings = check_recipe(None, recipe)
+    told = [problem for problem in (*findings.problems, *findings.notes) if words in str(problem)]
+    assert told, (findings.problems, findings.notes)
+    assert told[0].key == "environment"
+    assert re.search(rf"\({re.escape(str(file))}:\d+, in \w+\)", told[0].message)
+    assert findings.sound == (name == "from the second turn on")
+    if not findings.sound:
+        with pytest.raises(RecipeError, match=re.escape(words)):  # so does the start of a run
+            loaded = load_recipe(None, recipe)
+            check_start(loaded, loaded.task.dataset(dataset_name=recipe["dataset_name"]))
+
+
+@pytest.mark.parametrize(
+    ("methods", "words"),
+    [
+        ("", "has neither `step` nor tools, so nothing answers the model. Write"),
+        ("    def steps(self, text):\n        return '', True", "Did you mean 'steps'?"),
+    ],
+)
+def test_an_environment_that_cannot_answer_is_refused(methods, words, tiny_folder, tmp_path):
+    file = write(tmp_path, methods)
+    findings = check_recipe(None, values(tmp_path, tiny_folder, f"{file}:World"))
+    assert [words in str(problem) for problem in findings.problems] == [True]
+
+
+def test_a_failure_on_some_completions_is_a_note(tiny_folder, tmp_path):
+    file = write(tmp_path, STEP + "return text[0], True")
+    findings = check_recipe(None, values(tmp_path, tiny_folder, f"{file}:World"))
+    [note] = [note for note in findings.notes if note.key == "environment"]
+    assert findings.sound and "step fails on 1 of 3 calls" in note.message
+    assert f"({file}:9, in step)" in note.message and "IndexError" in note.message
+    assert findings.figures["rewards"]["scores"]["environment"] == [0.0, 0.0, 0.0]
+
+
+TALKING = (
+    "    def reset(self, row):\n        return 'The board is empty. ' * LENGTH\n"
+    "    def tools(self):\n        return [self.place]\n"
+    "    def place(self, column: int) -> str:\n"
+    '        """Place a stone.\n\n        Args:\n            column: From the left.\n        """\n'
+    "        return 'placed'"
+)
+
+
+@pytest.fixture
+def tool_model(tiny_folder, tmp_path):
+    """The tiny model with a chat template that describes tools."""
+    tokenizer = AutoTokenizer.from_pretrained(tiny_folder)
+    tokenizer.chat_template = TEMPLATE.read_text()
+    folder = tmp_path / "model"
+    AutoModelForCausalLM.from_pretrained(tiny_folder).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder, tokenizer
+
+
+def test_the_prompt_is_the_one_that_the_model_reads(tool_model, tmp_path):
+    folder, tokenizer = tool_model
+    file = write(tmp_path, TALKING.replace("LENGTH", "2"))
+    findings = check_recipe(
+        None, values(tmp_path, folder, f"{file}:World", max_completion_length=1000)
+    )
+    assert findings.sound, findings.problems
+    prompts = findings.figures["prompts"]
+    assert "From the left." in prompts["first"] and prompts["first"].count("The board is") == 2
+    world = environment_class(f"{file}:World")()
+    said = "Play game 0.\n" + "The board is empty. " * 2
+    wanted = tokenizer.apply_chat_template(
+        [{"role": "user", "content": said}], tools=world.tools(), add_generation_prompt=True
+    )["input_ids"]
+    assert prompts["first"] == tokenizer.decode(wanted)
+    assert prompts["tokens"]["min"] == len(wanted)
+
+
+def test_a_prompt_that_only_reset_makes_too_long_is_a_problem(tool_model, tmp_path):
+    folder, _ = tool_model
+    file = write(tmp_path, TALKING.replace("LENGTH", "500"))
+    findings = check_recipe(None, values(tmp_path, folder, f"{file}:World"))
+    [problem] = findings.problems
+    assert "100% of the first 32 prompts leave no room" in problem.message
+    assert "in the context of 2048 tokens" in problem.message
+    longest = findings.figures["prompts"]["tokens"]["max"]
+    assert longest > 2048 and f"the longest has {longest}" in problem.message
+
+
+def test_a_plan_counts_the_same_prompt(tool_model, tmp_path):
+    folder, _ = tool_model
+    file = write(tmp_path, TALKING.replace("LENGTH", "2"))
+    recipe = values(tmp_path, folder, f"{file}:World", max_completion_length=1000)
+    mean = check_recipe(None, recipe).figures["prompts"]["tokens"]["mean"]
+    assert prompt_tokens(load_recipe(None, recipe)) == pytest.approx(mean, rel=0.02)
