@@ -28,7 +28,9 @@ from benchmarks.fault_runs import build_start, quiet, start, wait
 
 TOTAL = float(os.environ.get("HUNT_SECONDS", "600"))
 LONG = TOTAL >= 300  # a sampler process takes seconds to start: too long for a short hunt
-SECONDS = TOTAL / (6 if LONG else 5)
+# Half of the time is for the trainer (`hunt_trainer`), the other half for each of the others alike.
+HALF = TOTAL / 2
+SECONDS = HALF / (6 if LONG else 5)
 SEED = int(os.environ.get("HUNT_SEED", "0"))
 FOLDER = Path(os.environ.get("HUNT_FOLDER", "hunted"))  # of the tests that are written
 FEW = settings(
@@ -52,18 +54,22 @@ def test_{stem}():
 
 
 def hunt(
-    check: Callable[..., None], prepare: Callable[[], Any] = lambda: None, **strategies: Any
+    check: Callable[..., None],
+    prepare: Callable[[], Any] = lambda: None,
+    seconds: float = SECONDS,
+    **strategies: Any,
 ) -> None:
     """Call `check` with random arguments until its share of the time is up; fail with the smallest that failed, one a fault.
 
     Args:
         prepare: what `check` needs; where it takes longer than the share, nothing is hunted for.
+        seconds: the share.
         strategies: of the arguments, by name.
     """
-    one = Hunt(check)
+    one = Hunt(check, seconds)
     prepare()
     if time.monotonic() > one.end:
-        pytest.skip(f"to prepare took more than the {SECONDS:.0f} s there are: raise HUNT_SECONDS")
+        pytest.skip(f"to prepare took more than the {seconds:.0f} s there are: raise HUNT_SECONDS")
     for chunk in itertools.count():
         one.search(st.fixed_dictionaries(strategies), 1000 * SEED + chunk)
         if time.monotonic() > one.end:
@@ -78,8 +84,9 @@ def hunt(
 class Hunt:
     """What has been found so far, by fault: the smallest arguments."""
 
-    def __init__(self, check: Callable[..., None]):
-        self.check, self.end, self.tried = check, time.monotonic() + SECONDS, 0
+    def __init__(self, check: Callable[..., None], seconds: float):
+        self.check, self.seconds, self.tried = check, seconds, 0
+        self.end = time.monotonic() + seconds
         self.found: dict[str, dict[str, Any]] = {}
 
     def search(self, arguments: st.SearchStrategy, seed: int) -> None:
@@ -105,7 +112,7 @@ class Hunt:
                 print(f"\nfound: {fault}", flush=True)
                 self.hunted, self.limit = (
                     fault,
-                    time.monotonic() + max(SECONDS / 4, 20),
+                    time.monotonic() + max(self.seconds / 4, 20),
                 )  # to shrink it
             self.found[fault] = arguments
             raise

@@ -1,0 +1,224 @@
+"""The options that change the loss, the advantages, the groups or the sampler, and settings in which they meet.
+
+`VALUES` has them with values that the fuzzer draws; `NOT_DRAWN` those that it cannot draw, with the reason; `IRRELEVANT` those
+that change none of the four. `test_pairs` fails for an option that is in none of them.
+"""
+
+from __future__ import annotations
+
+import functools
+import tempfile
+from collections.abc import Iterable
+from typing import Any
+
+from hypothesis import strategies as st
+from scripted_run import REWARDS, WORLD, arguments, name_of, rewards_of
+
+from grpo_ext.recipe.rules import check_arguments
+
+Settings = dict[str, Any]
+
+# By option the values that differ from the default, the first one for the table of pairs.
+VALUES: dict[str, tuple[Any, ...]] = {
+    # the loss
+    "loss_type": ("grpo", "bnpo", "dr_grpo", "luspo", "cispo", "sapo", "vespo", "dppo"),
+    "importance_sampling_level": ("sequence",),
+    "epsilon": (0.02, 0.1),
+    "epsilon_high": (5.0, 0.05),
+    "delta": (1.3, 2.0),
+    "sapo_temperature_pos": (0.5,),
+    "sapo_temperature_neg": (2.0,),
+    "vespo_k_pos": (1.5,),
+    "vespo_k_neg": (2.0,),
+    "vespo_lambda_pos": (1.5,),
+    "vespo_lambda_neg": (3.0,),
+    "dppo_delta": (0.02,),
+    "beta": (0.1, 1.0),
+    "kl_estimator": ("k1", "k2"),
+    "use_bias_correction_kl": (False,),
+    "sync_ref_model": (True,),
+    "ref_model_mixup_alpha": (0.3,),
+    "ref_model_sync_steps": (1,),
+    "entropy_coef": (0.05,),
+    "use_adaptive_entropy": (True,),
+    "entropy_target": (2.5,),
+    "entropy_coef_delta": (0.1,),
+    "entropy_coef_min": (0.02,),
+    "entropy_coef_max": (0.05,),
+    "top_entropy_quantile": (0.55, 0.2),
+    "off_policy_mask_threshold": (0.01, -0.05),
+    "mask_truncated_completions": (True,),
+    "logprob_policy": ("model", "trl"),
+    # the advantages
+    "scale_rewards": ("batch", "none"),
+    "std_estimator": ("population",),
+    "advantage_normalizer": ("useful",),
+    "multi_objective_aggregation": ("normalize_then_sum",),
+    "reward_weights": ((0.25, 1.0, 0.5, 0.0), (1.0, 0.5, -0.25, 2.0)),
+    # the groups and their prompts
+    "num_generations": (4,),
+    "group_filter": ("drop", "refill"),
+    "group_filter_metric": ("last",),
+    "group_filter_max_rounds": (1,),
+    "max_staleness": (0, 3),
+    "pass_threshold": (0.5,),
+    "curriculum": ("adaptive",),
+    "pass_rate_decay": (0.9,),
+    "curriculum_floor": (0.5,),
+    "shuffle_dataset": (False,),
+    # the sampler
+    "temperature": (0.7, 1.5),
+    "top_k": (5,),
+    "top_p": (0.8,),
+    "min_p": (0.1,),
+    "generation_kwargs": ({"suppress_tokens": [5, 6]}, {"typical_p": 0.9}, {"top_k": 7}),
+    "use_vllm": (True,),
+    "vllm_mode": ("server",),
+    "sampler": ("process",),
+    "use_transformers_continuous_batching": (True,),
+    "environment": ({"name": WORLD}, {"name": WORLD, "credit": "turn"}),
+    "overlap": ("one_step",),
+    "behaviour_policy": ("sampler",),
+    "partial_rollouts": (2, 3),
+    "sampler_check_share": (1.0,),
+    "fast_generate": (False,),
+    "vllm_importance_sampling_correction": (False,),
+    "vllm_importance_sampling_mode": (
+        "token_mask",
+        "sequence_truncate",
+        "sequence_mask",
+        "geometric_truncate",
+        "geometric_mask",
+    ),
+    "vllm_importance_sampling_clip_max": (1.1, None),
+    "vllm_importance_sampling_clip_min": (0.9, 0.5),
+    # how the step is cut
+    "gradient_accumulation_steps": (2,),
+    "steps_per_generation": (2,),
+    "num_iterations": (2,),
+    "layout": ("padded", "chunks", "packed"),
+    "max_tokens_per_micro_batch": (40,),
+    "skip_dead_rows": (False,),
+    "gradient_checkpointing": (False,),
+}
+
+# Options without effect by themselves: what is set along with them.
+ALONG: dict[str, Settings] = {
+    "advantage_normalizer": {"rewards": "two"},
+    "behaviour_policy": {"sampler": "process"},
+    "curriculum_floor": {"curriculum": "adaptive"},
+    "delta": {"num_iterations": 2},
+    "dppo_delta": {"loss_type": "dppo", "num_iterations": 2},
+    "entropy_coef_delta": {"use_adaptive_entropy": True},
+    "entropy_coef_max": {"use_adaptive_entropy": True},
+    "entropy_coef_min": {"use_adaptive_entropy": True},
+    "entropy_target": {"use_adaptive_entropy": True},
+    "epsilon": {"num_iterations": 2},
+    "group_filter_max_rounds": {"group_filter": "refill"},
+    "kl_estimator": {"beta": 0.1},
+    "max_staleness": {"group_filter": "refill"},
+    "multi_objective_aggregation": {"rewards": "two"},
+    "overlap": {"sampler": "process"},
+    "partial_rollouts": {"overlap": "one_step", "sampler": "process"},
+    "pass_rate_decay": {"curriculum": "adaptive"},
+    "ref_model_mixup_alpha": {"sync_ref_model": True, "beta": 0.1},
+    "ref_model_sync_steps": {"sync_ref_model": True, "beta": 0.1},
+    "sapo_temperature_neg": {"loss_type": "sapo", "num_iterations": 2},
+    "sapo_temperature_pos": {"loss_type": "sapo", "num_iterations": 2},
+    "sync_ref_model": {"beta": 0.1, "ref_model_sync_steps": 1},
+    "use_adaptive_entropy": {"entropy_target": 2.5, "entropy_coef_delta": 0.1},
+    "use_bias_correction_kl": {"beta": 0.1, "kl_estimator": "k2"},
+    "vespo_k_neg": {"loss_type": "vespo"},
+    "vespo_k_pos": {"loss_type": "vespo"},
+    "vespo_lambda_neg": {"loss_type": "vespo"},
+    "vespo_lambda_pos": {"loss_type": "vespo"},
+    "vllm_importance_sampling_clip_max": {"sampler": "process"},
+    "vllm_importance_sampling_clip_min": {"sampler": "process"},
+    "vllm_importance_sampling_correction": {"sampler": "process"},
+    "vllm_importance_sampling_mode": {"sampler": "process"},
+    "vllm_mode": {"use_vllm": True},
+}
+ALONG_VALUE: dict[tuple[str, Any], Settings] = {("loss_type", "cispo"): {"epsilon_high": 5.0}}
+
+CUT = ("gradient_accumulation_steps", "steps_per_generation", "num_iterations", "num_generations")
+
+
+def cuts() -> list[Settings]:
+    """Return batches of 4 to 16 completions, of which a quarter is for two ranks."""
+    one, two = [], []
+    for size in (2, 4, 8):
+        for accumulation in (1, 2):
+            for slices in (1, 2, 4):
+                for iterations in (1, 2):
+                    for group in (2, 4):
+                        for ranks in (1, 2):
+                            completions = size * slices * ranks
+                            if not 4 <= completions <= 16 or completions % group:
+                                continue
+                            cut = {
+                                "ranks": ranks,
+                                "per_device_train_batch_size": size,
+                                "gradient_accumulation_steps": accumulation,
+                                "steps_per_generation": slices,
+                                "num_iterations": iterations,
+                                "num_generations": group,
+                            }
+                            (one if ranks == 1 else two).append(cut)
+    return [*one, *two[:: max(1, 3 * len(two) // len(one))]]
+
+
+def with_option(settings: Settings, name: str, value: Any) -> Settings:
+    """Return the settings with one more option, and with what it does nothing without."""
+    fixed = {"rewards", *CUT} if "per_device_train_batch_size" in settings else set()
+    more = {**ALONG.get(name, {}), **ALONG_VALUE.get((name, hashable(value)), {})}
+    settings = {**settings, name: value}
+    for other, along in more.items():
+        if other not in settings and other not in fixed:
+            settings = with_option(settings, other, along)
+    names = [name_of(reward) for reward in rewards_of({"rewards": "two", **settings})]
+    if name == "reward_weights":
+        settings[name] = list(value[: len(names)])
+    if name == "group_filter_metric":
+        settings[name] = names[-1]
+    return settings
+
+
+def hashable(value: Any) -> Any:
+    return str(value) if isinstance(value, dict | list) else value
+
+
+def refusal(settings: Settings) -> str | None:
+    """Return why settings are refused before a model is loaded; `None` if they are not."""
+    ranks = settings.get("ranks", 1)
+    size = settings["per_device_train_batch_size"] * ranks
+    whole = {**settings, "per_device_train_batch_size": size}  # this process is one rank
+    try:
+        check_arguments(arguments(whole, tempfile.gettempdir()), 1)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+def met(cut: Settings, rewards: str, options: Iterable[tuple[str, Any]]) -> Settings:
+    """Return settings with as many of the options, in this order, as are not refused beside those before."""
+    settings = {**cut, "rewards": rewards, "seed": 1}
+    for name, value in options:
+        if name in settings:
+            continue
+        more = with_option(settings, name, value)
+        if refusal(more) is None:
+            settings = more
+    return settings
+
+
+@functools.cache
+def drawn() -> st.SearchStrategy:
+    """Settings of a run: a cut, rewards, and up to twelve options that go with each other."""
+    options = [(name, value) for name in VALUES for value in VALUES[name] if name not in CUT]
+    few = st.lists(st.sampled_from(options), max_size=12, unique_by=lambda option: option[0])
+    seeds = st.integers(1, 1000)
+
+    def settled(cut: Settings, rewards: str, chosen: list[tuple[str, Any]], seed: int) -> Settings:
+        return {**met(cut, rewards, chosen), "seed": seed}
+
+    return st.builds(settled, st.sampled_from(cuts()), st.sampled_from([*REWARDS]), few, seeds)
