@@ -24,7 +24,6 @@ from grpo_ext.preflight.placements import drawn_lengths
 from grpo_ext.preflight.speeds import MEAN_SHARE, by_run
 from grpo_ext.recipe.load import Recipe, load_recipe
 from grpo_ext.recipe.memory import longest_completion
-from grpo_ext.recipe.needs import READERS
 from grpo_ext.samplers.base import Request, Sampler
 from grpo_ext.step.records import Generation, Scored
 from grpo_ext.step.tables import join
@@ -201,10 +200,7 @@ class Bench:
     def _trainer(self, folder: str, settings: dict[str, Any], **more: Any) -> Any:
         """Return a trainer of the recipe with other settings that writes to a folder."""
         given = {**self.recipe.flat, **ALONE, **settings, "output_dir": folder}
-        idle = [key for key, (option, kind) in READERS.items() if given.get(option) != kind]
-        recipe = load_recipe(
-            None, {key: value for key, value in given.items() if key not in idle}, 1
-        )
+        recipe = load_recipe(None, given, 1)
         if self.untrained:
             more |= self._untrained(recipe)
         with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):

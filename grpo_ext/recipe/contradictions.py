@@ -11,7 +11,7 @@ from grpo_ext.objective.policy import get_loss, loss_names, ratios_move
 from grpo_ext.objective.sampling import FIELD_DEFAULTS, UNTOLD_KEPT_SETS, resolve_sampling
 from grpo_ext.recipe.batch import batch_of
 from grpo_ext.recipe.folder import sharding
-from grpo_ext.recipe.needs import LOSSES, Values
+from grpo_ext.recipe.needs import CLIPPED_LOSSES, LOSSES, Values
 from grpo_ext.recipe.overlap_options import SHARDED, separate
 from grpo_ext.recipe.problems import Problem
 from grpo_ext.recipe.values import convert
@@ -22,14 +22,11 @@ Contradiction = tuple[str, Callable[[Values], Any], str]
 ALWAYS: tuple[Contradiction, ...] = (
     ("model_name_or_path", lambda v: not v["model_name_or_path"],
      "model_name_or_path is missing: name a model folder or a hub id."),
-    ("ignore_bias_buffers", lambda v: v["ignore_bias_buffers"], "ignore_bias_buffers does nothing here: take it out."),
 )  # fmt: skip
 
 SUPERVISED: tuple[Contradiction, ...] = (
     ("dataset_name", lambda v: not v["dataset_name"],
      "dataset_name is missing: name a jsonl, json, csv or parquet file, or a hub id."),
-    ("dataset_test_split", lambda v: "dataset_test_split" in v,
-     "dataset_test_split does nothing here: supervised training reads only dataset_train_split. Take it out."),
     ("eval_strategy", lambda v: v["eval_strategy"] != "no",
      "eval_strategy: supervised training has no held-out rows here. Take it out; `grpo-ext eval` compares models."),
 )  # fmt: skip
@@ -45,9 +42,6 @@ GRPO: tuple[Contradiction, ...] = (
     # the batch, and how long the run is
     ("auto_find_batch_size", lambda v: v["auto_find_batch_size"],
      "auto_find_batch_size would break groups when it halves the batch: take it out and lower per_device_train_batch_size."),
-    ("pad_to_multiple_of",
-     lambda v: v["pad_to_multiple_of"] not in (None, "auto") and v["loss_normalization"] == "step",
-     "pad_to_multiple_of pads nothing, because padding is cut: take it out, or write loss_normalization: micro_batch."),
     ("max_tokens_per_micro_batch",
      lambda v: v["max_tokens_per_micro_batch"] and v["top_entropy_quantile"] not in (None, 1.0),
      "top_entropy_quantile below 1 is taken over a micro-batch, which max_tokens_per_micro_batch would cut: take one out."),
@@ -88,8 +82,10 @@ GRPO: tuple[Contradiction, ...] = (
      lambda v: v["use_vllm"] and v["vllm_max_model_length"] and (v["max_completion_length"] or 0) >= v["vllm_max_model_length"],
      "vllm_max_model_length leaves no prompt beside max_completion_length {max_completion_length}: raise it."),
     # the loss
-    ("loss_type", lambda v: v["loss_type"] == "cispo" and (v["epsilon_high"] or 0) < 1,
-     "loss_type cispo clips all tokens if epsilon_high is below 1: write epsilon_high: 5.0 (ScaleRL, arXiv 2510.13786)."),
+    ("delta",
+     lambda v: v["loss_type"] in CLIPPED_LOSSES and v["delta"] is not None and v["delta"] <= 1 + upper_clip(v),
+     "delta must be above 1 + epsilon_high; {delta:g} would clip positive advantages before epsilon_high does, and below 1 "
+     "stop their gradient. INTELLECT-2 (arXiv 2505.07291) uses delta: 4 with epsilon: 0.2."),
     ("vllm_importance_sampling_mode",
      lambda v: v["loss_type"] == "vespo" and corrected(v) and v["vllm_importance_sampling_mode"].startswith("sequence"),
      "loss_type vespo weights sequences itself: write vllm_importance_sampling_mode: token_truncate or token_mask."),
@@ -115,9 +111,12 @@ GRPO: tuple[Contradiction, ...] = (
      "eval_temperature logs no eval_loss: write metric_for_best_model: countdown (or any reward) and greater_is_better: true."),
     ("eval_num_samples", lambda v: v["eval_temperature"] == 0 and v["eval_num_samples"] > 1,
      "eval_temperature 0 gives the same completion {eval_num_samples} times: write eval_num_samples: 1, or raise it."),
-    ("num_generations_eval", lambda v: v["eval_temperature"] is None and v["num_generations_eval"] == 1,
-     "num_generations_eval: 1 leaves no group; write eval_temperature: 0 instead."),
 )  # fmt: skip
+
+
+def upper_clip(v: Values) -> float:
+    """The upper clip range: `epsilon_high`, or `epsilon` where it is not set."""
+    return v["epsilon"] if v["epsilon_high"] is None else v["epsilon_high"]
 
 
 def corrected(v: Values) -> bool:

@@ -15,11 +15,11 @@ from grpo_ext.common.devices import settings_here
 from grpo_ext.objective.presets import PRESETS
 from grpo_ext.recipe.fields import hints_of
 from grpo_ext.recipe.foreign import unknown_key
-from grpo_ext.recipe.needs import idle_keys, unclipped
+from grpo_ext.recipe.notes import GRPO_NOTES, SFT_NOTES, notes_of
 from grpo_ext.recipe.problems import Problem, RecipeError
 from grpo_ext.recipe.read import Overrides, Settings, read_settings
 from grpo_ext.recipe.rules import (
-    RECIPE_RULES,
+    GRPO_RULES,
     SFT_RULES,
     Values,
     check_values,
@@ -81,13 +81,10 @@ class Recipe:
 
     @property
     def notes(self) -> list[Problem]:
-        """Notes on keys that have no effect."""
-        flat = self.flat
-        found = (
-            (*idle_keys(flat), *unclipped(flat, processes(flat))) if "task" in self.schema else ()
-        )
-        notes = {note.key: note.placed(self.places) for note in found}
-        ordered = [notes[key] for key in self.places if key in notes]
+        """Notes on keys without effect and on odd values, in the order of the recipe; a preset's own keys get none."""
+        rules = GRPO_NOTES if "task" in self.schema else SFT_NOTES
+        notes = {note.key: note for note in notes_of(self.flat, rules, processes(self.flat))}
+        ordered = [notes[key].placed(self.places) for key in self.places if key in notes]
         return [note for note in ordered if not (note.place or "").startswith("preset ")]
 
     def get(self, key: str) -> Any:
@@ -183,7 +180,7 @@ def _checked(
             "output_dir", f"runs/{Path(path).resolve().parent.name}-{Path(path).stem}"
         )
     places = {key: place for key, (_, place) in settings.items()}
-    rules = RECIPE_RULES if grpo else SFT_RULES
+    rules = GRPO_RULES if grpo else SFT_RULES
     problems += check_values(flat_values(values, schema, unsound), rules, places, ranks)
     recipe = Recipe(values, schema, places)
     try:

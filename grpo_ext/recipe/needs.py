@@ -9,8 +9,10 @@ from grpo_ext.recipe.overlap_options import separate
 from grpo_ext.recipe.problems import Problem
 
 Values = Mapping[str, Any]
-TRL_LOSSES = ("grpo", "bnpo", "dr_grpo", "dapo", "luspo", "cispo", "sapo", "vespo")
+CLIPPED_LOSSES = ("grpo", "bnpo", "dr_grpo", "dapo", "luspo")  # `objective.policy.clipped`
+TRL_LOSSES = (*CLIPPED_LOSSES, "cispo", "sapo", "vespo")
 LOSSES = (*TRL_LOSSES, "dppo")  # of this package
+WITHOUT_DELTA = ("cispo", "sapo", "vespo", "dppo")  # a registered loss may read it
 
 OUR_DIVISION = {"loss_normalization": ("step",)}
 ONE_REWARD = {"multi_objective_aggregation": ("sum_then_normalize",)}
@@ -30,15 +32,6 @@ NEEDS: tuple[tuple[str, tuple[Any, ...], dict[str, tuple[Any, ...]]], ...] = (
     ("max_tokens_per_micro_batch", (None,), DEALT_ROWS),
 )
 
-# An option that only one value of another option reads: the other option, and that value.
-READERS = {
-    "group_filter_max_rounds": ("group_filter", "refill"),
-    "max_staleness": ("group_filter", "refill"),
-    "pass_rates_file": ("curriculum", "adaptive"),
-    "pass_rate_decay": ("curriculum", "adaptive"),
-    "curriculum_floor": ("curriculum", "adaptive"),
-}
-
 # Options that do nothing unless another one has some value: how they begin, when they work, and what makes them work.
 IDLE: tuple[tuple[str | tuple[str, ...], Callable[[Values], Any], str], ...] = (
     ("vllm_importance_sampling_", separate, "use_vllm: true or sampler: process"),
@@ -46,6 +39,7 @@ IDLE: tuple[tuple[str | tuple[str, ...], Callable[[Values], Any], str], ...] = (
     ("sampler_device", lambda v: v["sampler"], "sampler: process"),
     ("vllm_server_", lambda v: v["vllm_mode"] == "server" or v["sampler"], "vllm_mode: server"),
     ("lora_", lambda v: v["use_peft"], "use_peft: true"),
+    ("delta", lambda v: v["loss_type"] not in WITHOUT_DELTA, "a loss_type that clips ratios"),
     ("sapo_", lambda v: v["loss_type"] == "sapo", "loss_type: sapo"),
     ("dppo_", lambda v: v["loss_type"] == "dppo", "loss_type: dppo"),
     ("vespo_", lambda v: v["loss_type"] == "vespo", "loss_type: vespo"),
@@ -54,9 +48,24 @@ IDLE: tuple[tuple[str | tuple[str, ...], Callable[[Values], Any], str], ...] = (
     ("kl_estimator", lambda v: v["beta"], "beta above 0"),
     ("eval_", lambda v: v["eval_strategy"] != "no", "eval_strategy: steps"),
     (
-        ("eval_top_", "eval_min_p", "eval_num_samples"),
+        ("eval_top_", "eval_min_p"),
         lambda v: v["eval_temperature"],
         "eval_temperature above 0",
+    ),
+    (
+        ("group_filter_max_rounds", "max_staleness"),
+        lambda v: v["group_filter"] == "refill",
+        "group_filter: refill",
+    ),
+    (
+        ("pass_rates_file", "pass_rate_decay", "curriculum_floor"),
+        lambda v: v["curriculum"] == "adaptive",
+        "curriculum: adaptive",
+    ),
+    (
+        "pad_to_multiple_of",  # TRL sets "auto" itself
+        lambda v: v["pad_to_multiple_of"] == "auto" or v["loss_normalization"] != "step",
+        "loss_normalization: micro_batch, because padding is cut off",
     ),
     ("save_steps", lambda v: v["save_strategy"] == "steps", "save_strategy: steps"),
     ("num_train_epochs", lambda v: v["max_steps"] < 0, "max_steps left out"),
@@ -78,15 +87,8 @@ def need(
     return rule
 
 
-def unread(v: Values, _: int) -> Iterator[Problem]:
-    """Options of `READERS` that are set and not read."""
-    for key, (option, kind) in READERS.items():
-        if key in v and v[option] != kind:
-            yield Problem(f"{key} does nothing with {option}: {v[option]}.", key)
-
-
-def idle_keys(v: Values) -> Iterator[Problem]:
-    """Notes on options of `IDLE` that are set and do nothing."""
+def idle_keys(v: Values, _: int) -> Iterator[Problem]:
+    """Note the options of `IDLE` that are set and do nothing."""
     for key in v:
         for beginning, works, what in IDLE:
             if key.startswith(beginning) and key not in NOT_IDLE and v[key] and not works(v):

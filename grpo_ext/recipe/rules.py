@@ -18,7 +18,8 @@ from grpo_ext.recipe.episode_options import environment_rules
 from grpo_ext.recipe.fields import field_problems
 from grpo_ext.recipe.folder import settings_of
 from grpo_ext.recipe.group_options import metric_rules
-from grpo_ext.recipe.needs import NEEDS, need, unread
+from grpo_ext.recipe.needs import NEEDS, need
+from grpo_ext.recipe.notes import ARGUMENT_NOTES, notes_of
 from grpo_ext.recipe.overlap_options import overlap_rules, partial_rollout_rules
 from grpo_ext.recipe.problems import Problem, RecipeError
 from grpo_ext.recipe.schema import GRPOExtConfig, RunConfig
@@ -126,10 +127,6 @@ GRPO_RULES: tuple[Rule, ...] = (
     safety_options.health,
     environment_rules,
 )
-RECIPE_RULES = (
-    *GRPO_RULES,
-    unread,
-)  # an option without effect is a slip in a recipe, and harmless from Python
 
 
 def with_our_defaults(args: GRPOConfig) -> GRPOExtConfig:
@@ -151,6 +148,11 @@ def check_arguments(args: GRPOExtConfig, num_processes: int) -> None:
     problems += check_values(argument_values(args, unsound), GRPO_RULES, {}, num_processes)
     if problems:
         raise RecipeError(problems)
+
+
+def argument_notes(args: GRPOExtConfig, num_processes: int) -> list[Problem]:
+    """Return the notes on checked arguments: odd values that train as they say."""
+    return notes_of(argument_values(args, set()), ARGUMENT_NOTES, num_processes)
 
 
 def argument_values(args: GRPOExtConfig, unsound: set[str]) -> Values:

@@ -68,6 +68,8 @@ def _train(words: list[str] | None, make_trainer: Callable[[Any], Any], supervis
         write_atomically(
             Path(trainer.args.output_dir) / SAVED, as_yaml(recipe.flat)
         )  # with preset and command line
+    for note in recipe.notes:
+        trainer.accelerator.print(f"note: {note}")
     trainer.accelerator.print(
         f"Resumes from {resume}." if resume else "Starts without a checkpoint."
     )

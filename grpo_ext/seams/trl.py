@@ -37,6 +37,17 @@ def log_figures(trainer: Any, figures: Mapping[str, float]) -> None:
         metrics_of(trainer)[name].append(value)
 
 
+def entropy_state(trainer: Any) -> tuple[float, float]:
+    """Return the coefficient of the entropy bonus, and the mean entropy of the last step (infinite before the first)."""
+    return trainer.entropy_coef, trainer._last_world_entropy
+
+
+def set_entropy_state(trainer: Any, coef: float, last_entropy: float) -> None:
+    """Set what `entropy_state` returns; TRL's own code and its checkpoints read it, too."""
+    trainer.entropy_coef = coef
+    trainer._last_world_entropy = last_entropy
+
+
 # ---- generation
 
 
@@ -220,6 +231,7 @@ def state_of(trainer: Any) -> dict[str, Any]:
         "total_loss": trainer._total_loss_scalar,
         "last_logged": trainer._globalstep_last_logged,
         "metrics": {name: list(values) for name, values in trainer._metrics["train"].items()},
+        "entropy": entropy_state(trainer),
     }
 
 
@@ -232,6 +244,7 @@ def load_state(trainer: Any, state: dict[str, Any]) -> None:
     trainer._tr_loss = state["loss"].to(trainer.args.device)
     trainer._total_loss_scalar = state["total_loss"]
     trainer._globalstep_last_logged = state["last_logged"]
+    set_entropy_state(trainer, *state["entropy"])
 
 
 def mean_loss(trainer: Any) -> float:

@@ -92,22 +92,20 @@ class Parts:
         self.rollout = Rollout(
             trainer, self.generations, self.order, self.samples, ranks, self.feed.following
         )
-        change = (
-            args.entropy_target,
-            args.entropy_coef_delta,
-            args.entropy_coef_min,
-            args.entropy_coef_max,
-        )
-        entropy, self.finite = (
-            EntropyControl(args.entropy_coef, args.use_adaptive_entropy, *change),
-            FiniteSteps(trainer),
+        self.finite = FiniteSteps(trainer)
+        entropy = EntropyControl(
+            enabled=args.entropy_coef != 0.0 or args.use_adaptive_entropy,
+            adaptive=args.use_adaptive_entropy,
+            target=args.entropy_target,
+            delta=args.entropy_coef_delta,
+            lowest=args.entropy_coef_min,
+            highest=args.entropy_coef_max,
         )
         self.update = PolicyUpdate(trainer, self.scorer, loss, entropy, ranks, self.phases)
         settings.align_reference(trainer)
         kept: dict[str, Stateful] = {
             "rollout": self.rollout,
             "judge": self.judge,
-            "entropy": entropy,
             "finite": self.finite,
         }
         self.checkpoints = Checkpoints(trainer, kept | {"feed": self.feed})

@@ -43,7 +43,8 @@ class PolicyUpdate:
             mask = trainer.get_high_entropy_mask(
                 scores.entropies, rows.loss_mask, 1 - trainer.top_entropy_quantile
             )
-        output = step_loss(scores, batch, self.settings, self.entropy.now, mask, accumulation)
+        weight = self.entropy.weight(*seam.entropy_state(trainer))
+        output = step_loss(scores, batch, self.settings, weight, mask, accumulation)
         self._note(output, batch, scores.logps)
         if batch.last:
             self._settle()
@@ -68,7 +69,13 @@ class PolicyUpdate:
 
     def _settle(self) -> None:
         figures = self._stats.merge(self.ranks)
-        if self.trainer.model.training and self.entropy.now is not None:
-            self.entropy.observe(figures.get("entropy/high", figures.get("entropy")))
-            figures["entropy_coef"] = self.entropy.coef
+        if self.trainer.model.training and self.entropy.enabled:
+            self._move_coef(figures.get("entropy/high", figures.get("entropy")))
+            figures["entropy_coef"] = self.trainer.entropy_coef
         seam.log_figures(self.trainer, figures)
+
+    def _move_coef(self, entropy: float | None) -> None:
+        """Move the coefficient of the bonus after a step; a step without tokens has no entropy and moves nothing."""
+        if entropy is not None:
+            coef = self.entropy.coef_after(self.trainer.entropy_coef, entropy)
+            seam.set_entropy_state(self.trainer, coef, entropy)

@@ -16,7 +16,7 @@ from grpo_ext.environments.turn_tokens import TurnTokens
 from grpo_ext.objective.policy import LossOptions, get_loss
 from grpo_ext.objective.sampling import SamplingParams
 from grpo_ext.recipe.episode_options import TURN_ENDS
-from grpo_ext.recipe.rules import check_arguments, with_our_defaults
+from grpo_ext.recipe.rules import argument_notes, check_arguments, with_our_defaults
 from grpo_ext.recipe.schema import GRPOExtConfig
 from grpo_ext.rewards.guard import Guard
 from grpo_ext.rewards.reward import Reward
@@ -33,16 +33,22 @@ from grpo_ext.step.loss import LossSettings
 logger = logging.getLogger(__name__)
 
 
-def checked_arguments(args: GRPOConfig | None, model: Any) -> GRPOExtConfig:
+def checked_arguments(
+    args: GRPOConfig | None, model: Any, from_python: bool = True
+) -> GRPOExtConfig:
     """Return the arguments of a trainer; fields that a plain `GRPOConfig` lacks get our defaults.
 
-    `RecipeError` names every error in them, before a model is loaded.
+    Odd arguments `from_python` are warned of; the notes on a recipe are printed where it is read. `RecipeError` names every
+    error in them, before a model is loaded.
     """
     if args is None:
         name = model if isinstance(model, str) else model.config._name_or_path
         args = GRPOExtConfig(f"{name.split('/')[-1]}-GRPO")
     found = with_our_defaults(args)
     check_arguments(found, found.world_size)
+    if from_python and found.process_index == 0:
+        for note in argument_notes(found, found.world_size):
+            logger.warning("%s", note)
     return found
 
 

@@ -118,9 +118,9 @@ def test_what_is_refused_does_not():
 @pytest.mark.parametrize("adaptive", [False, True])
 def test_the_bonus_has_the_gradient_of_the_entropy(quantile, adaptive):
     """Of both positions, or of the one of higher entropy; at the coefficient that the controller has moved to."""
-    control = EntropyControl(0.3, adaptive, target=1.0, delta=0.05, lowest=0.0, highest=1.0)
-    control.observe(0.9)
-    coef = 0.35 if adaptive else 0.3
+    control = EntropyControl(True, adaptive, target=1.0, delta=0.05, lowest=0.0, highest=1.0)
+    coef = control.weight(control.coef_after(0.3, 0.9), 0.9)
+    assert coef == pytest.approx(0.35 if adaptive else 0.3)
     theta, exact = parameters(), parameters()
     loss = wanted = 0.0
     for a, b in itertools.product(range(V), repeat=2):
@@ -128,7 +128,7 @@ def test_the_bonus_has_the_gradient_of_the_entropy(quantile, adaptive):
         mask = (h >= h.max()).long() if quantile else None
         scores, batch = Scores(log_probs(theta, a, b), h), micro_batch(log_probs(POLICY, a, b))
         p = probability(POLICY, a, b)
-        loss += p * step_loss(scores, batch, LossSettings(get_loss("dapo")), control.now, mask).loss
+        loss += p * step_loss(scores, batch, LossSettings(get_loss("dapo")), coef, mask).loss
         wanted -= p * coef * (entropies(exact, a).max() if quantile else entropies(exact, a).mean())
     found, wanted = (torch.autograd.grad(x, y) for x, y in ((loss, theta), (wanted, exact)))
     for x, y in zip(found, wanted, strict=True):

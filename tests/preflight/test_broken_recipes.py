@@ -93,7 +93,7 @@ BROKEN = {
         "at least 8",
     ),
     "weights": ({"reward_weights": [1.0]}, "reward_weights", "1 reward_weights for 2"),
-    "cispo": ({"loss_type": "cispo"}, "loss_type", "epsilon_high: 5.0"),
+    "delta": ({"delta": 1.1}, "delta", "above 1 + epsilon_high"),
     "no_reference": ({"sync_ref_model": True}, "sync_ref_model", "beta above 0"),
     "two_precisions": ({"fp16": True, "bf16": True}, "fp16", "bf16: false"),
     "two_temperatures": (

@@ -11,9 +11,9 @@ import pytest
 from transformers import HfArgumentParser
 from trl import GRPOConfig
 
-from grpo_ext import GRPOExtConfig, RecipeError, load_recipe
+from grpo_ext import GRPOExtConfig, RecipeError
 from grpo_ext.objective.policy import _LOSSES, register_loss
-from grpo_ext.recipe.rules import check_arguments, with_our_defaults
+from grpo_ext.recipe.rules import argument_notes, check_arguments, with_our_defaults
 from grpo_ext.recipe.schema import LaunchConfig, RunConfig
 
 OWN = {f.name: f for f in dataclasses.fields(GRPOExtConfig) if not hasattr(GRPOConfig, f.name)}
@@ -93,7 +93,9 @@ def test_text_becomes_the_number_that_it_stands_for():
         ),
         ({"health_rules": {"kll": 3}}, "health_rules has no rule 'kll'"),
         ({"sync_ref_model": True}, "set beta above 0"),
-        ({"pad_to_multiple_of": 8}, "pad_to_multiple_of pads nothing"),
+        ({"delta": 1.2}, "delta must be above 1 + epsilon_high"),
+        ({"delta": 1.25, "epsilon_high": 0.28}, "delta must be above 1 + epsilon_high"),
+        ({"delta": 0.5, "loss_type": "luspo"}, "delta must be above 1 + epsilon_high"),
         (
             {"beta": 0.1, "kl_estimator": "k1", "use_bias_correction_kl": False},
             "has an expected gradient of 0",
@@ -205,10 +207,25 @@ def test_the_sentence_states_the_default_that_the_field_has(cls):
     }
 
 
-def test_what_does_nothing_is_a_slip_in_a_recipe_and_harmless_from_python():
-    check_arguments(config(max_staleness=0), 1)
-    for way in ("off", "drop"):
-        with pytest.raises(
-            RecipeError, match=f"max_staleness does nothing with group_filter: {way}"
-        ):
-            load_recipe(None, {"model_name_or_path": "m", "max_staleness": 0, "group_filter": way})
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"num_generations_eval": 1, "eval_strategy": "steps"},
+        {"delta": 1.3},
+        {"delta": 1.0, "loss_type": "sapo"},
+        {"pad_to_multiple_of": 8},
+        {"max_staleness": 0},
+    ],
+    ids=str,
+)
+def test_what_is_odd_or_does_nothing_is_taken(values):
+    check_arguments(config(**values), 1)
+
+
+def test_arguments_from_python_get_a_note_on_a_cap_of_cispo_below_1():
+    [note] = argument_notes(config(loss_type="cispo"), 1)
+    assert note.key == "loss_type" and "epsilon_high: 5.0" in note.message
+    [note] = argument_notes(config(loss_type="cispo", epsilon_high=0.3), 1)
+    assert note.key == "epsilon_high" and "about 0.3 times" in note.message
+    assert not argument_notes(config(loss_type="cispo", epsilon_high=5.0), 1)
+    assert not argument_notes(config(max_staleness=0), 1)

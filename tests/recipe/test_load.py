@@ -213,7 +213,6 @@ def test_all_faults_are_told_at_once(tmp_path):
             "needs multi_objective_aggregation",
         ),
         ("reward_weights: [1.0]\n", "needs reward_funcs"),
-        ("loss_type: cispo\n", "epsilon_high: 5.0"),
         ("sync_ref_model: true\n", "beta above 0"),
         (
             "layout: padded\nmax_tokens_per_micro_batch: 64\n",
@@ -242,7 +241,6 @@ def test_all_faults_are_told_at_once(tmp_path):
         ("<<: {beta: 0.1}\n", "write merged keys out"),
         ("[a, b]: 1\n", "not a YAML file"),
         ("0: 1\n", "unknown key '0'"),
-        ("ignore_bias_buffers: true\n", "ignore_bias_buffers does nothing here"),
         ("generation_batch_size: 12\n", "no multiple of the micro-batch of 8"),
         ("eval_strategy: steps\nnum_generations_eval: 6\n", "per_device_eval_batch_size: 6` or"),
         ("fp16: true\nbf16: true\n", "keep one"),
@@ -304,6 +302,23 @@ def test_keys_that_do_nothing_are_noted(tmp_path):
     assert str(notes[1]).endswith("recipe.yaml:3: lora_r does nothing without use_peft: true.")
 
 
+@pytest.mark.parametrize(
+    "values, words",
+    [
+        ({"loss_type": "cispo"}, "loss_type: cispo caps ratios at epsilon_high (0.2)"),
+        ({"loss_type": "sapo", "delta": 2.0}, "delta does nothing without a loss_type that clips"),
+        ({"max_staleness": 2}, "max_staleness does nothing without group_filter: refill"),
+        ({"pass_rate_decay": 0.1}, "pass_rate_decay does nothing without curriculum: adaptive"),
+        ({"pad_to_multiple_of": 8}, "pad_to_multiple_of does nothing without loss_normalization"),
+        ({"ignore_bias_buffers": True}, "ignore_bias_buffers does nothing"),
+    ],
+    ids=str,
+)
+def test_what_is_odd_is_noted_and_trains(values, words):
+    (note,) = load_recipe(None, {**MODEL, **values}).notes
+    assert words in note.message and note.key in values
+
+
 def test_a_clip_range_that_no_ratio_leaves_is_noted(tmp_path):
     text = "model_name_or_path: m\npreset: dapo_paper\ngradient_accumulation_steps: 4\nnum_generations: 8\n"
     (note,) = load_recipe(write(tmp_path, text)).notes
@@ -323,10 +338,15 @@ def test_supervised_training_refuses_what_it_would_not_read(tmp_path):
     )
     with pytest.raises(RecipeError) as error:
         load_sft_recipe(path)
-    assert [problem.key for problem in error.value.problems] == [
-        "dataset_test_split",
-        "eval_strategy",
-    ]
+    assert [problem.key for problem in error.value.problems] == ["eval_strategy"]
+
+
+def test_what_supervised_training_does_not_read_is_noted(tmp_path):
+    text = "model_name_or_path: m\ndataset_name: d\ndataset_test_split: x\n"
+    notes = load_sft_recipe(write(tmp_path, text + "ignore_bias_buffers: true\n")).notes
+    assert [note.key for note in notes] == ["dataset_test_split", "ignore_bias_buffers"]
+    assert str(notes[0]).partition(": ")[0].endswith("recipe.yaml:3")
+    assert not load_sft_recipe(write(tmp_path, text.rsplit("dataset_test", 1)[0])).notes
 
 
 def test_supervised_training_is_not_advised_to_name_a_task():

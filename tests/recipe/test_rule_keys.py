@@ -116,8 +116,7 @@ def test_rules_compare_keys_with_words_that_the_field_takes():
         for word in values
         if choices(kinds[key])
     }
-    read = {(other, word) for other, word in needs.READERS.values()}
-    assert {pair for pair in needed | read if pair[1] not in choices(kinds[pair[0]])} == set()
+    assert {pair for pair in needed if pair[1] not in choices(kinds[pair[0]])} == set()
 
 
 def test_tables_name_no_key_that_is_not_a_field():
@@ -125,7 +124,6 @@ def test_tables_name_no_key_that_is_not_a_field():
     named = {
         "contradictions": {key for key, _, _ in rows},
         "NEEDS": {key for key, _, needed in needs.NEEDS for key in (key, *needed)},
-        "READERS": {key for key, (other, _) in needs.READERS.items() for key in (key, other)},
         "NOT_IDLE": set(needs.NOT_IDLE),
         "CHOICES": set(fields.CHOICES),
         "TYPES": set(fields.TYPES),

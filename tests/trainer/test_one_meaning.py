@@ -33,7 +33,7 @@ def test_the_controller_of_the_entropy_moves_once_a_step(more):
     trainer._compute_loss = lambda model, inputs: (seen.append(inputs), score(model, inputs))[1]
     for step in (1, 2):
         bench.step("ours")
-        assert trainer.parts.update.entropy.coef == pytest.approx(0.1 + 0.005 * step)
+        assert trainer.entropy_coef == pytest.approx(0.1 + 0.005 * step)
     assert len(seen) > 8 if more else len(seen) == 4
 
 

@@ -1,0 +1,52 @@
+"""Notes on a recipe: what is odd, wasteful or without effect, but trains as it says. What would be wrong is refused instead."""
+
+from collections.abc import Callable, Iterator
+
+from grpo_ext.recipe.contradictions import upper_clip
+from grpo_ext.recipe.needs import Values, idle_keys, unclipped
+from grpo_ext.recipe.problems import Problem
+
+Rule = Callable[[Values, int], Iterator[Problem]]
+
+
+def low_cap(v: Values, _: int) -> Iterator[Problem]:
+    """Note a cap of CISPO below 1, which scales nearly every token alike."""
+    cap = upper_clip(v)
+    if v["loss_type"] == "cispo" and cap < 1:
+        key = "loss_type" if v["epsilon_high"] is None else "epsilon_high"
+        yield Problem(
+            f"loss_type: cispo caps ratios at epsilon_high ({cap:g}). Below 1 the cap applies to nearly every token: the "
+            f"gradient is about {cap:g} times REINFORCE's, and ratios hardly matter. ScaleRL (arXiv 2510.13786) uses "
+            "epsilon_high: 5.0.",
+            key,
+        )
+
+
+def unread_by_supervised(v: Values, _: int) -> Iterator[Problem]:
+    """Note keys that supervised training does not read."""
+    if "dataset_test_split" in v:
+        yield Problem(
+            "dataset_test_split does nothing: supervised training reads only dataset_train_split.",
+            "dataset_test_split",
+        )
+
+
+def ignored_buffers(v: Values, _: int) -> Iterator[Problem]:
+    """Note a key of TRL's scripts that nothing here reads."""
+    if v["ignore_bias_buffers"]:
+        yield Problem("ignore_bias_buffers does nothing.", "ignore_bias_buffers")
+
+
+SFT_NOTES: tuple[Rule, ...] = (unread_by_supervised, ignored_buffers)
+#: Notes that also concern arguments built in Python, where an option without effect is harmless.
+ARGUMENT_NOTES: tuple[Rule, ...] = (low_cap,)
+GRPO_NOTES: tuple[Rule, ...] = (idle_keys, unclipped, ignored_buffers, *ARGUMENT_NOTES)
+
+
+def notes_of(v: Values, rules: tuple[Rule, ...], num_processes: int) -> list[Problem]:
+    """Return one note per key, in the order of `rules`."""
+    notes: dict[str | None, Problem] = {}
+    for rule in rules:
+        for note in rule(v, num_processes):
+            notes.setdefault(note.key, note)
+    return list(notes.values())
