@@ -10,7 +10,6 @@ model. A reward of weight 0 is logged but not trained on.
 import inspect
 import numbers
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -20,7 +19,13 @@ from grpo_ext.common.modules import load_class, load_file
 from grpo_ext.common.near import did_you_mean, unknown
 from grpo_ext.rewards.guard import reward_name
 from grpo_ext.rewards.registry import build, list_rewards, names
-from grpo_ext.rewards.signature import EXTRAS, read_signature
+from grpo_ext.rewards.reward_checks import (
+    check_call,
+    check_rewards,
+    metric_name,
+    needed_columns,
+)
+from grpo_ext.rewards.signature import EXTRAS
 
 # Columns that TRL drops, overwrites or passes twice.
 RESERVED = ("completion", "completions", *EXTRAS)
@@ -59,13 +64,8 @@ def resolve_rewards(
         if len(reward_weights) != len(rewards):
             raise WeightsError(f"{len(reward_weights)} reward_weights for {len(rewards)} rewards.")
         weights = list(reward_weights)
+    check_rewards(rewards, specs)
     labels = [metric_name(reward) for reward in rewards]
-    for name, count in Counter(labels).items():
-        if count > 1:
-            raise ValueError(
-                f"{count} rewards are called {name!r} and would share one metric. Give them names of their own: "
-                f"{{name: {name}, label: {name}_2, ...}}."
-            )
     return rewards, [
         checked_weight(label, 1.0 if w is None else w)
         for label, w in zip(labels, weights, strict=True)
@@ -143,11 +143,6 @@ def load_plugin(path: str) -> None:
         ) from error
 
 
-def metric_name(reward: Any) -> str:
-    """Return the name that TRL gives to a reward's metric."""
-    return reward.rstrip("/").split("/")[-1] if isinstance(reward, str) else reward_name(reward)
-
-
 def checked_weight(name: str, weight: Any) -> float:
     """Return a weight as a float; `ValueError` unless it is a finite number of at most `LARGEST_WEIGHT`."""
     known: Any = (
@@ -162,24 +157,13 @@ def checked_weight(name: str, weight: Any) -> float:
     return float(weight)
 
 
-def needed_columns(reward: Any) -> tuple[str, ...]:
-    """Return the data set columns that a reward needs; none where its signature is unknown."""
-    if isinstance(reward, str) or hasattr(reward, "parameters"):
-        return ()
-    if hasattr(reward, "columns"):
-        return tuple(reward.columns)
-    try:
-        return tuple(
-            name
-            for name in read_signature(reward).columns
-            if name not in getattr(reward, "keywords", {})
-        )
-    except (TypeError, ValueError):
-        return ()
-
-
 def check_columns(rewards: Sequence[Any], dataset_columns: Iterable[str] | None) -> None:
-    """Raise `ValueError` if a reward's column is missing or a column has a reserved name. None means unknown columns."""
+    """Check the data set's columns, `None` if they are unknown, against the rewards.
+
+    Raises:
+        ValueError: if a reward's column is missing, a reward does not take a column that the trainer passes to it, or a
+            column has a reserved name.
+    """
     if dataset_columns is None:
         return
     there = list(dataset_columns)
@@ -199,3 +183,4 @@ def check_columns(rewards: Sequence[Any], dataset_columns: Iterable[str] | None)
                     f"Reward {name!r} reads the column {column!r}, which the data set lacks."
                     f"{did_you_mean(column, there)} Its columns: {', '.join(there)}."
                 )
+        check_call(reward, [column for column in there if column != "prompt"])

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from grpo_ext.rewards.guard import Guard, RewardFailure, guard_rewards
 from grpo_ext.rewards.reward import Reward
-from grpo_ext.rewards.sources import checked_weight, find, metric_name
+from grpo_ext.rewards.reward_checks import check_rewards, metric_name
+from grpo_ext.rewards.sources import checked_weight, find
 from grpo_ext.seams import trl as seam
 from grpo_ext.step.judge import outcome_order
 from grpo_ext.step.records import Scored
@@ -21,7 +22,11 @@ Row = dict[str, Any]
 def rewards_for(reward_funcs: Any, args: Any) -> list[Any]:
     """Find reward functions that are given by name, and put functions behind guards with the trainer's options.
 
-    Reward models stay as they are. `ValueError` for an unknown name, and for a weight that float32 cannot hold.
+    Reward models stay as they are.
+
+    Raises:
+        ValueError: for an unknown name, names that collide, a function that the trainer cannot call, and a weight that
+            float32 cannot hold.
     """
     reward_funcs = reward_funcs if isinstance(reward_funcs, list | tuple) else [reward_funcs]
     found = [
@@ -29,6 +34,7 @@ def rewards_for(reward_funcs: Any, args: Any) -> list[Any]:
         for reward in reward_funcs
         if reward is not None
     ]
+    check_rewards(found)
     for reward, weight in zip(found, args.reward_weights or (), strict=False):  # TRL counts them
         checked_weight(metric_name(reward), weight)
     return guard_rewards(

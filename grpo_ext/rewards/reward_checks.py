@@ -1,0 +1,125 @@
+"""Checks of rewards before a model is loaded, for recipes and for trainers made in Python alike."""
+
+import inspect
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from grpo_ext.rewards.guard import Guard, reward_name
+from grpo_ext.rewards.reward import Reward
+from grpo_ext.rewards.signature import EXTRAS
+
+# The arguments that TRL's trainer passes to every reward function, by name, beside the data set's columns.
+PASSED = (
+    "prompts",
+    "completions",
+    "completion_ids",
+    "trainer_state",
+    "log_extra",
+    "log_metric",
+)
+
+
+def check_rewards(rewards: Sequence[Any], specs: Sequence[Any] = ()) -> None:
+    """Refuse rewards whose names collide, and functions that the trainer cannot call.
+
+    Args:
+        rewards: functions, reward models, or ids of reward models; `Guard`s are looked into.
+        specs: the entries of a recipe's `reward_funcs`, one for each reward, for the advice in the message.
+
+    Raises:
+        ValueError: names the reward and what to write instead.
+    """
+    labels = [metric_name(reward) for reward in rewards]
+    for label, count in Counter(labels).items():
+        if count > 1:
+            position = len(labels) - 1 - labels[::-1].index(label)
+            spec = specs[position] if specs else None
+            raise ValueError(
+                f"{count} rewards are called {label!r} and would share one metric. "
+                f"{rename_advice(label, spec)}"
+            )
+    for reward in rewards:
+        check_call(reward)
+
+
+def rename_advice(label: str, spec: Any) -> str:
+    """Say how to rename one of two rewards: by a `label` in a recipe, by `__name__` in Python."""
+    name = spec.get("name") if isinstance(spec, dict) else spec
+    if isinstance(name, str):
+        return f"Give one of them a name of its own: {{name: {name}, label: {label_for(label)}}}."
+    return (
+        "Give each a name of its own: write functions with def, or set `__name__` on a lambda, a partial or an object."
+    )
+
+
+def label_for(label: str) -> str:
+    """Return a second name for a metric."""
+    return f"{label.strip('<>')}_2"
+
+
+def check_call(reward: Any, columns: Iterable[str] = ()) -> None:
+    """Refuse a function that cannot take, by name, what the trainer passes and the data set's `columns`.
+
+    Without `columns`, only the trainer's own arguments are checked. Registered rewards get only what they name.
+
+    Raises:
+        ValueError: names the parameters that are missing.
+    """
+    function = reward.reward if isinstance(reward, Guard) else reward
+    if isinstance(function, str | Reward) or hasattr(function, "parameters"):
+        return
+    name = reward_name(function)
+    if inspect.isclass(function):
+        raise ValueError(f"Reward {name!r} is a class: pass an object of it, {name}(...).")
+    parameters = parameters_of(function)
+    if parameters is None:
+        return
+    by_position = [p.name for p in parameters if p.kind is p.POSITIONAL_ONLY]
+    if by_position:
+        raise ValueError(
+            f"Reward {name!r} takes {by_position[0]!r} by position only, and the trainer passes every argument by name: "
+            "take the slash out of its parameters."
+        )
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        return
+    names = {p.name for p in parameters if p.kind is not p.VAR_POSITIONAL}
+    refused = [argument for argument in (*PASSED, *columns) if argument not in names]
+    if refused:
+        raise ValueError(
+            f"Reward {name!r} does not take {', '.join(refused)}, which the trainer passes by name to every reward: "
+            "add **kwargs to its parameters."
+        )
+
+
+def needed_columns(reward: Any) -> tuple[str, ...]:
+    """Return the data set columns that a reward needs; none where its signature is unknown."""
+    function = reward.reward if isinstance(reward, Guard) else reward
+    if isinstance(function, str) or hasattr(function, "parameters"):
+        return ()
+    if hasattr(function, "columns"):
+        return tuple(function.columns)
+    return tuple(
+        p.name
+        for p in parameters_of(function) or ()
+        if p.default is p.empty
+        and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
+        and p.name not in ("completions", *EXTRAS)
+    )
+
+
+def parameters_of(function: Callable) -> list[inspect.Parameter] | None:
+    """Return the parameters of a function; `None` if Python cannot tell them."""
+    try:
+        return list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):  # a function of an extension module
+        return None
+
+
+def metric_name(reward: Any) -> str:
+    """Return the name that TRL gives to a reward's metric."""
+    if isinstance(reward, str):
+        return reward.rstrip("/").split("/")[-1]
+    if hasattr(reward, "parameters") and hasattr(reward, "config"):  # a loaded reward model
+        return str(getattr(reward.config, "_name_or_path", "")).split("/")[-1]
+    return reward_name(reward)
