@@ -13,7 +13,7 @@ from grpo_ext.demo.stages import Stages
 from grpo_ext.evaluation.evaluate_recipe import evaluate_models, outcome_of, save_evaluation
 from grpo_ext.evaluation.table import print_figures, print_grid, question
 from grpo_ext.observe.plots import plot_runs
-from grpo_ext.observe.read_run import read_run
+from grpo_ext.observe.read_run import learnt_nothing, read_run
 from grpo_ext.recipe.folder import recipe_folder
 from grpo_ext.recipe.load import Recipe, load_recipe, load_sft_recipe
 from grpo_ext.run.launch import launch
@@ -49,7 +49,10 @@ def run_demo(demo: Demo, folder: Path, seed: int = 0, max_steps: int | None = No
     def train(begun: bool) -> None:
         if not begun:
             shutil.rmtree(trained, ignore_errors=True)
-        checked_launch("grpo_ext.train", recipe_path, train_words, recipe)
+        code = launch("grpo_ext.train", ["--config", str(recipe_path), *train_words], recipe)
+        # A run of a few steps (`max_steps`) may learn nothing; it says so, and its model is saved all the same.
+        if not (code == 1 and learnt_nothing(trained)):
+            check_exit("grpo_ext.train", code)
 
     def evaluate(model: Path, name: str) -> None:
         found = evaluate_models(
@@ -136,7 +139,12 @@ def words(**settings: Any) -> list[str]:
 
 def checked_launch(module: str, path: Path, more: list[str], recipe: Recipe) -> None:
     """Launch the module with the recipe at `path`, which is loaded as `recipe`, and more words; `SystemExit` if it fails."""
-    if code := launch(module, ["--config", str(path), *more], recipe):
+    check_exit(module, launch(module, ["--config", str(path), *more], recipe))
+
+
+def check_exit(module: str, code: int) -> None:
+    """Raise `SystemExit` if a training command failed."""
+    if code:
         raise SystemExit(
             f"grpo-ext demo: {module} ended with exit code {code}; its own message is above."
         )

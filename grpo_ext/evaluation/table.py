@@ -108,17 +108,25 @@ def draw_curves(folder: Path) -> None:
 
 
 def add_to_card(
-    folder: Path, rewards: list[dict[str, Any]], gains: list[list[str]], recipe: Mapping[str, Any]
+    folder: Path,
+    rewards: list[dict[str, Any]],
+    gains: list[list[str]],
+    recipe: Mapping[str, Any],
+    sentences: Sequence[str] = (),
 ) -> None:
-    """Add rewards, the rows of `gained`, curves and the recipe to the model card that TRL has written."""
+    """Add rewards, the rows of `gained`, curves and the recipe to the model card that TRL has written.
+
+    `sentences` about the run stand above the table of gains, each in its own paragraph.
+    """
     options = [json.dumps(reward.get("options", {}), default=str).strip("{}") for reward in rewards]
     asked = [
         [r["name"], f"{r['weight']:g}", some] for r, some in zip(rewards, options, strict=True)
     ]
     curves = f"![Curves of the run]({CURVES})" if (folder / CURVES).exists() else ""
+    paragraphs = [line for text in sentences for line in (cell(text), "")]
     lines = [
         "### Rewards", "", *table(["reward", "weight", "options"], asked), "",
-        "### Result", "", *table(["", "first", "last"], gains), "", curves, "",
+        "### Result", "", *paragraphs, *table(["", "first", "last"], gains), "", curves, "",
         "### Recipe", "", "Trained with grpo_ext; every value that is not its default:", "", indent(as_yaml(recipe), "    "),
     ]  # fmt: skip
     before, mark, after = (

@@ -17,7 +17,7 @@ import yaml
 
 from grpo_ext.common.share import in_share
 from grpo_ext.observe.jsonl import parts, read, row_of
-from grpo_ext.observe.run_log import METRICS, RUN, SAMPLE, SAMPLES
+from grpo_ext.observe.run_log import LEARNT_NOTHING, METRICS, RUN, SAMPLE, SAMPLES
 
 Row = dict[str, Any]
 Values = list[float | None]
@@ -174,6 +174,11 @@ def is_running(folder: Path) -> bool:
     except OSError:
         return any(time.time() - part.stat().st_mtime < QUIET for part in parts(folder / METRICS))
     return False
+
+
+def learnt_nothing(folder: Path) -> bool:
+    """Whether the run in a folder reached its end and said that it learnt nothing."""
+    return any(row.get("alarm") == LEARNT_NOTHING for row in read(folder / METRICS))
 
 
 def mappings(value: Any) -> list[Row]:

@@ -19,6 +19,7 @@ from grpo_ext.common.share import in_share
 from grpo_ext.observe.jsonl import JsonLines, parts, read, row_of
 
 METRICS, SAMPLES, RUN = "metrics.jsonl", "samples.jsonl", "run.json"
+LEARNT_NOTHING = "learnt_nothing"  # the alarm of a run that reached its end without having learnt
 SAMPLE = {  # the fields that a line of samples.jsonl must have beside `step`, and their types
     "mode": str, "dataset": str, "prompt_id": str, "prompt": object, "group": int, "text": str, "rewards": dict,
     "reward": int | float | None, "advantage": int | float | None, "finish_reason": str, "length": int | float,

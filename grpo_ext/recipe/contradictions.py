@@ -105,10 +105,6 @@ GRPO: tuple[Contradiction, ...] = (
     ("pass_rates_file", lambda v: v["pass_rates_file"] and not Path(v["pass_rates_file"]).expanduser().is_file(),
      "pass_rates_file: no file at {pass_rates_file}."),
     # evaluation
-    ("load_best_model_at_end",
-     lambda v: v["load_best_model_at_end"] and v["eval_temperature"] is not None
-     and v["metric_for_best_model"] in (None, "loss", "eval_loss"),
-     "eval_temperature logs no eval_loss: write metric_for_best_model: countdown (or any reward) and greater_is_better: true."),
     ("eval_num_samples", lambda v: v["eval_temperature"] == 0 and v["eval_num_samples"] > 1,
      "eval_temperature 0 gives the same completion {eval_num_samples} times: write eval_num_samples: 1, or raise it."),
 )  # fmt: skip

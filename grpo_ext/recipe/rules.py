@@ -14,6 +14,7 @@ from trl import GRPOConfig, ModelConfig
 
 from grpo_ext.recipe import contradictions, safety_options
 from grpo_ext.recipe.batch import whole_eval_groups, whole_groups
+from grpo_ext.recipe.best_model import best_model
 from grpo_ext.recipe.episode_options import environment_rules
 from grpo_ext.recipe.fields import field_problems
 from grpo_ext.recipe.folder import settings_of
@@ -119,6 +120,7 @@ GRPO_RULES: tuple[Rule, ...] = (
     contradictions.loss_type,
     contradictions.constant_divisor,
     contradictions.reference,
+    best_model,
     adapter_rules,
     overlap_rules,
     partial_rollout_rules,

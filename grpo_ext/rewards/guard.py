@@ -78,6 +78,11 @@ class Guard:
         return self.count.failed
 
     @property
+    def asked(self) -> int:
+        """Number of rows that it scored or failed on, since the start."""
+        return self.count.calls
+
+    @property
     def last_error(self) -> str:
         """The last failure, with its traceback if there is one."""
         return self.count.last_error

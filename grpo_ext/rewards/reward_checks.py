@@ -48,9 +48,7 @@ def rename_advice(label: str, spec: Any) -> str:
     name = spec.get("name") if isinstance(spec, dict) else spec
     if isinstance(name, str):
         return f"Give one of them a name of its own: {{name: {name}, label: {label_for(label)}}}."
-    return (
-        "Give each a name of its own: write functions with def, or set `__name__` on a lambda, a partial or an object."
-    )
+    return "Give each a name of its own: write functions with def, or set `__name__` on a lambda, a partial or an object."
 
 
 def label_for(label: str) -> str:

@@ -29,9 +29,9 @@ def run_training(
 ) -> int:
     """Train by the recipe and overrides in `words`, by default the command line, and save the model.
 
-    The exit code is 0; 1 if a reward, the environment or vLLM failed too often, steps had no finite gradient, or an alarm ended
-    the run; 2 if the recipe, its data, its rewards or the checkpoint cannot be used; 75 if a signal ended the run, which can be
-    continued.
+    The exit code is 0; 1 if a reward, the environment or vLLM failed too often, steps had no finite gradient, an alarm ended the
+    run, or the run learnt nothing; 2 if the recipe, its data, its rewards or the checkpoint cannot be used, or the run could not
+    learn; 75 if a signal ended the run, which can be continued.
     """
     wait_calmly()
     code = _train(words, make_trainer, supervised)
@@ -46,6 +46,7 @@ def _train(words: list[str] | None, make_trainer: Callable[[Any], Any], supervis
         from grpo_ext.trainer.checkpoint import CheckpointMismatch, save_result
         from grpo_ext.trainer.nonfinite import NonFiniteSteps
         from grpo_ext.trainer.signals import Interrupted
+        from grpo_ext.trainer.start_checks import CannotLearn
 
     check_ranks()
     end_with_launcher()
@@ -78,6 +79,10 @@ def _train(words: list[str] | None, make_trainer: Callable[[Any], Any], supervis
     except CheckpointMismatch as error:
         print(f"Cannot resume: {error}", file=sys.stderr)
         return 2
+    except CannotLearn as error:
+        if trainer.is_world_process_zero():
+            print(f"Cannot run {path or 'without a recipe'}:\n{error}", file=sys.stderr)
+        return 2
     except (UserCodeFailure, EngineFailure, NonFiniteSteps) as error:
         return stopped(trainer, error, 1)
     except Interrupted as signal:
@@ -97,7 +102,7 @@ def _train(words: list[str] | None, make_trainer: Callable[[Any], Any], supervis
             "next:", *next_commands(recipe, trainer.args.output_dir), sep="\n  "
         )
     trainer.accelerator.wait_for_everyone()  # no rank destroys the process group while another one saves
-    return 0
+    return 1 if getattr(trainer, "learnt_nothing", None) else 0
 
 
 def next_commands(recipe: Any, folder: str) -> list[str]:

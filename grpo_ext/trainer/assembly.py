@@ -25,6 +25,7 @@ from grpo_ext.trainer.checkpoint import Checkpoints
 from grpo_ext.trainer.evaluation import check_decoding, outcome_of
 from grpo_ext.trainer.generations import Generations
 from grpo_ext.trainer.judging import Judge, rewards_of
+from grpo_ext.trainer.learning import Learning
 from grpo_ext.trainer.nonfinite import FiniteSteps
 from grpo_ext.trainer.phases import Phases
 from grpo_ext.trainer.policy_update import PolicyUpdate
@@ -76,6 +77,7 @@ class Parts:
             Judge(trainer),
             Samples(trainer),
         )
+        self.learning = Learning(trainer)
         self.phases = Phases(trainer)
         self.feed = Feed(
             lambda rows: seam.generate_and_score(trainer, rows),
@@ -86,11 +88,24 @@ class Parts:
             ranks.device,
         )
         self.generations = Generations(
-            trainer, self.sampler, self.scorer, self.judge, ranks, by_trl, self.phases
+            trainer,
+            self.sampler,
+            self.scorer,
+            self.judge,
+            ranks,
+            by_trl,
+            self.phases,
+            self.learning.played,
         )
         check_separate(trainer, sampler, self.generations)
         self.rollout = Rollout(
-            trainer, self.generations, self.order, self.samples, ranks, self.feed.following
+            trainer,
+            self.generations,
+            self.order,
+            self.samples,
+            ranks,
+            self.feed.following,
+            self.learning.generated,
         )
         self.finite = FiniteSteps(trainer)
         entropy = EntropyControl(
@@ -107,6 +122,7 @@ class Parts:
             "rollout": self.rollout,
             "judge": self.judge,
             "finite": self.finite,
+            "learning": self.learning,
         }
         self.checkpoints = Checkpoints(trainer, kept | {"feed": self.feed})
         self.log = RunLog(args.log_samples, args.log_max_mb, about(trainer))

@@ -159,8 +159,7 @@ class Checkpoints:
             accelerator.num_processes,
         )
         if not path.exists():
-            then = f"fewer than {ranks} ranks, with save_only_model or by another trainer"
-            raise CheckpointMismatch(f"{checkpoint} has no {path.name}: it was saved by {then}.")
+            raise CheckpointMismatch(why_no_state(checkpoint, path.name, ranks))
         state = load_plain(path)
         if state.get("version") != VERSION:
             raise CheckpointMismatch(
@@ -182,6 +181,16 @@ class Checkpoints:
         if self._of_trl is not None:
             seam.load_state(self.trainer, self._of_trl)
             self._of_trl = None
+
+
+def why_no_state(checkpoint: Path, missing: str, ranks: int) -> str:
+    """Say why a checkpoint lacks the state of a rank, `missing`, which a run of `ranks` ranks needs to continue."""
+    if (checkpoint / STATE.format(0)).exists():
+        return f"{checkpoint} has no {missing}: it was saved by fewer ranks, and now there are {ranks}."
+    return (
+        f"{checkpoint} has no {missing}: it was saved with save_only_model: true, or by another trainer, and has only a model. "
+        "Start a new run from it: model_name_or_path: CHECKPOINT, resume: never, another output_dir."
+    )
 
 
 def failure_of(trainer: Any, write: Callable[[], Any]) -> str:

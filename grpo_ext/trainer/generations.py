@@ -42,11 +42,13 @@ class Generations:
         ranks: Ranks,
         by_trl: bool,
         phases: Phases,
+        played: Callable[[list[int]], None],
     ):
         self.trainer, self.sampler, self.judge, self.ranks = trainer, sampler, judge, ranks
         self.old_and_reference = OldAndReference(trainer, sampler, scorer, ranks)
         self.sync_check = SyncCheck(trainer, sampler, scorer, ranks)
         self.by_trl, self.phases = by_trl, phases  # by_trl: TRL generates, for images
+        self.played = played  # takes the failures of each episode that is trained on
         self.ends = settings.end_rule(trainer)
         self.begin = settings.episodes_of(trainer, sampler, by_trl)
         self.turn_weights = settings.turn_weights(trainer)
@@ -89,6 +91,8 @@ class Generations:
             counts = [
                 (e.turns, e.world.failures, e.world.calls, e.world.failed_calls) for e in episodes
             ]
+            if self.trainer.model.training:
+                self.played([failures for _, failures, _, _ in counts])
             seam.log_figures(
                 self.trainer, episode_figures(counts, bool(episodes[0].tokens.tools), self.ranks)
             )

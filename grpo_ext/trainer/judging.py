@@ -100,9 +100,11 @@ class Judge:
         self.failed: dict[
             str, int
         ] = {}  # number of rows on which a reward failed since the start of the run, on all ranks
-        self._counted: Counter[str] = (
-            Counter()
-        )  # the counts of the guards of all ranks at the last call of `count_failures`
+        # number of rows that a reward was asked to score since the start of the run, on all ranks
+        self.asked: dict[str, int] = {}
+        # the counts of the guards of all ranks at the last call of `count_failures`
+        self._counted: Counter[str] = Counter()
+        self._counted_asked: Counter[str] = Counter()
 
     def begin(
         self, rows: list[Row], prompts: list[Any], completions: list[Any], ids: list[list[int]]
@@ -140,17 +142,25 @@ class Judge:
         """
         guards = [reward for reward in self.trainer.reward_funcs if isinstance(reward, Guard)]
         failed: Counter[str] = Counter()
+        asked: Counter[str] = Counter()
         lost: dict[str, list[set[int]]] = {}
         errors: dict[str, str] = {}
-        for name, count, failure, prompts, error in gather(
-            [
-                (guard.name, guard.failed, str(guard.failure or ""), guard.lost, guard.last_error)
-                for guard in guards
-            ]
-        ):
+        counts = [
+            (
+                guard.name,
+                guard.failed,
+                guard.asked,
+                str(guard.failure or ""),
+                guard.lost,
+                guard.last_error,
+            )
+            for guard in guards
+        ]
+        for name, count, rows, failure, prompts, error in gather(counts):
             if failure:
                 raise RewardFailure(failure)
             failed[name] += count
+            asked[name] += rows
             lost.setdefault(name, []).append(prompts)
             errors.setdefault(name, error)
         for name, of_ranks in lost.items():
@@ -165,10 +175,14 @@ class Judge:
         for name, count in failed.items():
             if count:
                 self.failed[name] = self.failed.get(name, 0) + count - self._counted[name]
+        for name, count in asked.items():
+            self.asked[name] = self.asked.get(name, 0) + count - self._counted_asked[name]
         self._counted = failed
+        self._counted_asked = asked
 
     def state_dict(self) -> dict[str, Any]:
-        return {"failed": dict(self.failed)}
+        return {"failed": dict(self.failed), "asked": dict(self.asked)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.failed = dict(state["failed"])
+        self.asked = dict(state["asked"])

@@ -43,6 +43,7 @@ class Rollout:
     following: Callable[
         ..., list[Row] | None
     ]  # `Feed.following`: this rank's rows of a generation after this one
+    generated: Callable[[Scored], None]  # takes this rank's completions that are trained on
     carried: Groups | None = None  # with signal, for the next generation; the same on all ranks
     log: GroupLog = field(default_factory=GroupLog)
     _said_missing: bool = False
@@ -67,6 +68,7 @@ class Rollout:
             judged = self.generations(rows, sampled=self._ask_ahead)
             self._record([judged])
             table = self._filtered(judged)
+        self.generated(table)
         seam.log_figures(self.trainer, self.log.figures())
         return table
 
@@ -77,6 +79,7 @@ class Rollout:
         # TRL counts a missing reward as 0
         self.samples.hand_out(replace(judged, rewards=judged.given, advantages=advantages))
         if self.trainer.model.training:
+            self.generated(judged.table)
             self.log.start()
             self._judge_groups(self._seen_prompts(rows), judged)
             seam.log_figures(self.trainer, self.log.figures())

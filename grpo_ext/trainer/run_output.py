@@ -41,9 +41,15 @@ class RunOutput(TrainerCallback):
         self.recipe = as_given(trainer) if recipe is None else recipe
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Write `recipe.yaml`."""
-        if state.is_world_process_zero:
-            write_atomically(Path(args.output_dir) / SAVED, as_yaml(self.recipe))
+        """Write `recipe.yaml`; say so if the run had already finished."""
+        if not state.is_world_process_zero:
+            return
+        write_atomically(Path(args.output_dir) / SAVED, as_yaml(self.recipe))
+        if state.global_step >= state.max_steps:
+            print(
+                f"This run had already finished: {state.global_step} of {state.max_steps} steps. Nothing is trained. For a "
+                "longer run, raise max_steps or num_train_epochs; for a new one, write resume: never or another output_dir."
+            )
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """After the last step: draw curves, write the card, print the gains; a run from Python gets the next command here."""
@@ -59,15 +65,23 @@ class RunOutput(TrainerCallback):
             logger.warning(f"The model card could not be written: {error}")
         for name, first, last in gained(state.log_history, self.trainer.reward_func_names):
             print(f"{name}: {first} -> {last}")
+        for sentence in self.sentences():
+            print(sentence)
         if self.from_python:
             print(f"next: grpo-ext report {shlex.quote(str(args.output_dir))}")
 
+    def sentences(self) -> list[str]:
+        """Return what the figures of the run do not say: failed rewards and environments, and that nothing was learnt."""
+        learning = self.trainer.parts.learning
+        verdict = [] if learning.verdict is None else [learning.verdict]
+        return [*learning.remarks, *verdict]
+
     def add_to_card(self) -> None:
         """Add rewards, gains, curves and recipe to the card that TRL has written."""
-        gains = gained(self.trainer.state.log_history, self.trainer.reward_func_names)
-        add_to_card(
-            Path(self.trainer.args.output_dir), rewards_of(self.trainer), gains, self.recipe
-        )
+        trainer = self.trainer
+        gains = gained(trainer.state.log_history, trainer.reward_func_names)
+        folder = Path(trainer.args.output_dir)
+        add_to_card(folder, rewards_of(trainer), gains, self.recipe, self.sentences())
 
 
 def columns_of(rows: Any) -> list[str]:

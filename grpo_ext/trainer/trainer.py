@@ -43,6 +43,8 @@ class GRPOExtTrainer(GRPOTrainer):
 
     Raises:
         ValueError: for an unknown reward, a missing column, or arguments that contradict each other.
+        CannotLearn: a `ValueError` from `train()`, before the first generation, if the run would change no weight of the
+            policy, or choose its best model by a metric that says nothing.
         RuntimeError: if this package does not fit the installed TRL.
         RewardFailure: from `train()`, after saving a checkpoint, if a reward fails too often.
         EnvironmentFailure: likewise, if the environment fails too often.
@@ -82,6 +84,7 @@ class GRPOExtTrainer(GRPOTrainer):
         self.parts = parts = Parts(self, sampler, recipe)
         show_progress(self)
         for callback in (
+            parts.learning,
             parts.phases,
             parts.log,
             parts.output,
@@ -241,6 +244,11 @@ class GRPOExtTrainer(GRPOTrainer):
     def stopped_by(self) -> str | None:
         """The alarm that ended the run; `None` if none did."""
         return self.parts.monitor.stopped_by if self.parts.monitor else None
+
+    @property
+    def learnt_nothing(self) -> str | None:
+        """Why the run that has ended learnt nothing; `None` if it learnt something."""
+        return self.parts.learning.verdict
 
     @property
     def save_error(self) -> str | None:

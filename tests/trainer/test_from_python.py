@@ -49,7 +49,7 @@ def make(folder, out, rewards, data=None, kind=GRPOExtConfig, more=None, **setti
     )
 
 
-def short(completions, limit):
+def short(completions, limit, **kwargs):
     """1 where the completion is no longer than its row's limit."""
     return [float(len(text) <= n) for text, n in zip(completions, limit, strict=True)]
 

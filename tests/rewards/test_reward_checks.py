@@ -1,0 +1,106 @@
+"""Rewards that the trainer cannot call, or that would share a metric, are refused at both doors before a model is loaded."""
+
+from functools import partial
+
+import pytest
+
+from grpo_ext import GRPOExtConfig, GRPOExtTrainer
+from grpo_ext.rewards.reward_checks import check_call, metric_name
+from grpo_ext.rewards.sources import check_columns, resolve_rewards
+
+
+class Scorer:
+    def __init__(self, scale):
+        self.scale = scale
+
+    def __call__(self, completions, **kwargs):
+        return [self.scale * len(text) for text in completions]
+
+
+def graded(completions, scale=1.0, **kwargs):
+    return [scale] * len(completions)
+
+
+def no_rest(completions):
+    return [0.0] * len(completions)
+
+
+def everything(prompts, completions, completion_ids, trainer_state, log_extra, log_metric):
+    return [0.0] * len(completions)
+
+
+def by_position(completions, /, **kwargs):
+    return [0.0] * len(completions)
+
+
+SAME_NAME = {
+    "lambdas": [lambda completions, **kwargs: [0.0], lambda completions, **kwargs: [1.0]],
+    "partials": [partial(graded, scale=1.0), partial(graded, scale=2.0)],
+    "objects": [Scorer(1.0), Scorer(2.0)],
+    "a registered one twice": ["format", "format"],
+}
+WRONG_SIGNATURE = {
+    "no_rest": (no_rest, "does not take prompts, completion_ids, trainer_state"),
+    "by_position": (by_position, "takes 'completions' by position only"),
+    "Scorer": (Scorer, "is a class: pass an object of it, Scorer(...)"),
+}
+
+
+def from_python(rewards):
+    args = GRPOExtConfig("out", use_cpu=True, bf16=False)
+    return GRPOExtTrainer("no/model", rewards, args, None)
+
+
+@pytest.mark.parametrize("door", [resolve_rewards, from_python])
+@pytest.mark.parametrize("kind", SAME_NAME)
+def test_two_rewards_of_one_name_are_refused(kind, door):
+    with pytest.raises(ValueError, match=r"2 rewards are called .* and would share one metric"):
+        door(SAME_NAME[kind])
+
+
+@pytest.mark.parametrize("door", [resolve_rewards, from_python])
+@pytest.mark.parametrize("name", WRONG_SIGNATURE)
+def test_a_function_that_the_trainer_cannot_call_is_refused(name, door):
+    function, words = WRONG_SIGNATURE[name]
+    with pytest.raises(ValueError) as refused:
+        door([function])
+    assert f"Reward {name!r}" in str(refused.value) and words in str(refused.value)
+
+
+def test_functions_that_can_be_called_pass():
+    for function in (graded, everything, Scorer(1.0), partial(graded, scale=2.0)):
+        check_call(function)
+    check_call(lambda **kwargs: [0.0])
+
+
+def test_a_column_that_a_function_does_not_take_is_found_when_the_columns_are_known():
+    check_columns([everything], ["prompt"])
+    with pytest.raises(ValueError, match="'everything' does not take level, which the trainer"):
+        check_columns([everything], ["prompt", "level"])
+
+
+def test_a_parameter_that_is_no_column_is_found_without_a_parameter_for_completions():
+    with pytest.raises(ValueError, match="reads the column 'texts', which the data set lacks"):
+        check_columns([lambda texts, **kwargs: [0.0]], ["prompt", "level"])
+
+
+def test_the_advice_names_the_entry_of_the_recipe(tmp_path):
+    (tmp_path / "mine.py").write_text("def graded(completions, **kwargs): return [0.0]")
+    entry = f"{tmp_path}/mine.py:graded"
+    with pytest.raises(ValueError) as refused:
+        resolve_rewards([{"name": entry, "weight": 2.0}, entry])
+    advice = f"{{name: {entry}, label: graded_2}}"
+    assert advice in str(refused.value)
+    renamed, _ = resolve_rewards([entry, {"name": entry, "label": "graded_2"}])
+    assert [metric_name(reward) for reward in renamed] == ["graded", "graded_2"]
+
+
+def test_a_loaded_reward_model_has_the_name_of_its_folder():
+    class Model:
+        def parameters(self):
+            return []
+
+        class config:
+            _name_or_path = "org/rm-one"
+
+    assert metric_name(Model()) == "rm-one" == metric_name("org/rm-one")

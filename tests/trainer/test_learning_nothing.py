@@ -1,0 +1,372 @@
+"""Ways to learn nothing, from Python and from a recipe: each is refused at the start, or named in the last lines."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+import torch
+import yaml
+from datasets import Dataset
+from peft import LoraConfig, PeftModel, get_peft_model
+from transformers import AutoModelForCausalLM, AutoTokenizer, EarlyStoppingCallback
+
+from grpo_ext import GRPOExtConfig, GRPOExtTrainer
+from grpo_ext.observe.read_run import learnt_nothing, read_run
+from grpo_ext.train import main
+from grpo_ext.trainer.learning import Progress, failure_lines, why_nothing_was_learnt
+from grpo_ext.trainer.start_checks import CannotLearn, idle_adapters, used_parameters
+
+SETTINGS = {
+    "per_device_train_batch_size": 8,
+    "num_generations": 4,
+    "max_completion_length": 6,
+    "max_steps": 2,
+    "learning_rate": 1e-3,
+    "warmup_steps": 0,
+    "logging_steps": 1,
+    "report_to": "none",
+    "use_cpu": True,
+    "bf16": False,
+    "disable_tqdm": True,
+    "save_strategy": "no",
+    "eval_strategy": "no",
+}
+REWARDS = """
+import random
+
+
+def zero(completions, **kwargs):
+    return [0.0] * len(completions)
+
+
+def one(completions, **kwargs):
+    return [1.0] * len(completions)
+
+
+def lengths(completions, **kwargs):
+    return [float(len(str(text))) for text in completions]
+
+
+def varied(completions, **kwargs):
+    return [random.random() for _ in completions]
+
+
+def broken(completions, **kwargs):
+    raise RuntimeError("a bug")
+
+
+def fails_mostly(completions, number, **kwargs):
+    if any(n % 4 for n in number):
+        raise RuntimeError("a bug")
+    return [random.random() for _ in completions]
+
+
+def no_rest(completions):
+    return [0.0] * len(completions)
+"""
+
+
+@pytest.fixture(scope="module")
+def reward():
+    """The functions of `REWARDS` by name, as a script has them."""
+    names: dict = {}
+    exec(REWARDS, names)
+    return names
+
+
+def rows():
+    return [{"prompt": f"Count to {number}.", "number": number} for number in range(16)]
+
+
+def run_python(tiny_folder, out, rewards, model=None, more=None, **settings):
+    args = GRPOExtConfig(output_dir=str(out), **{**SETTINGS, **settings})
+    trainer = GRPOExtTrainer(
+        str(tiny_folder) if model is None else model,
+        rewards,
+        args,
+        Dataset.from_list(rows()),
+        processing_class=AutoTokenizer.from_pretrained(tiny_folder, padding_side="left"),
+        **(more or {}),
+    )
+    trainer.train()
+    return trainer
+
+
+def run_recipe(tiny_folder, out, rewards, **settings):
+    """Return the exit code of the program `train`."""
+    out.mkdir()
+    (out / "mine.py").write_text(REWARDS)
+    (out / "rows.jsonl").write_text("\n".join(map(json.dumps, rows())))
+    recipe = {
+        **SETTINGS,
+        "model_name_or_path": str(tiny_folder),
+        "output_dir": str(out / "run"),
+        "task": "prompts",
+        "dataset_name": str(out / "rows.jsonl"),
+        "reward_funcs": [f"{out}/mine.py:{name}" for name in rewards],
+        **settings,
+    }
+    (out / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    return main(["--config", str(out / "recipe.yaml")])
+
+
+AT_THE_END = {
+    "the reward is always 0": (["zero"], {}, "all rewards were equal"),
+    "the reward is always 1": (["one"], {}, "all rewards were equal"),
+    "a constant reward, with a KL": (["one"], {"beta": 0.1}, "all rewards were equal"),
+    "a constant reward, with an entropy bonus": (
+        ["one"],
+        {"entropy_coef": 0.01},
+        "all rewards were equal",
+    ),
+    "a constant reward, by TRL's loss": (["one"], {"preset": "trl"}, "all rewards were equal"),
+    "a learning rate of 0": (["varied"], {"learning_rate": 0.0}, "no step changed a weight"),
+    "one step, in a warm-up from 0": (
+        ["varied"],
+        {"max_steps": 1, "warmup_steps": 1},
+        "no step changed a weight",
+    ),
+    "all completions are truncated and masked": (
+        ["varied"],
+        {"mask_truncated_completions": True, "max_completion_length": 1},
+        "because they were truncated",
+    ),
+}
+
+
+def python_settings(settings):
+    """Return the settings of a recipe as a script writes them: a preset is a key of recipes."""
+    if settings.get("preset") == "trl":
+        return {"loss_normalization": "micro_batch", "logprob_policy": "trl"}
+    return settings
+
+
+@pytest.mark.parametrize("way", AT_THE_END)
+def test_a_run_from_python_says_at_its_end_that_it_learnt_nothing(
+    way, tiny_folder, tmp_path, reward, capsys
+):
+    names, settings, words = AT_THE_END[way]
+    random.seed(0)
+    rewards = [reward[name] for name in names]
+    trainer = run_python(tiny_folder, tmp_path / "run", rewards, **python_settings(settings))
+    assert trainer.learnt_nothing.startswith("Nothing was learnt: ")
+    assert words in trainer.learnt_nothing
+    last = capsys.readouterr().out.splitlines()[-3:]
+    assert trainer.learnt_nothing in last
+    assert "Nothing was learnt" in (tmp_path / "run" / "README.md").read_text()
+    assert learnt_nothing(tmp_path / "run")
+
+
+@pytest.mark.parametrize("way", AT_THE_END)
+def test_a_run_from_a_recipe_says_so_and_exits_with_1(way, tiny_folder, tmp_path, capsys):
+    names, settings, words = AT_THE_END[way]
+    assert run_recipe(tiny_folder, tmp_path / "run", names, **settings) == 1
+    said = capsys.readouterr().out
+    assert "Nothing was learnt: " in said and words in said and "Saved to" in said
+
+
+def test_a_run_that_learns_says_nothing_of_the_kind(tiny_folder, tmp_path, reward, capsys):
+    trainer = run_python(tiny_folder, tmp_path / "python", [reward["varied"]])
+    assert trainer.learnt_nothing is None
+    assert run_recipe(tiny_folder, tmp_path / "recipe", ["varied"]) == 0
+    assert "Nothing was learnt" not in capsys.readouterr().out
+    alarms = [row for row in read_run(tmp_path / "python").metrics if "alarm" in row]
+    assert not alarms
+
+
+def test_a_reward_that_fails_on_some_rows_is_counted_in_the_last_lines(
+    tiny_folder, tmp_path, capsys
+):
+    settings = {"reward_max_failure_rate": 1.0, "shuffle_dataset": False}
+    code = run_recipe(tiny_folder, tmp_path / "run", ["fails_mostly"], **settings)
+    said = capsys.readouterr().out
+    assert code == 0
+    assert "Reward 'fails_mostly' failed on 12 of 16 completions (75%), which it did not" in said
+    assert "Reward 'fails" in (tmp_path / "run" / "run" / "README.md").read_text().replace("\\", "")
+
+
+def test_a_finished_run_that_is_started_again_says_so_and_ends_alike(tiny_folder, tmp_path, capsys):
+    out = tmp_path / "run"
+    assert run_recipe(tiny_folder, out, ["one"], save_strategy="steps", save_steps=1) == 1
+    capsys.readouterr()
+    assert main(["--config", str(out / "recipe.yaml")]) == 1
+    said = capsys.readouterr().out
+    assert "This run had already finished: 2 of 2 steps." in said
+    assert "none of 16 completions had an advantage" in said
+
+
+# ---- the start: parameters
+
+
+def adapter(tiny_folder, *names, trainable=True):
+    """The tiny model with adapters of these names, the first one active, written and loaded again."""
+    model = AutoModelForCausalLM.from_pretrained(tiny_folder, dtype=torch.float32)
+    config = LoraConfig(r=2, target_modules="all-linear", task_type="CAUSAL_LM")
+    made = get_peft_model(model, config, adapter_name=names[0])
+    for name in names[1:]:
+        made.add_adapter(name, config)
+    made.set_adapter(names[0])
+    for parameter in made.parameters():
+        parameter.requires_grad_(parameter.requires_grad and trainable)
+    return made
+
+
+def frozen_adapter(tiny_folder, out):
+    """An adapter as `PeftModel.from_pretrained` loads it without `is_trainable`."""
+    adapter(tiny_folder, "default").save_pretrained(out / "adapter")
+    base = AutoModelForCausalLM.from_pretrained(tiny_folder, dtype=torch.float32)
+    return PeftModel.from_pretrained(base, out / "adapter")
+
+
+def other_adapter(tiny_folder, out):
+    """The second adapter is trainable, and the first one active."""
+    model = adapter(tiny_folder, "default", "second")
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(".second." in name)
+    return model
+
+
+def disabled_adapter(tiny_folder, out):
+    model = adapter(tiny_folder, "default")
+    model.base_model.disable_adapter_layers()
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_("lora_" in name)
+    return model
+
+
+def frozen_model(tiny_folder, out):
+    return AutoModelForCausalLM.from_pretrained(tiny_folder, dtype=torch.float32).requires_grad_(
+        False
+    )
+
+
+FROZEN = {
+    "an adapter without is_trainable": (frozen_adapter, "is frozen. Load it with PeftModel"),
+    "another adapter": (other_adapter, "only 'second' is trainable. Call model.set_adapter"),
+    "a disabled adapter": (disabled_adapter, "all adapters are disabled"),
+    "a frozen model": (frozen_model, "requires_grad is False for all of its parameters"),
+}
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.1])
+@pytest.mark.parametrize("kind", FROZEN)
+def test_a_policy_without_a_trainable_weight_is_refused(
+    kind, beta, tiny_folder, tmp_path, reward, capsys
+):
+    make, words = FROZEN[kind]
+    if beta and kind == "another adapter":
+        pytest.skip("TRL refuses a second adapter with a reference of its own")
+    model = make(tiny_folder, tmp_path)
+    with pytest.raises(CannotLearn, match=r"would change no weight of the policy") as refused:
+        run_python(tiny_folder, tmp_path / "run", [reward["varied"]], model, beta=beta)
+    assert words in str(refused.value)
+
+
+def test_an_optimizer_of_another_model_is_refused(tiny_folder, tmp_path, reward):
+    other = AutoModelForCausalLM.from_pretrained(tiny_folder)
+    optimizer = torch.optim.SGD(other.parameters(), lr=0.1)
+    more = {"optimizers": (optimizer, None)}
+    with pytest.raises(CannotLearn, match=r"None of the .* tensors of the policy is in the optimi"):
+        run_python(tiny_folder, tmp_path, [reward["varied"]], more=more)
+
+
+def test_a_trainable_adapter_is_the_policy_and_its_frozen_neighbours_are_not(tiny_folder):
+    model = adapter(tiny_folder, "default", "second")
+    assert idle_adapters(model) == {"second"}
+    trained = [name for name, p in used_parameters(model) if p.requires_grad]
+    assert trained and all(".default." in name for name in trained)
+
+
+def test_a_loaded_adapter_that_is_trainable_trains(tiny_folder, tmp_path, reward):
+    adapter(tiny_folder, "default").save_pretrained(tmp_path / "adapter")
+    base = AutoModelForCausalLM.from_pretrained(tiny_folder, dtype=torch.float32)
+    model = PeftModel.from_pretrained(base, tmp_path / "adapter", is_trainable=True)
+    trainer = run_python(tiny_folder, tmp_path / "run", [reward["varied"]], model, beta=0.1)
+    assert trainer.learnt_nothing is None
+
+
+# ---- the start: the metric for the best model
+
+EVALUATED = {"eval_strategy": "steps", "eval_steps": 1, "save_strategy": "steps", "save_steps": 1}
+BY_LOSS = {
+    "load_best_model_at_end": {"load_best_model_at_end": True},
+    "eval_loss by name": {"load_best_model_at_end": True, "metric_for_best_model": "eval_loss"},
+    "save_strategy: best": {"save_strategy": "best"},
+    "reduce_lr_on_plateau": {"lr_scheduler_type": "reduce_lr_on_plateau"},
+    "with eval_temperature": {"load_best_model_at_end": True, "eval_temperature": 0.0},
+}
+
+
+@pytest.mark.parametrize("kind", BY_LOSS)
+def test_a_best_model_by_eval_loss_is_refused_at_both_doors(
+    kind, tiny_folder, tmp_path, reward, capsys
+):
+    settings = {**EVALUATED, **BY_LOSS[kind]}
+    with pytest.raises(ValueError, match="decides by eval_loss, which says nothing"):
+        run_python(tiny_folder, tmp_path / "a", [reward["varied"]], "no/model", **settings)
+    assert run_recipe(tiny_folder, tmp_path / "recipe", ["varied"], **settings) == 2
+    assert "decides by eval_loss, which says nothing" in capsys.readouterr().err
+
+
+def test_early_stopping_by_eval_loss_is_refused(tiny_folder, tmp_path, reward):
+    more = {
+        "callbacks": [EarlyStoppingCallback(2)],
+        "eval_dataset": Dataset.from_list(rows()),
+    }
+    settings = {**EVALUATED, "metric_for_best_model": "loss"}
+    with pytest.raises(CannotLearn, match="EarlyStoppingCallback decides by eval_loss"):
+        run_python(tiny_folder, tmp_path, [reward["varied"]], more=more, **settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"metric_for_best_model": "varied"}, "Did you mean 'rewards/varied/mean'"),
+        ({"metric_for_best_model": "rewards/other/mean"}, "log no 'rewards/other/mean'"),
+        (
+            {"metric_for_best_model": "reward", "greater_is_better": False},
+            "keeps the model with the lowest reward",
+        ),
+        ({"metric_for_best_model": "vared", "eval_temperature": 0.0}, "Did you mean 'varied'"),
+    ],
+)
+def test_a_metric_that_no_evaluation_logs_is_refused_before_the_first_step(
+    settings, words, tiny_folder, tmp_path, reward
+):
+    more = {"eval_dataset": Dataset.from_list(rows())}
+    settings = {**EVALUATED, "load_best_model_at_end": True, **settings}
+    with pytest.raises(CannotLearn) as refused:
+        run_python(tiny_folder, tmp_path, [reward["varied"]], more=more, **settings)
+    assert words in str(refused.value)
+
+
+# ---- what the end says
+
+
+def test_why_nothing_was_learnt():
+    learnt = Progress(2, 16, 8, 8, True, True)
+    assert why_nothing_was_learnt(learnt) is None
+    assert why_nothing_was_learnt(Progress()) is None  # a run without a step
+    no_signal = Progress(2, 16, 0, 0, True, True)
+    assert "all rewards were equal" in why_nothing_was_learnt(no_signal)
+    assert why_nothing_was_learnt(no_signal, needs_advantage=False) is None
+    assert "no step had a gradient" in why_nothing_was_learnt(Progress(2, 16, 8, 8, False, True))
+    unmoved = Progress(2, 16, 8, 8, True, False)
+    assert "no step changed a weight" in why_nothing_was_learnt(unmoved)
+    assert why_nothing_was_learnt(unmoved, watches_weights=False) is None
+
+
+def test_ranks_add_up():
+    total = sum([Progress(3, 4, 2, 1, False, True), Progress(3, 4, 0, 0, True, False)], Progress())
+    assert total == Progress(3, 8, 2, 1, True, True)
+
+
+def test_failed_rewards_and_environments_are_counted():
+    progress = Progress(episodes=48, failed_episodes=12)
+    assert failure_lines({"a": 32, "b": 0}, {"a": 48, "b": 48}, progress) == [
+        "Reward 'a' failed on 32 of 48 completions (67%), which it did not score.",
+        "The environment failed in 12 of 48 episodes (25%).",
+    ]
+    assert failure_lines({}, {}, Progress()) == []
