@@ -14,6 +14,12 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from grpo_ext.common.files import write_atomically
 from grpo_ext.environments.begin import beginning
 from grpo_ext.evaluation.completions import Completion, Decoding, end_tokens, generate_completions
+from grpo_ext.evaluation.constant import (
+    answer_all,
+    best_constant,
+    constant_figures,
+    rewards_for_constants,
+)
 from grpo_ext.evaluation.score import (
     Rewards,
     Sample,
@@ -97,11 +103,18 @@ def save_evaluation(path: Path, found: dict[str, Any]) -> list[Path]:
         for name, parts in found["samples"].items()
         for part, samples in parts.items()
         for s in samples
-        for known in [{key: value for key, value in asdict(s).items() if value is not None}]
+        for known in [without_ids(s)]
     ]
     write_atomically(completions, "\n".join(lines) + "\n")
     write_atomically(path, json.dumps(figures, indent=2) + "\n")
     return [path, completions]
+
+
+def without_ids(sample: Sample) -> dict[str, Any]:
+    """Return the fields of a sample that are known, without its tokens."""
+    return {
+        key: value for key, value in asdict(sample).items() if value is not None and key != "ids"
+    }
 
 
 def outcome_of(recipe: Recipe) -> str:
@@ -121,6 +134,7 @@ def evaluate(
     num_samples: int = 8,
     temperature: float = 1.0,
     seed: int = 0,
+    constants: bool = True,
 ) -> tuple[dict[str, Any], dict[str, list[Sample]]]:
     """Evaluate greedily, and with `num_samples` above 0 by sampling; `outcome_reward` decides pass@k.
 
@@ -129,6 +143,7 @@ def evaluate(
 
     Returns the summary, `{"n": 193, "greedy": {"countdown": 0.27, "countdown_se": 0.03, ..., "length": 28.1, "pass@1": 0.27},
     "sampled": {"num_samples": 8, "temperature": 1.0, ..., "pass@8": 0.6, "pass@8_se": 0.03}}`, and the samples of each part.
+    With `constants` each part also has what the best constant answer earns: `countdown_constant`, `countdown_constant_se`.
     """
     settings = {"greedy": Decoding(max_new_tokens, seed=seed)}
     if num_samples:
@@ -145,6 +160,8 @@ def evaluate(
         summary[part] = how | summarize(samples[part], list(rewards))
         if outcome_reward in rewards:
             summary[part] |= outcome_figures(samples[part], outcome_reward, decoding.num_samples)
+        if constants:
+            summary[part] |= constant_part(rows, samples[part], rewards, outcome_reward)
     return summary, samples
 
 
@@ -154,6 +171,17 @@ def check_environment(completions: list[list[Completion]]) -> None:
     if episodes:
         failures = episodes[0].rules.failures
         failures.refuse_many(failures.report())
+
+
+def constant_part(
+    rows: list[dict[str, Any]], samples: list[Sample], rewards: Rewards, outcome_reward: str
+) -> dict[str, float]:
+    """Return the figures of the best constant answer for one part of an evaluation; none where it says nothing."""
+    cheap = rewards_for_constants(rewards)
+    best = best_constant(rows, samples, cheap, outcome_reward)
+    if best is None:
+        return {}
+    return constant_figures(answer_all(rows, best, cheap), list(cheap))
 
 
 def evaluate_on(
@@ -187,6 +215,7 @@ def evaluate_on(
         )
     template_options: Any = training.chat_template_kwargs  # text has become a mapping
     settings |= {"max_new_tokens": training.max_completion_length, "seed": training.seed}
+    settings["constants"] = training.eval_constant and training.environment is None
     init = model_init_kwargs(recipe)
     if model_name != recipe.model.model_name_or_path:
         init.pop("revision")  # of the recipe's own model

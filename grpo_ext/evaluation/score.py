@@ -29,6 +29,7 @@ class Sample:
     length: int
     finish_reason: str = "stop"
     episode: Row | None = None
+    ids: list[int] | None = None  # its tokens, where they are known
 
 
 def score_completions(
@@ -64,6 +65,7 @@ def score_completions(
             {name: values[j] for name, values in by_name.items()},
             c.length,
             c.finish_reason,
+            ids=c.ids,
         )
         for j, (i, c) in enumerate(flat)
     ]

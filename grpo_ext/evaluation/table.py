@@ -10,6 +10,7 @@ from typing import Any
 from grpo_ext.common.files import write_atomically
 from grpo_ext.evaluation.score import over_rows
 from grpo_ext.observe.jsonl import read
+from grpo_ext.observe.panels import CONSTANTS
 from grpo_ext.observe.plots import plot_runs
 from grpo_ext.observe.read_run import RunData
 from grpo_ext.observe.run_log import METRICS
@@ -95,6 +96,8 @@ def gained(history: list[dict[str, Any]], names: list[str]) -> list[list[str]]:
             )
     for key in dict.fromkeys(key for row in history for key in row if key.startswith("eval_")):
         at = [row for row in history if key in row]
+        if key.endswith(CONSTANTS):  # another sentence compares it
+            continue
         if len(at) > 1 and (f"{key}_se" in at[0] or key in ("eval_reward", "eval_length")):
             rows.append([key, figure(at[0], key), figure(at[-1], key)])
     return rows

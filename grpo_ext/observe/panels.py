@@ -29,7 +29,8 @@ class Panel:
 PANELS = data_yaml("grpo_ext.observe", "panels.yaml")
 SECONDS = ("seconds/", "time/")
 NOT_DRAWN = ("step", "time", "epoch", "total_flos", "num_tokens")
-NOT_DRAWN_ENDINGS = ("_se", "_runtime", "_per_second", "/std")
+CONSTANTS = ("_constant", "/constant")  # endings of what the best constant answer earns
+NOT_DRAWN_ENDINGS = ("_se", "_runtime", "_per_second", "/std", *CONSTANTS)
 
 
 def panels(run: RunData) -> list[Panel]:

@@ -26,6 +26,9 @@ class SamplingOptions:
             by default there is none, whatever training uses.
         eval_num_samples (`int`, defaults to 1): completions of each held-out prompt. With k above 1, which needs an
             `eval_temperature` above 0, `mean@k`, `pass@k` and `mixed@k` are logged beside `pass@1`, with standard errors.
+        eval_constant (`bool`, defaults to `True`): whether an evaluation also logs what the best constant answer earns: the
+            completion, of a few of its own, that scores best when it is given to every prompt. It costs about one more call of
+            the rewards for each held-out row. Environments, reward models, async rewards and `judge` are left out.
     """
 
     sampler_check_share: PositiveShare = 0.125
@@ -36,6 +39,7 @@ class SamplingOptions:
     eval_top_k: CountOrZero = 0
     eval_min_p: Share | None = None
     eval_num_samples: Count = 1
+    eval_constant: bool = True
 
 
 @dataclass

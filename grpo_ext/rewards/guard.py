@@ -95,12 +95,21 @@ class Guard:
         rows, own = own_rows(given, self.tasks)
         if not rows:
             return [None] * len(given["completions"])
-        if self.pool is not None:
-            scores, errors = self.pool.score(self.reward, own)
-        else:
-            with undisturbed(self.seed(own)):
-                scores, errors = self.score_batch(own)
+        scores, errors = self.scores_and_errors(own)
         return spread(self.settle(scores, errors, own), rows, len(given["completions"]))
+
+    def try_out(self, /, **given: Any) -> list[Score]:
+        """Return one score for each completion under the same limits, without counting or logging failures."""
+        rows, own = own_rows(given, self.tasks)
+        scores = self.scores_and_errors(own)[0] if rows else []
+        return spread(scores, rows, len(given["completions"]))
+
+    def scores_and_errors(self, given: dict[str, Any]) -> tuple[list[Score], dict[int, str]]:
+        """Return the scores and, by row, the errors; from the worker processes if the reward runs there."""
+        if self.pool is not None:
+            return self.pool.score(self.reward, given)
+        with undisturbed(self.seed(given)):
+            return self.score_batch(given)
 
     def begin(self, **given: Any) -> None:
         """Start to score the rows of a later call, if the reward runs in worker processes."""

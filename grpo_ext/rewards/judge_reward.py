@@ -33,7 +33,7 @@ The completion stands between two lines with {mark}. It is the text that you gra
 reasons in a few sentences, then end with a line `Score: N`, where N is a number from 0 to {scale}."""
 
 
-@register("judge")
+@register("judge", asks_server=True)
 def judge(
     completions: list[str],
     prompts: list[Any],

@@ -20,6 +20,7 @@ def register(
     name: str,
     *,
     needs_cpu: NeedsCpu = False,
+    asks_server: bool = False,
     examples: Iterable[Example] = (),
     explain: Callable[..., Explanation] | None = None,
 ) -> Callable[[Callable], Callable]:
@@ -29,6 +30,8 @@ def register(
         name: letters, digits, `_` and `-`, beginning with a letter.
         needs_cpu: whether the function is heavy enough for worker processes (`reward_workers`), which pass one row a call;
             `"formulas"`: only for rows that call `same_formula`.
+        asks_server: whether the function sends each completion to a server, which takes time or money. Such a reward is not
+            asked what the best constant answer of an evaluation would earn.
         examples: completions with their scores, run by `grpo-ext rewards check`.
         explain: `explain(completion, *, ...)` says why one completion got its score, for the report. It takes the columns of
             one row and the options, each by name.
@@ -63,6 +66,7 @@ def register(
             doc=doc,
             function=function,
             needs_cpu=needs_cpu,
+            asks_server=asks_server,
             examples=tuple(examples) or shipped_examples(name),
             explain=explain,
         )

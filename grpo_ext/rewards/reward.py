@@ -56,6 +56,7 @@ class RewardInfo(Signature):
     doc: str = ""
     function: Any
     needs_cpu: NeedsCpu = False
+    asks_server: bool = False
     examples: tuple[Example, ...] = ()
     explain: Callable[..., Explanation] | None = None
 

@@ -29,9 +29,9 @@ def run_training(
 ) -> int:
     """Train by the recipe and overrides in `words`, by default the command line, and save the model.
 
-    The exit code is 0; 1 if a reward, the environment or vLLM failed too often, steps had no finite gradient, an alarm ended the
-    run, or the run learnt nothing; 2 if the recipe, its data, its rewards or the checkpoint cannot be used, or the run could not
-    learn; 75 if a signal ended the run, which can be continued.
+    The exit code is 0; 1 if a reward, the environment or vLLM failed too often, steps had no finite gradient, an alarm ended
+    the run, or the run learnt nothing; 2 if the recipe, its data, its rewards or the checkpoint cannot be used, or the run
+    could not learn; 75 if a signal ended the run, which can be continued.
     """
     wait_calmly()
     code = _train(words, make_trainer, supervised)

@@ -22,6 +22,7 @@ from grpo_ext.step.entropy import EntropyControl
 from grpo_ext.step.feed import Feed
 from grpo_ext.step.ranks import Ranks
 from grpo_ext.trainer.checkpoint import Checkpoints
+from grpo_ext.trainer.constant_answer import ConstantAnswer
 from grpo_ext.trainer.evaluation import check_decoding, outcome_of
 from grpo_ext.trainer.generations import Generations
 from grpo_ext.trainer.judging import Judge, rewards_of
@@ -98,6 +99,8 @@ class Parts:
             self.learning.played,
         )
         check_separate(trainer, sampler, self.generations)
+        several_turns = self.generations.begin is not None or by_trl
+        self.constant = ConstantAnswer(trainer, outcome_of(trainer), several_turns)
         self.rollout = Rollout(
             trainer,
             self.generations,
@@ -106,6 +109,7 @@ class Parts:
             ranks,
             self.feed.following,
             self.learning.generated,
+            self.constant.collect,
         )
         self.finite = FiniteSteps(trainer)
         entropy = EntropyControl(
@@ -138,7 +142,8 @@ class Parts:
         }
         if self.finite.skipped:
             found["skipped_steps"] = self.finite.skipped
-        return {**found, **(self.phases.figures() if training else {})}
+        more = self.phases.figures() if training else self.constant.collected_figures()
+        return {**found, **more}
 
 
 def check_separate(trainer: Any, sampler: Sampler | None, generations: Generations) -> None:

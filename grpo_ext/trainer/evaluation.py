@@ -42,8 +42,8 @@ def evaluate_policy(trainer: Any, eval_dataset: Any, prefix: str) -> dict[str, f
 
     Returns:
         Under `{prefix}_` the mean of each reward, `length`, and for the outcome reward `pass@1` and, with k samples per prompt,
-        `mean@k`, `pass@k` and `mixed@k` (see `outcome_figures`); standard errors under `..._se`. Named data sets add their
-        names to the prefix.
+        `mean@k`, `pass@k` and `mixed@k` (see `outcome_figures`); under `NAME_constant` what the best constant answer earns;
+        standard errors under `..._se`. Named data sets add their names to the prefix.
     """
     datasets = trainer.eval_dataset if eval_dataset is None else eval_dataset
     if isinstance(datasets, str):
@@ -70,6 +70,7 @@ def evaluate_policy(trainer: Any, eval_dataset: Any, prefix: str) -> dict[str, f
     figures = summarize(samples, trainer.reward_func_names)
     if (outcome := outcome_of(trainer)) is not None:
         figures |= outcome_figures(samples, outcome, trainer.eval_decoding.num_samples)
+    figures |= trainer.parts.constant.figures(rows, samples)
     metrics = {f"{prefix}_{name}": value for name, value in figures.items() if value is not None}
     metrics[f"{prefix}_runtime"] = round(time.perf_counter() - start, 3)
     trainer.log_evaluation(metrics)
@@ -122,6 +123,7 @@ def _score(
             c.length,
             c.finish_reason,
             c.episode.logged(weights) if c.episode else None,
+            c.ids,
         )
         for (i, c), g in zip(flat, given, strict=True)
     ]

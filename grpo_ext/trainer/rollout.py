@@ -44,6 +44,7 @@ class Rollout:
         ..., list[Row] | None
     ]  # `Feed.following`: this rank's rows of a generation after this one
     generated: Callable[[Scored], None]  # takes this rank's completions that are trained on
+    evaluated: Callable[[Judged], None]  # takes a batch of TRL's evaluation
     carried: Groups | None = None  # with signal, for the next generation; the same on all ranks
     log: GroupLog = field(default_factory=GroupLog)
     _said_missing: bool = False
@@ -59,6 +60,7 @@ class Rollout:
         """Return scored completions of this rank's rows; the copies of one prompt are adjacent."""
         if not self.trainer.model.training:
             judged = self.generations(rows)
+            self.evaluated(judged)
             self._record([judged])
             return judged.table
         self.log.start()
@@ -83,6 +85,8 @@ class Rollout:
             self.log.start()
             self._judge_groups(self._seen_prompts(rows), judged)
             seam.log_figures(self.trainer, self.log.figures())
+        else:
+            self.evaluated(judged)
         return table
 
     def _ask_ahead(self) -> None:

@@ -13,6 +13,7 @@ import grpo_ext.trainer.settings as settings
 from grpo_ext.common.devices import how_threads_wait, settings_here
 from grpo_ext.common.files import write_atomically
 from grpo_ext.common.near import did_you_mean
+from grpo_ext.evaluation.constant import constant_sentences
 from grpo_ext.evaluation.table import add_to_card, draw_curves, gained
 from grpo_ext.recipe.difference import SAVED, as_yaml
 from grpo_ext.recipe.rules import argument_values
@@ -71,10 +72,14 @@ class RunOutput(TrainerCallback):
             print(f"next: grpo-ext report {shlex.quote(str(args.output_dir))}")
 
     def sentences(self) -> list[str]:
-        """Return what the figures of the run do not say: failed rewards and environments, and that nothing was learnt."""
-        learning = self.trainer.parts.learning
-        verdict = [] if learning.verdict is None else [learning.verdict]
-        return [*learning.remarks, *verdict]
+        """Return what the figures of the run do not say.
+
+        That is what a constant answer earns, how often rewards and environments failed, and that nothing was learnt.
+        """
+        parts, history = self.trainer.parts, self.trainer.state.log_history
+        constant = constant_sentences(history, parts.constant.outcome, parts.constant.text)
+        verdict = [] if parts.learning.verdict is None else [parts.learning.verdict]
+        return [*constant, *parts.learning.remarks, *verdict]
 
     def add_to_card(self) -> None:
         """Add rewards, gains, curves and recipe to the card that TRL has written."""

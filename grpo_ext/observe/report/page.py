@@ -19,11 +19,10 @@ from typing import Any
 
 from grpo_ext.common.files import write_atomically
 from grpo_ext.observe.jsonl import finite
-from grpo_ext.observe.panels import by_metric, more_panels, panels
+from grpo_ext.observe.panels import CONSTANTS, by_metric, more_panels, panels, series
 from grpo_ext.observe.plots import plot_runs
 from grpo_ext.observe.read_run import (
     RunData,
-    Series,
     find_folder,
     is_running,
     named,
@@ -131,9 +130,10 @@ def about(run: RunData) -> dict[str, Any]:
 def logged(run: RunData) -> dict[str, Any]:
     """Return curves and alarms of the rows of a log."""
     columns = by_metric(run.metrics)
+    constants = [key for key in columns if key.startswith("eval_") and key.endswith(CONSTANTS)]
     facts = [
-        asdict(Series(key, *columns[key]))
-        for key in ("time", "num_tokens", "train_runtime")
+        asdict(series(key, columns[key], columns.get(f"{key}_se")))
+        for key in ("time", "num_tokens", "train_runtime", *constants)
         if key in columns
     ]
     curves = {

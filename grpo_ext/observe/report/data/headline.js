@@ -29,6 +29,16 @@ function changeOf(series) {
   return { first, last, change, error, verb: !sure ? "did not clearly change" : change > 0 ? "rose" : "fell", once: points.length < 2 };
 }
 
+// What the best constant answer earned in the last evaluation of an outcome on held-out prompts, and whether the model earned
+// more by twice the error; `null` where it was not logged.
+function constantOf(run, series, last) {
+  const fact = run.fact(`eval_${series.label}_constant`) ?? run.fact(`eval_${series.label.replace(/\/mean$/, "")}/constant`);
+  const value = fact?.values.at(-1);
+  if (!Number.isFinite(value)) return null;
+  const error = fact.errors?.at(-1) ?? 0;
+  return { value, error, beaten: last.value - value > 2 * Math.hypot(last.error ?? 0, error) };
+}
+
 function withError({ value, error }) {
   return error ? `${rounded(value, error)} ±\u00a0${rounded(error, error)}` : figure(value);
 }
@@ -51,8 +61,11 @@ function drawHeadline(runs) {
   const children = [];
   if (found) {
     const { first, last, verb, once } = found;
-    const said = once ? `${outcome.words}, ${stepsOf(last)}` : `${outcome.words} ${verb}`;
-    const from = once ? "" : `from ${withError(first)} ${stepsOf(first)}; this is ${stepsOf(last)}`;
+    const constant = constantOf(run, outcome.series, last);
+    const asWell = constant && !constant.beaten ? ", but a constant answer would do as well" : "";
+    const said = (once ? `${outcome.words}, ${stepsOf(last)}` : `${outcome.words} ${verb}`) + asWell;
+    const beside = constant ? `the best constant answer earns ${withError(constant)}` : "";
+    const from = [once ? "" : `from ${withError(first)} ${stepsOf(first)}; this is ${stepsOf(last)}`, beside].filter(Boolean).join("; ");
     children.push(el("div", { class: "result" }, number(last),
       sparkline(outcome.series, { width: 260, height: 76, heavy: true }),
       el("p", { class: "sentence" }, said, el("span", { class: "quiet" }, ` ${from}.`))));

@@ -1,0 +1,195 @@
+"""The best constant answer: what one completion earns when it is given to every prompt of an evaluation.
+
+A reward that a constant satisfies can rise although no answer depends on its prompt. Beside this figure the model's own says
+whether that is so. The candidates are completions of the evaluation itself: the most frequent ones and those that scored best.
+They are tried on some of the rows, and the best of them is scored on all.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from grpo_ext.evaluation.completions import Completion
+from grpo_ext.evaluation.score import (
+    Rewards,
+    Row,
+    Sample,
+    over_rows,
+    row_means,
+    score_completions,
+)
+from grpo_ext.rewards.guard import AsyncGuard, Guard
+from grpo_ext.rewards.reward import Reward
+
+CANDIDATES = 8  # completions that are tried
+TRIAL_ROWS = 32  # rows on which each candidate is tried
+SUFFIX = "_constant"  # of the figures' names
+SURE = 2.0  # standard errors by which a model must earn more than a constant
+
+
+def rewards_for_constants(rewards: Mapping[str, Any]) -> Rewards:
+    """Return those rewards, by name, that a constant answer can be scored with at little cost.
+
+    They are functions behind guards, with the same limits, but their failures are not counted. Reward models, async functions
+    and registered rewards that ask a server are left out.
+    """
+    return {
+        name: guard.try_out
+        for name, guard in rewards.items()
+        if isinstance(guard, Guard) and not isinstance(guard, AsyncGuard) and not asks_server(guard)
+    }
+
+
+def asks_server(guard: Guard) -> bool:
+    """Whether a registered reward sends each completion to a server."""
+    return isinstance(guard.reward, Reward) and guard.reward.registration.asks_server
+
+
+def candidates(samples: Sequence[Sample], outcome: str) -> list[Sample]:
+    """Return at most `CANDIDATES` samples with different texts: half of them the most frequent, then those that scored best."""
+    counts = Counter(sample.text for sample in samples)
+    first = {sample.text: sample for sample in reversed(samples)}
+    frequent = [text for text, _ in counts.most_common(CANDIDATES // 2)]
+    scored = [sample for sample in samples if sample.rewards.get(outcome) is not None]
+    best = sorted(scored, key=lambda sample: -(sample.rewards[outcome] or 0.0))
+    texts = dict.fromkeys([*frequent, *(sample.text for sample in best)])
+    return [first[text] for text in list(texts)[:CANDIDATES]]
+
+
+def answer_all(
+    rows: list[Row], answer: Sample, rewards: Rewards, extras: Row | None = None
+) -> list[Sample]:
+    """Return the samples of `rows` if each of them gets the same answer.
+
+    Args:
+        rows: with `prompt` and the columns of the rewards.
+        answer: its text and token ids are given to every row.
+        rewards: as `rewards_for_constants` returns them.
+        extras: further arguments of every reward.
+    """
+    completion = Completion(answer.text, answer.ids or [], answer.finish_reason)
+    return score_completions(rows, [[completion] for _ in rows], rewards, extras)
+
+
+def best_constant(
+    rows: list[Row],
+    samples: Sequence[Sample],
+    rewards: Rewards,
+    outcome: str,
+    weights: Mapping[str, float] | None = None,
+    extras: Row | None = None,
+) -> Sample | None:
+    """Return the sample whose text earns most when it is given to all of some rows.
+
+    The mean of the outcome reward decides, then the weighted sum of all rewards, then the order of `candidates`.
+
+    Args:
+        rows: of the evaluation.
+        samples: their completions.
+        rewards: as `rewards_for_constants` returns them.
+        outcome: the name of the outcome reward; if it is not among `rewards`, the weighted sum decides.
+        weights: of the rewards by name; `None`: all are 1.
+        extras: further arguments of every reward.
+
+    Returns:
+        `None` if a constant answer says nothing here: without such rewards, with equal rows, or with episodes.
+    """
+    problems = {repr(sorted(row.items(), key=lambda pair: pair[0])) for row in rows}
+    if not rewards or len(problems) < 2 or any(sample.episode for sample in samples):
+        return None
+    trial = rows[:: math.ceil(len(rows) / TRIAL_ROWS)]
+
+    def earned(candidate: Sample) -> tuple[float, float]:
+        given = answer_all(trial, candidate, rewards, extras)
+        means = {name: over_rows(row_means(given, name))[0] or 0.0 for name in rewards}
+        total = sum((weights or {}).get(name, 1.0) * mean for name, mean in means.items())
+        return means.get(outcome, 0.0), total
+
+    tried = candidates(samples, outcome)
+    return max(tried, key=earned, default=None)
+
+
+def constant_figures(samples: list[Sample], names: Sequence[str]) -> dict[str, float]:
+    """Return what a constant answer earns, from its samples: `NAME_constant` and `NAME_constant_se` for each reward."""
+    figures = {}
+    for name in names:
+        mean, error = over_rows(row_means(samples, name))
+        if mean is not None:
+            figures[f"{name}{SUFFIX}"] = mean
+        if error is not None:
+            figures[f"{name}{SUFFIX}_se"] = error
+    return figures
+
+
+def beats_constant(figures: Mapping[str, Any], key: str) -> bool | None:
+    """Return whether a figure is above that of the best constant answer by more than `SURE` standard errors.
+
+    Args:
+        figures: of one evaluation, as they are logged.
+        key: such as `eval_countdown`, or `eval_rewards/countdown/mean` of TRL's evaluation.
+
+    Returns:
+        `None` if one of the two was not logged.
+    """
+    constant = constant_key(key)
+    value = figures.get(key)
+    other = figures.get(constant)
+    if not isinstance(value, float | int) or not isinstance(other, float | int):
+        return None
+    error = math.hypot(figures.get(f"{key}_se") or 0.0, figures.get(f"{constant}_se") or 0.0)
+    return value - other > SURE * error
+
+
+def constant_key(key: str) -> str:
+    """Return the key of the figure of the best constant answer beside that of a mean."""
+    return f"{key.removesuffix('/mean')}/constant" if key.endswith("/mean") else f"{key}{SUFFIX}"
+
+
+def constant_sentence(figures: Mapping[str, Any], key: str, text: str | None = None) -> str | None:
+    """Say how a figure of an evaluation compares with that of the best constant answer, whose text may be known.
+
+    `None` if one of the two was not logged.
+    """
+    beats = beats_constant(figures, key)
+    if beats is None:
+        return None
+    constant = constant_key(key)
+    earned = with_error(figures[constant], figures.get(f"{constant}_se"))
+    answer = "the best constant answer" + (f" ({short(text)!r})" if text else "")
+    mean = with_error(figures[key], figures.get(f"{key}_se"))
+    compared = f"{key} is {mean}, and {answer}, given to every prompt, earns {earned}."
+    return compared if beats else f"A constant answer would do as well: {compared}"
+
+
+def constant_sentences(
+    history: Sequence[Mapping[str, Any]], outcome: str, text: str | None = None
+) -> list[str]:
+    """Compare the outcome reward of a run's last evaluation of each data set with the best constant answer.
+
+    Args:
+        history: the logs of the run, oldest first.
+        outcome: the name of the outcome reward.
+        text: the best constant answer of the last evaluation, if it is known.
+    """
+    of_trl = f"eval_rewards/{outcome}/mean"
+    last: dict[str, Mapping[str, Any]] = {}
+    for row in history:
+        for key in row:
+            named = key.startswith("eval_") and key.endswith(f"_{outcome}")
+            if (named or key == of_trl) and constant_key(key) in row:
+                last[key] = row
+    shown = text if len(last) == 1 else None
+    sentences = [constant_sentence(row, key, shown) for key, row in last.items()]
+    return [sentence for sentence in sentences if sentence is not None]
+
+
+def with_error(mean: float, error: float | None) -> str:
+    """Format a mean with its standard error, if there is one."""
+    return f"{mean:.3f}" if error is None else f"{mean:.3f} ± {error:.3f}"
+
+
+def short(text: str, most: int = 60) -> str:
+    """Return the beginning of a completion on one line, without characters that change a terminal."""
+    line = "".join(ch for ch in " ".join(text.split()) if ch.isprintable())
+    return line if len(line) <= most else f"{line[:most]} ..."

@@ -1,0 +1,102 @@
+"""What the best constant answer earns in the evaluations of a run."""
+
+from typing import Any
+
+from accelerate.utils import gather_object
+
+from grpo_ext.common.main_rank import from_main
+from grpo_ext.evaluation.constant import (
+    answer_all,
+    best_constant,
+    constant_figures,
+    constant_key,
+    rewards_for_constants,
+)
+from grpo_ext.evaluation.score import Row, Sample
+from grpo_ext.trainer.judging import Judged
+from grpo_ext.trainer.samples import by_name, text_of
+
+
+class ConstantAnswer:
+    """Scores the best constant answer on the rows of each evaluation; all ranks call all methods together."""
+
+    def __init__(self, trainer: Any, outcome: str | None, several_turns: bool):
+        self.trainer = trainer
+        self.text: str | None = None  # the best constant answer of the last evaluation
+        self.outcome = outcome or ""
+        named = dict(zip(trainer.reward_func_names, trainer.reward_funcs, strict=True))
+        self.rewards = rewards_for_constants(named)
+        # an answer to an environment, a tool or a user's own rollout is no text that could be repeated
+        self.applies = bool(
+            trainer.args.eval_constant
+            and self.rewards
+            and not several_turns
+            and trainer.rollout_func is None
+        )
+        self._collected: list[tuple[Row, Sample]] = []  # of the evaluation by TRL that goes on
+
+    def figures(self, rows: list[Row], samples: list[Sample]) -> dict[str, float]:
+        """Return `NAME_constant` and `NAME_constant_se` for each reward; nothing if a constant answer says nothing here.
+
+        Args:
+            rows: of the evaluation, the same on all ranks.
+            samples: their completions, the same on all ranks.
+        """
+        if not self.applies:
+            return {}
+        trainer = self.trainer
+        process = trainer.accelerator
+        weights = dict(zip(trainer.reward_func_names, trainer.reward_weights.tolist(), strict=True))
+        extras = {
+            "trainer_state": trainer.state,
+            "log_extra": lambda *_: None,
+            "log_metric": lambda *_: None,
+        }
+        best = from_main(
+            process,
+            lambda: best_constant(rows, samples, self.rewards, self.outcome, weights, extras),
+        )
+        if best is None:
+            return {}
+        self.text = best.text
+        mine = rows[process.process_index :: process.num_processes]
+        scored = gather_object(answer_all(mine, best, self.rewards, extras) if mine else [])
+        each = [
+            Sample(number, sample.text, sample.rewards, sample.length)
+            for number, sample in enumerate(scored)
+        ]
+        return constant_figures(each, list(self.rewards))
+
+    # ---- an evaluation by TRL, which comes in batches
+
+    def collect(self, judged: Judged) -> None:
+        """Keep a batch of an evaluation by TRL until its figures are logged."""
+        if not self.applies:
+            return
+        first = self.trainer.accelerator.process_index * len(judged.rows)
+        given = judged.given[first : first + len(judged.rows)].tolist()  # (B, R)
+        masks = judged.table.completion_mask.bool()
+        for i, row in enumerate(judged.rows):
+            text = text_of(judged.completions[i])
+            ids = judged.table.completion_ids[i][masks[i]].tolist()
+            rewards = by_name(self.trainer.reward_func_names, given[i])
+            self._collected.append((row, Sample(0, text, rewards, judged.lengths[i], ids=ids)))
+
+    def collected_figures(self) -> dict[str, float]:
+        """Return `eval_rewards/NAME/constant` and `..._se` of the batches since the last call."""
+        if not self.applies:
+            return {}
+        collected = gather_object(self._collected)
+        self._collected = []
+        if not collected:
+            return {}
+        rows = list({repr(row): row for row, _ in collected}.values())
+        figures = self.figures(rows, [sample for _, sample in collected])
+        named = {}
+        for name in self.rewards:
+            key = constant_key(f"eval_rewards/{name}/mean")
+            for ending in ("", "_se"):
+                value = figures.get(f"{constant_key(name)}{ending}")
+                if value is not None:
+                    named[f"{key}{ending}"] = value
+        return named
