@@ -24,7 +24,7 @@ def find_repo(name: str, kind: str) -> None:
     }
     if name in cached:
         return
-    guess = did_you_mean(name, [*neighbours(name), *cached], cutoff=0.7)
+    guess = did_you_mean(name, [*neighbours(name), *cached])
     nothing = f"{KEYS[kind]}: there is no folder {name}"
     if name.count("/") > 1 or name.startswith(("/", ".", "~")):
         raise FileNotFoundError(f"{nothing}.{guess or ' (`grpo-ext demo` makes the tiny models.)'}")

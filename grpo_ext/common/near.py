@@ -1,24 +1,59 @@
 """Suggestions for misspelt words."""
 
-import difflib
+import re
 from collections.abc import Iterable
+from difflib import SequenceMatcher
+
+WORD_SIMILARITY = 0.75  # of two words of a name, between 0 and 1
+NAME_SIMILARITY = 0.9  # of two names without their separators, for words that were joined or split
+SHORTEST_STEM = 3  # letters of an abbreviation, such as `len` for `length`
+MOST_MISSING = 2  # words of the known name that were not written
 
 
-def did_you_mean(word: str, known: Iterable[str], cutoff: float = 0.5) -> str:
-    """Return ` Did you mean 'x'?` for the known word most similar to `word`, or an empty text.
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return ` Did you mean 'x'?` for the known name that `name` was probably meant to be, or an empty text.
 
-    `cutoff`, 0 to 1, is the least similarity. A part of a known word (`generations` of `num_generations`) is also similar.
+    Names are compared word by word, so that a shared ending such as `_name_or_path` does not make two names similar. Words of
+    the known name may be missing: `generations` is near `num_generations`.
     """
-    known = list(known)
-    containing = sorted((k for k in known if len(word) > 3 and word in k), key=len)
-    guesses = difflib.get_close_matches(word, known, n=1, cutoff=cutoff) or containing
-    return f" Did you mean {guesses[0]!r}?" if guesses else ""
+    near = [candidate for candidate in known if _is_near(name, candidate)]
+    if not near:
+        return ""
+    nearest = max(near, key=lambda candidate: _similarity(name, candidate))
+    return f" Did you mean {nearest!r}?"
 
 
-def unknown(kind: str, word: str, known: Iterable[str]) -> str:
-    """Return the message for a word that is not a known one."""
+def unknown(kind: str, name: str, known: Iterable[str]) -> str:
+    """Return the message for a name that is not a known one."""
     known = sorted(known)
-    if guess := did_you_mean(word, known):
-        return f"unknown {kind} {word!r}.{guess}"
+    if guess := did_you_mean(name, known):
+        return f"unknown {kind} {name!r}.{guess}"
     listed = f" Known: {', '.join(known)}." if len(known) <= 30 else ""
-    return f"unknown {kind} {word!r}.{listed}"
+    return f"unknown {kind} {name!r}.{listed}"
+
+
+def _is_near(name: str, candidate: str) -> bool:
+    written, meant = _words(name), _words(candidate)
+    if not written:
+        return False
+    if _similarity("".join(written), "".join(meant)) >= NAME_SIMILARITY:
+        return True
+    if len(meant) - len(written) > MOST_MISSING:
+        return False
+    remaining = iter(meant)
+    return all(any(_same_word(word, other) for other in remaining) for word in written)
+
+
+def _words(name: str) -> list[str]:
+    return [word for word in re.split(r"[\W_]+", name.lower()) if word]
+
+
+def _same_word(word: str, other: str) -> bool:
+    if min(len(word), len(other)) >= SHORTEST_STEM and other.startswith(word):
+        return True
+    return _similarity(word, other) >= WORD_SIMILARITY
+
+
+def _similarity(left: str, right: str) -> float:
+    """Return how similar two texts are, between 0 and 1."""
+    return SequenceMatcher(None, left, right).ratio()

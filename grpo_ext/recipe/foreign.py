@@ -1,7 +1,8 @@
-"""Keys of open-r1, ms-swift and older versions of TRL, and what to write instead; `docs/coming-from.md` has whole tables."""
+"""Keys of other tools and of older versions of TRL, and what to write instead; `docs/coming-from.md` has whole tables."""
 
 import dataclasses
-from collections.abc import Container, Iterable
+import re
+from collections.abc import Collection, Container
 
 from grpo_ext.common.files import data_yaml
 from grpo_ext.common.near import unknown
@@ -10,14 +11,16 @@ from grpo_ext.tasks import task_classes
 FOREIGN: dict[str, list[str]] = data_yaml(
     "grpo_ext.recipe", "foreign.yaml"
 )  # where a key comes from, what to write
+TRAINER = "GRPOTrainer"  # the origin of arguments that are no settings
 
 
-def unknown_key(key: str, known: Iterable[str], others: Container[str], grpo: bool) -> str:
+def unknown_key(key: str, known: Collection[str], others: Container[str], grpo: bool) -> str:
     """Return the message for a key that is not `known`; `others` are the keys of the other kind of recipe."""
-    if key in FOREIGN:
-        origin, instead = FOREIGN[key]
-        advice = instead if instead.startswith("take it out") else f"write {instead}"
-        return f"{key} is a key of {origin}: {advice}."
+    inner = key.rpartition(".")[2]  # of a nested configuration, as in `actor_rollout_ref.rollout.n`
+    if inner in FOREIGN and has_counterpart(inner, known):
+        return foreign_key(key, inner)
+    if inner != key and inner in known:
+        return f"unknown key {key!r}: a recipe is flat, so write {inner}."
     if key in others:
         what, command = ("supervised training", "sft") if grpo else ("GRPO", "train")
         return f"{key} is a key of {what}: `grpo-ext {command}`."
@@ -30,3 +33,17 @@ def unknown_key(key: str, known: Iterable[str], others: Container[str], grpo: bo
             )
             return f"{key} belongs to the task {name!r}. {how}"
     return unknown("key", key, known)
+
+
+def has_counterpart(key: str, known: Container[str]) -> bool:
+    """Whether the advice for a foreign key fits a recipe whose keys are `known`: supervised training lacks those of GRPO."""
+    named = re.match(r"[a-z_0-9]+(?=$|[:,])", FOREIGN[key][1])
+    return named is None or named.group() in known
+
+
+def foreign_key(written: str, key: str) -> str:
+    """Return the message for the foreign `key`, which the recipe has as `written`."""
+    origin, instead = FOREIGN[key]
+    kind = "an argument" if origin == TRAINER else "a key"
+    advice = instead if instead.startswith("take it out") else f"write {instead}"
+    return f"{written} is {kind} of {origin}: {advice}."

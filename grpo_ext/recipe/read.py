@@ -100,17 +100,30 @@ def parse_words(words: list[str]) -> dict[str, Word]:
     """Return the settings of `--key value`, `--key=value` and a bare `--flag` (true)."""
     settings: dict[str, Word] = {}
     left = words[::-1]
+    last: str | None = None  # the key before the next word
     while left:
         word = left.pop()
         if not word.startswith("--") or len(word) == 2:
-            raise RecipeError(
-                [Problem(f"expected `--key value`, got {word!r}.", place=COMMAND_LINE)]
-            )
+            raise RecipeError([Problem(_stray(word, left, last, settings), place=COMMAND_LINE)])
         key, sign, text = word[2:].partition("=")
         if not sign:
             text = left.pop() if left and not left[-1].startswith("--") else "true"
-        settings[key.replace("-", "_")] = Word(text)
+        last = key.replace("-", "_")
+        settings[last] = Word(text)
     return settings
+
+
+def _stray(word: str, left: list[str], key: str | None, settings: dict[str, Word]) -> str:
+    """Return the message for a word without a key, after the key `key`; `left` are the words that follow, in reverse."""
+    message = f"expected `--key value`, got {word!r}."
+    if key is None:
+        return message
+    entries = [settings[key], word]
+    for following in reversed(left):
+        if following.startswith("--"):
+            break
+        entries.append(following)
+    return f"{message} A list is one word: --{key} '[{', '.join(entries)}]'."
 
 
 def split_config(words: list[str]) -> tuple[str | None, list[str]]:

@@ -142,7 +142,7 @@ def open_dataset(
     if path.suffix in FILE_BUILDERS:
         if not path.is_file():
             raise FileNotFoundError(
-                f"dataset_name: no file at {path}.{did_you_mean(name, neighbours(name), 0.7)}"
+                f"dataset_name: no file at {path}.{did_you_mean(name, neighbours(name))}"
             )
         try:
             return load_dataset(

@@ -470,6 +470,32 @@ def test_a_preset_gives_way_to_the_recipe(tmp_path):
     assert "'grpo_paper'" in faults(tmp_path, "model_name_or_path: m\npreset: grpo_papr\n")
 
 
+@pytest.mark.parametrize(
+    "words, expected",
+    [
+        (["--reward_funcs", "a", "b"], "--reward_funcs '[a, b]'."),
+        (["--reward_funcs=a", "b", "c", "--beta", "0.1"], "--reward_funcs '[a, b, c]'."),
+        (
+            ["--lora_target_modules", "q_proj", "v_proj"],
+            "--lora_target_modules '[q_proj, v_proj]'.",
+        ),
+    ],
+)
+def test_a_list_of_several_words_is_told_to_be_one_word(words, expected):
+    with pytest.raises(RecipeError) as error:
+        parse_words(words)
+    told = str(error.value)
+    assert "expected `--key value`, got 'b'" in told or "got 'v_proj'" in told
+    assert told.endswith(f"A list is one word: {expected}")
+    key, corrected = expected.rstrip(".").split(" ", 1)
+    assert parse_words([key, corrected.strip("'")])
+
+
+def test_a_word_without_a_key_before_it_is_told_as_such():
+    with pytest.raises(RecipeError, match=r"expected `--key value`, got 'fast'\.$"):
+        parse_words(["fast"])
+
+
 def test_config_is_found_among_the_words():
     assert split_config(["--a", "1", "--config", "x.yaml", "--b"]) == (
         "x.yaml",
