@@ -5,11 +5,16 @@
 GRPO (DeepSeekMath, arXiv 2402.03300, section 4.1.2) divides by the std of the group, Dr. GRPO (arXiv 2503.20783) does not
 divide, and `batch` divides by the std over all groups. The paper's std is that of a population; TRL's is that of a sample
 (n - 1), which is larger by sqrt(n / (n - 1)): with two completions the advantages are 0.71 instead of 1.
+
+Division by a small std turns rounding errors into advantages. Rewards therefore stay in float64 up to here, and rewards of a
+group that differ by no more than float64 rounds count as equal: their advantages are exactly 0.
 """
 
 import torch
 
 _EPSILON = 1e-4
+# Rewards of a group are equal if they differ by at most this many units of the last place: sums of up to 64 terms round so far.
+_ROUNDING_UNITS = 64
 
 
 def group_advantages(
@@ -17,28 +22,26 @@ def group_advantages(
     num_generations: int,
     scale_rewards: str = "group",
     std_estimator: str = "sample",
+    magnitudes: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Return the advantages (B,) of whole groups.
+    """Return the advantages (B,) of whole groups; exactly 0 throughout a group of equal rewards.
 
-    A group whose rewards are all equal gets exactly 0: subtracting a rounded mean would leave noise. A NaN reward marks a
-    completion that was not scored: its advantage is 0, and the mean and std of the group leave it out.
+    A NaN reward marks a completion that was not scored: its advantage is 0, and the mean and std of the group leave it out.
 
     Args:
         rewards: (B,), weighted and summed; B whole groups of `num_generations`.
         num_generations: completions per prompt.
         scale_rewards: "group", "batch" or "none": which std to divide by.
         std_estimator: "sample" (n - 1) or "population" (n).
+        magnitudes: (B,), as in `equal_in_group`.
     """
     grouped = rewards.view(-1, num_generations)  # (groups, G)
     advantages = grouped - grouped.nanmean(dim=1, keepdim=True)
     if scale_rewards != "none":
         together = grouped if scale_rewards == "group" else rewards.view(1, -1)
         advantages = advantages / (nan_std(together, 1, std_estimator) + _EPSILON)
-    return (
-        advantages.nan_to_num(nan=0.0)
-        .view(-1)
-        .masked_fill(no_signal(rewards, num_generations), 0.0)
-    )
+    equal = equal_in_group(rewards, num_generations, magnitudes)
+    return advantages.nan_to_num(nan=0.0).view(-1).masked_fill(equal, 0.0)
 
 
 def turn_advantages(
@@ -67,23 +70,55 @@ def turn_advantages(
     Returns:
         (B, K), 0 for turns that an episode does not have.
     """
+
+    def by_turn(table: torch.Tensor) -> torch.Tensor:
+        """Flatten (B, K) so that the same turn of a group's episodes is adjacent."""
+        return table.view(-1, num_generations, gains.size(1)).transpose(1, 2).reshape(-1)
+
     to_go = rewards.unsqueeze(1) - (gains.cumsum(1) - gains)  # (B, K)
     absent = torch.arange(gains.size(1), device=gains.device) >= turns.unsqueeze(1)
-    grouped = to_go.masked_fill(absent, torch.nan).view(
-        -1, num_generations, gains.size(1)
-    )  # (groups, G, K)
-    by_turn = grouped.transpose(1, 2).reshape(-1)  # the same turn of a group's episodes is adjacent
-    found = group_advantages(by_turn, num_generations, scale_rewards, std_estimator)
-    return found.view(-1, gains.size(1), num_generations).transpose(1, 2).reshape(len(rewards), -1)
+    # What is left of large gains carries their rounding errors.
+    magnitudes = rewards.abs().unsqueeze(1) + gains.abs().cumsum(1)  # (B, K)
+    advantages = group_advantages(
+        by_turn(to_go.masked_fill(absent, torch.nan)),
+        num_generations,
+        scale_rewards,
+        std_estimator,
+        by_turn(magnitudes),
+    )
+    grouped = advantages.view(-1, gains.size(1), num_generations)  # (groups, K, G)
+    return grouped.transpose(1, 2).reshape(len(rewards), -1)
 
 
-def no_signal(rewards: torch.Tensor, num_generations: int) -> torch.Tensor:
-    """Return (B,), bool, whether a completion's group has equal rewards (B,), by max - min; NaN rewards are left out."""
-    grouped = rewards.view(-1, num_generations)
+def equal_in_group(
+    rewards: torch.Tensor, num_generations: int, magnitudes: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Return (B,), bool, whether the rewards of a completion's group are equal, up to the rounding of their sums.
+
+    Args:
+        rewards: (B,), whole groups; NaN rewards are left out, and a group of NaN is equal.
+        num_generations: completions per prompt.
+        magnitudes: (B,), the sum of the absolute values that each reward was added up from; `None`: those of the rewards.
+    """
+    grouped = rewards.view(-1, num_generations)  # (groups, G)
     missing = grouped.isnan()
+    sizes = (rewards if magnitudes is None else magnitudes).abs().view_as(grouped)
+    largest = sizes.masked_fill(missing, 0.0).amax(1)  # (groups,)
     highest = grouped.masked_fill(missing, -torch.inf).amax(1)
     lowest = grouped.masked_fill(missing, torch.inf).amin(1)
-    return (highest <= lowest).repeat_interleave(num_generations)
+    rounding = _ROUNDING_UNITS * torch.finfo(rewards.dtype).eps * largest
+    return (highest - lowest <= rounding).repeat_interleave(num_generations)
+
+
+def has_signal(advantages: torch.Tensor, num_generations: int) -> torch.Tensor:
+    """Return (B,), bool, whether any advantage of a completion's group is not 0.
+
+    Args:
+        advantages: (B,), or (B, K) of turns: episodes of equal rewards differ if they earned them in different turns.
+        num_generations: completions per prompt.
+    """
+    by_group = advantages.reshape(len(advantages) // num_generations, -1)
+    return (by_group != 0).any(1).repeat_interleave(num_generations)
 
 
 def nan_std(values: torch.Tensor, dim: int, estimator: str = "sample") -> torch.Tensor:
@@ -99,15 +134,16 @@ def normalized_then_summed(
     """Return advantages (B,) with each reward normalised separately: GDPO (arXiv 2601.05242), as TRL computes it.
 
     Each reward is centred and divided by its std within the group; then the weighted sum is centred and divided by its std over
-    the batch.
+    the batch. A group in which no weighted reward differs gets exactly 0.
 
     Args:
         rewards: (B, R), B whole groups; NaN if a reward did not score a completion.
         weights: (R,).
         num_generations: completions per prompt.
     """
-    grouped = rewards.view(-1, num_generations, rewards.size(1))  # (groups, G, R)
-    each = (grouped - grouped.nanmean(dim=1, keepdim=True)) / (nan_std(grouped, 1) + _EPSILON)
-    total = (each.view_as(rewards) * weights).nansum(dim=1)  # (B,)
-    total = total.masked_fill(rewards.isnan().all(dim=1), torch.nan)
-    return ((total - total.nanmean()) / (nan_std(total, 0) + _EPSILON)).nan_to_num(nan=0.0)
+    normalized = [group_advantages(column, num_generations) for column in rewards.unbind(1)]
+    parts = torch.stack(normalized, dim=1) * weights  # (B, R)
+    total = parts.sum(dim=1).masked_fill(rewards.isnan().all(dim=1), torch.nan)  # (B,)
+    advantages = (total - total.nanmean()) / (nan_std(total, 0) + _EPSILON)
+    equal = equal_in_group(total, num_generations, parts.abs().sum(dim=1))
+    return advantages.nan_to_num(nan=0.0).masked_fill(equal, 0.0)

@@ -1,8 +1,8 @@
 """The policy term of each loss: the loss of one token before aggregation.
 
-Symbols: w = p(token) / p_old(token), the importance ratio, of the token or (`importance_sampling_level: sequence`) the
-geometric mean over its sequence; A the advantage; sg() stops the gradient. A loss is a policy term and an aggregation (see
-`aggregate`); `@register_loss` adds one.
+Symbols: w is the importance ratio of a token, p / p_old, or with `importance_sampling_level: sequence` the geometric mean
+of the ratios of its sequence; A is the advantage; sg() stops the gradient. A loss is a policy term and an aggregation (see
+`aggregate`). `@register_loss` adds a loss.
 """
 
 import math
@@ -36,12 +36,15 @@ class LossInputs:
 
     logps: torch.Tensor  #: (B, T), with gradient
     old_logps: torch.Tensor  #: (B, T), of the policy that ratios compare with
-    ratio: torch.Tensor  #: w, (B, T), or (B, 1) at the sequence level; with gradient
+    ratio: torch.Tensor  #: w, (B, T), with gradient; at the sequence level equal in all tokens
     advantages: torch.Tensor  #: (B, 1) or (B, T)
     mask: torch.Tensor  #: (B, T), 1 for counted tokens
     options: LossOptions
     #: (B, T) or (B, 1), p_old as scored here divided by p_old of the sampler; `None` without a separate sampler
     sampler_ratio: torch.Tensor | None = None
+    level: str = (
+        "token"  #: "token" or "sequence": what a ratio is of, and what the clip figures count
+    )
 
 
 PolicyTerm = Callable[[LossInputs], torch.Tensor]
@@ -53,7 +56,7 @@ class Loss:
     """A registered loss."""
 
     name: str  #: the value of `loss_type`
-    term: PolicyTerm  #: from `LossInputs` to (B, T) or (B, 1)
+    term: PolicyTerm  #: from `LossInputs` to (B, T)
     aggregation: str  #: one of `AGGREGATIONS`
     stats: LossStats  #: from `LossInputs` to the figures that the loss logs
     needs_advantage: bool = (
@@ -66,32 +69,40 @@ _LOSSES: dict[str, Loss] = {}
 
 
 def clip_stats(x: LossInputs) -> dict[str, Stat]:
-    """Return the shares of the tokens whose ratio is outside the clip range; of the sequences, if a sequence has one ratio."""
-    low = ((x.ratio < 1 - x.options.epsilon_low) & (x.advantages < 0)).float()
-    high = ((x.ratio > 1 + x.options.epsilon_high) & (x.advantages > 0)).float()
-    rows = x.mask.sum(-1)
-    shares = [
-        share.squeeze(1) if share.size(1) == 1 else (share * x.mask).sum(-1) / rows
-        for share in (low, high)
-    ]
+    """Return the shares of tokens, or of sequences, whose ratio is outside the clip range.
+
+    At the sequence level each sequence counts once, as in TRL. Sequences without tokens do not count.
+    """
+    low = (x.ratio < 1 - x.options.epsilon_low) & (x.advantages < 0)  # (B, T)
+    high = (x.ratio > 1 + x.options.epsilon_high) & (x.advantages > 0)  # (B, T)
+    lengths = x.mask.sum(-1)  # (B,)
+    has_tokens = lengths > 0  # (B,)
+    low_shares = (low * x.mask).sum(-1)[has_tokens] / lengths[has_tokens]
+    high_shares = (high * x.mask).sum(-1)[has_tokens] / lengths[has_tokens]
+    lowest = low_shares.amin() if has_tokens.any() else 0.0
+    highest = high_shares.amax() if has_tokens.any() else 0.0
     return {
-        "clip_ratio/low_mean": mean_stat(low, x.mask),
-        "clip_ratio/high_mean": mean_stat(high, x.mask),
-        "clip_ratio/region_mean": mean_stat(low + high, x.mask),
-        "clip_ratio/low_min": Stat(
-            shares[0][rows > 0].amin() if rows.any() else 0.0, rows.any(), "min"
-        ),
-        "clip_ratio/high_max": Stat(
-            shares[1][rows > 0].amax() if rows.any() else 0.0, rows.any(), "max"
-        ),
+        "clip_ratio/low_mean": mean_stat(low, x.mask, x.level),
+        "clip_ratio/high_mean": mean_stat(high, x.mask, x.level),
+        "clip_ratio/region_mean": mean_stat(low | high, x.mask, x.level),
+        "clip_ratio/low_min": Stat(lowest, has_tokens.any(), "min"),
+        "clip_ratio/high_max": Stat(highest, has_tokens.any(), "max"),
     }
 
 
-def mean_stat(values: torch.Tensor, mask: torch.Tensor) -> Stat:
-    """Return the mean of (B, T) over tokens, or of (B, 1) over sequences."""
-    if values.size(1) == 1:
-        return Stat(values.sum(), float(len(values)))
-    return Stat((values * mask).sum(), mask.sum())
+def mean_stat(values: torch.Tensor, mask: torch.Tensor, level: str = "token") -> Stat:
+    """Return the mean of a figure over the tokens, or over the sequences that have tokens.
+
+    Args:
+        values: (B, T), or (B, 1) for a figure of the sequence.
+        mask: (B, T), 1 for counted tokens.
+        level: "token": each token weighs the same. "sequence": each sequence weighs the same.
+    """
+    lengths = mask.sum(-1)  # (B,)
+    sums = (values * mask).sum(-1)  # (B,)
+    if level == "token":
+        return Stat(sums.sum(), lengths.sum())
+    return Stat((sums / lengths.clamp(min=1)).sum(), (lengths > 0).sum())
 
 
 def register_loss(
@@ -135,12 +146,12 @@ def loss_names() -> tuple[str, ...]:
 def cispo_stats(x: LossInputs) -> dict[str, Stat]:
     """Return the share of tokens with positive advantage and a ratio above the cap."""
     capped = (x.ratio > x.options.epsilon_high) & (x.advantages > 0)
-    return {"cispo_clip_ratio": mean_stat(capped.float(), x.mask)}
+    return {"cispo_clip_ratio": mean_stat(capped, x.mask, x.level)}
 
 
 def vespo_stats(x: LossInputs) -> dict[str, Stat]:
     """Return the mean weight of a sequence."""
-    return {"vespo/phi_seq_mean": mean_stat(vespo_weight(x), x.mask)}
+    return {"vespo/phi_seq_mean": mean_stat(vespo_weight(x), x.mask, "sequence")}
 
 
 def dppo_stats(x: LossInputs) -> dict[str, Stat]:
@@ -159,11 +170,19 @@ def ratios_move(accumulation: int, passes: int) -> bool:
 def importance_ratio(
     logps: torch.Tensor, old_logps: torch.Tensor, mask: torch.Tensor, level: str
 ) -> torch.Tensor:
-    """Return w: (B, T) at level "token"; at "sequence" the geometric mean (B, 1) of GSPO (arXiv 2507.18071)."""
-    log_ratio = logps - old_logps
-    if level == "sequence":
-        log_ratio = ((log_ratio * mask).sum(-1) / mask.sum(-1).clamp(min=1.0)).unsqueeze(-1)
-    return log_ratio.exp()
+    """Return w, (B, T), with gradient.
+
+    At level "sequence" it is the ratio of GSPO-token (arXiv 2507.18071, section 4.3), sg(s) p / sg(p), where s is the geometric
+    mean of the ratios of the sequence. Its value is s in each token; its gradient is that of the token alone, so that what
+    differs between tokens (advantages of turns, masks, the sampler's correction) acts on each token. Where nothing differs, the
+    gradient of the sequence is that of GSPO.
+    """
+    log_ratio = logps - old_logps  # (B, T)
+    if level == "token":
+        return log_ratio.exp()
+    lengths = mask.sum(-1, keepdim=True).clamp(min=1.0)  # (B, 1)
+    sequence = ((log_ratio.detach() * mask).sum(-1, keepdim=True) / lengths).exp()  # (B, 1)
+    return sequence * (logps - logps.detach()).exp()
 
 
 @register_loss("luspo", aggregation="sequence_sum", needs_advantage=True)
@@ -195,11 +214,18 @@ def cispo(x: LossInputs) -> torch.Tensor:
     return -x.ratio.clamp(max=x.options.epsilon_high).detach() * x.advantages * x.logps
 
 
+def _by_sign(
+    positive: torch.Tensor, if_positive: float, otherwise: float, x: LossInputs
+) -> torch.Tensor:
+    """Return one of two constants for each advantage, in the number type of the log-probs."""
+    return torch.where(positive, x.logps.new_tensor(if_positive), x.logps.new_tensor(otherwise))
+
+
 @register_loss("sapo", aggregation="sequence_mean", needs_advantage=True, stats=lambda x: {})
 def sapo(x: LossInputs) -> torch.Tensor:
     """SAPO, Soft Adaptive Policy Optimization (arXiv 2511.20347): -(4 / tau) sigmoid(tau (w - 1)) A, tau by the sign of A."""
     o = x.options
-    tau = torch.where(x.advantages > 0, o.sapo_temperature_pos, o.sapo_temperature_neg)
+    tau = _by_sign(x.advantages > 0, o.sapo_temperature_pos, o.sapo_temperature_neg, x)
     return -torch.sigmoid(tau * (x.ratio - 1)) * 4 / tau * x.advantages
 
 
@@ -244,6 +270,6 @@ def vespo_weight(x: LossInputs) -> torch.Tensor:
         log_w = log_w + x.sampler_ratio.log().clamp(lower, 20.0).sum(-1, keepdim=True)
     log_w = log_w.clamp(lower, 20.0)
     positive = x.advantages >= 0
-    k = torch.where(positive, o.vespo_k_pos, o.vespo_k_neg)
-    lam = torch.where(positive, o.vespo_lambda_pos, o.vespo_lambda_neg).clamp(min=1e-4)
+    k = _by_sign(positive, o.vespo_k_pos, o.vespo_k_neg, x)
+    lam = _by_sign(positive, o.vespo_lambda_pos, o.vespo_lambda_neg, x).clamp(min=1e-4)
     return (lam + k * log_w - lam * log_w.exp()).exp().nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)

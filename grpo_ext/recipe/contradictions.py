@@ -87,8 +87,9 @@ GRPO: tuple[Contradiction, ...] = (
      "delta must be above 1 + epsilon_high; {delta:g} would clip positive advantages before epsilon_high does, and below 1 "
      "stop their gradient. INTELLECT-2 (arXiv 2505.07291) uses delta: 4 with epsilon: 0.2."),
     ("vllm_importance_sampling_mode",
-     lambda v: v["loss_type"] == "vespo" and corrected(v) and v["vllm_importance_sampling_mode"].startswith("sequence"),
-     "loss_type vespo weights sequences itself: write vllm_importance_sampling_mode: token_truncate or token_mask."),
+     lambda v: v["loss_type"] == "vespo" and corrected(v) and not v["vllm_importance_sampling_mode"].startswith("token"),
+     "loss_type: vespo multiplies the ratios of a sequence itself, so it needs those of its tokens. "
+     "Write vllm_importance_sampling_mode: token_truncate or token_mask."),
     ("loss_normalization",
      lambda v: v["loss_normalization"] != "step" and v["logprob_policy"] != "trl"
      and (v["top_k"] or v["top_p"] < 1 or v["min_p"]),

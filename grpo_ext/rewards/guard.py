@@ -62,6 +62,7 @@ class Guard:
         self.rowwise = isinstance(self.reward, Reward) and self.reward.needs_cpu
         self.pool = self.pool if self.rowwise else None
         self.failure: RewardFailure | None = None
+        self.last_scores: list[Score] = []  # of the last batch
         self.lost: set[int] = (
             set()
         )  # the prompts, by `number_of`, of the batches that have failed since the last score
@@ -94,9 +95,16 @@ class Guard:
         """
         rows, own = own_rows(given, self.tasks)
         if not rows:
-            return [None] * len(given["completions"])
+            return self.spread_scores([], rows, given)
         scores, errors = self.scores_and_errors(own)
-        return spread(self.settle(scores, errors, own), rows, len(given["completions"]))
+        return self.spread_scores(self.settle(scores, errors, own), rows, given)
+
+    def spread_scores(
+        self, scores: list[Score], rows: list[int], given: dict[str, Any]
+    ) -> list[Score]:
+        """Keep and return the scores of a whole batch; its other rows than `rows` are declined."""
+        self.last_scores = spread(scores, rows, len(given["completions"]))
+        return self.last_scores
 
     def try_out(self, /, **given: Any) -> list[Score]:
         """Return one score for each completion under the same limits, without counting or logging failures."""
@@ -199,7 +207,7 @@ class AsyncGuard(Guard):
         rows, own = own_rows(given, self.tasks)
         count = len(rows)
         if not rows:
-            return [None] * len(given["completions"])
+            return self.spread_scores([], rows, given)
 
         async def answer() -> tuple[list[Score], dict[int, str]]:
             with one_process():
@@ -213,7 +221,7 @@ class AsyncGuard(Guard):
                 scores, errors = await in_time(answer(), self.timeout and self.timeout * count)
         except TooLate as error:
             scores, errors = [None] * count, dict.fromkeys(range(count), in_full(error))
-        return spread(self.settle(scores, errors, own), rows, len(given["completions"]))
+        return self.spread_scores(self.settle(scores, errors, own), rows, given)
 
 
 def guard_rewards(

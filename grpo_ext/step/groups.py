@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields, replace
 import torch
 from torch import Tensor
 
-from grpo_ext.objective.advantage import no_signal
+from grpo_ext.objective.advantage import equal_in_group
 from grpo_ext.step.records import Scored
 from grpo_ext.step.tables import join
 
@@ -30,7 +30,7 @@ class GroupRule:
         grouped = outcomes.view(-1, self.num_generations)  # (N, G)
         scored = (~grouped.isnan()).sum(1)
         right = (grouped >= self.pass_threshold).sum(1)
-        varies = ~no_signal(outcomes, self.num_generations).view(-1, self.num_generations)[:, 0]
+        varies = ~equal_in_group(outcomes, self.num_generations)[:: self.num_generations]
         return GroupStats(
             varies, right, scored, ~varies & (right > 0), ~varies & (right == 0) & (scored > 0)
         )

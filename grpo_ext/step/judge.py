@@ -11,7 +11,6 @@ from torch import Tensor
 
 from grpo_ext.objective.advantage import (
     group_advantages,
-    no_signal,
     normalized_then_summed,
     turn_advantages,
 )
@@ -50,54 +49,43 @@ class EndRule:
 
 @dataclass(frozen=True)
 class AdvantageRule:
-    """How rewards become advantages, by the training arguments of the same names."""
+    """Advantage settings; each field has the name of the training argument it comes from."""
 
     num_generations: int  #: completions per prompt
     weights: Tensor  #: (R,), of the rewards
     scale_rewards: str = "group"  #: "group", "batch" or "none"
     std_estimator: str = "sample"  #: "sample" or "population"
-    aggregation: str = (
-        "sum_then_normalize"  #: or "normalize_then_sum", which normalises each reward first
-    )
+    #: "sum_then_normalize", or "normalize_then_sum", which normalises each reward first
+    aggregation: str = "sum_then_normalize"
 
     def weighted(self, rewards: Tensor) -> Tensor:
         """Return the weighted sum (B,) of the rewards (B, R) of each completion; NaN if no reward scored it."""
-        return (
-            (rewards * self.weights.to(rewards.device))
-            .nansum(dim=1)
-            .masked_fill(rewards.isnan().all(dim=1), torch.nan)
-        )
-
-    def signal(self, rewards: Tensor) -> Tensor:
-        """Return whether the rewards (B, R) of each completion's group differ: (B,), bool."""
-        return ~no_signal(self.weighted(rewards), self.num_generations)
+        weighted = (rewards * self.weights.to(rewards)).nansum(dim=1)
+        return weighted.masked_fill(rewards.isnan().all(dim=1), torch.nan)
 
     def advantages(self, rewards: Tensor) -> Tensor:
         """Return the advantages (B,) for the rewards (B, R) of whole groups."""
+        weights = self.weights.to(rewards)
         if self.aggregation == "normalize_then_sum":
-            return normalized_then_summed(
-                rewards, self.weights.to(rewards.device), self.num_generations
-            )
+            return normalized_then_summed(rewards, weights, self.num_generations)
         return group_advantages(
-            self.weighted(rewards), self.num_generations, self.scale_rewards, self.std_estimator
+            self.weighted(rewards),
+            self.num_generations,
+            self.scale_rewards,
+            self.std_estimator,
+            magnitudes=(rewards * weights).abs().nansum(dim=1),
         )
 
     def turn_advantages(self, rewards: Tensor, gains: Sequence[Sequence[float]]) -> Tensor:
         """Return the advantages (B, K) of turns, from the rewards (B, R) of whole groups and the gain of each turn."""
-        table = padded(gains).to(rewards)
-        turns = torch.tensor([len(row) for row in gains], device=rewards.device)
-        how = self.num_generations, self.scale_rewards, self.std_estimator
-        return turn_advantages(self.weighted(rewards), table, turns, *how)
-
-
-def turn_signal(of_turns: Tensor, num_generations: int) -> Tensor:
-    """Return whether any turn of a completion's group has an advantage other than 0: (B,), bool.
-
-    `of_turns` (B, K) has the advantage of each turn. Episodes with equal rewards still differ if they earned them in
-    different turns, so the rewards of whole episodes do not tell.
-    """
-    moves = of_turns.view(-1, num_generations, of_turns.size(1)).ne(0).any(dim=2).any(dim=1)
-    return moves.repeat_interleave(num_generations)
+        return turn_advantages(
+            self.weighted(rewards),
+            padded(gains, dtype=rewards.dtype).to(rewards.device),
+            torch.tensor([len(row) for row in gains], device=rewards.device),
+            self.num_generations,
+            self.scale_rewards,
+            self.std_estimator,
+        )
 
 
 def by_token(table: Scored, of_turns: Tensor) -> Tensor:
@@ -127,13 +115,8 @@ def fill_unscored(rewards_per_func: Tensor, num_generations: int) -> Tensor:
     if not missing.any():
         return rewards_per_func
     grouped = rewards_per_func.view(-1, num_generations, rewards_per_func.size(1))  # (B / G, G, R)
-    means = (
-        grouped.nanmean(dim=1, keepdim=True)
-        .nan_to_num(nan=0.0)
-        .expand_as(grouped)
-        .reshape_as(rewards_per_func)
-    )
-    filled = torch.where(missing, means, rewards_per_func)
+    means = grouped.nanmean(dim=1, keepdim=True).nan_to_num(nan=0.0)  # (B / G, 1, R)
+    filled = torch.where(missing, means.expand_as(grouped).reshape(missing.shape), rewards_per_func)
     return torch.where(missing.all(dim=1, keepdim=True), rewards_per_func, filled)
 
 

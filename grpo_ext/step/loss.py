@@ -61,15 +61,16 @@ def step_loss(
     """
     rows, mask = batch.rows, batch.rows.loss_mask
     logps, old = scores.logps, old_logps(rows, scores.logps)
-    ratio = importance_ratio(logps, old, mask, settings.importance_sampling_level)
+    level = settings.importance_sampling_level
     inputs = LossInputs(
         logps,
         old,
-        ratio,
-        rows.row_advantages,
-        mask,
-        settings.options,
-        rows.importance_sampling_ratio,
+        ratio=importance_ratio(logps, old, mask, level),
+        advantages=rows.row_advantages,
+        mask=mask,
+        options=settings.options,
+        sampler_ratio=rows.importance_sampling_ratio,
+        level=level,
     )
     counts = batch.useful if settings.advantage_normalizer == "useful" else batch.counts
     per_token = _policy_term(inputs, rows, settings, entropy_mask)
@@ -77,11 +78,8 @@ def step_loss(
     policy = loss = _share(per_token, mask, counts, settings)
     if settings.beta:
         assert rows.ref_per_token_logps is not None, "the reference was not scored"
-        # the ratio of the token, even if the policy term uses that of the sequence: only it makes the estimate exact
-        corrected = (
-            importance_ratio(logps, old, mask, "token") if settings.use_bias_correction_kl else None
-        )
-        kl = kl_per_token(logps, rows.ref_per_token_logps, settings.kl_estimator, corrected)
+        correction = _kl_correction(inputs) if settings.use_bias_correction_kl else None
+        kl = kl_per_token(logps, rows.ref_per_token_logps, settings.kl_estimator, correction)
         loss = loss + settings.beta * _share(kl, mask, batch.counts, settings)
         stats["kl"] = Stat((kl * mask).sum(), mask.sum())
     if entropy_coef is not None:
@@ -108,10 +106,20 @@ def _share(per_token: Tensor, mask: Tensor, counts: StepCounts, settings: LossSe
     )
 
 
+def _kl_correction(inputs: LossInputs) -> Tensor:
+    """Return the factor (B, T) that makes the KL of sampled tokens that of the policy, with gradient.
+
+    It is the ratio of the policy to the sampler: p / p_old of each token, even where the policy term uses the ratio of the
+    sequence, times p_old / p_sampler where another engine has sampled.
+    """
+    ratio = importance_ratio(inputs.logps, inputs.old_logps, inputs.mask, "token")
+    return ratio if inputs.sampler_ratio is None else ratio * inputs.sampler_ratio
+
+
 def _policy_term(
     inputs: LossInputs, rows: Scored, settings: LossSettings, entropy_mask: Tensor | None
 ) -> Tensor:
-    """Return the policy term (B, T) or (B, 1), masked and corrected for the sampler."""
+    """Return the policy term (B, T), masked and corrected for the sampler."""
     term = settings.loss.term(inputs)
     if settings.off_policy_mask_threshold is not None:
         term = term * _near_the_sampler(inputs, rows, settings.off_policy_mask_threshold)

@@ -13,12 +13,13 @@ from torch import Tensor
 
 import grpo_ext.trainer.settings as settings
 from grpo_ext.environments.episode import Episode, instances
+from grpo_ext.objective.advantage import has_signal
 from grpo_ext.samplers.base import Request, Sampler
 from grpo_ext.samplers.partial import PartialSampler
 from grpo_ext.samplers.sync_check import SyncCheck
 from grpo_ext.scoring.scorer import Scorer
 from grpo_ext.seams import trl as seam
-from grpo_ext.step.judge import AdvantageRule, by_token, fill_unscored, turn_signal
+from grpo_ext.step.judge import AdvantageRule, by_token, fill_unscored
 from grpo_ext.step.metrics import TASK, episode_figures
 from grpo_ext.step.ranks import Ranks
 from grpo_ext.step.records import Generation, Scored
@@ -155,19 +156,17 @@ class Generations:
     ) -> Scored:
         """Set the advantages of this rank's completions, of each turn with `credit: turn`, and which groups have signal."""
         mine = self.ranks.mine(len(rewards))
-        table = replace(
-            table, advantages=advantages[mine], signal=self.rule.signal(rewards)[mine].float()
-        )
         if self.turn_weights is None:
-            return table
-        gains = self.ranks.gather_objects(
-            [episode.gains(self.turn_weights) for episode in episodes]
-        )
-        of_turns = self.rule.turn_advantages(rewards, gains)  # (B of all ranks, K)
-        signal = turn_signal(of_turns, self.rule.num_generations)
-        return replace(
-            table, advantages=by_token(table, of_turns[mine]), signal=signal[mine].float()
-        )
+            signal = has_signal(advantages, self.rule.num_generations)
+            compared = advantages[mine]
+        else:
+            gains = self.ranks.gather_objects(
+                [episode.gains(self.turn_weights) for episode in episodes]
+            )
+            of_turns = self.rule.turn_advantages(rewards, gains)  # (B of all ranks, K)
+            signal = has_signal(of_turns, self.rule.num_generations)
+            compared = by_token(table, of_turns[mine])
+        return replace(table, advantages=compared.float(), signal=signal[mine].float())
 
     def check_environment(self, episodes: list[Episode]) -> None:
         """Raise an `EnvironmentFailure` on all ranks, if the environment of these episodes has failed too often."""

@@ -1,10 +1,12 @@
 """The rewards of a trainer: found by name, run behind guards, with failures raised on all ranks together."""
 
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from accelerate.utils import gather_object
 from torch import Tensor
 
@@ -62,6 +64,16 @@ def rewards_of(trainer: Any) -> list[dict[str, Any]]:
         )
         found.append({"name": name, "weight": weight, **known})
     return found
+
+
+def weights_in_float64(trainer: Any) -> Tensor:
+    """Return the weights of the rewards (R,) as the arguments give them; TRL rounds them to float32."""
+    if trainer.accelerator.device.type == "mps":  # which has no float64
+        return trainer.reward_weights
+    weights = trainer.reward_weights.double()
+    known = trainer.args.reward_weights or ()  # TRL may have added a reward of its own
+    weights[: len(known)] = torch.tensor(known, dtype=torch.float64)
+    return weights
 
 
 def outcomes_of_groups(trainer: Any) -> list[int]:
@@ -129,11 +141,28 @@ class Judge:
 
         `environments`: instances of TRL's kind. `RewardFailure` on all ranks, if a reward failed too often.
         """
-        found = seam.calculate_rewards(
+        rounded = seam.calculate_rewards(
             self.trainer, rows, prompts, completions, ids, list(environments)
         )
         self.count_failures()
-        return found
+        return self._as_returned(rounded)
+
+    def _as_returned(self, rounded: Tensor) -> Tensor:
+        """Return rewards in float64, as the functions returned them; `rounded` (B of all ranks, R) are TRL's, in float32.
+
+        A subclass of the trainer may change what TRL has computed; its values stay.
+        """
+        if rounded.device.type == "mps":  # which has no float64
+            return rounded
+        rows = len(rounded) // self.trainer.accelerator.num_processes
+        columns = []
+        for reward in self.trainer.reward_funcs:
+            scores = reward.last_scores if isinstance(reward, Guard) else []
+            scores = scores if len(scores) == rows else [None] * rows
+            columns.append([math.nan if score is None else score for score in scores])
+        returned = torch.tensor(columns, dtype=torch.float64, device=rounded.device).T  # (b, R)
+        returned = self.trainer.accelerator.gather(returned.contiguous())  # (B of all ranks, R)
+        return torch.where(returned.float() == rounded, returned, rounded.double())
 
     def count_failures(self, gather: Callable[[list[Any]], list[Any]] = gather_object) -> None:
         """Count the rows that failed on all ranks; `gather` concatenates the lists of all ranks.

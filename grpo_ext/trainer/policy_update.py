@@ -56,12 +56,15 @@ class PolicyUpdate:
         return MicroBatch(rows, counts, useful)
 
     def _note(self, output: LossOutput, batch: MicroBatch, logps: Tensor) -> None:
-        stats, rows, sampled = output.stats, batch.rows, batch.rows.sampling_per_token_logps
-        if (
-            self.trainer.model.training and sampled is not None
-        ):  # log how far the sampler's log-probs are from ours
+        stats = output.stats
+        rows = batch.rows
+        sampled = rows.sampling_per_token_logps
+        if self.trainer.model.training and sampled is not None:
+            # With `behaviour_policy: sampler` the old log-probs are the sampler's own, so they tell nothing about it.
+            by_sampler = self.trainer.args.behaviour_policy == "sampler"
+            scored = logps if by_sampler else old_logps(rows, logps)
             stats = stats | sampler_stats(
-                old_logps(rows, logps), sampled, rows.loss_mask, rows.importance_sampling_ratio
+                scored, sampled, rows.loss_mask, rows.importance_sampling_ratio
             )
         if batch.filler:  # its figures mean nothing
             stats = {name: Stat(stat.value, 0.0, stat.kind) for name, stat in stats.items()}

@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 
+from grpo_ext.objective.advantage import has_signal
 from grpo_ext.seams import trl as seam
 from grpo_ext.step.feed import shuffled_slices
 from grpo_ext.step.judge import AdvantageRule, EndRule, fill_unscored
@@ -46,10 +47,11 @@ def scored_by_trl(
         for cut, there in zip(ends.truncated(asked, tokens), counted.tolist(), strict=True)
     ]
     advantages = rule.advantages(rewards)
+    signal = has_signal(advantages, rule.num_generations)[mine]
     more = {
-        "advantages": advantages[mine],
+        "advantages": advantages[mine].float(),
         "counted": counted.float(),
-        "signal": rule.signal(rewards)[mine].float(),
+        "signal": signal.float(),
         "policy_step": torch.full_like(ids[:own], trainer.state.global_step),
     }
     # the prompt of the row, to which an environment may have added

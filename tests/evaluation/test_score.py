@@ -23,7 +23,7 @@ from grpo_ext.evaluation.score import (
     score_completions,
     summarize,
 )
-from grpo_ext.objective.advantage import no_signal
+from grpo_ext.objective.advantage import equal_in_group
 
 
 def samples(scores):
@@ -135,7 +135,7 @@ def test_rows_whose_scores_differ_have_signal_as_in_training():
     trained = torch.tensor(
         [row for row in rows if None not in row]
     ).flatten()  # float32, in which 0.3 is 0.1 + 0.2
-    assert (~no_signal(trained, 3)).view(-1, 3)[:, 0].tolist() == [False, True]
+    assert (~equal_in_group(trained, 3)).view(-1, 3)[:, 0].tolist() == [False, True]
     assert (share, error) == (0.5, pytest.approx(math.sqrt(1 / 3 / 4)))
 
 

@@ -60,7 +60,8 @@ def loss_of_step(
     """The loss of one optimizer step.
 
     `rows`: dicts with `logps`, `old`, `ref` (lists of scalars, a token each), `advantage`, `masked` (truncated and left out),
-    for the step's counts `useful`, and `weights` of tokens where another engine has sampled.
+    for the step's counts `useful`, and `weights` of tokens where another engine has sampled. `advantage` is a number, or a list
+    with that of each token.
     """
     o = {"low": 0.2, "high": 0.2, "delta": None, "useful_only": False, **o}
     counted = [r for r in rows if not r["masked"]]
@@ -68,24 +69,34 @@ def loss_of_step(
     policy, kls = [], []
     for r in counted:
         ratios = [lp - old for lp, old in zip(r["logps"], r["old"], strict=True)]
-        mean = sum(ratios) / max(len(ratios), 1)
-        w = [torch.exp(mean if level == "sequence" else x) for x in ratios]
+        advantages = r["advantage"]
+        by_token = isinstance(advantages, list) or "weights" in r or loss_type == "dppo"
+        w = importance_ratios(ratios, level, by_token)
+        advantages = advantages if isinstance(advantages, list) else [advantages] * len(w)
         terms, kl_terms = [], []
         for t in range(len(w)):
             weights = r.get("weights") or [torch.ones(())] * len(w)  # of the sampler's correction
             beside = [weight.log() for weight in weights] if loss_type == "vespo" else []
             term = token_term(
-                loss_type, w[t], r["advantage"], r["logps"][t], ratios + beside, o, r["old"][t]
+                loss_type, w[t], advantages[t], r["logps"][t], ratios + beside, o, r["old"][t]
             )
             terms.append(term if loss_type == "vespo" else term * weights[t])
             if beta:
                 d = r["ref"][t] - r["logps"][t]
                 k = {"k1": -d, "k2": d * d / 2, "k3": torch.exp(d) - d - 1}[kl]
-                kl_terms.append(k * torch.exp(ratios[t]) if corrected else k)
+                kl_terms.append(k * torch.exp(ratios[t]) * weights[t] if corrected else k)
         policy.append(terms)
         kls.append(kl_terms)
     total = weigh(loss_type, policy, dividing, max_length)
     return total + (beta * weigh(loss_type, kls, counted, max_length) if beta else 0.0)
+
+
+def importance_ratios(log_ratios, level, by_token):
+    """GRPO's of each token, or those of a sequence: GSPO's, or where tokens differ GSPO-token's (2507.18071, eq. 5 and 14)."""
+    if level == "token":
+        return [torch.exp(x) for x in log_ratios]
+    s = torch.exp(sum(log_ratios) / max(len(log_ratios), 1)) if log_ratios else torch.ones(())
+    return [s.detach() * torch.exp(x - x.detach()) if by_token else s for x in log_ratios]
 
 
 def weigh(loss_type, per_token, dividing, max_length):

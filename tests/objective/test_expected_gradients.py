@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 import torch
 
 from grpo_ext.objective.aggregate import StepCounts
+from grpo_ext.objective.correction import sampler_correction
 from grpo_ext.objective.kl import REFUSED
 from grpo_ext.objective.policy import get_loss
 from grpo_ext.step.entropy import EntropyControl
@@ -56,7 +58,10 @@ def micro_batch(old, ref=None):
     return MicroBatch(table, StepCounts(1, 2), StepCounts(1, 2))
 
 
-def expected_kl_gradient(estimator, corrected, level="token", sampler=POLICY):
+def expected_kl_gradient(
+    estimator, corrected, level="token", sampler=POLICY, engine=None, highest=None
+):
+    """`engine`: the logits of another engine, which samples with them in place of `sampler`; `highest` bounds its ratio."""
     theta = parameters()
     settings = LossSettings(
         get_loss("dapo"),
@@ -67,9 +72,16 @@ def expected_kl_gradient(estimator, corrected, level="token", sampler=POLICY):
     )
     loss = 0.0
     for a, b in itertools.product(range(V), repeat=2):
-        batch = micro_batch(log_probs(sampler, a, b), log_probs(REFERENCE, a, b))
+        old = log_probs(sampler, a, b)
+        batch = micro_batch(old, log_probs(REFERENCE, a, b))
+        sampled = engine or sampler
+        if engine is not None:
+            ratio = sampler_correction(
+                old, log_probs(engine, a, b), torch.ones(1, 2), "sequence_truncate", None, highest
+            )
+            batch = replace(batch, rows=replace(batch.rows, importance_sampling_ratio=ratio))
         loss += (
-            probability(sampler, a, b)
+            probability(sampled, a, b)
             * step_loss(Scores(log_probs(theta, a, b)), batch, settings).loss
         )
     return torch.cat([g.flatten() for g in torch.autograd.grad(loss, theta)])
@@ -105,6 +117,34 @@ def test_corrected_it_is_exact_for_completions_of_an_older_policy(estimator, lev
         kl_gradient("reverse", OLDER),
     )
     torch.testing.assert_close(found, wanted, rtol=0, atol=1e-10)
+
+
+def noisy(logits, noise):
+    """The logits of an engine that computes with errors of this size."""
+    generator = torch.Generator().manual_seed(7)
+    errors = [torch.randn(x.shape, dtype=x.dtype, generator=generator) for x in logits]
+    return [x + noise * error for x, error in zip(logits, errors, strict=True)]
+
+
+@pytest.mark.parametrize("level", ["token", "sequence"])
+@pytest.mark.parametrize("estimator", ["k1", "k3"])
+@pytest.mark.parametrize("sampler", [POLICY, OLDER])
+def test_corrected_it_is_exact_for_completions_of_another_engine(estimator, level, sampler):
+    engine = noisy(sampler, 0.1)
+    gradient = expected_kl_gradient(estimator, True, level, sampler, engine)
+    torch.testing.assert_close(gradient, kl_gradient("reverse", sampler), rtol=0, atol=1e-10)
+
+
+def test_a_bound_on_the_ratio_of_the_engine_biases_the_kl():
+    engine = noisy(POLICY, 0.3)
+    exact = kl_gradient("reverse")
+    errors = []
+    for highest in (1.1, 2.0, None):
+        gradient = expected_kl_gradient("k3", True, engine=engine, highest=highest)
+        errors.append(((gradient - exact).norm() / exact.norm()).item())
+    assert errors[0] > errors[1] > errors[2]
+    assert errors[2] < 1e-12
+    print("relative error of the KL's gradient, ratio bounded by 1.1, 2, not:", errors)
 
 
 def test_what_is_refused_does_not():

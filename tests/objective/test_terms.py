@@ -13,7 +13,10 @@ from conftest import REPO
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grpo_ext.objective.advantage import group_advantages, no_signal
+from grpo_ext.objective.advantage import (
+    equal_in_group,
+    group_advantages,
+)
 from grpo_ext.objective.aggregate import StepCounts, aggregate
 from grpo_ext.objective.kl import kl_per_token
 from grpo_ext.objective.policy import (
@@ -169,7 +172,7 @@ def test_equal_rewards_give_exactly_zero():
     )  # a mean that rounds off its values
     advantages = group_advantages(rewards, 7)
     assert advantages[:7].tolist() == [0.0] * 7 and advantages[13] == 0 and advantages[7] != 0
-    assert no_signal(rewards, 7).tolist() == [True] * 7 + [False] * 7
+    assert equal_in_group(rewards, 7).tolist() == [True] * 7 + [False] * 7
 
 
 def test_two_completions_are_one_apart_with_the_population_std():

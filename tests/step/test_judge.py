@@ -10,14 +10,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from grpo_ext.objective.advantage import has_signal
 from grpo_ext.step.judge import (
     AdvantageRule,
     EndRule,
     by_token,
+    fill_unscored,
     group_outcomes,
     outcome_index,
     outcome_order,
-    turn_signal,
 )
 from grpo_ext.step.records import Generation
 from grpo_ext.step.tables import table_of
@@ -61,7 +62,66 @@ REWARDS = torch.tensor([[1.0, 2.0], [0.0, NAN], [NAN, NAN], [1.0, 4.0], [1.0, 4.
 def test_the_weighted_sum_leaves_out_what_is_missing():
     found = rule().weighted(REWARDS)
     torch.testing.assert_close(found, torch.tensor([2.0, 0.0, NAN, 3.0, 3.0, 3.0]), equal_nan=True)
-    assert rule().signal(REWARDS).tolist() == [True] * 3 + [False] * 3
+    signal = has_signal(rule().advantages(REWARDS), 3)
+    assert signal.tolist() == [True] * 3 + [False] * 3
+
+
+def float64(rows):
+    return torch.tensor(rows, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("size", range(2, 65))
+def test_a_group_of_equal_rewards_has_no_signal_whatever_their_arithmetic(size):
+    """Sums that are equal on paper, with a missing reward, and with each reward normalised first: exactly 0."""
+    same = float64([[0.7]] * size)
+    mixed = float64([[0.1 + 0.2, 100.0] if i % 2 else [0.3, 100.0] for i in range(size)])
+    traded = float64([[30.0, 10.0] if i % 2 else [60.0, 0.0] for i in range(size)])
+    with_gap = float64([[0.7, 0.1]] * size)
+    with_gap[0, 0] = NAN
+    for weights, rewards in (
+        ([0.3], same),
+        ([1.0, 0.7], mixed),
+        ([0.1, 0.3], traded),
+        ([0.3, 0.6], fill_unscored(with_gap, size)),
+    ):
+        for aggregation in ("sum_then_normalize", "normalize_then_sum"):
+            if rewards is traded and aggregation == "normalize_then_sum":
+                continue  # each of the two rewards differs
+            settings = rule(num_generations=size, weights=float64(weights), aggregation=aggregation)
+            advantages = settings.advantages(rewards)
+            assert not advantages.any(), (aggregation, rewards[0])
+            assert not has_signal(advantages, size).any()
+
+
+def test_a_group_that_cancels_beside_one_that_does_not_stays_without_signal():
+    """Normalised first, two opposed rewards add up to 0, and the batch divides by the std of the other group."""
+    cancels = [[0.1, 0.9], [0.7, 0.3], [0.4, 0.6]]
+    differs = [[0.0, 1.0], [1.0, 1.0], [0.5, 0.0]]
+    settings = rule(weights=float64([0.3, 0.3]), aggregation="normalize_then_sum")
+    advantages = settings.advantages(float64(cancels + differs))
+    assert has_signal(advantages, 3).tolist() == [False] * 3 + [True] * 3
+
+
+def test_rewards_that_float32_rounds_to_one_value_differ():
+    advantages = rule(num_generations=2, weights=float64([1.0])).advantages(
+        float64([[1e8], [1e8 + 1]])
+    )
+    assert advantages.tolist() == pytest.approx([-0.7071, 0.7071], abs=1e-3)
+
+
+@pytest.mark.parametrize("size", [2, 5, 8])
+def test_rewards_to_go_that_are_equal_by_arithmetic_have_no_signal(size):
+    """Episodes earn .1 a turn after 100 in the first; rewards to go are equal on paper in each turn."""
+    gains = [[100.1, 0.1, 0.1] if i % 2 else [100.3 - 0.2, 0.1, 0.1] for i in range(size)]
+    rewards = float64([[sum(row)] for row in gains])
+    settings = rule(num_generations=size, weights=float64([1.0]))
+    advantages = settings.turn_advantages(rewards, gains)
+    assert not advantages.any()
+    gains[0] = [100.1, 0.2, 0.0]
+    rewards[0] = 100.3
+    by_turn = settings.turn_advantages(rewards, gains).ne(0).any(0).tolist()
+    assert by_turn == [False, False, True]
+    assert has_signal(settings.turn_advantages(rewards, gains), size).all()
 
 
 @pytest.mark.parametrize(
@@ -142,8 +202,8 @@ def test_each_token_has_the_advantage_of_its_turn():
 
 def test_turns_have_signal_if_any_turn_of_the_group_has_an_advantage():
     of_turns = torch.tensor([[0.0, 0.0], [0.0, 0.0], [0.0, 1.0], [0.0, -1.0]])
-    assert turn_signal(of_turns, 2).tolist() == [False, False, True, True]
-    assert turn_signal(of_turns, 4).tolist() == [True] * 4
+    assert has_signal(of_turns, 2).tolist() == [False, False, True, True]
+    assert has_signal(of_turns, 4).tolist() == [True] * 4
 
 
 def test_a_group_is_judged_by_the_largest_reward_that_scored_it():

@@ -163,6 +163,36 @@ def test_scoring_another_policy_is_said_once_and_measured(tiny_folder, tmp_path,
     )  # the stand-in's noise alone
 
 
+def test_a_ratio_to_the_sampler_still_shows_how_far_the_sampler_is(tiny_folder, tmp_path):
+    """With `behaviour_policy: sampler` the old log-probs are the sampler's; they say nothing about its errors."""
+    trainer = make(tiny_folder, tmp_path, 0.05, 64, max_steps=1)
+    trainer.args.behaviour_policy = "sampler"
+    scoring = trainer.parts.generations.old_and_reference
+    scoring.to_sampler, scoring.corrects = True, False
+    trainer.train()
+    logged = trainer.state.log_history[0]
+    assert 0.03 < logged["sampling/logp_difference/mean"] < 0.05
+    assert logged["sampling/ratio/max"] > 1.1
+
+
+def test_rewards_reach_the_advantage_as_they_were_returned(tiny_folder, tmp_path):
+    """1e8 and 1e8 + 1 are one number in float32; .3 and .1 + .2 differ only in the last place."""
+    trainer = make(tiny_folder, tmp_path, 0.001, 8)
+
+    def large(completions, **kwargs):
+        return [1e8 + i % 2 for i in range(len(completions))]
+
+    def equal(completions, **kwargs):
+        return [[0.3, 0.1 + 0.2][i % 2] for i in range(len(completions))]
+
+    for reward, size in ((large, 0.93), (equal, 0.0)):
+        trainer.reward_funcs[0].reward = reward
+        batch = trainer.parts.rollout([dict(row) for row in trainer.train_dataset])
+        assert batch.advantages.abs().tolist() == pytest.approx([size] * ROWS, abs=0.01)
+        assert batch.advantages.dtype == torch.float32
+        assert batch.signal.bool().all() == (size > 0)
+
+
 def test_the_default_is_ours_and_a_plain_config_keeps_trls(tmp_path):
     ours, theirs = (
         cls(str(tmp_path), use_cpu=True, bf16=False) for cls in (GRPOExtConfig, GRPOConfig)
