@@ -66,9 +66,12 @@ def rewards_of(trainer: Any) -> list[dict[str, Any]]:
     return found
 
 
-def weights_in_float64(trainer: Any) -> Tensor:
-    """Return the weights of the rewards (R,) as the arguments give them; TRL rounds them to float32."""
-    if trainer.accelerator.device.type == "mps":  # which has no float64
+def exact_weights(trainer: Any) -> Tensor:
+    """Return the weights of the rewards (R,), in float64 as the arguments give them; TRL rounds them to float32.
+
+    They stay TRL's under `loss_normalization: micro_batch`, which computes as TRL does.
+    """
+    if trainer.as_trl or trainer.accelerator.device.type == "mps":  # which has no float64
         return trainer.reward_weights
     weights = trainer.reward_weights.double()
     known = trainer.args.reward_weights or ()  # TRL may have added a reward of its own

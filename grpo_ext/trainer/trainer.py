@@ -22,7 +22,7 @@ from grpo_ext.seams.trl import mean_loss, whole_table
 from grpo_ext.step.records import MicroBatch
 from grpo_ext.trainer.assembly import Parts
 from grpo_ext.trainer.evaluation import decoding_of, evaluate_policy
-from grpo_ext.trainer.judging import rewards_for, weights_in_float64
+from grpo_ext.trainer.judging import exact_weights, rewards_for
 from grpo_ext.trainer.run_output import check_prompt, first_lines
 from grpo_ext.trainer.settings import checked_arguments
 from grpo_ext.vllm import EngineFailure
@@ -81,8 +81,7 @@ class GRPOExtTrainer(GRPOTrainer):
                 model, rewards_for(reward_funcs, args), args, train_dataset, *rest, **kwargs
             )
         self.optimizer_cls_and_kwargs = optimizer_cls_and_kwargs  # TRL's trainer does not take it
-        if not self.as_trl:
-            self.reward_weights = weights_in_float64(self)
+        self.reward_weights = exact_weights(self)
         self.parts = parts = Parts(self, sampler, recipe)
         show_progress(self)
         for callback in (
