@@ -37,9 +37,24 @@ def ignored_buffers(v: Values, _: int) -> Iterator[Problem]:
         yield Problem("ignore_bias_buffers does nothing.", "ignore_bias_buffers")
 
 
+def no_learning_rate(v: Values, _: int) -> Iterator[Problem]:
+    """Note a learning rate with which no step changes a weight."""
+    if v["learning_rate"] == 0:
+        yield Problem("learning_rate: 0 changes no weight.", "learning_rate")
+
+
+def only_model(v: Values, _: int) -> Iterator[Problem]:
+    """Note checkpoints without the state that a run continues from."""
+    if v["save_only_model"] and v["save_strategy"] != "no":
+        yield Problem(
+            "save_only_model: true saves no state of the optimizer: the run cannot be continued from its checkpoints.",
+            "save_only_model",
+        )
+
+
 SFT_NOTES: tuple[Rule, ...] = (unread_by_supervised, ignored_buffers)
 #: Notes that also concern arguments built in Python, where an option without effect is harmless.
-ARGUMENT_NOTES: tuple[Rule, ...] = (low_cap,)
+ARGUMENT_NOTES: tuple[Rule, ...] = (low_cap, no_learning_rate, only_model)
 GRPO_NOTES: tuple[Rule, ...] = (idle_keys, unclipped, ignored_buffers, *ARGUMENT_NOTES)
 
 

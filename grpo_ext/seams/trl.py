@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from accelerate.utils import gather_object, send_to_device
 from torch import Tensor
+from transformers import PreTrainedModel
 from trl import GRPOTrainer
 from trl.data_utils import is_conversational
 from trl.models import unwrap_model_for_generation
@@ -220,6 +221,20 @@ def split_with_images(table: dict[str, Any], number: int) -> list[dict[str, Any]
 
 
 # ---- the state of transformers and TRL
+
+
+def expect_tied_weights(model: Any) -> None:
+    """Tell transformers which weights its checkpoints leave out because they are tied to others.
+
+    Otherwise each resume warns of missing keys, such as `lm_head.weight`, which are not missing. Only weights that are really
+    one parameter with their source are named.
+    """
+    tied = getattr(model, "all_tied_weights_keys", None)
+    if not isinstance(model, PreTrainedModel) or not tied:
+        return
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    same = {name for name, source in tied.items() if parameters.get(name) is parameters.get(source)}
+    model._keys_to_ignore_on_save = {*(model._keys_to_ignore_on_save or ()), *same}
 
 
 def state_of(trainer: Any) -> dict[str, Any]:

@@ -55,6 +55,8 @@ class Checkpoints:
             raise ValueError(
                 "sync_ref_model changes the reference, and no checkpoint saves it while it is sharded: set it to false."
             )
+        if not sharded:
+            seam.expect_tied_weights(trainer.accelerator.unwrap_model(trainer.model))
         self.error: str | None = None  # why the last checkpoint could not be written
         self._of_trl: dict[str, Any] | None = (
             None  # TRL's state in the checkpoint that the run continues from

@@ -30,8 +30,6 @@ def check_start(trainer: Any, optimizer: Any) -> None:
     """
     check_parameters(trainer, optimizer)
     check_best_metric(trainer)
-    if trainer.args.learning_rate == 0:
-        logger.warning("learning_rate is 0: no step changes the weights.")
 
 
 # ---- parameters

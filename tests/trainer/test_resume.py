@@ -11,10 +11,11 @@ import torch
 from clocks import timeless
 from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.utils import logging as transformers_logging
 
 from grpo_ext import GRPOExtConfig, GRPOExtTrainer
 from grpo_ext.rewards.guard import RewardFailure
-from grpo_ext.trainer.checkpoint import CheckpointMismatch
+from grpo_ext.trainer.checkpoint import CheckpointMismatch, why_no_state
 from grpo_ext.trainer.manifest import MANIFEST, newest_whole, what_is_wrong, write_manifest
 
 STEPS = 8  # two epochs; a generation is used for four steps, twice over
@@ -184,6 +185,32 @@ def test_what_ranks_on_a_cpu_have_saved_can_be_read(tmp_path):
 def test_weights_alone_are_no_state_to_go_on_from(tiny_folder, tmp_path):
     make(tiny_folder, tmp_path, save_only_model=True).train()
     assert not list(tmp_path.glob("checkpoint-*/grpo_state_*"))
+    with pytest.raises(CheckpointMismatch, match="with save_only_model: true, or by another trai"):
+        make(tiny_folder, tmp_path).train(True)
+
+
+def test_a_checkpoint_of_fewer_ranks_says_so(tmp_path):
+    (tmp_path / "grpo_state_0.pt").touch()
+    assert "saved by fewer ranks, and now there are 2" in why_no_state(
+        tmp_path, "grpo_state_1.pt", 2
+    )
+
+
+def test_a_resume_does_not_warn_of_tied_weights(tiny_folder, tmp_path, caplog):
+    """The tiny model's head is its embedding, which checkpoints hold once."""
+    first = make(tiny_folder, tmp_path)
+    assert "lm_head.weight" in first.model.all_tied_weights_keys
+    first.train()
+    transformers_logging.enable_propagation()
+    try:
+        with caplog.at_level("WARNING"):
+            again = make(tiny_folder, tmp_path)
+            again.train(True)
+    finally:
+        transformers_logging.disable_propagation()
+    assert not [record for record in caplog.records if "missing keys" in record.getMessage()]
+    assert again.model.lm_head.weight is again.model.get_input_embeddings().weight
+    assert all(torch.equal(p, weights(first)[n]) for n, p in weights(again).items())
 
 
 @pytest.mark.parametrize(
