@@ -12,6 +12,7 @@ from grpo_ext.preflight.first_rows import quiet
 from grpo_ext.recipe.problems import Findings
 from grpo_ext.rewards.guard import guard_rewards
 from grpo_ext.rewards.own_examples import constant_warning
+from grpo_ext.rewards.reward import Reward
 
 ANSWERS = (  # columns in which data sets keep the right answer; the first that a row has is taken
     "solution", "answer", "answers", "last_line", "target", "ground_truth", "label", "output", "response", "completion",
@@ -68,13 +69,24 @@ def try_rewards(
             findings.note(words, "reward_funcs")
         if whole and len(found) > len(texts) and (found[-1] or 0) > (found[-2] or 0):
             words = f"reward {guard.__name__!r} wants to see it in the completion"
-            how = f'write {{name: {guard.__name__}, prefix: "<think>"}} if it takes a prefix.'
             findings.problem(
-                f"the prompt already opens <think>, and {words}: {how}", "reward_funcs"
+                f"the prompt already opens <think>, and {words}: {prefix_advice(guard)}",
+                "reward_funcs",
             )
     if models := [reward for reward in rewards if isinstance(reward, str)]:
         findings.note(f"reward models were not loaded: {', '.join(models)}.", "reward_funcs")
     return {"completions": texts, "scores": scores}
+
+
+def prefix_advice(guard: Any) -> str:
+    """Return what to write for a reward that expects the tag that the prompt has opened."""
+    reward = guard.reward
+    if isinstance(reward, Reward) and "prefix" in {
+        *reward.registration.options,
+        *reward.registration.optional,
+    }:
+        return f'write {{name: {reward.registration.name}, prefix: "<think>"}}.'
+    return "let it accept completions that begin inside the tag, or take <think> out of the end of the prompt."
 
 
 def made_up(text: str, row: dict[str, Any], begin: Begin | None) -> Completion:

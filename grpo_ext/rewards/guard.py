@@ -10,7 +10,6 @@ The pool bounds the time of CPU-heavy rewards, a separate event loop that of asy
 C code, that of all others.
 """
 
-import inspect
 import logging
 import math
 import zlib
@@ -24,7 +23,7 @@ from grpo_ext.rewards.failures import FailureCount, UserCodeFailure
 from grpo_ext.rewards.pool import RewardPool
 from grpo_ext.rewards.reward import Reward, Score
 from grpo_ext.rewards.scores import Miscounted, clipped, in_full, scores_of
-from grpo_ext.rewards.signature import EXTRAS
+from grpo_ext.rewards.signature import EXTRAS, is_async
 from grpo_ext.rewards.task_rows import own_rows, rows_of, spread
 from grpo_ext.rewards.undisturbed import one_process, undisturbed
 
@@ -238,15 +237,6 @@ def guard_rewards(
         else reward
         for reward in rewards
     ]
-
-
-def is_async(function: Callable) -> bool:
-    """Whether a call returns an awaitable."""
-    while isinstance(function, partial):
-        function = function.func
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
-        type(function).__call__
-    )
 
 
 def reward_name(reward: Callable) -> str:

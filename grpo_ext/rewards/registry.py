@@ -11,7 +11,14 @@ from grpo_ext.common.modules import load_module
 from grpo_ext.common.near import did_you_mean
 from grpo_ext.rewards.explanation import Explanation
 from grpo_ext.rewards.reward import Example, NeedsCpu, Reward, RewardInfo, shipped_examples
-from grpo_ext.rewards.signature import read_signature
+from grpo_ext.rewards.signature import (
+    is_async,
+    module_of,
+    name_of,
+    object_of,
+    read_signature,
+    routine_of,
+)
 
 _registered: dict[str, RewardInfo] = {}
 
@@ -24,7 +31,9 @@ def register(
     examples: Iterable[Example] = (),
     explain: Callable[..., Explanation] | None = None,
 ) -> Callable[[Callable], Callable]:
-    """Decorator that puts `function(completions, ...)` into the catalogue as `name` and returns the function unchanged.
+    """Decorator that puts `function(completions, ...)` into the catalogue as `name` and returns it unchanged.
+
+    It also takes an object whose `__call__` has these parameters, and a class of such objects that need no arguments.
 
     Args:
         name: letters, digits, `_` and `-`, beginning with a letter.
@@ -38,17 +47,18 @@ def register(
 
     Raises:
         ValueError: if the name has other characters or belongs to another function.
-        TypeError: if the function cannot be called as a reward.
+        TypeError: if it cannot be called as a reward.
     """
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]*", name):
         raise ValueError(
             f"A reward's name has letters, digits, `_`, `-` and begins with a letter, unlike {name!r}."
         )
 
-    def decorate(function: Callable) -> Callable:
-        if inspect.iscoroutinefunction(function):
+    def decorate(decorated: Callable) -> Callable:
+        function = object_of(decorated)
+        if is_async(function):
             raise TypeError(
-                f"{function.__qualname__} is async: name it in the recipe as `package.module:function`."
+                f"{name_of(function)} is async: name it in the recipe as `package.module:function`."
             )
         check_free(name, function)
         signature = read_signature(function)
@@ -56,21 +66,22 @@ def register(
             bound := [e for e in signature.extras if e not in ("prompts", "completion_ids")]
         ):
             raise TypeError(
-                f"{function.__qualname__} needs_cpu, and {bound[0]} cannot be sent to a worker process."
+                f"{name_of(function)} needs_cpu, and {bound[0]} cannot be sent to a worker process."
             )
-        doc = inspect.getdoc(function) or ""
+        doc = inspect.getdoc(function) or inspect.getdoc(routine_of(function)) or ""
         _registered[name] = RewardInfo(
             **vars(signature),
             name=name,
             summary=" ".join(doc.split("\n\n")[0].split()),
             doc=doc,
             function=function,
+            registered=decorated,
             needs_cpu=needs_cpu,
             asks_server=asks_server,
             examples=tuple(examples) or shipped_examples(name),
             explain=explain,
         )
-        return function
+        return decorated
 
     return decorate
 
@@ -78,10 +89,11 @@ def register(
 def check_free(name: str, function: Callable) -> None:
     """Raise `ValueError` if `name` belongs to another function. A function may register again: reloads, notebook cells."""
     owner = _registered[name].function if name in _registered else function
-    renamed = owner.__qualname__ != function.__qualname__
-    if owner.__module__ != function.__module__ or (renamed and function.__module__ != "__main__"):
+    renamed = name_of(owner) != name_of(function)
+    module = module_of(function)
+    if module_of(owner) != module or (renamed and module != "__main__"):
         raise ValueError(
-            f"The reward name {name!r} is taken by {owner.__module__}; {function.__qualname__} needs another."
+            f"The reward name {name!r} is taken by {module_of(owner)}; {name_of(function)} needs another."
         )
 
 
@@ -131,7 +143,7 @@ def rebuild(
 def reduced(reward: Reward) -> tuple[Callable[..., Reward], tuple[Any, ...]]:
     """Reduce a reward for `pickle` to its name with its module and file, or its code if it is from a script or notebook."""
     entry, code = reward.registration, None
-    module = entry.function.__module__
+    module = module_of(entry.function)
     file = getattr(sys.modules.get(module), "__file__", None)
     if module == "__main__":  # a script must not run again, and a notebook has no module
         import dill

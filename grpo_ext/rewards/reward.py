@@ -54,7 +54,8 @@ class RewardInfo(Signature):
     name: str
     summary: str  # the first paragraph of `doc`, on one line
     doc: str = ""
-    function: Any
+    function: Any  # what is called: a function, or an object with `__call__`
+    registered: Any = None  # what was decorated: `function`, or its class
     needs_cpu: NeedsCpu = False
     asks_server: bool = False
     examples: tuple[Example, ...] = ()

@@ -8,6 +8,7 @@ import inspect
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, get_args, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -36,10 +37,65 @@ class Signature:
     rest: bool = False  # whether `**columns` takes everything else
 
 
+def object_of(reward: Callable) -> Callable:
+    """Return a reward that is a function or an object unchanged, and for a class with `__call__` an object of it.
+
+    Raises:
+        TypeError: if the class has no `__call__`, or if its objects need arguments.
+    """
+    if not inspect.isclass(reward):
+        return reward
+    name = reward.__qualname__
+    if not any("__call__" in vars(base) for base in reward.__mro__):
+        raise TypeError(
+            f"{name} is a class without __call__: a reward is a function, or an object whose __call__ takes `completions`."
+        )
+    needed = [
+        parameter.name
+        for parameter in inspect.signature(reward).parameters.values()
+        if parameter.default is parameter.empty
+        and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+    ]
+    if needed:
+        raise TypeError(
+            f"{name} is a class whose objects need {', '.join(needed)}: make one, reward = {name}(...), and name "
+            "`reward` instead of the class."
+        )
+    return reward()
+
+
+def is_async(function: Callable) -> bool:
+    """Whether a call returns an awaitable."""
+    return inspect.iscoroutinefunction(routine_of(function))
+
+
+def routine_of(function: Callable) -> Callable:
+    """Return the Python function behind a reward: that of a partial, or the `__call__` of an object."""
+    while isinstance(function, partial):
+        function = function.func
+    if inspect.isroutine(function) or inspect.isclass(function):
+        return function
+    return type(function).__call__
+
+
+def name_of(function: Callable) -> str:
+    """Return the name of a function, or of the class of an object, for messages and comparisons."""
+    while isinstance(function, partial):
+        function = function.func
+    return getattr(function, "__qualname__", None) or type(function).__qualname__
+
+
+def module_of(function: Callable) -> str:
+    """Return the name of the module that defines a function, or the class of an object."""
+    while isinstance(function, partial):
+        function = function.func
+    return function.__module__
+
+
 def read_signature(function: Callable) -> Signature:
-    """Return the `Signature` of `function`; `TypeError` if it cannot be called as a reward."""
+    """Return the `Signature` of a function or object; `TypeError` if it cannot be called as a reward."""
     parameters = inspect.signature(function).parameters
-    label = getattr(function, "__qualname__", repr(function))
+    label = name_of(function)
     if "completions" not in parameters:
         raise TypeError(
             f"{label}: a reward function needs a parameter named `completions`, the list of texts."
@@ -62,7 +118,7 @@ def read_signature(function: Callable) -> Signature:
     optional = {name: default for name, default in others.items() if default is not REQUIRED}
     rest = any(p.kind is p.VAR_KEYWORD for name, p in parameters.items() if name != "completions")
     try:
-        hints = get_type_hints(function, include_extras=True)
+        hints = get_type_hints(routine_of(function), include_extras=True)
     except Exception:  # they cannot be resolved
         hints = {}
     types = {name: hints[name] for name in (*options, *optional) if name in hints}

@@ -25,7 +25,7 @@ from grpo_ext.rewards.reward_checks import (
     metric_name,
     needed_columns,
 )
-from grpo_ext.rewards.signature import EXTRAS
+from grpo_ext.rewards.signature import EXTRAS, object_of
 
 # Columns that TRL drops, overwrites or passes twice.
 RESERVED = ("completion", "completions", *EXTRAS)
@@ -117,12 +117,20 @@ def find(name: str, options: dict[str, Any]) -> Any:
 
 
 def dotted(name: str, options: dict[str, Any]) -> Callable:
-    """Return the function `package.module:function` or `file.py:function`; TRL's call reaches it unchanged if unregistered."""
-    function = load_class("reward", name, {})
-    if not callable(function):
-        raise ValueError(f"Reward {name!r} is no function.")
-    if registered := [info.name for info in list_rewards() if info.function is function]:
-        return build(registered[0], **options)
+    """Return the function `package.module:function` or `file.py:function`; TRL's call reaches it unchanged if unregistered.
+
+    The name may also be that of an object with `__call__`, or of a class of such objects that need no arguments.
+    """
+    loaded = load_class("reward", name, {})
+    if not callable(loaded):
+        raise ValueError(f"Reward {name!r} is not a function, and not an object with __call__.")
+    for info in list_rewards():
+        if info.registered is loaded:
+            return build(info.name, **options)
+    try:
+        function = object_of(loaded)
+    except TypeError as error:
+        raise ValueError(f"Reward {name!r}: {error}") from None
     parameters = inspect.signature(function).parameters.values()
     known = [p.name for p in parameters]
     for option in options:

@@ -133,8 +133,12 @@ def open_dataset(
 ) -> Dataset | IterableDataset:
     """Open a data set by its file (jsonl, json, csv, parquet), by a folder that `datasets` saved, or by its hub id.
 
-    A file or folder has no splits and is read whole. `FileNotFoundError` if there is no such file, folder or hub data set,
-    `ConnectionError` if the hub does not answer, `ValueError` if the file is empty.
+    A file, or the folder of a `Dataset`, has no splits and is read whole; the folder of a `DatasetDict` has splits.
+
+    Raises:
+        FileNotFoundError: if there is no such file, folder or hub data set.
+        ConnectionError: if the hub does not answer.
+        ValueError: if the file is empty, or if a saved `DatasetDict` lacks the split.
     """
     from datasets import load_dataset, load_from_disk
 
@@ -153,6 +157,14 @@ def open_dataset(
     if (path / "state.json").exists():
         rows = load_from_disk(str(path))
         return rows.to_iterable_dataset() if streaming else rows
+    if (path / "dataset_dict.json").exists():
+        splits = load_from_disk(str(path))
+        if split not in splits:
+            raise ValueError(
+                f"dataset_name: {path} has no split {split!r}. Its splits: {', '.join(splits)}. Name one in "
+                "dataset_train_split or dataset_test_split."
+            )
+        return splits[split].to_iterable_dataset() if streaming else splits[split]
     if not path.exists() and "://" not in name:
         find_repo(name, "dataset")
     return load_dataset(name, config, split=split, streaming=streaming)

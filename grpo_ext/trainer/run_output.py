@@ -95,7 +95,13 @@ def columns_of(rows: Any) -> list[str]:
 
 
 def check_prompt(rows: Any) -> None:
-    """Raise a `ValueError` if a data set has no prompts."""
+    """Raise a `ValueError` if a data set is a mapping of several, or if it has no prompts."""
+    if isinstance(rows, Mapping):
+        first = "train" if "train" in rows else next(iter(rows), "train")
+        raise ValueError(
+            f"train_dataset is a {type(rows).__name__} with the splits {', '.join(map(str, rows))}: pass one of them, "
+            f"such as dataset[{first!r}]."
+        )
     columns = columns_of(rows)
     if columns and "prompt" not in columns:
         near, there = did_you_mean("prompt", columns), ", ".join(columns)

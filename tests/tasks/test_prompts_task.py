@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from datasets import Dataset, DatasetDict
 
 from grpo_ext.tasks.prompts import Prompts
 
@@ -57,3 +58,17 @@ def test_rows_of_a_file(tmp_path):
     rows = list(Prompts(system_prompt="Be brief.").dataset(dataset_name=str(path)))
     assert [row["limit"] for row in rows] == [0, 1, 2]
     assert rows[2]["prompt"][1] == {"role": "user", "content": "Say 2."}
+
+
+def test_a_saved_dataset_dict_gives_its_splits(tmp_path):
+    splits = {name: Dataset.from_list([{"prompt": name}] * 3) for name in ("train", "held_out")}
+    DatasetDict(splits).save_to_disk(str(tmp_path / "saved"))
+    for streaming in (False, True):
+        rows = Prompts().dataset(
+            "held_out", dataset_name=str(tmp_path / "saved"), streaming=streaming
+        )
+        assert [row["prompt"] for row in rows] == ["held_out"] * 3
+    with pytest.raises(
+        ValueError, match=r"has no split 'test'\. Its splits: train, held_out\. Name one in"
+    ):
+        Prompts().dataset("test", dataset_name=str(tmp_path / "saved"))

@@ -11,7 +11,7 @@ import pytest
 import torch
 import yaml
 from conftest import REPO
-from datasets import Dataset
+from datasets import Dataset, DatasetDict, IterableDatasetDict
 from transformers import AutoTokenizer
 from trl import GRPOConfig
 
@@ -97,6 +97,19 @@ def done(tiny_folder, tmp_path_factory):
 def test_a_reward_that_nothing_is_called_is_refused_before_the_model_is_loaded(name, words):
     with pytest.raises(ValueError, match=re.escape(words)):
         GRPOExtTrainer("no/model", [name], GRPOExtConfig("x", use_cpu=True, bf16=False), rows())
+
+
+@pytest.mark.parametrize("kind", [DatasetDict, IterableDatasetDict, dict])
+def test_a_mapping_of_splits_is_told_to_be_one(kind):
+    splits = {"test": rows(), "train": rows()}
+    if kind is IterableDatasetDict:
+        splits = {name: part.to_iterable_dataset() for name, part in splits.items()}
+    arguments = GRPOExtConfig("x", use_cpu=True, bf16=False)
+    with pytest.raises(ValueError) as error:
+        GRPOExtTrainer("no/model", [short], arguments, kind(splits))
+    assert str(error.value) == (
+        f"train_dataset is a {kind.__name__} with the splits test, train: pass one of them, such as dataset['train']."
+    )
 
 
 def test_rows_without_what_is_read_are_refused_with_their_columns(tiny_folder, tmp_path):
