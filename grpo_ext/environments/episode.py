@@ -74,6 +74,13 @@ class Episode:
     def prompt_ids(self) -> list[int]:
         return self.tokens.prompt(self.prompt)
 
+    def limit(self, room: int) -> None:
+        """Set the limit for the tokens of all turns and answers; without any room the episode ends before its first turn."""
+        self.room = max(room, 0)
+        if room <= 0:
+            self.messages = [{"role": "assistant", "content": ""}]
+            self.ended = self.truncated = True
+
     @property
     def turns(self) -> int:
         """Turns of the model so far."""
@@ -195,7 +202,11 @@ class Episode:
             ]
         left = deque(turns)
         messages = [
-            {**m, "content": as_read(m), **(left.popleft() if m["role"] == "assistant" else {})}
+            {
+                **m,
+                "content": as_read(m),
+                **(left.popleft() if m["role"] == "assistant" and left else {}),
+            }
             for m in self.messages
         ]
         return {"prompt": self.prompt, "seed": self.seed, "messages": messages}

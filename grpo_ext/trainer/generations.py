@@ -3,6 +3,7 @@
 prompts ──► Sampler ──► Judge ──► advantages ──► old and reference log-probs ──► Judged
 """
 
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -29,6 +30,8 @@ from grpo_ext.trainer.judging import Judge, Judged, Row
 from grpo_ext.trainer.old_and_reference import OldAndReference
 from grpo_ext.trainer.phases import Phases
 from grpo_ext.trainer.trl_path import scored_by_trl
+
+logger = logging.getLogger(__name__)
 
 
 class Generations:
@@ -59,6 +62,7 @@ class Generations:
                 sampler, self.ends, tokens, rows, trainer.args.num_generations, ranks
             )
         self.ahead = Ahead(sampler)
+        self._said_shut_out = False
 
     def made_by_trl(self, rows: list[Row], table: dict[str, Any]) -> Judged:
         """Return the completions of a table that TRL has made."""
@@ -210,11 +214,30 @@ class Generations:
         ids = [episode.prompt_ids for episode in episodes]
         if prompts and not episodes and not self.sampler.tokenizes:
             ids = seam.prompt_tokens(self.trainer, prompts)
-        for episode, prompt in zip(episodes, ids, strict=False):
-            episode.room = self.ends.room(len(prompt))
+        if episodes:
+            self._limit(episodes)
         return Request(
             prompts, ids, self.rule.num_generations, self.trainer.state.global_step, episodes
         )
+
+    def _limit(self, episodes: list[Episode]) -> None:
+        """Limit episodes to the engine's context; `ValueError` on all ranks if no episode has room for a token."""
+        for episode in episodes:
+            episode.limit(self.ends.room(len(episode.prompt_ids)))
+        shut_out = [episode for episode in episodes if episode.ended]
+        if not self.ranks.any(len(shut_out) < len(episodes)):
+            raise ValueError(
+                f"No prompt of a generation leaves room for a token in the engine's context of {self.ends.context} tokens. "
+                "Raise vllm_max_model_length, or shorten the prompts or the text of `reset`."
+            )
+        if shut_out and not self._said_shut_out:
+            self._said_shut_out = True
+            longest = max(len(episode.prompt_ids) for episode in shut_out)
+            logger.warning(
+                f"{len(shut_out)} of {len(episodes)} prompts leave no room for a token in the engine's context of "
+                f"{self.ends.context} tokens (the longest has {longest}). Their episodes are cut off before the first turn; "
+                "completions/clipped_ratio counts them. From now on there is no warning."
+            )
 
     @property
     def rule(self) -> AdvantageRule:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -183,6 +184,58 @@ def test_calls_are_made_and_masked(tiny_folder, tokenizer, tmp_path):
         called = "<tool_call>" in own
         assert ("<tool_response>" in told) is called and "<tool_response>" not in own
         assert not called or own.count("<|im_end|>") == 2
+
+
+class Padding(IncrementEnv):
+    """Fills every other prompt beyond the engine's context."""
+
+    def reset(self, **row):
+        super().reset(**row)
+        return " and" * 2000 * (row["a"] % 2)
+
+
+def test_a_prompt_without_room_beside_an_engine_leaves_the_others_theirs(
+    tiny_folder, tokenizer, tmp_path, caplog
+):
+    asked = []
+
+    class Engine(Calling):
+        def sample(self, request):
+            def turn(contexts, left):
+                asked.append((left, max(map(len, contexts))))
+                said = [*self.tokenizer("5")["input_ids"], self.tokenizer.eos_token_id]
+                ids = [said[:left] for _ in contexts]
+                return ids, [[None] * len(row) for row in ids]
+
+            return play_by_turns(request, turn)
+
+    class Colocated(Noting):
+        """As beside a vLLM whose context is 1,500 tokens."""
+
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs)
+            made = self.parts.generations
+            made.ends = replace(made.ends, context=1500)
+
+    scripted = Engine(tokenizer, "increment")
+    trainer, logged = run(
+        tiny_folder,
+        tokenizer,
+        tmp_path,
+        [of_the_counter],
+        scripted,
+        Colocated,
+        environment_factory=Padding,
+        settings={"log_samples": 1.0, "shuffle_dataset": False},
+    )
+    assert logged["completions/clipped_ratio"] == 0.5 and logged["episodes/turns"] == 0.5
+    assert asked and all(left > 0 and longest <= 1500 for left, longest in asked)
+    assert "4 of 8 prompts leave no room" in caplog.text
+    samples = [json.loads(line) for line in (tmp_path / "samples.jsonl").read_text().splitlines()]
+    assert sorted(sample["finish_reason"] for sample in samples) == ["length"] * 4 + ["stop"] * 4
+    trainer.parts.generations.ends = replace(trainer.parts.generations.ends, context=10)
+    with pytest.raises(ValueError, match="No prompt of a generation leaves room"):
+        trainer.train()
 
 
 def test_environments_reach_the_rewards(tiny_folder, tokenizer, tmp_path):
