@@ -26,6 +26,11 @@ class Player(LogitsProcessor):
         self.episodes = list(episodes)  # of the rows that are still decoded
         self._width: int | None = None  # number of tokens seen per row
 
+    @property
+    def began(self) -> bool:
+        """Whether a `generate` has run this processor."""
+        return self._width is not None
+
     def see(self, input_ids: torch.Tensor) -> None:
         """Take the last token of each row (b, P + t) once; the first call has the prompts only."""
         before, self._width = self._width, input_ids.size(1)

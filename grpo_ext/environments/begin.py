@@ -70,7 +70,7 @@ def beginning_with_tools(
             if name not in pool:
                 known = ", ".join(sorted(map(str, pool)))
                 raise ValueError(
-                    f"A row has environment {name!r}; environment_factory has {known}."
+                    f"A row has environment {name!r}, which is not among the environments of environment_factory: {known}."
                 )
             if (environment := next(free[name], None)) is None:
                 environment = ToolEnvironment(tools, making[name]())

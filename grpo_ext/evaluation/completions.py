@@ -164,8 +164,14 @@ def generate_completions(
                 encoded[start : start + batch_size],
                 episodes[start : start + batch_size],
             )
-            with watching(model, None, Player(played)) if played else nullcontext():
+            player = Player(played) if played else None
+            with watching(model, None, player) if player else nullcontext():
                 made = generate_batch(model, config, batch)
+            if player is not None and not player.began:
+                raise ValueError(
+                    "Episodes are decoded within transformers' generate, and this model has another one: leave out "
+                    "eval_temperature, or evaluate with vLLM."
+                )
             alone = [None] * len(batch)  # without an episode
             found += [
                 _completion(tokenizer, config, *pair)

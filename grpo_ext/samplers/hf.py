@@ -9,6 +9,7 @@ from grpo_ext.decoding.support import NotSupported, base_model, check_config, ch
 from grpo_ext.environments.episode import of_episodes
 from grpo_ext.objective.watch import Recorder
 from grpo_ext.samplers.base import Request, Sampler
+from grpo_ext.samplers.by_turns import Completed, play_by_turns
 from grpo_ext.seams import trl as seam
 from grpo_ext.seams.generate import watching
 from grpo_ext.step.records import Generation
@@ -21,8 +22,11 @@ class HFSampler(Sampler):
 
     def __init__(self, trainer: Any, watched: bool):
         self.trainer, self.watched = trainer, watched
+        self._own_generate = False  # whether the model's `generate` is not transformers'
 
     def sample(self, request: Request) -> Generation:
+        if request.episodes and self._own_generate:
+            return play_by_turns(request, self._turn)
         trainer, args, params = self.trainer, self.trainer.args, self.trainer.parts.scorer.params
         strict = args.logprob_policy == "sampling"  # else completions are not scored exactly anyway
         recorder = (
@@ -31,6 +35,9 @@ class HFSampler(Sampler):
         player = Player(request.episodes) if request.episodes else None
         with watching(trainer.accelerator.unwrap_model(trainer.model_wrapped), recorder, player):
             completion_ids = seam.complete(trainer, request.prompt_ids, request.num_generations)
+        if player is not None and not player.began:
+            self._own_generate = True
+            return play_by_turns(request, self._turn)
         if player is not None:  # `complete` returns only the first turns
             completion_ids = [episode.ids for episode in request.episodes]
         kept, logps = recorder.rows(completion_ids) if recorder is not None else (None, None)
@@ -38,6 +45,11 @@ class HFSampler(Sampler):
             Generation(request.prompt_ids, completion_ids, request.policy_step, logps, kept),
             request.episodes,
         )
+
+    def _turn(self, contexts: list[list[int]], left: int) -> Completed:
+        """Complete one turn of each episode by a `generate` of the model's own, which runs no processors of ours."""
+        turns = [ids[:left] for ids in seam.complete(self.trainer, contexts, 1)]
+        return turns, [[None] * len(ids) for ids in turns]
 
 
 def how_it_generates(model: Any, config: GenerationConfig, fast: bool) -> str:

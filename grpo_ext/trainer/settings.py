@@ -84,6 +84,11 @@ def end_rule(trainer: Any) -> EndRule:
     )
 
 
+def calls_tools(trainer: Any) -> bool:
+    """Whether `tools` or `environment_factory` were given; an environment without tools may still write the prompts."""
+    return bool(trainer.tools or trainer.environment_factories)
+
+
 def trl_generates(trainer: Any) -> bool:
     """Whether TRL generates: for images, and for tools if the sampler or the chat template allows no episodes of ours.
 
@@ -91,7 +96,7 @@ def trl_generates(trainer: Any) -> bool:
     """
     if isinstance(trainer.processing_class, ProcessorMixin):
         return True
-    if not trainer.tools:
+    if not calls_tools(trainer):
         return False
     if (
         trainer.as_trl
@@ -122,9 +127,9 @@ def episodes_of(trainer: Any, sampler: Sampler, by_trl: bool) -> Begin | None:
     `ValueError` if the sampler plays no episodes, or the chat template does not keep turns as they were sampled.
     """
     args = trainer.args
-    if args.environment is None and (by_trl or not trainer.tools):
+    if args.environment is None and (by_trl or not calls_tools(trainer)):
         return None
-    if args.environment is not None and trainer.tools:
+    if args.environment is not None and calls_tools(trainer):
         raise ValueError(
             "environment in the arguments does not go with tools or environment_factory: take one of the two out."
         )

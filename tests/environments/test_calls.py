@@ -368,7 +368,7 @@ def test_each_row_names_its_environment(tokenizer):
     say(other, called("increment", step=2))
     assert other.ended and other.turns == 2
     with pytest.raises(
-        ValueError, match="A row has environment 'count'; environment_factory has counting, strict"
+        ValueError, match=r"'count', which is not among the environments .*: counting, strict"
     ):
         begin([{**ASKED, "environment": "count"}])
 

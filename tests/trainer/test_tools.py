@@ -266,6 +266,60 @@ def test_examples_of_trl_run(tiny_folder, tokenizer, tmp_path, given, rewards):
     assert logged["tools/call_frequency"] >= 0 and trainer.used[0].rows.tool_mask is not None
 
 
+def generate_of_its_own(model, tokenizer, say):
+    """Let `model.generate` return what `say` says after each context, and run no logits processor."""
+    calls = []
+
+    def generate(input_ids, **kwargs):
+        calls.append(len(input_ids))
+        texts = [say(i, tokenizer.decode(ids)) for i, ids in enumerate(input_ids)]
+        rows = [[*tokenizer(text)["input_ids"], tokenizer.eos_token_id] for text in texts]
+        width = max(map(len, rows))
+        padded = [ids + [tokenizer.pad_token_id] * (width - len(ids)) for ids in rows]
+        return torch.cat([input_ids, torch.tensor(padded)], dim=1)
+
+    model.generate = generate
+    return calls
+
+
+class OwnGenerate(Noting):
+    """A trainer whose model has a `generate` that is not transformers'."""
+
+    calls = ()
+
+    def train(self):
+        scripted = Calling(self.processing_class, "multiply", b=4)
+        self.calls = generate_of_its_own(self.model, self.processing_class, scripted.say)
+        return super().train()
+
+
+def test_a_generate_that_is_not_transformers_plays_turn_by_turn(tiny_folder, tokenizer, tmp_path):
+    trainer, logged = run(
+        tiny_folder, tokenizer, tmp_path, [exact], cls=OwnGenerate, tools=[multiply, add]
+    )
+    assert logged["rewards/exact/mean"] == logged["tools/call_frequency"] == 0.5
+    assert logged["tools/failure_frequency"] == 0 and logged["episodes/turns"] == 1.5
+    assert trainer.calls[-2:] == [8, 4]  # a second turn of the half that called
+    rows = trainer.used[0].rows
+    assert (rows.tool_mask * rows.completion_mask).sum() < rows.completion_mask.sum()
+
+
+class PromptEnv:
+    """An environment of TRL's kind without tools, which writes the prompt."""
+
+    def reset(self, **kwargs):
+        return " Say a word of five letters."
+
+
+def test_an_environment_without_tools_writes_the_prompt(tiny_folder, tokenizer, tmp_path):
+    trainer, _ = run(
+        tiny_folder, tokenizer, tmp_path, lambda completions, **kwargs: [1.0] * len(completions),
+        environment_factory=PromptEnv,
+    )  # fmt: skip
+    prompts = tokenizer.batch_decode(trainer.used[0].rows.prompt_ids)
+    assert all("times 4? Say a word of five letters." in prompt for prompt in prompts)
+
+
 def test_both_are_evaluated_greedily(tiny_folder, tokenizer, tmp_path):
     settings = {"eval_temperature": 0.0, "eval_strategy": "steps", "eval_steps": 1}
     trainer, _ = run(
