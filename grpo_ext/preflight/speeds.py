@@ -129,7 +129,8 @@ def by_run(folder: str, v: Values, forecast: Forecast) -> tuple[Workload, Speeds
         * updates
     )
     training = whole - median(
-        r.get("time/waiting", 0.0) * updates if "overlap/age" in r else r[GENERATION] for r in rows
+        r.get("time/waiting", 0.0) * updates if r.get("overlap/age") else r[GENERATION]
+        for r in rows
     )
     lengths = drawn_lengths(
         batch.completions, median(r[MEAN] for r in rows), round(max(r[LONGEST] for r in rows))

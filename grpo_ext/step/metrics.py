@@ -166,6 +166,17 @@ def sampler_stats(
     }
 
 
+def age_stats(policy_step: Tensor, mask: Tensor, step: int) -> dict[str, Stat]:
+    """Return the mean age of the tokens of a micro-batch, in optimizer steps.
+
+    Args:
+        policy_step: (B, T), the step whose weights sampled each token.
+        mask: (B, T).
+        step: the step that trains on them, which later updates on the same generation raise.
+    """
+    return {"overlap/age": Stat(((step - policy_step) * mask).sum(), mask.sum())}
+
+
 def _spread(name: str, values: Tensor, *kinds: str) -> dict[str, Stat]:
     """Return mean, minimum and maximum of values (N,), or only these `kinds` of them."""
     number = values.numel()

@@ -23,6 +23,12 @@ GenerateGroups = Callable[
 ]  # prompts to their groups, and which have signal, (N,) bool
 
 
+def updates_per_generation(args: Any) -> int:
+    """Return the optimizer steps from one generation to the next, rounded up."""
+    micro_batches = args.steps_per_generation * args.num_iterations
+    return math.ceil(micro_batches / args.gradient_accumulation_steps)
+
+
 @dataclass(frozen=True)
 class RefillRule:
     """How a step is refilled."""
@@ -30,15 +36,13 @@ class RefillRule:
     max_rounds: int  #: the maximum number of further generations
     max_staleness: int  #: the number of optimizer steps for which a carried group may be kept
     may_carry: bool  #: whether groups may be generated in excess
-    between: int = 1  #: optimizer steps from one generation to the next, rounded up
+    between: int = 1  #: `updates_per_generation`
     unit: int = 1  #: groups are generated in multiples of this, so that all ranks make the same number of completions
 
     @classmethod
     def of(cls, args: Any, ranks: int) -> RefillRule:
         """Return the rule by the training arguments."""
-        between = -(
-            -args.steps_per_generation * args.num_iterations // args.gradient_accumulation_steps
-        )
+        between = updates_per_generation(args)
         lives = between * (
             1 + (args.overlap != "off")
         )  # with overlap the weights of the generation before sample

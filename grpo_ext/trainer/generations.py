@@ -185,7 +185,7 @@ class Generations:
             self.ahead.wait()  # the sampler must be free, also for an evaluation
         begun, sampler = time.monotonic(), self.ahead.sampler
         if training and (found := self.ahead.take(step)) is not None:
-            seam.log_figures(self.trainer, age_figures(found, step))
+            seam.log_figures(self.trainer, partial_figures(found))
         if found is None:
             request, sampler = self._request(prompts, episodes), self.sampler
             with self.phases("sync"):
@@ -261,11 +261,9 @@ class Generations:
         self.ahead.ask(request, due)
 
 
-def age_figures(generation: Generation, step: int) -> dict[str, float]:
-    """Return the mean age of the tokens in optimizer steps, and the share of completions whose tokens differ in it."""
+def partial_figures(generation: Generation) -> dict[str, float]:
+    """Return the share of completions whose tokens were sampled by weights of several steps; nothing if none can be."""
     steps = generation.policy_step
     if isinstance(steps, int):
-        return {"overlap/age": step - steps}
-    tokens = [made for row in steps for made in row]
-    mixed = sum(len(set(row)) > 1 for row in steps) / len(steps)
-    return {"overlap/age": step - sum(tokens) / max(1, len(tokens)), "overlap/partial": mixed}
+        return {}
+    return {"overlap/partial": sum(len(set(row)) > 1 for row in steps) / len(steps)}

@@ -11,7 +11,7 @@ from grpo_ext.seams import trl as seam
 from grpo_ext.step.cut import step_counts
 from grpo_ext.step.entropy import EntropyControl
 from grpo_ext.step.loss import LossSettings, old_logps, step_loss
-from grpo_ext.step.metrics import StepStats, sampler_stats
+from grpo_ext.step.metrics import StepStats, age_stats, sampler_stats
 from grpo_ext.step.ranks import Ranks
 from grpo_ext.step.records import LossOutput, MicroBatch, Scored
 from grpo_ext.trainer.phases import Phases
@@ -65,6 +65,10 @@ class PolicyUpdate:
             scored = logps if by_sampler else old_logps(rows, logps)
             stats = stats | sampler_stats(
                 scored, sampled, rows.loss_mask, rows.importance_sampling_ratio
+            )
+        if self.trainer.model.training and self.trainer.args.overlap != "off":
+            stats = stats | age_stats(
+                rows.policy_step, rows.loss_mask, self.trainer.state.global_step
             )
         if batch.filler:  # its figures mean nothing
             stats = {name: Stat(stat.value, 0.0, stat.kind) for name, stat in stats.items()}

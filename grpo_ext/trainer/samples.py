@@ -17,6 +17,7 @@ from grpo_ext.environments.episode import as_text
 from grpo_ext.rewards.reward import plain_text
 from grpo_ext.step.judge import fill_unscored
 from grpo_ext.step.metrics import TASK
+from grpo_ext.step.refill import updates_per_generation
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -74,7 +75,11 @@ class Samples:
         self._give(gather_object(mine))
 
     def _tokens(self, table: Scored, row: int, step: int) -> dict[str, Any]:
-        """Return the text of each token, its advantage and age, and its log-prob where the sampler or a pass gave it."""
+        """Return the text of each token and its figures.
+
+        These are its advantage, its age at the first step that may train on it and, if several do, at the last, and its
+        log-prob where the sampler or a pass gave it.
+        """
         counted = table.completion_mask[row].bool()  # (T,)
         ids = table.completion_ids[row][counted].tolist()
         advantages = table.row_advantages[row].expand(len(counted))[counted].tolist()
@@ -82,6 +87,9 @@ class Samples:
             "text": self.trainer.processing_class.batch_decode([[token] for token in ids]), "advantage": advantages,
             "age": (step - 1 - table.policy_step[row][counted]).tolist(),
         }  # fmt: skip
+        updates = updates_per_generation(self.trainer.args)
+        if updates > 1:
+            found["last_age"] = [age + updates - 1 for age in found["age"]]
         logps = (
             table.sampling_per_token_logps
             if table.old_per_token_logps is None

@@ -239,11 +239,13 @@ def test_tokens_have_their_advantage_age_and_log_prob(tiny_folder, tmp_path):
             "text",
             "advantage",
             "age",
+            "last_age",
             "logp",
         }
         assert tokens["advantage"] == pytest.approx([row["advantage"]] * row["length"]) and set(
             tokens["age"]
         ) <= {0}
+        assert set(tokens["last_age"]) <= {1}  # each generation is trained on in two steps
         assert all(value <= 0 for value in tokens["logp"])
         said = "".join(tokens["text"]).replace("<|im_end|>", "")
         assert (

@@ -15,6 +15,7 @@ from oracle import loss_of_step, token_logps
 from peft import LoraConfig
 from transformers import AutoModelForCausalLM, TrainerCallback
 
+from grpo_ext.observe.jsonl import read
 from grpo_ext.recipe.needs import LOSSES
 from grpo_ext.recipe.problems import RecipeError
 from grpo_ext.rewards.guard import RewardFailure
@@ -85,9 +86,29 @@ def test_completions_are_of_the_weights_before(tiny_folder, tmp_path):
     for step, noted in trainer.steps.items():
         assert all((part.policy_step == max(0, step - 1)).all() for part in noted["used"])
     logged = trainer.state.log_history
-    assert [row["overlap/age"] for row in logged if "overlap/age" in row] == [1.0, 1.0, 1.0]
-    timed = [row for row in logged if "overlap/age" in row]
+    assert [row["overlap/age"] for row in logged if "overlap/age" in row] == [0.0, 1.0, 1.0, 1.0]
+    timed = [row for row in logged if row.get("overlap/age")]
     assert all(row["time/waiting"] > 0 and row["sampling/generation_time"] > 0 for row in timed)
+
+
+def test_the_age_of_tokens_counts_further_updates_on_a_generation(tiny_folder, tmp_path):
+    """Of the tokens that each step trained on, in the log, for the alarm, and in the lines of completions."""
+    updates = {"gradient_accumulation_steps": 1, "steps_per_generation": 2, "num_iterations": 2}
+    rules = {"health_rules": {"age": 3.5}, "log_tokens": True}
+    trainer = overlap_run.make(
+        tiny_folder, tmp_path, max_steps=12, learning_rate=1e-3, **updates, **rules
+    )
+    trainer.train()
+    logged = [row["overlap/age"] for row in trainer.state.log_history if "overlap/age" in row]
+    assert logged == [0, 1, 2, 3, 4, 5, 6, 7, 4, 5, 6, 7]
+    for step, noted in trainer.steps.items():
+        ages = [step - part.policy_step[part.loss_mask.bool()] for part in noted["used"]]
+        assert torch.cat(ages).float().mean() == logged[step]
+    tokens = [(row["step"], row["tokens"]) for row in read(tmp_path / "samples.jsonl")]
+    ages = {step: ({*found["age"]}, {*found["last_age"]}) for step, found in tokens}
+    assert ages == {1: ({0}, {3}), 5: ({4}, {7}), 9: ({4}, {7})}
+    alarms = [row for row in read(tmp_path / "metrics.jsonl") if row.get("alarm") == "age"]
+    assert len(alarms) == 1 and alarms[0]["value"] > 3.5
 
 
 PARTIAL = {"group_filter": "off", "partial_rollouts": 2}

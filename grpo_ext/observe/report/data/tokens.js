@@ -5,6 +5,7 @@ const KINDS = {
   logp: ["log-prob", "The paler a token, the likelier it was when it was sampled."],
   advantage: ["advantage", "Teal tokens were made likelier, rust ones less likely."],
   age: ["age", "The darker a token, the older the policy that sampled it, in steps."],
+  last_age: ["age at the last update", "As age, at the last optimizer step that may train on the token."],
 };
 
 function colouringsOf(tokens) {
