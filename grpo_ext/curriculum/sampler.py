@@ -1,9 +1,11 @@
 """The order of the training prompts, generation by generation, and a supply of further prompts.
 
     none      a new permutation in each epoch, the same as TRL's, also after a resume in a later epoch
-    adaptive  by the chance that a group has right and wrong completions
+    adaptive  weighted by the chance that a group has right and wrong completions
 
-The last draws each generation by the present pass rates, without passes over the data. The random state of each draw is made
+The last draws each generation by the present pass rates, without passes over the data. It draws without replacement, one prompt
+after another in proportion to the weights of those left, so that expected counts are less uneven than the weights. It changes
+the objective, in which prompts with mixed groups weigh more. The random state of each draw is made
 from seed, epoch and number, so that no random state has to be saved.
 """
 
@@ -36,7 +38,7 @@ class PromptSampler(Sampler):
     seed: int  # of the order
     shuffle: bool = True  # `False`: "none" keeps the order of the data set
     rates: PassRates | None = None  # by which "adaptive" draws; `None` for "none"
-    floor: float = 0.0  # share of the draws of "adaptive" that are uniform over all prompts
+    floor: float = 0.0  # share of the weights of "adaptive" that is uniform over all prompts
     epoch: int = 0
     drawn: list[list[int]] = field(
         default_factory=list
@@ -78,10 +80,11 @@ class PromptSampler(Sampler):
         return self.drawn[number]
 
     def _draw(self, rng: np.random.Generator, num: int) -> list[int]:
+        """Draw prompts by weight: without replacement, unless more are asked for than there are."""
         assert self.rates is not None
         chance = self.rates.chance_of_signal(self.num_generations)
-        probabilities = (1 - self.floor) * chance / chance.sum() + self.floor / len(chance)
-        return rng.choice(self.rows, num, replace=num > self.rows, p=probabilities).tolist()
+        weights = (1 - self.floor) * chance / chance.sum() + self.floor / len(chance)
+        return rng.choice(self.rows, num, replace=num > self.rows, p=weights).tolist()
 
     def draw_further(self, num: int, position: int) -> list[int]:
         """Return `num` further prompts by the pass rates, after `position` others."""

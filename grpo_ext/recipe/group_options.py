@@ -28,11 +28,12 @@ class GroupOptions:
             is trained on with the log-probs of the policy that sampled it. 0 generates nothing in excess.
         pass_threshold (`float`, defaults to 1.0): the least reward of a right completion; pass@k always takes 1.
         curriculum (`str`, defaults to `"none"`): how prompts are chosen. `"none"`: a new permutation in each epoch.
-            `"adaptive"`: by the chance that a group has right and wrong completions, 1 - p^G - (1-p)^G.
+            `"adaptive"`: without replacement, with weights by the chance that a group has right and wrong completions,
+            1 - p^G - (1-p)^G. This changes the objective: such prompts weigh more in it.
         pass_rates_file (`str`, *optional*): completions of the prompts to start from, as `grpo-ext eval
             --train_rows` writes them, or `samples.jsonl` of a run. `group_filter_metric` and `pass_threshold` judge them.
         pass_rate_decay (`float`, defaults to 0.5): weight of a prompt's earlier completions beside those of its newest group.
-        curriculum_floor (`float`, defaults to 0.1): share of the draws of `"adaptive"` that are uniform over all prompts.
+        curriculum_floor (`float`, defaults to 0.1): share of the weights of `"adaptive"` that is uniform over all prompts.
     """
 
     group_filter: Literal["off", "drop", "refill"] = "off"

@@ -136,3 +136,21 @@ def test_pass_rates_are_counted_from_completions(tmp_path):
             ValueError, match=r"bad\.jsonl:1: not a completion with the reward right"
         ):
             read_pass_rates(tmp_path / "bad.jsonl", ["right"], 1.0)
+
+
+def test_adaptive_draws_one_after_another_without_replacement():
+    """How often each prompt is in a generation of two, beside the sum over both orders in which they can be drawn."""
+    ids = [prompt_id(str(i)) for i in range(4)]
+    rates = PassRates(
+        ids, start={key: (right, 8) for key, right in zip(ids, (4, 8, 0, 8), strict=True)}
+    )
+    weights = rates.chance_of_signal(4)
+    weights = 0.9 * weights / weights.sum() + 0.1 / 4
+    wanted = [
+        p + sum(q * p / (1 - q) for k, q in enumerate(weights) if k != i)
+        for i, p in enumerate(weights)
+    ]
+    sampler = PromptSampler(4, 2, 4, 1, seed=0, rates=rates, floor=0.1)
+    drawn = Counter(i for n in range(8000) for i in sampler.draw_further(2, n))
+    assert [drawn[i] / 8000 for i in range(4)] == pytest.approx(wanted, abs=0.02)
+    assert wanted[0] < 1 < 2 * weights[0]  # twice the weight would be more than one draw
