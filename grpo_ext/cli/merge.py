@@ -39,9 +39,10 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from grpo_ext.common.adapters import MERGED
     from grpo_ext.run.merge_adapter import merge_adapter
 
-    out = args.out or args.model / "merged"
+    out = args.out or args.model / MERGED
     difference = merge_adapter(args.model, out, args.dtype, args.trust_remote_code)
     print(
         f"Merged into {out}: its log-probs differ from those of base and adapter by at most {difference:.1g}."

@@ -6,22 +6,23 @@ from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
 
+from grpo_ext.common.adapters import ADAPTER_CONFIG, CONFIG, adapter_fault
 from grpo_ext.common.hub import find_repo
 from grpo_ext.recipe.problems import Findings
 from grpo_ext.recipe.rules import Values
 
-CONFIGS = ("config.json", "adapter_config.json")
 WEIGHTS = ("*.safetensors", "*.bin")
 
 
 def check_model(v: Values, findings: Findings) -> None:
     """Check the folder or name of the recipe's model."""
     name = v["model_name_or_path"]
-    folder = Path(name or "").expanduser()
+    if not name:
+        return  # a problem already
+    folder = Path(name).expanduser()
     try:
-        if name and not folder.is_dir():
-            find_repo(name, "model")
-        for words in missing(folder) if name and folder.is_dir() else ():
+        faults = missing(folder) if folder.is_dir() else missing_repo(name)
+        for words in faults:
             findings.problem(f"model_name_or_path: {words}", "model_name_or_path")
     except FileNotFoundError as error:
         findings.problem(error, "model_name_or_path")
@@ -29,12 +30,26 @@ def check_model(v: Values, findings: Findings) -> None:
         findings.absent(error, "model_name_or_path")
 
 
+def missing_repo(name: str) -> Iterator[str]:
+    """Yield the faults of a model of the hub, as far as the cache shows them; `OSError` as for `find_repo`."""
+    from huggingface_hub import constants, try_to_load_from_cache
+
+    find_repo(name, "model")
+    cached = try_to_load_from_cache(name, ADAPTER_CONFIG, cache_dir=constants.HF_HUB_CACHE)
+    if isinstance(cached, str):
+        yield (
+            f"{name} is an adapter, not a whole model. Run `hf download {name} --local-dir FOLDER` and "
+            "`grpo-ext merge --model FOLDER`, and name FOLDER/merged as the model."
+        )
+
+
 def missing(folder: Path) -> Iterator[str]:
     """Yield the faults of a folder that should hold a whole model."""
-    if not any((folder / config).is_file() for config in CONFIGS):
-        inner = sorted(
-            {str(path.parent) for config in CONFIGS for path in folder.glob(f"*/{config}")}
-        )
+    if fault := adapter_fault(folder):
+        yield fault
+        return
+    if not (folder / CONFIG).is_file():
+        inner = sorted({str(path.parent) for path in folder.glob(f"*/{CONFIG}")})
         words = f" Those in it are models: {', '.join(inner)}." if inner else ""
         yield f"the folder {folder} is no model: config.json, weights and a tokenizer belong there.{words}"
         return

@@ -4,12 +4,14 @@ import logging
 from collections import defaultdict
 from dataclasses import fields, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import ProcessorMixin
 from trl import GRPOConfig
 
+from grpo_ext.common.adapters import adapter_fault
 from grpo_ext.environments.begin import Begin, beginning, beginning_with_tools
 from grpo_ext.environments.rules import episode_rules
 from grpo_ext.environments.turn_tokens import TurnTokens
@@ -39,8 +41,10 @@ def checked_arguments(
     """Return the arguments of a trainer; fields that a plain `GRPOConfig` lacks get our defaults.
 
     Odd arguments `from_python` are warned of; the notes on a recipe are printed where it is read. `RecipeError` names every
-    error in them, before a model is loaded.
+    error in them, before a model is loaded; `ValueError`, if `model` is the folder of an adapter.
     """
+    if isinstance(model, str) and (fault := adapter_fault(Path(model).expanduser())):
+        raise ValueError(fault)
     if args is None:
         name = model if isinstance(model, str) else model.config._name_or_path
         args = GRPOExtConfig(f"{name.split('/')[-1]}-GRPO")

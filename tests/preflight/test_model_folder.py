@@ -117,6 +117,16 @@ def test_the_hub_is_asked_once(a_hub):
     assert "the hub cannot be asked" in told("is/broken") and Hub.asked == 3
 
 
+def test_an_adapter_of_the_hub_is_told_by_the_cache(a_hub, tmp_path):
+    cached = tmp_path / "hub" / "models--cached--model"
+    (cached / "refs").mkdir()
+    (cached / "refs" / "main").write_text("abc")
+    (cached / "snapshots" / "abc").mkdir()
+    (cached / "snapshots" / "abc" / "adapter_config.json").write_text("{}")
+    expected = "cached/model is an adapter, not a whole model. Run `hf download cached/model"
+    assert expected in told("cached/model")
+
+
 def test_a_misspelt_data_set_is_told_at_once(a_hub, tmp_path, monkeypatch):
     with pytest.raises(
         FileNotFoundError, match=r"the hub shows none of that name. Did you mean 'openai/gsm8k'?"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from shutil import copytree, ignore_patterns
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from grpo_ext import GRPOExtConfig, GRPOExtTrainer
 from grpo_ext.cli.main import main
+from grpo_ext.preflight.check_recipe import check_recipe
 from grpo_ext.tasks.countdown import Countdown
 
 TOKENS = torch.arange(40).reshape(2, 20)
@@ -87,6 +89,33 @@ def test_the_command_merges_what_training_left(tiny_folder, adapter_folder, caps
     same_as_base_and_adapter(adapter_folder / "merged", adapter_folder, tiny_folder)
     assert main(["merge", "--model", str(adapter_folder)]) == 2
     assert "merged is not empty" in capsys.readouterr().err
+
+
+def test_an_adapter_is_refused_as_a_model_with_the_command_that_merges_it(
+    tiny_folder, adapter_folder, tmp_path, monkeypatch, capsys
+):
+    folder = tmp_path / "adapter"
+    copytree(adapter_folder, folder, ignore=ignore_patterns("merged"))
+    monkeypatch.chdir(tmp_path)
+    recipe = {"output_dir": "out", "num_generations": 4, "max_completion_length": 8}
+
+    def told(name):
+        findings = check_recipe(None, {**recipe, "model_name_or_path": str(name)})
+        return [p.message for p in findings.problems if p.key == "model_name_or_path"]
+
+    command = f"grpo-ext merge --model {folder}"
+    advice = f"holds an adapter, not a whole model. Run `{command}` and name {folder}/merged as the model."
+    assert told(folder) == [f"model_name_or_path: the folder {folder} {advice}"]
+    with pytest.raises(ValueError, match="holds an adapter, not a whole model") as error:
+        GRPOExtTrainer(str(folder), [spread], GRPOExtConfig("x", use_cpu=True, bf16=False), [])
+    assert command in str(error.value)
+    assert main(command.split()[1:]) == 0
+    assert told(folder / "merged") == []
+    assert told(folder) == [
+        f"model_name_or_path: the folder {folder} holds an adapter, not a whole model. "
+        f"Name {folder}/merged, which `grpo-ext merge` has made of it, as the model."
+    ]
+    assert told(tiny_folder) == []
 
 
 def test_half_types_are_asked_for(adapter_folder, tmp_path, capsys):

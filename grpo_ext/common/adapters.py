@@ -1,0 +1,19 @@
+"""The folder of an adapter, which is not a model that can be trained."""
+
+from pathlib import Path
+
+CONFIG = "config.json"
+ADAPTER_CONFIG = "adapter_config.json"
+MERGED = "merged"  # the folder in which `grpo-ext merge` puts the whole model
+
+
+def adapter_fault(folder: Path) -> str | None:
+    """Return why a folder cannot be named as a model and what to do, if it holds an adapter; else `None`."""
+    if not (folder / ADAPTER_CONFIG).is_file():
+        return None
+    holds = f"the folder {folder} holds an adapter, not a whole model."
+    if (folder / MERGED / CONFIG).is_file():
+        return (
+            f"{holds} Name {folder / MERGED}, which `grpo-ext merge` has made of it, as the model."
+        )
+    return f"{holds} Run `grpo-ext merge --model {folder}` and name {folder / MERGED} as the model."
