@@ -111,7 +111,7 @@ def check_answers(name: str, environment: Environment) -> None:
         and not answers_texts(environment)
         and not isinstance(environment, ToolEnvironment)
     ):
-        near = did_you_mean("step", {*dir(environment)} - {*dir(Environment)}, 0.7)
+        near = did_you_mean("step", {*dir(environment)} - {*dir(Environment)})
         raise ValueError(
             f"environment {name!r} has neither `step` nor tools, so nothing answers the model.{near} Write "
             "`def step(self, text)` that returns an answer and whether the episode is over."
