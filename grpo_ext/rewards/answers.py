@@ -5,6 +5,11 @@ import re
 THINK, THINK_END = "<think>", "</think>"
 ANSWER, ANSWER_END = "<answer>", "</answer>"
 TAGS = (THINK, THINK_END, ANSWER, ANSWER_END)
+_BOX = r"\boxed{"
+_BETWEEN_BOXES = re.compile(
+    r"[\s$.]{0,4}(?:\\[)\]])?(?:,|;|\s(?:and|or)\s|,\s?(?:and|or)\s)[\s$]{0,4}(?:\\[(\[])?\s?(?:[A-Za-z]\s?=\s?)?"
+)
+MAX_BOXES = 10  # boxes that one answer may be spread over
 _THOUGHT = re.compile(rf"{THINK}.*?(?:{THINK_END}|\Z)", re.DOTALL)
 
 
@@ -41,13 +46,37 @@ def last_answer(text: str) -> str | None:
 
 def last_boxed(text: str, limit: int = 10_000) -> str | None:
     r"""Return the content of the last `\boxed{...}`, or None if it does not close within `limit` characters."""
-    start = text.rfind(r"\boxed{")
+    span = boxed_span(text, len(text), limit)
+    return text[slice(*span)] if span else None
+
+
+def last_boxes(text: str) -> str | None:
+    r"""Return the content of the last `\boxed{...}`, with those before it that it continues, as a list.
+
+    In `x = \boxed{1} and x = \boxed{2}` the answer is `1, 2`.
+    """
+    span = boxed_span(text, len(text))
+    if span is None:
+        return None
+    contents = [text[slice(*span)]]
+    while len(contents) < MAX_BOXES:
+        begin = span[0] - len(_BOX)
+        span = boxed_span(text, begin)
+        if span is None or not _BETWEEN_BOXES.fullmatch(text, span[1] + 1, begin):
+            break
+        contents.append(text[slice(*span)])
+    return ", ".join(reversed(contents))
+
+
+def boxed_span(text: str, end: int, limit: int = 10_000) -> tuple[int, int] | None:
+    r"""Return where the content of the last `\boxed{` before `end` begins and ends, or None if it does not close."""
+    start = text.rfind(_BOX, 0, end)
     if start < 0:
         return None
-    start += len(r"\boxed{")
+    start += len(_BOX)
     depth = 1
     for position in range(start, min(len(text), start + limit)):
         depth += (text[position] == "{") - (text[position] == "}")
         if depth == 0:
-            return text[start:position]
+            return start, position
     return None

@@ -1,4 +1,4 @@
-"""Compares formulas: math-verify reads them; their values at a few points, or math-verify, decide whether they are equal.
+"""Compares formulas: latex2sympy reads them; their values at a few points, or math-verify, decide whether they are equal.
 
 sympy may take any time and memory to evaluate a formula. So the engine takes only tame formulas (`is_tame`), and a trainer uses
 it in worker processes: inside `without_engine`, `same_formula` raises `NeedsEngine`.
@@ -23,7 +23,7 @@ POINTS = (0.618, 1.732, -0.347)  # values of the first symbol
 
 _allowed: ContextVar[bool] = ContextVar("engine_allowed", default=True)
 _DECIMAL = re.compile(r"([0-9]*)\.([0-9]+)")
-_SIGNS = re.compile(r"\\(?:pm|mp)")
+_IMAGINARY = re.compile(r"(?<![A-Za-z\\])i(?![A-Za-z])|\\sqrt\{-")
 _DEGREES = re.compile(r"([0-9.]+)\s*\^\\circ")
 
 
@@ -59,53 +59,112 @@ def math_verify() -> Any:
 
 
 def same_formula(gold: str, answer: str) -> bool:
-    """Whether two formulas, sets, tuples, intervals, equations or matrices are equal.
+    """Whether two formulas, matrices or sets are equal.
 
     Raises:
         Unreadable: if the engine cannot read the gold answer.
         NeedsEngine: inside `without_engine`.
     """
-    if not is_tame(gold):
-        raise Unreadable(gold)
-    if not is_tame(answer):
+    formulas = parsed(gold, answer)
+    if formulas is None:
         return False
-    if not _allowed.get():
-        raise NeedsEngine
-    a, b = parse(gold), parse(answer)
-    if a is None:
-        raise Unreadable(gold)
-    if b is None:
-        return False
-    pairs = [
-        (x, y)
-        for x, y in zip(values(a, b), values(b, a), strict=True)
-        if x is not None and y is not None
-    ]
+    a, b = formulas
+    pairs = pairs_of_values(a, b)
     if pairs:
         return (
             same_values(a, b, pairs)
             or is_rounded(gold, pairs[0][1])
             or is_rounded(answer, pairs[0][0])
         )
-    return bool(math_verify().verify([solutions(a, b)], [solutions(b, a)], timeout_seconds=None))
+    return verified(a, b)
+
+
+def same_set(gold: str, answer: str) -> bool:
+    """Whether two inequalities or sets of numbers are equal; raises as `same_formula` does."""
+    formulas = parsed(gold, answer)
+    return formulas is not None and verified(*formulas)
+
+
+def same_equation(gold: tuple[str, str], answer: tuple[str, str]) -> bool:
+    """Whether one equation is a multiple of the other; each is given by its sides. Raises as `same_formula` does.
+
+    The differences of the sides must have the same ratio, which is not 0, at all points.
+    """
+    formulas = parsed(*(f"({left}) - ({right})" for left, right in (gold, answer)))
+    if formulas is None:
+        return False
+    pairs = pairs_of_values(*formulas)
+    if len(pairs) < 2 or any(x == 0 or y == 0 for x, y in pairs):
+        return False
+    ratios = [x / y for x, y in pairs]
+    return all(abs(ratio - ratios[0]) <= AGREED * abs(ratios[0]) for ratio in ratios)
+
+
+def parsed(gold: str, answer: str) -> tuple[Any, Any] | None:
+    """Read both formulas; None if only the answer cannot be read."""
+    if not is_tame(gold):
+        raise Unreadable(gold)
+    if not is_tame(answer):
+        return None
+    if not _allowed.get():
+        raise NeedsEngine
+    a, b = parse(gold), parse(answer)
+    if a is None:
+        raise Unreadable(gold)
+    return None if b is None else (a, b)
 
 
 @lru_cache(maxsize=4096)
 def parse(formula: str) -> Any:
-    """Return what math-verify reads in a formula, with decimals as exact fractions, or None."""
+    """Return what latex2sympy reads in a formula, with decimals as exact fractions, or None.
+
+    math-verify's own `parse` takes letters for units (`t/m` as `1/m`) and capitals for small letters.
+    """
     formula = _DECIMAL.sub(lambda m: rf"\frac{{{int(m[1] + m[2])}}}{{{10 ** len(m[2])}}}", formula)
     formula = _DEGREES.sub(r"{(\1\\pi/180)}", formula)
-    if _SIGNS.search(formula):  # the formula has two values
-        upper = formula.replace(r"\pm", " + ").replace(r"\mp", " - ")
-        lower = formula.replace(r"\pm", " - ").replace(r"\mp", " + ")
-        formula = rf"\{{{upper}, {lower}\}}"
-    engine = math_verify()
-    box = [
-        engine.LatexExtractionConfig(boxed_match_priority=0)
-    ]  # others accept a fraction inside a formula that fails
-    modes = {"fallback_mode": "no_fallback", "extraction_mode": "first_match"}
-    found = engine.parse(rf"\boxed{{{formula}}}", box, parsing_timeout=None, **modes)
-    return found[0] if found and not isinstance(found[0], str) else None
+    convert, normalization, conversion = latex_reader()
+    try:
+        return convert(
+            formula,
+            is_real=not _IMAGINARY.search(formula),
+            normalization_config=normalization,
+            conversion_config=conversion,
+        )
+    except Exception:  # latex2sympy raises Exception itself for what it cannot read
+        return None
+
+
+@lru_cache(maxsize=1)
+def latex_reader() -> tuple[Any, Any, Any]:
+    """Return latex2sympy and its settings: it removes no units and keeps capitals."""
+    math_verify()
+    from latex2sympy2_extended.latex2sympy2 import (
+        ConversionConfig,
+        NormalizationConfig,
+        latex2sympy,
+    )
+
+    normalization = NormalizationConfig(malformed_operators=True, boxed="none")
+    return latex2sympy, normalization, ConversionConfig(lowercase_symbols=False)
+
+
+def verified(a: Any, b: Any) -> bool:
+    """Whether math-verify finds two sets, tuples or matrices equal."""
+    from sympy import MatrixBase, MatrixExpr
+
+    if isinstance(a, MatrixExpr):
+        a = a.doit()
+    if isinstance(b, MatrixExpr):
+        b = b.doit()
+    if isinstance(a, MatrixBase) != isinstance(b, MatrixBase):
+        return False
+    return bool(math_verify().verify([solutions(a, b)], [solutions(b, a)], timeout_seconds=None))
+
+
+def pairs_of_values(a: Any, b: Any) -> list[tuple[Any, Any]]:
+    """Return the values of two expressions at the points where both have one."""
+    pairs = zip(values(a, b), values(b, a), strict=True)
+    return [(x, y) for x, y in pairs if x is not None and y is not None]
 
 
 def values(found: Any, other: Any) -> list[Any]:

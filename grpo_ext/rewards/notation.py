@@ -40,3 +40,14 @@ def plain(piece: str) -> str:
         for pattern, new in _WORDING:
             piece = pattern.sub(new, piece)
     return piece.strip(" *`\"';:,").removesuffix(".").rstrip(" *")
+
+
+_BRACED = re.compile(r"([\^_]) ?\{ ?([0-9A-Za-z]|\\[A-Za-z]+) ?\}")
+_BLANK = re.compile(r"(?<![0-9A-Za-z.]) | (?![0-9A-Za-z.\\])|(?<=[0-9]) (?=[A-Za-z\\])")
+_PLUS_INFINITY = re.compile(r"\+ ?\\infty")
+
+
+def typography(piece: str) -> str:
+    """Return an answer without what only sets the type: blanks, braces around one sign, `+` before infinity."""
+    piece = _PLUS_INFINITY.sub(r"\\infty", piece)
+    return _BRACED.sub(r"\1\2", _BLANK.sub("", piece))

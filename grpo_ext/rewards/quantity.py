@@ -6,6 +6,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from grpo_ext.common.files import data_lines
+from grpo_ext.rewards.expression import ExpressionError, evaluate
 
 TOLERANCE = Fraction(1, 10**6)  # of the value, for decimals
 _SIZES = {  # name of a unit -> its kind and its size in the smallest unit of the kind
@@ -22,13 +23,34 @@ _DIGITS = r"(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]{1,3}(?: [0-9]{3})+|[0-9]+)(?![0-9]
 DECIMAL = rf"(?:{_DIGITS}(?:\.[0-9]+)?|\.[0-9]+)"
 _POWER = r"(?:[eE]([-+]?[0-9]{1,3})|\s*(?:\\times|\\cdot|\*|x)\s*10\s?\^\s?(?:\{([-+]?[0-9]{1,3})\}|(-?[0-9]{1,3})))"
 _NUMBER = re.compile(
-    rf"([-+]?)\s*[$€]?(-?)(?:(?:([0-9]+)\s+)?([0-9]+)\s?[/:]\s?(-?[0-9]+)|({DECIMAL}){_POWER}?)"
+    rf"([-+]?)\s*[$€£]?(-?)(?:(?:([0-9]+)\s+)?([0-9]+)\s?[/:]\s?(-?[0-9]+)|({DECIMAL}){_POWER}?)"
 )
 _FRAC = re.compile(r"\\frac\s*(?:\{\s*(-?[0-9]+)\s*\}|([0-9]))\s*(?:\{\s*(-?[0-9]+)\s*\}|([0-9]))")
 _PERCENT = re.compile(r"\s*(?:%|per ?cent)$")
+_UNKNOWN = re.compile(r"(?<![\\A-Za-z])[A-Za-z](?![A-Za-z])")
 _FACTOR = r"([A-Za-z¢]+)(?: ?\^ ?\{?([23])\}?)?"
 _UNIT = re.compile(rf"(?:(?<=[^A-Za-z\\ ])|(?<= )){_FACTOR}(?: ?(?:/|per) ?{_FACTOR})?$")
-_LABEL = re.compile(r"(?<=[0-9)}])\s*(?!.*\b(?:or|not|and)\b)[A-Za-z]{3,}[A-Za-z' -]*$")
+# Words that name what is counted: "10 paper clips". Other words change the value: "10 thousand", "2 or 3".
+_LABEL = re.compile(r"(?<=[0-9A-Za-z)}%!]) +(?:(?:per|of|in) )?[A-Za-z]{3,}[A-Za-z' .-]*$")
+_NO_LABEL = re.compile(
+    r"\b(?:or|not|and|to|mod|times|plus|minus|over|choose|squared|cubed|factorial|hundred|thousand|"
+    r"million|billion|trillion|dozen|score|half|halves|thirds?|quarters?|below|under|short|less|more|"
+    r"abc|def|pqr|rst|uvw|xyz|abcd|[a-z]*teen|[a-z]*ty)\b"
+)
+_FORMULA_BEFORE_LABEL = re.compile(r"[0-9\\]")
+_MULTIPLIER = re.compile(
+    r"(.+?) (hundred|thousand|million|billion|trillion|dozen)(?: (?:of )?([A-Za-z][A-Za-z' ]*))?"
+)
+_MULTIPLIERS = {
+    "hundred": 100,
+    "thousand": 10**3,
+    "million": 10**6,
+    "billion": 10**9,
+    "trillion": 10**12,
+    "dozen": 12,
+}
+_TIMES = re.compile(r"\\(?:times|cdot)(?![A-Za-z])|(?<=[0-9]) ?[x×] ?(?=[0-9])")
+_ARITHMETIC = re.compile(r"-?[0-9.(][0-9.()+*/ -]*[+*/-][0-9.()+*/ -]*[0-9.)]")
 _PARTS = re.compile(rf"(\$?{DECIMAL} ?[A-Za-z¢]+)(?:,? and |, | |$)")
 
 Unit = tuple[str, Fraction]  # kind and size
@@ -46,23 +68,72 @@ class Number(NamedTuple):
 @lru_cache(maxsize=4096)
 def number(text: str) -> Number | None:
     """Return the number that is all of `text`, in plain notation, or None."""
-    parts = _PARTS.findall(text)
-    if len(parts) > 1 and not _PARTS.sub("", text):  # 72 hours 30 minutes
-        found = [(n.value, n.unit) for n in map(number, parts) if n and n.unit]
-        same = len(found) == len(parts) and len({unit[0] for _, unit in found}) == 1
-        unit = found[0][1] if same else None
-        return (
-            Number(sum(value * own[1] for value, own in found) / unit[1], unit=unit)
-            if unit
-            else None
-        )
+    compound = compound_number(text)
+    if compound is not None:
+        return compound
+    multiplied = _MULTIPLIER.fullmatch(text)
+    if multiplied is not None:
+        return multiple(multiplied)
     core, unit = split_unit(text)
     if unit is None:
-        core = _LABEL.sub("", core)
-        unit = next((_SIZES[sign] for sign in "$€" if sign in core), None)
+        core = without_label(core)
+        unit = next((_SIZES[sign] for sign in "$€£" if sign in core), None)
     without = _PERCENT.sub("", core)
     value = exact(without)
     return value and Number(*value, without != core, unit)
+
+
+def compound_number(text: str) -> Number | None:
+    """Read a number in several units: 72 hours 30 minutes."""
+    parts = _PARTS.findall(text)
+    if len(parts) < 2 or _PARTS.sub("", text):
+        return None
+    numbers = [number(part) for part in parts]
+    measured = [(n.value, n.unit) for n in numbers if n is not None and n.unit is not None]
+    if len(measured) < len(parts) or len({unit[0] for _, unit in measured}) > 1:
+        return None
+    first_unit = measured[0][1]
+    total = sum(value * size for value, (_, size) in measured)
+    return Number(total / first_unit[1], unit=first_unit)
+
+
+def multiple(match: re.Match[str]) -> Number | None:
+    """Read a number of thousands, millions or dozens: 2.5 million dollars."""
+    factor = number(match[1])
+    if factor is None or factor.percent:
+        return None
+    size = _MULTIPLIERS[match[2]]
+    unit = factor.unit or _SIZES.get(match[3] or "")
+    return Number(factor.value * size, factor.place * size, unit=unit)
+
+
+def arithmetic(text: str) -> Number | None:
+    """Return the exact value of sums, products and quotients of numbers, such as `48/2 + 48`, or None."""
+    text = _TIMES.sub("*", text).replace("$", "")
+    if not _ARITHMETIC.fullmatch(text):
+        return None
+    try:
+        _, value = evaluate(f"0{text}" if text.startswith("-") else text)
+    except ExpressionError:
+        return None
+    return None if value is None else Number(value)
+
+
+def without_label(text: str) -> str:
+    """Remove the words behind a number or formula that name what is counted: `10 paper clips`, `18 + 2\\pi square units`."""
+    match = _LABEL.search(text)
+    if match is None or _NO_LABEL.search(match[0]):
+        return text
+    core = text[: match.start()].strip()
+    return core if _FORMULA_BEFORE_LABEL.search(core) else text
+
+
+def angle_in_radians(text: str) -> str | None:
+    """Return the formula in radians of an angle in degrees, or None."""
+    angle = number(text)
+    if angle is None or angle.unit != _SIZES["degree"]:
+        return None
+    return rf"{angle.value}*\pi/180"
 
 
 def split_unit(text: str) -> tuple[str, Unit | None]:
@@ -71,13 +142,15 @@ def split_unit(text: str) -> tuple[str, Unit | None]:
     match = _UNIT.search(text)
     if match is None or not _SIZES.keys() >= {match[1], match[3] or "m"}:
         return text, None
-    if len(match[0]) == 1 and text[match.start() - 1] != " ":  # `10m` may be 10 times m
-        return text, None
+    core = text[: match.start()].strip()
+    is_letter = len(match[1]) == 1 and match[1].isalpha()
+    if is_letter and (_UNKNOWN.search(core) or (not match[3] and text[match.start() - 1] != " ")):
+        return text, None  # `10m` and `3 a - 2 m` have a symbol m
     (kind, size), power = _SIZES[match[1]], int(match[2] or 1)
     below, by = _SIZES[match[3]] if match[3] else ("", Fraction(1))
     if power > 1 or below:
         kind, size = f"{kind}^{power}/{below}^{match[4]}", size**power / by ** int(match[4] or 1)
-    return text[: match.start()].strip(), (kind, size)
+    return core, (kind, size)
 
 
 def exact(text: str) -> tuple[Fraction, Fraction] | None:

@@ -5,11 +5,11 @@ from pathlib import Path
 
 from grpo_ext.rewards import build
 
+REAL = Path(__file__).with_name("answers_real.tsv")
 TABLE = Path(__file__).with_name("answers.tsv")
 VERDICTS = {"1": 1.0, "0": 0.0, "None": None}
 MISJUDGED = {  # right by the table, 0 by the reward, and why
     "Answer: 8 apples were left (of 12).": "the last number of the sentence counts",
-    "<answer>(B) 12</answer>": "a choice with its text is no letter alone",
     "<answer>square root of 2</answer>": "formulas in words are not read",
 }
 
@@ -34,3 +34,28 @@ def test_every_answer_is_judged_as_a_careful_person_would():
 def test_the_table_has_all_kinds():
     kinds = Counter(kind for kind, *_ in table())
     assert len(kinds) >= 20 and sum(kinds.values()) >= 400 and min(kinds.values()) >= 10
+
+
+def test_answers_to_real_rows():
+    """Columns: source of the row, its gold answer, completion, verdict. Judged by hand before `accuracy` was run on them.
+
+    The gold answers are those of real rows; the completions are written as models write them, right in other forms and wrong
+    by what models get wrong. 1 is what a teacher accepts who knows the question from the gold answer alone.
+    """
+    rows = [line.split("\t") for line in REAL.read_text(encoding="utf-8").splitlines()[1:]]
+    reward = build("accuracy")
+    paid = []
+    refused = []
+    for _, gold, completion, verdict in rows:
+        texts = {
+            "completions": [completion.replace("⏎", "\n")],
+            "solution": [gold.replace("⏎", "\n")],
+        }
+        [score] = reward(**texts)
+        if score == 1.0 and verdict == "0":
+            paid.append((gold, completion))
+        elif score != VERDICTS[verdict]:
+            refused.append((gold, completion))
+    assert len(rows) >= 200
+    assert len(paid) <= 0.02 * len(rows), paid
+    assert len(refused) <= 0.05 * len(rows), refused

@@ -1,0 +1,204 @@
+r"""Decides whether two answers in plain notation are equal; docs/rewards.md has the rules.
+
+Two texts that differ in typography only are equal before any limit applies. Otherwise both are split into their parts
+(`structure`), and the parts are compared as numbers (`quantity`), as texts, or as formulas (`engine`).
+"""
+
+import re
+from collections.abc import Callable
+
+from grpo_ext.rewards.engine import same_equation, same_formula, same_set
+from grpo_ext.rewards.notation import typography
+from grpo_ext.rewards.quantity import (
+    angle_in_radians,
+    arithmetic,
+    number,
+    same_number,
+    split_unit,
+    without_label,
+)
+from grpo_ext.rewards.regions import merged, region, same_region
+from grpo_ext.rewards.structure import (
+    MAX_PARTS,
+    Collection,
+    brackets,
+    chain,
+    collection,
+    is_name,
+    is_tuple,
+)
+from grpo_ext.rewards.texts import is_text, same_special, same_texts
+
+_SYMBOL = re.compile(
+    r"(?<![\\A-Za-z])[A-Za-df-hj-z]|\\(?:alpha|beta|gamma|delta|theta|lambda|mu|phi)(?![a-z])"
+)
+
+
+def equal(gold: str, answer: str) -> bool:
+    """Whether two answers are equal.
+
+    Raises:
+        Unreadable: if the gold answer can be compared neither as a number nor as a text nor as a formula.
+        NeedsEngine: if that takes the engine, inside `without_engine`.
+    """
+    if typography(gold) == typography(answer):
+        return True
+    expected = parts_of(gold)
+    actual = parts_of(answer)
+    expected_region = merged(expected)
+    actual_region = merged(actual)
+    if expected_region is not None and actual_region is not None:
+        return same_region(expected_region, actual_region, equal)
+    return same_collection(expected, actual)
+
+
+def parts_of(text: str) -> Collection:
+    """Split an answer into its parts; a number such as 1,234 and a text have no parts."""
+    if number(text) is not None or is_text(text):
+        return Collection("single", (text,))
+    return collection(text)
+
+
+def same_collection(expected: Collection, actual: Collection) -> bool:
+    """Compare the parts: in any order for lists and sets, in order for tuples."""
+    if not same_names(expected.names, actual.names):
+        return False
+    if {expected.kind, actual.kind} == {"single"}:
+        return same_leaf(with_name(expected), with_name(actual))
+    if is_column(actual) and is_tuple(expected):
+        return same_formula(as_column(expected), actual.parts[0])
+    if len(expected.parts) != len(actual.parts) or len(expected.parts) > MAX_PARTS:
+        return same_whole(expected, actual)
+    if is_tuple(expected) and is_tuple(actual) and expected.kind != actual.kind:
+        return False
+    if "set" in (expected.kind, actual.kind) and (is_tuple(expected) or is_tuple(actual)):
+        return False
+    if is_tuple(expected) or is_tuple(actual) or "ordered" in (expected.kind, actual.kind):
+        return all(map(equal, expected.parts, actual.parts))
+    return matches(list(expected.parts), list(actual.parts), equal)
+
+
+def same_names(expected: tuple[str, ...], actual: tuple[str, ...]) -> bool:
+    """Whether two answers speak of the same unknowns, as far as both name them; y is a name of f(x)."""
+    if not expected or not actual:
+        return True
+    return [typography(name) for name in expected] == [typography(name) for name in actual] or {
+        *expected,
+        *actual,
+    } == {"y", "f(x)"}
+
+
+def matches(expected: list[str], actual: list[str], same: Callable[..., bool]) -> bool:
+    """Whether each part has a partner on the other side."""
+    for part in expected:
+        partner = next((other for other in actual if same(part, other)), None)
+        if partner is None:
+            return False
+        actual.remove(partner)
+    return not actual
+
+
+def is_column(parts: Collection) -> bool:
+    return parts.kind == "single" and r"\begin" in parts.parts[0]
+
+
+def as_column(parts: Collection) -> str:
+    return r"\begin{pmatrix}" + r"\\".join(parts.parts) + r"\end{pmatrix}"
+
+
+def with_name(single: Collection) -> str:
+    return " = ".join((*single.names, *single.parts))
+
+
+def same_whole(expected: Collection, actual: Collection) -> bool:
+    r"""Compare collections that have different shapes as sets of numbers: `(0,9) \cup (9,36)`, `(0,36) \setminus \{9\}`."""
+    texts = [" , ".join(side.parts) for side in (expected, actual)]
+    return any(r"\setminus" in text for text in texts) and same_set(*texts)
+
+
+def same_leaf(gold: str, answer: str) -> bool:
+    """Compare two answers that are no collections: numbers, texts, chains, formulas."""
+    if typography(gold) == typography(answer):
+        return True
+    for comparison in (same_special, same_numbers, same_texts, same_chains):
+        verdict = comparison(gold, answer)
+        if verdict is not None:
+            return verdict
+    return same_expression(gold, answer)
+
+
+def same_numbers(gold: str, answer: str) -> bool | None:
+    """Compare exactly, if both are numbers or the answer is a sum, product or quotient of numbers."""
+    expected = number(gold) or arithmetic(gold)
+    if expected is None:
+        return None
+    actual = number(answer) or arithmetic(answer)
+    return same_number(expected, actual) if actual is not None else None
+
+
+def same_chains(gold: str, answer: str) -> bool | None:
+    """Compare equations and chains; None if there is none."""
+    expected = chain(gold)
+    actual = chain(answer)
+    if not expected.operators and not actual.operators:
+        return None
+    if {*expected.operators, *actual.operators} != {"="}:
+        return same_relation(gold, answer)
+    expected_name, expected_sides = value_sides(expected.sides)
+    actual_name, actual_sides = value_sides(actual.sides)
+    if expected_name is None and len(expected_sides) > 1 and _SYMBOL.search(gold):
+        return same_equations(expected.sides, actual.sides)
+    names = [(name,) if name else () for name in (expected_name, actual_name)]
+    value = expected_sides[-1]
+    if same_names(names[0], names[1]) and all(equal(value, side) for side in actual_sides):
+        return True
+    return same_equations(expected.sides, actual.sides)
+
+
+def value_sides(sides: tuple[str, ...]) -> tuple[str | None, tuple[str, ...]]:
+    """Split the sides of a chain into the name at its beginning, if there is one, and the values."""
+    if len(sides) > 1 and is_name(sides[0]):
+        return sides[0], sides[1:]
+    return None, sides
+
+
+def same_equations(expected: tuple[str, ...], actual: tuple[str, ...]) -> bool:
+    """Whether two equations of two sides say the same of at least one unknown."""
+    if len(expected) != 2 or len(actual) != 2:
+        return False
+    if not _SYMBOL.search("=".join(expected)) or not _SYMBOL.search("=".join(actual)):
+        return False
+    return same_equation((expected[0], expected[1]), (actual[0], actual[1]))
+
+
+def same_relation(gold: str, answer: str) -> bool:
+    """Compare chains of inequalities side by side, else as regions of one unknown."""
+    expected = chain(gold)
+    actual = chain(answer)
+    if expected.operators == actual.operators and all(map(equal, expected.sides, actual.sides)):
+        return True
+    if ("=" in expected.operators) != ("=" in actual.operators):
+        return False
+    expected_region = region(gold)
+    actual_region = region(answer)
+    if expected_region is not None and actual_region is not None:
+        return same_region(expected_region, actual_region, equal)
+    if not actual.operators and brackets(answer) is None:
+        return False
+    return same_set(gold, answer)
+
+
+def same_expression(gold: str, answer: str) -> bool:
+    """Compare two formulas without relations, and their units if both have one."""
+    if not _SYMBOL.search(gold) and _SYMBOL.search(without_label(answer)) and number(gold):
+        return False
+    in_radians = angle_in_radians(gold), angle_in_radians(answer)
+    if in_radians[0] and r"\pi" in answer:
+        return same_formula(in_radians[0], answer)
+    if in_radians[1] and r"\pi" in gold:
+        return same_formula(gold, in_radians[1])
+    gold, gold_unit = split_unit(gold)
+    answer, unit = split_unit(answer)
+    if gold_unit is not None and unit is not None and gold_unit != unit:
+        return False
+    return same_formula(without_label(gold), without_label(answer))

@@ -1,0 +1,124 @@
+r"""Regions of numbers: intervals, unions of intervals, inequalities of one unknown, as an answer writes them."""
+
+import re
+from collections.abc import Callable
+from typing import NamedTuple
+
+from grpo_ext.rewards.structure import (
+    COMMA,
+    MEMBER,
+    Chain,
+    Collection,
+    brackets,
+    chain,
+    is_name,
+    is_tuple,
+    split,
+    without_builder,
+)
+
+_UNION = re.compile(r"\\cup(?![A-Za-z])")
+Same = Callable[[str, str], bool]  # whether two parts of answers are equal
+
+
+class Interval(NamedTuple):
+    """The numbers between two ends."""
+
+    low: str
+    high: str
+    has_low: bool
+    has_high: bool
+
+
+class Region(NamedTuple):
+    """A union of intervals, and the name of the number that lies in it, if the answer gives one."""
+
+    name: str | None
+    intervals: tuple[Interval, ...]
+
+
+def region(text: str) -> Region | None:
+    r"""Return the region of numbers that an answer gives as intervals or inequalities, or None.
+
+    `(1, 2)` may be a point, too; it is the caller who knows.
+    """
+    text = without_builder(text)
+    members = split(text, MEMBER)
+    if len(members) == 2 and is_name(members[0]):
+        inner = region(members[1])
+        return inner and Region(members[0], inner.intervals)
+    intervals = [interval(piece) for piece in split(text, _UNION)]
+    if None not in intervals:
+        return Region(None, tuple(piece for piece in intervals if piece is not None))
+    return inequality(chain(text))
+
+
+def interval(text: str) -> Interval | None:
+    """Read `[1, 2)`."""
+    enclosed = brackets(text)
+    if enclosed is None or enclosed[0] not in ("(", "[") or enclosed[2] not in (")", "]"):
+        return None
+    ends = split(enclosed[1], COMMA)
+    if len(ends) != 2:
+        return None
+    return Interval(ends[0], ends[1], enclosed[0] == "[", enclosed[2] == "]")
+
+
+def inequality(relation: Chain) -> Region | None:
+    r"""Read `1 < x \le 2`, `x > 3` or `x \ne 2`."""
+    sides, operators = relation
+    closed = [operator == r"\le" for operator in operators]
+    if len(sides) == 2 and operators == (r"\ne",) and is_name(sides[0]):
+        below = Interval(r"-\infty", sides[1], False, False)
+        above = Interval(sides[1], r"\infty", False, False)
+        return Region(sides[0], (below, above))
+    if not operators or not all(operator in ("<", r"\le") for operator in operators):
+        return None
+    named = [is_name(side) for side in sides]
+    if named == [True, False]:
+        return Region(sides[0], (Interval(r"-\infty", sides[1], False, closed[0]),))
+    if named == [False, True]:
+        return Region(sides[1], (Interval(sides[0], r"\infty", closed[0], False),))
+    if named == [False, True, False]:
+        return Region(sides[1], (Interval(sides[0], sides[2], closed[0], closed[1]),))
+    return None
+
+
+def merged(parts: Collection) -> Region | None:
+    """Return the union of the parts of a list, if each of them is a region with the same name."""
+    if is_tuple(parts):
+        closed = parts.kind[0] == "[", parts.kind[1] == "]"
+        return (
+            Region(next(iter(parts.names), None), (Interval(*parts.parts, *closed),))
+            if len(parts.parts) == 2
+            else None
+        )
+    if parts.kind not in ("single", "list"):
+        return None
+    regions = [region(part) for part in parts.parts]
+    if not regions or None in regions:
+        return None
+    known = [part for part in regions if part is not None]
+    names = {part.name for part in known if part.name} | set(parts.names)
+    if len(names) > 1 or (len(known) > 1 and not names):  # points such as (1,2), (3,4)
+        return None
+    return Region(next(iter(names), None), tuple(i for part in known for i in part.intervals))
+
+
+def same_region(expected: Region, actual: Region, same: Same) -> bool:
+    """Compare regions interval by interval, in any order."""
+    if expected.name and actual.name and not same(expected.name, actual.name):
+        return False
+    remaining = list(actual.intervals)
+    for piece in expected.intervals:
+        partner = next((other for other in remaining if same_interval(piece, other, same)), None)
+        if partner is None:
+            return False
+        remaining.remove(partner)
+    return not remaining
+
+
+def same_interval(expected: Interval, actual: Interval, same: Same) -> bool:
+    if (expected.has_low, expected.has_high) != (actual.has_low, actual.has_high):
+        return False
+    return same(expected.low, actual.low) and same(expected.high, actual.high)

@@ -1,0 +1,209 @@
+r"""Splits an answer in plain notation into its parts: lists, sets, tuples, intervals, inequalities, chains of equations.
+
+Splitting needs no algebra. It looks at the separators outside of all brackets, so it takes linear time and never evaluates
+anything. `equality` compares the parts.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+_TOKEN = re.compile(r"\\(?:begin|end)\{[a-z]*\}|\\[A-Za-z]+|\\.|.", re.DOTALL)
+_OPENING = {"(", "[", "{", r"\{"}
+_CLOSING = {")", "]", "}", r"\}"}
+
+_SYMBOL = r"(?:[A-Za-z]|\\[a-z]+)(?:_(?:\{[^{}]*\}|[0-9A-Za-z]))?'*"
+_NAME = re.compile(
+    rf"""
+    {_SYMBOL} (?:\s?\([^()=<>]{{1,30}}\))?               # x, a_1, f(x), P(A \cap B)
+    | \((?:{_SYMBOL})(?:,\s?{_SYMBOL})+\)                # (x, y)
+    | [A-Z]{{2,4}} | \|[A-Z]{{2}}\| | \\overline\{{[A-Z]{{2}}\}}         # segments
+    | m?\s?\\angle\s?[A-Z]{{1,3}}
+    | \\(?:sin|cos|tan)\s?(?:[A-Z]|\\[a-z]+)             # of an angle that has a name
+    | \\frac\{{d\s?[a-z]\}}\{{d\s?[a-z]\}} | d[a-z]/d[a-z]
+    | [A-Za-z][a-z]{{2,}}(?:\s[A-Za-z]+){{0,4}}          # Area, total cost
+    """,
+    re.VERBOSE,
+)
+_NO_NAME = re.compile(r"\\(?:infty|pi|emptyset|sqrt|frac|log|ln|exp|cdot|times|pm|mp)(?![a-z])|e$")
+_RELATION = re.compile(r"\\(?:ne|le|ge)(?![A-Za-z])|<=|>=|[<>=]")
+_SPELLING = {"<=": r"\le", ">=": r"\ge"}
+_REVERSED = {">": "<", r"\ge": r"\le", "<": "<", r"\le": r"\le"}
+MEMBER = re.compile(r"\\in(?![A-Za-z])")
+_BUILDER = re.compile(r"\\\{\s*([^|{}:]+?)\s*(?:\||\\mid(?![a-z])|:)\s*(.+)\\\}")
+_WORD_SEPARATOR = re.compile(r"[;,]? +(?:and|or) +|;\s*")
+_COMMA_SPACE = re.compile(r",\s+")
+COMMA = re.compile(r",\s*")
+_RATIO = re.compile(r"[^:]+(?: ?: ?[^:]+){2,}")
+_THOUSANDS = re.compile(r"[-+$]*[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])[^,]*")
+_SIGNS = re.compile(r"\\(?:pm|mp)(?![A-Za-z])")
+MAX_PARTS = 20  # parts of a list
+
+
+class Chain(NamedTuple):
+    """Sides with a relation between each two of them: `a < b`, `x = 3 + 4 = 7`; no operator if there is one side."""
+
+    sides: tuple[str, ...]
+    operators: tuple[str, ...]
+
+
+class Collection(NamedTuple):
+    """An answer as a collection of parts; a single answer has one part and the kind `single`."""
+
+    kind: str  # single, list, ordered, set, or the brackets of a tuple
+    parts: tuple[str, ...]
+    names: tuple[str, ...] = ()  # one if all parts have the same, else one for each part
+
+
+def split(text: str, separator: re.Pattern[str]) -> list[str]:
+    """Split at matches of `separator` outside of all brackets and environments."""
+    pieces = []
+    depth = start = position = 0
+    while position < len(text):
+        match = separator.match(text, position) if depth == 0 else None
+        if match is not None:
+            pieces.append(text[start:position].strip())
+            start = position = match.end()
+            continue
+        token = _TOKEN.match(text, position)
+        assert token is not None
+        depth += depth_change(token[0])
+        position = token.end()
+    pieces.append(text[start:].strip())
+    return pieces
+
+
+def depth_change(token: str) -> int:
+    if token in _OPENING or token.startswith(r"\begin{"):
+        return 1
+    if token in _CLOSING or token.startswith(r"\end{"):
+        return -1
+    return 0
+
+
+def brackets(text: str) -> tuple[str, str, str] | None:
+    """Return the opening bracket, the content and the closing bracket if one pair encloses the whole text."""
+    depth = 0
+    tokens = list(_TOKEN.finditer(text))
+    if len(tokens) < 2 or tokens[0][0] not in _OPENING or tokens[-1][0] not in _CLOSING:
+        return None
+    for token in tokens[:-1]:
+        depth += depth_change(token[0])
+        if depth == 0:
+            return None
+    return tokens[0][0], text[tokens[0].end() : tokens[-1].start()].strip(), tokens[-1][0]
+
+
+def is_name(text: str) -> bool:
+    """Whether a text names an unknown or a quantity, without an operation on it: `x`, `f(2)`, `AB`, `total cost`."""
+    return _NAME.fullmatch(text) is not None and _NO_NAME.match(text) is None
+
+
+def chain(text: str) -> Chain:
+    """Split a text at its relations; `a > b` becomes `b < a`."""
+    operators = [_SPELLING.get(sign, sign) for sign in top_relations(text)]
+    sides = split(text, _RELATION)
+    if operators and all(operator in (">", r"\ge") for operator in operators):
+        sides.reverse()
+        operators = [_REVERSED[operator] for operator in reversed(operators)]
+    return Chain(tuple(sides), tuple(operators))
+
+
+def top_relations(text: str) -> Iterator[str]:
+    """Yield the relations outside of all brackets."""
+    depth = position = 0
+    while position < len(text):
+        match = _RELATION.match(text, position) if depth == 0 else None
+        if match is not None:
+            yield match[0]
+            position = match.end()
+            continue
+        token = _TOKEN.match(text, position)
+        assert token is not None
+        depth += depth_change(token[0])
+        position = token.end()
+
+
+def without_builder(text: str) -> str:
+    r"""Return the condition of a set `\{x | x > 3\}`; any other text as it is."""
+    match = _BUILDER.fullmatch(text)
+    if match is None or not (is_name(match[1]) or MEMBER.search(match[1])):
+        return text
+    return match[2].strip()
+
+
+def collection(text: str) -> Collection:
+    """Split an answer into its parts."""
+    if text == r"\emptyset":
+        return Collection("set", ())
+    text = without_builder(text)
+    name, content = label(text)
+    names = (name,) if name else ()
+    enclosed = brackets(content)
+    if enclosed is not None and enclosed[0] == r"\{":
+        return Collection("set", signed(alternatives(enclosed[1])), names)
+    if enclosed is not None and enclosed[0] != "{":
+        parts = split(enclosed[1], COMMA)
+        if len(parts) > 1:
+            return Collection(enclosed[0] + enclosed[2], tuple(parts), names)
+    if _RATIO.fullmatch(content):
+        return Collection("ordered", tuple(split(content, re.compile(":"))), names)
+    parts = alternatives(text)
+    if len(parts) == 1:
+        values = signed([content])
+        return Collection("single" if len(values) == 1 else "list", values, names)
+    return labelled("ordered" if ";" in text else "list", parts)
+
+
+def alternatives(text: str) -> list[str]:
+    """Split a list at `and`, `or`, semicolons and commas; a comma in 1,234 is none."""
+    parts = []
+    for clause in split(text, _WORD_SEPARATOR):
+        for piece in split(clause, _COMMA_SPACE):
+            parts += [piece] if _THOUSANDS.fullmatch(piece) else split(piece, COMMA)
+    return [part for part in parts if part]
+
+
+def signed(parts: list[str]) -> tuple[str, ...]:
+    r"""Write each part with `\pm` as two parts."""
+    values = []
+    for part in parts:
+        if not _SIGNS.search(part):
+            values.append(part)
+            continue
+        values.append(part.replace(r"\pm", "+").replace(r"\mp", "-").strip("+ "))
+        values.append(part.replace(r"\pm", "-").replace(r"\mp", "+").strip("+ "))
+    return tuple(values)
+
+
+def label(text: str) -> tuple[str | None, str]:
+    """Split `x = 5` into the name and the value; the name is None if there is none."""
+    sides, operators = chain(text)
+    if operators and set(operators) == {"="} and is_name(sides[0]):
+        return sides[0], " = ".join(sides[1:])
+    return None, text
+
+
+def labelled(kind: str, parts: list[str]) -> Collection:
+    """Take the names off the parts of a list: `x = 1, 2` gives both the name x, `y = 2, x = 1` is ordered by name."""
+    names: list[str | None] = []
+    values = []
+    for part in parts:
+        name, value = label(part)
+        carried = names[-1] if names and not any(top_relations(part)) else None
+        names.append(name or carried)
+        values.append(value)
+    if None in names:
+        return Collection(kind, signed(parts))
+    known = [name for name in names if name is not None]
+    if len(set(known)) == 1:
+        return Collection(kind, signed(values), (known[0],))
+    if len(set(known)) < len(known):  # f(x) = 1, g(x) = 2, f(x) = 3
+        return Collection(kind, signed(parts))
+    rows = sorted(zip(known, values, strict=True))
+    return Collection("ordered", tuple(v for _, v in rows), tuple(n for n, _ in rows))
+
+
+def is_tuple(parts: Collection) -> bool:
+    """Whether the parts are in order between brackets."""
+    return parts.kind in ("()", "[]", "[)", "(]")
