@@ -13,6 +13,7 @@ WINDOW = 160  # characters before the last digit in which the last number begins
 _MONTH = r"(?:Jan|Feb|Mar|Apr|May|June?|July?|Aug|Sep|Oct|Nov|Dec)[a-z]*\.?"
 _DAY = r"[0-9]{1,2}(?:st|nd|rd|th)?"
 _DATE = rf"(?:{_DAY} (?:of )?{_MONTH}(?:,? [0-9]{{4}})?|{_MONTH} {_DAY}(?:,? [0-9]{{4}})?|{_MONTH} [0-9]{{4}})"
+_DATE_ALONE = re.compile(_DATE)
 _MARKED = r"[0-9][0-9.,]*(?:[_'’`^][0-9]+)+"  # 72_8, 7'2: no number, but read whole
 _SIGN = r"(?:(?i:negative|minus) )?[-+]?"
 _PLAIN_NUMBER = rf"[$€£]?(?:[0-9]+ [0-9]+/[0-9]+|{DECIMAL}(?:[eE][-+]?[0-9]{{1,2}})?)"
@@ -21,7 +22,7 @@ _SUFFIX = (
     r"|\s(?:hundred|thousand|million|billion|trillion|dozen)\b)?"
 )
 _ONE = rf"(?:{_DATE}|{_MARKED}|{_SIGN}{_PLAIN_NUMBER}{_SUFFIX})"
-_OPERATOR = r"(?:\s?[-+*/:=×÷]\s?[-+]?|\s[x]\s|(?<=[0-9])x(?=[0-9])|\s(?:to|plus|minus|times)\s)"
+_OPERATOR = r"(?:\s?[-+*/:=×÷]\s?|\s[x]\s|(?<=[0-9])x(?=[0-9])|\s(?:to|plus|minus|times)\s)"
 _STEPS = rf"{_ONE}(?:{_OPERATOR}{_ONE})*"
 _VALUES = re.compile(
     rf"(?<![0-9A-Za-z.,_'’])({_STEPS}(?:(?:,? (?:and|or) |, |(?<=[a-z]) ){_STEPS})*)"
@@ -51,9 +52,11 @@ _CALCULATOR = re.compile(r"<<[^<>]{0,100}>>")
 _UNKNOWN = r"(?:[0-9.]*(?<![A-Za-z])[b-hj-z](?:\^\{?[0-9]+\}?)?(?![A-Za-z]))"
 _TERM = rf"(?:{_UNKNOWN}|[0-9.]+(?:\^[0-9]+)?)"
 _EQUATION_BEFORE = re.compile(
-    rf"(?:{_TERM}\s?[-+*/]\s?)+{_TERM}\s*=\s*$|(?:[0-9]+[a-z]|\b[a-z]\^\{{?[0-9]+\}}?)\s*=\s*$"
+    rf"(?=[^=]*[a-z])(?:{_TERM}\s?[-+*/]\s?)+{_TERM}\s*=\s*$|(?:[0-9]+[a-z]|\b[a-z]\^\{{?[0-9]+\}}?)\s*=\s*$"
 )
-_OPERATOR_BEFORE = re.compile(r"(?:[-+*/=×÷)]|(?<=\s)x)\s*$")
+_OPERATOR_BEFORE = re.compile(r"(?:[-+*/×÷)]|(?<=\s)x)\s*$")
+_REMARK = re.compile(r"\s\([^()]{0,200}?[A-Za-z]{2}[^()]{0,200}\)")
+_GLUED_UNIT = re.compile(rf"(?<=[0-9])(?=(?:{UNIT_NAMES})$)")
 
 
 def find_answer(completion: str) -> str | None:
@@ -116,7 +119,7 @@ def has_words(text: str) -> bool:
 
 def last_expression(text: str) -> str | None:
     """Return the last formula between math delimiters or the last number in `text` that is not denied."""
-    text = _CALCULATOR.sub("", with_ascii_signs(text))
+    text = _REMARK.sub("", _CALCULATOR.sub("", with_ascii_signs(text)))
     end, formula = last_formula(text)
     return last_number(text, end) or formula
 
@@ -152,15 +155,21 @@ def last_number(text: str, start: int) -> str | None:
     digits = (at for at in range(len(text) - 1, start, -1) if text[at] in "0123456789")
     last_digit = next(digits, 0)
     matches = list(_VALUES.finditer(text, max(start, last_digit - WINDOW, 0)))
+    date = None
     for match in reversed(matches):
         before = text[max(0, match.start() - 60) : match.start()]
         if len(match[1]) > MAX_ANSWER or _DENIED.search(before):
             continue
         if _DENIED_AFTER.match(text, match.end()):
             continue
+        if _DATE_ALONE.fullmatch(match[1]):  # the answer may stand before: `$130 by June 2020`
+            date = date or match[1]
+            continue
         steps = match[1]
         if _OPERATOR_BEFORE.search(before):  # `5 apples * 3 = 15` begins in words: only 15 counts
             first_sides, sign, steps = steps.rpartition("=")
             before += first_sides + sign
-        return None if _EQUATION_BEFORE.search(before) else steps.strip()
-    return None
+        if _EQUATION_BEFORE.search(before):
+            return None
+        return _GLUED_UNIT.sub(" ", steps.strip())
+    return date

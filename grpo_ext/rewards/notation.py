@@ -43,7 +43,7 @@ def plain(piece: str) -> str:
 
 
 _BRACED = re.compile(r"([\^_]) ?\{ ?([0-9A-Za-z]|\\[A-Za-z]+) ?\}")
-_BLANK = re.compile(r"(?<![0-9A-Za-z.]) | (?![0-9A-Za-z.\\])|(?<=[0-9]) (?=[A-Za-z\\])")
+_BLANK = re.compile(r"(?<![0-9A-Za-z.]) | (?![0-9A-Za-z.])|(?<=[0-9]) (?=[A-Za-z\\])")
 _PLUS_INFINITY = re.compile(r"\+ ?\\infty")
 
 

@@ -204,5 +204,7 @@ def same_value(x: Number, y: Number) -> bool:
 
 
 def approximates(decimal: Fraction, place: Fraction, value: Fraction) -> bool:
-    """Whether a decimal is the rounded or truncated `value` and agrees with it to at least six digits."""
-    return abs(decimal - value) < place and abs(decimal - value) <= TOLERANCE * abs(value)
+    """Whether a decimal of at least six digits is the rounded or truncated `value`, up to a millionth of it."""
+    difference = abs(decimal - value)
+    has_six_digits = place < 10 * TOLERANCE * abs(value)
+    return has_six_digits and difference < place and difference <= TOLERANCE * abs(value)

@@ -34,7 +34,7 @@ _BUILDER = re.compile(r"\\\{\s*([^|{}:]+?)\s*(?:\||\\mid(?![a-z])|:)\s*(.+)\\\}"
 _WORD_SEPARATOR = re.compile(r"[;,]? +(?:and|or) +|;\s*")
 _COMMA_SPACE = re.compile(r",\s+")
 COMMA = re.compile(r",\s*")
-_RATIO = re.compile(r"[^:]+(?: ?: ?[^:]+){2,}")
+_COLON = re.compile(r"\s*:\s*")
 _THOUSANDS = re.compile(r"[-+$]*[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])[^,]*")
 _SIGNS = re.compile(r"\\(?:pm|mp)(?![A-Za-z])")
 MAX_PARTS = 20  # parts of a list
@@ -146,8 +146,9 @@ def collection(text: str) -> Collection:
         parts = split(enclosed[1], COMMA)
         if len(parts) > 1:
             return Collection(enclosed[0] + enclosed[2], tuple(parts), names)
-    if _RATIO.fullmatch(content):
-        return Collection("ordered", tuple(split(content, re.compile(":"))), names)
+    terms = split(content, _COLON)
+    if len(terms) > 2:  # 3:4:5; `number` reads 3:4
+        return Collection("ordered", tuple(terms), names)
     parts = alternatives(text)
     if len(parts) == 1:
         values = signed([content])

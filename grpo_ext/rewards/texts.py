@@ -6,6 +6,7 @@ from grpo_ext.rewards.notation import typography
 
 _TEXT = re.compile(r"\(?(?:[A-Z]|(?=.*[A-Za-z]{3})[A-Za-z][A-Za-z '.-]*)\)?")
 _CHOICE = re.compile(r"\(?([A-Z])(?:\)|[.:])\s*\S.*")
+_CHOICE_BEFORE = re.compile(r"^\(?[A-Z](?:\)|[.:])\s+(?=[A-Za-z]{3})")
 _CLOCK = re.compile(r"([0-9]{1,2})(?::([0-9]{2}))? ?(?:([ap])\.? ?m\.?)?", re.IGNORECASE)
 _BASE = re.compile(r"([0-9A-F]+)_(?:\{([0-9]{1,2})\}|([0-9]{1,2}))")
 _FILLERS = re.compile(
@@ -51,7 +52,7 @@ def same_texts(gold: str, answer: str) -> bool | None:
 
 
 def as_text(piece: str) -> str:
-    piece = piece.strip("() .")
+    piece = _CHOICE_BEFORE.sub("", piece).strip("() .")
     if len(piece) == 1:
         return piece
     words = piece.casefold()

@@ -3,13 +3,14 @@
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from grpo_ext.rewards import build
 
-REAL = Path(__file__).with_name("answers_real.tsv")
+REAL = [Path(__file__).with_name(f"answers_{name}.tsv") for name in ("real", "fresh")]
 TABLE = Path(__file__).with_name("answers.tsv")
 VERDICTS = {"1": 1.0, "0": 0.0, "None": None}
 MISJUDGED = {  # right by the table, 0 by the reward, and why
-    "Answer: 8 apples were left (of 12).": "the last number of the sentence counts",
     "<answer>square root of 2</answer>": "formulas in words are not read",
 }
 
@@ -36,13 +37,14 @@ def test_the_table_has_all_kinds():
     assert len(kinds) >= 20 and sum(kinds.values()) >= 400 and min(kinds.values()) >= 10
 
 
-def test_answers_to_real_rows():
+@pytest.mark.parametrize("table", REAL, ids=lambda path: path.stem)
+def test_answers_to_real_rows(table):
     """Columns: source of the row, its gold answer, completion, verdict. Judged by hand before `accuracy` was run on them.
 
     The gold answers are those of real rows; the completions are written as models write them, right in other forms and wrong
     by what models get wrong. 1 is what a teacher accepts who knows the question from the gold answer alone.
     """
-    rows = [line.split("\t") for line in REAL.read_text(encoding="utf-8").splitlines()[1:]]
+    rows = [line.split("\t") for line in table.read_text(encoding="utf-8").splitlines()[1:]]
     reward = build("accuracy")
     paid = []
     refused = []
@@ -56,6 +58,6 @@ def test_answers_to_real_rows():
             paid.append((gold, completion))
         elif score != VERDICTS[verdict]:
             refused.append((gold, completion))
-    assert len(rows) >= 200
+    assert len(rows) >= 100
     assert len(paid) <= 0.02 * len(rows), paid
     assert len(refused) <= 0.05 * len(rows), refused
