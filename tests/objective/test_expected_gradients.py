@@ -59,7 +59,13 @@ def micro_batch(old, ref=None):
 
 
 def expected_kl_gradient(
-    estimator, corrected, level="token", sampler=POLICY, engine=None, highest=None
+    estimator,
+    corrected,
+    level="token",
+    sampler=POLICY,
+    engine=None,
+    highest=None,
+    mode="sequence_truncate",
 ):
     """`engine`: the logits of another engine, which samples with them in place of `sampler`; `highest` bounds its ratio."""
     theta = parameters()
@@ -77,7 +83,7 @@ def expected_kl_gradient(
         sampled = engine or sampler
         if engine is not None:
             ratio = sampler_correction(
-                old, log_probs(engine, a, b), torch.ones(1, 2), "sequence_truncate", None, highest
+                old, log_probs(engine, a, b), torch.ones(1, 2), mode, None, highest
             )
             batch = replace(batch, rows=replace(batch.rows, importance_sampling_ratio=ratio))
         loss += (
@@ -133,6 +139,13 @@ def test_corrected_it_is_exact_for_completions_of_another_engine(estimator, leve
     engine = noisy(sampler, 0.1)
     gradient = expected_kl_gradient(estimator, True, level, sampler, engine)
     torch.testing.assert_close(gradient, kl_gradient("reverse", sampler), rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("estimator", ["k1", "k3"])
+def test_corrected_by_token_it_is_exact_after_what_the_engine_wrote(estimator):
+    engine = noisy(POLICY, 0.1)
+    gradient = expected_kl_gradient(estimator, True, engine=engine, mode="token_truncate")
+    torch.testing.assert_close(gradient, kl_gradient("reverse", engine), rtol=0, atol=1e-10)
 
 
 def test_a_bound_on_the_ratio_of_the_engine_biases_the_kl():
