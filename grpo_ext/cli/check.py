@@ -57,6 +57,8 @@ def print_findings(findings: Findings, name: str) -> None:
         print_prompts(prompts)
     if figures.get("rewards"):
         print_rewards(figures["rewards"])
+    for task, tried in figures.get("rewards_by_task", {}).items():
+        print_rewards(tried, f" of the task {printable(task)}")
     if "server" in figures:
         print(f"server   {figures['server']}")
     if "disk" in figures:
@@ -82,11 +84,11 @@ def print_prompts(prompts: dict[str, Any]) -> None:
     print("\n".join(f"         | {line}" for line in printable(shown).split("\n")))
 
 
-def print_rewards(rewards: dict[str, Any]) -> None:
-    """Print the score of each reward for each of the made-up completions."""
+def print_rewards(rewards: dict[str, Any], which: str = "") -> None:
+    """Print the score of each reward for each of the made-up completions of the first row."""
     labels = list(rewards["completions"])
     width = max(len(name) for name in rewards["scores"]) if rewards["scores"] else 0
-    print("rewards  on three made-up completions of the first row:")
+    print(f"rewards  on three made-up completions of the first row{which}:")
     print("         " + " " * width + "".join(f"{label:>9}" for label in labels))
     for name, scores in rewards["scores"].items():
         cells = "".join(f"{'-' if score is None else format(score, '.3g'):>9}" for score in scores)

@@ -10,7 +10,7 @@ from typing import Any
 
 from grpo_ext.demo.known import Demo
 from grpo_ext.demo.stages import Stages
-from grpo_ext.evaluation.evaluate_recipe import evaluate_models, outcome_of, save_evaluation
+from grpo_ext.evaluation.evaluate_recipe import evaluate_models, outcomes_of, save_evaluation
 from grpo_ext.evaluation.table import print_figures, print_grid, question
 from grpo_ext.observe.plots import plot_runs
 from grpo_ext.observe.read_run import learnt_nothing, read_run
@@ -86,7 +86,7 @@ def print_report(folder: Path, recipe: Recipe, seconds: dict[str, float]) -> Non
         when: json.loads((folder / f"eval_{when}.json").read_text()) for when in ("before", "after")
     }
     print_figures(summaries, summaries["before"]["n"])
-    rows = completions_rows(folder, outcome_of(recipe))
+    rows = completions_rows(folder, outcomes_of(recipe))
     print_grid(
         "greedy completions of the same problems",
         ("problem", "before", "after"),
@@ -103,7 +103,7 @@ def print_report(folder: Path, recipe: Recipe, seconds: dict[str, float]) -> Non
     )
 
 
-def completions_rows(folder: Path, outcome_reward: str, count: int = 3) -> list[list[str]]:
+def completions_rows(folder: Path, outcomes: list[str], count: int = 3) -> list[list[str]]:
     """Return `count` problems with the completions before and after, the largest gains first."""
     texts = (
         (folder / f"eval_{when}_completions.jsonl").read_text(encoding="utf-8")
@@ -113,10 +113,12 @@ def completions_rows(folder: Path, outcome_reward: str, count: int = 3) -> list[
     found = (map(json.loads, text.strip().split("\n")) for text in texts)
     before, after = ([row for row in rows if row.get("part") != "sampled"] for rows in found)
 
+    def outcome(sample: dict[str, Any]) -> float:
+        scores = [sample["rewards"][name] for name in outcomes]
+        return next((score for score in scores if score is not None), 0.0)
+
     def gain(row: int) -> float:
-        return (after[row]["rewards"][outcome_reward] or 0) - (
-            before[row]["rewards"][outcome_reward] or 0
-        )
+        return outcome(after[row]) - outcome(before[row])
 
     chosen = sorted(range(len(before)), key=gain, reverse=True)[:count]
     return [

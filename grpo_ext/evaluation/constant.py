@@ -172,12 +172,13 @@ def constant_sentences(
         outcome: the name of the outcome reward.
         text: the best constant answer of the last evaluation, if it is known.
     """
-    of_trl = f"eval_rewards/{outcome}/mean"
+    own, of_task = f"_{outcome}", f"/{outcome}"  # endings of the figures of all rows, and of a task
+    of_trl = f"rewards/{outcome}/mean"
     last: dict[str, Mapping[str, Any]] = {}
     for row in history:
         for key in row:
-            named = key.startswith("eval_") and key.endswith(f"_{outcome}")
-            if (named or key == of_trl) and constant_key(key) in row:
+            named = key.endswith((own, of_trl)) or ("tasks/" in key and key.endswith(of_task))
+            if key.startswith("eval_") and named and constant_key(key) in row:
                 last[key] = row
     shown = text if len(last) == 1 else None
     sentences = [constant_sentence(row, key, shown) for key, row in last.items()]

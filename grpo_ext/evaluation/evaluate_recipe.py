@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from grpo_ext.common.files import write_atomically
 from grpo_ext.environments.begin import beginning
+from grpo_ext.evaluation.by_task import compare_by_task, figures_of, parts_of_tasks
 from grpo_ext.evaluation.completions import Completion, Decoding, end_tokens, generate_completions
 from grpo_ext.evaluation.constant import (
     answer_all,
@@ -23,10 +24,7 @@ from grpo_ext.evaluation.constant import (
 from grpo_ext.evaluation.score import (
     Rewards,
     Sample,
-    compare,
-    outcome_figures,
     score_completions,
-    summarize,
 )
 from grpo_ext.evaluation.vllm_completions import VllmCompletions, pick_engine
 from grpo_ext.recipe.load import Recipe
@@ -38,7 +36,7 @@ from grpo_ext.run.parts import (
     named_rewards_and_weights,
     train_rows,
 )
-from grpo_ext.step.judge import outcome_index
+from grpo_ext.step.judge import outcome_order
 
 
 def evaluate_models(
@@ -61,7 +59,9 @@ def evaluate_models(
         {
             "model": name,
             "against": first,
-            **compare(samples[first], samples[name], list(rewards), outcome_of(recipe)),
+            **compare_by_task(
+                rows, samples[first], samples[name], list(rewards), outcomes_of(recipe)
+            ),
         }
         for name in others
     ]
@@ -117,18 +117,19 @@ def without_ids(sample: Sample) -> dict[str, Any]:
     }
 
 
-def outcome_of(recipe: Recipe) -> str:
-    """Return the reward that decides whether a row is solved, by `outcome_index`."""
+def outcomes_of(recipe: Recipe) -> list[str]:
+    """Return the rewards that decide whether a row is solved, in the order of `outcome_order`, without reward models."""
     rewards, weights = named_rewards_and_weights(recipe)
     names = [metric_name(reward) for reward in rewards]
-    return names[outcome_index(names, weights, recipe.get("group_filter_metric"))]
+    order = outcome_order(names, weights, recipe.get("group_filter_metric"))
+    return [names[index] for index in order if callable(rewards[index])]
 
 
 def evaluate(
     complete: Callable[..., list[list[Completion]]],
     rows: list[dict[str, Any]],
     rewards: Rewards,
-    outcome_reward: str,
+    outcomes: list[str],
     *,
     max_new_tokens: int,
     num_samples: int = 8,
@@ -136,14 +137,15 @@ def evaluate(
     seed: int = 0,
     constants: bool = True,
 ) -> tuple[dict[str, Any], dict[str, list[Sample]]]:
-    """Evaluate greedily, and with `num_samples` above 0 by sampling; `outcome_reward` decides pass@k.
+    """Evaluate greedily, and with `num_samples` above 0 by sampling; the first of `outcomes` that scores a row decides pass@k.
 
     `complete` takes rows, a `Decoding` and `progress`, the title of a bar, and returns a list of completions for each row, as
     `generate_completions`. `rows` have `prompt` and the columns of the rewards.
 
     Returns the summary, `{"n": 193, "greedy": {"countdown": 0.27, "countdown_se": 0.03, ..., "length": 28.1, "pass@1": 0.27},
     "sampled": {"num_samples": 8, "temperature": 1.0, ..., "pass@8": 0.6, "pass@8_se": 0.03}}`, and the samples of each part.
-    With `constants` each part also has what the best constant answer earns: `countdown_constant`, `countdown_constant_se`.
+    With `constants` each part also has what the best constant answer earns: `countdown_constant`, `countdown_constant_se`. With
+    a column "task" each part also has the figures of each task, under `tasks/NAME/`.
     """
     settings = {"greedy": Decoding(max_new_tokens, seed=seed)}
     if num_samples:
@@ -157,11 +159,11 @@ def evaluate(
         check_environment(completions)
         samples[part] = score_completions(rows, completions, rewards)
         how = {} if part == "greedy" else {"num_samples": num_samples, "temperature": temperature}
-        summary[part] = how | summarize(samples[part], list(rewards))
-        if outcome_reward in rewards:
-            summary[part] |= outcome_figures(samples[part], outcome_reward, decoding.num_samples)
+        summary[part] = how | figures_of(
+            rows, samples[part], list(rewards), outcomes, decoding.num_samples
+        )
         if constants:
-            summary[part] |= constant_part(rows, samples[part], rewards, outcome_reward)
+            summary[part] |= constants_by_task(rows, samples[part], rewards, outcomes)
     return summary, samples
 
 
@@ -173,15 +175,18 @@ def check_environment(completions: list[list[Completion]]) -> None:
         failures.refuse_many(failures.report())
 
 
-def constant_part(
-    rows: list[dict[str, Any]], samples: list[Sample], rewards: Rewards, outcome_reward: str
+def constants_by_task(
+    rows: list[dict[str, Any]], samples: list[Sample], rewards: Rewards, outcomes: list[str]
 ) -> dict[str, float]:
-    """Return the figures of the best constant answer for one part of an evaluation; none where it says nothing."""
+    """Return the figures of the best constant answer of each task; none where it says nothing."""
     cheap = rewards_for_constants(rewards)
-    best = best_constant(rows, samples, cheap, outcome_reward)
-    if best is None:
-        return {}
-    return constant_figures(answer_all(rows, best, cheap), list(cheap))
+    figures = {}
+    for part in parts_of_tasks(rows, samples, outcomes):
+        best = best_constant(part.rows, part.samples, cheap, part.outcome)
+        if best is not None:
+            earned = constant_figures(answer_all(part.rows, best, cheap), list(cheap))
+            figures |= {f"{part.prefix}{name}": value for name, value in earned.items()}
+    return figures
 
 
 def evaluate_on(
@@ -231,7 +236,7 @@ def evaluate_on(
                 model_name, tokenizer, init["dtype"], longest, template_options, **options
             )
         ) as complete:
-            return evaluate(complete, rows, rewards, outcome_of(recipe), **settings)
+            return evaluate(complete, rows, rewards, outcomes_of(recipe), **settings)
     model: Any = AutoModelForCausalLM.from_pretrained(model_name, trust_remote_code=trust, **init)
     model.to("cuda" if torch.cuda.is_available() and not training.use_cpu else "cpu")
     ends = end_tokens(tokenizer, model.generation_config)
@@ -242,4 +247,4 @@ def evaluate_on(
         generate_completions, model, tokenizer, batch_size=batch_size, fast=training.fast_generate,
         chat_template_kwargs=template_options, begin=begin,
     )  # fmt: skip
-    return evaluate(by_model, rows, rewards, outcome_of(recipe), **settings)
+    return evaluate(by_model, rows, rewards, outcomes_of(recipe), **settings)

@@ -4,7 +4,7 @@ import asyncio
 import inspect
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pandas as pd
@@ -13,6 +13,7 @@ from grpo_ext.evaluation.completions import Completion
 
 Row = dict[str, Any]
 Rewards = dict[str, Any]  # reward name -> callable with TRL's signature
+OUTCOME = "outcome"  # the name of the outcome reward in the samples of `with_outcome`
 RESERVED = {"prompt", "completion", "completion_ids"}
 
 
@@ -161,13 +162,31 @@ def paired_difference(
     return {"mean": mean, "low": mean - reach, "high": mean + reach, "rows": len(differences)}
 
 
+def with_outcome(samples: list[Sample], outcomes: Sequence[str]) -> list[Sample]:
+    """Return the samples with the outcome reward alone: of each row, the first of `outcomes` that scored any sample of it."""
+    scored: dict[int, set[str]] = {}
+    for sample in samples:
+        by_sample = {name for name in outcomes if sample.rewards[name] is not None}
+        scored.setdefault(sample.row, set()).update(by_sample)
+    judged = []
+    for sample in samples:
+        judges = [name for name in outcomes if name in scored[sample.row]]
+        score = sample.rewards[judges[0]] if judges else None
+        judged.append(replace(sample, rewards={OUTCOME: score}))
+    return judged
+
+
 def compare(
-    before: dict[str, list[Sample]], after: dict[str, list[Sample]], names: list[str], outcome: str
+    before: dict[str, list[Sample]],
+    after: dict[str, list[Sample]],
+    names: list[str],
+    outcomes: Sequence[str],
 ) -> dict[str, Any]:
     """Return all differences of the rewards `names` between two evaluations of the same rows.
 
     `{"greedy": {"countdown": {"mean": 0.1, "low": 0.05, "high": 0.15, "rows": 189}, ..., "length": {...}}, "sampled": {...},
-    "became_right": [3, 17], "became_wrong": [5]}`. A row with a score of 1 or more by the reward `outcome` is solved.
+    "became_right": [3, 17], "became_wrong": [5]}`. A row is solved if the first of the rewards `outcomes` that
+    scored it gave it 1 or more.
     """
     found: dict[str, Any] = {}
     for part in before:
@@ -176,8 +195,9 @@ def compare(
         found[part] = {
             name: difference for name, difference in pairs.items() if difference is not None
         }
-    if outcome in names:
-        was, now = (by_row(samples["greedy"], outcome) >= 1 for samples in (before, after))
+    if outcomes:
+        judged = [with_outcome(samples["greedy"], outcomes) for samples in (before, after)]
+        was, now = (by_row(samples, OUTCOME) >= 1 for samples in judged)
         found["became_right"], found["became_wrong"] = (
             now.index[now & ~was].tolist(),
             now.index[was & ~now].tolist(),

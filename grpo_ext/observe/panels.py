@@ -27,6 +27,16 @@ class Panel:
 
 
 PANELS = data_yaml("grpo_ext.observe", "panels.yaml")
+# title, figure and note of the panels with a curve for each task
+BY_TASK = (
+    ("Reward by task", "reward", "Weighted sum of the rewards of each task, mean over each step."),
+    (
+        "Right completions by task",
+        "groups/pass_rate",
+        "Share of the completions that the outcome reward passes.",
+    ),
+    ("Groups whose rewards differ, by task", "groups/mixed", "Only such groups teach."),
+)
 SECONDS = ("seconds/", "time/")
 NOT_DRAWN = ("step", "time", "epoch", "total_flos", "num_tokens")
 CONSTANTS = ("_constant", "/constant")  # endings of what the best constant answer earns
@@ -36,7 +46,7 @@ NOT_DRAWN_ENDINGS = ("_se", "_runtime", "_per_second", "/std", *CONSTANTS)
 def panels(run: RunData) -> list[Panel]:
     """Return the panels of a run that have a curve, the most important first."""
     columns = by_metric(run.metrics)
-    found = [held_out(columns), *rewards(run, columns)]
+    found = [*held_out(columns), *rewards(run, columns), *by_task(columns)]
     for panel in PANELS:
         logged = {
             label: [columns[key] for key in keys if key in columns]
@@ -56,6 +66,7 @@ def more_panels(run: RunData) -> list[Panel]:
     columns = by_metric(run.metrics)
     shown = {key for panel in PANELS for keys in panel["curves"].values() for key in keys}
     shown |= {"reward", "reward_std", "step_time", *NOT_DRAWN}
+    shown |= {key for _, figure, _ in BY_TASK for key in of_tasks(columns, figure).values()}
     elsewhere = (*SECONDS, "eval_", "train_", "rewards/")
     rest = [key for key in columns.keys() - shown if not key.startswith(elsewhere)]
     return [
@@ -108,10 +119,11 @@ def rewards(run: RunData, columns: dict[str, Column]) -> list[Panel]:
     ]
 
 
-def held_out(columns: dict[str, Column]) -> Panel:
+def held_out(columns: dict[str, Column]) -> list[Panel]:
     endings = (
         *NOT_DRAWN_ENDINGS,
         "_length",
+        "/length",
         "num_tokens",
         "_loss",
         "entropy",
@@ -120,12 +132,43 @@ def held_out(columns: dict[str, Column]) -> Panel:
     )
     keys = [key for key in columns if key.startswith("eval_") and not key.endswith(endings)]
     drawn = [key for key in keys if "completions/" not in key and "clip_ratio" not in key]
-    curves = [
-        series(key.removeprefix("eval_"), columns[key], columns.get(f"{key}_se")) for key in drawn
+    return [
+        Panel(
+            title,
+            "Mean over all held-out prompts; bars are one standard error.",
+            [
+                series(key.removeprefix(prefix), columns[key], columns.get(f"{key}_se"))
+                for key in drawn
+                if ("tasks/" in key) == by_tasks
+            ],
+        )
+        for title, prefix, by_tasks in (
+            ("Held-out rewards", "eval_", False),
+            ("Held-out rewards, by task", "eval_tasks/", True),
+        )
     ]
-    return Panel(
-        "Held-out rewards", "Mean over all held-out prompts; bars are one standard error.", curves
-    )
+
+
+def of_tasks(columns: dict[str, Column], figure: str) -> dict[str, str]:
+    """Return the metric of this figure of each task, by the task's name."""
+    start, end = "tasks/", f"/{figure}"
+    return {
+        key.removeprefix(start).removesuffix(end): key
+        for key in columns
+        if key.startswith(start) and key.endswith(end)
+    }
+
+
+def by_task(columns: dict[str, Column]) -> list[Panel]:
+    """Return the panels with a curve for each task."""
+    return [
+        Panel(
+            title,
+            note,
+            [series(name, columns[key]) for name, key in of_tasks(columns, figure).items()],
+        )
+        for title, figure, note in BY_TASK
+    ]
 
 
 def seconds(columns: dict[str, Column]) -> Panel:

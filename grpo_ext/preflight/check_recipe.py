@@ -9,6 +9,7 @@ import torch
 from torch.optim import SGD
 from transformers import get_scheduler
 
+from grpo_ext.common.columns import TASK
 from grpo_ext.environments.rules import COLUMNS
 from grpo_ext.preflight.first_rows import NO_ROW, check_eval_rows, check_prompts, first_rows, take
 from grpo_ext.preflight.machine import check_machine, check_server
@@ -130,9 +131,34 @@ def check_parts(
     try:
         check_columns(rewards, [*rows[0], *(COLUMNS if v["environment"] else ())])
         if not v["environment"] or (begin and played):
-            findings.figures["rewards"] = try_rewards(rewards, rows[0], prefilled, findings, begin)
+            tried = {
+                task: try_rewards(rewards_of_task(rewards, task), row, prefilled, findings, begin)
+                for task, row in first_of_tasks(rows, rewards).items()
+            }
+            key = "rewards" if len(tried) == 1 else "rewards_by_task"
+            findings.figures[key] = next(iter(tried.values())) if len(tried) == 1 else tried
     except ValueError as error:
         findings.problem(error, "reward_funcs")
+
+
+def first_of_tasks(rows: list[dict[str, Any]], rewards: list[Any]) -> dict[str, dict[str, Any]]:
+    """Return the first row of each task; if no reward is for some tasks only, only the first row."""
+    if not any(getattr(reward, "tasks", None) for reward in rewards):
+        return {"": rows[0]}
+    found: dict[str, dict[str, Any]] = {}
+    for row in rows:
+        found.setdefault(str(row[TASK]), row)
+    return found
+
+
+def rewards_of_task(rewards: list[Any], task: str) -> list[Any]:
+    """Return the rewards that score the rows of a task."""
+    tasks_of = [getattr(reward, "tasks", None) for reward in rewards]
+    return [
+        reward
+        for reward, tasks in zip(rewards, tasks_of, strict=True)
+        if tasks is None or task in tasks
+    ]
 
 
 def check_schedule(v: Values, findings: Findings) -> None:

@@ -14,8 +14,13 @@ FOREIGN: dict[str, list[str]] = data_yaml(
 TRAINER = "GRPOTrainer"  # the origin of arguments that are no settings
 
 
-def unknown_key(key: str, known: Collection[str], others: Container[str], grpo: bool) -> str:
-    """Return the message for a key that is not `known`; `others` are the keys of the other kind of recipe."""
+def unknown_key(
+    key: str, known: Collection[str], others: Container[str], grpo: bool, several: bool
+) -> str:
+    """Return the message for a key that is not `known`; `others` are the keys of the other kind of recipe.
+
+    With `several`, the recipe has `tasks`, whose entries have the keys of single tasks.
+    """
     inner = key.rpartition(".")[2]  # of a nested configuration, as in `actor_rollout_ref.rollout.n`
     if inner in FOREIGN and has_counterpart(inner, known):
         return foreign_key(key, inner)
@@ -26,11 +31,11 @@ def unknown_key(key: str, known: Collection[str], others: Container[str], grpo: 
         return f"{key} is a key of {what}: `grpo-ext {command}`."
     for name, cls in task_classes().items():
         if key in {f.name for f in dataclasses.fields(cls)}:
-            how = (
-                f"Write `task: {name}`, or take it out."
-                if grpo
-                else "Take it out: supervised training has no task."
-            )
+            how = f"Write `task: {name}`, or take it out."
+            if several:
+                how = "Write it in an entry of `tasks`."
+            elif not grpo:
+                how = "Take it out: supervised training has no task."
             return f"{key} belongs to the task {name!r}. {how}"
     return unknown("key", key, known)
 

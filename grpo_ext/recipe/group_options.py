@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from grpo_ext.common.near import did_you_mean
 from grpo_ext.recipe.problems import Problem
+from grpo_ext.recipe.several_tasks import metric_of, read_tasks, reward_specs
 from grpo_ext.recipe.values import Count, CountOrZero, Share
 from grpo_ext.tasks import task_classes
 
@@ -51,14 +52,10 @@ def metric_rules(v: Mapping[str, Any], _: int) -> Iterator[Problem]:
     """The reward that judges groups is one of the recipe's."""
     metric, task = v["group_filter_metric"], task_classes().get(v["task"])
     names = list(task.default_rewards) if task else []
-    if (specs := v["reward_funcs"]) is not None:
-        found = (
-            (None, spec) if isinstance(spec, str) else (spec.get("label"), str(spec.get("name")))
-            for spec in specs
-        )
-        names = [
-            label or name.rstrip("/").replace(":", "/").split("/")[-1] for label, name in found
-        ]  # as `metric_name`
+    if v["tasks"]:
+        names = [metric_of(spec) for spec in reward_specs(read_tasks(v["tasks"])[0])]
+    elif v["reward_funcs"] is not None:
+        names = [metric_of(spec) for spec in v["reward_funcs"]]
     if names and metric is not None and metric not in names:
         words = f"no reward {metric!r} in this recipe. It has {', '.join(names)}.{did_you_mean(metric, names)}"
         yield Problem(f"group_filter_metric: {words}", "group_filter_metric")

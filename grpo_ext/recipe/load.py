@@ -27,6 +27,7 @@ from grpo_ext.recipe.rules import (
     processes,
 )
 from grpo_ext.recipe.schema import GRPOExtConfig, LaunchConfig, RunConfig
+from grpo_ext.recipe.several_tasks import TaskOfSeveral, read_tasks
 from grpo_ext.recipe.values import convert
 from grpo_ext.tasks import Task, get_task_class
 
@@ -66,8 +67,13 @@ class Recipe:
 
     @cached_property
     def task(self) -> Task:
-        """The task with its fields set."""
+        """The task with its fields set; of a recipe with `tasks` a task without rows and rewards."""
         return self._build("task")
+
+    @cached_property
+    def tasks(self) -> dict[str, TaskOfSeveral]:
+        """The entries of the key `tasks`, by name; empty in a recipe with one task."""
+        return read_tasks(self.values["run"].get("tasks"))[0]
 
     @property
     def output_dir(self) -> Path:
@@ -124,9 +130,10 @@ def load_recipe(
         **settings,
     }
     name, place = settings.get("task", (RunConfig.task, None))
-    task_class, problems = Task, []
+    task_class: type[Task] = Task
+    problems: list[Problem] = []
     try:
-        task_class = get_task_class(name)
+        task_class = Task if "tasks" in settings else get_task_class(name)
     except ValueError as error:
         problems = [Problem(str(error), "task", place)]
     schema = {"training": GRPOExtConfig, "run": RunConfig, "model": ModelConfig, "task": task_class}
@@ -167,19 +174,22 @@ def _checked(
     for key, (value, place) in settings.items():
         try:
             if key not in known:
-                raise ValueError(unknown_key(key, known, others, grpo))
+                several = "tasks" in settings
+                raise ValueError(unknown_key(key, known, others, grpo, several))
             part, hint = known[key]
             if value == "" and part != "task":  # a task's texts may be empty
                 raise ValueError(f"{key} is empty: write a value, or take it out.")
             values[part][key] = convert(key, value, hint)
         except ValueError as error:
             problems.append(Problem(str(error), key, place))
+    places = {key: place for key, (_, place) in settings.items()}
+    tasks_problems = read_tasks(values["run"].get("tasks"))[1]
+    problems += [problem.placed(places) for problem in tasks_problems]
     unsound = {problem.key for problem in problems if problem.key}
     if path is not None:
         values["training"].setdefault(
             "output_dir", f"runs/{Path(path).resolve().parent.name}-{Path(path).stem}"
         )
-    places = {key: place for key, (_, place) in settings.items()}
     rules = GRPO_RULES if grpo else SFT_RULES
     problems += check_values(flat_values(values, schema, unsound), rules, places, ranks)
     recipe = Recipe(values, schema, places)

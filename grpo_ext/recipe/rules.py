@@ -24,6 +24,7 @@ from grpo_ext.recipe.notes import ARGUMENT_NOTES, notes_of
 from grpo_ext.recipe.overlap_options import overlap_rules, partial_rollout_rules
 from grpo_ext.recipe.problems import Problem, RecipeError
 from grpo_ext.recipe.schema import GRPOExtConfig, RunConfig
+from grpo_ext.recipe.several_tasks import several_tasks_rules
 from grpo_ext.recipe.vllm_options import adapter_rules
 
 
@@ -126,6 +127,7 @@ GRPO_RULES: tuple[Rule, ...] = (
     partial_rollout_rules,
     contradictions.scorable,
     metric_rules,
+    several_tasks_rules,
     safety_options.health,
     environment_rules,
 )

@@ -122,6 +122,8 @@ class RunConfig(LaunchConfig):
 
     Args:
         task (`str`): the task's name, see `grpo_ext.tasks`.
+        tasks (`dict`, *optional*): several tasks in place of `task`, each with its rows, prompts and rewards: by name the
+            fields of the task and the keys of `grpo_ext.recipe.several_tasks.TaskOptions`. Rows get the column `task`.
         preset (`str`, *optional*): a set of values, each with its source; the recipe's own values replace them. One of
             `grpo_paper`, `dr_grpo_paper`, `dapo_paper`, or `trl` for plain TRL bit for bit. See `grpo_ext.objective.presets`.
         reward_funcs (`list`, *optional*): rewards by name, or as `{name: ..., weight: ..., option: ...}`. `None` takes
@@ -136,6 +138,7 @@ class RunConfig(LaunchConfig):
     """
 
     task: str = "countdown"
+    tasks: dict[str, dict[str, Any] | None] | None = None
     preset: str | None = field(default=None, metadata={"choices": tuple(PRESETS)})
     reward_funcs: list[str | dict[str, Any]] | None = None
     reward_plugins: list[str] | None = None

@@ -131,7 +131,7 @@ def complete_options(reward: str, signature: Signature, given: dict[str, Any]) -
     for name, value in given.items():
         if name not in takes:
             raise ValueError(
-                f"Reward {reward!r}: {unknown('option', name, [*takes, 'weight', 'label'])}"
+                f"Reward {reward!r}: {unknown('option', name, [*takes, 'weight', 'label', 'tasks'])}"
             )
         annotation = signature.types.get(name, Any)
         if wrong := misfit(value, annotation):

@@ -4,7 +4,8 @@
 
 An entry is a name, or a mapping with that name, its `weight` and its options. A name is a registered reward (also from a
 file of `reward_plugins`), a function as `package.module:function` or `path/file.py:function`, or the id or folder of a reward
-model. A reward of weight 0 is logged but not trained on.
+model. A reward of weight 0 is logged but not trained on. `tasks`, a list of names, restricts a reward to the rows whose column
+"task" has one of them.
 """
 
 import inspect
@@ -15,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from grpo_ext.common.columns import TASK
 from grpo_ext.common.modules import load_class, load_file
 from grpo_ext.common.near import did_you_mean, unknown
 from grpo_ext.rewards.guard import reward_name
@@ -42,7 +44,7 @@ def resolve_rewards(
     """Return callables (or reward-model ids) and weights, one for each spec.
 
     Args:
-        specs: a name, a mapping `{name, weight, label, option: value}` or a callable, or a list of them. `label` is the name
+        specs: a name, a mapping `{name, weight, label, tasks, option: value}` or a callable, or a list of them. `label` is the name
             of the metric, for a reward that is used twice.
         reward_weights: TRL's list of weights, one for each spec, instead of `weight` in the mappings.
         plugins: Python files that register rewards.
@@ -81,7 +83,10 @@ def resolve(spec: Any) -> tuple[Any, Any]:
             return spec, None
         raise ValueError(f"A reward is a name, a mapping with `name`, or a function, not {spec!r}.")
     options = dict(spec)
-    name, weight, label = (options.pop(key, None) for key in ("name", "weight", "label"))
+    name = options.pop("name", None)
+    weight = options.pop("weight", None)
+    label = options.pop("label", None)
+    tasks = options.pop("tasks", None)
     if not isinstance(name, str):
         hint = "".join(did_you_mean(key, ["name"]) for key in options)
         raise ValueError(f"This reward has no `name`: {dict(spec)!r}.{hint}")
@@ -94,6 +99,16 @@ def resolve(spec: Any) -> tuple[Any, Any]:
                 f"The reward model {name!r} cannot have a label: its metric is named after it."
             )
         reward.name = reward.__name__ = label
+    if tasks is not None:
+        tasks = [tasks] if isinstance(tasks, str) else tasks
+        if not (isinstance(tasks, list) and tasks and all(isinstance(t, str) for t in tasks)):
+            raise ValueError(f"The tasks of reward {name!r} are a list of names; got {tasks!r}.")
+        if isinstance(reward, str):
+            raise ValueError(
+                f"The reward model {name!r} scores the rows of all tasks: take out `tasks`, or name "
+                "a function."
+            )
+        reward.tasks = tuple(tasks)
     return reward, weight
 
 
@@ -181,6 +196,11 @@ def check_columns(rewards: Sequence[Any], dataset_columns: Iterable[str] | None)
             raise ValueError(f"{words} Rename or drop it.")
     for reward in rewards:
         name = metric_name(reward)
+        if getattr(reward, "tasks", None) and TASK not in there:
+            raise ValueError(
+                f"Reward {name!r} is for the tasks {', '.join(reward.tasks)}, and the data set has no column "
+                f"{TASK!r} that names the task of a row."
+            )
         for column in needed_columns(reward):
             if column == "prompt":
                 raise ValueError(

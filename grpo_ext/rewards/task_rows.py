@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
+from grpo_ext.common.columns import TASK
+
 
 def own_rows(
     given: dict[str, Any], tasks: Sequence[str] | None
@@ -11,7 +13,7 @@ def own_rows(
     count = len(given["completions"])
     if tasks is None:
         return list(range(count)), given
-    rows = [row for row, task in enumerate(given.get("task", ())) if task in tasks]
+    rows = [row for row, task in enumerate(given.get(TASK, ())) if task in tasks]
     own = rows_of(given, rows, count)
     log_extra = given.get("log_extra")
     if log_extra is not None:

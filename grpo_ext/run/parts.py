@@ -8,50 +8,104 @@ from datasets import Dataset, IterableDataset
 
 from grpo_ext.environments.rules import COLUMNS
 from grpo_ext.recipe.load import Recipe
+from grpo_ext.recipe.schema import RunConfig
+from grpo_ext.recipe.several_tasks import TaskOptions, reward_specs
 from grpo_ext.rewards.guard import guard_rewards
 from grpo_ext.rewards.sources import check_columns, resolve_rewards
-from grpo_ext.tasks.base import FILE_BUILDERS
+from grpo_ext.tasks.base import FILE_BUILDERS, Task
+from grpo_ext.tasks.mix import mixed, mixed_streams
 
 
 def train_rows(recipe: Recipe, **how: Any) -> Dataset | IterableDataset:
-    """Return the training examples of the recipe; `how` are `streaming` and `prompts` of `Task.dataset`."""
-    run = recipe.run
-    given: dict[str, Any] = {
-        "dataset_config": run.dataset_config,
-        "streaming": run.dataset_streaming,
-        **how,
+    """Return the training examples of the recipe; `how` are `streaming` and `prompts` of `Task.dataset`.
+
+    The rows of several tasks are mixed by their shares.
+    """
+    how = {"streaming": recipe.run.dataset_streaming, **how}
+    if not recipe.tasks:
+        return train_rows_of(recipe.task, recipe.run, **how)
+    parts = {
+        name: train_rows_of(part.task, part.options, **how) for name, part in recipe.tasks.items()
     }
-    return recipe.task.dataset(
-        run.dataset_train_split, dataset_name=run.dataset_name, limit=run.max_train_samples, **given
+    shares = {name: part.options.share for name, part in recipe.tasks.items() if part.options.share}
+    rows = mix(recipe, parts, shares or None)
+    return rows if recipe.run.max_train_samples is None else rows.take(recipe.run.max_train_samples)
+
+
+def train_rows_of(
+    task: Task, options: RunConfig | TaskOptions, **how: Any
+) -> Dataset | IterableDataset:
+    """Return the training examples of one task."""
+    return task.dataset(
+        options.dataset_train_split,
+        dataset_name=options.dataset_name,
+        dataset_config=options.dataset_config,
+        limit=options.max_train_samples,
+        **how,
     )
 
 
+def mix(recipe: Recipe, parts: dict[str, Any], shares: dict[str, float] | None) -> Any:
+    """Return the rows of several tasks as one data set or stream."""
+    if all(isinstance(rows, Dataset) for rows in parts.values()):
+        return mixed(parts, shares)
+    return mixed_streams(parts, shares, recipe.get("seed"))
+
+
 def eval_rows(recipe: Recipe, **how: Any) -> Dataset | IterableDataset:
-    """Return the held-out examples of the recipe, as `train_rows`; `ValueError` if its data set is a file without such rows."""
-    run = recipe.run
-    name = run.eval_dataset_name or run.dataset_name
-    if not has_eval_rows(recipe):
+    """Return the held-out examples of the recipe, as `train_rows`; `ValueError` if its data set is a file without such rows.
+
+    The rows of several tasks are mixed, each once.
+    """
+    if not recipe.tasks:
+        return eval_rows_of(recipe.task, recipe.run, **how)
+    parts = {
+        name: eval_rows_of(part.task, part.options, **how) for name, part in recipe.tasks.items()
+    }
+    rows = mix(recipe, parts, None)
+    return rows if recipe.run.max_eval_samples is None else rows.take(recipe.run.max_eval_samples)
+
+
+def eval_rows_of(
+    task: Task, options: RunConfig | TaskOptions, **how: Any
+) -> Dataset | IterableDataset:
+    """Return the held-out examples of one task; `ValueError` if its data set is a file without such rows."""
+    name = options.eval_dataset_name or options.dataset_name
+    if not can_hold_out(options):
         raise ValueError(
             f"{name} has no held-out split: set eval_dataset_name to a file or folder of held-out rows."
         )
-    where: dict[str, Any] = {"dataset_name": name, "dataset_config": run.dataset_config}
-    return recipe.task.dataset(run.dataset_test_split, limit=run.max_eval_samples, **where, **how)
+    return task.dataset(
+        options.dataset_test_split,
+        dataset_name=name,
+        dataset_config=options.dataset_config,
+        limit=options.max_eval_samples,
+        **how,
+    )
 
 
 def has_eval_rows(recipe: Recipe) -> bool:
-    """Whether there are held-out rows; not if the data set is a file, or a folder that `datasets` saved, without such rows."""
-    run = recipe.run
-    if run.eval_dataset_name or not run.dataset_name:
+    """Whether there are held-out rows, of every task if there are several."""
+    if recipe.tasks:
+        return all(can_hold_out(part.options) for part in recipe.tasks.values())
+    return can_hold_out(recipe.run)
+
+
+def can_hold_out(options: RunConfig | TaskOptions) -> bool:
+    """Whether the data may have held-out rows: a file, or a folder that `datasets` saved, has none by itself."""
+    if options.eval_dataset_name or not options.dataset_name:
         return True
-    path = Path(run.dataset_name).expanduser()
+    path = Path(options.dataset_name).expanduser()
     return not (path.suffix in FILE_BUILDERS or (path / "state.json").exists())
 
 
 def named_rewards_and_weights(recipe: Recipe) -> tuple[list[Any], list[float]]:
-    """Return the rewards of a recipe, or of its task, with weights; `ValueError` for an unknown reward or option."""
+    """Return the rewards of a recipe, or of its tasks, with weights; `ValueError` for an unknown reward or option."""
     run = recipe.run
-    specs = run.reward_funcs
-    if specs is None:
+    specs: Any = run.reward_funcs
+    if recipe.tasks:
+        specs = reward_specs(recipe.tasks)
+    elif specs is None:
         specs = [
             {"name": name, "weight": weight} for name, weight in recipe.task.default_rewards.items()
         ]

@@ -14,7 +14,6 @@ from grpo_ext.objective.advantage import nan_std
 from grpo_ext.objective.aggregate import Stat
 from grpo_ext.step.ranks import Ranks
 
-TASK = "task"  # the column of a data set of several tasks that names the task of a row
 MOST_TASKS = 32  # with more tasks in a generation, no figures by task are logged
 
 

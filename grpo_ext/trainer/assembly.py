@@ -23,7 +23,7 @@ from grpo_ext.step.feed import Feed
 from grpo_ext.step.ranks import Ranks
 from grpo_ext.trainer.checkpoint import Checkpoints
 from grpo_ext.trainer.constant_answer import ConstantAnswer
-from grpo_ext.trainer.evaluation import check_decoding, outcome_of
+from grpo_ext.trainer.evaluation import check_decoding, outcomes_of
 from grpo_ext.trainer.generations import Generations
 from grpo_ext.trainer.judging import Judge, rewards_of
 from grpo_ext.trainer.learning import Learning
@@ -100,7 +100,7 @@ class Parts:
         )
         check_separate(trainer, sampler, self.generations)
         several_turns = self.generations.begin is not None or by_trl
-        self.constant = ConstantAnswer(trainer, outcome_of(trainer), several_turns)
+        self.constant = ConstantAnswer(trainer, outcomes_of(trainer), several_turns)
         self.rollout = Rollout(
             trainer,
             self.generations,
@@ -189,5 +189,11 @@ def about(trainer: Any) -> dict[str, Any]:
     """Describe rewards and data for the run log."""
     rows = trainer.train_dataset
     data = {"rows": len(rows) if hasattr(rows, "__len__") else None, "columns": columns_of(rows)}
-    passes = {"outcome": outcome_of(trainer), "pass_threshold": trainer.args.pass_threshold}
-    return {"rewards": rewards_of(trainer), **passes, "data": data}
+    outcomes = outcomes_of(trainer)  # the first that scores a group judges it
+    return {
+        "rewards": rewards_of(trainer),
+        "outcome": outcomes[0] if outcomes else None,
+        "outcomes": outcomes,
+        "pass_threshold": trainer.args.pass_threshold,
+        "data": data,
+    }

@@ -1,10 +1,14 @@
 """What the best constant answer earns in the evaluations of a run."""
 
+from dataclasses import replace
+from functools import partial
+from itertools import product
 from typing import Any
 
 from accelerate.utils import gather_object
 
 from grpo_ext.common.main_rank import from_main
+from grpo_ext.evaluation.by_task import PartOfTask, parts_of_tasks
 from grpo_ext.evaluation.constant import (
     answer_all,
     best_constant,
@@ -20,10 +24,12 @@ from grpo_ext.trainer.samples import by_name, text_of
 class ConstantAnswer:
     """Scores the best constant answer on the rows of each evaluation; all ranks call all methods together."""
 
-    def __init__(self, trainer: Any, outcome: str | None, several_turns: bool):
+    def __init__(self, trainer: Any, outcomes: list[str], several_turns: bool):
         self.trainer = trainer
         self.text: str | None = None  # the best constant answer of the last evaluation
-        self.outcome = outcome or ""
+        self.outcomes = outcomes  # in the order of `outcome_order`
+        # the outcome reward of each part of the last evaluation, by the prefix of its figures
+        self.judges: dict[str, str] = {}
         named = dict(zip(trainer.reward_func_names, trainer.reward_funcs, strict=True))
         self.rewards = rewards_for_constants(named)
         # an answer to an environment, a tool or a user's own rollout is no text that could be repeated
@@ -37,6 +43,8 @@ class ConstantAnswer:
 
     def figures(self, rows: list[Row], samples: list[Sample]) -> dict[str, float]:
         """Return `NAME_constant` and `NAME_constant_se` for each reward; nothing if a constant answer says nothing here.
+
+        Of rows of several tasks these are the figures of each task, under `tasks/NAME/`.
 
         Args:
             rows: of the evaluation, the same on all ranks.
@@ -52,20 +60,23 @@ class ConstantAnswer:
             "log_extra": lambda *_: None,
             "log_metric": lambda *_: None,
         }
-        best = from_main(
-            process,
-            lambda: best_constant(rows, samples, self.rewards, self.outcome, weights, extras),
-        )
-        if best is None:
-            return {}
-        self.text = best.text
-        mine = rows[process.process_index :: process.num_processes]
-        scored = gather_object(answer_all(mine, best, self.rewards, extras) if mine else [])
-        each = [
-            Sample(number, sample.text, sample.rewards, sample.length)
-            for number, sample in enumerate(scored)
-        ]
-        return constant_figures(each, list(self.rewards))
+        figures = {}
+        parts = parts_of_tasks(rows, samples, self.outcomes)
+        self.judges = {part.prefix: part.outcome for part in parts}
+        for part in parts:
+            best = from_main(process, partial(self._best, part, weights, extras))
+            if best is None:
+                continue
+            self.text = best.text
+            mine = part.rows[process.process_index :: process.num_processes]
+            scored = gather_object(answer_all(mine, best, self.rewards, extras) if mine else [])
+            each = [replace(sample, row=number) for number, sample in enumerate(scored)]
+            earned = constant_figures(each, list(self.rewards))
+            figures |= {f"{part.prefix}{name}": value for name, value in earned.items()}
+        return figures
+
+    def _best(self, part: PartOfTask, weights: dict[str, float], extras: Row) -> Sample | None:
+        return best_constant(part.rows, part.samples, self.rewards, part.outcome, weights, extras)
 
     # ---- an evaluation by TRL, which comes in batches
 
@@ -90,13 +101,14 @@ class ConstantAnswer:
         self._collected = []
         if not collected:
             return {}
-        rows = list({repr(row): row for row, _ in collected}.values())
-        figures = self.figures(rows, [sample for _, sample in collected])
+        rows = {repr(row): row for row, _ in collected}
+        numbers = {key: number for number, key in enumerate(rows)}
+        samples = [replace(sample, row=numbers[repr(row)]) for row, sample in collected]
+        figures = self.figures(list(rows.values()), samples)
         named = {}
-        for name in self.rewards:
-            key = constant_key(f"eval_rewards/{name}/mean")
-            for ending in ("", "_se"):
-                value = figures.get(f"{constant_key(name)}{ending}")
-                if value is not None:
-                    named[f"{key}{ending}"] = value
+        for prefix, name, ending in product(self.judges, self.rewards, ("", "_se")):
+            value = figures.get(f"{prefix}{constant_key(name)}{ending}")
+            if value is not None:
+                key = constant_key(f"eval_{prefix}rewards/{name}/mean")
+                named[f"{key}{ending}"] = value
         return named

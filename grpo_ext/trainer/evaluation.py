@@ -8,10 +8,11 @@ from accelerate.utils import gather_object
 from torch import nn
 
 from grpo_ext.environments.episode import instances
+from grpo_ext.evaluation.by_task import figures_of
 from grpo_ext.evaluation.completions import Completion, Decoding, generate_completions
-from grpo_ext.evaluation.score import Sample, outcome_figures, summarize
+from grpo_ext.evaluation.score import Sample
 from grpo_ext.seams import trl as seam
-from grpo_ext.step.judge import outcome_index
+from grpo_ext.step.judge import outcome_order
 from grpo_ext.trainer.samples import by_name
 
 
@@ -43,7 +44,8 @@ def evaluate_policy(trainer: Any, eval_dataset: Any, prefix: str) -> dict[str, f
     Returns:
         Under `{prefix}_` the mean of each reward, `length`, and for the outcome reward `pass@1` and, with k samples per prompt,
         `mean@k`, `pass@k` and `mixed@k` (see `outcome_figures`); under `NAME_constant` what the best constant answer earns;
-        standard errors under `..._se`. Named data sets add their names to the prefix.
+        standard errors under `..._se`. Rows of several tasks add the figures of each, under `{prefix}_tasks/NAME/`. Named data
+        sets add their names to the prefix.
     """
     datasets = trainer.eval_dataset if eval_dataset is None else eval_dataset
     if isinstance(datasets, str):
@@ -67,9 +69,13 @@ def evaluate_policy(trainer: Any, eval_dataset: Any, prefix: str) -> dict[str, f
         raise ValueError("There is nothing to evaluate on: pass an eval_dataset with rows.")
     samples = _decode_and_score(trainer, rows)
     trainer.parts.samples.hand_out_evaluation(samples, rows, prefix.removeprefix("eval_"))
-    figures = summarize(samples, trainer.reward_func_names)
-    if (outcome := outcome_of(trainer)) is not None:
-        figures |= outcome_figures(samples, outcome, trainer.eval_decoding.num_samples)
+    figures = figures_of(
+        rows,
+        samples,
+        trainer.reward_func_names,
+        outcomes_of(trainer),
+        trainer.eval_decoding.num_samples,
+    )
     figures |= trainer.parts.constant.figures(rows, samples)
     metrics = {f"{prefix}_{name}": value for name, value in figures.items() if value is not None}
     metrics[f"{prefix}_runtime"] = round(time.perf_counter() - start, 3)
@@ -152,17 +158,20 @@ def _decode(trainer: Any, rows: list[dict[str, Any]]) -> list[list[Completion]]:
     return completions
 
 
-def outcome_of(trainer: Any) -> str | None:
-    """Return the outcome reward of pass@k by `outcome_index`, among those that are no models; `None` if all of them are."""
-    weighted = zip(
-        trainer.reward_func_names,
-        trainer.reward_funcs,
-        trainer.reward_weights.tolist(),
-        strict=True,
-    )
-    weights = {
-        name: weight for name, reward, weight in weighted if not isinstance(reward, nn.Module)
+def outcomes_of(trainer: Any) -> list[str]:
+    """Return the rewards that decide pass@k, in the order of `outcome_order`, without reward models."""
+    functions = {
+        name: weight
+        for name, reward, weight in zip(
+            trainer.reward_func_names,
+            trainer.reward_funcs,
+            trainer.reward_weights.tolist(),
+            strict=True,
+        )
+        if not isinstance(reward, nn.Module)
     }
-    metric = trainer.args.group_filter_metric
-    named = metric if metric in weights else None
-    return list(weights)[outcome_index([*weights], [*weights.values()], named)] if weights else None
+    if not functions:
+        return []
+    names, metric = list(functions), trainer.args.group_filter_metric
+    order = outcome_order(names, list(functions.values()), metric if metric in functions else None)
+    return [names[index] for index in order]

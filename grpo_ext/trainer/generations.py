@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 import grpo_ext.trainer.settings as settings
+from grpo_ext.common.columns import TASK
 from grpo_ext.environments.episode import Episode, instances
 from grpo_ext.objective.advantage import has_signal
 from grpo_ext.samplers.base import Request, Sampler
@@ -21,7 +22,7 @@ from grpo_ext.samplers.sync_check import SyncCheck
 from grpo_ext.scoring.scorer import Scorer
 from grpo_ext.seams import trl as seam
 from grpo_ext.step.judge import AdvantageRule, by_token, fill_unscored
-from grpo_ext.step.metrics import TASK, episode_figures
+from grpo_ext.step.metrics import episode_figures
 from grpo_ext.step.ranks import Ranks
 from grpo_ext.step.records import Generation, Scored
 from grpo_ext.step.tables import table_of

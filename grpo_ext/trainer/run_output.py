@@ -77,7 +77,13 @@ class RunOutput(TrainerCallback):
         That is what a constant answer earns, how often rewards and environments failed, and that nothing was learnt.
         """
         parts, history = self.trainer.parts, self.trainer.state.log_history
-        constant = constant_sentences(history, parts.constant.outcome, parts.constant.text)
+        outcomes = set(parts.constant.judges.values())
+        text = parts.constant.text if len(outcomes) == 1 else None
+        constant = [
+            sentence
+            for outcome in sorted(outcomes)
+            for sentence in constant_sentences(history, outcome, text)
+        ]
         verdict = [] if parts.learning.verdict is None else [parts.learning.verdict]
         return [*constant, *parts.learning.remarks, *verdict]
 

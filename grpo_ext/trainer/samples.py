@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from accelerate.utils import gather_object
 
+from grpo_ext.common.columns import TASK
 from grpo_ext.curriculum.pass_rates import prompt_id
 from grpo_ext.environments.episode import as_text
 from grpo_ext.rewards.reward import plain_text
 from grpo_ext.step.judge import fill_unscored
-from grpo_ext.step.metrics import TASK
 from grpo_ext.step.refill import updates_per_generation
 
 if TYPE_CHECKING:

@@ -36,7 +36,7 @@ def test_completions_with_line_separators_are_shown(tmp_path):
         lines = [row, row | {"part": "sampled"}]
         text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
         (tmp_path / f"eval_{when}_completions.jsonl").write_text(text, encoding="utf-8")
-    [[_, before, after]] = completions_rows(tmp_path, "countdown")
+    [[_, before, after]] = completions_rows(tmp_path, ["countdown"])
     assert before.startswith("before a\u2028b") and after.startswith("after a\u2028b")
 
 

@@ -76,7 +76,7 @@ def test_rows_without_a_score_are_left_out():
 def test_changed_rows_are_named():
     before = [Sample(i, "", {"countdown": r}, 1) for i, r in enumerate([0.0, 1.0, 1.0, None])]
     after = [Sample(i, "", {"countdown": r}, 1) for i, r in enumerate([1.0, 0.0, 1.0, 1.0])]
-    found = compare({"greedy": before}, {"greedy": after}, ["countdown"], "countdown")
+    found = compare({"greedy": before}, {"greedy": after}, ["countdown"], ["countdown"])
     assert (
         found["became_right"] == [0, 3] and found["became_wrong"] == [1] and "sampled" not in found
     )

@@ -21,7 +21,8 @@ def sample_columns(run: RunData) -> tuple[dict[str, Any], list[Any]]:
     """Return the index and the list of prompts.
 
     A column of the index has one entry per completion. `prompt` and `dataset` are positions in the list of prompts and in
-    `datasets`; `cut` is 1 for a completion that reached the limit.
+    `datasets`; `cut` is 1 for a completion that reached the limit; `task` is "" where the row names none; `outcome` is the
+    score of the reward that judged the completion's group, `None` if none did.
     """
     rows = run.samples
     datasets = numbered((row["mode"], row["dataset"]) for row in rows)
@@ -35,6 +36,8 @@ def sample_columns(run: RunData) -> tuple[dict[str, Any], list[Any]]:
         "dataset": [datasets[row["mode"], row["dataset"]] for row in rows],
         "prompt": [numbers[row["prompt_id"]] for row in rows],
         "cut": [int(row["finish_reason"] == "length") for row in rows],
+        "task": [row["task"] if isinstance(row.get("task"), str) else "" for row in rows],
+        "outcome": [rounded(score) for score in outcome_scores(run)],
         "rewards": {
             reward["name"]: [rounded(row["rewards"].get(reward["name"])) for row in rows]
             for reward in run.rewards
@@ -42,6 +45,25 @@ def sample_columns(run: RunData) -> tuple[dict[str, Any], list[Any]]:
         "datasets": list(datasets),
     }
     return index, [[key, prompts[key]] for key in numbers]
+
+
+def outcome_scores(run: RunData) -> list[float | None]:
+    """Return the outcome reward of each completion: the first of the run's outcome rewards that scored any of its group."""
+    names = [name for name in run.about.get("outcomes") or () if isinstance(name, str)]
+    if not names:
+        names = [name for name in [run.about.get("outcome")] if isinstance(name, str)]
+    if not names and run.rewards:
+        names = [run.rewards[0]["name"]]
+    groups = [(row["step"], row["mode"], row["dataset"], row["group"]) for row in run.samples]
+    judges: dict[Any, str] = {}
+    for name in reversed(names):  # so that the first one stays
+        for group, row in zip(groups, run.samples, strict=True):
+            if row["rewards"].get(name) is not None:
+                judges[group] = name
+    return [
+        row["rewards"].get(judges.get(group, ""))
+        for group, row in zip(groups, run.samples, strict=True)
+    ]
 
 
 def numbered(keys: Iterable[Any]) -> dict[Any, int]:

@@ -23,7 +23,7 @@ function showSamples(samples) {
   byId("completions-empty").hidden = samples.count > 0;
   byId("explorer").hidden = !samples.count;
   if (!samples.count) return;
-  const kinds = JSON.stringify([samples.run.number, browser.runs.length, samples.index.datasets, Object.keys(samples.index.rewards)]);
+  const kinds = JSON.stringify([samples.run.number, browser.runs.length, samples.index.datasets, tasksOf(samples.index), Object.keys(samples.index.rewards)]);
   if (browser.kinds !== kinds) buildFilters();
   browser.kinds = kinds;
   filter({ quiet: quiet && browser.shown.length > 0 });
@@ -71,7 +71,7 @@ function rowAt(at, samples, i) {
   samples.prompt(i).then(([, messages]) => (prompt.textContent = start(messages.at(-1)?.[1] ?? "")));
   const name = shownReward();
   const head = el("div", { class: "head" }, el("b", {}, figure(samples.scores(name)[i])), el("span", {}, `step ${index.step[i]}`),
-    el("span", {}, samples.dataset(i)), el("span", {}, `${counted(index.length[i], "token")}${index.cut[i] ? ", cut off" : ""}`));
+    el("span", {}, samples.dataset(i)), index.task[i] ? el("span", {}, index.task[i]) : null, el("span", {}, `${counted(index.length[i], "token")}${index.cut[i] ? ", cut off" : ""}`));
   return el("div", { class: "row", role: "option", id: `row-${at}`, "data-at": at,
     style: { top: `${at * ROW}px`, borderLeftColor: samples.colour(i, name) },
     "aria-selected": String(at === browser.selected), "aria-setsize": browser.shown.length, "aria-posinset": at + 1 }, head, prompt, text);

@@ -22,10 +22,13 @@ function buildFilters() {
   const number = (placeholder, step) => el("input", { type: "number", placeholder, step });
   const rewards = ["reward", ...Object.keys(index.rewards)];
   const modes = index.datasets.map(([mode, name], i) => [i, mode === name ? mode : `${mode} ${name}`]);
+  const tasks = tasksOf(index);
+  if (tasks.length < 2) delete filters.fields.task;
   const form = byId("filters");
   form.replaceChildren(
     ...(browser.runs.length > 1 ? [field("run", "run", choice(browser.runs.map((run) => [run.number, run.name])))] : []),
     field("dataset", "data", choice([["", "all"], ...modes])),
+    ...(tasks.length > 1 ? [field("task", "task", choice([["", "all"], ...tasks.map((name) => [name, name])]))] : []),
     field("from", "steps", number("first", 1)),
     field("to", "to", number("last", 1)),
     field("reward", "by", choice(rewards.map((name) => [name, name === "reward" ? "reward, weighted sum" : name]))),
@@ -50,6 +53,10 @@ function buildFilters() {
   });
 }
 
+function tasksOf(index) {
+  return [...new Set(index.task)].filter(Boolean).sort();
+}
+
 function shownReward() {
   return filters.fields.reward?.value ?? "reward";
 }
@@ -68,6 +75,7 @@ async function filter({ quiet = false } = {}) {
   for (let i = 0; i < samples.count; i++) {
     if (index.step[i] < from || index.step[i] > to) continue;
     if (value("dataset") !== "" && index.dataset[i] !== Number(value("dataset"))) continue;
+    if (filters.fields.task && value("task") !== "" && index.task[i] !== value("task")) continue;
     if (value("cut") !== "" && index.cut[i] !== Number(value("cut"))) continue;
     if (!anyScore && (scores[i] === null || scores[i] < low || scores[i] > high)) continue;
     found.push(i);
@@ -85,7 +93,7 @@ async function filter({ quiet = false } = {}) {
     found = await matching(found, words, run);
     if (found === null) return;
   }
-  const set = ["dataset", "from", "to", "low", "high", "cut"].filter((name) => value(name) !== "").length;
+  const set = ["dataset", ...(filters.fields.task ? ["task"] : []), "from", "to", "low", "high", "cut"].filter((name) => value(name) !== "").length;
   byId("fold-count").textContent = set ? ` (${set} set)` : "";
   showFound(found, quiet);
 }

@@ -2,10 +2,13 @@
 // What a run came to: the outcome in large figures, the run in one line, first and last values of its main curves.
 
 const HELD_OUT = "Held-out rewards";
+const BY_TASK = "Held-out rewards, by task";
 const MOST_ALARMS = 3; // in view
 
 // The curve that says whether a run learnt: its outcome on held-out prompts if that was evaluated twice, else in training.
 function outcomeOf(run) {
+  const all = run.panel(BY_TASK) ? run.series(HELD_OUT, "pass@1") : null; // no reward alone says it of several tasks
+  if (all && all.values.filter(Number.isFinite).length > 1) return { series: all, words: "pass@1 of all tasks on held-out prompts" };
   const held = run.series(HELD_OUT, run.outcome);
   if (held && held.values.filter(Number.isFinite).length > 1) return { series: held, words: `${run.outcome} on held-out prompts` };
   const own = run.series("Reward by function", run.outcome) ?? run.series("Reward", "reward") ?? run.series("Reward", run.outcome);

@@ -109,7 +109,7 @@ class LiveSamples extends Samples {
     const prompts = more.prompts.map((id) => this.prompts.get(id) ?? this.prompts.set(id, this.prompts.size).get(id));
     const fresh = { ...more, dataset: more.dataset.map((k) => datasets[k]), prompt: more.prompt.map((k) => prompts[k]) };
     const joined = { rewards: {}, datasets: index.datasets };
-    for (const name of ["step", "group", "length", "reward", "advantage", "dataset", "prompt", "cut", "place"]) {
+    for (const name of ["step", "group", "length", "reward", "advantage", "dataset", "prompt", "cut", "task", "outcome", "place"]) {
       joined[name] = extended(index[name], count, fresh[name]);
     }
     for (const name of new Set([...Object.keys(index.rewards), ...Object.keys(more.rewards)])) {

@@ -25,8 +25,7 @@ function drawPairs(samples) {
   const { mode, pairs } = findPairs(samples);
   if (!pairs.length) return body.replaceChildren(el("p", { class: "quiet" }, "No prompt has completions at two steps."));
   const { index, run } = samples;
-  const outcome = index.rewards[run.outcome];
-  const solved = (i) => outcome && outcome[i] >= run.passThreshold;
+  const solved = (i) => index.outcome[i] !== null && index.outcome[i] >= run.passThreshold;
   const kinds = {
     "all, most improved first": pairs,
     "wrong, then right": pairs.filter(([a, b]) => !solved(a) && solved(b)),

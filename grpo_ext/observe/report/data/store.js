@@ -6,7 +6,8 @@ class Samples {
     this.run = run;
     this.chunks = new Map();
     this.byPrompt = new Map();
-    this.index = { rewards: {}, datasets: [], step: [], group: [], length: [], reward: [], advantage: [], dataset: [], prompt: [], cut: [] };
+    this.index = { rewards: {}, datasets: [], step: [], group: [], length: [], reward: [], advantage: [], dataset: [], prompt: [], cut: [], task: [],
+      outcome: [] };
   }
 
   async open() {

@@ -1,0 +1,103 @@
+"""The figures of an evaluation: of all rows, and of each task of a data set of several tasks."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from grpo_ext.common.columns import TASK
+from grpo_ext.evaluation.score import (
+    OUTCOME,
+    Sample,
+    compare,
+    outcome_figures,
+    summarize,
+    with_outcome,
+)
+
+Row = dict[str, Any]
+
+
+def figures_of(
+    rows: Sequence[Row],
+    samples: list[Sample],
+    names: list[str],
+    outcomes: Sequence[str],
+    k: int,
+) -> dict[str, float | None]:
+    """Return means, standard errors and pass@k; with a column "task" also of each task, under `tasks/NAME/`.
+
+    Args:
+        rows: the evaluated rows.
+        samples: `k` completions of each row.
+        names: the rewards.
+        outcomes: the rewards that decide pass@k, in the order of `outcome_order`; empty: no pass@k.
+        k: the number of completions of each row.
+    """
+    figures = _figures(samples, names, outcomes, k)
+    for task, own in samples_by_task(rows, samples).items():
+        scored = [name for name in names if any(s.rewards[name] is not None for s in own)]
+        for key, value in _figures(own, scored, outcomes, k).items():
+            figures[f"tasks/{task}/{key}"] = value
+    return figures
+
+
+def samples_by_task(rows: Sequence[Row], samples: list[Sample]) -> dict[str, list[Sample]]:
+    """Return the samples of each task, by its name in sorted order; nothing without a column "task"."""
+    tasks: dict[str, list[Sample]] = {}
+    for sample in samples:
+        task = rows[sample.row].get(TASK)
+        if isinstance(task, str):
+            tasks.setdefault(task, []).append(sample)
+    return dict(sorted(tasks.items()))
+
+
+@dataclass(frozen=True)
+class PartOfTask:
+    """The rows of one task in an evaluation, with their samples."""
+
+    prefix: str  # of the names of its figures: "tasks/NAME/", or "" for all rows
+    rows: list[Row]
+    samples: list[Sample]
+    outcome: str  # the reward that judges these rows; "" if none scored them
+
+
+def parts_of_tasks(
+    rows: Sequence[Row], samples: list[Sample], outcomes: Sequence[str]
+) -> list[PartOfTask]:
+    """Return the part of each task; without a column "task" one part with everything."""
+    tasks = samples_by_task(rows, samples)
+    if not tasks:
+        return [PartOfTask("", list(rows), samples, outcomes[0] if outcomes else "")]
+    parts = []
+    for task, own in tasks.items():
+        numbers = sorted({sample.row for sample in own})
+        judges = [name for name in outcomes if any(s.rewards[name] is not None for s in own)]
+        own_rows = [rows[number] for number in numbers]
+        parts.append(PartOfTask(f"tasks/{task}/", own_rows, own, judges[0] if judges else ""))
+    return parts
+
+
+def _figures(
+    samples: list[Sample], names: list[str], outcomes: Sequence[str], k: int
+) -> dict[str, float | None]:
+    figures = summarize(samples, names)
+    if outcomes:
+        figures |= outcome_figures(with_outcome(samples, outcomes), OUTCOME, k)
+    return figures
+
+
+def compare_by_task(
+    rows: Sequence[Row],
+    before: dict[str, list[Sample]],
+    after: dict[str, list[Sample]],
+    names: list[str],
+    outcomes: Sequence[str],
+) -> dict[str, Any]:
+    """Return the differences of `compare`, and for each task of `rows` its own, under `tasks/NAME/`."""
+    found = compare(before, after, names, outcomes)
+    for part in before:
+        later = samples_by_task(rows, after[part])
+        for task, own in samples_by_task(rows, before[part]).items():
+            of_task = compare({part: own}, {part: later[task]}, names, ())[part]
+            found[part] |= {f"tasks/{task}/{name}": change for name, change in of_task.items()}
+    return found

@@ -1,0 +1,149 @@
+"""The key `tasks` of a recipe: several tasks in one run, each with rows, prompts and rewards of its own."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from grpo_ext.common.near import unknown
+from grpo_ext.recipe.fields import hints_of
+from grpo_ext.recipe.problems import Problem
+from grpo_ext.recipe.values import Count, Positive, convert
+from grpo_ext.tasks import Task, get_task_class
+
+Spec = dict[str, Any]  # of a reward, as in `reward_funcs`
+
+# keys of a recipe with one task, which stand beside each task in a recipe with several
+OF_EACH_TASK = (
+    "task",
+    "dataset_name",
+    "dataset_config",
+    "dataset_train_split",
+    "dataset_test_split",
+    "eval_dataset_name",
+    "reward_funcs",
+    "reward_weights",
+)
+
+
+@dataclass
+class TaskOptions:
+    """Keys of an entry of `tasks`, beside the fields of its task.
+
+    All but `share` mean what they mean in a recipe with one task.
+
+    Args:
+        task (`str`, *optional*): the task's name, see `grpo_ext.tasks`. `None`: the name of the entry.
+        share (`float`, *optional*): share of the training prompts, relative to the shares of the other tasks. Rows of a task
+            that has too few are repeated. `None` for all tasks: every row once in an epoch; of streams, equal shares.
+        reward_funcs (`list`, *optional*): rewards of this task, with their weights. `None` takes those of the task.
+        dataset_name, dataset_config, dataset_train_split, dataset_test_split, eval_dataset_name (`str`, *optional*): the rows.
+        max_train_samples, max_eval_samples (`int`, *optional*): use only the first so many rows of this task.
+    """
+
+    task: str | None = None
+    share: Positive | None = None
+    reward_funcs: list[str | dict[str, Any]] | None = None
+    dataset_name: str | None = None
+    dataset_config: str | None = None
+    dataset_train_split: str = "train"
+    dataset_test_split: str = "test"
+    eval_dataset_name: str | None = None
+    max_train_samples: Count | None = None
+    max_eval_samples: Count | None = None
+
+
+@dataclass(frozen=True)
+class TaskOfSeveral:
+    """One entry of `tasks`."""
+
+    task: Task
+    options: TaskOptions
+
+    @property
+    def reward_specs(self) -> list[Spec]:
+        """The rewards of the task as mappings with `name`, and `weight` where it is stated."""
+        if self.options.reward_funcs is None:
+            weights = self.task.default_rewards.items()
+            return [{"name": name, "weight": weight} for name, weight in weights]
+        specs = self.options.reward_funcs
+        return [{"name": spec} if isinstance(spec, str) else dict(spec) for spec in specs]
+
+
+def read_tasks(entries: Any) -> tuple[dict[str, TaskOfSeveral], list[Problem]]:
+    """Build the entries of the key `tasks`; return them by name, and the problems of all that could not be built."""
+    tasks: dict[str, TaskOfSeveral] = {}
+    problems: list[Problem] = []
+    if not isinstance(entries, Mapping):
+        return tasks, problems
+    for name, values in entries.items():
+        try:
+            tasks[name] = _built(name, values or {})
+        except ValueError as error:
+            problems += [Problem(f"tasks: {name}: {line}", "tasks") for line in error.args]
+    shares = [task.options.share for task in tasks.values()]
+    if None in shares and any(share is not None for share in shares):
+        problems.append(Problem("tasks: write share for every task, or for none.", "tasks"))
+    return tasks, problems
+
+
+def _built(name: str, values: Mapping[str, Any]) -> TaskOfSeveral:
+    """Return an entry; `ValueError` whose arguments are the sentences on all that is wrong."""
+    task_class = get_task_class(values.get("task") or name)
+    hints = {**hints_of(task_class), **hints_of(TaskOptions)}
+    converted: dict[str, Any] = {}
+    wrong: list[str] = []
+    for key, value in values.items():
+        try:
+            if key not in hints:
+                raise ValueError(unknown("key", key, hints))
+            converted[key] = convert(key, value, hints[key])
+        except ValueError as error:
+            wrong.append(str(error))
+    if wrong:
+        raise ValueError(*wrong)
+    of_options = {key: value for key, value in converted.items() if key in hints_of(TaskOptions)}
+    of_task = {key: value for key, value in converted.items() if key not in of_options}
+    return TaskOfSeveral(task_class(**of_task), TaskOptions(**of_options))
+
+
+def reward_specs(tasks: Mapping[str, TaskOfSeveral]) -> list[Spec]:
+    """Return the rewards of all tasks as specs with the key `tasks`, in order of appearance.
+
+    A reward that several tasks name with the same weight and options is one reward of these tasks. Rewards that share a name
+    but differ in anything else are labelled `TASK_NAME`.
+    """
+    specs: list[Spec] = []
+    for name, entry in tasks.items():
+        for spec in entry.reward_specs:
+            same = [one for one in specs if {**one, "tasks": None} == {**spec, "tasks": None}]
+            if same:
+                same[0]["tasks"].append(name)
+            else:
+                specs.append({**spec, "tasks": [name]})
+    counts = Counter(metric_of(spec) for spec in specs)
+    for spec in specs:
+        if "label" not in spec and counts[metric_of(spec)] > 1:
+            spec["label"] = f"{spec['tasks'][0]}_{metric_of(spec)}"
+    return specs
+
+
+def metric_of(spec: str | Spec) -> str:
+    """Return the name of a reward's metric, as `rewards.sources.metric_name` will."""
+    if isinstance(spec, str):
+        return spec.rstrip("/").replace(":", "/").split("/")[-1]
+    return spec.get("label") or metric_of(str(spec.get("name")))
+
+
+def several_tasks_rules(v: Mapping[str, Any], _: int) -> Iterator[Problem]:
+    """A recipe with `tasks` has no keys of a single task, and at least one task."""
+    if v["tasks"] is None:
+        return
+    if not v["tasks"]:
+        yield Problem("tasks is empty: write at least one task, or take it out.", "tasks")
+    for key in OF_EACH_TASK:
+        if key in v and v[key] is not None:
+            where = (
+                "weight beside each reward" if key == "reward_weights" else f"{key} in each entry"
+            )
+            yield Problem(f"{key} has no meaning beside tasks: write {where} of tasks.", key)
