@@ -3,6 +3,7 @@
 examples:
   grpo-ext demo                        Countdown; finished stages are not repeated
   grpo-ext demo gsm8k                  word problems in GSM8K's format: format, tags and accuracy
+  grpo-ext demo several                Countdown and word problems in one run, with rewards by task
   grpo-ext demo poem                   last lines of Chinese quatrains: tone pattern and rhyme
   grpo-ext demo guess                  guessing a number in five turns
   grpo-ext demo check                  Countdown with a tool that checks expressions
@@ -21,7 +22,7 @@ from grpo_ext.cli.command import add_command
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
     parser = add_command(subparsers, __doc__, run)
-    tasks = ("countdown", "gsm8k", "poem", "guess", "check")
+    tasks = ("countdown", "gsm8k", "several", "poem", "guess", "check")
     parser.add_argument(
         "task", nargs="?", default="countdown", choices=tasks, help="default: countdown"
     )

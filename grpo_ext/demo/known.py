@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ class Demo:
     composed: bool = False  # whether numbers begin as sums of their digits (`compose_numbers`)
     settings: dict[str, Any] = field(default_factory=dict)  # of GRPO, beside the recipe's
 
-    def prepare(self, task: Task, folder: Path, seed: int) -> None:
+    def prepare(self, task: Task | dict[str, Task], folder: Path, seed: int) -> None:
         """Write `demonstrations.jsonl` and, in `model`, a tokenizer trained on the first 2,000 and an untrained model."""
         rows = list(self.demonstrations(task, self.count, seed=seed))
         write_atomically(
@@ -67,6 +68,16 @@ def texts_of(messages: list[dict[str, Any]]) -> Iterator[str]:
         yield message["content"]
         for call in message.get("tool_calls", ()):
             yield call["function"]["arguments"]["expression"]
+
+
+def demonstrations_of_two(
+    tasks: dict[str, Any], count: int, *, seed: int = 0
+) -> Iterator[Demonstration]:
+    """Yield `count` demonstrations, in turn of Countdown and of word problems."""
+    sums = countdown_demonstrations(tasks["countdown"], count - count // 2, seed=seed)
+    stories = word_problem_demonstrations(tasks["stories"], count // 2, seed=seed)
+    for one, other in zip_longest(sums, stories):
+        yield from (row for row in (one, other) if row is not None)
 
 
 def check_tokenizer(task: Any) -> dict[str, Any]:
@@ -120,6 +131,11 @@ DEMOS = {
     "gsm8k": Demo(
         "gsm8k/tiny.yaml", "gsm8k/tiny-sft.yaml", word_problem_demonstrations, 12_800,
         lambda task: {"vocab_size": 640, "pattern": DIGITS}, WIDE_INIT,
+    ),
+    # Countdown and word problems in one run, each with rewards of its own, by one model
+    "several": Demo(
+        "several/tiny.yaml", "several/tiny-sft.yaml", demonstrations_of_two, 12_800,
+        lambda tasks: {"vocab_size": 640, "pattern": DIGITS}, WIDE_INIT,
     ),
     # last lines of quatrains, and a model that knows tones and rhymes but uses them carelessly
     "poem": Demo(

@@ -40,6 +40,10 @@ def run_demo(demo: Demo, folder: Path, seed: int = 0, max_steps: int | None = No
     train_words = words(model_name_or_path=warm, output_dir=trained, **demo.settings, **both)
     recipe = load_recipe(recipe_path, train_words)
     sft = load_sft_recipe(sft_path, sft_words)
+    task: Any = recipe.task
+    fields: dict[str, Any] = vars(recipe.task)
+    if recipe.tasks:
+        task = fields = {name: entry.task for name, entry in recipe.tasks.items()}
     stages = Stages(folder, total=5)
 
     def warm_start(begun: bool) -> None:
@@ -63,13 +67,13 @@ def run_demo(demo: Demo, folder: Path, seed: int = 0, max_steps: int | None = No
     demonstrations_of = getattr(demo.demonstrations, "keywords", {})  # of a `partial`
     made_from = [
         demo.count,
-        demo.tokenizer(recipe.task),
+        demo.tokenizer(task),
         demo.shape,
         demo.composed,
         demonstrations_of,
     ]
-    start = [made_from, {key: repr(value) for key, value in vars(recipe.task).items()}, seed]
-    stages.run("data and model", start, lambda begun: demo.prepare(recipe.task, folder, seed))
+    start = [made_from, {key: repr(value) for key, value in fields.items()}, seed]
+    stages.run("data and model", start, lambda begun: demo.prepare(task, folder, seed))
     stages.run("warm start", [sft_path.read_text(encoding="utf-8"), sft_words], warm_start)
     recipe_text = recipe_path.read_text(encoding="utf-8")
     stages.run(

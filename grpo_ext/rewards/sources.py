@@ -44,8 +44,8 @@ def resolve_rewards(
     """Return callables (or reward-model ids) and weights, one for each spec.
 
     Args:
-        specs: a name, a mapping `{name, weight, label, tasks, option: value}` or a callable, or a list of them. `label` is the name
-            of the metric, for a reward that is used twice.
+        specs: a name, a mapping `{name, weight, label, tasks, option: value}` or a callable, or a list of them. `label` is
+            the name of the metric, for a reward that is used twice.
         reward_weights: TRL's list of weights, one for each spec, instead of `weight` in the mappings.
         plugins: Python files that register rewards.
 

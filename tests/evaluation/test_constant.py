@@ -202,11 +202,11 @@ def test_an_evaluation_of_a_recipe_has_it():
         return [[Completion("one two three", [1, 2, 3])] * decoding.num_samples for _ in asked]
 
     rewards = guards(near)
-    summary, _ = evaluate(complete, rows, rewards, "near", max_new_tokens=8, num_samples=2)
+    summary, _ = evaluate(complete, rows, rewards, ["near"], max_new_tokens=8, num_samples=2)
     for part in ("greedy", "sampled"):
         assert summary[part]["near_constant"] == pytest.approx(summary[part]["near"])
     off, _ = evaluate(
-        complete, rows, rewards, "near", max_new_tokens=8, num_samples=0, constants=False
+        complete, rows, rewards, ["near"], max_new_tokens=8, num_samples=0, constants=False
     )
     assert "near_constant" not in off["greedy"]
 
