@@ -75,6 +75,7 @@ class Reward:
         self.name = self.__name__ = name or registration.name
         self.columns = registration.columns
         self.needs_cpu = registration.needs_cpu
+        self.tasks: tuple[str, ...] | None = None  # the rows that it scores, by their column "task"
         self.examples = registration.examples
 
     def __call__(self, /, *, completions: Sequence, **given: Any) -> list[Score]:

@@ -62,7 +62,7 @@ def rewards_of(trainer: Any) -> list[dict[str, Any]]:
             if isinstance(inner, Reward)
             else {}
         )
-        tasks = inner.tasks if isinstance(inner, Reward) else getattr(inner, "tasks", None)
+        tasks = getattr(inner, "tasks", None)
         if tasks:
             known["tasks"] = list(tasks)
         found.append({"name": name, "weight": weight, **known})
