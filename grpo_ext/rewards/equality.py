@@ -27,11 +27,12 @@ from grpo_ext.rewards.structure import (
     is_name,
     is_tuple,
 )
-from grpo_ext.rewards.texts import is_text, same_special, same_texts
+from grpo_ext.rewards.texts import is_text, option, same_special, same_texts
 
 _SYMBOL = re.compile(
     r"(?<![\\A-Za-z])[A-Za-df-hj-z]|\\(?:alpha|beta|gamma|delta|theta|lambda|mu|phi)(?![a-z])"
 )
+_ANGLE = re.compile(r"\\(?:pi|circ)(?![a-z])")
 
 
 def equal(gold: str, answer: str) -> bool:
@@ -43,6 +44,12 @@ def equal(gold: str, answer: str) -> bool:
     """
     if typography(gold) == typography(answer):
         return True
+    chosen = option(answer)
+    asked = option(gold)
+    if chosen is not None and asked is None:
+        return gold == chosen[0] if is_letter(gold) else equal(gold, chosen[1])
+    if asked is not None and (chosen is not None or is_letter(answer)):
+        return asked[0] == (answer if chosen is None else chosen[0])
     expected = parts_of(gold)
     actual = parts_of(answer)
     expected_region = merged(expected)
@@ -50,6 +57,10 @@ def equal(gold: str, answer: str) -> bool:
     if expected_region is not None and actual_region is not None:
         return same_region(expected_region, actual_region, equal)
     return same_collection(expected, actual)
+
+
+def is_letter(text: str) -> bool:
+    return len(text) == 1 and text.isupper()
 
 
 def parts_of(text: str) -> Collection:
@@ -193,9 +204,9 @@ def same_expression(gold: str, answer: str) -> bool:
     if not _SYMBOL.search(gold) and _SYMBOL.search(without_label(answer)) and number(gold):
         return False
     in_radians = angle_in_radians(gold), angle_in_radians(answer)
-    if in_radians[0] and r"\pi" in answer:
+    if in_radians[0] and _ANGLE.search(answer):
         return same_formula(in_radians[0], answer)
-    if in_radians[1] and r"\pi" in gold:
+    if in_radians[1] and _ANGLE.search(gold):
         return same_formula(gold, in_radians[1])
     gold, gold_unit = split_unit(gold)
     answer, unit = split_unit(answer)

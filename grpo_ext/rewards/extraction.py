@@ -8,6 +8,7 @@ from grpo_ext.rewards.quantity import DECIMAL, UNIT_NAMES
 
 MAX_ANSWER = 300  # characters of an answer
 MAX_TAIL = 5_000  # characters at the end of a completion that may have an answer without tag or box
+MAX_FORMULAS = 20  # formulas that are one list
 WINDOW = 160  # characters before the last digit in which the last number begins
 
 _MONTH = r"(?:Jan|Feb|Mar|Apr|May|June?|July?|Aug|Sep|Oct|Nov|Dec)[a-z]*\.?"
@@ -55,7 +56,11 @@ _EQUATION_BEFORE = re.compile(
     rf"(?=[^=]*[a-z])(?:{_TERM}\s?[-+*/]\s?)+{_TERM}\s*=\s*$|(?:[0-9]+[a-z]|\b[a-z]\^\{{?[0-9]+\}}?)\s*=\s*$"
 )
 _OPERATOR_BEFORE = re.compile(r"(?:[-+*/×÷)]|(?<=\s)x)\s*$")
-_REMARK = re.compile(r"\s\([^()]{0,200}?[A-Za-z]{2}[^()]{0,200}\)")
+_REMARK = re.compile(
+    r"\s\([^()]{0,200}?[A-Za-z]{2}[^()]{0,200}\)|(?<=[0-9a-z%])\s\([^(),]{1,200}[-+*/=×][^(),]{1,200}\)(?=[.\s]*$)"
+)
+_SEPARATOR_BEFORE = re.compile(r"\s*(?:[,;]|,?\s(?:and|or))\s*\Z")
+_OPTION_FIRST = re.compile(r"(?:\\text[a-z]*\{|[*(])*[A-H][)}*]*\s?[.:)]\s*\S")
 _GLUED_UNIT = re.compile(rf"(?<=[0-9])(?=(?:{UNIT_NAMES})$)")
 
 
@@ -97,7 +102,8 @@ def piece_of(text: str) -> str | None:
     statement = _STATED.search(text)
     if statement is not None:
         text = _SENTENCE.split(statement[1])[0]
-    piece = last_expression(text) if is_sentence(text) else None
+    is_option = _OPTION_FIRST.match(text) is not None
+    piece = last_expression(text) if is_sentence(text) and not is_option else None
     return piece or (text if 0 < len(text) <= MAX_ANSWER else None)
 
 
@@ -120,32 +126,65 @@ def has_words(text: str) -> bool:
 def last_expression(text: str) -> str | None:
     """Return the last formula between math delimiters or the last number in `text` that is not denied."""
     text = _REMARK.sub("", _CALCULATOR.sub("", with_ascii_signs(text)))
-    end, formula = last_formula(text)
-    return last_number(text, end) or formula
+    span = last_formula(text)
+    end = -1 if span is None else span[1]
+    number = last_number(text, end)
+    if number is not None or span is None or _DENIED.search(text[: span[0]][-60:]):
+        return number
+    return without_delimiters(text[slice(*span)])
 
 
-def last_formula(text: str) -> tuple[int, str | None]:
-    """Return where the last formula between math delimiters ends, and the formula; -1 and None without one."""
-    end = -1
-    formula = None
+def without_delimiters(formula: str) -> str:
+    """Remove the delimiters around one formula; several keep theirs."""
     for opening, closing in _DISPLAY:
-        stop = text.rfind(closing)
-        if closing == "$":
-            stop = last_dollar(text, len(text))
+        inner = formula.removeprefix(opening).removesuffix(closing)
+        if len(inner) == len(formula) - len(opening + closing) and opening not in inner:
+            return inner.strip()
+    return formula
+
+
+def last_formula(text: str) -> tuple[int, int] | None:
+    """Return where the last formula between math delimiters begins and ends, with those before it that it continues."""
+    spans = [delimited(text, len(text), pair) for pair in _DISPLAY]
+    last = max((span for span in spans if span is not None), key=lambda span: span[1], default=None)
+    if last is None:
+        return None
+    start, end = last
+    for _ in range(MAX_FORMULAS):
+        separator = _SEPARATOR_BEFORE.search(text, max(0, start - 20), start)
+        if separator is None:
+            break
+        before = [delimited(text, separator.start(), pair) for pair in _DISPLAY]
+        joined = [span for span in before if span is not None and span[1] == separator.start()]
+        if not joined or end - joined[0][0] > MAX_ANSWER:
+            break
+        start = joined[0][0]
+    return start, end
+
+
+def delimited(text: str, limit: int, pair: tuple[str, str]) -> tuple[int, int] | None:
+    """Return where the last formula before `limit` between a pair of delimiters begins and ends, delimiters included."""
+    opening, closing = pair
+    if opening == "$":
+        stop = last_dollar(text, limit, closes=True)
+        start = last_dollar(text, stop, closes=False) if stop > 0 else -1
+    else:
+        stop = text.rfind(closing, 0, limit)
         start = text.rfind(opening, 0, stop) if stop > 0 else -1
-        if opening == "$" and stop > 0:
-            start = last_dollar(text, stop)
-        content = text[start + len(opening) : stop].strip() if start >= 0 else ""
-        if content and len(content) <= MAX_ANSWER and not has_words(content) and stop > end:
-            end = stop
-            formula = content
-    return end, formula
+    content = text[start + len(opening) : stop].strip() if start >= 0 else ""
+    if not content or len(content) > MAX_ANSWER or has_words(content):
+        return None
+    return start, stop + len(closing)
 
 
-def last_dollar(text: str, end: int) -> int:
-    r"""Return the position of the last `$` before `end` that is no `\$`, or -1."""
+def last_dollar(text: str, end: int, *, closes: bool) -> int:
+    r"""Return the position of the last `$` before `end` that is no `\$`, or -1; one that closes stands before no digit."""
     position = text.rfind("$", 0, end)
-    while position > 0 and text[position - 1] == "\\":
+    while position > 0:
+        escaped = text[position - 1] == "\\"
+        is_price = closes and text[position + 1 : position + 2].isdecimal()
+        if not escaped and not is_price:
+            break
         position = text.rfind("$", 0, position)
     return position
 

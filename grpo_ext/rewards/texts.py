@@ -5,12 +5,12 @@ import re
 from grpo_ext.rewards.notation import typography
 
 _TEXT = re.compile(r"\(?(?:[A-Z]|(?=.*[A-Za-z]{3})[A-Za-z][A-Za-z '.-]*)\)?")
-_CHOICE = re.compile(r"\(?([A-Z])(?:\)|[.:])\s*\S.*")
-_CHOICE_BEFORE = re.compile(r"^\(?[A-Z](?:\)|[.:])\s+(?=[A-Za-z]{3})")
+_OPTION = re.compile(r"\(?([A-H])(?:\)| ?[.:])\s*(\S.*)")
 _CLOCK = re.compile(r"([0-9]{1,2})(?::([0-9]{2}))? ?(?:([ap])\.? ?m\.?)?", re.IGNORECASE)
 _BASE = re.compile(r"([0-9A-F]+)_(?:\{([0-9]{1,2})\}|([0-9]{1,2}))")
 _FILLERS = re.compile(
-    r"\b(?:the|an?|it|is|are|its|condition|function|number|series|option|choice|graph)\b"
+    r"\b(?:the|an?|it|is|are|its|condition|function|number|series|option|choice|graph)\b",
+    re.IGNORECASE,
 )
 
 
@@ -19,12 +19,14 @@ def is_text(text: str) -> bool:
     return _TEXT.fullmatch(text) is not None
 
 
+def option(text: str) -> tuple[str, str] | None:
+    """Split an option with its content, such as `(B) 12`, into letter and content; None for any other text."""
+    match = _OPTION.fullmatch(text)
+    return None if match is None else (match[1], match[2])
+
+
 def same_special(gold: str, answer: str) -> bool | None:
-    """Compare choices, times of day and numerals in a base; None if neither is one of these."""
-    if len(gold) == 1 and gold.isupper():
-        choice = _CHOICE.fullmatch(answer)
-        if choice is not None:
-            return choice[1] == gold
+    """Compare times of day and numerals in a base; None if neither is one of these."""
     expected_clock = _CLOCK.fullmatch(gold)
     actual_clock = _CLOCK.fullmatch(answer)
     if any(clock is not None and clock[3] for clock in (expected_clock, actual_clock)):
@@ -52,8 +54,7 @@ def same_texts(gold: str, answer: str) -> bool | None:
 
 
 def as_text(piece: str) -> str:
-    piece = _CHOICE_BEFORE.sub("", piece).strip("() .")
-    if len(piece) == 1:
-        return piece
-    words = piece.casefold()
-    return " ".join(_FILLERS.sub(" ", words).split()) or words
+    """Return the words that count; a single letter keeps its case."""
+    piece = piece.strip("() .")
+    words = " ".join(_FILLERS.sub(" ", piece).split()) if len(piece) > 1 else piece
+    return words if len(words) == 1 else (words or piece).casefold()

@@ -7,7 +7,7 @@ import pytest
 
 from grpo_ext.rewards import build
 
-REAL = [Path(__file__).with_name(f"answers_{name}.tsv") for name in ("real", "fresh")]
+REAL = [Path(__file__).with_name(f"answers_{name}.tsv") for name in ("real", "fresh", "third")]
 TABLE = Path(__file__).with_name("answers.tsv")
 VERDICTS = {"1": 1.0, "0": 0.0, "None": None}
 MISJUDGED = {  # right by the table, 0 by the reward, and why
