@@ -141,9 +141,8 @@ def test_pass_rates_are_counted_from_completions(tmp_path):
 def test_adaptive_draws_one_after_another_without_replacement():
     """How often each prompt is in a generation of two, beside the sum over both orders in which they can be drawn."""
     ids = [prompt_id(str(i)) for i in range(4)]
-    rates = PassRates(
-        ids, start={key: (right, 8) for key, right in zip(ids, (4, 8, 0, 8), strict=True)}
-    )
+    counts = zip(ids, (40, 80, 0, 80), strict=True)
+    rates = PassRates(ids, start={key: (right, 80) for key, right in counts})
     weights = rates.chance_of_signal(4)
     weights = 0.9 * weights / weights.sum() + 0.1 / 4
     wanted = [
