@@ -7,7 +7,7 @@ import sys
 
 import pytest
 from conftest import REPO
-from forked import Forked
+from forked import LIMIT, Forked
 
 from grpo_ext.cli.main import SUBCOMMANDS, main
 
@@ -69,5 +69,5 @@ def test_a_mistyped_key_is_named_before_a_model_is_loaded(tmp_path):
 
 
 def test_a_mistyped_subcommand_is_refused():
-    done = subprocess.run([sys.executable, "-m", "grpo_ext", "trian"], cwd=REPO, timeout=120)
+    done = subprocess.run([sys.executable, "-m", "grpo_ext", "trian"], cwd=REPO, timeout=LIMIT)
     assert done.returncode == 2

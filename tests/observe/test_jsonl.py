@@ -13,6 +13,7 @@ import time
 
 import pytest
 from conftest import REPO
+from forked import LIMIT
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -128,7 +129,7 @@ def test_a_reader_beside_the_writer_sees_whole_lines_only(tmp_path):
     )
     try:
         seen = 0
-        deadline = time.time() + 100
+        deadline = time.time() + LIMIT
         while (len(parts(path)) < 3 or not seen) and time.time() < deadline:
             rows = list(read(path)) if path.exists() else []
             seen = max(seen, len(rows))
@@ -159,7 +160,7 @@ def test_a_full_disk_loses_no_line_and_does_not_end_the_run(tmp_path):
         capture_output=True,
         text=True,
         env=environment,
-        timeout=60,
+        timeout=LIMIT,
     )
     assert out.returncode == 0, out.stderr
     assert out.stdout.strip() == "1" and "make room" in out.stderr

@@ -12,7 +12,7 @@ import tracemalloc
 from contextlib import contextmanager
 
 import pytest
-from forked import Forked
+from forked import LIMIT, Forked
 from test_report_page import HOSTILE, Page, sample, write_run
 
 from benchmarks.browser import Browser, find_browser
@@ -40,7 +40,7 @@ def served(*paths, **settings):
 
 
 def ask(server, path, method="GET", host=None, body=None):
-    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=LIMIT)
     connection.request(method, path, body, {"Host": host or f"127.0.0.1:{server.server_port}"})
     answer = connection.getresponse()
     found = answer.status, dict(answer.getheaders()), answer.read()
@@ -240,7 +240,7 @@ def test_the_server_keeps_nothing_of_what_it_sends(tmp_path):
     assert after - before < 100_000  # the log has 270,000 bytes
 
 
-def until(browser, condition, seconds=30):
+def until(browser, condition, seconds=LIMIT):
     end = time.monotonic() + seconds
     while not browser.run(f"document.readyState === 'complete' && ({condition})"):
         assert time.monotonic() < end, (
@@ -354,7 +354,7 @@ def test_the_command_serves_until_it_is_interrupted(tmp_path, capsys):
     try:
         process.wait_for("Ctrl-C ends it")
         address = re.search(r"http://127\.0\.0\.1:(\d+)/", process.printed)
-        connection = http.client.HTTPConnection("127.0.0.1", int(address[1]), timeout=10)
+        connection = http.client.HTTPConnection("127.0.0.1", int(address[1]), timeout=LIMIT)
         connection.request("GET", "/runs")
         assert json.loads(connection.getresponse().read())[0]["name"] == "run"
     finally:

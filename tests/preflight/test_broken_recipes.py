@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import json
 import socket
-import subprocess
-import sys
 
 import pytest
 import transformers
 import yaml
-from conftest import REPO
 from runaway import no_runaway
 
 from grpo_ext.cli.main import main
@@ -331,19 +328,12 @@ def test_what_is_broken_is_named_with_a_way_out(folder, tiny_folder, no_model, n
     assert key is None or named[0].place.startswith(f"{path}:")
 
 
-def test_the_command_answers_in_words(folder, tiny_folder):
+def test_the_command_answers_in_words(folder, tiny_folder, capsys):
     path = written(folder, tiny_folder, {"learning_rte": 1, "vllm_server_port": 8000})
-    out = subprocess.run(
-        [sys.executable, "-m", "grpo_ext", "check", "--config", str(path)],
-        capture_output=True,
-        text=True,
-        cwd=REPO,
-        timeout=100,
-    )
-    assert out.returncode == 1
-    assert "unknown key 'learning_rte'. Did you mean 'learning_rate'?" in out.stdout
-    assert out.stdout.strip().endswith("1 problem")
-    assert out.stderr == ""
+    assert main(["check", "--config", str(path)]) == 1
+    printed, errors = capsys.readouterr()
+    assert "unknown key 'learning_rte'. Did you mean 'learning_rate'?" in printed
+    assert printed.strip().endswith("1 problem") and errors == ""
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from grpo_ext.rewards import deadline
 from grpo_ext.rewards.guard import AsyncGuard
 
-LONG = 8.0  # seconds that a blocking reward takes; the limits below are a fraction of it
+LONG = 60.0  # seconds that a blocking reward takes; the limits below are a fraction of it
 
 
 async def blocks(completions, **columns):

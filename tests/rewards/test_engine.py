@@ -97,11 +97,11 @@ def test_inside_without_engine_a_formula_raises():
 
 
 def test_a_pause_stops_the_clock_and_no_more():
-    with deadline(0.3):
+    with deadline(100.0):
         with paused():
-            time.sleep(0.5)
+            assert signal.getitimer(signal.ITIMER_REAL)[0] == 0
         left, _ = signal.getitimer(signal.ITIMER_REAL)
-    assert 0 < left <= 0.3
+    assert 0 < left <= 100.0
     with pytest.raises(TooLate), deadline(0.2):
         with paused():
             pass

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 import math
+import signal
 import threading
 import time
 
@@ -206,17 +207,15 @@ def hang(text: str) -> float:
     while text == "hang":
         pass
     while text == "sleep":
-        time.sleep(60)
+        time.sleep(6000)
     return 1.0
 
 
 @pytest.mark.parametrize("how", ["hang", "sleep"])
 def test_a_hanging_row_is_interrupted(how):
-    guard = Guard(by_row(hang), timeout=0.1)
-    started = time.perf_counter()
+    guard = Guard(by_row(hang), timeout=1.0)
     assert guard(completions=["a", how, "b"]) == [1.0, None, 1.0]
-    assert time.perf_counter() - started < 30  # of the 60 that one of them would sleep
-    assert "TooLate: it took more than 0.1 s" in guard.last_error
+    assert "TooLate: it took more than 1 s" in guard.last_error
 
 
 def test_no_limit_outside_the_main_thread():
@@ -236,9 +235,9 @@ def test_deadline_is_not_swallowed_by_except_exception():
 
 
 def test_deadline_leaves_no_timer():
-    with deadline(0.05):
-        pass
-    time.sleep(0.1)
+    with deadline(100.0):
+        assert signal.getitimer(signal.ITIMER_REAL)[0] > 0
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
 
 
 def test_registered_rewards_are_guarded_alike():

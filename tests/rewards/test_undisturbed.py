@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import numpy
 import pytest
 import torch
+from forked import LIMIT
 from registry_state import registry_as_before
 
 from grpo_ext.rewards import Example, build, register
@@ -94,7 +95,7 @@ class Endless:
 def test_a_number_that_never_comes_is_given_up():
     guard = Guard(
         lambda completions, **columns: [Endless() if text == "bb" else 1 for text in completions],
-        timeout=0.1,
+        timeout=1.0,
     )
     assert guard(completions=TEXTS) == [1.0, None, 1.0]
 
@@ -110,7 +111,7 @@ def test_an_error_whose_words_never_come_is_given_up():
             raise Mute
         return lengths(completions)
 
-    assert Guard(mute, timeout=0.1)(completions=TEXTS) == [1.0, None, 3.0]
+    assert Guard(mute, timeout=1.0)(completions=TEXTS) == [1.0, None, 3.0]
 
 
 def moved(completions, folder, **columns):
@@ -210,7 +211,7 @@ def test_a_process_that_a_reward_forks_off_goes_no_further_than_the_reward():
     process = context.Process(target=in_a_process_of_its_own, args=(answers,))
     process.start()
     found = [answers.get() for _ in range(3)]
-    process.join(timeout=60)
+    process.join(timeout=LIMIT)
     assert [what for what, _ in found] == [[1.0, 2.0, 3.0], [1.0, 2.0, 3.0], "end"]
     assert {pid for _, pid in found} == {process.pid} and answers.empty()
 

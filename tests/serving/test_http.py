@@ -81,12 +81,12 @@ def test_what_answers_is_told_in_one_line(kind):
     start = time.monotonic()
     with serving(answer) as base, pytest.raises(ConnectionError) as told:
         # time ends those answers alone that nothing else ends
-        who_answers(VllmLine(0.5 if words == LATE else 60.0, most=65536), base)
+        who_answers(VllmLine(0.5 if words == LATE else 6000.0, most=65536), base)
     message = str(told.value)
     assert words in message and message.isprintable() and len(message) < 250
     assert (
-        time.monotonic() - start < 30
-    )  # far below the 60 s, or the tens of minutes that dripping would take
+        time.monotonic() - start < 300
+    )  # far below the 6,000 s, or the tens of minutes that dripping would take
 
 
 def test_who_answers_is_told():

@@ -9,6 +9,7 @@ import sys
 import time
 
 import pytest
+from forked import LIMIT
 
 from grpo_ext.vllm import EngineFailure
 from grpo_ext.vllm.server import Server, answers
@@ -46,10 +47,10 @@ def gone(pid: int) -> bool:
 
 
 def test_starts_again_and_stops_with_its_children(server, capsys):
-    with server.running(seconds=30, restarts=1):
+    with server.running(seconds=LIMIT, restarts=1):
         first = server.process.pid
         os.kill(first, signal.SIGKILL)
-        end = time.monotonic() + 30
+        end = time.monotonic() + LIMIT
         while server.process.pid == first or not answers(server.url):
             assert time.monotonic() < end
             time.sleep(0.1)
@@ -57,7 +58,7 @@ def test_starts_again_and_stops_with_its_children(server, capsys):
     said = [line.split() for line in server.log.read_text().splitlines()]
     children = [int(words[1]) for words in said if words[0] == "child"]
     assert len(children) == 2
-    end = time.monotonic() + 10
+    end = time.monotonic() + LIMIT
     while not all(map(gone, children)):
         assert time.monotonic() < end
         time.sleep(0.1)
@@ -68,7 +69,7 @@ def test_a_start_that_fails_shows_the_log(server):
     server.words = [sys.executable, "-c", "print('no such model'); raise SystemExit(3)"]
     with (
         pytest.raises(EngineFailure, match=r"ended with code 3:\nno such model"),
-        server.running(30, restarts=5),
+        server.running(LIMIT, restarts=5),
     ):
         raise AssertionError("it never answered")
 

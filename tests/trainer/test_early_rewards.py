@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from datasets import Dataset
+from forked import LIMIT
 from registry_state import registry_as_before
 from transformers import AutoTokenizer
 
@@ -57,7 +58,7 @@ def test_all_rewards_are_there_before_the_reference_has_scored(tiny_folder, tmp_
 
         def waiting(model, *args, **kwargs):
             if model is trainer.ref_model:
-                end = time.monotonic() + 60
+                end = time.monotonic() + LIMIT
                 while (count := len(notes.read_text().split()) if notes.exists() else 0) < ROWS * (
                     len(seen) + 1
                 ):

@@ -14,7 +14,7 @@ from pathlib import Path
 import overlap_run
 import psutil
 import pytest
-from forked import Forked
+from forked import LIMIT, Forked
 from transformers import TrainerCallback
 
 from grpo_ext.run.ranks import EXIT_INTERRUPTED
@@ -98,12 +98,16 @@ def test_nothing_is_left_in_a_process_that_goes_on(tiny_folder, tmp_path):
     assert process.wait() == 0, process.printed[-4000:]
 
 
-def slow(completions, **kwargs):
-    time.sleep(0.2)
-    return overlap_run.letters(completions)
-
-
 def long_run(folder, out):
+    """A run whose reward, while there is a file `hold`, says so and does not come back."""
+
+    def slow(completions, **kwargs):
+        time.sleep(0.2)
+        while (out / "hold").exists():
+            (out / "held").touch()
+            time.sleep(0.02)
+        return overlap_run.letters(completions)
+
     overlap_run.make(
         folder, out, slow, max_steps=500, prompts=1000, save_strategy="steps", save_steps=1
     ).train()
@@ -119,7 +123,7 @@ def samplers_of(*pids: int) -> list[psutil.Process]:
     return found
 
 
-def wait_until(holds, seconds=60.0):
+def wait_until(holds, seconds=LIMIT):
     end = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < end
@@ -164,12 +168,15 @@ def test_nothing_is_left_of_a_process_that_ends(tiny_folder, tmp_path, ranks, en
     wait_until(lambda: len(samplers_of(*pids)) == ranks)
     if ends[0] is not None:
         wait_until(lambda: (tmp_path / "checkpoint-2").exists())
+    if len(ends) == 2 and None not in ends:  # the second comes before the step of the first ends
+        (tmp_path / "hold").touch()
+        wait_until((tmp_path / "held").exists)
     for number in filter(None, ends):
         processes[-1].send_signal(number)
         time.sleep(0.1)
-    assert processes[-1].wait(60) == code, processes[-1].printed[-3000:]
+    assert processes[-1].wait() == code, processes[-1].printed[-3000:]
     for other in processes[:-1]:  # it notices by itself
-        assert other.wait(60) not in (0, -signal.SIGKILL), other.printed[-3000:]
-    wait_until(lambda: not samplers_of(*pids), 30)
+        assert other.wait() not in (0, -signal.SIGKILL), other.printed[-3000:]
+    wait_until(lambda: not samplers_of(*pids))
     with socket.socket() as probe:
         assert probe.connect_ex(("127.0.0.1", port)) != 0

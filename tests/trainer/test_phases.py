@@ -1,6 +1,5 @@
 """Seconds by phase, tokens per second and the share of the matrix rate, against clocks and counts of others."""
 
-import time
 from types import SimpleNamespace
 
 import pytest
@@ -9,24 +8,40 @@ from datasets import Dataset
 from peft import LoraConfig, get_peft_model
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, TrainerState
+from trl.trainer import grpo_trainer
 
 from grpo_ext import GRPOExtConfig, GRPOExtTrainer
 from grpo_ext.scoring.rate import costs, needed
 from grpo_ext.step.records import Scored
 from grpo_ext.trainer import phases
 
-STEPS, NAP = 3, 0.2
+STEPS = 3
+REWARD, FORWARD, UPDATE = 100.0, 1.0, 10.0  # seconds by the clock of the run
 
 
-def slow(completions, **columns):
-    """A reward that takes a known time, and differs within a group."""
-    time.sleep(NAP)
-    return [float(i % 2) for i, _ in enumerate(completions)]
+class Clock:
+    """A clock that only the work of a run moves, so that it knows how long each phase takes."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def perf_counter(self):
+        return self.now
+
+    def move(self, seconds):
+        self.now += seconds
 
 
 @pytest.fixture(scope="module")
 def run(tiny_folder, tmp_path_factory):
-    """The log of a run with an evaluation, and the seconds that it took."""
+    """The log of a run with an evaluation, the seconds that it took by its clock, and its tokens."""
+    clock = Clock()
+
+    def reward(completions, **columns):
+        """Differs within a group."""
+        clock.move(REWARD)
+        return [float(i % 2) for i, _ in enumerate(completions)]
+
     args = GRPOExtConfig(
         str(tmp_path_factory.mktemp("phases")),
         per_device_train_batch_size=8, num_generations=4, max_completion_length=6, max_steps=STEPS, logging_steps=1,
@@ -40,41 +55,54 @@ def run(tiny_folder, tmp_path_factory):
         ]
     )
     tokenizer = AutoTokenizer.from_pretrained(tiny_folder, padding_side="left")
-    trainer = GRPOExtTrainer(
-        str(tiny_folder), [slow], args, rows, rows.select(range(2)), processing_class=tokenizer
-    )
-    start = time.perf_counter()
-    trainer.train()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(phases, "time", clock)
+        patch.setattr(grpo_trainer, "time", clock)  # TRL's own clock of a step
+        trainer = GRPOExtTrainer(
+            str(tiny_folder),
+            [reward],
+            args,
+            rows,
+            rows.select(range(2)),
+            processing_class=tokenizer,
+        )
+        for model in (trainer.model, trainer.ref_model):
+            model.register_forward_pre_hook(lambda *_: clock.move(FORWARD))
+        trainer.create_optimizer()
+        trainer.optimizer.register_step_pre_hook(lambda *_: clock.move(UPDATE))
+        trainer.train()
     log = [row for row in trainer.state.log_history if "loss" in row]
-    return log, time.perf_counter() - start, trainer.state.num_input_tokens_seen
+    return log, clock.now, trainer.state.num_input_tokens_seen
 
 
 def test_each_step_says_where_its_time_went(run):
     log, whole, _ = run
-    names = {"generation", "rewards", "scoring", "train", "optimizer"}
-    assert len(log) == STEPS and all(
-        {f"time/{name}" for name in names} <= row.keys() for row in log
-    )
-    assert all(row["time/rewards"] >= NAP for row in log)
-    assert all(
-        row["time/train"] < row["step_time"] for row in log
-    )  # of TRL's clock, which counts all but the optimizer
-    inside = [sum(row[f"time/{name}"] for name in names - {"optimizer"}) for row in log]
-    assert all(found <= row["step_time"] + 1e-3 for found, row in zip(inside, log, strict=True))
-    assert (
-        sum(value for row in log for key, value in row.items() if key.startswith("time/")) <= whole
-    )
+    assert len(log) == STEPS
+    for row in log:
+        assert row["time/rewards"] == REWARD and row["time/optimizer"] == UPDATE
+        for name in ("generation", "scoring", "train"):
+            passes = row[f"time/{name}"] / FORWARD
+            assert passes >= 1 and passes == int(passes)
+        inside = ("rewards", "generation", "scoring", "train")
+        # TRL's clock counts all but the optimizer
+        assert sum(row[f"time/{name}"] for name in inside) == row["step_time"]
+    logged = sum(value for row in log for key, value in row.items() if key.startswith("time/"))
+    last_evaluation = whole - logged  # it comes after the last log of a step
+    assert last_evaluation >= REWARD + FORWARD
 
 
 def test_what_belongs_to_an_evaluation_is_not_in_a_step(run):
     log, _, _ = run
-    assert "time/evaluation" not in log[0] and all(row["time/evaluation"] >= NAP for row in log[1:])
+    assert "time/evaluation" not in log[0]
+    assert all(row["time/evaluation"] >= REWARD + FORWARD for row in log[1:])
 
 
 def test_tokens_per_second_are_those_of_the_steps(run):
-    log, whole, tokens = run
+    log, _, tokens = run
+    seconds = [row["step_time"] + UPDATE for row in log]
     rates = [row["throughput/tokens_per_second"] for row in log]
-    assert all(rate > 0 for rate in rates) and tokens / whole < max(rates)
+    made = sum(rate * time for rate, time in zip(rates, seconds, strict=True))
+    assert made == pytest.approx(tokens)
     assert all(row["throughput/share_of_rate"] > 0 and row["memory/peak_gib"] > 0.05 for row in log)
 
 

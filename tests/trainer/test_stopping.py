@@ -13,7 +13,7 @@ import test_resume
 import torch
 from clocks import timeless
 from conftest import REPO
-from forked import Forked, on_ranks
+from forked import LIMIT, Forked, on_ranks
 from safetensors.torch import load_file
 from transformers import TrainerCallback
 
@@ -27,12 +27,16 @@ pytestmark = pytest.mark.slow
 STEPS = 12
 SLOW = """
 import time
+from pathlib import Path
 from grpo_ext import register
 
 @register("slow")
 def slow(completions):
-    '''1 where the sum of the characters is even; takes half a second a batch.'''
+    '''1 where the sum of the characters is even; takes half a second a batch, and does not end beside a file `hold`.'''
     time.sleep(0.5)
+    while Path(__file__).with_name("hold").exists():
+        Path(__file__).with_name("held").touch()
+        time.sleep(0.02)
     return [float(sum(map(ord, text)) % 2 == 0) for text in completions]
 """
 ENVIRONMENT = {"PYTHONPATH": str(REPO)}
@@ -61,15 +65,16 @@ def rank(words):
     return Forked(train, words, environment=ENVIRONMENT)
 
 
-def wait_for_step(out, process, step=2):
-    limit = time.monotonic() + 300
-    while time.monotonic() < limit:
-        path = out / "metrics.jsonl"
-        if path.exists() and path.read_text().count("\n") >= step:
-            return
-        assert process.poll() is None, process.printed[-3000:]
+def wait_for(process, holds):
+    limit = time.monotonic() + LIMIT
+    while not holds():
+        assert process.poll() is None and time.monotonic() < limit, process.printed[-3000:]
         time.sleep(0.1)
-    raise AssertionError("no step within five minutes")
+
+
+def wait_for_step(out, process, step=2):
+    path = out / "metrics.jsonl"
+    wait_for(process, lambda: path.exists() and path.read_text().count("\n") >= step)
 
 
 def test_pre_emption_ctrl_c_and_the_same_command_again(tiny_folder, tmp_path):
@@ -114,13 +119,12 @@ def test_a_second_ctrl_c_leaves_at_once_and_another_run_or_recipe_is_refused(tin
     assert second.wait() == 2 and f"another run is writing to {out}" in second.printed, (
         second.printed[-2000:]
     )
-    logged = (out / "metrics.jsonl").read_text().count("\n")
-    wait_for_step(
-        out, process, logged + 1
-    )  # the next one has half a second to go: both signals come within it
+    (tmp_path / "hold").touch()  # both signals come within one step
+    wait_for(process, (tmp_path / "held").exists)
     for _ in range(2):
         process.send_signal(signal.SIGINT)
         time.sleep(0.2)  # two at once arrive as one
+    (tmp_path / "hold").unlink()
     assert process.wait() == 130, process.printed[-3000:]
     assert not (out / "trainer_state.json").exists()
     other = rank(words_for(tiny_folder, out, **saving, learning_rate="2e-2"))
