@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -57,7 +58,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
 def run(args: argparse.Namespace) -> int:
     from grpo_ext.common.files import data_lines
     from grpo_ext.preflight.check_recipe import check_recipe
-    from grpo_ext.preflight.first_recipe import ASK, Found, judged, look, recipe_of
+    from grpo_ext.preflight.first_recipe import ASK, PROMPTS, judged, look, recipe_of
     from grpo_ext.tasks.base import open_dataset
 
     folder = Path(args.output)
@@ -66,13 +67,16 @@ def run(args: argparse.Namespace) -> int:
     rows = [dict(row) for row in islice(open_dataset(args.data, streaming=True), ROWS)]
     found = look(rows)
     if not args.yes:
-        found = look(rows, answered(f"The prompt is [{found.prompt}]", found.prompt, list(rows[0])))
+        shown = found.prompt.replace("\n", "\\n")
+        question = f"The prompt, a column or a template of columns in braces, is [{shown}]"
+        prompt = answered(question, found.prompt, list(rows[0]), template_of=list(rows[0]))
+        found = found if prompt == found.prompt else look(rows, prompt)
         known = [name for name in ASK if name != "judge"]  # --judge names that one
         reward = answered(f"The reward is [{found.reward}], since {found.why}", found.reward, known)
         found = (
             found
             if reward == found.reward
-            else Found(found.prompt, reward, found.columns, "it was chosen")
+            else replace(found, reward=reward, why="it was chosen", options={})
         )
     judge = args.judge and found.reward == "like_reference"
     if judge:
@@ -93,9 +97,15 @@ def run(args: argparse.Namespace) -> int:
         f"# {folder.name}\n\n```bash\n{commands}\n```\n", encoding="utf-8"
     )
     print(f"{recipe}: reward {found.reward}, since {found.why}. Next:\n{commands}")
-    problems = check_recipe(recipe).problems
-    for problem in problems:
-        print(problem)
+    if found.guessed:
+        print(
+            f"No column has the usual name of a question ({', '.join(PROMPTS)}), so the prompt is the longest text, "
+            f"{found.prompt}: write what the model should do into user_prompt."
+        )
+    findings = check_recipe(recipe)
+    problems = findings.problems
+    for finding in (*problems, *findings.notes):
+        print(finding)
     if args.bench and not problems:
         from grpo_ext.bench.search import fastest_settings
 
@@ -111,11 +121,37 @@ def run(args: argparse.Namespace) -> int:
     return int(bool(problems))
 
 
-def answered(question: str, default: str, allowed: list[str]) -> str:
-    """Return an answer from the terminal: one of `allowed`, by default `default`."""
-    while (said := input(f"{question}: ").strip() or default) not in allowed:
-        print(f"Write one of {', '.join(allowed)}.")
-    return said
+def answered(
+    question: str, default: str, allowed: list[str], template_of: list[str] | None = None
+) -> str:
+    """Return an answer from the terminal: one of `allowed`, or a template of the columns `template_of`; else `default`.
+
+    `ValueError` if standard input is closed.
+    """
+    while True:
+        try:
+            text = input(f"{question}: ").strip().replace("\\n", "\n")
+        except EOFError:
+            raise ValueError(
+                "standard input is closed, so nothing can be asked: write --yes to take what is proposed."
+            ) from None
+        if not text or text == default:
+            return default
+        if text in allowed or (template_of and is_template(text, template_of)):
+            return text
+        more = " or a template with columns in braces" if template_of else ""
+        print(f"Write one of {', '.join(allowed)}{more}.")
+
+
+def is_template(text: str, columns: list[str]) -> bool:
+    """Return whether a text has columns in braces, and no other names."""
+    from grpo_ext.tasks.base import template_fields
+
+    try:
+        fields = template_fields(text)
+    except ValueError:
+        return False
+    return bool(fields) and fields <= {*columns}
 
 
 def in_yaml(values: dict[str, Any], found: Found, lora: bool, measured: bool = False) -> str:

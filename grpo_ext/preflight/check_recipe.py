@@ -14,6 +14,7 @@ from grpo_ext.environments.rules import COLUMNS
 from grpo_ext.preflight.first_rows import NO_ROW, check_eval_rows, check_prompts, first_rows, take
 from grpo_ext.preflight.machine import check_machine, check_server
 from grpo_ext.preflight.model_folder import check_model
+from grpo_ext.preflight.rendered_rows import judge_rows
 from grpo_ext.preflight.tokenized_prompts import load_tokenizer
 from grpo_ext.preflight.try_environment import read_prompts, try_environment
 from grpo_ext.preflight.try_rewards import three_completions, try_rewards
@@ -120,6 +121,7 @@ def check_parts(
     tokenizer = load_tokenizer(v, findings) if there else None
     if not asked:
         return
+    judge_rows(rows[:ROWS], rewards, findings, episodes=v["environment"] is not None)
     prompts, begin, played = None, None, True
     if tokenizer:
         prompts, begin = read_prompts(recipe, rows[:ROWS], tokenizer, findings)

@@ -3,19 +3,22 @@
 import re
 import statistics
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import psutil
 import torch
 
+from grpo_ext.common.columns import ANSWERS, CONTEXTS, answer_column
 from grpo_ext.preflight.forecast import model_size
-from grpo_ext.preflight.try_rewards import ANSWERS
+from grpo_ext.preflight.rendered_rows import MOST, ends_with_answer, is_identifier, share_of
 from grpo_ext.recipe.batch import batch_of
 from grpo_ext.recipe.load import load_recipe
 from grpo_ext.recipe.memory import memory_estimate
 from grpo_ext.rewards.judge_reward import model_at
 from grpo_ext.rewards.quantity import number
+from grpo_ext.tasks.base import template_fields
+from grpo_ext.tasks.prompts import value_at
 
 Row = dict[str, Any]
 PROMPTS = (
@@ -59,27 +62,66 @@ class Found:
     columns: dict[str, str]  # a column that the reward reads -> a column of the data
     why: str
     options: dict[str, Any] = field(default_factory=dict)  # of the reward
+    guessed: bool = False  # no column has the usual name of a question
+    answer_column: str | None = None  # for the assistant's last message, which leaves the prompt
 
 
 def look(rows: list[Row], prompt: str | None = None) -> Found:
-    """Return what fits these rows, with `prompt` as the column of the question; `ValueError` if no column can be one."""
+    """Return what fits these rows, with `prompt` as the question: a column, or a template of columns in braces.
+
+    `ValueError` if no column can be one.
+    """
     if not rows:
         raise ValueError("the data has no row.")
     names = list(rows[0])
-    texts = [name for name in names if all(isinstance(row[name], str) for row in rows)]
-    known = [prompt] if prompt else [name for name in PROMPTS if name in names]
-    if not (known or texts) and {"nums", "target"} <= {*names}:
-        known = [COUNTDOWN]
-    if not (known or texts):
+    known = [name for name in PROMPTS if name in names and not is_identifier_column(rows, name)]
+    texts = [name for name in names if is_text_column(rows, name)]
+    is_countdown = {"nums", "target"} <= {*names}
+    guessed = False
+    if prompt is not None:
+        asked = prompt
+    elif known:
+        asked = known[0]
+    elif is_countdown and not texts:
+        asked = COUNTDOWN
+    elif texts:
+        asked = max(texts, key=lambda name: statistics.mean(len(row[name]) for row in rows))
+        guessed = True
+    else:
         raise ValueError(
             f"No column can be a prompt: {', '.join(names)}. Name one of text `prompt` or `question`."
         )
-    asked = (
-        known[0]
-        if known
-        else max(texts, key=lambda name: statistics.mean(len(row[name]) for row in rows))
-    )
-    return Found(asked, *reward_for(rows, [name for name in names if name != asked]))
+    answer = answer_in_messages(rows, asked)
+    if answer is not None:
+        rows = [{**row, answer: row[asked][-1]["content"]} for row in rows]
+    used = template_fields(asked) if "{" in asked and not is_countdown else {asked}
+    others = [name for name in rows[0] if name not in used]
+    reward = reward_for(rows, others)
+    contexts = [name for name in CONTEXTS if name in others and is_text_column(rows, name)]
+    if prompt is None and contexts and asked in names and isinstance(rows[0][asked], str):
+        # such as Alpaca's `input` beside its `instruction`
+        asked = "\n\n".join(f"{{{name}}}" for name in (asked, *contexts))
+    return Found(asked, *reward, guessed=guessed, answer_column=answer)
+
+
+def is_text_column(rows: list[Row], name: str) -> bool:
+    """Return whether a column has texts, other than identifiers, that are not all empty."""
+    values = [row.get(name) for row in rows]
+    if not all(isinstance(value, str) for value in values) or not any(values):
+        return False
+    return not is_identifier_column(rows, name)
+
+
+def is_identifier_column(rows: list[Row], name: str) -> bool:
+    """Return whether a column has mostly identifiers, such as UUIDs."""
+    return share_of(is_identifier(str(row.get(name))) for row in rows) > MOST
+
+
+def answer_in_messages(rows: list[Row], asked: str) -> str | None:
+    """Return a name for the column of the assistant's last message, if the prompts end with one; else `None`."""
+    if not all(isinstance(row.get(asked), list) and row[asked] for row in rows):
+        return None
+    return "solution" if all(ends_with_answer(row[asked]) for row in rows) else None
 
 
 def reward_for(rows: list[Row], names: list[str]) -> tuple[Any, ...]:
@@ -90,8 +132,9 @@ def reward_for(rows: list[Row], names: list[str]) -> tuple[Any, ...]:
         return "json_schema", {"json_schema": "json_schema"}, "json_schema has schemas"
     if {"nums", "target"} <= {*names}:
         return "countdown", {}, "nums and target are a Countdown problem"
-    answer = first(ANSWERS, names)
-    values = [str(row[answer]).strip() for row in rows] if answer else []
+    own = {name: rows[0][name] for name in names}
+    answer = first(ANSWERS, names) or answer_column(own)
+    values = [str(value_at(row, answer)).strip() for row in rows] if answer else []
     if not answer or not all(values):
         return "like_reference", {}, "no column has an answer that a rule can judge"
     column = {"solution": answer}
@@ -114,9 +157,8 @@ def judged(found: Found, url: str, folder: str) -> Found:
     """Return the same with the model at `url` as judge; `ConnectionError` or `ValueError` if it does not say its name."""
     columns = {"solution": found.columns["reference"]} if found.columns else {}
     options = {"url": url, "model": model_at(url), "rubric": f"{folder}/rubric.md"}
-    return Found(
-        found.prompt, "judge", columns, f"{found.why}, and {options['model']} can", options
-    )
+    why = f"{found.why}, and {options['model']} can"
+    return replace(found, reward="judge", columns=columns, why=why, options=options)
 
 
 def first(known: Iterable[str], names: list[str]) -> str | None:
@@ -126,7 +168,7 @@ def first(known: Iterable[str], names: list[str]) -> str | None:
 def template(found: Found, names: list[str]) -> str:
     """Return the user's prompt as a template of columns, with the options of a choice."""
     options = [name for name in names if re.fullmatch(rf"(?i)(?:option_?)?[{LETTERS}]", name)]
-    asked = found.prompt if found.prompt == COUNTDOWN else f"{{{found.prompt}}}"
+    asked = found.prompt if "{" in found.prompt else f"{{{found.prompt}}}"
     lines = [
         asked,
         *(f"{letter}) {{{name}}}" for letter, name in zip(LETTERS, sorted(options), strict=False)),
@@ -142,12 +184,16 @@ def recipe_of(
     ready = isinstance(rows[0].get(found.prompt), list)  # chat messages
     values: dict[str, Any] = {"model_name_or_path": model, "output_dir": f"{folder}/run"}
     values |= {"task": "prompts", "dataset_name": data}
+    if ready and rows[0][found.prompt][0].get("role") == "system":
+        system = ""
     values |= (
         {"prompt_column": found.prompt}
         if ready
         else {"user_prompt": template(found, list(rows[0]))}
     )
-    if found.columns and list(found.columns) != list(found.columns.values()):
+    if found.answer_column:
+        values["answer_column"] = next(iter(found.columns), found.answer_column)
+    elif found.columns and list(found.columns) != list(found.columns.values()):
         values["rename_columns"] = found.columns
     if found.reward != "judge":
         values["reward_plugins"] = [f"{folder}/rewards.py"]

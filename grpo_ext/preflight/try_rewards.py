@@ -5,6 +5,7 @@ from typing import Any
 
 from transformers import TrainerState
 
+from grpo_ext.common.columns import answer_column
 from grpo_ext.environments.begin import Begin
 from grpo_ext.evaluation.completions import Completion
 from grpo_ext.evaluation.score import score_completions
@@ -13,11 +14,8 @@ from grpo_ext.recipe.problems import Findings
 from grpo_ext.rewards.guard import guard_rewards
 from grpo_ext.rewards.own_examples import constant_warning
 from grpo_ext.rewards.reward import Reward
+from grpo_ext.tasks.prompts import value_at
 
-ANSWERS = (  # columns in which data sets keep the right answer; the first that a row has is taken
-    "solution", "answer", "answers", "last_line", "target", "ground_truth", "label", "output", "response", "completion",
-    "expected", "gold", "final_answer",
-)  # fmt: skip
 PATIENCE = 1.0  # seconds that a reward may take for a completion
 BUDGET = 4.0  # seconds that all of them may take
 
@@ -27,8 +25,10 @@ def three_completions(row: dict[str, Any], prefilled: bool) -> dict[str, str]:
 
     With `prefilled` the prompt opens the think tag, and the completion does not.
     """
-    answer = next((row[key] for key in ANSWERS if row.get(key) not in (None, "")), 42)
-    answer = str(answer).rpartition("####")[2].strip()  # GSM8K's form
+    column = answer_column(row)
+    answer = (
+        str(42 if column is None else value_at(row, column)).rpartition("####")[2].strip()
+    )  # GSM8K's form
     opening = "" if prefilled else "<think>\n"
     return {
         "empty": "",

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from grpo_ext.common.columns import TASK
+from grpo_ext.common.columns import ANSWERS, NESTED_ANSWERS, TASK
 from grpo_ext.common.modules import load_class, load_file
 from grpo_ext.common.near import did_you_mean, unknown
 from grpo_ext.rewards.guard import reward_name
@@ -180,6 +180,18 @@ def checked_weight(name: str, weight: Any) -> float:
     return float(weight)
 
 
+def renaming(column: str, there: Sequence[str]) -> str:
+    """Return how to give a column of the data the name `column` that a reward reads."""
+    answers = [name for name in ANSWERS if name in there]
+    answers += [path for path in NESTED_ANSWERS if path.partition(".")[0] in there]
+    if column in ANSWERS and answers:
+        return f" With `task: prompts` write rename_columns: {{{column}: {answers[0]}}}."
+    return (
+        f"{did_you_mean(column, there)} With `task: prompts`, rename_columns: {{{column}: COLUMN}} gives another column this "
+        "name."
+    )
+
+
 def check_columns(rewards: Sequence[Any], dataset_columns: Iterable[str] | None) -> None:
     """Check the data set's columns, `None` if they are unknown, against the rewards.
 
@@ -208,7 +220,7 @@ def check_columns(rewards: Sequence[Any], dataset_columns: Iterable[str] | None)
                 )
             if column not in there:
                 raise ValueError(
-                    f"Reward {name!r} reads the column {column!r}, which the data set lacks."
-                    f"{did_you_mean(column, there)} Its columns: {', '.join(there)}."
+                    f"Reward {name!r} reads the column {column!r}, which the data set lacks. Its columns: {', '.join(there)}."
+                    f"{renaming(column, there)}"
                 )
         check_call(reward, [column for column in there if column != "prompt"])

@@ -1,7 +1,8 @@
 """Rows of any data set, for users' own prompts and rewards without a task class."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from grpo_ext.tasks.base import Messages, Row, Task, chat, template_fields
 
@@ -13,10 +14,14 @@ class Prompts(Task):
     Without `system_prompt` and `user_prompt`, the prompt of a row does not change: chat messages, for the tokenizer's chat
     template, or a text, which the model continues.
 
-    `rename_columns` gives columns the names that rewards read, as in {"solution": "answer"}.
+    `rename_columns` gives columns the names that rewards read, as in {"solution": "answer"}. A dot reaches into a column that
+    holds a mapping, also for `prompt_column`: {"solution": "reward_model.ground_truth"}.
+
+    `answer_column` is for chat messages that end with the assistant's answer: the answer leaves the prompt and becomes the
+    column of this name.
 
     `user_prompt` has columns of the row in braces, as in "{question} Answer briefly."; then `prompt_column` is not read.
-    `ValueError` if its braces do not match or, when rows are read, if a column is missing.
+    `ValueError` if its braces do not match or, when rows are read, if a column or the assistant's answer is missing.
     """
 
     name: ClassVar[str] = "prompts"
@@ -29,18 +34,52 @@ class Prompts(Task):
     rename_columns: dict[str, str] | None = (
         None  # the name that rewards read -> the column of the data
     )
+    answer_column: str | None = None  # for the assistant's last message
 
     def __post_init__(self) -> None:
         template_fields(self.user_prompt or "")  # raises if its braces do not match
 
     def columns(self, row: Row) -> Row:
-        return {name: row[column] for name, column in (self.rename_columns or {}).items()}
+        renamed = {
+            name: value_at(row, column) for name, column in (self.rename_columns or {}).items()
+        }
+        if self.answer_column is None:
+            return renamed
+        return {**renamed, self.answer_column: self._messages_and_answer(row)[1]}
 
     def prompt(self, row: Row) -> Messages | str:
-        prompt = (
-            row[self.prompt_column]
-            if self.user_prompt is None
-            else self.user_prompt.format_map(row)
-        )
+        if self.user_prompt is not None:
+            prompt = self.user_prompt.format_map(row)
+        elif self.answer_column is not None:
+            prompt = self._messages_and_answer(row)[0]
+        else:
+            prompt = value_at(row, self.prompt_column)
         plain = isinstance(prompt, str) and self.user_prompt is None and not self.system_prompt
         return prompt if plain else chat(self.system_prompt, prompt)
+
+    def _messages_and_answer(self, row: Row) -> tuple[Messages, str]:
+        """Return the messages before the assistant's last one, and its text."""
+        messages = value_at(row, self.prompt_column)
+        if (
+            not isinstance(messages, list)
+            or not messages
+            or messages[-1].get("role") != "assistant"
+        ):
+            raise ValueError(
+                f"answer_column needs chat messages in {self.prompt_column!r} that end with the assistant's; this row has "
+                f"{str(messages)[:200]}"
+            )
+        return messages[:-1], messages[-1]["content"]
+
+
+def value_at(row: Row, path: str) -> Any:
+    """Return a column, or by `column.key` what a column's mapping has; `ValueError` if it is missing."""
+    if path in row or "." not in path:
+        return row[path]
+    column, *keys = path.split(".")
+    value = row[column]
+    for key in keys:
+        if not isinstance(value, Mapping) or value.get(key) is None:
+            raise ValueError(f"{path}: the column {column!r} has no {key!r} in {str(value)[:200]}")
+        value = value[key]
+    return value

@@ -72,3 +72,26 @@ def test_a_saved_dataset_dict_gives_its_splits(tmp_path):
         ValueError, match=r"has no split 'test'\. Its splits: train, held_out\. Name one in"
     ):
         Prompts().dataset("test", dataset_name=str(tmp_path / "saved"))
+
+
+def test_a_dot_reaches_into_a_mapping():
+    row = {"prompt": "hi", "reward_model": {"ground_truth": "72"}, "a.b": 1}
+    task = Prompts(rename_columns={"solution": "reward_model.ground_truth", "c": "a.b"})
+    example = task.example(row)
+    assert example["solution"] == "72" and example["c"] == 1
+    with pytest.raises(ValueError, match="the column 'reward_model' has no 'truth'"):
+        Prompts(rename_columns={"solution": "reward_model.truth"}).example(row)
+    with pytest.raises(ValueError, match="reads the column 'nothing', which the data lacks"):
+        Prompts(rename_columns={"solution": "nothing.at.all"}).example(row)
+    assert Prompts(prompt_column="reward_model.ground_truth").example(row)["prompt"] == "72"
+
+
+def test_the_assistants_last_message_becomes_a_column():
+    talk = [*MESSAGES, {"role": "assistant", "content": "Hello."}]
+    task = Prompts(prompt_column="messages", answer_column="solution", system_prompt="S")
+    example = task.example({"messages": talk})
+    assert example["prompt"] == [{"role": "system", "content": "S"}, *MESSAGES]
+    assert example["solution"] == "Hello." and example["messages"] == talk
+    for wrong in (MESSAGES, "hi", []):
+        with pytest.raises(ValueError, match="end with the assistant's"):
+            task.example({"messages": wrong})

@@ -1,0 +1,276 @@
+"""Rows as people have them: what one look at the prompts and their answers refutes."""
+
+from __future__ import annotations
+
+import json
+import uuid
+
+import pytest
+import yaml
+
+from grpo_ext.cli.main import main
+from grpo_ext.preflight.check_recipe import check_recipe
+from grpo_ext.preflight.first_recipe import look
+from grpo_ext.preflight.rendered_rows import is_identifier, judge_rows
+from grpo_ext.recipe.problems import Findings
+from grpo_ext.rewards import build
+
+N = 24
+ALPACA = [
+    {
+        "instruction": "Classify the animal as a bird or a fish.",
+        "input": f"animal {n}",
+        "output": "bird" if n % 2 else "fish",
+    }
+    for n in range(N)
+]
+SUPERVISED = [
+    {
+        "messages": [
+            {"role": "user", "content": f"What is {n} + 100?"},
+            {"role": "assistant", "content": f"{n + 100}"},
+        ]
+    }
+    for n in range(N)
+]
+POEMS = [
+    {
+        "id": str(uuid.UUID(int=n * 7919)),
+        "title": f"Night {n}",
+        "paragraphs": ["The moon is out.", "The road is long."],
+    }
+    for n in range(N)
+]
+VERL = [
+    {
+        "data_source": "openai/gsm8k",
+        "prompt": [{"role": "user", "content": f"Tom has {n} apples and buys 3. How many?"}],
+        "ability": "math",
+        "reward_model": {"style": "rule", "ground_truth": str(n + 3)},
+        "extra_info": {"index": n, "split": "train"},
+    }
+    for n in range(N)
+]
+QUESTIONS = [
+    {"question": f"How many are {n} and {n}?", "answer": f"#### {2 * n}"} for n in range(N)
+]
+
+
+def values(folder, tiny_folder, rows, **changes):
+    path = folder / "rows.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return {
+        "model_name_or_path": str(tiny_folder),
+        "output_dir": str(folder / "out"),
+        "use_cpu": True,
+        "bf16": False,
+        "report_to": "none",
+        "task": "prompts",
+        "dataset_name": str(path),
+        "per_device_train_batch_size": 8,
+        "num_generations": 4,
+        "max_completion_length": 64,
+        **changes,
+    }
+
+
+def checked(folder, tiny_folder, rows, **changes):
+    return check_recipe(None, values(folder, tiny_folder, rows, **changes))
+
+
+def test_equal_prompts_with_different_answers_are_a_problem(tiny_folder, tmp_path):
+    findings = checked(
+        tmp_path,
+        tiny_folder,
+        ALPACA,
+        user_prompt="{instruction}",
+        rename_columns={"solution": "output"},
+        reward_funcs=["exact"],
+    )
+    [problem] = findings.problems
+    assert problem.key == "user_prompt"
+    assert "100% of the first 24 rows share their prompt" in problem.message
+    assert "also differ in 'input', which no prompt has" in problem.message
+    [note] = [note for note in findings.notes if note.key == "user_prompt"]
+    assert "write {input} in user_prompt" in note.message
+    mended = checked(
+        tmp_path,
+        tiny_folder,
+        ALPACA,
+        user_prompt="{instruction}\n\n{input}",
+        rename_columns={"solution": "output"},
+        reward_funcs=["exact"],
+    )
+    assert mended.sound and not [note for note in mended.notes if note.key == "user_prompt"]
+
+
+def test_few_of_them_are_a_note_and_equal_answers_nothing(tiny_folder, tmp_path):
+    twice = [{"prompt": f"Say {n}.", "solution": str(n)} for n in range(N)]
+    settings = {"reward_funcs": ["exact"]}
+    assert not keyed(checked(tmp_path, tiny_folder, twice + twice, **settings))
+    odd = [*twice, {"prompt": "Say 3.", "solution": "4"}]
+    findings = checked(tmp_path, tiny_folder, odd, **settings)
+    assert findings.sound
+    [note] = keyed(findings)
+    assert (
+        "8% of the first 25 rows share their prompt" in note.message and "'Say 3.'" in note.message
+    )
+
+
+def keyed(findings):
+    keys = ("user_prompt", "prompt_column", "task")
+    return [f for f in (*findings.problems, *findings.notes) if f.key in keys]
+
+
+def test_prompts_that_end_with_the_assistants_answer_are_a_problem(tiny_folder, tmp_path):
+    settings = {"prompt_column": "messages", "reward_funcs": ["number"]}
+    findings = checked(
+        tmp_path, tiny_folder, SUPERVISED, **settings, rename_columns={"solution": "messages"}
+    )
+    [problem] = keyed(findings)
+    assert problem in findings.problems and "write answer_column: solution" in problem.message
+    mended = checked(tmp_path, tiny_folder, SUPERVISED, **settings, answer_column="solution")
+    assert mended.sound and not keyed(mended)
+    assert "100?" in mended.figures["prompts"]["first"]
+    assert "assistant\n10" not in mended.figures["prompts"]["first"]
+
+
+def test_identifiers_are_no_prompts(tiny_folder, tmp_path):
+    findings = checked(
+        tmp_path, tiny_folder, POEMS, user_prompt="{id}", reward_funcs=["language_consistency"]
+    )
+    assert "the prompts are identifiers, such as '00000000-" in str(findings.problems[0])
+
+
+@pytest.mark.parametrize(
+    ("text", "known"),
+    [
+        ("9f86d081-884c-4d63-a159-bf1a2c3d4e5f", True),
+        ("9F86D081884C7D659A2FEAA0C55AD015", True),
+        ("train-00012", True),
+        ("gsm8k/test/123", True),
+        ("deadbeefdeadbeefdeadbeef", False),  # letters alone
+        ("12345678", False),
+        ("What is 12 + 30?", False),
+        ("12+30=", False),
+        ("Catch-22 is a", False),
+        ("床前明月光", False),
+        ("", False),
+    ],
+)
+def test_what_an_identifier_is(text, known):
+    assert is_identifier(text) == known
+
+
+def test_an_answer_within_the_prompt_is_a_note():
+    rows = [
+        {"prompt": f"Copy: the number is {n:04}. Now you:", "solution": f"the number is {n:04}."}
+        for n in range(N)
+    ]
+    findings = Findings()
+    judge_rows(rows, [build("exact")], findings)
+    [note] = findings.notes
+    assert findings.sound and "the prompt contains the column 'solution'" in note.message
+
+
+def test_options_that_a_prompt_lists_are_used():
+    rows = [
+        {
+            "prompt": f"{n}?\nA) one {n}\nB) two {n}",
+            "choices": [f"one {n}", f"two {n}"],
+            "solution": "A",
+        }
+        for n in range(N)
+    ]
+    findings = Findings()
+    judge_rows(rows, [build("choice")], findings)
+    assert not findings.notes and not findings.problems
+    judge_rows(
+        [{**row, "prompt": f"{i}?"} for i, row in enumerate(rows)], [build("choice")], findings
+    )
+    assert "the column 'choices' is in no prompt" in findings.notes[0].message
+
+
+# ---- what `init` makes of them
+
+
+def written(folder, tiny_folder, rows, monkeypatch, *words, code=0):
+    monkeypatch.chdir(folder)
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert main(["init", "rows.jsonl", str(tiny_folder), *(words or ["--yes"])]) == code
+    return yaml.safe_load((folder / "mine" / "recipe.yaml").read_text())
+
+
+def test_init_reads_the_input_beside_an_instruction(tiny_folder, tmp_path, monkeypatch):
+    recipe = written(tmp_path, tiny_folder, ALPACA, monkeypatch)
+    assert recipe["user_prompt"] == "{instruction}\n\n{input}"
+    assert recipe["rename_columns"] == {"solution": "output"}
+
+
+def test_init_takes_the_answer_out_of_messages(tiny_folder, tmp_path, monkeypatch):
+    recipe = written(tmp_path, tiny_folder, SUPERVISED, monkeypatch)
+    assert recipe["prompt_column"] == "messages" and recipe["answer_column"] == "solution"
+    assert recipe["reward_funcs"] == ["number"] and "rename_columns" not in recipe
+    talk = [
+        {"messages": [*row["messages"][:1], {"role": "assistant", "content": "Some words. " * 9}]}
+        for row in SUPERVISED
+    ]
+    (tmp_path / "mine").rename(tmp_path / "numbers")
+    recipe = written(tmp_path, tiny_folder, talk, monkeypatch)
+    assert recipe["answer_column"] == "reference" and "rename_columns" not in recipe
+
+
+def test_init_takes_no_identifier_for_a_prompt(tiny_folder, tmp_path, monkeypatch, capsys):
+    recipe = written(tmp_path, tiny_folder, POEMS, monkeypatch)
+    assert recipe["user_prompt"] == "{title}"
+    printed = capsys.readouterr().out
+    assert "No column has the usual name of a question" in printed
+    assert "write what the model should do into user_prompt" in printed
+
+
+def test_init_finds_the_answer_of_verls_rows(tiny_folder, tmp_path, monkeypatch, capsys):
+    recipe = written(tmp_path, tiny_folder, VERL, monkeypatch)
+    assert recipe["prompt_column"] == "prompt"
+    assert recipe["rename_columns"] == {"solution": "reward_model.ground_truth"}
+    assert recipe["reward_funcs"] == ["number"]
+    rewards = check_recipe(tmp_path / "mine" / "recipe.yaml").figures["rewards"]
+    assert rewards["scores"]["number"] == [0.0, 0.0, 1.0]
+
+
+def test_a_missing_answer_names_the_column_that_has_it(tiny_folder, tmp_path):
+    settings = {"user_prompt": "{question}", "reward_funcs": ["accuracy"]}
+    findings = checked(tmp_path, tiny_folder, QUESTIONS, **settings)
+    [problem] = findings.problems
+    assert "write rename_columns: {solution: answer}" in problem.message
+    assert "Did you mean" not in problem.message
+    findings = checked(tmp_path, tiny_folder, VERL, reward_funcs=["accuracy"])
+    assert "rename_columns: {solution: reward_model.ground_truth}" in str(findings.problems[0])
+
+
+def test_init_takes_a_template_and_says_that_input_is_closed(
+    tiny_folder, tmp_path, monkeypatch, capsys
+):
+    said = iter(["{qestion}", "{question} Be brief.", ""])
+    monkeypatch.setattr("builtins.input", lambda question: next(said))
+    monkeypatch.setattr("sys.argv", ["grpo-ext"])
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in QUESTIONS))
+    assert main(["init", "rows.jsonl", str(tiny_folder)]) == 0
+    assert "or a template with columns in braces" in capsys.readouterr().out
+    recipe = yaml.safe_load((tmp_path / "mine" / "recipe.yaml").read_text())
+    assert recipe["user_prompt"] == "{question} Be brief."
+    assert recipe["reward_funcs"] == ["accuracy"]
+
+    def closed(question):
+        raise EOFError
+
+    monkeypatch.setattr("builtins.input", closed)
+    assert main(["init", "rows.jsonl", str(tiny_folder), "--output", "other"]) == 2
+    assert "standard input is closed" in capsys.readouterr().err
+    assert not (tmp_path / "other").exists()
+
+
+def test_a_known_column_of_identifiers_is_no_prompt():
+    rows = [{"task": f"task-{n:03}", "words": f"Say {n} twice.", "answer": "yes"} for n in range(N)]
+    found = look(rows)
+    assert found.prompt == "words" and found.guessed
