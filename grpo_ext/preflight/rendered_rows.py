@@ -57,7 +57,7 @@ def judge_rows(
             key,
         )
     for name in answers:
-        told = (answer_is_told(row[name], text) for row, text in zip(rows, texts, strict=True))
+        told = (answer_is_told(row.get(name), text) for row, text in zip(rows, texts, strict=True))
         if name in ANSWERS and share_of(told) > MOST:
             findings.note(
                 f"the prompt contains the column {name!r}, which a reward reads as the answer: right for a choice or a quote, "
@@ -72,7 +72,7 @@ def report_equal_prompts(
     """Report rows whose prompt another row has with other values of `answers`, the columns that rewards read."""
     by_prompt: dict[str, set[str]] = defaultdict(set)
     for row in rows:
-        by_prompt[repr(row["prompt"])].add(repr([row[name] for name in answers]))
+        by_prompt[repr(row["prompt"])].add(repr([row.get(name) for name in answers]))
     ambiguous = [len(by_prompt[repr(row["prompt"])]) > 1 for row in rows]
     if not any(ambiguous):
         return
