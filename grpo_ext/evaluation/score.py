@@ -92,12 +92,20 @@ def over_rows(values: Sequence[float] | pd.Series) -> tuple[float | None, float 
     return mean, error
 
 
+def length_key(names: Sequence[str]) -> str:
+    """Return the key of the length in tokens beside rewards of these `names`, of which one may be called `length`."""
+    return "length" if "length" not in names else "completion_length"
+
+
 def summarize(samples: list[Sample], names: list[str]) -> dict[str, float | None]:
-    """Return the mean of each reward over rows with its standard error under `NAME_se`, and the mean length."""
+    """Return the mean of each reward over rows with its standard error under `NAME_se`, and the mean length.
+
+    The length is `length`, or `completion_length` if a reward is called `length`.
+    """
     summary: dict[str, float | None] = {}
     for name in names:
         summary[name], summary[f"{name}_se"] = over_rows(row_means(samples, name))
-    summary["length"], _ = over_rows(row_means(samples, None))
+    summary[length_key(names)], _ = over_rows(row_means(samples, None))
     return summary
 
 
@@ -191,7 +199,7 @@ def compare(
     found: dict[str, Any] = {}
     for part in before:
         pairs = {name: paired_difference(before[part], after[part], name) for name in names}
-        pairs["length"] = paired_difference(before[part], after[part], None)
+        pairs[length_key(names)] = paired_difference(before[part], after[part], None)
         found[part] = {
             name: difference for name, difference in pairs.items() if difference is not None
         }

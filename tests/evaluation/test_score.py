@@ -103,6 +103,8 @@ def test_rewards_get_what_trl_would_give_them():
 
 
 def test_summary_has_means_errors_and_length():
+    named = summarize([Sample(0, "", {"length": 0.5}, 10)], ["length"])
+    assert named["length"] == 0.5 and named["completion_length"] == 10
     summary = summarize([Sample(0, "", {"r": 1.0}, 10), Sample(1, "", {"r": 0.0}, 20)], ["r"])
     assert summary == {"r": 0.5, "r_se": pytest.approx(math.sqrt(0.25)), "length": 15}
 
