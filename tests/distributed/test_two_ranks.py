@@ -36,6 +36,8 @@ SMALL = [
         "true",
     ),
 ]
+# an untrained model solves nothing, so that rewards of the recipe would differ in no group
+SIGNAL = ["--reward_funcs", "[{name: length, target: 1, unit: characters}]", "--reward_weights", "[1.0]"]
 
 
 def run(command, **environment):
@@ -60,7 +62,9 @@ def test_grpo_ext_train_starts_two_ranks(tiny_folder, tmp_path):
         "--output_dir",
         str(tmp_path),
     ]
-    out = run([sys.executable, "-m", "grpo_ext", "train", "--num_processes", "2", *words, *SMALL])
+    out = run(
+        [sys.executable, "-m", "grpo_ext", "train", "--num_processes", "2", *words, *SMALL, *SIGNAL]
+    )
     assert "2 ranks (MULTI_CPU, gloo), the whole model on each" in out
     assert "each generation: 4 prompts x 4 completions" in out
     history = json.loads((tmp_path / "trainer_state.json").read_text())["log_history"]
@@ -83,7 +87,9 @@ def test_accelerate_launch_with_the_two_process_config_starts_two_ranks(tiny_fol
         "--config_file",
         "recipes/accelerate/cpu_2.yaml",
     ]
-    out = run([*launch, "--main_process_port", "0", "-m", "grpo_ext.train", *words, *SMALL])
+    out = run(
+        [*launch, "--main_process_port", "0", "-m", "grpo_ext.train", *words, *SMALL, *SIGNAL]
+    )
     assert "2 ranks (MULTI_CPU, gloo)" in out
 
 
@@ -105,7 +111,8 @@ def test_evaluation_on_two_ranks_equals_one(tiny_folder, tmp_path):
             "--eval_steps": "1",
             "--max_eval_samples": "9",
         }
-        on_ranks(ranks, train, [*words, *sum(settings.items(), ())])
+        # a learning rate of 0 learns nothing, as the exit code says
+        on_ranks(ranks, train, [*words, *sum(settings.items(), ())], code=1)
         history = json.loads((tmp_path / str(ranks) / "trainer_state.json").read_text())[
             "log_history"
         ]
@@ -113,7 +120,16 @@ def test_evaluation_on_two_ranks_equals_one(tiny_folder, tmp_path):
         assert len(found) == 2  # at the start and after the step
         figures.append(
             [
-                {key: entry[key] for key in ("eval_countdown", "eval_format", "eval_length")}
+                {
+                    key: entry[key]
+                    for key in (
+                        "eval_countdown",
+                        "eval_format",
+                        "eval_length",
+                        "eval_format_constant",
+                        "eval_format_constant_se",
+                    )
+                }
                 for entry in found
             ]
         )
