@@ -34,6 +34,8 @@ def best_model(v: Mapping[str, Any], _: int) -> Iterator[Problem]:
     option = chooses_by_metric(v)
     if option is None or v["metric_for_best_model"] not in LOSS_METRICS:
         return
+    if v["eval_strategy"] == "no":  # transformers refuses these options without evaluations
+        return
     try:
         by_advantages = get_loss(v["loss_type"]).needs_advantage
     except ValueError:  # reported by its own rule

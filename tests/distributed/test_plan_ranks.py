@@ -21,7 +21,11 @@ VALUES = {
     "num_problems": 23,
     "max_numbers": 3,
     "max_number": 9,
-    "reward_funcs": ["countdown", "format"],
+    "reward_funcs": [
+        "countdown",
+        "format",
+        {"name": "length", "target": 1, "unit": "characters"},
+    ],
     "per_device_train_batch_size": 3,
     "num_generations": 6,
     "gradient_accumulation_steps": 2,

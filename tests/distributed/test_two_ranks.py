@@ -37,7 +37,12 @@ SMALL = [
     ),
 ]
 # an untrained model solves nothing, so that rewards of the recipe would differ in no group
-SIGNAL = ["--reward_funcs", "[{name: length, target: 1, unit: characters}]", "--reward_weights", "[1.0]"]
+SIGNAL = [
+    "--reward_funcs",
+    "[{name: length, target: 1, unit: characters}]",
+    "--reward_weights",
+    "[1.0]",
+]
 
 
 def run(command, **environment):

@@ -207,6 +207,7 @@ def test_two_ranks_write_one_log(tiny_folder, tmp_path):
         "--max_steps", "3", "--per_device_train_batch_size", "4", "--num_generations", "4",
         "--max_completion_length", "12", "--num_problems", "64", "--max_eval_samples", "5", "--eval_steps", "2",
         "--save_strategy", "no", "--disable_tqdm", "true",
+        "--reward_funcs", "[{name: length, target: 1, unit: characters}]", "--reward_weights", "[1.0]",
     ]  # fmt: skip
     on_ranks(2, train_recipe, words)
     rows = list(read(tmp_path / "samples.jsonl"))
