@@ -19,6 +19,10 @@ from grpo_ext.rewards.structure import alternatives
 from grpo_ext.rewards.tame import is_tame
 from grpo_ext.rewards.texts import is_text
 
+_PHRASE = re.compile(
+    r"no (?:real )?solutions?|infinite(?:ly many)?(?: number of)? solutions|does not exist|none of (?:these|the above)",
+    re.IGNORECASE,
+)
 _ALPHANUMERIC = re.compile(r"[0-9A-Za-z]")
 
 
@@ -73,6 +77,7 @@ def gold_answer(solution: str) -> str | None:
     if number(piece):
         return piece
     if is_text(piece):
-        return piece if marked or r"\text" in solution or " " not in piece else None
+        is_short = " " not in piece or _PHRASE.fullmatch(piece) is not None
+        return piece if marked or r"\text" in solution or is_short else None
     formulas = " ".join(without_label(part) for part in alternatives(piece))
     return None if has_words(formulas) else piece

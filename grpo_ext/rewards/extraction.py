@@ -43,7 +43,7 @@ _WITHDRAWN = re.compile(
 )
 _DISPLAY = ((r"\[", r"\]"), (r"\(", r"\)"), ("$$", "$$"), ("$", "$"))
 _FORMULA = re.compile(r"\$\$?[^$]*\$\$?|\\\(.*?\\\)|\\\[.*?\\\]", re.DOTALL)
-_UNIT_NAME = re.compile(rf"\b(?:{UNIT_NAMES})\b")
+_UNIT_NAME = re.compile(rf"\b(?:{UNIT_NAMES}|(?i:[ap]\.?m\.?))(?![A-Za-z])")
 _WORD_BETWEEN = re.compile(r"(?<![\\A-Za-z])(?!(?:and|or)\b)[A-Za-z]{2,}")
 _NAMED = re.compile(r"\\[A-Za-z]+\{[A-Za-z ]*\}")  # \text{apples}, \begin{pmatrix}
 _LONE_WORD = re.compile(r"[\s*().]*([A-Za-z]{1,30})[\s*().]*")

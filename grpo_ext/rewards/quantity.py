@@ -31,11 +31,11 @@ _UNKNOWN = re.compile(r"(?<![\\A-Za-z])[A-Za-z](?![A-Za-z])")
 _FACTOR = r"([A-Za-z¢]+)(?: ?\^ ?\{?([23])\}?)?"
 _UNIT = re.compile(rf"(?:(?<=[^A-Za-z\\ ])|(?<= )){_FACTOR}(?: ?(?:/|per) ?{_FACTOR})?$")
 # Words that name what is counted: "10 paper clips". Other words change the value: "10 thousand", "2 or 3".
-_LABEL = re.compile(r"(?<=[0-9A-Za-z)}%!]) +(?:(?:per|of|in) )?[A-Za-z]{3,}[A-Za-z' .-]*$")
+_LABEL = re.compile(r"(?<=[0-9A-Za-z)}%!]) +(?:(?:per|of|in) )?[A-Za-z]{3,}[A-Za-z' ./-]*$")
 _NO_LABEL = re.compile(
     r"\b(?:or|not|and|to|mod|times|plus|minus|over|choose|squared|cubed|factorial|hundred|thousand|"
     r"million|billion|trillion|dozen|score|half|halves|thirds?|quarters?|below|under|short|less|more|"
-    r"abc|def|pqr|rst|uvw|xyz|abcd|[a-z]*teen|[a-z]*ty)\b"
+    r"wrong|incorrect|false|never|no|maybe|perhaps|except|if|unless|when|abc|def|pqr|rst|uvw|xyz|abcd|[a-z]*teen|[a-z]*ty)\b"
 )
 _FORMULA_BEFORE_LABEL = re.compile(r"[0-9\\]")
 _MULTIPLIER = re.compile(

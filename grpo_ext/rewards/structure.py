@@ -25,7 +25,9 @@ _NAME = re.compile(
     """,
     re.VERBOSE,
 )
-_NO_NAME = re.compile(r"\\(?:infty|pi|emptyset|sqrt|frac|log|ln|exp|cdot|times|pm|mp)(?![a-z])|e$")
+_NO_NAME = re.compile(
+    r"\\(?:infty|pi|emptyset|sqrt|frac|log|ln|exp|cdot|times|pm|mp)(?![a-z])|e$|(?:not|never|no)\b"
+)
 _RELATION = re.compile(r"\\(?:ne|le|ge)(?![A-Za-z])|<=|>=|[<>=]")
 _SPELLING = {"<=": r"\le", ">=": r"\ge"}
 _REVERSED = {">": "<", r"\ge": r"\le", "<": "<", r"\le": r"\le"}

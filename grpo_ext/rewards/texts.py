@@ -6,7 +6,7 @@ from grpo_ext.rewards.notation import typography
 
 _TEXT = re.compile(r"\(?(?:[A-Z]|(?=.*[A-Za-z]{3})[A-Za-z][A-Za-z '.-]*)\)?")
 _OPTION = re.compile(r"\(?([A-H])(?:\)| ?[.:])\s*(\S.*)")
-_CLOCK = re.compile(r"([0-9]{1,2})(?::([0-9]{2}))? ?(?:([ap])\.? ?m\.?)?", re.IGNORECASE)
+_CLOCK = re.compile(r"([0-9]{1,2})(?: ?: ?([0-9]{2}))? ?(?:([ap])\.? ?m\.?)?", re.IGNORECASE)
 _BASE = re.compile(r"([0-9A-F]+)_(?:\{([0-9]{1,2})\}|([0-9]{1,2}))")
 _FILLERS = re.compile(
     r"\b(?:the|an?|it|is|are|its|condition|function|number|series|option|choice|graph)\b",
