@@ -196,7 +196,8 @@ class Scripted(Sampler):
             ids = played.completion_ids
         else:
             played = Generation(request.prompt_ids, [], request.policy_step)
-            ids = [self.tokens(request.most or LENGTH) for _ in request.prompt_ids]
+            most = request.most or self.trainer.args.max_completion_length
+            ids = [self.tokens(most) for _ in request.prompt_ids]
         kept = [self.kept_sets(row) for row in ids] if self.keeps else None
         logps = self.log_probs(request.prompt_ids, ids, kept, played.tool_mask)
         stored = kept and [
