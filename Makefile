@@ -13,7 +13,7 @@ READY := $(VENV)/.ready
 
 VLLM := .venv-vllm
 
-.PHONY: demo test test-fast vllm docs wheel lint types hunt format clean help
+.PHONY: demo test test-fast vllm docs wheel lint types hunt pairs format clean help
 .DEFAULT_GOAL := help
 
 help:
@@ -121,6 +121,10 @@ hunt: $(READY)
 	@echo "== hunt: $(HUNT_SECONDS) s, HUNT_SEED=$(HUNT_SEED)"; rm -rf hunted; \
 	HUNT_SECONDS=$(HUNT_SECONDS) HUNT_SEED=$(HUNT_SEED) OMP_NUM_THREADS=1 nice $(BIN)/python -m pytest -q -s -rN -p no:cacheprovider \
 	  $(HUNT)
+
+# make pairs   write docs/options-that-meet.md: which options go together
+pairs: $(READY)
+	@OMP_NUM_THREADS=1 $(BIN)/python -W ignore tests/hunt/pairs.py
 
 # make format   format the code with ruff
 format: $(READY)

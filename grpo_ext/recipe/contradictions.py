@@ -90,6 +90,9 @@ GRPO: tuple[Contradiction, ...] = (
      lambda v: v["loss_type"] == "vespo" and corrected(v) and not v["vllm_importance_sampling_mode"].startswith("token"),
      "loss_type: vespo multiplies the ratios of a sequence itself, so it needs those of its tokens. "
      "Write vllm_importance_sampling_mode: token_truncate or token_mask."),
+    ("neftune_noise_alpha", lambda v: v["neftune_noise_alpha"] and v["loss_normalization"] == "step",
+     "neftune_noise_alpha adds noise to the embeddings of each pass, so completions are scored under another policy than the "
+     "one that sampled them. Remove neftune_noise_alpha."),
     ("loss_normalization",
      lambda v: v["loss_normalization"] != "step" and v["logprob_policy"] != "trl"
      and (v["top_k"] or v["top_p"] < 1 or v["min_p"]),

@@ -14,7 +14,7 @@ from typing import Any
 from hypothesis import strategies as st
 from scripted_run import REWARDS, WORLD, arguments, name_of, rewards_of
 
-from grpo_ext.recipe.rules import check_arguments
+from grpo_ext.recipe.rules import GRPO_RULES, argument_values, check_values
 
 Settings = dict[str, Any]
 
@@ -50,7 +50,6 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "mask_truncated_completions": (True,),
     "logprob_policy": ("model", "trl"),
     "max_completion_length": (4,),
-    "neftune_noise_alpha": (5.0,),
     # the advantages
     "scale_rewards": ("batch", "none"),
     "std_estimator": ("population",),
@@ -125,6 +124,7 @@ ALONG: dict[str, Settings] = {
     "partial_rollouts": {"overlap": "one_step", "sampler": "process"},
     "pass_rate_decay": {"curriculum": "adaptive"},
     "ref_model_mixup_alpha": {"sync_ref_model": True, "beta": 0.1},
+    "repetition_penalty": {"logprob_policy": "model"},
     "ref_model_sync_steps": {"sync_ref_model": True, "beta": 0.1},
     "sapo_temperature_neg": {"loss_type": "sapo", "num_iterations": 2},
     "sapo_temperature_pos": {"loss_type": "sapo", "num_iterations": 2},
@@ -141,7 +141,13 @@ ALONG: dict[str, Settings] = {
     "vllm_importance_sampling_mode": {"sampler": "process"},
     "vllm_mode": {"use_vllm": True},
 }
-ALONG_VALUE: dict[tuple[str, Any], Settings] = {("loss_type", "cispo"): {"epsilon_high": 5.0}}
+# Likewise for single values, by option and value as text.
+ALONG_VALUE: dict[tuple[str, str], Settings] = {
+    ("kl_estimator", "k2"): {"use_bias_correction_kl": False},
+    ("loss_type", "cispo"): {"epsilon_high": 5.0},
+    ("loss_type", "luspo"): {"importance_sampling_level": "sequence"},
+    ("vllm_importance_sampling_clip_max", "None"): {"vllm_importance_sampling_mode": "token_mask"},
+}
 
 # Those that no scripted run can draw, and where they are tested instead.
 NOT_DRAWN: dict[str, tuple[Any, str]] = {
@@ -149,6 +155,7 @@ NOT_DRAWN: dict[str, tuple[Any, str]] = {
         "micro_batch",
         "TRL generates and computes the loss, bit for bit: `tests/trainer/test_bit_for_bit.py`",
     ),
+    "neftune_noise_alpha": (5.0, "it is refused, as far as TRL does not compute the loss"),
     "router_aux_loss_coef": (
         0.01,
         "a term of models with experts, beside the loss: `tests/trainer/test_one_meaning.py`",
@@ -236,7 +243,7 @@ def cuts() -> list[Settings]:
 def with_option(settings: Settings, name: str, value: Any) -> Settings:
     """Return the settings with one more option, and with what it does nothing without."""
     fixed = {"rewards", *CUT} if "per_device_train_batch_size" in settings else set()
-    more = {**ALONG.get(name, {}), **ALONG_VALUE.get((name, hashable(value)), {})}
+    more = {**ALONG.get(name, {}), **ALONG_VALUE.get((name, str(value)), {})}
     settings = {**settings, name: value}
     for other, along in more.items():
         if other not in settings and other not in fixed:
@@ -249,20 +256,17 @@ def with_option(settings: Settings, name: str, value: Any) -> Settings:
     return settings
 
 
-def hashable(value: Any) -> Any:
-    return str(value) if isinstance(value, dict | list) else value
-
-
 def refusal(settings: Settings) -> str | None:
     """Return why settings are refused before a model is loaded; `None` if they are not."""
     ranks = settings.get("ranks", 1)
     size = settings["per_device_train_batch_size"] * ranks
     whole = {**settings, "per_device_train_batch_size": size}  # this process is one rank
     try:
-        check_arguments(arguments(whole, tempfile.gettempdir()), 1)
+        args = arguments(whole, tempfile.gettempdir())
     except ValueError as error:
         return str(error)
-    return None
+    problems = check_values(argument_values(args, set()), GRPO_RULES, {}, 1)
+    return "\n".join(map(str, problems)) or None
 
 
 def met(cut: Settings, rewards: str, options: Iterable[tuple[str, Any]]) -> Settings:

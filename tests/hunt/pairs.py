@@ -2,12 +2,18 @@
 
     python tests/hunt/pairs.py        # writes docs/options-that-meet.md
 
-A pair is refused or noted by the checks of a run themselves, and exact if the fuzzer draws it (see `hunt_trainer`).
+The checks of a run say which pairs are refused or noted. A pair that they accept is exact if the fuzzer draws both options,
+and so compares gradients with the formulas (see `hunt_trainer`).
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import io
+import logging
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -19,17 +25,32 @@ REPO = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(REPO), str(Path(__file__).parent)]
 
 from options import NOT_DRAWN, VALUES, Settings, refusal, with_option  # noqa: E402
+from scripted_run import build_start, make_trainer  # noqa: E402
+from transformers.utils.logging import disable_progress_bar  # noqa: E402
+from trl import ModelConfig  # noqa: E402
 
-from grpo_ext.recipe.needs import idle_keys, unclipped, unread  # noqa: E402
+from grpo_ext.recipe.notes import GRPO_NOTES, notes_of  # noqa: E402
 from grpo_ext.recipe.rules import Values, flat_values  # noqa: E402
-from grpo_ext.recipe.schema import GRPOExtConfig  # noqa: E402
+from grpo_ext.recipe.schema import GRPOExtConfig, RunConfig  # noqa: E402
 
 PAGE = REPO / "docs" / "options-that-meet.md"
 BASE: Settings = {"per_device_train_batch_size": 8, "num_generations": 2}
-EXACT, REFUSED, NOTED, SOME = "exact", "refused", "noted", "some refused"
-SIGNS = {EXACT: ".", REFUSED: "x", NOTED: "o", SOME: "/"}
-ELSEWHERE = {"preset": None}  # keys of a recipe that are no arguments of the trainer
-DEFAULTS = ELSEWHERE | flat_values({}, {"training": GRPOExtConfig}).defaults
+EXACT, SOME, REFUSED, NOTED = "exact", "some refused", "refused", "noted"
+SIGNS = {EXACT: ".", SOME: "/", REFUSED: "x", NOTED: "o"}
+SCHEMA = {"training": GRPOExtConfig, "run": RunConfig, "model": ModelConfig}
+DEFAULTS = flat_values({}, SCHEMA).defaults
+# Options that a trainer checks only when it starts, with its model, sampler and data.
+AT_THE_START = (
+    *("behaviour_policy", "beta", "environment", "generation_kwargs", "layout", "logprob_policy"),
+    *(
+        "max_tokens_per_micro_batch",
+        "overlap",
+        "partial_rollouts",
+        "sampler",
+        "top_entropy_quantile",
+    ),
+    *("top_k", "use_transformers_continuous_batching", "use_vllm"),
+)
 
 
 def options() -> list[str]:
@@ -44,17 +65,17 @@ def values_of(option: str) -> tuple[Any, ...]:
 
 @dataclass
 class Pair:
-    """What becomes of two options."""
+    """Two options, and what the checks say of the combinations of their values."""
 
     first: str
     second: str
-    exact: int = 0  # combinations of their values that are accepted without a note
-    refused: dict[str, str] = field(default_factory=dict)  # by combination, with the message
-    noted: dict[str, str] = field(default_factory=dict)
+    exact: int = 0  #: combinations that are accepted without a note
+    refused: dict[str, str] = field(default_factory=dict)  #: the message, by combination
+    noted: dict[str, str] = field(default_factory=dict)  #: likewise
 
     @property
     def status(self) -> str:
-        """Return one of `SIGNS`."""
+        """Return one of the keys of `SIGNS`."""
         if self.refused and not self.exact and not self.noted:
             return REFUSED
         if self.refused:
@@ -63,44 +84,70 @@ class Pair:
 
 
 def notes(settings: Settings) -> set[str]:
-    """Return what a recipe with these settings is told without being refused."""
+    """Return what the recipe of these settings is told without being refused."""
     given = {name: value for name, value in settings.items() if name != "rewards"}
-    values = Values(given, DEFAULTS)
-    problems = [*unread(values, 1), *idle_keys(values), *unclipped(values, 1)]
-    return {problem.message for problem in problems}
+    return {note.message for note in notes_of(Values(given, DEFAULTS), GRPO_NOTES, 1)}
+
+
+def alone(option: str) -> dict[str, set[str]]:
+    """Return what is said of each value of an option by itself."""
+    return {str(value): notes(with_option(BASE, option, value)) for value in values_of(option)}
+
+
+@functools.cache
+def model_folder() -> tempfile.TemporaryDirectory:
+    """A folder with a model, as long as this process lives."""
+    folder = tempfile.TemporaryDirectory(prefix="grpo_ext-pairs-")
+    build_start(Path(folder.name) / "model")
+    return folder
+
+
+def refused_at_start(settings: Settings) -> str | None:
+    """Return why a trainer with these settings does not start; `None` if it does."""
+    folder = Path(model_folder().name)
+    with contextlib.redirect_stdout(io.StringIO()):
+        try:
+            make_trainer(folder / "model", folder / "out", {"rewards": "two", **settings})
+        except ValueError as error:
+            return str(error)
+    return None
+
+
+def why_refused(first: str, second: str, settings: Settings) -> str | None:
+    """Return why two options with these settings are refused; `None` if they are not."""
+    why = refusal(settings)
+    if why is None and first in AT_THE_START and second in AT_THE_START:
+        why = refused_at_start(settings)
+    return why
 
 
 def pairs() -> Iterator[Pair]:
     """Yield all pairs of options with what the checks say of them."""
+    known = {option: alone(option) for option in options()}
     for first, second in combinations(options(), 2):
         pair = Pair(first, second)
         for a in values_of(first):
             for b in values_of(second):
-                combination = f"{first}: {written(a)}, {second}: {written(b)}"
                 settings = with_option(with_option(BASE, first, a), second, b)
-                settings[first] = settings[first] if first in VALUES else a
-                if why := refusal(settings):
-                    pair.refused[combination] = why
-                elif new := notes(settings) - alone(first, a) - alone(second, b):
-                    pair.noted[combination] = min(new)
-                elif first in NOT_DRAWN or second in NOT_DRAWN:
-                    option = second if second in NOT_DRAWN else first
-                    pair.noted[combination] = NOT_DRAWN[option][1]
+                combination = f"`{first}: {written(a)}` and `{second}: {written(b)}`"
+                new = notes(settings) - known[first][str(a)] - known[second][str(b)]
+                elsewhere = [name for name in (first, second) if name in NOT_DRAWN]
+                if why := why_refused(first, second, settings):
+                    pair.refused[combination] = why.splitlines()[0]
+                elif new or elsewhere:
+                    pair.noted[combination] = min(new) if new else NOT_DRAWN[elsewhere[-1]][1]
                 else:
                     pair.exact += 1
         yield pair
 
 
-def alone(option: str, value: Any) -> set[str]:
-    """Return what is said of an option by itself."""
-    return notes(with_option(BASE, option, value))
-
-
 def written(value: Any) -> str:
     """Return a value as a recipe has it."""
-    if isinstance(value, bool) or value is None:
-        return {True: "true", False: "false", None: "null"}[value]
-    return str(value)
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key}: {written(entry)}" for key, entry in value.items()) + "}"
+    return str(list(value)) if isinstance(value, tuple) else str(value)
 
 
 def page() -> str:
@@ -108,29 +155,74 @@ def page() -> str:
     names = options()
     table = {(pair.first, pair.second): pair for pair in pairs()}
     count = Counter(pair.status for pair in table.values())
-    lines = [
-        "# Options that meet",
-        "",
-        "`make pairs` writes this page from the options themselves and from the checks of a run. It has all pairs of the",
-        f"{len(names)} options that change the loss, the advantages, the groups or the sampler: {len(table)} pairs.",
-        "",
-        "| sign | pairs | meaning |",
-        "|---|---|---|",
-        f"| `.` | {count[EXACT]} | exact: `make hunt` draws the pair and compares gradients with the formulas |",
-        f"| `/` | {count[SOME]} | exact, or noted, but for some values that are refused |",
-        f"| `x` | {count[REFUSED]} | refused by name before a model is loaded |",
-        f"| `o` | {count[NOTED]} | noted: a check says that one of the two does nothing here, or it is tested elsewhere |",
-        "",
-        "```text",
-    ]
     width = max(map(len, names))
+    rows = []
     for i, name in enumerate(names):
-        row = "".join(SIGNS[table[other, name].status] for other in names[:i])
-        lines.append(f"{name:{width}} {row}")
-    lines += ["```", "", "The columns are the rows in the same order.", ""]
-    lines += ["## Refused", ""]
-    lines += listed({why: pair for pair in table.values() for why in pair.refused.values()}, table, "refused")
-    lines += ["", "## Noted", ""]
-    lines += listed({why: pair for pair in table.values() for why in pair.noted.values()}, table, "noted")
-    lines += ["", "## Options that do not count", ""]
+        signs = "".join(SIGNS[table[other, name].status] for other in names[:i])
+        rows.append(f"{name:{width}} {signs}".rstrip())
+    return INTRODUCTION.format(
+        options=len(names),
+        pairs=len(table),
+        exact=count[EXACT],
+        some=count[SOME],
+        refused=count[REFUSED],
+        noted=count[NOTED],
+        table="\n".join(rows),
+        refusals=by_message([pair.refused for pair in table.values()]),
+        notes=by_message([pair.noted for pair in table.values()]),
+    )
+
+
+def by_message(said: list[dict[str, str]]) -> str:
+    """Return the lines of a list of messages, each with the first of the combinations that it is said of."""
+    combinations_of: dict[str, list[str]] = {}
+    for of_pair in said:
+        for combination, message in of_pair.items():
+            combinations_of.setdefault(message, []).append(combination)
+    lines = []
+    for message, found in sorted(combinations_of.items()):
+        more = f", and {len(found) - 1} more" if len(found) > 1 else ""
+        lines.append(f"- {found[0]}{more}: {message}")
     return "\n".join(lines)
+
+
+INTRODUCTION = """# Options that meet
+
+This page has every pair of the {options} options that change the loss, the advantages, the groups or the sampler:
+{pairs} pairs. `make pairs` writes it from the options and from the checks of a run; a test fails for an option that is not
+on it. Each option has one or more values that differ from its default, and what it needs to have an effect is set along
+with it: `sapo_temperature_pos` with `loss_type: sapo`.
+
+| sign | pairs | meaning |
+|---|---|---|
+| `.` | {exact} | exact: `make hunt` draws both options and compares the gradients of whole runs with the formulas |
+| `/` | {some} | some values are refused together; the others are exact or noted |
+| `x` | {refused} | refused by name, before training begins |
+| `o` | {noted} | noted: a check says that one of the two has no effect here, or the option is tested in another way |
+
+```text
+{table}
+```
+
+The columns are the rows in the same order, so the sign of two options is in the row of the lower one.
+
+## Refusals
+
+{refusals}
+
+## Notes
+
+{notes}
+"""
+
+
+def main() -> None:
+    """Write the page."""
+    logging.disable(logging.WARNING)
+    disable_progress_bar()
+    PAGE.write_text(page(), encoding="utf-8")
+    print(f"{PAGE.relative_to(REPO)} is written.")
+
+
+if __name__ == "__main__":
+    main()

@@ -175,8 +175,6 @@ class Scripted(Sampler):
     with noise as between two engines.
     """
 
-    name = "a script"
-
     def __init__(self, trainer: Any, watched: bool):
         args = trainer.args
         engine: type[Sampler] = HFSampler
@@ -184,6 +182,7 @@ class Scripted(Sampler):
             engine = VLLMSampler
         elif args.sampler == "process":
             engine = ProcessSampler
+        self.name = getattr(engine, "name", engine.__name__)
         self.separate, self.plays, self.order = engine.separate, engine.plays, engine.order
         self.watched = watched if engine is HFSampler else engine.watched
         rank = trainer.accelerator.process_index

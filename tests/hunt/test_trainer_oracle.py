@@ -1,0 +1,53 @@
+"""The fuzzer of the trainer sees what it is for: right gradients pass, wrong ones do not."""
+
+from __future__ import annotations
+
+import pytest
+from hunt_trainer import compare, record_of
+
+CUT = {"ranks": 1, "per_device_train_batch_size": 4, "num_generations": 4, "seed": 1}
+SETTINGS = {
+    "several updates": {"num_iterations": 2, "loss_type": "sapo", "rewards": "two"},
+    "carried groups": {"group_filter": "refill", "max_staleness": 3, "rewards": "one"},
+    "kept sets": {"top_k": 5, "beta": 0.1, "steps_per_generation": 2, "rewards": "missing"},
+    "episodes": {
+        "environment": {"name": "scripted_run:Letters", "credit": "turn"},
+        "importance_sampling_level": "sequence",
+        "rewards": "two",
+    },
+    "another engine": {
+        "sampler": "process",
+        "overlap": "one_step",
+        "partial_rollouts": 2,
+        "beta": 0.1,
+        "rewards": "tenths",
+    },
+    "several tasks": {"group_filter": "drop", "scale_rewards": "batch", "rewards": "tasks"},
+}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_gradients_are_the_formulas(name):
+    assert compare(record_of({**CUT, **SETTINGS[name]})) == 3
+
+
+def other_reward(completion):
+    completion["rewards"][0] += 1
+
+
+def other_ending(completion):
+    completion["truncated"] = not completion["truncated"]
+
+
+def other_token(completion):
+    completion["ids"][0] = 3 + completion["ids"][0] % 7
+
+
+@pytest.mark.parametrize("wrong", [other_reward, other_ending, other_token])
+def test_a_gradient_of_something_else_is_seen(wrong):
+    record = record_of({**CUT, "rewards": "two", "mask_truncated_completions": True})
+    assert compare(record) == 3
+    [call] = record["generations"][1]["calls"]
+    wrong(next(completion for completion in call if completion["ids"]))
+    with pytest.raises(AssertionError, match="step 1"):
+        compare(record)
