@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import io
 import tempfile
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import torch
 from accelerate.state import AcceleratorState, GradientState, PartialState
 from hunting import HALF, held, hunt
-from options import cuts, drawn
+from options import VALUES, cuts, drawn
 from scripted_run import build_start, joined, run
 from trainer_oracle import Oracle, Undecided
 from transformers import AutoModelForCausalLM
@@ -20,12 +21,14 @@ from benchmarks.fault_runs import quiet, start, wait
 
 BOUND = 2e-5  # of the sum of the norms of the completions' gradients, in float32
 Gradient = dict[str, torch.Tensor]  # by the name of the parameter
+MET: set[tuple[str, str]] = set()  # pairs of options in the settings that were compared
 LIMIT = 60.0  # seconds that two ranks may take
 
 
 def gradients_are_the_formulas(settings: dict[str, Any]) -> None:
     """Train for three steps, and compare the gradient of each with the oracle's."""
-    compare(record_of(settings))
+    if compare(record_of(settings)):
+        MET.update(combinations(sorted(settings.keys() & VALUES.keys()), 2))
 
 
 def record_of(settings: dict[str, Any]) -> dict[str, Any]:
@@ -113,4 +116,7 @@ def prepare() -> None:
 
 
 def test_trainer():
-    hunt(gradients_are_the_formulas, prepare, HALF, settings=drawn())
+    try:
+        hunt(gradients_are_the_formulas, prepare, HALF, settings=drawn())
+    finally:
+        print(f"{len(MET)} pairs of {len(VALUES)} options met in a step that was compared")

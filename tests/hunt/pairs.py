@@ -113,10 +113,14 @@ def refused_at_start(settings: Settings) -> str | None:
     return None
 
 
-def why_refused(first: str, second: str, settings: Settings) -> str | None:
-    """Return why two options with these settings are refused; `None` if they are not."""
+def why_refused(pair: Pair, settings: Settings) -> str | None:
+    """Return why two options with these settings are refused; `None` if they are not.
+
+    A trainer is made until one combination of the pair starts.
+    """
     why = refusal(settings)
-    if why is None and first in AT_THE_START and second in AT_THE_START:
+    checked_late = pair.first in AT_THE_START and pair.second in AT_THE_START
+    if why is None and checked_late and not (pair.exact or pair.noted):
         why = refused_at_start(settings)
     return why
 
@@ -132,7 +136,7 @@ def pairs() -> Iterator[Pair]:
                 combination = f"`{first}: {written(a)}` and `{second}: {written(b)}`"
                 new = notes(settings) - known[first][str(a)] - known[second][str(b)]
                 elsewhere = [name for name in (first, second) if name in NOT_DRAWN]
-                if why := why_refused(first, second, settings):
+                if why := why_refused(pair, settings):
                     pair.refused[combination] = why.splitlines()[0]
                 elif new or elsewhere:
                     pair.noted[combination] = min(new) if new else NOT_DRAWN[elsewhere[-1]][1]

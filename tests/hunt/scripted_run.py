@@ -36,6 +36,7 @@ from grpo_ext.samplers.by_turns import play_by_turns
 from grpo_ext.samplers.hf import HFSampler
 from grpo_ext.samplers.process import ProcessSampler
 from grpo_ext.samplers.vllm import VLLMSampler
+from grpo_ext.seams.replace import replaced
 from grpo_ext.seams.vllm import generates_with
 from grpo_ext.step import feed
 from grpo_ext.step.records import Generation
@@ -44,7 +45,6 @@ from grpo_ext.tiny.model import build_model
 LENGTH = 6  # most tokens of a completion
 EPISODE_LENGTH = 24  # most tokens of an episode with its answers
 STEPS = 3
-RANDOM_ORDER = feed.random_order
 ROWS = 32
 CHARACTERS = string.ascii_lowercase + string.digits[:3] + " "
 WORLD = "scripted_run:Letters"
@@ -308,13 +308,13 @@ class Steps(TrainerCallback):
 class Recorder:
     """What a rank of the trainer gets from outside: generations, rewards, and the order of their rows."""
 
-    def __init__(self, trainer: Any):
-        self.trainer, self.generations = trainer, []
+    def __init__(self, trainer: Any, settings: dict[str, Any]):
+        self.trainer, self.settings = trainer, settings
+        self.generations: list[dict[str, Any]] = []
         generations, judge = trainer.parts.generations, trainer.parts.judge
         trainer.parts.feed.generate = self.beginning(trainer.parts.feed.generate)
         generations._sampled = self.sampled(generations._sampled)
         judge.rewards = self.rewarded(judge.rewards)
-        feed.random_order = self.ordered(RANDOM_ORDER)
 
     def beginning(self, plain: Callable[..., Any]) -> Callable[..., Any]:
         def generate(rows: Any) -> Any:
@@ -378,8 +378,6 @@ class Recorder:
             "gains": gains,
         }
 
-    settings: dict[str, Any]
-
 
 # Arguments of every run that no formula reads.
 ALWAYS: dict[str, Any] = {
@@ -418,16 +416,16 @@ def make_trainer(folder: Path, out: Path, settings: dict[str, Any], **more: Any)
         text = "ask " + CHARACTERS[number % 26] * (1 + number % 5)
         prompt: Any = [{"role": "user", "content": text}] if chat else text
         rows.append({"prompt": prompt, "number": number, "seed": number})
-    assembly.make_sampler = Scripted
-    trainer_module.our_vllm = lambda args: generates_with(NoEngine)
-    return GRPOExtTrainer(
-        AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32),
-        rewards_of(settings),
-        arguments(settings, out),
-        Dataset.from_list(rows),
-        processing_class=AutoTokenizer.from_pretrained(folder, padding_side="left"),
-        **more,
-    )
+    no_engine = replaced(trainer_module, our_vllm=lambda args: generates_with(NoEngine))
+    with replaced(assembly, make_sampler=Scripted), no_engine:
+        return GRPOExtTrainer(
+            AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32),
+            rewards_of(settings),
+            arguments(settings, out),
+            Dataset.from_list(rows),
+            processing_class=AutoTokenizer.from_pretrained(folder, padding_side="left"),
+            **more,
+        )
 
 
 def run(folder: Path, out: Path, settings: dict[str, Any]) -> None:
@@ -441,14 +439,14 @@ def run(folder: Path, out: Path, settings: dict[str, Any]) -> None:
         return
     trainer.remove_callback(PrinterCallback)
     trainer.remove_callback(ProgressCallback)
-    recorder = Recorder(trainer)
-    recorder.settings = settings
+    recorder = Recorder(trainer, settings)
     if trainer.ref_model is not None:
         steps.reference = trainer.accelerator.unwrap_model(trainer.ref_model)
         generator = torch.Generator().manual_seed(9)
         for p in steps.reference.parameters():
             p.data.add_(0.1 * torch.randn(p.shape, generator=generator))
-    trainer.train()
+    with replaced(feed, random_order=recorder.ordered(feed.random_order)):
+        trainer.train()
     args, sampler = trainer.args, trainer.parts.sampler
     record = {
         "settings": settings,

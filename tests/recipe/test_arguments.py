@@ -64,6 +64,7 @@ def test_text_becomes_the_number_that_it_stands_for():
             {"group_filter": "drop", "loss_normalization": "micro_batch"},
             "group_filter: drop needs loss_normalization: step",
         ),
+        ({"neftune_noise_alpha": 5.0}, "neftune_noise_alpha adds noise"),
         (
             {"group_filter": "drop", "multi_objective_aggregation": "normalize_then_sum"},
             "group_filter: drop needs multi",
