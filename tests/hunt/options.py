@@ -244,6 +244,8 @@ def with_option(settings: Settings, name: str, value: Any) -> Settings:
     """Return the settings with one more option, and with what it does nothing without."""
     fixed = {"rewards", *CUT} if "per_device_train_batch_size" in settings else set()
     more = {**ALONG.get(name, {}), **ALONG_VALUE.get((name, str(value)), {})}
+    if more.get("sampler") == "process":
+        more = by_the_engine(more, settings)
     settings = {**settings, name: value}
     for other, along in more.items():
         if other not in settings and other not in fixed:
@@ -254,6 +256,18 @@ def with_option(settings: Settings, name: str, value: Any) -> Settings:
     if name == "group_filter_metric":
         settings[name] = names[-1]
     return settings
+
+
+def by_the_engine(along: Settings, settings: Settings) -> Settings:
+    """Return what is set along with an option about a separate sampler, beside the engine that is set already."""
+    others = {name: value for name, value in along.items() if name != "sampler"}
+    if settings.get("use_transformers_continuous_batching"):
+        return others
+    if settings.get("use_vllm"):
+        return {**others, "vllm_mode": "server"}
+    if settings.get("environment"):
+        return {**others, "use_vllm": True, "vllm_mode": "server"}
+    return along
 
 
 def refusal(settings: Settings) -> str | None:

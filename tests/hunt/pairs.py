@@ -24,6 +24,7 @@ from typing import Any
 REPO = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(REPO), str(Path(__file__).parent)]
 
+import torch  # noqa: E402
 from options import NOT_DRAWN, VALUES, Settings, refusal, with_option  # noqa: E402
 from scripted_run import build_start, make_trainer  # noqa: E402
 from transformers.utils.logging import disable_progress_bar  # noqa: E402
@@ -222,6 +223,7 @@ The columns are the rows in the same order, so the sign of two options is in the
 
 def main() -> None:
     """Write the page."""
+    torch.set_num_threads(1)
     logging.disable(logging.WARNING)
     disable_progress_bar()
     PAGE.write_text(page(), encoding="utf-8")
