@@ -198,7 +198,7 @@ IRRELEVANT: dict[str, str] = {
     "when a reward counts as missing": """
         reward_max_failure_rate reward_on_error reward_timeout reward_workers""",
     "evaluation": """
-        batch_eval_metrics bf16_full_eval do_eval do_predict do_train eval_accumulation_steps eval_delay
+        batch_eval_metrics bf16_full_eval do_eval do_predict do_train eval_accumulation_steps eval_constant eval_delay
         eval_do_concat_batches eval_min_p eval_num_samples eval_on_start eval_steps eval_strategy eval_temperature
         eval_top_k eval_top_p eval_use_gather_object fp16_full_eval greater_is_better include_for_metrics
         load_best_model_at_end metric_for_best_model num_generations_eval per_device_eval_batch_size
