@@ -6,8 +6,8 @@ examples:
   grpo-ext check --config mine.yaml --learning_rate 1e-5 --json
 
 It loads no model and needs no GPU. It checks keys, types, ranges, contradictions and the batch; the first rows of the data,
-with chat template and tokenizer; the rewards on three made-up completions; the vLLM server; the disk. A data set or model
-on a hub that cannot be reached is a problem, with --elsewhere a note.
+with chat template, tools and tokenizer; environment and rewards on three made-up completions; the vLLM server; the disk. A
+data set or model on a hub that cannot be reached is a problem, with --elsewhere a note.
 
 exit codes: 0 the recipe is sound; 1 it is not; 2 there is no such recipe
 """

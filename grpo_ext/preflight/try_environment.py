@@ -9,6 +9,8 @@ from transformers import GenerationConfig
 
 from grpo_ext.environments.begin import Begin, beginning
 from grpo_ext.environments.episode import Episode
+from grpo_ext.environments.rules import episode_rules
+from grpo_ext.environments.tools import ToolEnvironment
 from grpo_ext.evaluation.completions import end_tokens
 from grpo_ext.preflight.first_rows import quiet
 from grpo_ext.preflight.tokenized_prompts import look_at_prompts, prompt_figures, where_from
@@ -31,6 +33,13 @@ def begin_episodes(recipe: Recipe, tokenizer: Any, findings: Findings) -> Begin 
     with suppress(OSError):  # the model has no generation config
         config = GenerationConfig.from_pretrained(v["model_name_or_path"], **where_from(v))
     try:
+        probe = episode_rules(v["environment"]).probe
+        if isinstance(probe, ToolEnvironment) and hasattr(probe.instance, "step"):
+            findings.note(
+                "environment: the class is no subclass of grpo_ext.Environment, so its method step is a tool that the model "
+                "calls. Make it a subclass if step should answer the model's turns.",
+                "environment",
+            )
         return beginning(
             v["environment"], tokenizer, end_tokens(tokenizer, config), recipe.training
         )

@@ -120,6 +120,21 @@ def test_a_failure_on_some_completions_is_a_note(tiny_folder, tmp_path):
     assert findings.figures["rewards"]["scores"]["environment"] == [0.0, 0.0, 0.0]
 
 
+def test_a_class_of_another_kind_is_told_that_its_step_is_a_tool(tool_model, tmp_path):
+    file = tmp_path / "world.py"
+    file.write_text(
+        "class World:\n"
+        "    def reset(self, **row):\n        pass\n\n"
+        "    def step(self, text: str) -> str:\n"
+        '        """Take a step.\n\n        Args:\n            text: Which.\n        """\n'
+        "        return 'done'\n"
+    )
+    recipe = values(tmp_path, tool_model[0], f"{file}:World", max_completion_length=500)
+    findings = check_recipe(None, recipe)
+    assert findings.sound, findings.problems
+    assert [n for n in findings.notes if "its method step is a tool" in n.message]
+
+
 TALKING = (
     "    def reset(self, row):\n        return 'The board is empty. ' * LENGTH\n"
     "    def tools(self):\n        return [self.place]\n"
