@@ -57,7 +57,7 @@ class Learning(TrainerCallback):
     )  # sentences for the end of the run, without the verdict
     _weights: list[Tensor] = field(
         default_factory=list
-    )  # a hash of each trained tensor, while none has changed
+    )  # a checksum of each trained tensor, while none has changed
 
     # ---- from the parts of the trainer
 
@@ -84,7 +84,7 @@ class Learning(TrainerCallback):
         self.verdict, self.remarks = None, []
         if state.global_step < state.max_steps:
             check_start(self.trainer, kwargs.get("optimizer"))
-            self._weights = [] if self.progress.moved else self._hashes()
+            self._weights = [] if self.progress.moved else self._checksums()
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Look for a gradient, until a step has had one."""
@@ -96,7 +96,7 @@ class Learning(TrainerCallback):
         """Look for a weight that has changed, until a step has changed one; conclude after the last step."""
         self.progress.steps += 1
         if not self.progress.moved:
-            now = self._hashes()
+            now = self._checksums()
             pairs = zip(self._weights, now, strict=True)
             self.progress.moved = any(bool(before != after) for before, after in pairs)
         if state.global_step >= state.max_steps:
@@ -136,9 +136,9 @@ class Learning(TrainerCallback):
         model = self.trainer.accelerator.unwrap_model(self.trainer.model)
         return [p for _, p in used_parameters(model) if p.requires_grad]
 
-    def _hashes(self) -> list[Tensor]:
-        """Return a hash of the bits of each trained tensor."""
-        return [torch.hash_tensor(local(p.detach())) for p in self._trained()]
+    def _checksums(self) -> list[Tensor]:
+        """Return a checksum of the bits of each trained tensor."""
+        return [checksum(local(p.detach())) for p in self._trained()]
 
     # ---- checkpoints
 
@@ -152,6 +152,12 @@ class Learning(TrainerCallback):
 def local(tensor: Tensor) -> Tensor:
     """Return this rank's part of a sharded tensor; any other tensor unchanged."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def checksum(tensor: Tensor) -> Tensor:
+    """Return the sum of a tensor's elements, read as integers of their size: a scalar on the same device."""
+    integers = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    return tensor.view(integers[tensor.element_size()]).sum(dtype=torch.int64)
 
 
 def why_nothing_was_learnt(
