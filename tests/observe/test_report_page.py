@@ -19,8 +19,9 @@ from hypothesis import strategies as st
 from grpo_ext.cli.main import main
 from grpo_ext.environments.episode import as_text
 from grpo_ext.observe.jsonl import JsonLines
+from grpo_ext.observe.panels import panels
 from grpo_ext.observe.read_run import read_run
-from grpo_ext.observe.report.columns import MOST_MESSAGES, explain, sample_texts
+from grpo_ext.observe.report.columns import MOST_MESSAGES, explain, sample_columns, sample_texts
 from grpo_ext.observe.report.page import LIVE, build_page, packed
 from grpo_ext.rewards import register
 from grpo_ext.rewards.explanation import Explanation
@@ -337,3 +338,40 @@ def test_a_folder_of_runs_is_shown_as_its_runs(tmp_path):
         "tried <b>lower</b>\nxx"
     )
     assert len(runs[2]["note"]) == 2000
+
+
+def test_the_index_has_the_task_and_the_outcome_of_each_completion(tmp_path):
+    """A group is judged by the first outcome reward that scored any of its completions."""
+    scores = [{"a": 1.0, "b": None, "f": 0.5}, {"a": None, "b": None, "f": 0.5}]
+    scores += [{"a": None, "b": 0.0, "f": 1.0}, {"a": None, "b": None, "f": None}]
+    rows = [
+        sample(1, "x", group=i // 2, rewards=rewards, **({"task": "ab"[i // 2]} if i < 3 else {}))
+        for i, rewards in enumerate(scores)
+    ]
+    folder = write_run(tmp_path / "run", rows)
+    run = read_run(folder)
+    run.about = {"outcomes": ["a", "b", "f"], "rewards": [{"name": name} for name in "abf"]}
+    index, _ = sample_columns(run)
+    assert index["task"] == ["a", "a", "b", ""]
+    assert index["outcome"] == [1.0, None, 0.0, None]
+    for odd in (7, {"a": 1}, None, [3, None]):
+        run.about["outcomes"] = odd
+        assert len(sample_columns(run)[0]["outcome"]) == 4
+
+
+def test_figures_by_task_are_panels_with_a_curve_for_each(tmp_path):
+    metrics = [
+        {"step": step, "reward": step / 10, "tasks/math/reward": step / 5, "tasks/code/reward": 0.1,
+         "tasks/math/groups/pass_rate": 0.5, "eval_pass@1": 0.5, "eval_tasks/math/pass@1": step / 9,
+         "eval_tasks/math/pass@1_se": 0.01, "eval_tasks/math/length": 3.0}
+        for step in (1, 2)
+    ]  # fmt: skip
+    found = {p.title: p for p in panels(read_run(write_run(tmp_path / "run", [], metrics)))}
+    assert {s.label: s.values for s in found["Reward by task"].series} == {
+        "math": [0.2, 0.4],
+        "code": [0.1, 0.1],
+    }
+    [held_out] = found["Held-out rewards, by task"].series
+    assert (held_out.label, held_out.errors) == ("math/pass@1", [0.01, 0.01])
+    assert [s.label for s in found["Held-out rewards"].series] == ["pass@1"]
+    assert "Right completions by task" in found

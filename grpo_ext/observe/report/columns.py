@@ -49,9 +49,9 @@ def sample_columns(run: RunData) -> tuple[dict[str, Any], list[Any]]:
 
 def outcome_scores(run: RunData) -> list[float | None]:
     """Return the outcome reward of each completion: the first of the run's outcome rewards that scored any of its group."""
-    names = [name for name in run.about.get("outcomes") or () if isinstance(name, str)]
-    if not names:
-        names = [name for name in [run.about.get("outcome")] if isinstance(name, str)]
+    outcomes = run.about.get("outcomes")
+    outcomes = outcomes if isinstance(outcomes, list) else [run.about.get("outcome")]
+    names = [name for name in outcomes if isinstance(name, str)]
     if not names and run.rewards:
         names = [run.rewards[0]["name"]]
     groups = [(row["step"], row["mode"], row["dataset"], row["group"]) for row in run.samples]

@@ -54,7 +54,7 @@ function buildFilters() {
 }
 
 function tasksOf(index) {
-  return [...new Set(index.task)].filter(Boolean).sort();
+  return [...new Set(index.task)].filter(Boolean).sort().slice(0, 100);
 }
 
 function shownReward() {
