@@ -86,9 +86,14 @@ def run(args: argparse.Namespace) -> int:
 
 def print_evaluation(found: dict[str, Any]) -> None:
     """Print the figures of the models side by side, and the comparison of each with the first."""
+    from grpo_ext.evaluation.constant import constant_doubts
     from grpo_ext.evaluation.table import print_figures, print_grid
 
     print_figures(found["summaries"], len(found["rows"]))
+    for model, summary in found["summaries"].items():
+        for part in ("greedy", "sampled"):
+            for sentence in constant_doubts(summary.get(part, {}), found["outcomes"]):
+                print(f"{model}, {part}: {sentence}")
     for comparison in found["comparisons"]:
         title = f"{comparison['model']} against {comparison['against']}: paired difference, 95 % interval"
         rows = [

@@ -185,6 +185,15 @@ def constant_sentences(
     return [sentence for sentence in sentences if sentence is not None]
 
 
+def constant_doubts(figures: Mapping[str, Any], outcomes: Sequence[str]) -> list[str]:
+    """Return a sentence for each outcome reward, also of single tasks, that a constant answer earns as well."""
+    keys = [key for key in figures if key.rpartition("/")[2] in outcomes]
+    sentences = [
+        constant_sentence(figures, key) for key in keys if beats_constant(figures, key) is False
+    ]
+    return [sentence for sentence in sentences if sentence is not None]
+
+
 def with_error(mean: float, error: float | None) -> str:
     """Format a mean with its standard error, if there is one."""
     return f"{mean:.3f}" if error is None else f"{mean:.3f} ± {error:.3f}"

@@ -45,8 +45,8 @@ def evaluate_models(
     """Evaluate models (folders or hub ids) one after another on the rows of a recipe, and compare each with the first.
 
     The rows are those of `rows_and_rewards`. `settings` are arguments of `evaluate_on`: `engine`, `batch_size`, `num_samples`,
-    `temperature`. Returns `rows`; `summaries` and `samples` of `evaluate` by model; `comparisons`, the results of `compare`
-    with `model` and `against`. `ValueError` if a model is named twice.
+    `temperature`. Returns `rows`; `outcomes`, those of `outcomes_of`; `summaries` and `samples` of `evaluate` by model;
+    `comparisons`, the results of `compare` with `model` and `against`. `ValueError` if a model is named twice.
     """
     if len(set(model_names)) < len(model_names):
         raise ValueError("a model is named twice: name each model once.")
@@ -65,7 +65,13 @@ def evaluate_models(
         }
         for name in others
     ]
-    return {"rows": rows, "summaries": summaries, "samples": samples, "comparisons": comparisons}
+    return {
+        "rows": rows,
+        "outcomes": outcomes_of(recipe),
+        "summaries": summaries,
+        "samples": samples,
+        "comparisons": comparisons,
+    }
 
 
 def rows_and_rewards(

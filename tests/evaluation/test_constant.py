@@ -20,6 +20,7 @@ from grpo_ext.evaluation.constant import (
     beats_constant,
     best_constant,
     candidates,
+    constant_doubts,
     constant_figures,
     constant_sentence,
     constant_sentences,
@@ -193,6 +194,22 @@ def test_the_last_evaluation_of_each_data_set_counts():
     assert first.startswith("eval_easy_r is 0.300") and second.startswith("eval_hard_r is 0.500")
     assert "text" not in first
     assert constant_sentences([], "r") == []
+
+
+def test_the_command_eval_names_outcomes_that_a_constant_earns_as_well():
+    figures = {
+        "r": 0.5,
+        "r_constant": 0.6,
+        "format": 1.0,
+        "format_constant": 1.0,
+        "tasks/easy/r": 0.9,
+        "tasks/easy/r_constant": 0.2,
+        "tasks/hard/r": 0.1,
+        "tasks/hard/r_constant": 0.2,
+    }
+    first, second = constant_doubts(figures, ["r"])
+    assert "r is 0.500" in first and "tasks/hard/r is 0.100" in second
+    assert all(sentence.startswith("A constant answer would do") for sentence in (first, second))
 
 
 def test_an_evaluation_of_a_recipe_has_it():
