@@ -25,14 +25,19 @@ _SUFFIX = (
 _ONE = rf"(?:{_DATE}|{_MARKED}|{_SIGN}{_PLAIN_NUMBER}{_SUFFIX})"
 _OPERATOR = r"(?:\s?[-+*/:=×÷]\s?|\s[x]\s|(?<=[0-9])x(?=[0-9])|\s(?:to|plus|minus|times)\s)"
 _STEPS = rf"{_ONE}(?:{_OPERATOR}{_ONE})*"
+_HEDGE = r"(?:about|around|maybe|perhaps|possibly)"
 _VALUES = re.compile(
-    rf"(?<![0-9A-Za-z.,_'’])({_STEPS}(?:(?:,? (?:and|or) |, |(?<=[a-z]) ){_STEPS})*)"
+    rf"(?<![0-9A-Za-z.,_'’])({_STEPS}(?:(?:,? (?:and|or) (?:{_HEDGE} )?|, |(?<=[a-z]) ){_STEPS})*)"
     r"(?![0-9A-Za-z]|[_'’^/:-][0-9])"
 )
 _DENIED = re.compile(
     r"(?:\bnot|n't|\bnever|\b(?:any|no)thing but|\bthan|\binstead of|\bat (?:least|most)|\bup to"
-    r"|\bexcept|\bexcluding|\bnor|\bneither)\s*$"
+    r"|\bexcept|\bexcluding|\bnor|\bneither|\b(?i:maybe|perhaps|possibly)"
+    r"|\b(?i:step|case|part|equation|problem|question|figure|page|example))\s*$"
 )
+_ALTERNATIVE = re.compile(
+    rf"[0-9][^.!?\n]{{0,40}}\bor (?:{_HEDGE} )?$"
+)  # `12.5 items, or about 12`
 _DENIED_AFTER = re.compile(r"\s*(?:(?:is|was|are) )?(?:not|wrong|incorrect|false|impossible)\b")
 _STATED = re.compile(r"(?:####|\banswer\**\s*(?:is\b|:|=))[\s:*]*(.+)", re.IGNORECASE)
 _SENTENCE = re.compile(r"[.!?](?:\s|$)|\b(?:because|since)\b|\n")
@@ -208,7 +213,7 @@ def last_number(text: str, start: int) -> str | None:
         if _OPERATOR_BEFORE.search(before):  # `5 apples * 3 = 15` begins in words: only 15 counts
             first_sides, sign, steps = steps.rpartition("=")
             before += first_sides + sign
-        if _EQUATION_BEFORE.search(before):
+        if _EQUATION_BEFORE.search(before) or _ALTERNATIVE.search(before):
             return None
         return _GLUED_UNIT.sub(" ", steps.strip())
     return date
