@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import math
 import tempfile
 from itertools import combinations
 from pathlib import Path
@@ -63,7 +64,7 @@ def in_rank(out: Path, settings: dict[str, Any]) -> None:
 def compare(record: dict[str, Any]) -> int:
     """Compare the gradients of a run with the oracle's; the number of steps that were compared.
 
-    A step in which rounding decides is left out, with all after it.
+    A step in which rounding decides, or whose gradient overflows, is left out, with all after it.
     """
     if "refused" in record:
         return 0
@@ -71,6 +72,8 @@ def compare(record: dict[str, Any]) -> int:
     for number, step in enumerate(record["steps"]):
         try:
             wanted, norms = oracle.gradient(number)
+            if not math.isfinite(norms):
+                return number
             difference = apart(step["gradient"], wanted)
             if difference > BOUND * norms + 1e-9:
                 difference -= 10 * rounding(record, number)
