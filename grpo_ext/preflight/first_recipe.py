@@ -101,7 +101,7 @@ def look(rows: list[Row], prompt: str | None = None) -> Found:
     if prompt is None and contexts and asked in names and isinstance(rows[0][asked], str):
         # such as Alpaca's `input` beside its `instruction`
         asked = "\n\n".join(f"{{{name}}}" for name in (asked, *contexts))
-    return Found(asked, *reward, guessed=guessed, answer_column=answer)
+    return replace(Found(asked, *reward), guessed=guessed, answer_column=answer)
 
 
 def is_text_column(rows: list[Row], name: str) -> bool:

@@ -48,6 +48,7 @@ class Prompts(Task):
         return {**renamed, self.answer_column: self._messages_and_answer(row)[1]}
 
     def prompt(self, row: Row) -> Messages | str:
+        prompt: Messages | str
         if self.user_prompt is not None:
             prompt = self.user_prompt.format_map(row)
         elif self.answer_column is not None:
