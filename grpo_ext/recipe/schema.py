@@ -60,8 +60,8 @@ class GRPOExtConfig(
         reward_on_error (`str`, defaults to `"none"`): what happens when a reward function raises, or returns the wrong number
             of values or a value that is not finite. `"none"`: it does not score those rows, and `rewards/NAME/failed` counts
             them. `"raise"`: the run stops at the first.
-        reward_max_failure_rate (`float`, defaults to 0.5): share of failed rows, of the last 256, above which the run
-            stops with the last error in any case.
+        reward_max_failure_rate (`float`, defaults to 0.5): share of failed rows, of the last 256 that the reward
+            did not decline (by `None`), above which the run stops with the last error in any case.
         reward_workers (`int`, defaults to 1): processes of each rank for rewards that need much CPU time; `accuracy` starts
             them at the first formula. With 0 the training process computes everything, and nothing bounds memory.
         reward_timeout (`float`, defaults to 5.0): seconds that a reward may spend on one row; a batch has this time for each
