@@ -10,6 +10,8 @@ from importlib.util import find_spec
 import pytest
 from conftest import REPO
 
+from benchmarks import zero_signal
+
 FOLDER = REPO / "benchmarks"
 PATHS = [path for path in FOLDER.rglob("*.py") if path.stem != "__init__"]
 FILES = {".".join(path.relative_to(FOLDER).with_suffix("").parts): path for path in PATHS}
@@ -44,3 +46,24 @@ def test_every_program_says_what_it_is(name, monkeypatch, capsys):
     with pytest.raises(SystemExit) as left:
         import_module(f"benchmarks.{name}").main()
     assert left.value.code == 0 and "--quick" in capsys.readouterr().out
+
+
+def recorded_seeds(gain, seeds):
+    """Curves of TRL and of two variants that are better by `gain`, a little more or less by seed."""
+    return {
+        name: [
+            {"curve": [(10.0, 0.4 + seed / 50), (20.0, 0.5 + (seed + 1) * better)]}
+            for seed in range(seeds)
+        ]
+        for name, better in (("TRL", 0.0), ("refill", gain), ("both", gain))
+    }
+
+
+def test_one_seed_of_zero_signal_decides_nothing():
+    """30 seconds of one seed once needed 0.96 of TRL's time, where a longer run needed 0.48."""
+    for gain in (-0.1, 0.1):
+        assert zero_signal.behind(zero_signal.gains(recorded_seeds(gain, 1))) == []
+    assert zero_signal.behind(zero_signal.gains(recorded_seeds(-0.1, 5))) == ["refill", "both"]
+    gained = zero_signal.gains(recorded_seeds(0.1, 5))
+    assert zero_signal.behind(gained) == [] and gained["both"].verdict == "rose"
+    assert gained["both"].mean == pytest.approx(0.15)

@@ -97,11 +97,18 @@ def print_evaluation(found: dict[str, Any]) -> None:
     for comparison in found["comparisons"]:
         title = f"{comparison['model']} against {comparison['against']}: paired difference, 95 % interval"
         rows = [
-            [part, name, f"{d['mean']:+.3f} [{d['low']:+.3f}, {d['high']:+.3f}]"]
+            [part, name, as_text(d), d["verdict"] or ""]
             for part in ("greedy", "sampled")
             for name, d in comparison.get(part, {}).items()
         ]
-        print_grid(title, ["", "", "difference"], rows, left=2)
+        print_grid(title, ["", "", "difference", ""], rows, left=2)
         if "became_right" in comparison:
             right, wrong = (len(comparison[key]) for key in ("became_right", "became_wrong"))
             print(f"{right} problems became right, {wrong} became wrong (greedy).")
+
+
+def as_text(difference: dict[str, Any]) -> str:
+    """Format a difference with its interval, which a single problem does not have."""
+    if difference["low"] is None:
+        return f"{difference['mean']:+.3f}"
+    return f"{difference['mean']:+.3f} [{difference['low']:+.3f}, {difference['high']:+.3f}]"

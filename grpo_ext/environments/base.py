@@ -48,6 +48,13 @@ class Environment:
             return "", True
         raise NotImplementedError
 
+    def problem_key(self) -> str | int | None:
+        """Return what episodes of the same problem share, although their seeds differ; `None`: each seed is a problem.
+
+        Evaluation asks after `reset`: its standard errors count episodes of one problem once.
+        """
+        return None
+
     def state(self) -> dict[str, Any]:
         """Return what rewards read in the column `environment`: the score and the public attributes with plain data."""
         return {"score": self.score, **plain_attributes(self)}

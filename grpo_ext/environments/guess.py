@@ -32,6 +32,9 @@ class Guess(Environment):
         self.target = self.low + row["seed"] % (self.high - self.low + 1)
         return f"It is from {self.low} to {self.high}."
 
+    def problem_key(self) -> int:
+        return self.target
+
     def step(self, text: str) -> tuple[str, bool]:
         guess = number_in(text)
         self.used += 1

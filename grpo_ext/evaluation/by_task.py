@@ -9,6 +9,7 @@ from grpo_ext.evaluation.score import (
     OUTCOME,
     Sample,
     compare,
+    number_of_problems,
     outcome_figures,
     summarize,
     with_outcome,
@@ -24,7 +25,9 @@ def figures_of(
     outcomes: Sequence[str],
     k: int,
 ) -> dict[str, float | None]:
-    """Return means, standard errors and pass@k; with a column "task" also of each task, under `tasks/NAME/`.
+    """Return means, standard errors, pass@k and the number of different problems.
+
+    With a column "task" also those of each task, under `tasks/NAME/`.
 
     Args:
         rows: the evaluated rows.
@@ -80,7 +83,7 @@ def parts_of_tasks(
 def _figures(
     samples: list[Sample], names: list[str], outcomes: Sequence[str], k: int
 ) -> dict[str, float | None]:
-    figures = summarize(samples, names)
+    figures = {"problems": number_of_problems(samples), **summarize(samples, names)}
     if outcomes:
         figures |= outcome_figures(with_outcome(samples, outcomes), OUTCOME, k)
     return figures

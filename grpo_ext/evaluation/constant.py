@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from grpo_ext.common.estimates import clearly_above, with_error
 from grpo_ext.evaluation.completions import Completion
 from grpo_ext.evaluation.score import (
     Rewards,
@@ -25,7 +26,6 @@ from grpo_ext.rewards.reward import Reward
 CANDIDATES = 8  # completions that are tried
 TRIAL_ROWS = 32  # rows on which each candidate is tried
 SUFFIX = "_constant"  # of the figures' names
-SURE = 2.0  # standard errors by which a model must earn more than a constant
 
 
 def rewards_for_constants(rewards: Mapping[str, Any]) -> Rewards:
@@ -102,7 +102,8 @@ def best_constant(
 
     def earned(candidate: Sample) -> tuple[float, float]:
         given = answer_all(trial, candidate, rewards, extras)
-        means = {name: over_rows(row_means(given, name))[0] or 0.0 for name in rewards}
+        scored = {name: over_rows(given, row_means(given, name)) for name in rewards}
+        means = {name: found.mean if found else 0.0 for name, found in scored.items()}
         total = sum((weights or {}).get(name, 1.0) * mean for name, mean in means.items())
         return means.get(outcome, 0.0), total
 
@@ -114,16 +115,16 @@ def constant_figures(samples: list[Sample], names: Sequence[str]) -> dict[str, f
     """Return what a constant answer earns, from its samples: `NAME_constant` and `NAME_constant_se` for each reward."""
     figures = {}
     for name in names:
-        mean, error = over_rows(row_means(samples, name))
-        if mean is not None:
-            figures[f"{name}{SUFFIX}"] = mean
-        if error is not None:
-            figures[f"{name}{SUFFIX}_se"] = error
+        earned = over_rows(samples, row_means(samples, name))
+        if earned is not None:
+            figures[f"{name}{SUFFIX}"] = earned.mean
+        if earned is not None and earned.error is not None:
+            figures[f"{name}{SUFFIX}_se"] = earned.error
     return figures
 
 
 def beats_constant(figures: Mapping[str, Any], key: str) -> bool | None:
-    """Return whether a figure is above that of the best constant answer by more than `SURE` standard errors.
+    """Return whether a figure is above that of the best constant answer beyond their standard errors.
 
     Args:
         figures: of one evaluation, as they are logged.
@@ -137,8 +138,7 @@ def beats_constant(figures: Mapping[str, Any], key: str) -> bool | None:
     other = figures.get(constant)
     if not isinstance(value, float | int) or not isinstance(other, float | int):
         return None
-    error = math.hypot(figures.get(f"{key}_se") or 0.0, figures.get(f"{constant}_se") or 0.0)
-    return value - other > SURE * error
+    return clearly_above(value, figures.get(f"{key}_se"), other, figures.get(f"{constant}_se"))
 
 
 def constant_key(key: str) -> str:
@@ -192,11 +192,6 @@ def constant_doubts(figures: Mapping[str, Any], outcomes: Sequence[str]) -> list
         constant_sentence(figures, key) for key in keys if beats_constant(figures, key) is False
     ]
     return [sentence for sentence in sentences if sentence is not None]
-
-
-def with_error(mean: float, error: float | None) -> str:
-    """Format a mean with its standard error, if there is one."""
-    return f"{mean:.3f}" if error is None else f"{mean:.3f} ± {error:.3f}"
 
 
 def short(text: str, most: int = 60) -> str:

@@ -9,7 +9,9 @@ from typing import Any
 
 import pandas as pd
 
+from grpo_ext.common.estimates import Estimate, mean_difference, mean_of
 from grpo_ext.evaluation.completions import Completion
+from grpo_ext.evaluation.problem import problem_of
 
 Row = dict[str, Any]
 Rewards = dict[str, Any]  # reward name -> callable with TRL's signature
@@ -21,7 +23,8 @@ RESERVED = {"prompt", "completion", "completion_ids"}
 class Sample:
     """One completion of one row: the score of each reward (`None`: not scored), the length in tokens, and why it ended.
 
-    `episode` is what `samples.jsonl` has of an episode.
+    `episode` is what `samples.jsonl` has of an episode. Rows with the same `problem` are not independent (`problem_of`);
+    `None`: no other row has it.
     """
 
     row: int
@@ -31,6 +34,7 @@ class Sample:
     finish_reason: str = "stop"
     episode: Row | None = None
     ids: list[int] | None = None  # its tokens, where they are known
+    problem: str | None = None
 
 
 def score_completions(
@@ -67,6 +71,7 @@ def score_completions(
             c.length,
             c.finish_reason,
             ids=c.ids,
+            problem=problem_of(rows[i], c, rewards.values()),
         )
         for j, (i, c) in enumerate(flat)
     ]
@@ -83,13 +88,31 @@ def row_means(samples: list[Sample], name: str | None) -> pd.Series:
     return by_row(samples, name).groupby(level=0).mean()
 
 
-def over_rows(values: Sequence[float] | pd.Series) -> tuple[float | None, float | None]:
-    """Return the mean of one value for each row, and its standard error s / sqrt(rows) (s: sample standard deviation)."""
-    known = pd.Series(values, dtype=float)
-    mean, error = (
-        None if math.isnan(found) else float(found) for found in (known.mean(), known.sem())
-    )
-    return mean, error
+def problems_of(samples: list[Sample], rows: pd.Index) -> list[str | int]:
+    """Return the problem of each of these rows."""
+    problems = {
+        sample.row: sample.row if sample.problem is None else sample.problem for sample in samples
+    }
+    return [problems[row] for row in rows]
+
+
+def over_rows(samples: list[Sample], values: pd.Series) -> Estimate | None:
+    """Return the mean of one value for each row, by the number of the row; NaN is left out."""
+    return mean_of(values.to_numpy(dtype=float), problems_of(samples, values.index))
+
+
+def number_of_problems(samples: list[Sample]) -> int:
+    """Return how many different problems the rows have."""
+    return len(set(problems_of(samples, pd.Index([sample.row for sample in samples]))))
+
+
+def with_errors(estimates: dict[str, Estimate | None]) -> dict[str, float | None]:
+    """Return means under their names, and standard errors under `NAME_se`."""
+    figures: dict[str, float | None] = {}
+    for name, estimate in estimates.items():
+        figures[name] = estimate.mean if estimate else None
+        figures[f"{name}_se"] = estimate.error if estimate else None
+    return figures
 
 
 def length_key(names: Sequence[str]) -> str:
@@ -102,56 +125,53 @@ def summarize(samples: list[Sample], names: list[str]) -> dict[str, float | None
 
     The length is `length`, or `completion_length` if a reward is called `length`.
     """
-    summary: dict[str, float | None] = {}
-    for name in names:
-        summary[name], summary[f"{name}_se"] = over_rows(row_means(samples, name))
-    summary[length_key(names)], _ = over_rows(row_means(samples, None))
-    return summary
+    summary = with_errors({name: over_rows(samples, row_means(samples, name)) for name in names})
+    length = over_rows(samples, row_means(samples, None))
+    return {**summary, length_key(names): length.mean if length else None}
 
 
-def pass_at_k(samples: list[Sample], name: str, k: int) -> tuple[float | None, float | None]:
-    """Return the unbiased estimate of pass@k, the chance that one of k completions passes, and its standard error.
+def pass_at_k(samples: list[Sample], name: str, k: int) -> Estimate | None:
+    """Return the unbiased estimate of pass@k, the chance that one of k completions passes.
 
     A completion passes if the reward `name` gave it a score of 1 or more. The estimate is the mean over rows of
-    1 - C(n - c, k) / C(n, k) for n samples of which c pass (Chen et al. 2021, arXiv 2107.03374, equation 1). `ValueError` if a
-    row has fewer than k samples.
+    1 - C(n - c, k) / C(n, k) for n scored samples of which c pass (Chen et al. 2021, arXiv 2107.03374, equation 1). Rows with
+    fewer than k scored samples are left out. `None` if no row is left; `ValueError` if a row has fewer than k samples.
     """
-    passed = (by_row(samples, name) >= 1).groupby(level=0)
-    if (fewest := passed.size().min()) < k:
+    scores = by_row(samples, name)
+    fewest = scores.groupby(level=0).size().min()
+    if fewest < k:
         raise ValueError(f"pass@{k} needs {k} samples a row, got {fewest}.")
-    return over_rows(
-        [
-            1 - math.comb(n - c, k) / math.comb(n, k)
-            for n, c in zip(passed.size(), passed.sum(), strict=True)
-        ]
-    )
+    scored = scores.groupby(level=0).count()
+    passed = (scores >= 1).groupby(level=0).sum()
+    rates = {
+        row: 1 - math.comb(n - passed[row], k) / math.comb(n, k)
+        for row, n in scored.items()
+        if n >= k
+    }
+    return over_rows(samples, pd.Series(rates, dtype=float)) if rates else None
 
 
 def outcome_figures(samples: list[Sample], name: str, k: int) -> dict[str, float | None]:
     """Return the figures of the outcome reward `name` for `k` samples of each row.
 
     They are `pass@1`, and for k above 1 `mean@k`, the mean reward, `pass@k`, and `mixed@k`, the `mixed_share`; each with its
-    standard error under `..._se` (`None` for a single row).
+    standard error under `..._se` (`None` for a single problem). All leave out samples without a score.
     """
     figures = {"pass@1": pass_at_k(samples, name, 1)}
     if k > 1:
-        figures[f"mean@{k}"] = over_rows(row_means(samples, name))
+        figures[f"mean@{k}"] = over_rows(samples, row_means(samples, name))
         figures[f"pass@{k}"] = pass_at_k(samples, name, k)
         figures[f"mixed@{k}"] = mixed_share(samples, name)
-    return {
-        key: v
-        for name, pair in figures.items()
-        for key, v in zip((name, f"{name}_se"), pair, strict=True)
-    }
+    return with_errors(figures)
 
 
-def mixed_share(samples: list[Sample], name: str) -> tuple[float | None, float | None]:
-    """Return the share of rows whose samples got different scores from the reward `name`, and its standard error.
+def mixed_share(samples: list[Sample], name: str) -> Estimate | None:
+    """Return the share of rows whose samples got different scores from the reward `name`.
 
     For k samples of a row it estimates the share of groups with signal in training with `num_generations` k.
     """
     scores = by_row(samples, name).dropna().astype("float32")  # as the trainer compares
-    return over_rows(scores.groupby(level=0).nunique() > 1)
+    return over_rows(samples, scores.groupby(level=0).nunique() > 1)
 
 
 def paired_difference(
@@ -159,15 +179,22 @@ def paired_difference(
 ) -> dict[str, Any] | None:
     """Return how much the reward `name` (`None`: the length) increases row by row, so that the difficulty of rows cancels out.
 
-    The keys are `mean`, the bounds `low` and `high` of its 95 % interval, 1.96 standard errors away, and `rows`, the number of
-    rows with both values; `None` if there are no such rows.
+    The keys are `mean`, the bounds `low` and `high` of its 95 % interval, the `verdict`, `rows`, the number of rows with both
+    values, and `problems`, how many different ones these rows have. Bounds and verdict are `None` for a single problem. `None`
+    if there are no such rows.
     """
-    differences = (row_means(after, name) - row_means(before, name)).dropna()
-    mean, error = over_rows(differences)
-    if mean is None:
+    was, now = row_means(before, name).align(row_means(after, name), join="inner")
+    found = mean_difference(was.to_numpy(), now.to_numpy(), problems_of(before, was.index))
+    if found is None:
         return None
-    reach = 1.96 * (error or 0.0)  # a single row has no standard error
-    return {"mean": mean, "low": mean - reach, "high": mean + reach, "rows": len(differences)}
+    return {
+        "mean": found.mean,
+        "low": found.low,
+        "high": found.high,
+        "verdict": found.verdict,
+        "rows": int((now - was).count()),
+        "problems": found.problems,
+    }
 
 
 def with_outcome(samples: list[Sample], outcomes: Sequence[str]) -> list[Sample]:
@@ -192,9 +219,9 @@ def compare(
 ) -> dict[str, Any]:
     """Return all differences of the rewards `names` between two evaluations of the same rows.
 
-    `{"greedy": {"countdown": {"mean": 0.1, "low": 0.05, "high": 0.15, "rows": 189}, ..., "length": {...}}, "sampled": {...},
-    "became_right": [3, 17], "became_wrong": [5]}`. A row is solved if the first of the rewards `outcomes` that
-    scored it gave it 1 or more.
+    `{"greedy": {"countdown": {"mean": 0.1, "low": 0.05, "high": 0.15, "verdict": "rose", "rows": 189, "problems": 189}, ...,
+    "length": {...}}, "sampled": {...}, "became_right": [3, 17], "became_wrong": [5]}`. A row is solved if the first of the
+    rewards `outcomes` that scored it gave it 1 or more; rows without a score in one of the two are in neither list.
     """
     found: dict[str, Any] = {}
     for part in before:
@@ -204,10 +231,9 @@ def compare(
             name: difference for name, difference in pairs.items() if difference is not None
         }
     if outcomes:
-        judged = [with_outcome(samples["greedy"], outcomes) for samples in (before, after)]
-        was, now = (by_row(samples, OUTCOME) >= 1 for samples in judged)
-        found["became_right"], found["became_wrong"] = (
-            now.index[now & ~was].tolist(),
-            now.index[was & ~now].tolist(),
-        )
+        was = by_row(with_outcome(before["greedy"], outcomes), OUTCOME)
+        now = by_row(with_outcome(after["greedy"], outcomes), OUTCOME)
+        scored = was.notna() & now.notna()
+        found["became_right"] = now.index[scored & (now >= 1) & (was < 1)].tolist()
+        found["became_wrong"] = now.index[scored & (now < 1) & (was >= 1)].tolist()
     return found

@@ -3,14 +3,16 @@
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from textwrap import indent
 from typing import Any
 
+from grpo_ext.common.estimates import with_error
 from grpo_ext.common.files import write_atomically
-from grpo_ext.evaluation.score import over_rows
+from grpo_ext.observe.changes import change_of_metric
 from grpo_ext.observe.jsonl import read
-from grpo_ext.observe.panels import CONSTANTS
+from grpo_ext.observe.panels import NOT_DRAWN_ENDINGS, problems_key
 from grpo_ext.observe.plots import plot_runs
 from grpo_ext.observe.read_run import RunData
 from grpo_ext.observe.run_log import METRICS
@@ -23,11 +25,12 @@ FEWEST = 10  # least logs of training for a curve
 
 def figure(part: dict[str, Any], key: str) -> str:
     """Return a mean with its standard error, if there are any, as text."""
-    value, error = part.get(key), part.get(f"{key}_se")
+    value = part.get(key)
     if value is None:
         return ""
-    text = f"{value:.3f}" if isinstance(value, float) else str(value)
-    return f"{text} ± {error:.3f}" if error is not None else text
+    if not isinstance(value, float):
+        return str(value)
+    return with_error(value, part.get(f"{key}_se"))
 
 
 def print_grid(
@@ -80,27 +83,37 @@ def question(row: dict[str, Any]) -> str:
     return prompt if isinstance(prompt, str) else prompt[-1]["content"]
 
 
-def gained(history: list[dict[str, Any]], names: list[str]) -> list[list[str]]:
-    """Return the name, first and last value of the figures of a run, by its log, with standard errors.
+@dataclass(frozen=True)
+class Gain:
+    """First and last value of a figure of a run with standard errors, and the verdict, empty if there is no error."""
 
-    Rewards in training, with each of several `names`, are means over the first and the last tenth of the logs.
+    name: str
+    first: str
+    last: str
+    verdict: str
+
+
+def gained(history: list[dict[str, Any]], names: list[str]) -> list[Gain]:
+    """Return how the figures of a run changed, by its log.
+
+    They are the rewards in training, with each of several `names`, and the figures of evaluations; see
+    `grpo_ext.common.curves.curve_change`.
     """
-    rows = []
-    for key in ("reward", *(f"rewards/{name}/mean" for name in names if len(names) > 1)):
-        values = [row[key] for row in history if isinstance(row.get(key), float | int)]
-        some = len(values) // 10 or 1
-        if len(values) > 1:
-            ends = (over_rows(part) for part in (values[:some], values[-some:]))
-            rows.append(
-                [key, *(figure({key: mean, f"{key}_se": error}, key) for mean, error in ends)]
-            )
-    for key in dict.fromkeys(key for row in history for key in row if key.startswith("eval_")):
-        at = [row for row in history if key in row]
-        if key.endswith(CONSTANTS):  # another sentence compares it
-            continue
-        if len(at) > 1 and (f"{key}_se" in at[0] or key in ("eval_reward", "eval_length")):
-            rows.append([key, figure(at[0], key), figure(at[-1], key)])
-    return rows
+    keys = ["reward", *(f"rewards/{name}/mean" for name in names if len(names) > 1)]
+    evaluated = dict.fromkeys(key for row in history for key in row if key.startswith("eval_"))
+    by_trl = ("eval_reward", "eval_length")
+    for key in evaluated:
+        measured = key in by_trl or problems_key(evaluated, key) or f"{key}_se" in evaluated
+        if measured and not key.endswith(NOT_DRAWN_ENDINGS):
+            keys.append(key)
+    gains = []
+    for key in keys:
+        change = change_of_metric(history, key)
+        if change is not None:
+            first = with_error(change.first, change.first_error)
+            last = with_error(change.last, change.last_error)
+            gains.append(Gain(key, first, last, change.verdict or ""))
+    return gains
 
 
 def draw_curves(folder: Path) -> None:
@@ -113,7 +126,7 @@ def draw_curves(folder: Path) -> None:
 def add_to_card(
     folder: Path,
     rewards: list[dict[str, Any]],
-    gains: list[list[str]],
+    gains: list[Gain],
     recipe: Mapping[str, Any],
     sentences: Sequence[str] = (),
 ) -> None:
@@ -127,9 +140,10 @@ def add_to_card(
     ]
     curves = f"![Curves of the run]({CURVES})" if (folder / CURVES).exists() else ""
     paragraphs = [line for text in sentences for line in (cell(text), "")]
+    results = [[gain.name, gain.first, gain.last, gain.verdict] for gain in gains]
     lines = [
         "### Rewards", "", *table(["reward", "weight", "options"], asked), "",
-        "### Result", "", *paragraphs, *table(["", "first", "last"], gains), "", curves, "",
+        "### Result", "", *paragraphs, *table(["", "first", "last", ""], results), "", curves, "",
         "### Recipe", "", "Trained with grpo_ext; every value that is not its default:", "", indent(as_yaml(recipe), "    "),
     ]  # fmt: skip
     before, mark, after = (

@@ -8,12 +8,14 @@ import math
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from statistics import fmean, median
 from typing import Any, Literal, get_args
 
+import numpy as np
+
 from grpo_ext.common.files import data_yaml
 from grpo_ext.common.near import did_you_mean
+from grpo_ext.common.noise import error_of_neighbours, means_of_neighbours
 
 WINDOW = 10  # logs of a mean
 Action = Literal["warn", "checkpoint", "stop"]  # from the mildest to the strongest
@@ -63,16 +65,18 @@ class Rule:
 def reward_collapse(history: History) -> float | None:
     """Return how far the mean reward of 5 logs has fallen from its best, in standard errors of such a mean.
 
-    The standard error comes from the differences of neighbouring logs. A fall by less than a fifth of the best counts as 0.
+    A fall by less than a fifth of the best counts as 0.
     """
-    values, window = history.of("reward")[-500:], WINDOW // 2
+    values = np.array(history.of("reward")[-500:])
+    window = WINDOW // 2
     if len(values) < 2 * window:
         return None
-    means = [fmean(values[i : i + window]) for i in range(len(values) - window + 1)]
-    noise = math.sqrt(fmean((b - a) ** 2 for a, b in pairwise(values)) / window)
-    best = max(means)
-    fall = best - means[-1]
-    return fall / max(noise, 1e-9) if fall > 0.2 * abs(best) else 0.0
+    means = means_of_neighbours(values, window)
+    best = float(means.max())
+    fall = best - float(means[-1])
+    if fall <= 0.2 * abs(best):
+        return 0.0
+    return fall / max(error_of_neighbours(values, window), 1e-9)
 
 
 def rise(values: list[float], floor: float, window: int = 3) -> float | None:

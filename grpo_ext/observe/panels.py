@@ -1,5 +1,6 @@
 """The panels of a run: its curves as the page and the pictures of the report show them."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,7 +41,8 @@ BY_TASK = (
 SECONDS = ("seconds/", "time/")
 NOT_DRAWN = ("step", "time", "epoch", "total_flos", "num_tokens")
 CONSTANTS = ("_constant", "/constant")  # endings of what the best constant answer earns
-NOT_DRAWN_ENDINGS = ("_se", "_runtime", "_per_second", "/std", *CONSTANTS)
+COUNTS = ("_problems", "/problems")  # endings of the number of problems of an evaluation
+NOT_DRAWN_ENDINGS = ("_se", *COUNTS, "_runtime", "_per_second", "/std", *CONSTANTS)
 
 
 def panels(run: RunData) -> list[Panel]:
@@ -90,12 +92,36 @@ def by_metric(rows: list[dict[str, Any]]) -> dict[str, Column]:
 
 
 def series(
-    label: str, column: Column, errors: Column | None = None, smoothed: bool = True
+    label: str,
+    column: Column,
+    errors: Column | None = None,
+    problems: Column | None = None,
+    smoothed: bool = True,
 ) -> Series:
     steps, values = column
-    by_step = dict(zip(*errors, strict=True)) if errors else {}
-    bars = [by_step.get(step) for step in steps] if by_step else None
-    return Series(label, steps, values, bars, smoothed=smoothed)
+    return Series(
+        label,
+        steps,
+        values,
+        at_steps(errors, steps),
+        problems=at_steps(problems, steps),
+        smoothed=smoothed,
+    )
+
+
+def at_steps(column: Column | None, steps: list[int]) -> Values | None:
+    """Return the values of a column at these steps; `None` if there is no column."""
+    if column is None:
+        return None
+    by_step = dict(zip(*column, strict=True))
+    return [by_step.get(step) for step in steps]
+
+
+def problems_key(names: Iterable[str], key: str) -> str | None:
+    """Return the metric that counts the problems of the evaluation that logged `key`; `None` if there is none."""
+    counts = (name for name in names if name.endswith(COUNTS))
+    same_set = [name for name in counts if key.startswith(name.removesuffix("problems"))]
+    return max(same_set, key=len, default=None)
 
 
 def rewards(run: RunData, columns: dict[str, Column]) -> list[Panel]:
@@ -137,7 +163,12 @@ def held_out(columns: dict[str, Column]) -> list[Panel]:
             title,
             "Mean over all held-out prompts; bars are one standard error.",
             [
-                series(key.removeprefix(prefix), columns[key], columns.get(f"{key}_se"))
+                series(
+                    key.removeprefix(prefix),
+                    columns[key],
+                    columns.get(f"{key}_se"),
+                    columns.get(problems_key(columns, key) or ""),
+                )
                 for key in drawn
                 if ("tasks/" in key) == by_tasks
             ],

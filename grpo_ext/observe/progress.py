@@ -42,7 +42,9 @@ def evaluation_line(logs: dict[str, Any]) -> str:
     """Return the figures of an evaluation log with their standard errors; empty for any other log."""
     parts = []
     for key, value in logs.items():
-        mean = key.startswith("eval_") and not key.endswith(("_se", "_runtime", "_per_second"))
+        mean = key.startswith("eval_") and not key.endswith(
+            ("_se", "_problems", "/problems", "_runtime", "_per_second")
+        )
         if mean and isinstance(value, float | int):
             error = logs.get(f"{key}_se")
             parts.append(f"{key} {value:.3f}" + (f" ± {error:.3f}" if error is not None else ""))

@@ -32,6 +32,7 @@ class Series:
     steps: list[int]
     values: Values
     errors: Values | None = None  # standard errors
+    problems: Values | None = None  # how many independent ones each value is a mean over
     spread: Values | None = None  # mean standard deviation within a group, drawn as a band
     bounds: tuple[float, float] | None = (
         None  # where the band ends: the lowest and highest value of a completion

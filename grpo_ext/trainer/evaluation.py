@@ -10,6 +10,7 @@ from torch import nn
 from grpo_ext.environments.episode import instances
 from grpo_ext.evaluation.by_task import figures_of
 from grpo_ext.evaluation.completions import Completion, Decoding, generate_completions
+from grpo_ext.evaluation.problem import problem_of
 from grpo_ext.evaluation.score import Sample
 from grpo_ext.seams import trl as seam
 from grpo_ext.step.judge import outcome_order
@@ -44,8 +45,8 @@ def evaluate_policy(trainer: Any, eval_dataset: Any, prefix: str) -> dict[str, f
     Returns:
         Under `{prefix}_` the mean of each reward, `length`, and for the outcome reward `pass@1` and, with k samples per prompt,
         `mean@k`, `pass@k` and `mixed@k` (see `outcome_figures`); under `NAME_constant` what the best constant answer earns;
-        standard errors under `..._se`. Rows of several tasks add the figures of each, under `{prefix}_tasks/NAME/`. Named data
-        sets add their names to the prefix.
+        standard errors under `..._se`; under `problems` how many different ones the rows have. Rows of several tasks add the
+        figures of each, under `{prefix}_tasks/NAME/`. Named data sets add their names to the prefix.
     """
     datasets = trainer.eval_dataset if eval_dataset is None else eval_dataset
     if isinstance(datasets, str):
@@ -130,6 +131,7 @@ def _score(
             c.finish_reason,
             c.episode.logged(weights) if c.episode else None,
             c.ids,
+            problem_of(rows[i], c, trainer.reward_funcs),
         )
         for (i, c), g in zip(flat, given, strict=True)
     ]

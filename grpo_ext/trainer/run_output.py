@@ -64,8 +64,9 @@ class RunOutput(TrainerCallback):
             )
         except OSError as error:
             logger.warning(f"The model card could not be written: {error}")
-        for name, first, last in gained(state.log_history, self.trainer.reward_func_names):
-            print(f"{name}: {first} -> {last}")
+        for gain in gained(state.log_history, self.trainer.reward_func_names):
+            verdict = f" ({gain.verdict})" if gain.verdict else ""
+            print(f"{gain.name}: {gain.first} -> {gain.last}{verdict}")
         for sentence in self.sentences():
             print(sentence)
         if self.from_python:

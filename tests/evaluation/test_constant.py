@@ -122,7 +122,7 @@ def test_an_answer_to_the_prompt_beats_every_constant():
     [
         ({"r": 0.6, "r_constant": 0.5}, "r", True),
         ({"r": 0.5, "r_constant": 0.5}, "r", False),
-        ({"r": 0.6, "r_se": 0.03, "r_constant": 0.5, "r_constant_se": 0.04}, "r", False),
+        ({"r": 0.6, "r_se": 0.03, "r_constant": 0.5, "r_constant_se": 0.05}, "r", False),
         ({"r": 0.6, "r_se": 0.03, "r_constant": 0.5, "r_constant_se": 0.03}, "r", True),
         ({"r": 0.6}, "r", None),
         ({"r_constant": 0.6}, "r", None),
@@ -133,7 +133,7 @@ def test_an_answer_to_the_prompt_beats_every_constant():
         ),
     ],
 )
-def test_a_model_beats_a_constant_by_twice_the_standard_error(figures, key, beats):
+def test_a_model_beats_a_constant_beyond_the_standard_errors(figures, key, beats):
     assert beats_constant(figures, key) is beats
 
 

@@ -7,15 +7,25 @@ import math
 import random
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from grpo_ext import GRPOExtConfig, GRPOExtTrainer
+from grpo_ext.common.noise import error_of_neighbours
 from grpo_ext.environments.episode import as_text
 from grpo_ext.observe.health import words_of
-from grpo_ext.observe.health_rules import RULES, WINDOW, Watch, chosen_rules, repeats_itself
+from grpo_ext.observe.health_rules import (
+    RULES,
+    WINDOW,
+    History,
+    Watch,
+    chosen_rules,
+    repeats_itself,
+    reward_collapse,
+)
 from grpo_ext.observe.jsonl import read
 from grpo_ext.recipe.load import load_recipe
 from grpo_ext.recipe.problems import RecipeError
@@ -198,3 +208,18 @@ def test_an_alarm_is_written_down_and_does_what_it_is_told(tiny_folder, tmp_path
         (WINDOW, "truncated", "stop")
     ]
     assert "max_completion_length" in noted[0]["message"]
+
+
+def test_a_fall_is_measured_in_errors_of_a_mean_of_five():
+    """Independent noise of variance 1: neighbours differ by variance 2, and a mean of five has the error 1 / sqrt(5)."""
+    rng = np.random.default_rng(0)
+    values = rng.standard_normal(400)
+    assert error_of_neighbours(values, 5) == pytest.approx(1 / math.sqrt(5), rel=0.1)
+    fallen = [*values, *(rng.standard_normal(5) - 4)]
+    history = History()
+    for value in fallen:
+        history.add({"reward": value})
+    means = np.convolve(fallen, np.full(5, 0.2), "valid")
+    assert reward_collapse(history) == pytest.approx(
+        (means.max() - means[-1]) * math.sqrt(5), rel=0.1
+    )

@@ -6,6 +6,7 @@ import base64
 import gzip
 import hashlib
 import json
+import random
 import re
 from html.parser import HTMLParser
 from itertools import zip_longest
@@ -375,3 +376,23 @@ def test_figures_by_task_are_panels_with_a_curve_for_each(tmp_path):
     assert (held_out.label, held_out.errors) == ("math/pass@1", [0.01, 0.01])
     assert [s.label for s in found["Held-out rewards"].series] == ["pass@1"]
     assert "Right completions by task" in found
+
+
+def test_the_page_gets_errors_and_verdicts_and_computes_none(tmp_path):
+    rng = random.Random(0)
+    noise = [{"step": step, "reward": 0.5 + rng.gauss(0, 0.1)} for step in range(1, 26)]
+    held = [
+        {"step": step, "eval_countdown": mean, "eval_countdown_se": 0.03, "eval_problems": 90}
+        for step, mean in ((0, 0.2), (25, 0.7))
+    ]
+    folder = write_run(tmp_path, [], [*noise, *held])
+    [run] = Page(build_page([read_run(folder)])).block("runs")["runs"]
+    held_out, reward = run["changes"]
+    assert (held_out["title"], held_out["label"]) == ("Held-out rewards", "countdown")
+    assert (held_out["first"], held_out["last"], held_out["last_error"]) == (0.2, 0.7, 0.03)
+    assert held_out["verdict"] == "rose" and held_out["last_steps"] == [25, 25]
+    assert reward["title"] == "Reward" and reward["verdict"] == "did not clearly change"
+    assert reward["first_error"] > 0 and reward["first_steps"] == [1, 5]
+    for path in (REPO / "grpo_ext" / "observe" / "report" / "data").glob("*.js"):
+        text = path.read_text(encoding="utf-8")
+        assert "hypot" not in text and "sqrt" not in text and "1.96" not in text, path.name

@@ -362,3 +362,14 @@ def test_the_command_serves_until_it_is_interrupted(tmp_path, capsys):
     assert not (tmp_path / "report.html").exists() and not (folder / "report.html").exists()
     assert main(["report", str(tmp_path / "none"), "--serve"]) == 2
     assert "holds no run" in capsys.readouterr().err
+
+
+def test_verdicts_are_on_the_whole_log(tmp_path):
+    """The page takes a log in slices, of which none says how a curve changed."""
+    folder = write_run(tmp_path / "a", [], [])
+    grow(folder, range(1, 31), count=1)
+    with served(tmp_path) as server:
+        data(server, "/runs")
+        [reward] = [one for one in data(server, "/changes/0") if one["title"] == "Reward"]
+        assert (reward["first_steps"], reward["last_steps"]) == ([1, 5], [26, 30])
+        assert reward["verdict"] == "rose" and reward["last"] == pytest.approx(2.8)

@@ -17,7 +17,7 @@ from trl import GRPOConfig
 
 from grpo_ext import GRPOExtConfig, GRPOExtTrainer, load_recipe, register
 from grpo_ext.common.devices import gpu_is_there
-from grpo_ext.evaluation.table import gained
+from grpo_ext.evaluation.table import Gain, gained
 from grpo_ext.observe.read_run import read_run
 from grpo_ext.rewards import build
 
@@ -160,7 +160,7 @@ def test_it_says_what_runs_what_was_gained_and_what_comes_next(done):
     assert lines[-1] == f"next: grpo-ext report {out}"
     assert any(line.startswith("eval_short: ") and " -> " in line for line in lines)
     reward = [row["reward"] for row in trainer.state.log_history if "reward" in row]
-    assert f"reward: {reward[0]:.3f} -> {reward[-1]:.3f}" in lines
+    assert any(line.startswith(f"reward: {reward[0]:.3f} -> {reward[-1]:.3f}") for line in lines)
 
 
 def test_the_recipe_holds_what_the_trainer_was_given(done, tiny_folder):
@@ -215,22 +215,24 @@ def test_the_card_tells_rewards_result_and_recipe_and_no_secret(done):
     assert (out / "README.md").read_text() == card
 
 
-def test_gains_are_means_of_the_first_and_the_last_tenth():
-    rewards = [i / 20 for i in range(20)]
+def test_gains_are_means_of_both_ends_with_a_verdict():
+    rewards = [i / 20 + (0.01 if i % 2 else -0.01) for i in range(20)]
     history = [{"reward": value} for value in rewards]
     history += [
-        {"eval_x": 0.1, "eval_x_se": 0.01, "eval_runtime": 3.0},
-        {"eval_x": 0.3, "eval_x_se": 0.02},
+        {"eval_x": 0.1, "eval_x_se": 0.01, "eval_runtime": 3.0, "eval_problems": 50},
+        {"eval_x": 0.3, "eval_x_se": 0.02, "eval_problems": 50},
     ]
-    assert gained(history, ["x"]) == [
-        [
-            "reward",
-            "0.025 ± 0.025",
-            "0.925 ± 0.025",
-        ],  # of two values the standard error is half their distance
-        ["eval_x", "0.100 ± 0.010", "0.300 ± 0.020"],
-    ]
+    reward, evaluated = gained(history, ["x"])
+    assert (reward.name, reward.verdict) == ("reward", "rose")
+    assert reward.first.startswith("0.098 ± ") and reward.last.startswith("0.852 ± ")  # of five
+    assert evaluated == Gain("eval_x", "0.100 ± 0.010", "0.300 ± 0.020", "rose")
     assert gained(history[:1], ["x"]) == []
+
+
+def test_few_logs_have_neither_error_nor_verdict():
+    assert gained([{"reward": 0.1 * i} for i in range(9)], ["x"]) == [
+        Gain("reward", "0.000", "0.800", "")
+    ]
 
 
 @pytest.mark.skipif(gpu_is_there(), reason="for machines without a GPU")

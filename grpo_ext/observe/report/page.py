@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from grpo_ext.common.files import write_atomically
+from grpo_ext.observe.changes import changes
 from grpo_ext.observe.jsonl import finite
-from grpo_ext.observe.panels import CONSTANTS, by_metric, more_panels, panels, series
+from grpo_ext.observe.panels import by_metric, more_panels, panels
 from grpo_ext.observe.plots import plot_runs
 from grpo_ext.observe.read_run import (
     RunData,
@@ -66,6 +67,7 @@ def build_page(runs: list[RunData], renew: float | None = None, most: int = 0) -
     shown = [
         {
             **about(run),
+            "changes": changes(run),
             "samples": len(run.samples),
             "totalSamples": run.total_samples,
             "logged": logged(run),
@@ -130,10 +132,9 @@ def about(run: RunData) -> dict[str, Any]:
 def logged(run: RunData) -> dict[str, Any]:
     """Return curves and alarms of the rows of a log."""
     columns = by_metric(run.metrics)
-    constants = [key for key in columns if key.startswith("eval_") and key.endswith(CONSTANTS)]
     facts = [
-        asdict(series(key, columns[key], columns.get(f"{key}_se")))
-        for key in ("time", "num_tokens", "train_runtime", *constants)
+        asdict(series(key, columns[key]))
+        for key in ("time", "num_tokens", "train_runtime")
         if key in columns
     ]
     curves = {

@@ -16,7 +16,8 @@ from threading import Lock
 from typing import Any
 from urllib.parse import parse_qsl
 
-from grpo_ext.observe.jsonl import parts, placed
+from grpo_ext.observe.changes import changes
+from grpo_ext.observe.jsonl import parts, placed, read
 from grpo_ext.observe.panels import rewards
 from grpo_ext.observe.read_run import (
     RunData,
@@ -61,12 +62,15 @@ class ReportServer(ThreadingHTTPServer):
         """Return what is at a path; `LookupError` if there is nothing."""
         if path == "/runs":
             return self.states()
-        asked = re.fullmatch(r"/(about|metrics|samples|texts)/(\d{1,6})", path)
+        asked = re.fullmatch(r"/(about|changes|metrics|samples|texts)/(\d{1,6})", path)
         if asked is None:
             raise LookupError(path)
         run = without_logs(self.folders[int(asked[2])])
         if asked[1] == "about":
             return about(run)
+        if asked[1] == "changes":
+            run.metrics = list(read(run.folder / METRICS, faults=run.faults))
+            return changes(run)
         if asked[1] == "texts":
             return texts(run, query["start"], query["stop"])
         return since(run, asked[1] == "samples", query["start"], query["step"])

@@ -10,6 +10,7 @@ class Run {
     this.curves = { panels: new Map(), more: new Map(), facts: new Map(), sampled: new Map() };
     this.titles = []; // of the main panels, in their order
     this.alarms = [];
+    this.changes = []; // first and last values of the main curves with errors and verdicts
     this.know(about);
   }
 
@@ -51,6 +52,11 @@ class Run {
 
   series(title, label) {
     return this.panel(title)?.series.find((series) => series.label === label);
+  }
+
+  // The change of a curve as the data has it: `title`, `label`, `first`, `last`, their errors and steps, `verdict`.
+  change(title, label) {
+    return this.changes.find((one) => one.title === title && one.label === label) ?? null;
   }
 
   fact(name) {
@@ -138,7 +144,7 @@ function distinct(series) {
   for (const one of series) {
     const same = found.find(({ values, steps }) => values.length === one.values.length && values.every((value, i) => value === one.values[i] && steps[i] === one.steps[i]));
     if (same) same.label += `, ${one.label}`;
-    else found.push({ ...one });
+    else found.push({ ...one, first: one.label });
   }
   return found;
 }

@@ -1,5 +1,6 @@
 "use strict";
 // What a run came to: the outcome in large figures, the run in one line, first and last values of its main curves.
+// Errors and verdicts come with the data (`run.changes`); nothing here computes them.
 
 const HELD_OUT = "Held-out rewards";
 const BY_TASK = "Held-out rewards, by task";
@@ -8,45 +9,26 @@ const MOST_ALARMS = 3; // in view
 // The curve that says whether a run learnt: its outcome on held-out prompts if that was evaluated twice, else in training.
 function outcomeOf(run) {
   const all = run.panel(BY_TASK) ? run.series(HELD_OUT, "pass@1") : null; // no reward alone says it of several tasks
-  if (all && all.values.filter(Number.isFinite).length > 1) return { series: all, words: "pass@1 of all tasks on held-out prompts" };
+  if (all && all.values.filter(Number.isFinite).length > 1) return outcome(run, HELD_OUT, all, "pass@1 of all tasks on held-out prompts");
   const held = run.series(HELD_OUT, run.outcome);
-  if (held && held.values.filter(Number.isFinite).length > 1) return { series: held, words: `${run.outcome} on held-out prompts` };
-  const own = run.series("Reward by function", run.outcome) ?? run.series("Reward", "reward") ?? run.series("Reward", run.outcome);
-  return own ? { series: own, words: `${own.label === "reward" && run.rewards.length < 2 ? run.outcome ?? "reward" : own.label} in training` } : null;
+  if (held && held.values.filter(Number.isFinite).length > 1) return outcome(run, HELD_OUT, held, `${run.outcome} on held-out prompts`);
+  for (const [title, label] of [["Reward by function", run.outcome], ["Reward", "reward"], ["Reward", run.outcome]]) {
+    const own = run.series(title, label);
+    const name = label === "reward" && run.rewards.length < 2 ? run.outcome ?? "reward" : label;
+    if (own) return outcome(run, title, own, `${name} in training`);
+  }
+  return null;
 }
 
-// First and last value with their errors; of a long curve means over its first and last tenth.
-function changeOf(series) {
-  const points = series.values.flatMap((value, i) => (value === null ? [] : [[value, series.errors?.[i] ?? null, series.steps[i]]]));
-  if (!points.length) return null;
-  const count = points.length > 25 ? Math.ceil(points.length / 10) : 1;
-  const side = (some) => {
-    const value = some.reduce((sum, [one]) => sum + one, 0) / some.length;
-    const spread = Math.sqrt(some.reduce((sum, [one]) => sum + (one - value) ** 2, 0) / Math.max(1, some.length - 1));
-    return { value, error: some.length > 1 ? spread / Math.sqrt(some.length) : some[0][1], from: some[0][2], to: some.at(-1)[2] };
-  };
-  const [first, last] = [side(points.slice(0, count)), side(points.slice(-count))];
-  const change = last.value - first.value;
-  const error = Math.hypot(first.error ?? 0, last.error ?? 0);
-  const sure = points.length > 1 && Math.abs(change) > 2 * error && change !== 0;
-  return { first, last, change, error, verb: !sure ? "did not clearly change" : change > 0 ? "rose" : "fell", once: points.length < 2 };
+function outcome(run, title, series, words) {
+  return { series, words, change: run.change(title, series.label) };
 }
 
-// What the best constant answer earned in the last evaluation of an outcome on held-out prompts, and whether the model earned
-// more by twice the error; `null` where it was not logged.
-function constantOf(run, series, last) {
-  const fact = run.fact(`eval_${series.label}_constant`) ?? run.fact(`eval_${series.label.replace(/\/mean$/, "")}/constant`);
-  const value = fact?.values.at(-1);
-  if (!Number.isFinite(value)) return null;
-  const error = fact.errors?.at(-1) ?? 0;
-  return { value, error, beaten: last.value - value > 2 * Math.hypot(last.error ?? 0, error) };
-}
-
-function withError({ value, error }) {
+function withError(value, error) {
   return error ? `${rounded(value, error)} ±\u00a0${rounded(error, error)}` : figure(value);
 }
 
-function stepsOf({ from, to }) {
+function stepsOf([from, to]) {
   return from === to ? (from ? `at step ${from}` : "before the first step") : `over steps ${from} to ${to}`;
 }
 
@@ -59,41 +41,46 @@ function drawHeadline(runs) {
   }
   if (runs.length > 1) return place.replaceChildren(...highest(runs), alarmsOf(runs));
   const [run] = runs;
-  const outcome = outcomeOf(run);
-  const found = outcome && changeOf(outcome.series);
+  const found = outcomeOf(run);
   const children = [];
-  if (found) {
-    const { first, last, verb, once } = found;
-    const constant = constantOf(run, outcome.series, last);
-    const asWell = constant && !constant.beaten ? ", but a constant answer would do as well" : "";
-    const said = (once ? `${outcome.words}, ${stepsOf(last)}` : `${outcome.words} ${verb}`) + asWell;
-    const beside = constant ? `the best constant answer earns ${withError(constant)}` : "";
-    const from = [once ? "" : `from ${withError(first)} ${stepsOf(first)}; this is ${stepsOf(last)}`, beside].filter(Boolean).join("; ");
-    children.push(el("div", { class: "result" }, number(last),
-      sparkline(outcome.series, { width: 260, height: 76, heavy: true }),
-      el("p", { class: "sentence" }, said, el("span", { class: "quiet" }, ` ${from}.`))));
-  } else children.push(el("p", { class: "sentence" }, run.state === "running" ? "The first step goes on." : "No reward was logged."));
+  if (found?.change) children.push(resultOf(found));
+  else children.push(el("p", { class: "sentence" }, run.state === "running" ? "The first step goes on." : "No reward was logged."));
   place.replaceChildren(...children, factsOf(run), alarmsOf(runs));
+}
+
+// The outcome of one run, and whether it changed.
+function resultOf({ series, words, change }) {
+  const [now, before] = [stepsOf(change.last_steps), stepsOf(change.first_steps)];
+  const once = change.change === null;
+  const { constant } = change; // what the best constant answer earned in the last evaluation
+  const asWell = constant && !constant.beaten ? ", but a constant answer would do as well" : "";
+  const said = (once ? `${words}, ${now}` : change.verdict ? `${words} ${change.verdict}` : words) + asWell;
+  const from = once ? "" : `from ${withError(change.first, change.first_error)} ${before}; this is ${now}`;
+  const unsure = once || change.verdict ? "" : ", too few values to say whether it changed";
+  const beside = constant ? `the best constant answer earns ${withError(constant.value, constant.error)}` : "";
+  const more = [`${from}${unsure}`, beside].filter(Boolean).join("; ");
+  return el("div", { class: "result" }, number(change), sparkline(series, { width: 260, height: 76, heavy: true }),
+    el("p", { class: "sentence" }, said, el("span", { class: "quiet" }, ` ${more}.`)));
 }
 
 // Of several runs the one whose outcome is highest, and those that cannot be told from it.
 function highest(runs) {
   const found = runs.flatMap((run) => {
     const outcome = outcomeOf(run);
-    const change = outcome && changeOf(outcome.series);
-    return change ? [{ run, outcome, last: change.last }] : [];
-  }).sort((a, b) => b.last.value - a.last.value);
+    return outcome?.change ? [{ run, outcome, change: outcome.change }] : [];
+  }).sort((a, b) => b.change.last - a.change.last);
   const best = found[0];
   const alike = found.filter(({ outcome }) => outcome.words === best.outcome.words);
   if (alike.length < 2) return [el("p", { class: "sentence" }, `${runs.length} runs`)];
-  const near = alike.slice(1).filter(({ last }) => best.last.value - last.value <= 2 * Math.hypot(best.last.error ?? 0, last.error ?? 0));
-  const words = near.length ? ` ${near.map(({ run }) => run.name).join(", ")} ${near.length > 1 ? "are" : "is"} within twice the error.` : " The others are more than twice the error below.";
-  return [el("div", { class: "result" }, number(best.last), sparkline(best.outcome.series, { width: 260, height: 76, heavy: true, colour: inkOf(best.run.number) }),
+  const apart = (change) => change.last_high !== null && best.change.last_low !== null && change.last_high < best.change.last_low;
+  const near = alike.slice(1).filter(({ change }) => !apart(change));
+  const words = near.length ? ` ${near.map(({ run }) => run.name).join(", ")} cannot be told from it.` : " The 95 % intervals of the others end below its own.";
+  return [el("div", { class: "result" }, number(best.change), sparkline(best.outcome.series, { width: 260, height: 76, heavy: true, colour: inkOf(best.run.number) }),
     el("p", { class: "sentence" }, `${best.outcome.words} is highest in ${best.run.name}, of ${runs.length} runs.`, el("span", { class: "quiet" }, words)))];
 }
 
-function number({ value, error }) {
-  return el("p", { class: "number" }, error ? rounded(value, error) : figure(value), error ? el("small", {}, ` ± ${rounded(error, error)}`) : null);
+function number({ last, last_error: error }) {
+  return el("p", { class: "number" }, error ? rounded(last, error) : figure(last), error ? el("small", {}, ` ± ${rounded(error, error)}`) : null);
 }
 
 // The run in one line.
@@ -138,23 +125,29 @@ function toneOf(run, name, change) {
   return gain > 0 ? "up" : gain < 0 ? "down" : null;
 }
 
+// The class of a change in a table: only one that is sure has a colour.
+function toneOfChange(run, { title, label, change, verdict }) {
+  const sure = verdict === "rose" || verdict === "fell";
+  return sure && /reward/i.test(title) ? toneOf(run, title === "Reward" ? null : label, change) : null;
+}
+
 // First and last value of each main curve of one run.
 function drawChanges(runs) {
   const place = byId("changes");
   if (runs.length !== 1) return place.replaceChildren();
   const [run] = runs;
-  const wanted = [HELD_OUT, "Reward", "Reward by function", "Completion length, tokens", "Share cut off at the limit", "Entropy, nats per token", "KL to the reference"];
-  const rows = wanted.flatMap((title) => distinct(run.panel(title)?.series ?? []).flatMap((series) => {
-    const found = changeOf(series);
+  const titles = [...new Set(run.changes.map(({ title }) => title))];
+  const rows = titles.flatMap((title) => distinct(run.panel(title)?.series ?? []).flatMap((series) => {
+    const found = run.change(title, series.first);
     if (!found || (series.label === "longest")) return [];
     const name = title === HELD_OUT ? `held-out ${series.label}` : title.startsWith("Reward") ? series.label : title.split(",")[0].toLowerCase();
-    const tone = /reward/i.test(title) && found.verb !== "did not clearly change" ? toneOf(run, title === "Reward" ? null : series.label, found.change) : null;
-    return [{ cells: [[el("b", {}, name), name], [sparkline(series), found.change], [withError(found.first), found.first.value],
-      [el("b", {}, withError(found.last)), found.last.value],
-      [el("span", { class: tone }, found.once ? "" : signed(found.change)), found.change]] }];
+    return [{ cells: [[el("b", {}, name), name], [sparkline(series), found.change], [withError(found.first, found.first_error), found.first],
+      [el("b", {}, withError(found.last, found.last_error)), found.last],
+      [el("span", { class: toneOfChange(run, found) }, found.change === null ? "" : signed(found.change)), found.change],
+      found.change === null ? "" : found.verdict ?? "too few values to say"] }];
   }));
   if (!rows.length) return place.replaceChildren();
-  place.replaceChildren(tableOf(["", "curve", "first", "last", "change"], rows, { numbers: [2, 3, 4], order: drawChanges.order ??= { column: -1, sign: 1 } }),
-    el("p", { class: "quiet" }, "At the first and the last step; of more than 25 values, means over the first and the last tenth. "
-      + "± is one standard error. A change is coloured if it is more than twice its error."));
+  place.replaceChildren(tableOf(["", "curve", "first", "last", "change", ""], rows, { numbers: [2, 3, 4], order: drawChanges.order ??= { column: -1, sign: 1 } }),
+    el("p", { class: "quiet" }, "± is one standard error. In training, first and last are means over a tenth of the values, and their error comes from the noise "
+      + "around the trend; a verdict is wrong in at most about one of twenty curves that do not change."));
 }

@@ -64,6 +64,12 @@ async function renewRun(number, state) {
     changed = true;
     if (found.stop >= state.metrics) break;
   }
+  if (run.place && run.changesUpTo !== run.place.stop) {
+    const upTo = run.place.stop;
+    run.changes = await ask(`/changes/${number}`); // of the whole log
+    run.changesUpTo = upTo;
+    changed = true;
+  }
   return changed;
 }
 

@@ -10,15 +10,15 @@ function drawRuns(runs, change) {
   const different = differing(runs).filter((key) => key !== "output_dir");
   const rows = runs.map((run) => {
     const outcome = outcomeOf(run);
-    const found = outcome && changeOf(outcome.series);
+    const found = outcome?.change;
     const box = el("input", { type: "checkbox", "aria-label": `Show ${run.name}`, checked: run.shown ? "" : null,
       on: { change: () => { run.shown = box.checked; change(run); } } });
     const name = el("label", {}, box, el("i", { class: "chip", style: { background: inkOf(run.number) } }), el("b", {}, run.name));
     const values = different.slice(0, MOST_DIFFERENT).map((key) => el("span", { class: "differing" }, el("small", {}, key), ` ${short(run.recipe[key])}`));
     return { cells: [[name, run.name], stateOf(run),
-      [found ? sparkline(outcome.series, { colour: inkOf(run.number) }) : "–", found?.last.value ?? null],
-      [found ? el("span", { title: outcome.words }, el("b", {}, withError(found.last))) : "–", found?.last.value ?? null],
-      [found && !found.once ? el("span", { class: found.verb === "rose" ? "up" : found.verb === "fell" ? "down" : null }, signed(found.change)) : "–", found?.change ?? null],
+      [found ? sparkline(outcome.series, { colour: inkOf(run.number) }) : "–", found?.last ?? null],
+      [found ? el("span", { title: outcome.words }, el("b", {}, withError(found.last, found.last_error))) : "–", found?.last ?? null],
+      [found && found.change !== null ? el("span", { class: found.verdict === "rose" ? "up" : found.verdict === "fell" ? "down" : null, title: found.verdict }, signed(found.change)) : "–", found?.change ?? null],
       [run.steps, run.steps], [run.seconds ? duration(run.seconds) : "–", run.seconds], shortName(run.recipe.model_name_or_path) ?? "–",
       [el("div", { class: "cell" }, values.length ? values : "–"), values.map((value) => value.textContent).join()],
       [el("div", { class: "cell note" }, run.note || ""), run.note || ""]] };

@@ -1,0 +1,39 @@
+"""Which rows of a data set pose the same problem: their completions are not independent evidence."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from grpo_ext.curriculum.pass_rates import prompt_id
+from grpo_ext.environments.base import Environment
+from grpo_ext.evaluation.completions import Completion
+from grpo_ext.rewards.reward import Reward
+
+IMAGES = ("image", "images")  # columns that TRL adds to the prompt
+
+
+def problem_of(row: dict[str, Any], completion: Completion, rewards: Iterable[Any]) -> str:
+    """Return 12 hexadecimal digits that rows share if they have the same prompt, images, and columns that `rewards` read.
+
+    Of an episode it is the prompt with the environment's
+    `problem_key`, or with its seed if that is `None`.
+    """
+    episode = completion.episode
+    if episode is None:
+        columns = {"prompt", *IMAGES, *columns_read(row, rewards)} & row.keys()
+        return prompt_id({name: row[name] for name in columns})
+    key = None
+    if isinstance(episode.environment, Environment):  # a class as TRL has them knows only seeds
+        key = episode.environment.problem_key()
+    return prompt_id([row["prompt"], episode.seed if key is None else ["problem", key]])
+
+
+def columns_read(row: dict[str, Any], rewards: Iterable[Any]) -> set[str]:
+    """Return the columns of a row that rewards read; all of them for a function that is not registered."""
+    columns: set[str] = set()
+    for reward in rewards:
+        function = getattr(reward, "reward", reward)  # behind its guard
+        if isinstance(function, Reward):
+            columns |= function.arguments(row).keys()
+        elif not hasattr(function, "parameters"):  # a model reads only the prompt
+            columns |= row.keys()
+    return columns

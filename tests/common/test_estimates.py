@@ -1,0 +1,222 @@
+"""How often intervals hold the truth, and verdicts are wrong, over many made-up samples and curves.
+
+`pytest tests/common/test_estimates.py -m slow -s` counts 2,000 curves of each kind and prints the shares.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import binomtest, t
+
+from grpo_ext.common.curves import curve_change, ends
+from grpo_ext.common.estimates import mean_difference, mean_of
+from grpo_ext.evaluation.table import gained
+from grpo_ext.observe.changes import change_of_series
+from grpo_ext.observe.read_run import Series
+
+UNCHANGED = "did not clearly change"
+
+
+def noise_curves(rng, tries, count, correlation):
+    """Stationary noise of variance 1, (tries, count), whose neighbouring values are correlated."""
+    fresh = rng.standard_normal((tries, count))
+    curves = fresh.copy()
+    for step in range(1, count):
+        kept = correlation * curves[:, step - 1]
+        curves[:, step] = kept + math.sqrt(1 - correlation**2) * fresh[:, step]
+    return curves
+
+
+def error_of_change(count, correlation):
+    """The true standard error of the difference between the means of both ends that are shown."""
+    at = np.arange(count)
+    covariance = correlation ** np.abs(at[:, None] - at)
+    weights = np.zeros(count)
+    weights[: ends(count)] = -1 / ends(count)
+    weights[-ends(count) :] += 1 / ends(count)
+    return math.sqrt(weights @ covariance @ weights)
+
+
+def ramp(count):
+    """A steady rise by 1 between the means of both ends."""
+    line = np.arange(count) / count
+    return line / (line[-ends(count) :].mean() - line[: ends(count)].mean())
+
+
+def called(curves, errors=None):
+    """The share of curves that are said to rise, and of those said to fall."""
+    verdicts = [curve_change(curve, errors).verdict for curve in curves]
+    assert None not in verdicts
+    return verdicts.count("rose") / len(verdicts), verdicts.count("fell") / len(verdicts)
+
+
+@pytest.mark.parametrize("correlation", [0.0, 0.8])
+@pytest.mark.parametrize("count", [10, 50])
+def test_noise_rarely_rises_or_falls(count, correlation):
+    curves = noise_curves(np.random.default_rng(count), 300, count, correlation)
+    rose, fell = called(curves)
+    assert rose + fell <= 0.08  # 6 % and two standard errors of 300 tries
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("correlation", [0.0, 0.5, 0.8])
+@pytest.mark.parametrize("count", [10, 20, 50, 200])
+def test_noise_rises_or_falls_in_at_most_six_of_a_hundred_curves(count, correlation):
+    rng = np.random.default_rng([count, int(10 * correlation)])
+    curves = noise_curves(rng, 2000, count, correlation)
+    rose, fell = called(curves)
+    rise = ramp(count) * error_of_change(count, correlation)
+    powers = {errors: called(curves[:500] + errors * rise)[0] for errors in (3, 4, 6)}
+    shares = ", ".join(f"{errors} errors {power:.2f}" for errors, power in powers.items())
+    print(f"\n{count} logs, correlation {correlation}: noise {rose + fell:.3f}; a rise of {shares}")
+    assert rose + fell <= 0.06
+    least = {10: 0.0, 20: 0.1, 50: 0.6, 200: 0.8}[count]  # few logs say little about their noise
+    assert powers[3] >= least and powers[6] >= 0.4
+
+
+@pytest.mark.parametrize("correlation", [0.0, 0.5])
+def test_a_rise_of_three_errors_in_a_long_curve_is_called_one(correlation):
+    curves = noise_curves(np.random.default_rng(1), 150, 200, correlation)
+    rise = 3 * error_of_change(200, correlation) * ramp(200)
+    rose, fell = called(curves + rise)
+    assert rose >= 0.8 and fell == 0
+
+
+@pytest.mark.parametrize("count", [2, 10, 20, 50, 200])
+@pytest.mark.parametrize("correlation", [0.0, 0.8])
+def test_held_out_evaluations_with_errors(count, correlation):
+    """Noise is called a change in at most 5 % of the curves, a rise by three errors of the change in 80 %."""
+    curves = noise_curves(np.random.default_rng(count), 2000, count, correlation)
+    errors = [1.0] * count
+    rose, fell = called(curves, errors)
+    assert rose + fell <= 0.06
+    rise = np.where(np.arange(count) < count // 2, 0.0, 3 * math.sqrt(2))
+    assert called(curves + rise, errors)[0] >= 0.8
+
+
+def test_a_fast_rise_is_called_one():
+    """Learning is often done after a tenth of the run."""
+    rng = np.random.default_rng(2)
+    for count, rise in ((20, 15), (50, 8), (200, 6)):
+        learnt = rise * (1 - np.exp(-8 * np.arange(count) / count))
+        rose, _ = called(noise_curves(rng, 50, count, 0.3) + learnt)
+        assert rose >= 0.8, count
+
+
+def test_the_report_the_card_and_the_last_lines_say_the_same():
+    rng = np.random.default_rng(3)
+    for curve in noise_curves(rng, 20, 30, 0.5) + np.linspace(0, 4, 30):
+        steps = list(range(1, 31))
+        shown = change_of_series(Series("reward", steps, curve.tolist()))
+        [gain] = gained([{"reward": value} for value in curve.tolist()], ["r"])
+        assert gain.verdict == shown["verdict"]
+        assert gain.first == f"{shown['first']:.3f} ± {shown['first_error']:.3f}"
+        assert shown["first_steps"] == [1, 5] and shown["last_steps"] == [26, 30]
+
+
+def test_errors_of_evaluations_are_kept_however_many_there_are():
+    values = [0.5 + 0.001 * (i % 2) for i in range(40)]
+    change = curve_change(values, [0.03] * 40)
+    assert (change.first_error, change.last_error) == pytest.approx((0.03, 0.03))
+    assert change.verdict == UNCHANGED
+
+
+def test_few_problems_need_a_larger_change():
+    change = curve_change([0.2, 0.5], [0.1, 0.1], [200, 200])
+    assert change.verdict == "rose"
+    assert curve_change([0.2, 0.5], [0.1, 0.1], [3, 3]).verdict == UNCHANGED
+
+
+def test_no_verdict_without_errors():
+    assert curve_change([0.1, 0.9]).verdict is None
+    assert curve_change([0.1, 0.9], [None, 0.1]).verdict is None
+    assert curve_change([0.5] * 9 + [None]).verdict is None
+    assert curve_change([0.5] * 10).verdict == UNCHANGED
+    assert curve_change([]) is None is curve_change([None, math.nan])
+
+
+@pytest.mark.parametrize(
+    "values", [[1e308, -1e308] * 8, [0.0, 1e-320] * 8, [float(i) for i in range(5000)], [-0.0] * 12]
+)
+def test_odd_curves_of_a_log_are_no_error(values):
+    with np.errstate(all="ignore"):
+        assert curve_change(values).verdict in ("rose", UNCHANGED)
+
+
+@given(st.lists(st.floats(-10, 10), min_size=10, max_size=60), st.floats(0.1, 10), st.floats(-5, 5))
+def test_a_verdict_depends_on_neither_unit_nor_sign(values, unit, shift):
+    rounded = [round(value, 3) for value in values]  # differences far above rounding
+    verdict = curve_change(rounded).verdict
+    moved = curve_change([unit * value + shift for value in rounded]).verdict
+    mirrored = curve_change([-value for value in rounded]).verdict
+    assert moved == verdict
+    assert mirrored == {"rose": "fell", "fell": "rose"}.get(verdict, verdict)
+
+
+@pytest.mark.parametrize("share, rows", [(0.97, 10), (0.5, 10), (0.02, 30), (0.99, 100)])
+def test_intervals_of_shares_hold_the_truth(share, rows):
+    """Exactly, over all counts of right rows: nominal up to what Wilson's interval can do, and never 27 %."""
+    holds = 0.0
+    for right in range(rows + 1):
+        found = mean_of([1.0] * right + [0.0] * (rows - right))
+        exact = binomtest(right, rows).proportion_ci(method="wilson")
+        assert (found.low, found.high) == pytest.approx((exact.low, exact.high))
+        assert found.error > 0
+        chance = math.comb(rows, right) * share**right * (1 - share) ** (rows - right)
+        holds += chance * (found.low <= share <= found.high)
+    assert holds >= 0.89
+
+
+@pytest.mark.parametrize("sampled", [False, True])
+def test_intervals_with_several_rows_of_a_problem_hold_the_truth(sampled):
+    """31 problems with four rows each, as greedy games (all four alike) or sampled ones; as independent rows 73 % held."""
+    rng = np.random.default_rng(4)
+    problems = [number for number in range(31) for _ in range(4)]
+    holds = 0
+    for _ in range(600):
+        rates = rng.beta(2, 1, 31)  # mean 2/3
+        if sampled:
+            won = [float(rng.random() < rates[problem]) for problem in problems]
+        else:
+            once = rng.random(31) < rates
+            won = [float(once[problem]) for problem in problems]
+        found = mean_of(won, problems)
+        assert found.problems == 31
+        holds += found.low <= 2 / 3 <= found.high
+    assert holds / 600 >= 0.93
+
+
+def test_few_rows_have_intervals_by_t():
+    values = [1.0, 2.0, 4.0, 7.0]
+    found = mean_of(values)
+    error = statistics.stdev(values) / 2
+    low, high = t.interval(0.95, 3, loc=3.5, scale=error)
+    assert (found.mean, found.error) == pytest.approx((3.5, error))
+    assert (found.low, found.high) == pytest.approx((low, high))
+
+
+def test_equal_pairs_do_not_prove_that_all_are_equal():
+    found = mean_difference([1.0] * 10, [1.0] * 10)
+    assert found.mean == 0.0 and found.low < -0.1 and found.high > 0.1
+    assert mean_difference([0.0] * 10, [1.0] * 10).verdict == "rose"
+    assert mean_difference([0.0] * 3, [1.0] * 3).verdict == UNCHANGED
+
+
+@pytest.mark.parametrize("pairs", [10, 30])
+@pytest.mark.parametrize("gained_by", [0.0, 0.05, 0.2])
+def test_differences_of_few_pairs_hold_the_truth(pairs, gained_by):
+    """Pairs of right and wrong answers: the second model is also right where a share of the others was wrong."""
+    rng = np.random.default_rng([5, pairs])
+    holds = 0
+    for _ in range(1000):
+        before = (rng.random(pairs) < 0.7).astype(float)
+        after = np.maximum(before, rng.random(pairs) < gained_by / 0.3)
+        found = mean_difference(before, after)
+        holds += found.low <= gained_by <= found.high
+    assert holds / 1000 >= 0.94
