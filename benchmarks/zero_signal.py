@@ -65,7 +65,7 @@ class Watch(TrainerCallback):
             partial(generate_completions, model, tokenizer, batch_size=256),
             self.rows,
             {"countdown": build("countdown")},
-            "countdown",
+            ["countdown"],
             max_new_tokens=self.length,
             num_samples=0,
         )
