@@ -46,9 +46,11 @@ def beside_constant(
     plain = series.label.removesuffix("/mean")
     keys = (f"eval_{series.label}_constant", f"eval_{plain}/constant")
     key = next((key for key in keys if key in columns), None)
-    if key is None or columns[key][1][-1] is None:
+    if key is None:
         return None
     value = columns[key][1][-1]
+    if value is None:
+        return None
     errors = columns.get(f"{key}_se")
     error = errors[1][-1] if errors else None
     beaten = clearly_above(change["last"], change["last_error"], value, error)
