@@ -43,6 +43,22 @@ def no_learning_rate(v: Values, _: int) -> Iterator[Problem]:
         yield Problem("learning_rate: 0 changes no weight.", "learning_rate")
 
 
+def held_back(v: Values, _: int) -> Iterator[Problem]:
+    """Note a KL or a clipping of gradients that keeps the policy where it is."""
+    if v["beta"] > 1:
+        yield Problem(
+            f"beta: {v['beta']:g} keeps the policy at the reference: the KL outweighs advantages, which are about 1. Usual are "
+            "0 to 0.1.",
+            "beta",
+        )
+    if 0 < v["max_grad_norm"] < 1e-6:
+        yield Problem(
+            f"max_grad_norm: {v['max_grad_norm']:g} makes gradients smaller than the epsilon of Adam, so that steps hardly "
+            "change a weight.",
+            "max_grad_norm",
+        )
+
+
 def only_model(v: Values, _: int) -> Iterator[Problem]:
     """Note checkpoints without the state that a run continues from."""
     if v["save_only_model"] and v["save_strategy"] != "no":
@@ -54,7 +70,7 @@ def only_model(v: Values, _: int) -> Iterator[Problem]:
 
 SFT_NOTES: tuple[Rule, ...] = (unread_by_supervised, ignored_buffers)
 #: Notes that also concern arguments built in Python, where an option without effect is harmless.
-ARGUMENT_NOTES: tuple[Rule, ...] = (low_cap, no_learning_rate, only_model)
+ARGUMENT_NOTES: tuple[Rule, ...] = (low_cap, no_learning_rate, held_back, only_model)
 GRPO_NOTES: tuple[Rule, ...] = (idle_keys, unclipped, ignored_buffers, *ARGUMENT_NOTES)
 
 

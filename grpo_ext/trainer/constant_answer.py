@@ -60,7 +60,7 @@ class ConstantAnswer:
             "log_extra": lambda *_: None,
             "log_metric": lambda *_: None,
         }
-        figures = {}
+        figures: dict[str, float] = {}
         parts = parts_of_tasks(rows, samples, self.outcomes)
         self.judges = {part.prefix: part.outcome for part in parts}
         for part in parts:
