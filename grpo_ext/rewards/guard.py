@@ -62,6 +62,7 @@ class Guard:
         self.pool = self.pool if self.rowwise else None
         self.failure: RewardFailure | None = None
         self.last_scores: list[Score] = []  # of the last batch
+        self.last_failed: set[int] = set()  # the rows of the last call on which it failed
         self.lost: set[int] = (
             set()
         )  # the prompts, by `number_of`, of the batches that have failed since the last score
@@ -94,14 +95,15 @@ class Guard:
         """
         rows, own = own_rows(given, self.tasks)
         if not rows:
-            return self.spread_scores([], rows, given)
+            return self.spread_scores([], {}, rows, given)
         scores, errors = self.scores_and_errors(own)
-        return self.spread_scores(self.settle(scores, errors, own), rows, given)
+        return self.spread_scores(self.settle(scores, errors, own), errors, rows, given)
 
     def spread_scores(
-        self, scores: list[Score], rows: list[int], given: dict[str, Any]
+        self, scores: list[Score], errors: dict[int, str], rows: list[int], given: dict[str, Any]
     ) -> list[Score]:
         """Keep and return the scores of a whole batch; its other rows than `rows` are declined."""
+        self.last_failed = {rows[row] for row in errors}
         self.last_scores = spread(scores, rows, len(given["completions"]))
         return self.last_scores
 
@@ -206,7 +208,7 @@ class AsyncGuard(Guard):
         rows, own = own_rows(given, self.tasks)
         count = len(rows)
         if not rows:
-            return self.spread_scores([], rows, given)
+            return self.spread_scores([], {}, rows, given)
 
         async def answer() -> tuple[list[Score], dict[int, str]]:
             with one_process():
@@ -220,7 +222,7 @@ class AsyncGuard(Guard):
                 scores, errors = await in_time(answer(), self.timeout and self.timeout * count)
         except TooLate as error:
             scores, errors = [None] * count, dict.fromkeys(range(count), in_full(error))
-        return self.spread_scores(self.settle(scores, errors, own), rows, given)
+        return self.spread_scores(self.settle(scores, errors, own), errors, rows, given)
 
 
 def guard_rewards(

@@ -145,17 +145,27 @@ def outcome_order(names: Sequence[str], weights: Sequence[float], metric: str | 
     return [first, *sorted(others, key=lambda index: -weights[index])]
 
 
-def group_outcomes(rewards: Tensor, order: Sequence[int], num_generations: int) -> Tensor:
+def group_outcomes(
+    rewards: Tensor, order: Sequence[int], num_generations: int, failed: Tensor | None = None
+) -> Tensor:
     """Return the outcome reward of each completion, (B,): the first reward in `order` that scored any row of its group.
+
+    A reward that failed on a group, and scored none of it, leaves the group unjudged (NaN): no other reward takes its place.
 
     Args:
         rewards: (B, R), B whole groups of `num_generations` rows; NaN if a reward did not score a completion.
         order: indices of rewards, from `outcome_order`.
         num_generations: completions per prompt.
+        failed: (B, R), bool, where a reward failed instead of declining the completion; `None`: nowhere.
     """
     grouped = rewards.view(-1, num_generations, rewards.size(1))  # (B / G, G, R)
+    judges = ~grouped.isnan()  # (B / G, G, R)
+    if failed is not None:
+        judges = judges | failed.view_as(grouped)
     outcomes = torch.full_like(grouped[:, :, 0], torch.nan)  # (B / G, G)
+    judged = torch.zeros_like(judges[:, :1, 0])  # (B / G, 1)
     for index in order:
-        unjudged = outcomes.isnan().all(dim=1, keepdim=True)  # (B / G, 1)
-        outcomes = torch.where(unjudged, grouped[:, :, index], outcomes)
+        judges_group = judges[:, :, index].any(dim=1, keepdim=True)  # (B / G, 1)
+        outcomes = torch.where(judges_group & ~judged, grouped[:, :, index], outcomes)
+        judged = judged | judges_group
     return outcomes.flatten()

@@ -70,7 +70,8 @@ class Generations:
         self.judge.count_failures()
         judged = scored_by_trl(self.trainer, rows, table, self.ends, self.rule)
         self.sync_check.check(judged.table)
-        return replace(judged, tasks=self._tasks(judged.rows))
+        failed = self.judge.failures(len(judged.rows))
+        return replace(judged, tasks=self._tasks(judged.rows), failed=failed)
 
     def __call__(
         self, rows: list[Row], scored: bool = True, sampled: Callable[[], None] | None = None
@@ -142,6 +143,7 @@ class Generations:
             advantages,
             lengths,
             self._tasks(rows),
+            self.judge.failures(len(rows)),
             logged,
         )
 

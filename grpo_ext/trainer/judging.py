@@ -105,6 +105,7 @@ class Judged:
     tasks: list[str] = field(
         default_factory=list
     )  # (B of all ranks); empty without a column "task"
+    failed: Tensor | None = None  # (B of all ranks, R), bool, where a reward failed
     episodes: list[Row] = field(
         default_factory=list
     )  # of each episode in `samples.jsonl`; empty if a completion is one turn
@@ -169,6 +170,15 @@ class Judge:
         returned = torch.tensor(columns, dtype=torch.float64, device=rounded.device).T  # (b, R)
         returned = self.trainer.accelerator.gather(returned.contiguous())  # (B of all ranks, R)
         return torch.where(returned.float() == rounded, returned, rounded.double())
+
+    def failures(self, rows: int) -> Tensor:
+        """Return where each reward failed in its last call, (B of all ranks, R), bool; `rows` is this rank's number."""
+        failed = torch.zeros(rows, len(self.trainer.reward_funcs), dtype=torch.bool)  # (b, R)
+        for index, reward in enumerate(self.trainer.reward_funcs):
+            if isinstance(reward, Guard):
+                failed[list(reward.last_failed), index] = True
+        process = self.trainer.accelerator
+        return process.gather(failed.to(process.device))
 
     def count_failures(self, gather: Callable[[list[Any]], list[Any]] = gather_object) -> None:
         """Count the rows that failed on all ranks; `gather` concatenates the lists of all ranks.

@@ -195,7 +195,8 @@ class Rollout:
     def _judge_groups(self, prompts: list[Row], judged: Judged) -> GroupStats:
         """Judge the groups of all ranks, for the log and, with their prompts, for the curriculum."""
         size = self.trainer.num_generations
-        stats = self.groups.judge(group_outcomes(judged.given, self.outcomes, size))
+        outcomes = group_outcomes(judged.given, self.outcomes, size, judged.failed)
+        stats = self.groups.judge(outcomes)
         self.log.generated(stats, judged.tasks[::size])
         self.order.observe(prompts, stats)
         return stats

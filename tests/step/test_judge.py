@@ -219,6 +219,13 @@ def test_a_group_is_judged_by_the_largest_reward_that_scored_it():
     ])  # fmt: skip
     wanted = torch.tensor([1.0, NAN, 0.0, 1.0, 0.5, 0.6, NAN, NAN])
     torch.testing.assert_close(group_outcomes(rewards, order, 2), wanted, equal_nan=True)
+    failed = torch.zeros(8, 4, dtype=torch.bool)
+    failed[[1, 4], [1, 1]] = (
+        True  # on one row of the first group, and on one of the third, which it does not score at all
+    )
+    wanted[4:6] = NAN
+    found = group_outcomes(rewards, order, 2, failed)
+    torch.testing.assert_close(found, wanted, equal_nan=True)
 
 
 @given(st.data())
