@@ -1,6 +1,6 @@
 """The loss of a micro-batch, and the figures that the micro-batches of a step log."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import Tensor
@@ -44,11 +44,28 @@ class PolicyUpdate:
                 scores.entropies, rows.loss_mask, 1 - trainer.top_entropy_quantile
             )
         weight = self.entropy.weight(*seam.entropy_state(trainer))
-        output = step_loss(scores, batch, self.settings, weight, mask, accumulation)
+        output = step_loss(scores, batch, self._settings_now(), weight, mask, accumulation)
         self._note(output, batch, scores.logps)
         if batch.last:
             self._settle()
         return output.loss
+
+    def _settings_now(self) -> LossSettings:
+        """Return the settings of the loss, with the attributes of the trainer that a callback may have changed, as in TRL."""
+        trainer = self.trainer
+        options = replace(
+            self.settings.options,
+            epsilon_low=trainer.epsilon_low,
+            epsilon_high=trainer.epsilon_high,
+        )
+        return replace(
+            self.settings,
+            options=options,
+            beta=trainer.beta,
+            importance_sampling_level=trainer.importance_sampling_level,
+            off_policy_mask_threshold=trainer.off_policy_mask_threshold,
+            router_aux_loss_coef=trainer.router_aux_loss_coef,
+        )
 
     def whole_batch(self, rows: Scored) -> MicroBatch:
         """Return a batch of TRL's evaluation as a step of one micro-batch."""
