@@ -52,6 +52,12 @@ def read_pass_rates(
                 if row.get("part") == "greedy":
                     continue
                 of_prompt = counts.setdefault(prompt_id(row["prompt"]), {})
+                failed = row.get("failed")
+                for name in failed if isinstance(failed, list) else ():
+                    if (
+                        isinstance(name, str) and name in scores
+                    ):  # then no other reward judges this prompt in its place
+                        of_prompt.setdefault(name, (0, 0))
                 for name, score in scores.items():
                     if score is not None:
                         right, samples = of_prompt.get(name, (0, 0))
@@ -59,7 +65,7 @@ def read_pass_rates(
     rates = {}
     for key, of_prompt in counts.items():
         judges = [name for name in rewards if name in of_prompt]
-        if judges:
+        if judges and of_prompt[judges[0]][1]:
             rates[key] = of_prompt[judges[0]]
     return rates
 

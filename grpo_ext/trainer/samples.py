@@ -69,6 +69,7 @@ class Samples:
                     "text": text_of(judged.completions[i]), "advantage": worth[i], "length": judged.lengths[i],
                     "finish_reason": "length" if judged.truncated[i] else "stop",
                     "rewards": by_name(trainer.reward_func_names, given[i]),
+                    **failed_rewards(trainer.reward_func_names, judged.failed, first + i),
                     **(judged.episodes[i] if judged.episodes else {}),
                     **({"tokens": self._tokens(judged.table, i, step)} if trainer.args.log_tokens else {}),
                 }))  # fmt: skip
@@ -166,6 +167,14 @@ def text_of(completion: Any) -> str:
         return plain_text(completion)
     except TypeError:
         return str(completion)
+
+
+def failed_rewards(names: list[str], failed: Tensor | None, row: int) -> dict[str, list[str]]:
+    """Return under "failed" the rewards that failed on a completion; nothing if none did."""
+    if failed is None:
+        return {}
+    found = [name for name, wrong in zip(names, failed[row].tolist(), strict=True) if wrong]
+    return {"failed": found} if found else {}
 
 
 def by_name(names: list[str], scores: list[float]) -> dict[str, float | None]:

@@ -15,6 +15,7 @@ from datasets import Dataset
 from transformers import AutoTokenizer
 
 from grpo_ext import GRPOExtConfig, GRPOExtTrainer
+from grpo_ext.curriculum.pass_rates import read_pass_rates
 from grpo_ext.rewards.guard import Guard, RewardFailure
 from grpo_ext.trainer.judging import Judge, rewards_for
 
@@ -206,3 +207,7 @@ def test_prompts_that_the_outcome_reward_failed_on_are_not_taken_for_unsolved(
     trainer.train()
     samples = trainer.parts.order.rates.samples
     assert samples[:4].tolist() == [0] * 4 and samples[4:].sum() > 0
+    order = ["faulty", "length"]
+    logged = read_pass_rates(tmp_path / "samples.jsonl", order, trainer.args.pass_threshold)
+    seen = {key for key, number in trainer.parts.order.rates.numbers.items() if samples[number]}
+    assert logged.keys() == seen
