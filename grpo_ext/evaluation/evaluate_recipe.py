@@ -186,7 +186,7 @@ def constants_by_task(
 ) -> dict[str, float]:
     """Return the figures of the best constant answer of each task; none where it says nothing."""
     cheap = rewards_for_constants(rewards)
-    figures = {}
+    figures: dict[str, float] = {}
     for part in parts_of_tasks(rows, samples, outcomes):
         best = best_constant(part.rows, part.samples, cheap, part.outcome)
         if best is not None:

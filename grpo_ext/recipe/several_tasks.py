@@ -89,7 +89,7 @@ def read_tasks(entries: Any) -> tuple[dict[str, TaskOfSeveral], list[Problem]]:
 
 def _built(name: str, values: Mapping[str, Any]) -> TaskOfSeveral:
     """Return an entry; `ValueError` whose arguments are the sentences on all that is wrong."""
-    task_class = get_task_class(values.get("task") or name)
+    task_class: type = get_task_class(values.get("task") or name)
     hints = {**hints_of(task_class), **hints_of(TaskOptions)}
     converted: dict[str, Any] = {}
     wrong: list[str] = []

@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, get_args, get_type_hints
+from typing import Any, cast, get_args, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
@@ -61,7 +61,7 @@ def object_of(reward: Callable) -> Callable:
             f"{name} is a class whose objects need {', '.join(needed)}: make one, reward = {name}(...), and name "
             "`reward` instead of the class."
         )
-    return reward()
+    return cast(Callable, reward())
 
 
 def is_async(function: Callable) -> bool:

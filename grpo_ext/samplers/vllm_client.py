@@ -136,9 +136,9 @@ class ServerClient(VLLMClient):
         return self._attempt(lambda: features(images, *args, **kwargs)) or [None] * len(images)
 
     # TRL passes all options by name
-    def generate(
+    def generate(  # type: ignore[override]
         self, prompts: Any, features: Any = None, n: int = 1, **sampling: Any
-    ) -> dict[str, Any]:  # type: ignore[override]
+    ) -> dict[str, Any]:
         """As TRL's if the answer is what was asked for; else `NOTHING`.
 
         With `starts` set, send the request in a thread and return `NOTHING`; the next call returns its answer.

@@ -108,10 +108,12 @@ def generation_figures(
 
     A task NAME has the same figures under `tasks/NAME/` as a run of its rows alone would have.
     """
-    columns = (rewards, weighted, signal, lengths, truncated)
-    figures = {**length_figures(lengths, truncated), **reward_figures(names, *columns[:3])}
+    figures = length_figures(lengths, truncated)
+    figures |= reward_figures(names, rewards, weighted, signal)
     for task, rows in rows_by_task(tasks).items():
-        of_task = generation_figures(names, *(column[rows] for column in columns))
+        of_task = generation_figures(
+            names, rewards[rows], weighted[rows], signal[rows], lengths[rows], truncated[rows]
+        )
         figures |= {f"tasks/{task}/{name}": value for name, value in of_task.items()}
     return figures
 
