@@ -36,7 +36,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
         "--folder", type=Path, metavar="DIR", help="where to work (default: runs/TASK-tiny)"
     )
     parser.add_argument(
-        "--max_steps", type=int, metavar="N", help="of each training (default: the recipes')"
+        "--max_steps", type=int, metavar="N", help="of GRPO (default: the recipe's)"
     )
 
 

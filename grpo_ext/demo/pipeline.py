@@ -25,19 +25,14 @@ NUM_SAMPLES = 8
 def run_demo(demo: Demo, folder: Path, seed: int = 0, max_steps: int | None = None) -> None:
     """Run all stages that are not done yet, and print the report.
 
-    `seed` is the seed of the model, the demonstrations and both trainings; `max_steps` ends each training early.
+    `seed` is the seed of the model, the demonstrations and both trainings. `max_steps` ends GRPO early; the warm start stays
+    whole, because without it the model writes no text.
     `SystemExit` if a training command fails.
     """
     recipe_path, sft_path = recipe_folder() / demo.recipe, recipe_folder() / demo.sft_recipe
     warm, trained = folder / "warm_start", folder / "grpo"
-    both: dict[str, Any] = (
-        {"seed": seed} if max_steps is None else {"seed": seed, "max_steps": max_steps}
-    )
-    demonstrations = folder / "demonstrations.jsonl"
-    sft_words = words(
-        model_name_or_path=folder / "model", dataset_name=demonstrations, output_dir=warm, **both
-    )
-    train_words = words(model_name_or_path=warm, output_dir=trained, **demo.settings, **both)
+    sft_words = warm_start_words(folder, seed)
+    train_words = grpo_words(demo, folder, seed, max_steps)
     recipe = load_recipe(recipe_path, train_words)
     sft = load_sft_recipe(sft_path, sft_words)
     task: Any = recipe.task
@@ -82,6 +77,27 @@ def run_demo(demo: Demo, folder: Path, seed: int = 0, max_steps: int | None = No
     stages.run("GRPO", [recipe_text, train_words], train)
     stages.run("evaluation after", [NUM_SAMPLES], lambda begun: evaluate(trained, "eval_after"))
     print_report(folder, recipe, stages.seconds)
+
+
+def warm_start_words(folder: Path, seed: int) -> list[str]:
+    """Return the command-line words of the warm start."""
+    return words(
+        model_name_or_path=folder / "model",
+        dataset_name=folder / "demonstrations.jsonl",
+        output_dir=folder / "warm_start",
+        seed=seed,
+    )
+
+
+def grpo_words(demo: Demo, folder: Path, seed: int, max_steps: int | None) -> list[str]:
+    """Return the command-line words of GRPO; `max_steps` replaces the recipe's number of steps."""
+    given = words(
+        model_name_or_path=folder / "warm_start",
+        output_dir=folder / "grpo",
+        **demo.settings,
+        seed=seed,
+    )
+    return given if max_steps is None else [*given, *words(max_steps=max_steps)]
 
 
 def print_report(folder: Path, recipe: Recipe, seconds: dict[str, float]) -> None:

@@ -1,5 +1,7 @@
 """The prompts as the model sees them, after chat template and tokenizer: their lengths, and known faults."""
 
+import inspect
+import re
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +65,29 @@ def look_at_prompts(
             "model_name_or_path",
         )
         return None
+    if isinstance(kwargs, dict):
+        note_unread(kwargs, prompts, tokenizer, findings)
     return prompt_figures(ids, tokenizer, v, findings)
+
+
+def note_unread(
+    kwargs: dict[str, Any],
+    prompts: list[Any],
+    tokenizer: PreTrainedTokenizerBase,
+    findings: Findings,
+) -> None:
+    """Add a note on `chat_template_kwargs` that cannot change the prompts."""
+    key = "chat_template_kwargs"
+    if all(isinstance(prompt, str) for prompt in prompts):
+        findings.note(f"{key} does nothing: the prompts are texts, without a chat template.", key)
+        return
+    template = str(tokenizer.chat_template)
+    of_tokenizer = inspect.signature(tokenizer.apply_chat_template).parameters
+    for name in kwargs:
+        if name not in of_tokenizer and not re.search(rf"\b{re.escape(name)}\b", template):
+            findings.note(
+                f"{key}: {name} does nothing: the model's chat template does not read it.", key
+            )
 
 
 def prompt_figures(

@@ -10,9 +10,19 @@ import pytest
 from conftest import REPO
 
 from grpo_ext.demo.known import DEMOS
+from grpo_ext.demo.pipeline import grpo_words, warm_start_words
 from grpo_ext.evaluation.completions import encode_prompts
 from grpo_ext.recipe.folder import accelerate_settings
 from grpo_ext.recipe.load import load_recipe, load_sft_recipe
+
+
+def test_a_short_demo_keeps_its_whole_warm_start(tmp_path):
+    demo = DEMOS["countdown"]
+    warm_start = warm_start_words(tmp_path, 0)
+    assert load_sft_recipe(REPO / "recipes" / demo.sft_recipe, warm_start).get("max_steps") == 400
+    short, whole = (grpo_words(demo, tmp_path, 0, steps) for steps in (3, None))
+    assert load_recipe(REPO / "recipes" / demo.recipe, short).get("max_steps") == 3
+    assert load_recipe(REPO / "recipes" / demo.recipe, whole).get("max_steps") == 100
 
 
 @pytest.mark.parametrize(("name", "times"), [("countdown", 1), ("countdown-hard", 2)])

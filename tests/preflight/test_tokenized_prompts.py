@@ -91,6 +91,22 @@ def test_a_template_that_opens_the_think_tag_is_seen(tokenizer, tiny_folder):
     assert not fine.problems
 
 
+def test_arguments_that_the_template_does_not_read_are_noted(tokenizer, tiny_folder):
+    arguments = {"chat_template_kwargs": {"enable_thinking": False}}
+    _, findings = seen(tokenizer, CHAT, tiny_folder, **arguments)
+    assert [str(note) for note in findings.notes] == [
+        "chat_template_kwargs: enable_thinking does nothing: the model's chat template does not read it."
+    ]
+    _, of_texts = seen(tokenizer, ["Hi"], tiny_folder, **arguments)
+    assert [str(note) for note in of_texts.notes] == [
+        "chat_template_kwargs does nothing: the prompts are texts, without a chat template."
+    ]
+    tokenizer.chat_template = "{% if enable_thinking %}{% endif %}" + tokenizer.chat_template
+    assert not seen(tokenizer, CHAT, tiny_folder, **arguments)[1].notes
+    parsed = {"chat_template_kwargs": {"continue_final_message": False}}
+    assert not seen(tokenizer, CHAT, tiny_folder, **parsed)[1].notes
+
+
 def test_no_chat_template_is_a_problem(tokenizer, tiny_folder):
     tokenizer.chat_template = None
     found, findings = seen(tokenizer, CHAT, tiny_folder)
