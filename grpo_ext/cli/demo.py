@@ -9,7 +9,7 @@ examples:
   grpo-ext demo check                  Countdown with a tool that checks expressions
   grpo-ext demo --level hard           four numbers to 99 and all operators, 12 minutes
   grpo-ext demo --seed 1               another seed, in another folder
-  grpo-ext demo --max_steps 3          a minute or less: all stages run, and little is learnt
+  grpo-ext demo --max_steps 3          two minutes: all stages run, with a whole warm start and little GRPO
 
 It makes the model, warms it up, trains it with GRPO on a CPU, and shows what changed.
 """

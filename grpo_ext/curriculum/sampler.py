@@ -1,15 +1,16 @@
 """The order of the training prompts, generation by generation, and a supply of further prompts.
 
-    none      a new permutation in each epoch, the same as TRL's, also after a resume in a later epoch
-    adaptive  weighted by the chance that a group has right and wrong completions
+    none          a new permutation in each epoch, the same as TRL's, also after a resume in a later epoch
+    adaptive      weighted by the chance that a group has right and wrong completions
+    easy_to_hard  by a column of the data, from the easiest prompts to the hardest over the whole run
 
-The last draws each generation by the present pass rates, without passes over the data. It draws without replacement, one prompt
-after another in proportion to the weights of those left, so that expected counts are less uneven than the weights. It changes
-the objective, in which prompts with mixed groups weigh more. The random state of each draw is made
-from seed, epoch and number, so that no random state has to be saved.
+`adaptive` draws each generation by the present pass rates, without passes over the data. It draws without replacement, one
+prompt after another in proportion to the weights of those left, so that expected counts are less uneven than the weights. It
+changes the objective, in which prompts with mixed groups weigh more. The random state of each draw is made from seed, epoch and
+number, so that no random state has to be saved.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count, islice
 from typing import Any
@@ -22,7 +23,12 @@ from torch.utils.data import Sampler
 from grpo_ext.curriculum.pass_rates import PassRates
 
 Row = dict[str, Any]
-_SUPPLY, _STREAM, _FURTHER = 1, 2, 3  # keep these draws apart from others with the same seed
+_SUPPLY, _STREAM, _FURTHER, _TIES = (
+    1,
+    2,
+    3,
+    4,
+)  # keep these draws apart from others with the same seed
 
 
 @dataclass(eq=False, repr=False)
@@ -37,8 +43,10 @@ class PromptSampler(Sampler):
     repeat_count: int  # how often a generation's indices are given
     seed: int  # of the order
     shuffle: bool = True  # `False`: "none" keeps the order of the data set
-    rates: PassRates | None = None  # by which "adaptive" draws; `None` for "none"
+    rates: PassRates | None = None  # by which "adaptive" draws; `None` for the others
     floor: float = 0.0  # share of the weights of "adaptive" that is uniform over all prompts
+    easy_first: list[int] | None = None  # all rows for "easy_to_hard", the easiest first
+    generations: int = 1  # of the whole run, in which "easy_to_hard" reaches the hardest rows
     epoch: int = 0
     drawn: list[list[int]] = field(
         default_factory=list
@@ -60,8 +68,8 @@ class PromptSampler(Sampler):
                     yield from [index] * self.num_generations
 
     def _fixed_order(self) -> list[int] | None:
-        """Return the order of this epoch; `None` with "adaptive"."""
-        if self.rates is not None:
+        """Return the order of this epoch; `None` with "adaptive" and "easy_to_hard"."""
+        if self.rates is not None or self.easy_first is not None:
             return None
         if not self.shuffle:
             return list(range(self.rows))
@@ -74,10 +82,23 @@ class PromptSampler(Sampler):
         """Return the prompts of the generation `number` of this epoch."""
         if fixed is not None:
             return fixed[number * self.prompts : (number + 1) * self.prompts]
+        if self.easy_first is not None:
+            return self._window(self.easy_first, number)
         if number == len(self.drawn):
             rng = np.random.default_rng((self.seed, _STREAM, self.epoch, number))
             self.drawn.append(self._draw(rng, self.prompts))
         return self.drawn[number]
+
+    def _window(self, easy_first: list[int], number: int) -> list[int]:
+        """Return neighbouring rows of a sorted order, which move from its first to its last rows in the run's generations.
+
+        A run of one epoch takes each row once, a longer one several times in successive generations, and a shorter one leaves
+        rows out evenly.
+        """
+        before = self.epoch * (self.rows // self.prompts) + number
+        share = min(1.0, before / max(1, self.generations - 1))
+        start = round(share * (self.rows - self.prompts))
+        return easy_first[start : start + self.prompts]
 
     def _draw(self, rng: np.random.Generator, num: int) -> list[int]:
         """Draw prompts by weight: without replacement, unless more are asked for than there are."""
@@ -102,6 +123,12 @@ class PromptSampler(Sampler):
         self.epoch, self.drawn = state["epoch"], [list(generation) for generation in state["drawn"]]
         if self.rates is not None:
             self.rates.load_state_dict(state["rates"])
+
+
+def from_easy_to_hard(difficulty: Sequence[float], seed: int) -> list[int]:
+    """Return the indices of rows with this difficulty, the easiest first, and equal ones in an order drawn by `seed`."""
+    ties = np.random.default_rng((seed, _TIES)).permutation(len(difficulty))
+    return np.lexsort((ties, np.asarray(difficulty))).tolist()
 
 
 @dataclass(eq=False, repr=False)

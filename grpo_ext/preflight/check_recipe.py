@@ -10,6 +10,7 @@ from torch.optim import SGD
 from transformers import get_scheduler
 
 from grpo_ext.common.columns import TASK
+from grpo_ext.curriculum.difficulty import difficulty_fault
 from grpo_ext.environments.rules import COLUMNS
 from grpo_ext.preflight.first_rows import NO_ROW, check_eval_rows, check_prompts, first_rows, take
 from grpo_ext.preflight.machine import check_machine, check_server
@@ -113,6 +114,7 @@ def check_parts(
     if batch.fits and 0 < len(rows) < min(batch.prompts, MOST_ROWS):  # these are all rows
         findings.problem(too_few_rows(len(rows), batch), "per_device_train_batch_size")
     check_schedule(v, findings)
+    check_difficulty(v, rows, findings)
     asked = check_prompts(rows, findings) if rows else []
     reported = {
         problem.key for problem in (*findings.problems, *findings.notes)
@@ -161,6 +163,16 @@ def rewards_of_task(rewards: list[Any], task: str) -> list[Any]:
         for reward, tasks in zip(rewards, tasks_of, strict=True)
         if tasks is None or task in tasks
     ]
+
+
+def check_difficulty(v: Values, rows: list[dict[str, Any]], findings: Findings) -> None:
+    """Check that the rows have the column by which `curriculum: easy_to_hard` sorts them."""
+    column = v["difficulty_column"]
+    if v["curriculum"] != "easy_to_hard" or not column or not rows:
+        return
+    fault = difficulty_fault(column, list(rows[0]), lambda: (row[column] for row in rows))
+    if fault:
+        findings.problem(fault, "difficulty_column")
 
 
 def check_schedule(v: Values, findings: Findings) -> None:

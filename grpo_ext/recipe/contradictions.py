@@ -51,6 +51,8 @@ GRPO: tuple[Contradiction, ...] = (
      "a streamed data set has no length: set max_steps."),
     ("curriculum", lambda v: v["curriculum"] != "none" and v["dataset_streaming"],
      "curriculum: {curriculum} chooses among all rows: take dataset_streaming out."),
+    ("curriculum", lambda v: v["curriculum"] == "easy_to_hard" and not v["difficulty_column"],
+     "curriculum: easy_to_hard needs difficulty_column: name the column of numbers that says how hard a row is."),
     ("resume", lambda v: v["resume_from_checkpoint"] and v["resume"] != "auto",
      "resume: {resume} and resume_from_checkpoint: {resume_from_checkpoint} both say where to begin: take the second out."),
     ("resume",

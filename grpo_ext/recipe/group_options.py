@@ -30,7 +30,9 @@ class GroupOptions:
         pass_threshold (`float`, defaults to 1.0): the least reward of a right completion; pass@k always takes 1.
         curriculum (`str`, defaults to `"none"`): how prompts are chosen. `"none"`: a new permutation in each epoch.
             `"adaptive"`: without replacement, with weights by the chance that a group has right and wrong completions,
-            1 - p^G - (1-p)^G. This changes the objective: such prompts weigh more in it.
+            1 - p^G - (1-p)^G. This changes the objective: such prompts weigh more in it. `"easy_to_hard"`: from the lowest to
+            the highest number in `difficulty_column`, once over the whole run.
+        difficulty_column (`str`, *optional*): the column of the training rows by which `"easy_to_hard"` sorts them.
         pass_rates_file (`str`, *optional*): completions of the prompts to start from, as `grpo-ext eval
             --train_rows` writes them, or `samples.jsonl` of a run. `group_filter_metric` and `pass_threshold` judge them.
         pass_rate_decay (`float`, defaults to 0.5): weight of a prompt's earlier completions beside those of its newest group.
@@ -42,7 +44,8 @@ class GroupOptions:
     group_filter_max_rounds: Count = 4
     max_staleness: CountOrZero = 1
     pass_threshold: float = 1.0
-    curriculum: Literal["none", "adaptive"] = "none"
+    curriculum: Literal["none", "adaptive", "easy_to_hard"] = "none"
+    difficulty_column: str | None = None
     pass_rates_file: str | None = None
     pass_rate_decay: Share = 0.5
     curriculum_floor: Share = 0.1

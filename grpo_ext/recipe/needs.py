@@ -24,6 +24,7 @@ NEEDS: tuple[tuple[str, tuple[Any, ...], dict[str, tuple[Any, ...]]], ...] = (
     ("std_estimator", ("sample",), ONE_REWARD),
     ("advantage_normalizer", ("all",), OUR_DIVISION | ONE_REWARD),
     ("group_filter", ("off",), OUR_DIVISION | ONE_REWARD),
+    ("curriculum", ("none", "adaptive"), {"group_filter": ("drop", "off")}),
     ("environment", (None,), OUR_DIVISION | {"use_transformers_continuous_batching": (False,)}),
     ("layout", ("auto", "padded", "chunks"), OUR_DIVISION),
     ("overlap", ("off",), OUR_DIVISION | {"logprob_policy": ("sampling",)}),
@@ -56,6 +57,11 @@ IDLE: tuple[tuple[str | tuple[str, ...], Callable[[Values], Any], str], ...] = (
         ("group_filter_max_rounds", "max_staleness"),
         lambda v: v["group_filter"] == "refill",
         "group_filter: refill",
+    ),
+    (
+        "difficulty_column",
+        lambda v: v["curriculum"] == "easy_to_hard",
+        "curriculum: easy_to_hard",
     ),
     (
         ("pass_rates_file", "pass_rate_decay", "curriculum_floor"),

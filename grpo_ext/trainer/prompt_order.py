@@ -1,12 +1,14 @@
 """The order of the prompts, and the results of each: the trainer's side of `grpo_ext.curriculum`."""
 
+import math
 from pathlib import Path
 from typing import Any
 
 from datasets import Dataset
 
+from grpo_ext.curriculum.difficulty import difficulty_fault
 from grpo_ext.curriculum.pass_rates import PassRates, prompt_id, read_pass_rates
-from grpo_ext.curriculum.sampler import PromptSampler, PromptSupply, Row
+from grpo_ext.curriculum.sampler import PromptSampler, PromptSupply, Row, from_easy_to_hard
 from grpo_ext.step.groups import GroupStats
 from grpo_ext.trainer.judging import outcomes_of_groups
 
@@ -17,6 +19,7 @@ class PromptOrder:
     def __init__(self, trainer: Any):
         self.trainer = trainer
         self.rates = make_rates(trainer)
+        self.easy_first = make_easy_first(trainer)
         self.sampler: PromptSampler | None = None
         self._state: dict[str, Any] | None = None
         self.further: PromptSupply | None = None  # prompts beyond those of the data loader
@@ -34,7 +37,13 @@ class PromptOrder:
         rows = len(trainer.train_dataset if dataset is None else dataset)
         sizes = rows, prompts, trainer.num_generations, repeats
         self.sampler = PromptSampler(
-            *sizes, args.seed, trainer.shuffle_dataset, self.rates, args.curriculum_floor
+            *sizes,
+            args.seed,
+            trainer.shuffle_dataset,
+            self.rates,
+            args.curriculum_floor,
+            self.easy_first,
+            generations_of_run(trainer, rows // prompts),
         )
         if self._state is not None:
             self.sampler.load_state_dict(self._state)
@@ -76,6 +85,8 @@ def make_rates(trainer: Any) -> PassRates | None:
         raise ValueError(
             f"curriculum: {args.curriculum} chooses among all rows, and a stream gives them one by one. Write curriculum: none."
         )
+    if args.curriculum != "adaptive":
+        return None
     start = None
     if args.pass_rates_file:
         path = Path(args.pass_rates_file).expanduser()
@@ -84,3 +95,23 @@ def make_rates(trainer: Any) -> PassRates | None:
     return PassRates(
         [prompt_id(prompt) for prompt in dataset["prompt"]], args.pass_rate_decay, start
     )
+
+
+def make_easy_first(trainer: Any) -> list[int] | None:
+    """Return the order of `curriculum: easy_to_hard`, or None; `ValueError` if the column is missing or not of numbers."""
+    args, dataset = trainer.args, trainer.train_dataset
+    if args.curriculum != "easy_to_hard":
+        return None
+    column = args.difficulty_column
+    if fault := difficulty_fault(column, dataset.column_names, lambda: dataset[column]):
+        raise ValueError(fault)
+    return from_easy_to_hard(dataset[column], args.seed)
+
+
+def generations_of_run(trainer: Any, per_epoch: int) -> int:
+    """Return the number of generations of a whole run; `per_epoch` are those of an epoch."""
+    args = trainer.args
+    if args.max_steps <= 0:
+        return math.ceil(args.num_train_epochs * per_epoch)
+    micro_batches = args.max_steps * args.gradient_accumulation_steps
+    return math.ceil(micro_batches / (args.steps_per_generation * trainer.num_iterations))

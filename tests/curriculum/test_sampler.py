@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -11,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trl.trainer.utils import RepeatSampler
 
+from grpo_ext.curriculum.difficulty import difficulty_fault
 from grpo_ext.curriculum.pass_rates import PassRates, prompt_id, read_pass_rates
-from grpo_ext.curriculum.sampler import PromptSampler
+from grpo_ext.curriculum.sampler import PromptSampler, from_easy_to_hard
 
 NAMES = [f"prompt {i}" for i in range(12)]
 
@@ -153,3 +155,86 @@ def test_adaptive_draws_one_after_another_without_replacement():
     drawn = Counter(i for n in range(8000) for i in sampler.draw_further(2, n))
     assert [drawn[i] / 8000 for i in range(4)] == pytest.approx(wanted, abs=0.02)
     assert wanted[0] < 1 < 2 * weights[0]  # twice the weight would be more than one draw
+
+
+def generations(sampler, epochs):
+    """The prompts of each generation of a run of so many epochs."""
+    found = []
+    for epoch in range(epochs):
+        sampler.set_epoch(epoch)
+        indices = list(sampler)
+        size = sampler.prompts * sampler.num_generations * sampler.repeat_count
+        for start in range(0, len(indices), size):
+            whole = indices[start : start + size]
+            once = whole[: sampler.prompts * sampler.num_generations]
+            assert whole == once * sampler.repeat_count
+            found.append(once[:: sampler.num_generations])
+    return found
+
+
+@settings(deadline=None)
+@given(
+    hard=st.lists(st.integers(0, 5), min_size=1, max_size=30),
+    prompts=st.integers(1, 6),
+    epochs=st.integers(1, 4),
+    seed=st.integers(0, 9),
+)
+def test_easy_to_hard_goes_once_from_the_easiest_to_the_hardest(hard, prompts, epochs, seed):
+    rows = len(hard)
+    in_all = epochs * (rows // prompts)
+    order = from_easy_to_hard(hard, seed)
+    sampler = PromptSampler(rows, prompts, 2, 3, seed, easy_first=order, generations=in_all)
+    found = generations(sampler, epochs)
+    assert len(found) == in_all
+    for one in found:
+        assert len(set(one)) == prompts, "a prompt twice in one generation"
+    levels = [[hard[row] for row in one] for one in found]
+    for before, after in pairwise(levels):
+        assert all(a <= b for a, b in zip(before, after, strict=True))
+    if in_all > 1:
+        assert levels[0] == sorted(hard)[:prompts] and levels[-1] == sorted(hard)[-prompts:]
+    if epochs == 1 and rows % prompts == 0:
+        assert sorted(row for one in found for row in one) == list(range(rows))
+    fresh = PromptSampler(rows, prompts, 2, 3, seed, easy_first=order, generations=in_all)
+    fresh.load_state_dict(sampler.state_dict())
+    assert generations(fresh, epochs) == found
+
+
+def test_a_long_run_takes_the_middle_rows_as_often_as_it_has_epochs():
+    order = from_easy_to_hard(range(40), 0)
+    sampler = PromptSampler(40, 4, 2, 1, 0, easy_first=order, generations=50)
+    counts = Counter(row for one in generations(sampler, 5) for row in one)
+    middle = [counts[row] for row in range(8, 32)]
+    assert min(middle) >= 5 and max(middle) <= 6 and min(counts.values()) >= 1
+    short = PromptSampler(40, 4, 2, 1, 0, easy_first=order, generations=3)
+    assert generations(short, 1)[:3] == [[0, 1, 2, 3], [18, 19, 20, 21], [36, 37, 38, 39]]
+
+
+def test_equal_rows_are_ordered_by_the_seed():
+    one, two = (from_easy_to_hard([1, 0] * 20, seed) for seed in (0, 1))
+    assert one != two and one == from_easy_to_hard([1, 0] * 20, 0)
+    assert set(one[:20]) == set(two[:20]) == set(range(1, 40, 2))
+    assert one[:20] != sorted(one[:20])
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "words"),
+    [
+        (
+            "levle",
+            [1],
+            "the data has no column 'levle'. Did you mean 'level'? Its columns: prompt, level.",
+        ),
+        (
+            "level",
+            [1, None],
+            "must have a number in each row, the lowest for the easiest; row 1 has None.",
+        ),
+        ("level", ["Level 3"], "row 0 has 'Level 3'."),
+        ("level", [1.0, float("nan")], "row 1 has nan."),
+    ],
+)
+def test_a_column_that_says_no_difficulty_is_told(column, values, words):
+    fault = difficulty_fault(column, ["prompt", "level"], lambda: values)
+    assert fault.endswith(words)
+    assert difficulty_fault("level", ["prompt", "level"], lambda: [1, 2.5, True]) is None

@@ -245,6 +245,16 @@ BROKEN = {
         "accelerate_config",
         "num_proceses",
     ),
+    "no_difficulty": (
+        {"curriculum": "easy_to_hard", "difficulty_column": "numz"},
+        "difficulty_column",
+        "Did you mean 'nums'?",
+    ),
+    "difficulty_of_lists": (
+        {"curriculum": "easy_to_hard", "difficulty_column": "nums"},
+        "difficulty_column",
+        "must have a number in each row",
+    ),
     "upload_without_login": ({"push_to_hub": True}, "push_to_hub", "hf auth login"),
     "output_in_a_file": ({"output_dir": "right.jsonl/run"}, "output_dir", "no folder"),
 }

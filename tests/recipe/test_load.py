@@ -191,7 +191,10 @@ def test_all_faults_are_told_at_once(tmp_path):
             "use_vllm: true\ntop_k: 5\nbeta: 0.1\nvllm_importance_sampling_correction: false\n",
             "Set beta: 0",
         ),
-        ("curriculum: adaptiv\n", "none, adaptive; got 'adaptiv'. Did you mean 'adaptive'?"),
+        (
+            "curriculum: adaptiv\n",
+            "none, adaptive, easy_to_hard; got 'adaptiv'. Did you mean 'adaptive'?",
+        ),
         (
             "vllm_server_port: 70000\n",
             "vllm_server_port must be less than or equal to 65535, got 70000",
@@ -233,6 +236,18 @@ def test_all_faults_are_told_at_once(tmp_path):
         ("max_story_steps: 1\n", "belongs to the task 'gsm8k'"),
         ("top_p: 1.5\n", "less than or equal to 1"),
         ("temperature: 0\n", "greater than 0"),
+        (
+            "curriculum: easy_to_hard\n",
+            "recipe.yaml:2: curriculum: easy_to_hard needs difficulty_column",
+        ),
+        (
+            "curriculum: easy_to_hard\ndifficulty_column: x\ngroup_filter: refill\n",
+            "curriculum: easy_to_hard needs group_filter: drop.",
+        ),
+        (
+            "curriculum: easy_to_hard\ndifficulty_column: x\ndataset_streaming: true\nmax_steps: 3\n",
+            "curriculum: easy_to_hard chooses among all rows: take dataset_streaming out.",
+        ),
         ("generation_batch_size: 16\nsteps_per_generation: 2\n", "not both"),
         ("max_target: 0\n", "max_target=0"),
         ("beta: 0.1\nbeta: 0.2\n", "second time"),

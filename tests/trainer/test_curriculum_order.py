@@ -39,6 +39,19 @@ def test_adaptive_turns_away_from_prompts_without_signal(tiny_folder, tmp_path):
     assert other.calls != trainer.calls
 
 
+def test_easy_to_hard_trains_on_the_sorted_rows_once_in_the_run(tiny_folder, tmp_path):
+    settings = {
+        "curriculum": "easy_to_hard",
+        "difficulty_column": "number",
+        "learning_rate": 0.0,
+        "numbers": range(24, 0, -1),
+    }
+    trainer, _ = scripted_groups.train(tiny_folder, tmp_path, steps=6, **settings)
+    assert trainer.calls == [[n, n + 1, n + 2, n + 3] for n in range(1, 25, 4)]
+    with pytest.raises(ValueError, match=r"the data has no column 'numbr'\. Did you mean 'number'"):
+        scripted_groups.train(tiny_folder, tmp_path, **{**settings, "difficulty_column": "numbr"})
+
+
 def test_state_of_the_order_goes_on(tiny_folder, tmp_path):
     settings = {"curriculum": "adaptive", "learning_rate": 0.0}
     trainer, _ = scripted_groups.train(tiny_folder, tmp_path, steps=3, **settings)

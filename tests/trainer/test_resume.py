@@ -50,6 +50,12 @@ SETTINGS = {
         },
         **{"eval_strategy": "steps", "eval_steps": 2},
     },
+    "easy to hard, a generation under way": {
+        "sampler": "process",
+        "overlap": "one_step",
+        "curriculum": "easy_to_hard",
+        "difficulty_column": "hard",
+    },
     "completions that go on": {
         "sampler": "process",
         "overlap": "one_step",
@@ -66,7 +72,9 @@ def letters(completions, **kwargs):
 
 
 def make(folder, out, reward=letters, callbacks=None, **settings):
-    rows = [{"prompt": f"Use {a}, {a + 1}, 3 to make {a + 4}."} for a in range(1, 17)]
+    rows = [
+        {"prompt": f"Use {a}, {a + 1}, 3 to make {a + 4}.", "hard": a * 7 % 5} for a in range(1, 17)
+    ]
     usual = {
         "max_steps": STEPS,
         "learning_rate": 1e-2,
