@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import math
 import tempfile
+from collections.abc import Iterator
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ from typing import Any
 import torch
 from accelerate.state import AcceleratorState, GradientState, PartialState
 from hunting import HALF, held, hunt
-from options import VALUES, cuts, drawn
+from options import CUT, VALUES, cuts, drawn
 from scripted_run import build_start, joined, run
 from trainer_oracle import Oracle, Undecided
 from transformers import AutoModelForCausalLM
@@ -23,7 +25,7 @@ from benchmarks.fault_runs import quiet, start, wait
 BOUND = 2e-5  # of the sum of the norms of the completions' gradients, in float32
 Gradient = dict[str, torch.Tensor]  # by the name of the parameter
 MET: set[tuple[str, str]] = set()  # pairs of options in the settings that were compared
-LIMIT = 60.0  # seconds that two ranks may take
+LIMIT = 120.0  # seconds that two ranks may take
 
 
 def gradients_are_the_formulas(settings: dict[str, Any]) -> None:
@@ -35,6 +37,8 @@ def gradients_are_the_formulas(settings: dict[str, Any]) -> None:
 def record_of(settings: dict[str, Any]) -> dict[str, Any]:
     """Return what a run of these settings has recorded, or `refused`."""
     ranks = settings["ranks"]
+    if ranks > 1:
+        prepare()
     with tempfile.TemporaryDirectory(prefix="grpo_ext-hunt-") as name:
         out = Path(name)
         if ranks == 1:
@@ -111,6 +115,19 @@ def start_model() -> Path:
     return held("scripted", build_start)
 
 
+def smaller(settings: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the settings on one rank, and without one of their options."""
+    if settings["ranks"] > 1:
+        yield {**settings, "ranks": 1}
+    for option in settings:
+        if option in VALUES and option not in CUT:
+            yield {name: value for name, value in settings.items() if name != option}
+    for name, value in (("rewards", "one"), ("num_iterations", 1), ("seed", 1)):
+        if settings[name] != value:
+            yield {**settings, name: value}
+
+
+@functools.cache
 def prepare() -> None:
     """Make the model, and run once, so that forks have all modules."""
     quiet()
@@ -120,6 +137,6 @@ def prepare() -> None:
 
 def test_trainer():
     try:
-        hunt(gradients_are_the_formulas, prepare, HALF, settings=drawn())
+        hunt(gradients_are_the_formulas, prepare, HALF, smaller, settings=drawn())
     finally:
         print(f"{len(MET)} pairs of {len(VALUES)} options met in a step that was compared")

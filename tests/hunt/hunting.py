@@ -14,7 +14,7 @@ import re
 import resource
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +57,7 @@ def hunt(
     check: Callable[..., None],
     prepare: Callable[[], Any] = lambda: None,
     seconds: float = SECONDS,
+    smaller: Callable[[Any], Iterator[Any]] | None = None,
     **strategies: Any,
 ) -> None:
     """Call `check` with random arguments until its share of the time is up; fail with the smallest that failed, one a fault.
@@ -64,9 +65,10 @@ def hunt(
     Args:
         prepare: what `check` needs; where it takes longer than the share, nothing is hunted for.
         seconds: the share.
+        smaller: yields smaller values of the only argument, which are tried after hypothesis has shrunk it.
         strategies: of the arguments, by name.
     """
-    one = Hunt(check, seconds)
+    one = Hunt(check, seconds, smaller)
     prepare()
     if time.monotonic() > one.end:
         pytest.skip(f"to prepare took more than the {seconds:.0f} s there are: raise HUNT_SECONDS")
@@ -84,8 +86,13 @@ def hunt(
 class Hunt:
     """What has been found so far, by fault: the smallest arguments."""
 
-    def __init__(self, check: Callable[..., None], seconds: float):
-        self.check, self.seconds, self.tried = check, seconds, 0
+    def __init__(
+        self,
+        check: Callable[..., None],
+        seconds: float,
+        smaller: Callable[[Any], Iterator[Any]] | None,
+    ):
+        self.check, self.seconds, self.smaller, self.tried = check, seconds, smaller, 0
         self.end = time.monotonic() + seconds
         self.found: dict[str, dict[str, Any]] = {}
 
@@ -97,6 +104,26 @@ class Hunt:
         except Exception:  # the fault, or that it was no longer looked at
             if not self.hunted:
                 raise
+            if self.smaller is not None:
+                self.reduce(self.hunted)
+
+    def reduce(self, fault: str) -> None:
+        """Replace the argument that failed by smaller ones, as long as these have the same fault and there is time."""
+        assert self.smaller is not None
+        end = time.monotonic() + max(self.seconds / 4, 20)
+        [name] = self.found[fault]
+        tried: list[Any] = []
+        while time.monotonic() < end:
+            left = (x for x in self.smaller(self.found[fault][name]) if x not in tried)
+            candidate = next(left, None)
+            if candidate is None:
+                break
+            tried.append(candidate)
+            try:
+                self.check(**{name: candidate})
+            except Exception as error:
+                if fault_of(error) == fault:
+                    self.found[fault] = {name: candidate}
 
     def attempt(self, arguments: dict[str, Any]) -> None:
         if time.monotonic() > self.limit:
