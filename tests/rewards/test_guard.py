@@ -294,3 +294,17 @@ def test_a_reward_of_some_tasks_sees_only_their_rows(awaited):
     others = guard(**{**given, "task": ["code"] * 3})
     assert (asyncio.run(others) if awaited else others) == [None] * 3
     assert len(seen) == 1 and guard.failed == 0 and guard.lost == set()
+
+
+def test_what_a_completion_put_into_an_error_cannot_act_on_a_log_or_terminal(caplog):
+    """A lone surrogate cannot be encoded, and an escape sequence would clear the screen."""
+
+    def quotes(completions, **kwargs):
+        raise ValueError(f"no number in {completions[0]}")
+
+    guard = Guard(quotes)
+    assert guard(prompts=["p"], completions=["\ud800 \x1b[2J"]) == [None]
+    logged = "".join(record.getMessage() for record in caplog.records)
+    assert "no number in \\ud800 \\x1b[2J" in logged
+    logged.encode("utf-8")
+    assert "\x1b" not in logged
