@@ -15,6 +15,11 @@ SETTINGS = {
         "importance_sampling_level": "sequence",
         "rewards": "two",
     },
+    "turns of a weighted reward": {
+        "environment": {"name": "scripted_run:Letters", "credit": "turn"},
+        "reward_weights": (0.25, 1.0),
+        "rewards": "one",
+    },
     "another engine": {
         "sampler": "process",
         "overlap": "one_step",

@@ -209,8 +209,10 @@ class Judging:
             ]
             if group.gains:
                 by_turn = self.of_turns(scores, group.gains)
+                signal = any(advantage != 0 for of_turns in by_turn for advantage in of_turns)
                 rows = [
-                    replace(c, advantages=spread(c, a)) for c, a in zip(rows, by_turn, strict=True)
+                    replace(c, signal=signal, advantages=spread(c, a))
+                    for c, a in zip(rows, by_turn, strict=True)
                 ]
             group.completions = rows
 
@@ -239,14 +241,18 @@ class Judging:
         return [flat[i : i + self.size] for i in range(0, len(flat), self.size)]
 
     def of_turns(self, sums: list[Fraction | None], gains: list[list[float]]) -> list[list[float]]:
-        """Return the advantages of turns: rewards to go, compared with the same turn of the group's other episodes."""
+        """Return the advantages of turns: rewards to go, compared with the same turn of the group's other episodes.
+
+        `gains` are those of the environment's reward, before its weight.
+        """
+        weight = Fraction(self.weights[self.names.index("environment")])
         to_go: list[list[Fraction | None]] = []
         for total, of_turns in zip(sums, gains, strict=True):
             earned = Fraction(0)
             row: list[Fraction | None] = []
             for gain in of_turns:
                 row.append(None if total is None else total - earned)
-                earned += Fraction(gain)
+                earned += weight * Fraction(gain)
             to_go.append(row)
         found: list[list[float]] = [[] for _ in to_go]
         for k in range(max(map(len, to_go))):
