@@ -8,6 +8,8 @@ from grpo_ext.recipe.batch import batch_of
 from grpo_ext.recipe.problems import Problem
 from grpo_ext.recipe.values import CountOrZero
 
+# set beside the keys of a recipe if the trainer was given a sampler that is another engine
+SEPARATE_SAMPLER = "separate_sampler"
 SHARDED = "sampler: process copies the weights of its rank, and ZeRO-3 or FSDP shards them: use a vLLM server, or ddp or zero2."
 
 
@@ -41,7 +43,7 @@ class OverlapOptions:
 
 def separate(v: Mapping[str, Any]) -> bool:
     """Whether something else than the trained model samples."""
-    return bool(v["use_vllm"] or v["sampler"])
+    return bool(v["use_vllm"] or v["sampler"] or v.get(SEPARATE_SAMPLER))
 
 
 def overlap_rules(v: Mapping[str, Any], num_processes: int) -> Iterator[Problem]:

@@ -21,7 +21,11 @@ from grpo_ext.recipe.folder import settings_of
 from grpo_ext.recipe.group_options import metric_rules
 from grpo_ext.recipe.needs import NEEDS, need
 from grpo_ext.recipe.notes import ARGUMENT_NOTES, notes_of
-from grpo_ext.recipe.overlap_options import overlap_rules, partial_rollout_rules
+from grpo_ext.recipe.overlap_options import (
+    SEPARATE_SAMPLER,
+    overlap_rules,
+    partial_rollout_rules,
+)
 from grpo_ext.recipe.problems import Problem, RecipeError
 from grpo_ext.recipe.schema import GRPOExtConfig, RunConfig
 from grpo_ext.recipe.several_tasks import several_tasks_rules
@@ -141,15 +145,21 @@ def with_our_defaults(args: GRPOConfig) -> GRPOExtConfig:
     return cast(GRPOExtConfig, args)
 
 
-def check_arguments(args: GRPOExtConfig, num_processes: int) -> None:
+def check_arguments(
+    args: GRPOExtConfig, num_processes: int, separate_sampler: bool = False
+) -> None:
     """Refuse arguments that are wrong by themselves or contradict each other, by the same rules as recipes.
 
     What only a recipe says (the model, its adapter, the data) is not known here: a rule that asks for it ends. A value that
-    differs from its default counts as set. `RecipeError` names all that is wrong, each with what to write instead.
+    differs from its default counts as set. `separate_sampler` says whether the trainer was given a sampler that is another
+    engine. `RecipeError` names all that is wrong, each with what to write instead.
     """
     problems = field_problems(args, GRPOExtConfig)
     unsound = {problem.key for problem in problems if problem.key}
-    problems += check_values(argument_values(args, unsound), GRPO_RULES, {}, num_processes)
+    values = argument_values(args, unsound)
+    if separate_sampler:
+        values[SEPARATE_SAMPLER] = True
+    problems += check_values(values, GRPO_RULES, {}, num_processes)
     if problems:
         raise RecipeError(problems)
 

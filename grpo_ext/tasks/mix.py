@@ -25,10 +25,13 @@ def mixed(parts: Mapping[str, Dataset], shares: Mapping[str, float] | None = Non
             `None`: each row once.
 
     Raises:
-        ValueError: if a column has different types in two tasks.
+        ValueError: if a task has no rows, or a column has different types in two tasks.
     """
     from datasets import concatenate_datasets
 
+    for name, rows in parts.items():
+        if not len(rows):
+            raise ValueError(f"tasks: {name} has no rows.")
     named = []
     for name, rows in parts.items():
         others = rows.remove_columns(TASK) if TASK in rows.column_names else rows
@@ -60,13 +63,17 @@ def mixed_streams(
 ) -> IterableDataset:
     """Return the rows of all tasks, each next task drawn by its share (`None`: equal shares), until all have ended.
 
-    The streams of tasks that have ended begin again. Every row has the columns of all tasks.
+    The streams of tasks that have ended begin again. Every row has the columns of all tasks. `ValueError` if a task has no
+    rows.
     """
     from datasets import interleave_datasets
 
     columns: dict[str, None] = {}
-    for rows in parts.values():
-        columns |= dict.fromkeys(next(iter(rows), {}))
+    for name, rows in parts.items():
+        first = next(iter(rows), None)
+        if first is None:
+            raise ValueError(f"tasks: {name} has no rows.")
+        columns |= dict.fromkeys(first)
     empty = dict.fromkeys([*columns, TASK])
     named = [rows.map(partial(_with_task, name=name, empty=empty)) for name, rows in parts.items()]
     weights = np.array([1.0 if shares is None else shares[name] for name in parts])

@@ -95,12 +95,10 @@ class ConstantAnswer:
 
     def collected_figures(self) -> dict[str, float]:
         """Return `eval_rewards/NAME/constant` and `..._se` of the batches since the last call."""
-        if not self.applies:
+        if not self._collected:  # on all ranks alike; a callback of one rank may call `log` later
             return {}
         collected = gather_object(self._collected)
         self._collected = []
-        if not collected:
-            return {}
         rows = {repr(row): row for row, _ in collected}
         numbers = {key: number for number, key in enumerate(rows)}
         samples = [replace(sample, row=numbers[repr(row)]) for row, sample in collected]

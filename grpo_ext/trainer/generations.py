@@ -148,10 +148,9 @@ class Generations:
         )
 
     def _tasks(self, rows: list[Row]) -> list[str]:
-        """Return the tasks of the completions of all ranks; nothing if the rows do not name their tasks."""
-        if not isinstance(rows[0].get(TASK), str):
-            return []
-        return self.ranks.gather_objects([str(row[TASK]) for row in rows])
+        """Return the tasks of the completions of all ranks; nothing if any row does not name its task."""
+        tasks = self.ranks.gather_objects([row.get(TASK) for row in rows])
+        return tasks if all(isinstance(task, str) for task in tasks) else []
 
     def _table(self, generation: Generation, truncated: list[bool]) -> Scored:
         """Return the table of a generation; truncated completions are left out if `mask_truncated_completions` is set."""

@@ -15,7 +15,7 @@ from transformers.trainer_callback import TrainerCallback
 
 from grpo_ext.observe.run_log import LEARNT_NOTHING
 from grpo_ext.step.records import Scored
-from grpo_ext.trainer.start_checks import check_start, used_parameters
+from grpo_ext.trainer.start_checks import check_start, steps_in_backward, used_parameters
 
 
 @dataclass
@@ -55,9 +55,8 @@ class Learning(TrainerCallback):
     remarks: list[str] = field(
         default_factory=list
     )  # sentences for the end of the run, without the verdict
-    _weights: list[Tensor] = field(
-        default_factory=list
-    )  # a checksum of each trained tensor, while none has changed
+    # a checksum of each trained tensor, by its name, while none has changed
+    _weights: dict[str, Tensor] = field(default_factory=dict)
 
     # ---- from the parts of the trainer
 
@@ -84,12 +83,12 @@ class Learning(TrainerCallback):
         self.verdict, self.remarks = None, []
         if state.global_step < state.max_steps:
             check_start(self.trainer, kwargs.get("optimizer"))
-            self._weights = [] if self.progress.moved else self._checksums()
+            self._weights = {} if self.progress.moved else self._checksums()
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Look for a gradient, until a step has had one."""
         if not self.progress.gradient:
-            gradients = [p.grad for p in self._trained() if p.grad is not None]
+            gradients = [p.grad for p in self._trained().values() if p.grad is not None]
             self.progress.gradient = any(bool(local(grad).any()) for grad in gradients)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -97,8 +96,10 @@ class Learning(TrainerCallback):
         self.progress.steps += 1
         if not self.progress.moved:
             now = self._checksums()
-            pairs = zip(self._weights, now, strict=True)
-            self.progress.moved = any(bool(before != after) for before, after in pairs)
+            # a callback may have frozen or unfrozen weights
+            watched = now.keys() & self._weights.keys()
+            self.progress.moved = any(bool(self._weights[name] != now[name]) for name in watched)
+            self._weights = now
         if state.global_step >= state.max_steps:
             self.conclude()
             if self.verdict is not None and state.is_world_process_zero:
@@ -120,8 +121,11 @@ class Learning(TrainerCallback):
 
     @property
     def watches_weights(self) -> bool:
-        """Whether gradients and weights can be seen here: DeepSpeed keeps both elsewhere."""
-        return not self.trainer.is_deepspeed_enabled
+        """Whether gradients and weights can be seen here.
+
+        DeepSpeed keeps both elsewhere, and a layerwise optimizer keeps no gradients.
+        """
+        return not (self.trainer.is_deepspeed_enabled or steps_in_backward(self.trainer.args))
 
     @property
     def needs_advantage(self) -> bool:
@@ -129,16 +133,16 @@ class Learning(TrainerCallback):
         trainer = self.trainer
         return trainer.as_trl or trainer.parts.update.settings.loss.needs_advantage
 
-    def _trained(self) -> list[Tensor]:
-        """Return the tensors that the policy uses and training may change."""
+    def _trained(self) -> dict[str, Tensor]:
+        """Return the tensors that the policy uses and training may change, by name."""
         if not self.watches_weights:
-            return []
+            return {}
         model = self.trainer.accelerator.unwrap_model(self.trainer.model)
-        return [p for _, p in used_parameters(model) if p.requires_grad]
+        return {name: p for name, p in used_parameters(model) if p.requires_grad}
 
-    def _checksums(self) -> list[Tensor]:
-        """Return a checksum of the bits of each trained tensor."""
-        return [checksum(local(p.detach())) for p in self._trained()]
+    def _checksums(self) -> dict[str, Tensor]:
+        """Return a checksum of the bits of each trained tensor, by name."""
+        return {name: checksum(local(p.detach())) for name, p in self._trained().items()}
 
     # ---- checkpoints
 

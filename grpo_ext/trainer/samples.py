@@ -110,7 +110,8 @@ class Samples:
         names = self.trainer.reward_func_names
         scores = [[s.rewards[name] for name in names] for s in samples]
         given = torch.tensor(
-            [[math.nan if score is None else score for score in row] for row in scores]
+            [[math.nan if score is None else score for score in row] for row in scores],
+            dtype=torch.float64,
         )  # (samples, R)
         sums = self._weighted(fill_unscored(given, self.trainer.eval_decoding.num_samples))
         self._give([
@@ -125,7 +126,8 @@ class Samples:
 
     def _weighted(self, rewards: Tensor) -> list[float | None]:
         """Return the weighted sums of the rewards (B, R) as training computes them; `None` if nothing was scored."""
-        sums = self.trainer.parts.generations.rule.weighted(rewards.double()).tolist()
+        on_cpu = rewards.cpu().double()  # MPS has no float64
+        sums = self.trainer.parts.generations.rule.weighted(on_cpu).tolist()
         return [None if math.isnan(total) else total for total in sums]
 
     def _whole(

@@ -36,7 +36,10 @@ logger = logging.getLogger(__name__)
 
 
 def checked_arguments(
-    args: GRPOConfig | None, model: Any, from_python: bool = True
+    args: GRPOConfig | None,
+    model: Any,
+    sampler: Sampler | None = None,
+    from_python: bool = True,
 ) -> GRPOExtConfig:
     """Return the arguments of a trainer; fields that a plain `GRPOConfig` lacks get our defaults.
 
@@ -49,7 +52,8 @@ def checked_arguments(
         name = model if isinstance(model, str) else model.config._name_or_path
         args = GRPOExtConfig(f"{name.split('/')[-1]}-GRPO")
     found = with_our_defaults(args)
-    check_arguments(found, found.world_size)
+    separate_sampler = sampler is not None and sampler.separate
+    check_arguments(found, found.world_size, separate_sampler)
     if from_python and found.process_index == 0:
         for note in argument_notes(found, found.world_size):
             logger.warning("%s", note)

@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import nn
 from transformers import EarlyStoppingCallback
+from transformers.training_args import OptimizerNames
 
 from grpo_ext.common.near import did_you_mean
 from grpo_ext.recipe.best_model import LOSS_METRICS, chooses_by_metric, needs_a_metric
@@ -41,7 +42,7 @@ def check_parameters(trainer: Any, optimizer: Any) -> None:
     trainable = [(name, p) for name, p in used_parameters(model) if p.requires_grad]
     if not trainable:
         raise CannotLearn(why_frozen(model))
-    if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:
+    if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled or steps_in_backward(trainer.args):
         return  # their optimizers have other tensors than the model
     held = {id(p) for group in optimizer.param_groups for p in group["params"]}
     missing = [name for name, p in trainable if id(p) not in held]
@@ -55,6 +56,11 @@ def check_parameters(trainer: Any, optimizer: Any) -> None:
             f"{len(missing)} of the {len(trainable)} trainable tensors of the policy are not in the optimizer and will not "
             f"change, such as {missing[0]}."
         )
+
+
+def steps_in_backward(args: Any) -> bool:
+    """Whether each weight changes within the backward pass (layerwise GaLore and APOLLO), which leaves no gradients."""
+    return OptimizerNames(args.optim).value.endswith("_layerwise")
 
 
 def used_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
@@ -126,7 +132,7 @@ def check_best_metric(trainer: Any) -> None:
             raise CannotLearn(needs_a_metric(option, trainer.eval_decoding is not None))
         return
     rewards = reward_metrics(trainer)
-    known = [*rewards, *(("length",) if trainer.eval_decoding is not None else ())]
+    known = [*rewards, *other_metrics(trainer)]
     plain = metric.removesuffix("_se")
     wrong = plain not in known and (
         plain in trainer.reward_func_names
@@ -154,3 +160,10 @@ def reward_metrics(trainer: Any) -> list[str]:
     samples = trainer.eval_decoding.num_samples
     several = [f"mean@{samples}", f"pass@{samples}"] if samples > 1 else []
     return [*names, "pass@1", *several]
+
+
+def other_metrics(trainer: Any) -> list[str]:
+    """Return further metrics of an evaluation, without `eval_`, that a name may be meant to be."""
+    if trainer.eval_decoding is not None:
+        return ["length"]
+    return [f"rewards/{name}/std" for name in trainer.reward_func_names]

@@ -141,6 +141,16 @@ def test_what_only_a_recipe_says_is_left_out():
         check_arguments(config(**values), 1)
 
 
+def test_a_sampler_from_python_that_is_another_engine_counts_as_separate():
+    by_sequence = {"loss_type": "vespo", "vllm_importance_sampling_mode": "sequence_mask"}
+    check_arguments(config(**by_sequence), 1)
+    with pytest.raises(RecipeError, match="vespo multiplies the ratios of a sequence itself"):
+        check_arguments(config(**by_sequence), 1, separate_sampler=True)
+    check_arguments(config(behaviour_policy="sampler"), 1, separate_sampler=True)
+    with pytest.raises(RecipeError, match="behaviour_policy: sampler needs a separate sampler"):
+        check_arguments(config(behaviour_policy="sampler"), 1)
+
+
 def test_a_registered_loss_is_a_loss():
     register_loss("mine", aggregation="token_mean")(lambda x: x.logps)
     try:

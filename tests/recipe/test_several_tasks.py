@@ -15,7 +15,7 @@ from grpo_ext import load_recipe
 from grpo_ext.preflight.check_recipe import check_recipe
 from grpo_ext.recipe.problems import RecipeError
 from grpo_ext.run.parts import eval_rows, has_eval_rows, named_rewards_and_weights, train_rows
-from grpo_ext.tasks.mix import mixed
+from grpo_ext.tasks.mix import mixed, mixed_streams
 
 COUNTDOWN = {
     "num_problems": 30,
@@ -174,3 +174,16 @@ def test_check_tries_the_rewards_of_each_task_on_its_own_row(tiny_folder, tmp_pa
     tried = findings.figures["rewards_by_task"]
     assert set(tried["countdown"]["scores"]) == {"countdown", "countdown_format"}
     assert tried["stories"]["scores"]["accuracy"] == [0.0, 0.0, 1.0]
+
+
+def test_a_task_without_rows_is_named():
+    """Its share would otherwise be filled with rows of another task."""
+    parts = {
+        "empty": Dataset.from_dict({"prompt": []}),
+        "full": Dataset.from_dict({"prompt": ["a", "b"]}),
+    }
+    shares = {"empty": 1.0, "full": 1.0}
+    streams = {name: rows.to_iterable_dataset() for name, rows in parts.items()}
+    for mix in (lambda: mixed(parts, shares), lambda: mixed_streams(streams, shares, 1)):
+        with pytest.raises(ValueError, match="tasks: empty has no rows"):
+            mix()

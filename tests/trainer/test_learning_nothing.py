@@ -10,13 +10,25 @@ import torch
 import yaml
 from datasets import Dataset
 from peft import LoraConfig, PeftModel, get_peft_model
-from transformers import AutoModelForCausalLM, AutoTokenizer, EarlyStoppingCallback
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    EarlyStoppingCallback,
+    TrainerCallback,
+)
+from transformers.trainer_pt_utils import LayerWiseDummyOptimizer
+from transformers.training_args import OptimizerNames
 
 from grpo_ext import GRPOExtConfig, GRPOExtTrainer
 from grpo_ext.observe.read_run import learnt_nothing, read_run
 from grpo_ext.train import main
 from grpo_ext.trainer.learning import Progress, checksum, failure_lines, why_nothing_was_learnt
-from grpo_ext.trainer.start_checks import CannotLearn, idle_adapters, used_parameters
+from grpo_ext.trainer.start_checks import (
+    CannotLearn,
+    check_parameters,
+    idle_adapters,
+    used_parameters,
+)
 
 SETTINGS = {
     "per_device_train_batch_size": 8,
@@ -268,6 +280,43 @@ def test_an_optimizer_of_another_model_is_refused(tiny_folder, tmp_path, reward)
     more = {"optimizers": (optimizer, None)}
     with pytest.raises(CannotLearn, match=r"None of the .* tensors of the policy is in the optimi"):
         run_python(tiny_folder, tmp_path, [reward["varied"]], more=more)
+
+
+class Thaw(TrainerCallback):
+    """Trains one tensor in the first step, and all from the second on."""
+
+    def on_train_begin(self, args, state, control, model, **kwargs):
+        for number, parameter in enumerate(model.parameters()):
+            parameter.requires_grad_(number == 0)
+
+    def on_step_end(self, args, state, control, model, **kwargs):
+        model.requires_grad_(True)
+
+
+def test_weights_that_a_callback_unfreezes_are_watched_from_then_on(tiny_folder, tmp_path, reward):
+    """No step before has changed a weight: the warm-up begins at 0."""
+    more = {"callbacks": [Thaw()]}
+    settings = {"warmup_steps": 1, "max_steps": 3}
+    trainer = run_python(tiny_folder, tmp_path, [reward["varied"]], more=more, **settings)
+    assert trainer.parts.learning.progress.moved and trainer.learnt_nothing is None
+
+
+def test_an_optimizer_that_steps_in_the_backward_pass_has_other_tensors(
+    tiny_folder, tmp_path, reward
+):
+    args = GRPOExtConfig(output_dir=str(tmp_path), **SETTINGS)
+    tokenizer = AutoTokenizer.from_pretrained(tiny_folder, padding_side="left")
+    data = Dataset.from_list(rows())
+    trainer = GRPOExtTrainer(
+        str(tiny_folder), [reward["varied"]], args, data, processing_class=tokenizer
+    )
+    dummy = LayerWiseDummyOptimizer(optimizer_dict={}, lr=1e-3)
+    with pytest.raises(CannotLearn):
+        check_parameters(trainer, dummy)
+    for optim in ("galore_adamw_layerwise", OptimizerNames.APOLLO_ADAMW_LAYERWISE):
+        trainer.args.optim = optim
+        check_parameters(trainer, dummy)
+        assert not trainer.parts.learning.watches_weights
 
 
 def test_a_trainable_adapter_is_the_policy_and_its_frozen_neighbours_are_not(tiny_folder):

@@ -10,7 +10,7 @@ from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOConfig
 
-from grpo_ext import GRPOExtConfig, GRPOExtTrainer
+from grpo_ext import GRPOExtConfig, GRPOExtTrainer, RecipeError
 from grpo_ext.objective.presets import PRESETS
 from grpo_ext.samplers.base import Sampler
 from grpo_ext.step.records import Generation
@@ -165,14 +165,17 @@ def test_scoring_another_policy_is_said_once_and_measured(tiny_folder, tmp_path,
 
 def test_a_ratio_to_the_sampler_still_shows_how_far_the_sampler_is(tiny_folder, tmp_path):
     """With `behaviour_policy: sampler` the old log-probs are the sampler's; they say nothing about its errors."""
-    trainer = make(tiny_folder, tmp_path, 0.05, 64, max_steps=1)
-    trainer.args.behaviour_policy = "sampler"
-    scoring = trainer.parts.generations.old_and_reference
-    scoring.to_sampler, scoring.corrects = True, False
+    trainer = make(tiny_folder, tmp_path, 0.05, 64, max_steps=1, behaviour_policy="sampler")
     trainer.train()
     logged = trainer.state.log_history[0]
     assert 0.03 < logged["sampling/logp_difference/mean"] < 0.05
     assert logged["sampling/ratio/max"] > 1.1
+
+
+def test_vespo_needs_the_ratios_of_tokens_of_a_sampler_that_is_given(tiny_folder, tmp_path):
+    settings = {"loss_type": "vespo", "vllm_importance_sampling_mode": "geometric_mask"}
+    with pytest.raises(RecipeError, match="vespo multiplies the ratios of a sequence itself"):
+        make(tiny_folder, tmp_path, 0.05, 8, **settings)
 
 
 def test_rewards_reach_the_advantage_as_they_were_returned(tiny_folder, tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -186,3 +187,19 @@ def test_the_sum_in_the_log_is_the_one_that_was_trained_on(tiny_folder, tmp_path
     assert {row["reward"] for row in rows} == {1.5}
     assert {row["advantage"] for row in rows} == {0.0}
     assert {row["task"] for row in rows} == {"sums", "products"}
+
+
+def test_rows_without_a_task_on_one_rank_alone_keep_the_ranks_together(tiny_folder, tmp_path):
+    """Both ranks gather, although only the first has rows that name their task."""
+    trainer = train(tiny_folder, tmp_path, range(4))
+    generations = trainer.parts.generations
+    calls = []
+
+    def gather_with_other(mine):
+        calls.append(mine)
+        return [*mine, None]
+
+    generations.ranks = replace(generations.ranks, count=2, gather_objects=gather_with_other)
+    assert generations._tasks([{"task": "sums"}]) == []
+    assert generations._tasks([{}]) == []
+    assert calls == [["sums"], [None]]
