@@ -155,7 +155,7 @@ NOT_DRAWN: dict[str, tuple[Any, str]] = {
         "micro_batch",
         "TRL generates and computes the loss, bit for bit: `tests/trainer/test_bit_for_bit.py`",
     ),
-    "neftune_noise_alpha": (5.0, "it is refused, as far as TRL does not compute the loss"),
+    "neftune_noise_alpha": (5.0, "refused unless TRL computes the loss"),
     "router_aux_loss_coef": (
         0.01,
         "a term of models with experts, beside the loss: `tests/trainer/test_one_meaning.py`",
