@@ -1,4 +1,6 @@
-"""Two tasks in one run from Python: a data set with the column `task`, and rewards that return None for other tasks' rows."""
+"""Two tasks in one run from Python: a data set with the column `task`, and rewards that return None
+for other tasks' rows.
+"""
 
 from __future__ import annotations
 

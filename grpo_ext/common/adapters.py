@@ -8,7 +8,9 @@ MERGED = "merged"  # the folder in which `grpo-ext merge` puts the whole model
 
 
 def adapter_fault(folder: Path) -> str | None:
-    """Return why a folder cannot be named as a model and what to do, if it holds an adapter; else `None`."""
+    """Return why a folder cannot be named as a model and what to do, if it holds an adapter; else
+    `None`.
+    """
     if not (folder / ADAPTER_CONFIG).is_file():
         return None
     holds = f"the folder {folder} holds an adapter, not a whole model."

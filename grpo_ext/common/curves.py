@@ -13,9 +13,11 @@ FEWEST_VALUES = 10  # of a curve without errors; fewer say too little about its 
 
 @dataclass(frozen=True)
 class Change:
-    """First and last value of a curve with their standard errors; both are means over `count` neighbouring values.
+    """First and last value of a curve with their standard errors; both are means over `count`
+    neighbouring values.
 
-    Errors, bounds (of the last value) and verdict are `None` if nothing says how noisy the curve is.
+    Errors, bounds (of the last value) and verdict are `None` if nothing says how noisy the curve
+    is.
     """
 
     first: float
@@ -33,58 +35,67 @@ def curve_change(
     errors: Sequence[float | None] | None = None,
     problems: Sequence[float | None] | None = None,
 ) -> Change | None:
-    """Return the first and the last value of a curve and whether it rose or fell; `None` if it has no values.
+    """Return the first and the last value of a curve and whether it rose or fell; `None` if it has
+    no values.
 
-    With `errors` (of held-out evaluations) the ends are single values, of more than ten those of the first and last tenth,
-    whose errors count as one error: all evaluations have the same problems. `problems`, how many, says how well the errors are
-    known (Welch). Without errors the ends are `ends(N)` values, and the noise around the trend says how well they are known.
+    With `errors` (of held-out evaluations) the ends are single values, of more than ten those of
+    the first and last tenth, whose errors count as one error: all evaluations have the same
+    problems. `problems`, how many, says how well the errors are known (Welch). Without errors the
+    ends are `ends(N)` values, and the noise around the trend says how well they are known.
 
     Args:
-        values, errors, problems: (N,), in the order of the steps; values that are `None` are left out.
+        values, errors, problems: (N,), in the order of the steps; values that are `None` are left
+            out.
     """
-    kept = [i for i, value in enumerate(values) if value is not None and np.isfinite(value)]
-    known = np.array([values[i] for i in kept], dtype=float)
-    if not len(known):
+    indices = [i for i, value in enumerate(values) if value is not None and np.isfinite(value)]
+    finite = np.array([values[i] for i in indices], dtype=float)
+    if not len(finite):
         return None
-    if errors is not None and len(known) > 1:
-        bars = np.array([errors[i] for i in kept], dtype=float)
-        tenth = max(1, len(known) // 10)
+    if errors is not None and len(finite) > 1:
+        bars = np.array([errors[i] for i in indices], dtype=float)
+        tenth = max(1, len(finite) // 10)
         if np.isfinite(bars[[*range(tenth), *range(-tenth, 0)]]).all():
-            counts = None if problems is None else [problems[i] for i in kept]
-            return change_by_errors(known, bars, counts, tenth)
-    return change_by_noise(known)
+            counts = None if problems is None else [problems[i] for i in indices]
+            return change_by_errors(finite, bars, counts, tenth)
+    return change_by_noise(finite)
 
 
 def change_by_errors(
     values: Array, errors: Array, problems: Sequence[float | None] | None, count: int
 ) -> Change:
-    """Return the change between the ends of a curve, `count` values each, by the standard errors of its values."""
-    first, last = float(values[:count].mean()), float(values[-count:].mean())
-    first_error, last_error = float(errors[:count].mean()), float(errors[-count:].mean())
-    first_freedom, last_freedom = np.inf, np.inf
+    """Return the change between the ends of a curve, `count` values each, by the standard errors of
+    its values.
+    """
+    first = float(values[:count].mean())
+    last = float(values[-count:].mean())
+    first_error = float(errors[:count].mean())
+    last_error = float(errors[-count:].mean())
+    first_freedom = np.inf
+    last_freedom = np.inf
     if problems is not None and problems[0] and problems[-1]:
         first_freedom = max(1.0, problems[0] - 1)
         last_freedom = max(1.0, problems[-1] - 1)
     last_reach = t_quantile(last_freedom) * last_error
-    change, error = last - first, float(np.hypot(first_error, last_error))
-    found: Verdict | None = None
+    change = last - first
+    error = float(np.hypot(first_error, last_error))
+    verdict: Verdict | None = None
     if error > 0:
         # Welch and Satterthwaite
         freedom = error**4 / (
             first_error**4 / first_freedom + last_error**4 / last_freedom or 1e-300
         )
         reach = t_quantile(min(freedom, 1e9)) * error
-        found = verdict_of(change - reach, change + reach)
+        verdict = verdict_of(change - reach, change + reach)
     return Change(
-        first, last, count, first_error, last_error, last - last_reach, last + last_reach, found
+        first, last, count, first_error, last_error, last - last_reach, last + last_reach, verdict
     )
 
 
 def change_by_noise(values: Array) -> Change:
     """Return the change between the ends of a curve without errors.
 
-    The ends that are shown are the first and the last tenth (`ends`); the verdict is on the first and the last fifth, which
-    are less noisy.
+    The ends that are shown are the first and the last tenth (`ends`); the verdict is on the first
+    and the last fifth, which are less noisy.
     """
     if len(values) < FEWEST_VALUES:
         return Change(float(values[0]), float(values[-1]), 1)
@@ -102,10 +113,12 @@ def change_by_noise(values: Array) -> Change:
     fifth = max(len(curve) // 5, ends(len(curve)))
     change = float(curve[-fifth:].mean() - curve[:fifth].mean())
     clear = noise.p_value(change, fifth, len(curve)) < 1 - LEVEL
-    found = verdict_of(change, change) if clear else "did not clearly change"
-    return Change(first, last, count, error, error, last - reach, last + reach, found)
+    verdict = verdict_of(change, change) if clear else "did not clearly change"
+    return Change(first, last, count, error, error, last - reach, last + reach, verdict)
 
 
 def ends(total: int) -> int:
-    """Return how many of the first and of the last values of a curve stand for its ends: a tenth, at least 5 if they are 15."""
+    """Return how many of the first and of the last values of a curve stand for its ends: a tenth,
+    at least 5 if they are 15.
+    """
     return max(total // 10, min(total // 3, 5))

@@ -1,12 +1,13 @@
 """Means with standard errors and 95 % intervals, and the verdict whether a figure rose or fell.
 
-Every error, interval and verdict that the package shows comes from here and from `grpo_ext.common.curves`:
+Every error, interval and verdict that the package shows comes from here and from
+`grpo_ext.common.curves`:
 
-- `mean_of`: a mean over rows, where rows of the same problem count as one (cluster-robust), with an interval by Student's t,
-  or by Wilson for values from 0 to 1.
+- `mean_of`: a mean over rows, where rows of the same problem count as one (cluster-robust), with an
+  interval by Student's t, or by Wilson for values from 0 to 1.
 - `mean_difference`: paired differences between two evaluations of the same rows.
-- `curves.curve_change`: first against last values of a curve, by the errors of its values, or else by the noise around its
-  trend, whose autocorrelation counts.
+- `curves.curve_change`: first against last values of a curve, by the errors of its values, or else
+  by the noise around its trend, whose autocorrelation counts.
 """
 
 from collections.abc import Hashable, Sequence
@@ -26,7 +27,9 @@ Z = float(ndtri((1 + LEVEL) / 2))
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean, its standard error, and the bounds of its interval. They are `None` if there is a single problem."""
+    """A mean, its standard error, and the bounds of its interval. They are `None` if there is a
+    single problem.
+    """
 
     mean: float
     error: float | None
@@ -71,32 +74,33 @@ def mean_of(
 ) -> Estimate | None:
     """Return the mean of one value for each row; NaN is left out. `None` if nothing is left.
 
-    The variance is s^2 / n, and with several rows of a problem the cluster-robust one (Liang and Zeger 1986). The interval is
-    by Student's t. If all values are from 0 to 1 it is Wilson's (1927) for as many rows as would give a share this variance
-    (Korn and Graubard 1998), and the error is at least half of that interval over 1.96: ten of ten right are not "1 ± 0".
+    The variance is s^2 / n, and with several rows of a problem the cluster-robust one (Liang and
+    Zeger 1986). The interval is by Student's t. If all values are from 0 to 1 it is Wilson's (1927)
+    for as many rows as would give a share this variance (Korn and Graubard 1998), and the error is
+    at least half of that interval over 1.96: ten of ten right are not "1 ± 0".
 
     Args:
         values: (N,)
         problems: (N,), what each row asks; default: each row is a problem of its own.
     """
-    known = np.asarray(values, dtype=float)
-    keep = ~np.isnan(known)
-    known = known[keep]
-    if not len(known):
+    finite = np.asarray(values, dtype=float)
+    keep = ~np.isnan(finite)
+    finite = finite[keep]
+    if not len(finite):
         return None
     cluster = clusters(problems, keep)
     count = int(cluster.max()) + 1
-    mean = float(known.mean())
+    mean = float(finite.mean())
     if count == 1:
         return Estimate(mean, None, None, None, 1)
-    error = float(np.sqrt(variance_of_mean(known, cluster)))
-    if known.min() < 0 or known.max() > 1:
+    error = float(np.sqrt(variance_of_mean(finite, cluster)))
+    if finite.min() < 0 or finite.max() > 1:
         reach = t_quantile(count - 1) * error
         return Estimate(mean, error, mean - reach, mean + reach, count)
     rows = effective_rows(mean, error**2 * (count - 1) / count, count)
     low, high = wilson(mean, rows)
     error = max(error, (high - low) / 2 / Z)
-    single = count == len(known) and bool(np.isin(known, (0, 1)).all())
+    single = count == len(finite) and bool(np.isin(finite, (0, 1)).all())
     if not single:  # the variance was estimated
         low, high = wilson(mean, rows * (Z / t_quantile(count - 1)) ** 2)
     return Estimate(mean, error, low, high, count)
@@ -107,10 +111,12 @@ def mean_difference(
     after: Sequence[float] | Array,
     problems: Sequence[Hashable] | None = None,
 ) -> Estimate | None:
-    """Return the mean increase from `before` to `after`, two values for each row; `None` if no row has both.
+    """Return the mean increase from `before` to `after`, two values for each row; `None` if no row
+    has both.
 
-    The interval is by Student's t. If all differences are -1, 0 or 1, as of right and wrong answers, it is that of Bonett and
-    Price (2012), which adds one pair of each kind that differs: that all pairs agree does not prove that all would.
+    The interval is by Student's t. If all differences are -1, 0 or 1, as of right and wrong
+    answers, it is that of Bonett and Price (2012), which adds one pair of each kind that differs:
+    that all pairs agree does not prove that all would.
     """
     differences = np.asarray(after, dtype=float) - np.asarray(before, dtype=float)
     keep = ~np.isnan(differences)
@@ -142,19 +148,23 @@ def clusters(problems: Sequence[Hashable] | None, keep: NDArray[np.bool_]) -> ND
     if problems is None:
         return np.arange(int(keep.sum()))
     numbers: dict[Hashable, int] = {}
-    kept = (problem for problem, is_kept in zip(problems, keep, strict=True) if is_kept)
-    return np.array([numbers.setdefault(problem, len(numbers)) for problem in kept])
+    of_rows = (problem for problem, is_kept in zip(problems, keep, strict=True) if is_kept)
+    return np.array([numbers.setdefault(problem, len(numbers)) for problem in of_rows])
 
 
 def variance_of_mean(values: Array, cluster: NDArray[np.int64]) -> float:
-    """Return the variance of the mean of values (N,) whose deviations are independent between clusters."""
+    """Return the variance of the mean of values (N,) whose deviations are independent between
+    clusters.
+    """
     sums = np.bincount(cluster, values - values.mean())  # (clusters,)
     count = len(sums)
     return float(count / (count - 1) * (sums**2).sum() / len(values) ** 2)
 
 
 def effective_rows(share: float, variance: float, count: int) -> float:
-    """Return of how many independent rows a share would have this variance; `count` if the values do not vary."""
+    """Return of how many independent rows a share would have this variance; `count` if the values
+    do not vary.
+    """
     return share * (1 - share) / variance if variance > 1e-12 else float(count)
 
 

@@ -1,9 +1,10 @@
 """The noise of a curve around its trend, whose neighbouring values may be correlated.
 
-Model: y_t = trend_t + e_t, with e a stationary AR(1) process of unknown autocorrelation and variance. Few values say little
-about the autocorrelation, so it is not estimated: all candidates count, by their likelihood without the trend's coefficients
-(REML) and a prior. With a single estimate, 10 values of pure noise at an autocorrelation of 0.8 would "change" in one of four
-curves. `tests/common/test_estimates.py` counts how often verdicts are wrong.
+Model: y_t = trend_t + e_t, with e a stationary AR(1) process of unknown autocorrelation and
+variance. Few values say little about the autocorrelation, so it is not estimated: all candidates
+count, by their likelihood without the trend's coefficients (REML) and a prior. With a single
+estimate, 10 values of pure noise at an autocorrelation of 0.8 would "change" in one of four curves.
+`tests/common/test_estimates.py` counts how often verdicts are wrong.
 """
 
 from dataclasses import dataclass
@@ -38,7 +39,9 @@ class Noise:
         )
 
     def p_value(self, change: float, count: int, total: int) -> float:
-        """Return how often noise alone changes as much between the first and the last `count` of `total` values."""
+        """Return how often noise alone changes as much between the first and the last `count` of
+        `total` values.
+        """
         alone = mean_variances(self.autocorrelations, count)
         between = end_covariances(self.autocorrelations, count, total)
         errors = np.sqrt(2 * self.variances * (alone - between))
@@ -53,16 +56,17 @@ def fit_noise(values: Array) -> Noise | None:
     curve = (values - values.mean()) / scale
     trend = trend_basis(len(curve))
     count, terms = trend.shape
-    # The reference prior of the autocorrelation, (1 - r^2)^-1/2 (Berger and Yang 1994), for few values; flatter for many.
+    # The reference prior of the autocorrelation, (1 - r^2)^-1/2 (Berger and Yang 1994), for few
+    # values; flatter for many.
     tilt = min(0.5, 10 / count)
     highest = HIGHEST_OF_FEW if count < FEW else HIGHEST
     autocorrelations = (np.arange(CANDIDATES) + 0.5) / CANDIDATES * highest
     log_weights = []
     variances = []
     for r in autocorrelations:
-        whole = whitened(np.column_stack([trend, curve]), r)
-        q, upper = np.linalg.qr(whole[:, :terms])
-        residual = whole[:, terms] - q @ (q.T @ whole[:, terms])
+        transformed = whitened(np.column_stack([trend, curve]), r)
+        q, upper = np.linalg.qr(transformed[:, :terms])
+        residual = transformed[:, terms] - q @ (q.T @ transformed[:, terms])
         squares = max(float(residual @ residual), 1e-20)  # of a curve that is its trend
         half_determinant = np.log(np.abs(np.diag(upper))).sum()
         likelihood = -half_determinant - (count - terms) / 2 * np.log(squares)
@@ -74,7 +78,9 @@ def fit_noise(values: Array) -> Noise | None:
 
 
 def trend_basis(count: int) -> Array:
-    """Return the shapes of a trend, (N, P): constant, line, and for longer curves a fast rise at the start and at the end."""
+    """Return the shapes of a trend, (N, P): constant, line, and for longer curves a fast rise at
+    the start and at the end.
+    """
     t = np.arange(count)
     shapes = [np.ones(count), np.linspace(-1, 1, count), np.exp(-6 * t / count)]
     if count >= 25:
@@ -83,28 +89,35 @@ def trend_basis(count: int) -> Array:
 
 
 def whitened(columns: Array, r: float) -> Array:
-    """Return columns (N, C) with AR(1) noise so that its values are independent (Prais and Winsten 1954)."""
+    """Return columns (N, C) with AR(1) noise so that its values are independent (Prais and Winsten
+    1954).
+    """
     return np.vstack([np.sqrt(1 - r**2) * columns[:1], columns[1:] - r * columns[:-1]])
 
 
 def mean_variances(autocorrelations: Array, count: int) -> Array:
-    """Return the variance of a mean of `count` neighbours, (24,), as a share of that of a single value."""
+    """Return the variance of a mean of `count` neighbours, (24,), as a share of that of a single
+    value.
+    """
     lags = np.arange(1, count)
     powers = autocorrelations[:, None] ** lags  # (24, count - 1)
     return (count + 2 * powers @ (count - lags)) / count**2
 
 
 def end_covariances(autocorrelations: Array, count: int, total: int) -> Array:
-    """Return the covariance of the means of the first and the last `count` of `total` values, (24,), as such a share."""
+    """Return the covariance of the means of the first and the last `count` of `total` values,
+    (24,), as such a share.
+    """
     r = autocorrelations
     return r ** (total - 2 * count + 1) * ((1 - r**count) / (1 - r)) ** 2 / count**2
 
 
 def error_of_neighbours(values: Array, count: int) -> float:
-    """Return the standard error of a mean of `count` neighbouring values (N,) of a curve that may jump or fall.
+    """Return the standard error of a mean of `count` neighbouring values (N,) of a curve that may
+    jump or fall.
 
-    It comes from the differences of neighbours, whose variance is twice that of a value (von Neumann 1941). So only what
-    differs from one value to the next is noise; slower movement is not.
+    It comes from the differences of neighbours, whose variance is twice that of a value (von
+    Neumann 1941). So only what differs from one value to the next is noise; slower movement is not.
     """
     return float(np.sqrt((np.diff(values) ** 2).mean() / 2 / count))
 

@@ -20,11 +20,15 @@ def difficulty_fault(
     """
     if column not in there:
         hint = did_you_mean(column, there)
-        return f"difficulty_column: the data has no column {column!r}.{hint} Its columns: {', '.join(there)}."
+        return (
+            f"difficulty_column: the data has no column {column!r}.{hint} Its columns: "
+            f"{', '.join(there)}."
+        )
     for row, difficulty in enumerate(values()):
         if not isinstance(difficulty, numbers.Real) or math.isnan(difficulty):
             return (
-                f"difficulty_column: {column!r} must have a number in each row, the lowest for the easiest; row {row} has "
+                f"difficulty_column: {column!r} must have a number in each row, the lowest for the "
+                f"easiest; row {row} has "
                 f"{difficulty!r}."
             )
     return None

@@ -1,4 +1,6 @@
-"""Failures of an environment's code: named with file and line when they first occur, and the end of a run if they are many."""
+"""Failures of an environment's code: named with file and line when they first occur, and the end of
+a run if they are many.
+"""
 
 import logging
 from collections import Counter
@@ -11,7 +13,8 @@ from grpo_ext.rewards.scores import clipped
 
 logger = logging.getLogger(__name__)
 
-# Methods of an environment, with what each of their calls is for. All other calls are those of tools.
+# Methods of an environment, with what each of their calls is for. All other calls are those of
+# tools.
 UNITS = {"reset": "episodes", "step": "turns", "state": "states", "tools": "episodes"}
 NEVER_WORKED = 64  # calls after which a warning names a tool that has raised an error on each
 
@@ -35,11 +38,13 @@ class FailureReport:
 class EnvironmentFailures:
     """Counts the failures of an environment's methods and tools, over all episodes of a process.
 
-    A tool may raise errors: the model gets them and may try again. They are logged, but do not end a run.
+    A tool may raise errors: the model gets them and may try again. They are logged, but do not end
+    a run.
 
     Args:
         name: name of the environment in messages.
-        max_failure_rate: share of failures, of the last 256 calls of a method, above which the run ends; 1 for never.
+        max_failure_rate: share of failures, of the last 256 calls of a method, above which the run
+            ends; 1 for never.
     """
 
     def __init__(self, name: str, max_failure_rate: float):
@@ -62,23 +67,30 @@ class EnvironmentFailures:
         self._seeds.setdefault(method, set()).add(str(seed))
         if count.is_new_kind(error):
             logger.warning(
-                f"{count.name} failed, and the model gets the error as the answer. From now on failures like this one are "
-                f"only counted (episodes/failures). It was called with {clipped(arguments)}. The failure: {error}"
+                f"{count.name} failed, and the model gets the error as the answer. From now on "
+                "failures like this one are "
+                f"only counted (episodes/failures). It was called with {clipped(arguments)}. The "
+                f"failure: {error}"
             )
 
     def tool_raised(self, tool: str, error: str, arguments: Any) -> None:
-        """Log the first error of its kind that a tool raises, and warn of a tool that has raised on each of its calls."""
+        """Log the first error of its kind that a tool raises, and warn of a tool that has raised on
+        each of its calls.
+        """
         count = self._count(tool)
         count.add([False])
         self.raised[tool] += 1
         if count.is_new_kind(error):
             logger.warning(
-                f"{count.name} raised an error, and the model gets it as the answer. From now on errors like this one are "
-                f"only counted (tools/failure_frequency). The call: {clipped(arguments)}. The error: {error}"
+                f"{count.name} raised an error, and the model gets it as the answer. From now on "
+                "errors like this one are "
+                f"only counted (tools/failure_frequency). The call: {clipped(arguments)}. The "
+                f"error: {error}"
             )
         if self.raised[tool] == count.calls == NEVER_WORKED:
             logger.warning(
-                f"{count.name} has raised an error on each of its {NEVER_WORKED} calls so far. The last one: {error}"
+                f"{count.name} has raised an error on each of its {NEVER_WORKED} calls so far. The "
+                f"last one: {error}"
             )
 
     def report(self) -> list[FailureReport]:
@@ -93,7 +105,9 @@ class EnvironmentFailures:
         return reports
 
     def refuse_many(self, reports: Iterable[FailureReport]) -> None:
-        """Raise an `EnvironmentFailure` if there are too many failures; `reports` are those of all ranks."""
+        """Raise an `EnvironmentFailure` if there are too many failures; `reports` are those of all
+        ranks.
+        """
         if self.max_failure_rate >= 1:
             return
         reports = list(reports)
@@ -108,8 +122,10 @@ class EnvironmentFailures:
             if failed == calls > 0 and len(seeds) > 1:  # one seed may be a bad row of the data
                 error = next(report.last_error for report in of_method if report.failed)
                 raise EnvironmentFailure(
-                    f"{self.subject}: {method} failed on every call. Fix it, try it with `grpo-ext check`, and "
-                    f"resume; `max_failure_rate: 1` in `environment` continues with it. The last failure: {error}"
+                    f"{self.subject}: {method} failed on every call. Fix it, try it with `grpo-ext "
+                    "check`, and "
+                    "resume; `max_failure_rate: 1` in `environment` continues with it. The last "
+                    f"failure: {error}"
                 )
 
     def _count(self, method: str) -> FailureCount:

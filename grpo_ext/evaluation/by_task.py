@@ -37,15 +37,17 @@ def figures_of(
         k: the number of completions of each row.
     """
     figures = _figures(samples, names, outcomes, k)
-    for task, own in samples_by_task(rows, samples).items():
-        scored = [name for name in names if any(s.rewards[name] is not None for s in own)]
-        for key, value in _figures(own, scored, outcomes, k).items():
+    for task, of_task in samples_by_task(rows, samples).items():
+        scored = [name for name in names if any(s.rewards[name] is not None for s in of_task)]
+        for key, value in _figures(of_task, scored, outcomes, k).items():
             figures[f"tasks/{task}/{key}"] = value
     return figures
 
 
 def samples_by_task(rows: Sequence[Row], samples: list[Sample]) -> dict[str, list[Sample]]:
-    """Return the samples of each task, by its name in sorted order; nothing without a column "task"."""
+    """Return the samples of each task, by its name in sorted order; nothing without a column
+    "task".
+    """
     tasks: dict[str, list[Sample]] = {}
     for sample in samples:
         task = rows[sample.row].get(TASK)
@@ -72,11 +74,11 @@ def parts_of_tasks(
     if not tasks:
         return [PartOfTask("", list(rows), samples, outcomes[0] if outcomes else "")]
     parts = []
-    for task, own in tasks.items():
-        numbers = sorted({sample.row for sample in own})
-        judges = [name for name in outcomes if any(s.rewards[name] is not None for s in own)]
-        own_rows = [rows[number] for number in numbers]
-        parts.append(PartOfTask(f"tasks/{task}/", own_rows, own, judges[0] if judges else ""))
+    for task, of_task in tasks.items():
+        numbers = sorted({sample.row for sample in of_task})
+        judges = [name for name in outcomes if any(s.rewards[name] is not None for s in of_task)]
+        task_rows = [rows[number] for number in numbers]
+        parts.append(PartOfTask(f"tasks/{task}/", task_rows, of_task, judges[0] if judges else ""))
     return parts
 
 
@@ -96,11 +98,15 @@ def compare_by_task(
     names: list[str],
     outcomes: Sequence[str],
 ) -> dict[str, Any]:
-    """Return the differences of `compare`, and for each task of `rows` its own, under `tasks/NAME/`."""
-    found = compare(before, after, names, outcomes)
+    """Return the differences of `compare`, and for each task of `rows` its own, under
+    `tasks/NAME/`.
+    """
+    differences = compare(before, after, names, outcomes)
     for part in before:
         later = samples_by_task(rows, after[part])
-        for task, own in samples_by_task(rows, before[part]).items():
-            of_task = compare({part: own}, {part: later[task]}, names, ())[part]
-            found[part] |= {f"tasks/{task}/{name}": change for name, change in of_task.items()}
-    return found
+        for task, of_task in samples_by_task(rows, before[part]).items():
+            changes = compare({part: of_task}, {part: later[task]}, names, ())[part]
+            differences[part] |= {
+                f"tasks/{task}/{name}": change for name, change in changes.items()
+            }
+    return differences

@@ -1,8 +1,10 @@
-"""The best constant answer: what one completion earns when it is given to every prompt of an evaluation.
+"""The best constant answer: what one completion earns when it is given to every prompt of an
+evaluation.
 
-A reward that a constant satisfies can rise although no answer depends on its prompt. Beside this figure the model's own says
-whether that is so. The candidates are completions of the evaluation itself: the most frequent ones and those that scored best.
-They are tried on some of the rows, and the best of them is scored on all.
+A reward that a constant satisfies can rise although no answer depends on its prompt. Beside this
+figure the model's own says whether that is so. The candidates are completions of the evaluation
+itself: the most frequent ones and those that scored best. They are tried on some of the rows, and
+the best of them is scored on all.
 """
 
 import math
@@ -31,8 +33,8 @@ SUFFIX = "_constant"  # of the figures' names
 def rewards_for_constants(rewards: Mapping[str, Any]) -> Rewards:
     """Return those rewards, by name, that a constant answer can be scored with at little cost.
 
-    They are functions behind guards, with the same limits, but their failures are not counted. Reward models, async functions
-    and registered rewards that ask a server are left out.
+    They are functions behind guards, with the same limits, but their failures are not counted.
+    Reward models, async functions and registered rewards that ask a server are left out.
     """
     return {
         name: guard.try_out
@@ -47,7 +49,9 @@ def asks_server(guard: Guard) -> bool:
 
 
 def candidates(samples: Sequence[Sample], outcome: str) -> list[Sample]:
-    """Return at most `CANDIDATES` samples with different texts: half of them the most frequent, then those that scored best."""
+    """Return at most `CANDIDATES` samples with different texts: half of them the most frequent,
+    then those that scored best.
+    """
     counts = Counter(sample.text for sample in samples)
     first = {sample.text: sample for sample in reversed(samples)}
     frequent = [text for text, _ in counts.most_common(CANDIDATES // 2)]
@@ -82,18 +86,21 @@ def best_constant(
 ) -> Sample | None:
     """Return the sample whose text earns most when it is given to all of some rows.
 
-    The mean of the outcome reward decides, then the weighted sum of all rewards, then the order of `candidates`.
+    The mean of the outcome reward decides, then the weighted sum of all rewards, then the order of
+    `candidates`.
 
     Args:
         rows: of the evaluation.
         samples: their completions.
         rewards: as `rewards_for_constants` returns them.
-        outcome: the name of the outcome reward; if it is not among `rewards`, the weighted sum decides.
+        outcome: the name of the outcome reward; if it is not among `rewards`, the weighted sum
+            decides.
         weights: of the rewards by name; `None`: all are 1.
         extras: further arguments of every reward.
 
     Returns:
-        `None` if a constant answer says nothing here: without such rewards, with equal rows, or with episodes.
+        `None` if a constant answer says nothing here: without such rewards, with equal rows, or
+            with episodes.
     """
     problems = {repr(sorted(row.items(), key=lambda pair: pair[0])) for row in rows}
     if not rewards or len(problems) < 2 or any(sample.episode for sample in samples):
@@ -101,9 +108,9 @@ def best_constant(
     trial = rows[:: math.ceil(len(rows) / TRIAL_ROWS)]
 
     def earned(candidate: Sample) -> tuple[float, float]:
-        given = answer_all(trial, candidate, rewards, extras)
-        scored = {name: over_rows(given, row_means(given, name)) for name in rewards}
-        means = {name: found.mean if found else 0.0 for name, found in scored.items()}
+        answers = answer_all(trial, candidate, rewards, extras)
+        scored = {name: over_rows(answers, row_means(answers, name)) for name in rewards}
+        means = {name: score.mean if score else 0.0 for name, score in scored.items()}
         total = sum((weights or {}).get(name, 1.0) * mean for name, mean in means.items())
         return means.get(outcome, 0.0), total
 
@@ -112,7 +119,9 @@ def best_constant(
 
 
 def constant_figures(samples: list[Sample], names: Sequence[str]) -> dict[str, float]:
-    """Return what a constant answer earns, from its samples: `NAME_constant` and `NAME_constant_se` for each reward."""
+    """Return what a constant answer earns, from its samples: `NAME_constant` and `NAME_constant_se`
+    for each reward.
+    """
     figures = {}
     for name in names:
         earned = over_rows(samples, row_means(samples, name))
@@ -124,7 +133,8 @@ def constant_figures(samples: list[Sample], names: Sequence[str]) -> dict[str, f
 
 
 def beats_constant(figures: Mapping[str, Any], key: str) -> bool | None:
-    """Return whether a figure is above that of the best constant answer beyond their standard errors.
+    """Return whether a figure is above that of the best constant answer beyond their standard
+    errors.
 
     Args:
         figures: of one evaluation, as they are logged.
@@ -147,7 +157,8 @@ def constant_key(key: str) -> str:
 
 
 def constant_sentence(figures: Mapping[str, Any], key: str, text: str | None = None) -> str | None:
-    """Say how a figure of an evaluation compares with that of the best constant answer, whose text may be known.
+    """Say how a figure of an evaluation compares with that of the best constant answer, whose text
+    may be known.
 
     `None` if one of the two was not logged.
     """
@@ -165,19 +176,22 @@ def constant_sentence(figures: Mapping[str, Any], key: str, text: str | None = N
 def constant_sentences(
     history: Sequence[Mapping[str, Any]], outcome: str, text: str | None = None
 ) -> list[str]:
-    """Compare the outcome reward of a run's last evaluation of each data set with the best constant answer.
+    """Compare the outcome reward of a run's last evaluation of each data set with the best constant
+    answer.
 
     Args:
         history: the logs of the run, oldest first.
         outcome: the name of the outcome reward.
         text: the best constant answer of the last evaluation, if it is known.
     """
-    own, of_task = f"_{outcome}", f"/{outcome}"  # endings of the figures of all rows, and of a task
+    # endings of the figures of all rows, and of a task
+    of_all = f"_{outcome}"
+    of_task = f"/{outcome}"
     of_trl = f"rewards/{outcome}/mean"
     last: dict[str, Mapping[str, Any]] = {}
     for row in history:
         for key in row:
-            named = key.endswith((own, of_trl)) or ("tasks/" in key and key.endswith(of_task))
+            named = key.endswith((of_all, of_trl)) or ("tasks/" in key and key.endswith(of_task))
             if key.startswith("eval_") and named and constant_key(key) in row:
                 last[key] = row
     shown = text if len(last) == 1 else None
@@ -186,7 +200,9 @@ def constant_sentences(
 
 
 def constant_doubts(figures: Mapping[str, Any], outcomes: Sequence[str]) -> list[str]:
-    """Return a sentence for each outcome reward, also of single tasks, that a constant answer earns as well."""
+    """Return a sentence for each outcome reward, also of single tasks, that a constant answer earns
+    as well.
+    """
     keys = [key for key in figures if key.rpartition("/")[2] in outcomes]
     sentences = [
         constant_sentence(figures, key) for key in keys if beats_constant(figures, key) is False

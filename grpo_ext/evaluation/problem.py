@@ -12,7 +12,8 @@ IMAGES = ("image", "images")  # columns that TRL adds to the prompt
 
 
 def problem_of(row: dict[str, Any], completion: Completion, rewards: Iterable[Any]) -> str:
-    """Return 12 hexadecimal digits that rows share if they have the same prompt, images, and columns that `rewards` read.
+    """Return 12 hexadecimal digits that rows share if they have the same prompt, images, and
+    columns that `rewards` read.
 
     Of an episode it is the prompt with the environment's
     `problem_key`, or with its seed if that is `None`.
@@ -28,7 +29,9 @@ def problem_of(row: dict[str, Any], completion: Completion, rewards: Iterable[An
 
 
 def columns_read(row: dict[str, Any], rewards: Iterable[Any]) -> set[str]:
-    """Return the columns of a row that rewards read; all of them for a function that is not registered."""
+    """Return the columns of a row that rewards read; all of them for a function that is not
+    registered.
+    """
     columns: set[str] = set()
     for reward in rewards:
         function = getattr(reward, "reward", reward)  # behind its guard

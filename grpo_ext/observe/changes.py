@@ -19,10 +19,11 @@ MAIN = (
 def changes(run: RunData) -> list[dict[str, Any]]:
     """Return the change of each main curve of a run as the report's page shows it.
 
-    Each has the fields of `Change`, `title` and `label` of the curve, `constant` (see `beside_constant`), `change` (`None` for
-    a single value), and `first_steps` and `last_steps`, the first and the last step of the values whose means its ends are.
+    Each has the fields of `Change`, `title` and `label` of the curve, `constant` (see
+    `beside_constant`), `change` (`None` for a single value), and `first_steps` and `last_steps`,
+    the first and the last step of the values whose means its ends are.
     """
-    found = []
+    shown = []
     columns = by_metric(run.metrics)
     for panel in panels(run):
         for series in panel.series if panel.title in MAIN else ():
@@ -31,20 +32,21 @@ def changes(run: RunData) -> list[dict[str, Any]]:
                 constant = (
                     beside_constant(columns, series, change) if panel.title == HELD_OUT else None
                 )
-                own = {"title": panel.title, "label": series.label, "constant": constant}
-                found.append({**own, **change})
-    return found
+                curve = {"title": panel.title, "label": series.label, "constant": constant}
+                shown.append({**curve, **change})
+    return shown
 
 
 def beside_constant(
     columns: dict[str, Column], series: Series, change: dict[str, Any]
 ) -> dict[str, Any] | None:
-    """Return what the best constant answer earned in the last evaluation, with its error, and whether the model earns more.
+    """Return what the best constant answer earned in the last evaluation, with its error, and
+    whether the model earns more.
 
     `None` where it was not logged.
     """
-    plain = series.label.removesuffix("/mean")
-    keys = (f"eval_{series.label}_constant", f"eval_{plain}/constant")
+    name = series.label.removesuffix("/mean")
+    keys = (f"eval_{series.label}_constant", f"eval_{name}/constant")
     key = next((key for key in keys if key in columns), None)
     if key is None:
         return None

@@ -1,4 +1,6 @@
-"""What a look at the first rows refutes, as the model and the rewards get them: prompts that do not say what is asked."""
+"""What a look at the first rows refutes, as the model and the rewards get them: prompts that do not
+say what is asked.
+"""
 
 import re
 from collections import defaultdict
@@ -14,7 +16,8 @@ from grpo_ext.rewards.reward_checks import parameters_of
 Row = dict[str, Any]
 MOST = 0.5  # share of rows above which a finding is a problem, or worth a note
 LONG_ANSWER = 8  # characters of an answer that is not in a prompt by chance
-# A UUID, a long hexadecimal number, or a word with a number behind a separator, such as train-00012.
+# A UUID, a long hexadecimal number, or a word with a number behind a separator, such as
+# train-00012.
 HASH = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|(?=.*\d)[0-9a-f]{16,}", re.IGNORECASE)
 NUMBERED = re.compile(r"[A-Za-z][\w./:]*[-_./:#]\d{2,}")
 
@@ -22,17 +25,20 @@ NUMBERED = re.compile(r"[A-Za-z][\w./:]*[-_./:#]\d{2,}")
 def judge_rows(
     rows: Sequence[Row], rewards: Sequence[Any], findings: Findings, episodes: bool = False
 ) -> None:
-    """Add findings about rows that have their prompts and all columns; with `episodes` equal prompts begin different games.
+    """Add findings about rows that have their prompts and all columns; with `episodes` equal
+    prompts begin different games.
 
-    Problems: prompts that end with the assistant's message; equal prompts of rows with different answers; identifiers in place
-    of prompts. Notes: answers within the prompt, and columns of the question that neither prompt nor reward reads.
+    Problems: prompts that end with the assistant's message; equal prompts of rows with different
+    answers; identifiers in place of prompts. Notes: answers within the prompt, and columns of the
+    question that neither prompt nor reward reads.
     """
     key = next(
         (name for name in ("user_prompt", "prompt_column") if findings.places.get(name)), "task"
     )
     if any(ends_with_answer(row["prompt"]) for row in rows):
         findings.problem(
-            "the prompt ends with the assistant's message, so the model reads the answer: write answer_column: solution, which "
+            "the prompt ends with the assistant's message, so the model reads the answer: write "
+            "answer_column: solution, which "
             "moves this message into a column that rewards read.",
             key,
         )
@@ -41,7 +47,8 @@ def judge_rows(
     asked = [last_message(row["prompt"]) for row in rows]
     if share_of(is_identifier(text) for text in asked) > MOST:
         findings.problem(
-            f"the prompts are identifiers, such as {asked[0][:80]!r}: name the column of the question in user_prompt, as in "
+            f"the prompts are identifiers, such as {asked[0][:80]!r}: name the column of the "
+            "question in user_prompt, as in "
             '"{question}".',
             key,
         )
@@ -52,7 +59,8 @@ def judge_rows(
         report_equal_prompts(rows, answers, unused, key, findings)
     if unused:
         findings.note(
-            f"the column {unused[0]!r} is in no prompt, and no reward reads it: write {{{unused[0]}}} in user_prompt, if it is "
+            f"the column {unused[0]!r} is in no prompt, and no reward reads it: write "
+            f"{{{unused[0]}}} in user_prompt, if it is "
             "part of the question.",
             key,
         )
@@ -60,7 +68,8 @@ def judge_rows(
         told = (answer_is_told(row.get(name), text) for row, text in zip(rows, texts, strict=True))
         if name in ANSWERS and share_of(told) > MOST:
             findings.note(
-                f"the prompt contains the column {name!r}, which a reward reads as the answer: right for a choice or a quote, "
+                f"the prompt contains the column {name!r}, which a reward reads as the answer: "
+                "right for a choice or a quote, "
                 "otherwise the model can copy it.",
                 key,
             )
@@ -69,7 +78,9 @@ def judge_rows(
 def report_equal_prompts(
     rows: Sequence[Row], answers: Sequence[str], unused: Sequence[str], key: str, findings: Findings
 ) -> None:
-    """Report rows whose prompt another row has with other values of `answers`, the columns that rewards read."""
+    """Report rows whose prompt another row has with other values of `answers`, the columns that
+    rewards read.
+    """
     by_prompt: dict[str, set[str]] = defaultdict(set)
     for row in rows:
         by_prompt[repr(row["prompt"])].add(repr([row.get(name) for name in answers]))
@@ -77,10 +88,12 @@ def report_equal_prompts(
     if not any(ambiguous):
         return
     first = rows[ambiguous.index(True)]["prompt"]
-    others = f" The rows also differ in {unused[0]!r}, which no prompt has." if unused else ""
+    hint = f" The rows also differ in {unused[0]!r}, which no prompt has." if unused else ""
     message = (
-        f"{share_of(ambiguous):.0%} of the first {len(rows)} rows share their prompt with a row whose {' or '.join(answers)} "
-        f"is another, so that the prompt does not say which is asked for.{others} Such a prompt: {last_message(first)[:200]!r}"
+        f"{share_of(ambiguous):.0%} of the first {len(rows)} rows share their prompt with a row "
+        f"whose {' or '.join(answers)} "
+        f"is another, so that the prompt does not say which is asked for.{hint} Such a prompt: "
+        f"{last_message(first)[:200]!r}"
     )
     if share_of(ambiguous) > MOST:
         findings.problem(message, key)
@@ -101,16 +114,18 @@ def columns_read(rewards: Sequence[Any], columns: Sequence[str]) -> list[str]:
 
 
 def unused_contexts(rows: Sequence[Row], texts: Sequence[str], read: Sequence[str]) -> list[str]:
-    """Return the columns with a usual name of a part of the question that are not empty, not read, and in no prompt."""
-    found = []
+    """Return the columns with a usual name of a part of the question that are not empty, not read,
+    and in no prompt.
+    """
+    unused = []
     for name in CONTEXTS:
         if name in read or name not in rows[0]:
             continue
         pairs = [(strings_in(row.get(name)), text) for row, text in zip(rows, texts, strict=True)]
         filled = [(strings, text) for strings, text in pairs if strings]
         if filled and not any(string in text for strings, text in filled for string in strings):
-            found.append(name)
-    return found
+            unused.append(name)
+    return unused
 
 
 def strings_in(value: Any) -> list[str]:
@@ -162,5 +177,5 @@ def answer_is_told(answer: Any, prompt: str) -> bool:
 
 def share_of(flags: Any) -> float:
     """Return the share of true values."""
-    known = list(flags)
-    return sum(known) / len(known)
+    truths = list(flags)
+    return sum(truths) / len(truths)

@@ -1,4 +1,6 @@
-"""A trial of a recipe's environment: the prompts of its first episodes, and a few turns on made-up completions."""
+"""A trial of a recipe's environment: the prompts of its first episodes, and a few turns on made-up
+completions.
+"""
 
 import time
 from collections.abc import Sequence
@@ -25,18 +27,22 @@ LOGGER = "grpo_ext.environments.failures"  # its warnings become findings
 
 
 def begin_episodes(recipe: Recipe, tokenizer: Any, findings: Findings) -> Begin | None:
-    """Return the function that makes the episodes of rows; `None` without an environment or tokenizer, or after a problem."""
+    """Return the function that makes the episodes of rows; `None` without an environment or
+    tokenizer, or after a problem.
+    """
     refused = any(problem.key == "environment" for problem in findings.problems)
     if recipe.flat["environment"] is None or tokenizer is None or refused:
         return None
-    v, config = recipe.flat, GenerationConfig()
+    v = recipe.flat
+    config = GenerationConfig()
     with suppress(OSError):  # the model has no generation config
         config = GenerationConfig.from_pretrained(v["model_name_or_path"], **where_from(v))
     try:
         probe = episode_rules(v["environment"]).probe
         if isinstance(probe, ToolEnvironment) and hasattr(probe.instance, "step"):
             findings.note(
-                "environment: the class is no subclass of grpo_ext.Environment, so its method step is a tool that the model "
+                "environment: the class is no subclass of grpo_ext.Environment, so its method step "
+                "is a tool that the model "
                 "calls. Make it a subclass if step should answer the model's turns.",
                 "environment",
             )
@@ -53,10 +59,11 @@ def begin_episodes(recipe: Recipe, tokenizer: Any, findings: Findings) -> Begin 
 def read_prompts(
     recipe: Recipe, rows: list[dict[str, Any]], tokenizer: Any, findings: Findings
 ) -> tuple[dict[str, Any] | None, Begin | None]:
-    """Return the `prompt_figures` of the prompts as the model reads them, and the function that makes the episodes of rows.
+    """Return the `prompt_figures` of the prompts as the model reads them, and the function that
+    makes the episodes of rows.
 
-    Both are `None` where there are none, or after a problem. With an environment the prompts are those of its episodes: they
-    describe its tools, and end with the text of `reset`.
+    Both are `None` where there are none, or after a problem. With an environment the prompts are
+    those of its episodes: they describe its tools, and end with the text of `reset`.
     """
     v = recipe.flat
     begin = begin_episodes(recipe, tokenizer, findings)
@@ -71,7 +78,9 @@ def read_prompts(
 
 
 def first_episodes(begin: Begin, rows: Sequence[dict[str, Any]]) -> list[Episode]:
-    """Begin the episodes of the first rows, at least one; their `prompt_ids` are what the model reads."""
+    """Begin the episodes of the first rows, at least one; their `prompt_ids` are what the model
+    reads.
+    """
     until = time.monotonic() + BUDGET
     episodes: list[Episode] = []
     with quiet(LOGGER):
@@ -85,9 +94,11 @@ def first_episodes(begin: Begin, rows: Sequence[dict[str, Any]]) -> list[Episode
 def try_environment(
     begin: Begin, row: dict[str, Any], texts: Sequence[str], findings: Findings
 ) -> bool:
-    """Play an episode for each text, in which each turn is that text, and return whether there is no problem.
+    """Play an episode for each text, in which each turn is that text, and return whether there is
+    no problem.
 
-    A method that failed on all its calls, those of `first_episodes` included, is a problem; one that failed on some is a note.
+    A method that failed on all its calls, those of `first_episodes` included, is a problem; one
+    that failed on some is a note.
     """
     until = time.monotonic() + BUDGET
     with quiet(LOGGER):
@@ -106,7 +117,8 @@ def try_environment(
             )
         elif count.failed:
             findings.note(
-                f"environment: {method} fails on {count.failed} of {count.calls} calls that were tried, and then the model "
+                f"environment: {method} fails on {count.failed} of {count.calls} calls that were "
+                "tried, and then the model "
                 f"gets the error as the answer: {reason}",
                 "environment",
             )
@@ -114,7 +126,9 @@ def try_environment(
 
 
 def play(episode: Episode, text: str, until: float) -> None:
-    """Write turns with this text until the episode is over, the environment fails, or the time is up."""
+    """Write turns with this text until the episode is over, the environment fails, or the time is
+    up.
+    """
     for _ in range(TURNS):
         if episode.ended or episode.world.failures or time.monotonic() > until:
             return

@@ -21,11 +21,15 @@ def chooses_by_metric(v: Mapping[str, Any]) -> str | None:
 
 
 def needs_a_metric(option: str, decodes: bool) -> str:
-    """Say that an option reads `eval_loss`, and what to write; `decodes`: whether `eval_temperature` is set."""
+    """Say that an option reads `eval_loss`, and what to write; `decodes`: whether
+    `eval_temperature` is set.
+    """
     proposal = "countdown (or any reward)" if decodes else "reward"
     return (
-        f"{option} decides by eval_loss, which says nothing about a policy in GRPO: advantages have mean 0 within each group, "
-        f"so it is rounding noise, or the KL. Write metric_for_best_model: {proposal} and greater_is_better: true."
+        f"{option} decides by eval_loss, which says nothing about a policy in GRPO: advantages "
+        "have mean 0 within each group, "
+        f"so it is rounding noise, or the KL. Write metric_for_best_model: {proposal} and "
+        "greater_is_better: true."
     )
 
 

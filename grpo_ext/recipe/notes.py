@@ -1,4 +1,6 @@
-"""Notes on a recipe: what is odd, wasteful or without effect, but trains as it says. What would be wrong is refused instead."""
+"""Notes on a recipe: what is odd, wasteful or without effect, but trains as it says. What would be
+wrong is refused instead.
+"""
 
 from collections.abc import Callable, Iterator
 
@@ -15,8 +17,10 @@ def low_cap(v: Values, _: int) -> Iterator[Problem]:
     if v["loss_type"] == "cispo" and cap < 1:
         key = "loss_type" if v["epsilon_high"] is None else "epsilon_high"
         yield Problem(
-            f"loss_type: cispo caps ratios at epsilon_high ({cap:g}). Below 1 the cap applies to nearly every token: the "
-            f"gradient is about {cap:g} times REINFORCE's, and ratios hardly matter. ScaleRL (arXiv 2510.13786) uses "
+            f"loss_type: cispo caps ratios at epsilon_high ({cap:g}). Below 1 the cap applies to "
+            "nearly every token: the "
+            f"gradient is about {cap:g} times REINFORCE's, and ratios hardly matter. ScaleRL "
+            "(arXiv 2510.13786) uses "
             "epsilon_high: 5.0.",
             key,
         )
@@ -47,13 +51,15 @@ def held_back(v: Values, _: int) -> Iterator[Problem]:
     """Note a KL or a clipping of gradients that keeps the policy where it is."""
     if v["beta"] > 1:
         yield Problem(
-            f"beta: {v['beta']:g} keeps the policy at the reference: the KL outweighs advantages, which are about 1. Usual are "
+            f"beta: {v['beta']:g} keeps the policy at the reference: the KL outweighs advantages, "
+            "which are about 1. Usual are "
             "0 to 0.1.",
             "beta",
         )
     if 0 < v["max_grad_norm"] < 1e-6:
         yield Problem(
-            f"max_grad_norm: {v['max_grad_norm']:g} makes gradients smaller than the epsilon of Adam, so that steps hardly "
+            f"max_grad_norm: {v['max_grad_norm']:g} makes gradients smaller than the epsilon of "
+            "Adam, so that steps hardly "
             "change a weight.",
             "max_grad_norm",
         )
@@ -63,7 +69,8 @@ def only_model(v: Values, _: int) -> Iterator[Problem]:
     """Note checkpoints without the state that a run continues from."""
     if v["save_only_model"] and v["save_strategy"] != "no":
         yield Problem(
-            "save_only_model: true saves no state of the optimizer: the run cannot be continued from its checkpoints.",
+            "save_only_model: true saves no state of the optimizer: the run cannot be continued "
+            "from its checkpoints.",
             "save_only_model",
         )
 

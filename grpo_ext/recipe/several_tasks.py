@@ -1,4 +1,6 @@
-"""The key `tasks` of a recipe: several tasks in one run, each with rows, prompts and rewards of its own."""
+"""The key `tasks` of a recipe: several tasks in one run, each with rows, prompts and rewards of its
+own.
+"""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -33,12 +35,17 @@ class TaskOptions:
     All but `share` mean what they mean in a recipe with one task.
 
     Args:
-        task (`str`, *optional*): the task's name, see `grpo_ext.tasks`. `None`: the name of the entry.
-        share (`float`, *optional*): share of the training prompts, relative to the shares of the other tasks. Rows of a task
-            that has too few are repeated. `None` for all tasks: every row once in an epoch; of streams, equal shares.
-        reward_funcs (`list`, *optional*): rewards of this task, with their weights. `None` takes those of the task.
-        dataset_name, dataset_config, dataset_train_split, dataset_test_split, eval_dataset_name (`str`, *optional*): the rows.
-        max_train_samples, max_eval_samples (`int`, *optional*): use only the first so many rows of this task.
+        task (`str`, *optional*): the task's name, see `grpo_ext.tasks`. `None`: the name of the
+            entry.
+        share (`float`, *optional*): share of the training prompts, relative to the shares of the
+            other tasks. Rows of a task that has too few are repeated. `None` for all tasks: every
+            row once in an epoch; of streams, equal shares.
+        reward_funcs (`list`, *optional*): rewards of this task, with their weights. `None` takes
+            those of the task.
+        dataset_name, dataset_config, dataset_train_split, dataset_test_split, eval_dataset_name
+            (`str`, *optional*): the rows.
+        max_train_samples, max_eval_samples (`int`, *optional*): use only the first so many rows of
+            this task.
     """
 
     task: str | None = None
@@ -71,7 +78,9 @@ class TaskOfSeveral:
 
 
 def read_tasks(entries: Any) -> tuple[dict[str, TaskOfSeveral], list[Problem]]:
-    """Build the entries of the key `tasks`; return them by name, and the problems of all that could not be built."""
+    """Build the entries of the key `tasks`; return them by name, and the problems of all that could
+    not be built.
+    """
     tasks: dict[str, TaskOfSeveral] = {}
     problems: list[Problem] = []
     if not isinstance(entries, Mapping):
@@ -110,8 +119,8 @@ def _built(name: str, values: Mapping[str, Any]) -> TaskOfSeveral:
 def reward_specs(tasks: Mapping[str, TaskOfSeveral]) -> list[Spec]:
     """Return the rewards of all tasks as specs with the key `tasks`, in order of appearance.
 
-    A reward that several tasks name with the same weight and options is one reward of these tasks. Rewards that share a name
-    but differ in anything else are labelled `TASK_NAME`.
+    A reward that several tasks name with the same weight and options is one reward of these tasks.
+    Rewards that share a name but differ in anything else are labelled `TASK_NAME`.
     """
     specs: list[Spec] = []
     for name, entry in tasks.items():

@@ -1,7 +1,8 @@
 r"""Decides whether two answers in plain notation are equal; docs/rewards.md has the rules.
 
-Two texts that differ in typography only are equal before any limit applies. Otherwise both are split into their parts
-(`structure`), and the parts are compared as numbers (`quantity`), as texts, or as formulas (`engine`).
+Two texts that differ in typography only are equal before any limit applies. Otherwise both are
+split into their parts (`structure`), and the parts are compared as numbers (`quantity`), as texts,
+or as formulas (`engine`).
 """
 
 import re
@@ -39,7 +40,8 @@ def equal(gold: str, answer: str) -> bool:
     """Whether two answers are equal.
 
     Raises:
-        Unreadable: if the gold answer can be compared neither as a number nor as a text nor as a formula.
+        Unreadable: if the gold answer can be compared neither as a number nor as a text nor as a
+            formula.
         NeedsEngine: if that takes the engine, inside `without_engine`.
     """
     if typography(gold) == typography(answer):
@@ -90,7 +92,9 @@ def same_collection(expected: Collection, actual: Collection) -> bool:
 
 
 def same_names(expected: tuple[str, ...], actual: tuple[str, ...]) -> bool:
-    """Whether two answers speak of the same unknowns, as far as both name them; y is a name of f(x)."""
+    """Whether two answers speak of the same unknowns, as far as both name them; y is a name of
+    f(x).
+    """
     if not expected or not actual:
         return True
     return [typography(name) for name in expected] == [typography(name) for name in actual] or {
@@ -122,7 +126,9 @@ def with_name(single: Collection) -> str:
 
 
 def same_whole(expected: Collection, actual: Collection) -> bool:
-    r"""Compare collections that have different shapes as sets of numbers: `(0,9) \cup (9,36)`, `(0,36) \setminus \{9\}`."""
+    r"""Compare collections that have different shapes as sets of numbers: `(0,9) \cup (9,36)`,
+    `(0,36) \setminus \{9\}`.
+    """
     texts = [" , ".join(side.parts) for side in (expected, actual)]
     return any(r"\setminus" in text for text in texts) and same_set(*texts)
 

@@ -1,4 +1,6 @@
-r"""Finds the text of the answer in a completion and in a gold solution; docs/rewards.md says where it may stand."""
+r"""Finds the text of the answer in a completion and in a gold solution; docs/rewards.md says where
+it may stand.
+"""
 
 import re
 
@@ -84,13 +86,17 @@ def lone_word(text: str) -> str | None:
 
 
 def boxed(text: str) -> str | None:
-    """Return the content of the last box, with the boxes that it continues, unless it is empty or too long."""
+    """Return the content of the last box, with the boxes that it continues, unless it is empty or
+    too long.
+    """
     content = (last_boxes(text) or "").strip()
     return content if 0 < len(content) <= MAX_ANSWER else None
 
 
 def stated(text: str) -> str | None:
-    """Return what follows the last `####` or "answer is", unless it is withdrawn; else the last formula or number."""
+    """Return what follows the last `####` or "answer is", unless it is withdrawn; else the last
+    formula or number.
+    """
     statements = list(_STATED.finditer(text))
     if not statements:
         return last_expression(text)
@@ -102,7 +108,9 @@ def stated(text: str) -> str | None:
 
 
 def piece_of(text: str) -> str | None:
-    """Return the formula or number in the text of an answer: the whole text, unless it is a sentence."""
+    """Return the formula or number in the text of an answer: the whole text, unless it is a
+    sentence.
+    """
     text = with_ascii_signs(text.strip(" \t\r\n*")).removesuffix(".")
     statement = _STATED.search(text)
     if statement is not None:
@@ -113,7 +121,9 @@ def piece_of(text: str) -> str | None:
 
 
 def is_sentence(text: str) -> bool:
-    """Whether an answer has words between its formulas, other than `and`, `or` and units; or words if it has no formula."""
+    """Whether an answer has words between its formulas, other than `and`, `or` and units; or words
+    if it has no formula.
+    """
     if len(text) > MAX_ANSWER:
         return True
     outside, formulas = _FORMULA.subn(" ", text.replace(r"\$", ""))
@@ -129,7 +139,9 @@ def has_words(text: str) -> bool:
 
 
 def last_expression(text: str) -> str | None:
-    """Return the last formula between math delimiters or the last number in `text` that is not denied."""
+    """Return the last formula between math delimiters or the last number in `text` that is not
+    denied.
+    """
     text = _REMARK.sub("", _CALCULATOR.sub("", with_ascii_signs(text)))
     span = last_formula(text)
     end = -1 if span is None else span[1]
@@ -149,7 +161,9 @@ def without_delimiters(formula: str) -> str:
 
 
 def last_formula(text: str) -> tuple[int, int] | None:
-    """Return where the last formula between math delimiters begins and ends, with those before it that it continues."""
+    """Return where the last formula between math delimiters begins and ends, with those before it
+    that it continues.
+    """
     spans = [delimited(text, len(text), pair) for pair in _DISPLAY]
     last = max((span for span in spans if span is not None), key=lambda span: span[1], default=None)
     if last is None:
@@ -168,7 +182,9 @@ def last_formula(text: str) -> tuple[int, int] | None:
 
 
 def delimited(text: str, limit: int, pair: tuple[str, str]) -> tuple[int, int] | None:
-    """Return where the last formula before `limit` between a pair of delimiters begins and ends, delimiters included."""
+    """Return where the last formula before `limit` between a pair of delimiters begins and ends,
+    delimiters included.
+    """
     opening, closing = pair
     if opening == "$":
         stop = last_dollar(text, limit, closes=True)
@@ -183,7 +199,9 @@ def delimited(text: str, limit: int, pair: tuple[str, str]) -> tuple[int, int] |
 
 
 def last_dollar(text: str, end: int, *, closes: bool) -> int:
-    r"""Return the position of the last `$` before `end` that is no `\$`, or -1; one that closes stands before no digit."""
+    r"""Return the position of the last `$` before `end` that is no `\$`, or -1; one that closes
+    stands before no digit.
+    """
     position = text.rfind("$", 0, end)
     while position > 0:
         escaped = text[position - 1] == "\\"
@@ -195,7 +213,9 @@ def last_dollar(text: str, end: int, *, closes: bool) -> int:
 
 
 def last_number(text: str, start: int) -> str | None:
-    """Return the last number, sum or list of numbers after `start` that is neither denied nor a side of an equation."""
+    """Return the last number, sum or list of numbers after `start` that is neither denied nor a
+    side of an equation.
+    """
     digits = (at for at in range(len(text) - 1, start, -1) if text[at] in "0123456789")
     last_digit = next(digits, 0)
     matches = list(_VALUES.finditer(text, max(start, last_digit - WINDOW, 0)))

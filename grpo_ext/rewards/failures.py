@@ -48,6 +48,7 @@ class FailureCount:
         if recent < max(1, self.window / 4) or failed / recent <= self.max_failure_rate:
             return None
         return (
-            f"{self.name} failed on {failed} of the last {recent} {self.unit}, more than the share of "
+            f"{self.name} failed on {failed} of the last {recent} {self.unit}, more than the share "
+            "of "
             f"{self.max_failure_rate:g} that is allowed. The last failure: {self.last_error}"
         )

@@ -1,4 +1,6 @@
-r"""Regions of numbers: intervals, unions of intervals, inequalities of one unknown, as an answer writes them."""
+r"""Regions of numbers: intervals, unions of intervals, inequalities of one unknown, as an answer
+writes them.
+"""
 
 import re
 from collections.abc import Callable

@@ -9,7 +9,8 @@ from grpo_ext.rewards.guard import Guard, reward_name
 from grpo_ext.rewards.reward import Reward
 from grpo_ext.rewards.signature import EXTRAS
 
-# The arguments that TRL's trainer passes to every reward function, by name, beside the data set's columns.
+# The arguments that TRL's trainer passes to every reward function, by name, beside the data set's
+# columns.
 PASSED = (
     "prompts",
     "completions",
@@ -25,7 +26,8 @@ def check_rewards(rewards: Sequence[Any], specs: Sequence[Any] = ()) -> None:
 
     Args:
         rewards: functions, reward models, or ids of reward models; `Guard`s are looked into.
-        specs: the entries of a recipe's `reward_funcs`, one for each reward, for the advice in the message.
+        specs: the entries of a recipe's `reward_funcs`, one for each reward, for the advice in the
+            message.
 
     Raises:
         ValueError: names the reward and what to write instead.
@@ -48,7 +50,10 @@ def rename_advice(label: str, spec: Any) -> str:
     name = spec.get("name") if isinstance(spec, dict) else spec
     if isinstance(name, str):
         return f"Give one of them a name of its own: {{name: {name}, label: {label_for(label)}}}."
-    return "Give each a name of its own: write functions with def, or set `__name__` on a lambda, a partial or an object."
+    return (
+        "Give each a name of its own: write functions with def, or set `__name__` on a lambda, a "
+        "partial or an object."
+    )
 
 
 def label_for(label: str) -> str:
@@ -57,9 +62,11 @@ def label_for(label: str) -> str:
 
 
 def check_call(reward: Any, columns: Iterable[str] = ()) -> None:
-    """Refuse a function that cannot take, by name, what the trainer passes and the data set's `columns`.
+    """Refuse a function that cannot take, by name, what the trainer passes and the data set's
+    `columns`.
 
-    Without `columns`, only the trainer's own arguments are checked. Registered rewards get only what they name.
+    Without `columns`, only the trainer's own arguments are checked. Registered rewards get only
+    what they name.
 
     Raises:
         ValueError: names the parameters that are missing.
@@ -76,7 +83,8 @@ def check_call(reward: Any, columns: Iterable[str] = ()) -> None:
     by_position = [p.name for p in parameters if p.kind is p.POSITIONAL_ONLY]
     if by_position:
         raise ValueError(
-            f"Reward {name!r} takes {by_position[0]!r} by position only, and the trainer passes every argument by name: "
+            f"Reward {name!r} takes {by_position[0]!r} by position only, and the trainer passes "
+            "every argument by name: "
             "take the slash out of its parameters."
         )
     if any(p.kind is p.VAR_KEYWORD for p in parameters):
@@ -85,7 +93,8 @@ def check_call(reward: Any, columns: Iterable[str] = ()) -> None:
     refused = [argument for argument in (*PASSED, *columns) if argument not in names]
     if refused:
         raise ValueError(
-            f"Reward {name!r} does not take {', '.join(refused)}, which the trainer passes by name to every reward: "
+            f"Reward {name!r} does not take {', '.join(refused)}, which the trainer passes by name "
+            "to every reward: "
             "add **kwargs to its parameters."
         )
 

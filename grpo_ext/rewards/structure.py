@@ -1,7 +1,8 @@
-r"""Splits an answer in plain notation into its parts: lists, sets, tuples, intervals, inequalities, chains of equations.
+r"""Splits an answer in plain notation into its parts: lists, sets, tuples, intervals, inequalities,
+chains of equations.
 
-Splitting needs no algebra. It looks at the separators outside of all brackets, so it takes linear time and never evaluates
-anything. `equality` compares the parts.
+Splitting needs no algebra. It looks at the separators outside of all brackets, so it takes linear
+time and never evaluates anything. `equality` compares the parts.
 """
 
 import re
@@ -43,7 +44,9 @@ MAX_PARTS = 20  # parts of a list
 
 
 class Chain(NamedTuple):
-    """Sides with a relation between each two of them: `a < b`, `x = 3 + 4 = 7`; no operator if there is one side."""
+    """Sides with a relation between each two of them: `a < b`, `x = 3 + 4 = 7`; no operator if
+    there is one side.
+    """
 
     sides: tuple[str, ...]
     operators: tuple[str, ...]
@@ -84,7 +87,9 @@ def depth_change(token: str) -> int:
 
 
 def brackets(text: str) -> tuple[str, str, str] | None:
-    """Return the opening bracket, the content and the closing bracket if one pair encloses the whole text."""
+    """Return the opening bracket, the content and the closing bracket if one pair encloses the
+    whole text.
+    """
     depth = 0
     tokens = list(_TOKEN.finditer(text))
     if len(tokens) < 2 or tokens[0][0] not in _OPENING or tokens[-1][0] not in _CLOSING:
@@ -97,7 +102,9 @@ def brackets(text: str) -> tuple[str, str, str] | None:
 
 
 def is_name(text: str) -> bool:
-    """Whether a text names an unknown or a quantity, without an operation on it: `x`, `f(2)`, `AB`, `total cost`."""
+    """Whether a text names an unknown or a quantity, without an operation on it: `x`, `f(2)`, `AB`,
+    `total cost`.
+    """
     return _NAME.fullmatch(text) is not None and _NO_NAME.match(text) is None
 
 
@@ -188,7 +195,9 @@ def label(text: str) -> tuple[str | None, str]:
 
 
 def labelled(kind: str, parts: list[str]) -> Collection:
-    """Take the names off the parts of a list: `x = 1, 2` gives both the name x, `y = 2, x = 1` is ordered by name."""
+    """Take the names off the parts of a list: `x = 1, 2` gives both the name x, `y = 2, x = 1` is
+    ordered by name.
+    """
     names: list[str | None] = []
     values = []
     for part in parts:

@@ -7,31 +7,35 @@ from grpo_ext.common.columns import TASK
 
 
 def own_rows(
-    given: dict[str, Any], tasks: Sequence[str] | None
+    arguments: dict[str, Any], tasks: Sequence[str] | None
 ) -> tuple[list[int], dict[str, Any]]:
-    """Return the positions of the rows of these tasks, and the arguments of a reward for them; `None`: all tasks."""
-    count = len(given["completions"])
+    """Return the positions of the rows of these tasks, and the arguments of a reward for them;
+    `None`: all tasks.
+    """
+    count = len(arguments["completions"])
     if tasks is None:
-        return list(range(count)), given
-    rows = [row for row, task in enumerate(given.get(TASK, ())) if task in tasks]
-    own = rows_of(given, rows, count)
-    log_extra = given.get("log_extra")
+        return list(range(count)), arguments
+    rows = [row for row, task in enumerate(arguments.get(TASK, ())) if task in tasks]
+    task_arguments = rows_of(arguments, rows, count)
+    log_extra = arguments.get("log_extra")
     if log_extra is not None:
 
         def log_own(column: str, values: list[Any]) -> None:
             log_extra(column, spread(values, rows, count))
 
-        own["log_extra"] = log_own
-    return rows, own
+        task_arguments["log_extra"] = log_own
+    return rows, task_arguments
 
 
-def rows_of(given: dict[str, Any], rows: Sequence[int], count: int) -> dict[str, Any]:
-    """Return the arguments for some of `count` completions; what is not a list of that length stays as it is."""
+def rows_of(arguments: dict[str, Any], rows: Sequence[int], count: int) -> dict[str, Any]:
+    """Return the arguments for some of `count` completions; what is not a list of that length stays
+    as it is.
+    """
     return {
         name: [value[row] for row in rows]
         if isinstance(value, list | tuple) and len(value) == count
         else value
-        for name, value in given.items()
+        for name, value in arguments.items()
     }
 
 

@@ -1,4 +1,6 @@
-"""Compares answers that are no mathematics: texts, letters of choices, times of day, numerals in a base."""
+"""Compares answers that are no mathematics: texts, letters of choices, times of day, numerals in a
+base.
+"""
 
 import re
 
@@ -20,7 +22,9 @@ def is_text(text: str) -> bool:
 
 
 def option(text: str) -> tuple[str, str] | None:
-    """Split an option with its content, such as `(B) 12`, into letter and content; None for any other text."""
+    """Split an option with its content, such as `(B) 12`, into letter and content; None for any
+    other text.
+    """
     match = _OPTION.fullmatch(text)
     return None if match is None else (match[1], match[2])
 
@@ -53,8 +57,8 @@ def same_texts(gold: str, answer: str) -> bool | None:
     return None
 
 
-def as_text(piece: str) -> str:
+def as_text(text: str) -> str:
     """Return the words that count; a single letter keeps its case."""
-    piece = piece.strip("() .")
-    words = " ".join(_FILLERS.sub(" ", piece).split()) if len(piece) > 1 else piece
-    return words if len(words) == 1 else (words or piece).casefold()
+    text = text.strip("() .")
+    counted = " ".join(_FILLERS.sub(" ", text).split()) if len(text) > 1 else text
+    return counted if len(counted) == 1 else (counted or text).casefold()

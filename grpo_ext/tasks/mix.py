@@ -1,4 +1,6 @@
-"""Mix the rows of several tasks into one data set, whose column "task" has the name of each row's task."""
+"""Mix the rows of several tasks into one data set, whose column "task" has the name of each row's
+task.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +19,13 @@ if TYPE_CHECKING:
 
 
 def mixed(parts: Mapping[str, Dataset], shares: Mapping[str, float] | None = None) -> Dataset:
-    """Return the rows of all tasks, evenly interleaved; a column that a task lacks is None in its rows.
+    """Return the rows of all tasks, evenly interleaved; a column that a task lacks is None in its
+    rows.
 
     Args:
         parts: the rows of each task, by its name.
-        shares: relative shares of the rows; rows of a task that has too few are repeated, so that no row is left out.
-            `None`: each row once.
+        shares: relative shares of the rows; rows of a task that has too few are repeated, so that
+            no row is left out. `None`: each row once.
 
     Raises:
         ValueError: if a task has no rows, or a column has different types in two tasks.
@@ -34,8 +37,8 @@ def mixed(parts: Mapping[str, Dataset], shares: Mapping[str, float] | None = Non
             raise ValueError(f"tasks: {name} has no rows.")
     named = []
     for name, rows in parts.items():
-        others = rows.remove_columns(TASK) if TASK in rows.column_names else rows
-        named.append(others.add_column(TASK, [name] * len(others)))
+        unnamed = rows.remove_columns(TASK) if TASK in rows.column_names else rows
+        named.append(unnamed.add_column(TASK, [name] * len(unnamed)))
     check_types(dict(zip(parts, named, strict=True)))
     sizes = np.array([len(rows) for rows in named])
     counts = (
@@ -61,7 +64,8 @@ def repeated(sizes: np.ndarray, shares: np.ndarray) -> np.ndarray:
 def mixed_streams(
     parts: Mapping[str, IterableDataset], shares: Mapping[str, float] | None, seed: int
 ) -> IterableDataset:
-    """Return the rows of all tasks, each next task drawn by its share (`None`: equal shares), until all have ended.
+    """Return the rows of all tasks, each next task drawn by its share (`None`: equal shares), until
+    all have ended.
 
     The streams of tasks that have ended begin again. Every row has the columns of all tasks. `ValueError` if a task has no
     rows.
@@ -90,9 +94,10 @@ def check_types(parts: Mapping[str, Dataset]) -> None:
     first: dict[str, tuple[str, Any]] = {}
     for name, rows in parts.items():
         for column, kind in rows.features.items():
-            other, known = first.setdefault(column, (name, kind))
-            if kind != known:
+            other, other_kind = first.setdefault(column, (name, kind))
+            if kind != other_kind:
                 raise ValueError(
-                    f"The column {column!r} has different types in the tasks {other!r} and {name!r}: "
-                    f"{known} and {kind}. Rename it in one of the data sets."
+                    f"The column {column!r} has different types in the tasks {other!r} and "
+                    f"{name!r}: "
+                    f"{other_kind} and {kind}. Rename it in one of the data sets."
                 )

@@ -22,7 +22,9 @@ from grpo_ext.trainer.samples import by_name, text_of
 
 
 class ConstantAnswer:
-    """Scores the best constant answer on the rows of each evaluation; all ranks call all methods together."""
+    """Scores the best constant answer on the rows of each evaluation; all ranks call all methods
+    together.
+    """
 
     def __init__(self, trainer: Any, outcomes: list[str], several_turns: bool):
         self.trainer = trainer
@@ -32,7 +34,8 @@ class ConstantAnswer:
         self.judges: dict[str, str] = {}
         named = dict(zip(trainer.reward_func_names, trainer.reward_funcs, strict=True))
         self.rewards = rewards_for_constants(named)
-        # an answer to an environment, a tool or a user's own rollout is no text that could be repeated
+        # an answer to an environment, a tool or a user's own rollout is no text that could be
+        # repeated
         self.applies = bool(
             trainer.args.eval_constant
             and self.rewards
@@ -42,7 +45,8 @@ class ConstantAnswer:
         self._collected: list[tuple[Row, Sample]] = []  # of the evaluation by TRL that goes on
 
     def figures(self, rows: list[Row], samples: list[Sample]) -> dict[str, float]:
-        """Return `NAME_constant` and `NAME_constant_se` for each reward; nothing if a constant answer says nothing here.
+        """Return `NAME_constant` and `NAME_constant_se` for each reward; nothing if a constant
+        answer says nothing here.
 
         Of rows of several tasks these are the figures of each task, under `tasks/NAME/`.
 

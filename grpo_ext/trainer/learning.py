@@ -1,7 +1,8 @@
-"""Whether a run learnt: completions with an advantage, gradients, and weights that changed, from its first step to its last.
+"""Whether a run learnt: completions with an advantage, gradients, and weights that changed, from
+its first step to its last.
 
-A run in which one of these never occurred learnt nothing, whatever its other figures say. `verdict` says which, in words for
-the last lines, the model card and the exit status.
+A run in which one of these never occurred learnt nothing, whatever its other figures say. `verdict`
+says which, in words for the last lines, the model card and the exit status.
 """
 
 from dataclasses import dataclass, field
@@ -70,7 +71,9 @@ class Learning(TrainerCallback):
         self.progress.with_advantage += int((signal & in_loss & has_advantage).sum())
 
     def played(self, failures: list[int]) -> None:
-        """Count the episodes of a generation that is trained on; `failures` has the failures of each one's environment."""
+        """Count the episodes of a generation that is trained on; `failures` has the failures of
+        each one's environment.
+        """
         self.progress.episodes += len(failures)
         self.progress.failed_episodes += sum(count > 0 for count in failures)
 
@@ -92,7 +95,9 @@ class Learning(TrainerCallback):
             self.progress.gradient = any(bool(local(grad).any()) for grad in gradients)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Look for a weight that has changed, until a step has changed one; conclude after the last step."""
+        """Look for a weight that has changed, until a step has changed one; conclude after the last
+        step.
+        """
         self.progress.steps += 1
         if not self.progress.moved:
             now = self._checksums()
@@ -159,7 +164,9 @@ def local(tensor: Tensor) -> Tensor:
 
 
 def checksum(tensor: Tensor) -> Tensor:
-    """Return the sum of a tensor's elements, read as integers of their size: a scalar on the same device."""
+    """Return the sum of a tensor's elements, read as integers of their size: a scalar on the same
+    device.
+    """
     integers = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
     return tensor.view(integers[tensor.element_size()]).sum(dtype=torch.int64)
 
@@ -167,7 +174,8 @@ def checksum(tensor: Tensor) -> Tensor:
 def why_nothing_was_learnt(
     progress: Progress, watches_weights: bool = True, needs_advantage: bool = True
 ) -> str | None:
-    """Return why a run learnt nothing, and what to look at; `None` if it learnt something, or took no step.
+    """Return why a run learnt nothing, and what to look at; `None` if it learnt something, or took
+    no step.
 
     Args:
         progress: what all ranks have seen together.
@@ -180,20 +188,29 @@ def why_nothing_was_learnt(
     if needs_advantage and progress.completions and not progress.with_advantage:
         if progress.with_signal:
             return (
-                f"{nothing}all {progress.with_signal} completions of groups whose rewards differed were left out of the loss, "
-                "because they were truncated (mask_truncated_completions). Raise max_completion_length."
+                f"{nothing}all {progress.with_signal} completions of groups whose rewards differed "
+                "were left out of the loss, "
+                "because they were truncated (mask_truncated_completions). Raise "
+                "max_completion_length."
             )
         return (
-            f"{nothing}within every group all rewards were equal, so none of {progress.completions} completions had an "
-            "advantage. Look at completions and rewards in the report; an easier task, a warm start, or a reward with more "
+            f"{nothing}within every group all rewards were equal, so none of "
+            f"{progress.completions} completions had an "
+            "advantage. Look at completions and rewards in the report; an easier task, a warm "
+            "start, or a reward with more "
             "than two values gives groups that differ."
         )
     if watches_weights and not progress.gradient:
-        return f"{nothing}no step had a gradient. Look at the loss and at which parameters require one."
+        return (
+            f"{nothing}no step had a gradient. Look at the loss and at which parameters require "
+            "one."
+        )
     if watches_weights and not progress.moved:
         return (
-            f"{nothing}no step changed a weight. The learning rate was 0 in every step (a warm-up begins at 0), or so small "
-            "that the weights' precision rounds each change away: raise learning_rate or max_steps, or train float32 weights."
+            f"{nothing}no step changed a weight. The learning rate was 0 in every step (a warm-up "
+            "begins at 0), or so small "
+            "that the weights' precision rounds each change away: raise learning_rate or "
+            "max_steps, or train float32 weights."
         )
     return None
 
@@ -207,7 +224,8 @@ def failure_lines(failed: dict[str, int], asked: dict[str, int], progress: Progr
         progress: has the episodes.
     """
     lines = [
-        f"Reward {name!r} failed on {share_of(count, max(asked.get(name, 0), count), 'completions')}, which it did not score."
+        f"Reward {name!r} failed on "
+        f"{share_of(count, max(asked.get(name, 0), count), 'completions')}, which it did not score."
         for name, count in failed.items()
         if count
     ]

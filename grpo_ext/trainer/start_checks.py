@@ -1,7 +1,8 @@
-"""Checks when training begins, before the first generation, for recipes and for trainers made in Python alike.
+"""Checks when training begins, before the first generation, for recipes and for trainers made in
+Python alike.
 
-What can be known before a model is loaded is checked earlier: arguments in `recipe/rules.py`, rewards in
-`rewards/reward_checks.py`.
+What can be known before a model is loaded is checked earlier: arguments in `recipe/rules.py`,
+rewards in `rewards/reward_checks.py`.
 """
 
 import logging
@@ -26,8 +27,9 @@ def check_start(trainer: Any, optimizer: Any) -> None:
     """Refuse a run that would learn nothing or choose its model by nothing.
 
     Raises:
-        CannotLearn: if no weight that the policy uses is trainable, none of the trainable ones is in the optimizer, or the
-            metric for the best model or for early stopping does not exist, is noise, or is a reward to be kept low.
+        CannotLearn: if no weight that the policy uses is trainable, none of the trainable ones is
+            in the optimizer, or the metric for the best model or for early stopping does not exist,
+            is noise, or is a reward to be kept low.
     """
     check_parameters(trainer, optimizer)
     check_best_metric(trainer)
@@ -48,23 +50,30 @@ def check_parameters(trainer: Any, optimizer: Any) -> None:
     missing = [name for name, p in trainable if id(p) not in held]
     if len(missing) == len(trainable):
         raise CannotLearn(
-            f"None of the {len(trainable)} trainable tensors of the policy is in the optimizer, which has others. Make the "
-            "optimizer of `optimizers` from model.parameters() of this model, after its adapter was added."
+            f"None of the {len(trainable)} trainable tensors of the policy is in the optimizer, "
+            "which has others. Make the "
+            "optimizer of `optimizers` from model.parameters() of this model, after its adapter "
+            "was added."
         )
     if missing:
         logger.warning(
-            f"{len(missing)} of the {len(trainable)} trainable tensors of the policy are not in the optimizer and will not "
+            f"{len(missing)} of the {len(trainable)} trainable tensors of the policy are not in "
+            "the optimizer and will not "
             f"change, such as {missing[0]}."
         )
 
 
 def steps_in_backward(args: Any) -> bool:
-    """Whether each weight changes within the backward pass (layerwise GaLore and APOLLO), which leaves no gradients."""
+    """Whether each weight changes within the backward pass (layerwise GaLore and APOLLO), which
+    leaves no gradients.
+    """
     return OptimizerNames(args.optim).value.endswith("_layerwise")
 
 
 def used_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    """Yield names and parameters that a forward pass of the policy uses: all but those of adapters that are not active."""
+    """Yield names and parameters that a forward pass of the policy uses: all but those of adapters
+    that are not active.
+    """
     idle = idle_adapters(model)
     for name, parameter in model.named_parameters():
         if not idle & set(name.split(".")):
@@ -72,7 +81,9 @@ def used_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
 
 
 def idle_adapters(model: nn.Module) -> set[str]:
-    """Return the names of the adapters of a model that are not active; all of them if adapters are disabled."""
+    """Return the names of the adapters of a model that are not active; all of them if adapters are
+    disabled.
+    """
     names = set(getattr(model, "peft_config", None) or ())
     if not names or any(
         getattr(module, "disable_adapters", False) is True for module in model.modules()
@@ -103,16 +114,23 @@ def why_frozen(model: nn.Module) -> str:
         return f"{nothing}all adapters are disabled. Call model.enable_adapter_layers()."
     if names:
         active = ", ".join(sorted(names - idle))
-        others = [
+        other_trainable = [
             adapter for adapter in trainable if adapter != "ref"
         ]  # TRL's copy, for the reference
-        if others:
+        if other_trainable:
             return (
-                f"{nothing}the active adapter is {active!r}, and only {others[0]!r} is trainable. "
-                f"Call model.set_adapter({others[0]!r})."
+                f"{nothing}the active adapter is {active!r}, and only {other_trainable[0]!r} is "
+                "trainable. "
+                f"Call model.set_adapter({other_trainable[0]!r})."
             )
-        return f"{nothing}the adapter {active!r} is frozen. Load it with PeftModel.from_pretrained(..., is_trainable=True)."
-    return f"{nothing}requires_grad is False for all of its parameters. Call model.requires_grad_(True)."
+        return (
+            f"{nothing}the adapter {active!r} is frozen. Load it with "
+            "PeftModel.from_pretrained(..., is_trainable=True)."
+        )
+    return (
+        f"{nothing}requires_grad is False for all of its parameters. Call "
+        "model.requires_grad_(True)."
+    )
 
 
 # ---- the metric for the best model
@@ -132,22 +150,24 @@ def check_best_metric(trainer: Any) -> None:
             raise CannotLearn(needs_a_metric(option, trainer.eval_decoding is not None))
         return
     rewards = reward_metrics(trainer)
-    known = [*rewards, *other_metrics(trainer)]
-    plain = metric.removesuffix("_se")
-    wrong = plain not in known and (
-        plain in trainer.reward_func_names
-        or plain.startswith("rewards/")
-        or bool(did_you_mean(plain, known))
+    metrics = [*rewards, *other_metrics(trainer)]
+    name = metric.removesuffix("_se")
+    wrong = name not in metrics and (
+        name in trainer.reward_func_names
+        or name.startswith("rewards/")
+        or bool(did_you_mean(name, metrics))
     )
     if wrong and not isinstance(trainer.eval_dataset, dict):
-        near = f"rewards/{plain}/mean" if f"rewards/{plain}/mean" in known else None
-        hint = f" Did you mean {near!r}?" if near else did_you_mean(plain, known)
+        near = f"rewards/{name}/mean" if f"rewards/{name}/mean" in metrics else None
+        hint = f" Did you mean {near!r}?" if near else did_you_mean(name, metrics)
         raise CannotLearn(
-            f"metric_for_best_model: evaluations log no {metric!r}.{hint} They log {', '.join(known)}."
+            f"metric_for_best_model: evaluations log no {metric!r}.{hint} They log "
+            f"{', '.join(metrics)}."
         )
     if metric in rewards and args.greater_is_better is False:
         raise CannotLearn(
-            f"greater_is_better: false with metric_for_best_model: {metric} keeps the model with the lowest reward. "
+            f"greater_is_better: false with metric_for_best_model: {metric} keeps the model with "
+            "the lowest reward. "
             "Write greater_is_better: true, or take it out."
         )
 

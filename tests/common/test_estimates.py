@@ -1,6 +1,7 @@
 """How often intervals hold the truth, and verdicts are wrong, over many made-up samples and curves.
 
-`pytest tests/common/test_estimates.py -m slow -s` counts 2,000 curves of each kind and prints the shares.
+`pytest tests/common/test_estimates.py -m slow -s` counts 2,000 curves of each kind and prints the
+shares.
 """
 
 from __future__ import annotations
@@ -91,7 +92,9 @@ def test_a_rise_of_three_errors_in_a_long_curve_is_called_one(correlation):
 @pytest.mark.parametrize("count", [2, 10, 20, 50, 200])
 @pytest.mark.parametrize("correlation", [0.0, 0.8])
 def test_held_out_evaluations_with_errors(count, correlation):
-    """Noise is called a change in at most 5 % of the curves, a rise by three errors of the change in 80 %."""
+    """Noise is called a change in at most 5 % of the curves, a rise by three errors of the change
+    in 80 %.
+    """
     curves = noise_curves(np.random.default_rng(count), 2000, count, correlation)
     errors = [1.0] * count
     rose, fell = called(curves, errors)
@@ -161,7 +164,9 @@ def test_a_verdict_depends_on_neither_unit_nor_sign(values, unit, shift):
 
 @pytest.mark.parametrize("share, rows", [(0.97, 10), (0.5, 10), (0.02, 30), (0.99, 100)])
 def test_intervals_of_shares_hold_the_truth(share, rows):
-    """Exactly, over all counts of right rows: nominal up to what Wilson's interval can do, and never 27 %."""
+    """Exactly, over all counts of right rows: nominal up to what Wilson's interval can do, and
+    never 27 %.
+    """
     holds = 0.0
     for right in range(rows + 1):
         found = mean_of([1.0] * right + [0.0] * (rows - right))
@@ -175,7 +180,9 @@ def test_intervals_of_shares_hold_the_truth(share, rows):
 
 @pytest.mark.parametrize("sampled", [False, True])
 def test_intervals_with_several_rows_of_a_problem_hold_the_truth(sampled):
-    """31 problems with four rows each, as greedy games (all four alike) or sampled ones; as independent rows 73 % held."""
+    """31 problems with four rows each, as greedy games (all four alike) or sampled ones; as
+    independent rows 73 % held.
+    """
     rng = np.random.default_rng(4)
     problems = [number for number in range(31) for _ in range(4)]
     holds = 0
@@ -211,7 +218,9 @@ def test_equal_pairs_do_not_prove_that_all_are_equal():
 @pytest.mark.parametrize("pairs", [10, 30])
 @pytest.mark.parametrize("gained_by", [0.0, 0.05, 0.2])
 def test_differences_of_few_pairs_hold_the_truth(pairs, gained_by):
-    """Pairs of right and wrong answers: the second model is also right where a share of the others was wrong."""
+    """Pairs of right and wrong answers: the second model is also right where a share of the others
+    was wrong.
+    """
     rng = np.random.default_rng([5, pairs])
     holds = 0
     for _ in range(1000):

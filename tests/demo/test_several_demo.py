@@ -1,4 +1,6 @@
-"""The demo of two tasks: its demonstrations are of both, fit the recipes, and show nothing that is held out."""
+"""The demo of two tasks: its demonstrations are of both, fit the recipes, and show nothing that is
+held out.
+"""
 
 from __future__ import annotations
 

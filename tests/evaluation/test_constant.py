@@ -1,4 +1,6 @@
-"""The best constant answer of an evaluation, against a search through all pairs of answers and rows."""
+"""The best constant answer of an evaluation, against a search through all pairs of answers and
+rows.
+"""
 
 from __future__ import annotations
 
@@ -89,7 +91,9 @@ def test_candidates_are_few_and_among_them_are_the_most_frequent(texts):
 
 
 def test_a_reward_that_a_constant_satisfies_is_beaten_by_it():
-    """Six words on average, whatever the prompt asks for; the constant answer of six words earns as much."""
+    """Six words on average, whatever the prompt asks for; the constant answer of six words earns as
+    much.
+    """
     wanted = [2, 4, 6, 8, 6, 6, 5, 7] * 5
     rows = rows_of(wanted)
     samples = samples_of(rows, ["word " * (5 + i % 3) for i in range(len(rows))])

@@ -1,4 +1,6 @@
-"""Whatever settings meet in the trainer, the gradient that the optimizer gets is that of the formula, or they are refused."""
+"""Whatever settings meet in the trainer, the gradient that the optimizer gets is that of the
+formula, or they are refused.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""The options that change the loss, the advantages, the groups or the sampler, and settings in which they meet.
+"""The options that change the loss, the advantages, the groups or the sampler, and settings in
+which they meet.
 
-`VALUES` has them with values that the fuzzer draws; `NOT_DRAWN` those that it cannot draw, with the reason; `IRRELEVANT` those
-that change none of the four. `test_pairs` fails for an option that is in none of them.
+`VALUES` has them with values that the fuzzer draws; `NOT_DRAWN` those that it cannot draw, with the
+reason; `IRRELEVANT` those that change none of the four. `test_pairs` fails for an option that is in
+none of them.
 """
 
 from __future__ import annotations
@@ -193,7 +195,8 @@ IRRELEVANT: dict[str, str] = {
     "the prompts and the model as they are read": """
         chat_template_kwargs dataloader_drop_last dataloader_in_order dataloader_multiprocessing_context
         dataloader_num_workers dataloader_persistent_workers dataloader_pin_memory dataloader_prefetch_factor
-        ignore_data_skip label_names label_smoothing_factor length_column_name max_tool_calling_iterations
+        difficulty_column ignore_data_skip label_names label_smoothing_factor length_column_name
+        max_tool_calling_iterations
         model_init_kwargs pass_rates_file remove_unused_columns train_sampling_strategy trust_remote_code""",
     "when a reward counts as missing": """
         reward_max_failure_rate reward_on_error reward_timeout reward_workers""",
@@ -259,7 +262,9 @@ def with_option(settings: Settings, name: str, value: Any) -> Settings:
 
 
 def by_the_engine(along: Settings, settings: Settings) -> Settings:
-    """Return what is set along with an option about a separate sampler, beside the engine that is set already."""
+    """Return what is set along with an option about a separate sampler, beside the engine that is
+    set already.
+    """
     others = {name: value for name, value in along.items() if name != "sampler"}
     if settings.get("use_transformers_continuous_batching"):
         return others
@@ -284,7 +289,9 @@ def refusal(settings: Settings) -> str | None:
 
 
 def met(cut: Settings, rewards: str, options: Iterable[tuple[str, Any]]) -> Settings:
-    """Return settings with as many of the options, in this order, as are not refused beside those before."""
+    """Return settings with as many of the options, in this order, as are not refused beside those
+    before.
+    """
     settings = {**cut, "rewards": rewards, "seed": 1}
     for name, value in options:
         if name in settings:

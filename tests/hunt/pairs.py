@@ -1,9 +1,10 @@
-"""Every pair of options that change the loss, the advantages, the groups or the sampler: exact, refused or noted.
+"""Every pair of options that change the loss, the advantages, the groups or the sampler: exact,
+refused or noted.
 
     python tests/hunt/pairs.py        # writes docs/options-that-meet.md
 
-The checks of a run say which pairs are refused or noted. A pair that they accept is exact if the fuzzer draws both options,
-and so compares gradients with the formulas (see `hunt_trainer`).
+The checks of a run say which pairs are refused or noted. A pair that they accept is exact if the
+fuzzer draws both options, and so compares gradients with the formulas (see `hunt_trainer`).
 """
 
 from __future__ import annotations
@@ -179,7 +180,9 @@ def page() -> str:
 
 
 def by_message(said: list[dict[str, str]]) -> str:
-    """Return the lines of a list of messages, each with the first of the combinations that it is said of."""
+    """Return the lines of a list of messages, each with the first of the combinations that it is
+    said of.
+    """
     combinations_of: dict[str, list[str]] = {}
     for of_pair in said:
         for combination, message in of_pair.items():

@@ -1,7 +1,7 @@
 """Whole runs of the trainer on scripted completions, recorded as `trainer_oracle` reads them.
 
-Only the engine is replaced: a scripted sampler returns tokens, kept sets and log-probs as the engine of the same settings
-would, and everything after it is the trainer's own.
+Only the engine is replaced: a scripted sampler returns tokens, kept sets and log-probs as the
+engine of the same settings would, and everything after it is the trainer's own.
 """
 
 from __future__ import annotations
@@ -52,7 +52,9 @@ TEMPLATE = "{% for message in messages %}{{ message['content'] }}<|end|>{% endfo
 
 
 def build_start(folder: Path) -> Path:
-    """A folder with an untrained model of 4,000 parameters and a tokenizer of 33 tokens, one a character."""
+    """A folder with an untrained model of 4,000 parameters and a tokenizer of 33 tokens, one a
+    character.
+    """
     words = ["<|pad|>", "<|end|>", "<|unknown|>", *CHARACTERS]
     backend = Tokenizer(
         models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="<|unknown|>")
@@ -77,7 +79,9 @@ def build_start(folder: Path) -> Path:
 
 
 class Letters(Environment):
-    """Is over when the model says an `a`, or after three turns; every turn changes the score, up or down."""
+    """Is over when the model says an `a`, or after three turns; every turn changes the score, up or
+    down.
+    """
 
     def __init__(self) -> None:
         self._scores: list[float] = [0.0]
@@ -120,7 +124,9 @@ def tenths(completion_ids: Any, number: Any, **columns: Any) -> list[float | Non
 
 
 def nine_minus_tenths(completion_ids: Any, number: Any, **columns: Any) -> list[float | None]:
-    """What is missing to a sum that is equal for all completions of every other prompt, up to rounding."""
+    """What is missing to a sum that is equal for all completions of every other prompt, up to
+    rounding.
+    """
     rows = zip(completion_ids, number, strict=True)
     return [9 - mixed(ids, n, 4 + n % 2) % 4 / 10 for ids, n in rows]
 
@@ -160,7 +166,9 @@ def name_of(reward: Any) -> str:
 
 
 def rewards_of(settings: dict[str, Any]) -> list[Any]:
-    """Return the reward functions of a run: those of `rewards`, behind that of the environment, if there is one."""
+    """Return the reward functions of a run: those of `rewards`, behind that of the environment, if
+    there is one.
+    """
     chosen = REWARDS[settings["rewards"]]
     return ["environment", *chosen] if settings.get("environment") else chosen
 
@@ -169,10 +177,11 @@ def rewards_of(settings: dict[str, Any]) -> list[Any]:
 
 
 class Scripted(Sampler):
-    """Completes any prompt by random tokens, with the flags of the engine that the settings ask for.
+    """Completes any prompt by random tokens, with the flags of the engine that the settings ask
+    for.
 
-    A kept set is random, too, and has the drawn token mostly. Log-probs are those of the weights at the time of the request,
-    with noise as between two engines.
+    A kept set is random, too, and has the drawn token mostly. Log-probs are those of the weights at
+    the time of the request, with noise as between two engines.
     """
 
     def __init__(self, trainer: Any, watched: bool):
@@ -285,7 +294,9 @@ class NoEngine:
 
 
 class Steps(TrainerCallback):
-    """The gradient that each optimizer step gets, with the weights before it, and those of the reference."""
+    """The gradient that each optimizer step gets, with the weights before it, and those of the
+    reference.
+    """
 
     def __init__(self) -> None:
         self.steps: list[dict[str, Any]] = []
@@ -306,7 +317,9 @@ class Steps(TrainerCallback):
 
 
 class Recorder:
-    """What a rank of the trainer gets from outside: generations, rewards, and the order of their rows."""
+    """What a rank of the trainer gets from outside: generations, rewards, and the order of their
+    rows.
+    """
 
     def __init__(self, trainer: Any, settings: dict[str, Any]):
         self.trainer, self.settings = trainer, settings

@@ -15,7 +15,9 @@ DRAWN = [(name, value) for name, values in VALUES.items() for value in values]
 
 
 def test_every_option_has_its_pairs_or_changes_nothing():
-    """A new option goes into `VALUES`, with values for the fuzzer; or into `IRRELEVANT`, where it says why."""
+    """A new option goes into `VALUES`, with values for the fuzzer; or into `IRRELEVANT`, where it
+    says why.
+    """
     irrelevant = [name for names in IRRELEVANT.values() for name in names.split()]
     listed = [*VALUES, *NOT_DRAWN, *irrelevant]
     assert len(listed) == len(set(listed)), "an option is listed twice"

@@ -1,8 +1,9 @@
-"""The gradient of an optimizer step from first principles: one completion at a time, token by token.
+"""The gradient of an optimizer step from first principles: one completion at a time, token by
+token.
 
-It computes in the number type of its model. It reads what a run has recorded (see `scripted_run`) and imports nothing of the
-package: rewards become advantages, groups are filtered, and each completion is scored by a model with the weights of the step
-that counts, without padding.
+It computes in the number type of its model. It reads what a run has recorded (see `scripted_run`)
+and imports nothing of the package: rewards become advantages, groups are filtered, and each
+completion is scored by a model with the weights of the step that counts, without padding.
 """
 
 from __future__ import annotations
@@ -104,9 +105,11 @@ class Group:
 
 
 def filled(rewards: list[list[Fraction | None]]) -> list[list[Fraction] | None]:
-    """Return the rewards (G, R) of a group with each missing one replaced by the group's mean of that function.
+    """Return the rewards (G, R) of a group with each missing one replaced by the group's mean of
+    that function.
 
-    A function that scored none of the group counts as 0. A completion that no function scored is `None`.
+    A function that scored none of the group counts as 0. A completion that no function scored is
+    `None`.
     """
     means = []
     for scores in zip(*rewards, strict=True):
@@ -217,7 +220,9 @@ class Judging:
             group.completions = rows
 
     def normalized_first(self, groups: list[Group]) -> list[list[float]]:
-        """GDPO (arXiv 2601.05242): each reward normalised in its group, then their weighted sum over the batch."""
+        """GDPO (arXiv 2601.05242): each reward normalised in its group, then their weighted sum
+        over the batch.
+        """
         totals: list[float | None] = []
         for group in groups:
             rows = filled([list(c.rewards) for c in group.completions])
@@ -241,7 +246,8 @@ class Judging:
         return [flat[i : i + self.size] for i in range(0, len(flat), self.size)]
 
     def of_turns(self, sums: list[Fraction | None], gains: list[list[float]]) -> list[list[float]]:
-        """Return the advantages of turns: rewards to go, compared with the same turn of the group's other episodes.
+        """Return the advantages of turns: rewards to go, compared with the same turn of the group's
+        other episodes.
 
         `gains` are those of the environment's reward, before its weight.
         """
@@ -264,9 +270,11 @@ class Judging:
         return found
 
     def used(self, groups: list[Group], step: int, wanted: int) -> list[Group]:
-        """Return the groups of a generation that are trained on; those that are left out stay, without tokens.
+        """Return the groups of a generation that are trained on; those that are left out stay,
+        without tokens.
 
-        `groups` are judged, in the order in which they were made, and `wanted` is the number of groups of a generation.
+        `groups` are judged, in the order in which they were made, and `wanted` is the number of
+        groups of a generation.
         """
         if self.s["group_filter"] == "off":
             return groups
@@ -340,7 +348,9 @@ class Policy:
         return logits[first : first + len(completion.ids)] / self.temperature
 
     def kept(self, completion: Completion, weights: dict[str, Tensor]) -> list[list[bool]] | None:
-        """Return the tokens that truncation keeps at each position, as it was recorded or from the weights that sampled."""
+        """Return the tokens that truncation keeps at each position, as it was recorded or from the
+        weights that sampled.
+        """
         if not self.truncated:
             return None
         if completion.kept is not None:
@@ -393,7 +403,9 @@ class Policy:
         weights: dict[str, Tensor],
         kept: list[list[bool]] | None,
     ) -> tuple[list[Tensor], list[Tensor]]:
-        """Return the log-prob of each token and the entropy of its position. A token that was drawn was also kept."""
+        """Return the log-prob of each token and the entropy of its position. A token that was drawn
+        was also kept.
+        """
         if not completion.ids:
             return [], []
         self.load(weights)
@@ -442,7 +454,9 @@ class StepLoss:
         )
 
     def correction(self, completion: Completion, old: list[float]) -> list[float]:
-        """Return the bounded ratio of each token between the policy as scored by the trainer and the sampler."""
+        """Return the bounded ratio of each token between the policy as scored by the trainer and
+        the sampler.
+        """
         if not self.corrects:
             return [1.0] * len(completion.ids)
         assert completion.sampled is not None
@@ -497,7 +511,9 @@ class StepLoss:
         return terms
 
     def far_from_sampler(self, row: Scored, logps: list[Tensor], old: list[float]) -> bool:
-        """DeepSeek-V3.2 (arXiv 2512.02556): whether the policy has moved away from what sampled the sequence."""
+        """DeepSeek-V3.2 (arXiv 2512.02556): whether the policy has moved away from what sampled the
+        sequence.
+        """
         threshold, counts = self.s["off_policy_mask_threshold"], row.completion.counts
         if threshold is None or not counts:
             return False
@@ -604,8 +620,9 @@ class Oracle:
 
     Args:
         model: any of the run's architecture.
-        run: `settings`, `names` of the rewards, `separate`, `order`, `length`, `generations` of all ranks, and `steps` with
-            the weights before each optimizer step and those of the reference.
+        run: `settings`, `names` of the rewards, `separate`, `order`, `length`, `generations` of all
+            ranks, and `steps` with the weights before each optimizer step and those of the
+            reference.
     """
 
     def __init__(self, model: torch.nn.Module, run: dict[str, Any]):
@@ -617,7 +634,9 @@ class Oracle:
         self.tables: list[list[list[list[Scored]]]] = []  # generation, rank, slice
 
     def gradient(self, step: int) -> tuple[dict[str, Tensor], float]:
-        """Return the gradient of an optimizer step, which follows those before, and the sum of its completions' norms."""
+        """Return the gradient of an optimizer step, which follows those before, and the sum of its
+        completions' norms.
+        """
         batches = self.micro_batches(step)
         rows = [row for batch in batches for rank in batch for row in rank]
         weights = self.run["steps"][step]["weights"]
@@ -660,7 +679,8 @@ class Oracle:
     def bonus_shares(self, batches: list[list[list[Scored]]]) -> dict[int, float]:
         """Return the weight of one token's entropy in the bonus, by completion.
 
-        Without a quantile it is the mean over the step's tokens, else over those of each rank's micro-batch.
+        Without a quantile it is the mean over the step's tokens, else over those of each rank's
+        micro-batch.
         """
         shares = {}
         whole = sum(len(r.completion.counts) for batch in batches for rank in batch for r in rank)

@@ -1,4 +1,6 @@
-"""At the sequence level, what differs between tokens acts on each token: GSPO-token, against formulas written with loops."""
+"""At the sequence level, what differs between tokens acts on each token: GSPO-token, against
+formulas written with loops.
+"""
 
 from __future__ import annotations
 
@@ -86,7 +88,9 @@ def test_advantages_and_weights_of_tokens_act_on_their_tokens(name, level, weigh
 
 
 def test_a_good_turn_is_reinforced_and_a_bad_one_is_not():
-    """Two turns, +1 for two tokens and -1 for three, at the policy that sampled: each token gets its own advantage."""
+    """Two turns, +1 for two tokens and -1 for three, at the policy that sampled: each token gets
+    its own advantage.
+    """
     logps = torch.full((1, 5), -1.0, dtype=torch.float64, requires_grad=True)
     advantages = torch.tensor([[1.0, 1.0, -1.0, -1.0, -1.0]])
     mask = torch.ones(1, 5)

@@ -1,4 +1,6 @@
-"""A prompt that opens the think tag: a reward that wants to see the tag is told what can be written for it."""
+"""A prompt that opens the think tag: a reward that wants to see the tag is told what can be written
+for it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Environments that fail, and prompts with their tools and the text of `reset`, before a model is loaded."""
+"""Environments that fail, and prompts with their tools and the text of `reset`, before a model is
+loaded.
+"""
 
 from __future__ import annotations
 

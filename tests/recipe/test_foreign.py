@@ -1,4 +1,6 @@
-"""Keys of other tools: whose key it is and what to write, or nothing; never a key that only looks alike."""
+"""Keys of other tools: whose key it is and what to write, or nothing; never a key that only looks
+alike.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,8 @@ from grpo_ext import RecipeError, load_recipe
 from grpo_ext.recipe.foreign import FOREIGN, unknown_key
 from grpo_ext.recipe.load import load_sft_recipe
 
-# Keys of public configurations of TRL, accelerate, open-r1, ms-swift, verl, OpenRLHF, Unsloth, Axolotl and LLaMA-Factory.
+# Keys of public configurations of TRL, accelerate, open-r1, ms-swift, verl, OpenRLHF, Unsloth,
+# Axolotl and LLaMA-Factory.
 _OTHERS = """
 num_processes num_machines deepspeed_config mixed_precision wandb_entity wandb_run_group
 wandb_project hub_model_revision push_to_hub_revision chat_template remote_gen_model_url

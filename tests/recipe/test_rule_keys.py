@@ -1,4 +1,6 @@
-"""Every key that a rule, a table or a message of a recipe names is a field; a mistyped one raises and never reads as null."""
+"""Every key that a rule, a table or a message of a recipe names is a field; a mistyped one raises
+and never reads as null.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,9 @@ def test_each_kind_of_recipe_says_which_fields_it_has():
 
 
 def keys_read(path) -> set[tuple[int, str]]:
-    """Keys that a file reads from the values of a recipe, or looks for in them, with the line of each."""
+    """Keys that a file reads from the values of a recipe, or looks for in them, with the line of
+    each.
+    """
     found = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         key = None
@@ -90,7 +94,9 @@ def test_code_reads_no_key_that_is_not_a_field():
 
 
 def words_compared(path) -> set[tuple[int, str, str]]:
-    """Words that a file compares with the value of a key, as in `v["vllm_mode"] == "server"`: line, key and word."""
+    """Words that a file compares with the value of a key, as in `v["vllm_mode"] == "server"`: line,
+    key and word.
+    """
     found = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if not isinstance(node, ast.Compare) or not isinstance(node.left, ast.Subscript):

@@ -1,4 +1,6 @@
-"""Several tasks in one recipe: what their entries take, how their rows are mixed, and which rewards score which rows."""
+"""Several tasks in one recipe: what their entries take, how their rows are mixed, and which rewards
+score which rows.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Rewards that the trainer cannot call, or that would share a metric, are refused at both doors before a model is loaded."""
+"""Rewards that the trainer cannot call, or that would share a metric, are refused at both doors
+before a model is loaded.
+"""
 
 from functools import partial
 

@@ -1,4 +1,6 @@
-"""Answers are split into parts at the right places, splitting always ends, and limits count what a computation would cost."""
+"""Answers are split into parts at the right places, splitting always ends, and limits count what a
+computation would cost.
+"""
 
 from contextlib import suppress
 

@@ -1,4 +1,6 @@
-"""A run whose environment fails: it names file and line, goes on, or stops with a checkpoint and the reason."""
+"""A run whose environment fails: it names file and line, goes on, or stops with a checkpoint and
+the reason.
+"""
 
 from __future__ import annotations
 

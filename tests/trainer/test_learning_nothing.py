@@ -1,4 +1,6 @@
-"""Ways to learn nothing, from Python and from a recipe: each is refused at the start, or named in the last lines."""
+"""Ways to learn nothing, from Python and from a recipe: each is refused at the start, or named in
+the last lines.
+"""
 
 from __future__ import annotations
 

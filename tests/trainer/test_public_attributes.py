@@ -1,4 +1,6 @@
-"""The public attributes of TRL's trainer have the same names and values in ours, and what a callback writes to them counts."""
+"""The public attributes of TRL's trainer have the same names and values in ours, and what a
+callback writes to them counts.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,8 @@ from trl import GRPOConfig, GRPOTrainer
 from grpo_ext import GRPOExtConfig, GRPOExtTrainer
 from grpo_ext.trainer import policy_update
 
-# What TRL takes as it is and we wrap, replace or fill: callables, configurations of another class, objects of a run.
+# What TRL takes as it is and we wrap, replace or fill: callables, configurations of another class,
+# objects of a run.
 OTHER = {
     "args",
     "reward_funcs",

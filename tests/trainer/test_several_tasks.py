@@ -1,4 +1,6 @@
-"""Rows of two tasks in one run, each with a reward that returns None for the other's rows, as TRL documents it."""
+"""Rows of two tasks in one run, each with a reward that returns None for the other's rows, as TRL
+documents it.
+"""
 
 from __future__ import annotations
 
@@ -172,7 +174,9 @@ def test_figures_by_task_are_those_of_two_runs(tiny_folder, tmp_path):
 
 
 def test_the_sum_in_the_log_is_the_one_that_was_trained_on(tiny_folder, tmp_path):
-    """A row that one reward did not score counts with the mean of its group, in the log as in the advantages."""
+    """A row that one reward did not score counts with the mean of its group, in the log as in the
+    advantages.
+    """
 
     def right(completions, **kwargs):
         return [1.0] * len(completions)
