@@ -9,7 +9,7 @@ import json
 from collections import Counter
 
 import pytest
-from datasets import Dataset
+from datasets import Dataset, IterableDataset
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -185,7 +185,7 @@ def test_a_task_without_rows_is_named():
         "full": Dataset.from_dict({"prompt": ["a", "b"]}),
     }
     shares = {"empty": 1.0, "full": 1.0}
-    streams = {name: rows.to_iterable_dataset() for name, rows in parts.items()}
+    streams = {name: IterableDataset.from_generator(rows.__iter__) for name, rows in parts.items()}
     for mix in (lambda: mixed(parts, shares), lambda: mixed_streams(streams, shares, 1)):
         with pytest.raises(ValueError, match="tasks: empty has no rows"):
             mix()
