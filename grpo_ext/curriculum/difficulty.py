@@ -28,7 +28,6 @@ def difficulty_fault(
         if not isinstance(difficulty, numbers.Real) or math.isnan(difficulty):
             return (
                 f"difficulty_column: {column!r} must have a number in each row, the lowest for the "
-                f"easiest; row {row} has "
-                f"{difficulty!r}."
+                f"easiest; row {row} has {difficulty!r}."
             )
     return None

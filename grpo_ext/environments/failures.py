@@ -68,9 +68,8 @@ class EnvironmentFailures:
         if count.is_new_kind(error):
             logger.warning(
                 f"{count.name} failed, and the model gets the error as the answer. From now on "
-                "failures like this one are "
-                f"only counted (episodes/failures). It was called with {clipped(arguments)}. The "
-                f"failure: {error}"
+                "failures like this one are only counted (episodes/failures). It was called with "
+                f"{clipped(arguments)}. The failure: {error}"
             )
 
     def tool_raised(self, tool: str, error: str, arguments: Any) -> None:
@@ -83,9 +82,8 @@ class EnvironmentFailures:
         if count.is_new_kind(error):
             logger.warning(
                 f"{count.name} raised an error, and the model gets it as the answer. From now on "
-                "errors like this one are "
-                f"only counted (tools/failure_frequency). The call: {clipped(arguments)}. The "
-                f"error: {error}"
+                "errors like this one are only counted (tools/failure_frequency). The call: "
+                f"{clipped(arguments)}. The error: {error}"
             )
         if self.raised[tool] == count.calls == NEVER_WORKED:
             logger.warning(
@@ -123,9 +121,8 @@ class EnvironmentFailures:
                 error = next(report.last_error for report in of_method if report.failed)
                 raise EnvironmentFailure(
                     f"{self.subject}: {method} failed on every call. Fix it, try it with `grpo-ext "
-                    "check`, and "
-                    "resume; `max_failure_rate: 1` in `environment` continues with it. The last "
-                    f"failure: {error}"
+                    "check`, and resume; `max_failure_rate: 1` in `environment` continues with it. "
+                    f"The last failure: {error}"
                 )
 
     def _count(self, method: str) -> FailureCount:

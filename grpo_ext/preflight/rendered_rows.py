@@ -38,8 +38,7 @@ def judge_rows(
     if any(ends_with_answer(row["prompt"]) for row in rows):
         findings.problem(
             "the prompt ends with the assistant's message, so the model reads the answer: write "
-            "answer_column: solution, which "
-            "moves this message into a column that rewards read.",
+            "answer_column: solution, which moves this message into a column that rewards read.",
             key,
         )
         return
@@ -60,8 +59,7 @@ def judge_rows(
     if unused:
         findings.note(
             f"the column {unused[0]!r} is in no prompt, and no reward reads it: write "
-            f"{{{unused[0]}}} in user_prompt, if it is "
-            "part of the question.",
+            f"{{{unused[0]}}} in user_prompt, if it is part of the question.",
             key,
         )
     for name in answers:
@@ -69,8 +67,7 @@ def judge_rows(
         if name in ANSWERS and share_of(told) > MOST:
             findings.note(
                 f"the prompt contains the column {name!r}, which a reward reads as the answer: "
-                "right for a choice or a quote, "
-                "otherwise the model can copy it.",
+                "right for a choice or a quote, otherwise the model can copy it.",
                 key,
             )
 
@@ -91,9 +88,8 @@ def report_equal_prompts(
     hint = f" The rows also differ in {unused[0]!r}, which no prompt has." if unused else ""
     message = (
         f"{share_of(ambiguous):.0%} of the first {len(rows)} rows share their prompt with a row "
-        f"whose {' or '.join(answers)} "
-        f"is another, so that the prompt does not say which is asked for.{hint} Such a prompt: "
-        f"{last_message(first)[:200]!r}"
+        f"whose {' or '.join(answers)} is another, so that the prompt does not say which is asked "
+        f"for.{hint} Such a prompt: {last_message(first)[:200]!r}"
     )
     if share_of(ambiguous) > MOST:
         findings.problem(message, key)

@@ -42,8 +42,8 @@ def begin_episodes(recipe: Recipe, tokenizer: Any, findings: Findings) -> Begin 
         if isinstance(probe, ToolEnvironment) and hasattr(probe.instance, "step"):
             findings.note(
                 "environment: the class is no subclass of grpo_ext.Environment, so its method step "
-                "is a tool that the model "
-                "calls. Make it a subclass if step should answer the model's turns.",
+                "is a tool that the model calls. Make it a subclass if step should answer the "
+                "model's turns.",
                 "environment",
             )
         return beginning(
@@ -118,8 +118,7 @@ def try_environment(
         elif count.failed:
             findings.note(
                 f"environment: {method} fails on {count.failed} of {count.calls} calls that were "
-                "tried, and then the model "
-                f"gets the error as the answer: {reason}",
+                f"tried, and then the model gets the error as the answer: {reason}",
                 "environment",
             )
     return sound

@@ -27,9 +27,8 @@ def needs_a_metric(option: str, decodes: bool) -> str:
     proposal = "countdown (or any reward)" if decodes else "reward"
     return (
         f"{option} decides by eval_loss, which says nothing about a policy in GRPO: advantages "
-        "have mean 0 within each group, "
-        f"so it is rounding noise, or the KL. Write metric_for_best_model: {proposal} and "
-        "greater_is_better: true."
+        "have mean 0 within each group, so it is rounding noise, or the KL. Write "
+        f"metric_for_best_model: {proposal} and greater_is_better: true."
     )
 
 

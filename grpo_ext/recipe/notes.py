@@ -18,10 +18,8 @@ def low_cap(v: Values, _: int) -> Iterator[Problem]:
         key = "loss_type" if v["epsilon_high"] is None else "epsilon_high"
         yield Problem(
             f"loss_type: cispo caps ratios at epsilon_high ({cap:g}). Below 1 the cap applies to "
-            "nearly every token: the "
-            f"gradient is about {cap:g} times REINFORCE's, and ratios hardly matter. ScaleRL "
-            "(arXiv 2510.13786) uses "
-            "epsilon_high: 5.0.",
+            f"nearly every token: the gradient is about {cap:g} times REINFORCE's, and ratios "
+            "hardly matter. ScaleRL (arXiv 2510.13786) uses epsilon_high: 5.0.",
             key,
         )
 
@@ -52,15 +50,13 @@ def held_back(v: Values, _: int) -> Iterator[Problem]:
     if v["beta"] > 1:
         yield Problem(
             f"beta: {v['beta']:g} keeps the policy at the reference: the KL outweighs advantages, "
-            "which are about 1. Usual are "
-            "0 to 0.1.",
+            "which are about 1. Usual are 0 to 0.1.",
             "beta",
         )
     if 0 < v["max_grad_norm"] < 1e-6:
         yield Problem(
             f"max_grad_norm: {v['max_grad_norm']:g} makes gradients smaller than the epsilon of "
-            "Adam, so that steps hardly "
-            "change a weight.",
+            "Adam, so that steps hardly change a weight.",
             "max_grad_norm",
         )
 

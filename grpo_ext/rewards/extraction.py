@@ -101,9 +101,9 @@ def stated(text: str) -> str | None:
     if not statements:
         return last_expression(text)
     sentence = _SENTENCE.split(statements[-1][1], maxsplit=1)[0]
-    rest = text[statements[-1].start(1) + len(sentence) :]
-    if _WITHDRAWN.search(rest):
-        return stated(rest) if _STATED.search(rest) else None
+    after = text[statements[-1].start(1) + len(sentence) :]
+    if _WITHDRAWN.search(after):
+        return stated(after) if _STATED.search(after) else None
     return piece_of(sentence)
 
 
@@ -116,8 +116,8 @@ def piece_of(text: str) -> str | None:
     if statement is not None:
         text = _SENTENCE.split(statement[1])[0]
     is_option = _OPTION_FIRST.match(text) is not None
-    piece = last_expression(text) if is_sentence(text) and not is_option else None
-    return piece or (text if 0 < len(text) <= MAX_ANSWER else None)
+    expression = last_expression(text) if is_sentence(text) and not is_option else None
+    return expression or (text if 0 < len(text) <= MAX_ANSWER else None)
 
 
 def is_sentence(text: str) -> bool:
@@ -129,8 +129,8 @@ def is_sentence(text: str) -> bool:
     outside, formulas = _FORMULA.subn(" ", text.replace(r"\$", ""))
     if not formulas:
         return has_words(text)
-    words = _NAMED.sub("", _UNIT_NAME.sub("", outside))
-    return _WORD_BETWEEN.search(words) is not None
+    unnamed = _NAMED.sub("", _UNIT_NAME.sub("", outside))
+    return _WORD_BETWEEN.search(unnamed) is not None
 
 
 def has_words(text: str) -> bool:

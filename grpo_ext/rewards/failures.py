@@ -49,6 +49,5 @@ class FailureCount:
             return None
         return (
             f"{self.name} failed on {failed} of the last {recent} {self.unit}, more than the share "
-            "of "
-            f"{self.max_failure_rate:g} that is allowed. The last failure: {self.last_error}"
+            f"of {self.max_failure_rate:g} that is allowed. The last failure: {self.last_error}"
         )

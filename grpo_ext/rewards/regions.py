@@ -100,11 +100,11 @@ def merged(parts: Collection) -> Region | None:
     regions = [region(part) for part in parts.parts]
     if not regions or None in regions:
         return None
-    known = [part for part in regions if part is not None]
-    names = {part.name for part in known if part.name} | set(parts.names)
-    if len(names) > 1 or (len(known) > 1 and not names):  # points such as (1,2), (3,4)
+    bounded = [part for part in regions if part is not None]
+    names = {part.name for part in bounded if part.name} | set(parts.names)
+    if len(names) > 1 or (len(bounded) > 1 and not names):  # points such as (1,2), (3,4)
         return None
-    return Region(next(iter(names), None), tuple(i for part in known for i in part.intervals))
+    return Region(next(iter(names), None), tuple(i for part in bounded for i in part.intervals))
 
 
 def same_region(expected: Region, actual: Region, same: Same) -> bool:

@@ -62,20 +62,20 @@ class Collection(NamedTuple):
 
 def split(text: str, separator: re.Pattern[str]) -> list[str]:
     """Split at matches of `separator` outside of all brackets and environments."""
-    pieces = []
+    parts = []
     depth = start = position = 0
     while position < len(text):
         match = separator.match(text, position) if depth == 0 else None
         if match is not None:
-            pieces.append(text[start:position].strip())
+            parts.append(text[start:position].strip())
             start = position = match.end()
             continue
         token = _TOKEN.match(text, position)
         assert token is not None
         depth += depth_change(token[0])
         position = token.end()
-    pieces.append(text[start:].strip())
-    return pieces
+    parts.append(text[start:].strip())
+    return parts
 
 
 def depth_change(token: str) -> int:
@@ -207,12 +207,12 @@ def labelled(kind: str, parts: list[str]) -> Collection:
         values.append(value)
     if None in names:
         return Collection(kind, signed(parts))
-    known = [name for name in names if name is not None]
-    if len(set(known)) == 1:
-        return Collection(kind, signed(values), (known[0],))
-    if len(set(known)) < len(known):  # f(x) = 1, g(x) = 2, f(x) = 3
+    named = [name for name in names if name is not None]
+    if len(set(named)) == 1:
+        return Collection(kind, signed(values), (named[0],))
+    if len(set(named)) < len(named):  # f(x) = 1, g(x) = 2, f(x) = 3
         return Collection(kind, signed(parts))
-    rows = sorted(zip(known, values, strict=True))
+    rows = sorted(zip(named, values, strict=True))
     return Collection("ordered", tuple(v for _, v in rows), tuple(n for n, _ in rows))
 
 

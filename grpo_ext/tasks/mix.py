@@ -67,8 +67,8 @@ def mixed_streams(
     """Return the rows of all tasks, each next task drawn by its share (`None`: equal shares), until
     all have ended.
 
-    The streams of tasks that have ended begin again. Every row has the columns of all tasks. `ValueError` if a task has no
-    rows.
+    The streams of tasks that have ended begin again. Every row has the columns of all tasks.
+    `ValueError` if a task has no rows.
     """
     from datasets import interleave_datasets
 
@@ -98,6 +98,5 @@ def check_types(parts: Mapping[str, Dataset]) -> None:
             if kind != other_kind:
                 raise ValueError(
                     f"The column {column!r} has different types in the tasks {other!r} and "
-                    f"{name!r}: "
-                    f"{other_kind} and {kind}. Rename it in one of the data sets."
+                    f"{name!r}: {other_kind} and {kind}. Rename it in one of the data sets."
                 )

@@ -189,16 +189,14 @@ def why_nothing_was_learnt(
         if progress.with_signal:
             return (
                 f"{nothing}all {progress.with_signal} completions of groups whose rewards differed "
-                "were left out of the loss, "
-                "because they were truncated (mask_truncated_completions). Raise "
-                "max_completion_length."
+                "were left out of the loss, because they were truncated "
+                "(mask_truncated_completions). Raise max_completion_length."
             )
         return (
             f"{nothing}within every group all rewards were equal, so none of "
-            f"{progress.completions} completions had an "
-            "advantage. Look at completions and rewards in the report; an easier task, a warm "
-            "start, or a reward with more "
-            "than two values gives groups that differ."
+            f"{progress.completions} completions had an advantage. Look at completions and rewards "
+            "in the report; an easier task, a warm start, or a reward with more than two values "
+            "gives groups that differ."
         )
     if watches_weights and not progress.gradient:
         return (
@@ -208,9 +206,8 @@ def why_nothing_was_learnt(
     if watches_weights and not progress.moved:
         return (
             f"{nothing}no step changed a weight. The learning rate was 0 in every step (a warm-up "
-            "begins at 0), or so small "
-            "that the weights' precision rounds each change away: raise learning_rate or "
-            "max_steps, or train float32 weights."
+            "begins at 0), or so small that the weights' precision rounds each change away: raise "
+            "learning_rate or max_steps, or train float32 weights."
         )
     return None
 

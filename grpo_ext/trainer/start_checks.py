@@ -51,15 +51,13 @@ def check_parameters(trainer: Any, optimizer: Any) -> None:
     if len(missing) == len(trainable):
         raise CannotLearn(
             f"None of the {len(trainable)} trainable tensors of the policy is in the optimizer, "
-            "which has others. Make the "
-            "optimizer of `optimizers` from model.parameters() of this model, after its adapter "
-            "was added."
+            "which has others. Make the optimizer of `optimizers` from model.parameters() of this "
+            "model, after its adapter was added."
         )
     if missing:
         logger.warning(
             f"{len(missing)} of the {len(trainable)} trainable tensors of the policy are not in "
-            "the optimizer and will not "
-            f"change, such as {missing[0]}."
+            f"the optimizer and will not change, such as {missing[0]}."
         )
 
 
@@ -120,8 +118,7 @@ def why_frozen(model: nn.Module) -> str:
         if other_trainable:
             return (
                 f"{nothing}the active adapter is {active!r}, and only {other_trainable[0]!r} is "
-                "trainable. "
-                f"Call model.set_adapter({other_trainable[0]!r})."
+                f"trainable. Call model.set_adapter({other_trainable[0]!r})."
             )
         return (
             f"{nothing}the adapter {active!r} is frozen. Load it with "
@@ -167,8 +164,7 @@ def check_best_metric(trainer: Any) -> None:
     if metric in rewards and args.greater_is_better is False:
         raise CannotLearn(
             f"greater_is_better: false with metric_for_best_model: {metric} keeps the model with "
-            "the lowest reward. "
-            "Write greater_is_better: true, or take it out."
+            "the lowest reward. Write greater_is_better: true, or take it out."
         )
 
 
