@@ -9,16 +9,19 @@ from typing import Any
 
 from grpo_ext.common.columns import ANSWERS, CONTEXTS
 from grpo_ext.recipe.problems import Findings
+from grpo_ext.rewards.extraction import find_answer
 from grpo_ext.rewards.guard import Guard
 from grpo_ext.rewards.reward import Reward
 from grpo_ext.rewards.reward_checks import parameters_of
 
 Row = dict[str, Any]
 MOST = 0.5  # share of rows above which a finding is a problem, or worth a note
+MARKS = ("####", "\\boxed", "nswer is")  # before the final answer of a worked solution
 LONG_ANSWER = 8  # characters of an answer that is not in a prompt by chance
-# A UUID, a long hexadecimal number, or a word with a number behind a separator, such as
-# train-00012.
-HASH = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|(?=.*\d)[0-9a-f]{16,}", re.IGNORECASE)
+# A UUID, a long hexadecimal number with digits and letters, or a word with a number behind a
+# separator, such as train-00012.
+UUID = r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+HASH = re.compile(rf"{UUID}|(?=.*\d)(?=.*[a-f])[0-9a-f]{{16,}}", re.IGNORECASE)
 NUMBERED = re.compile(r"[A-Za-z][\w./:]*[-_./:#]\d{2,}")
 
 
@@ -29,18 +32,15 @@ def judge_rows(
     prompts begin different games.
 
     Problems: prompts that end with the assistant's message; equal prompts of rows with different
-    answers; identifiers in place of prompts. Notes: answers within the prompt, and columns of the
-    question that neither prompt nor reward reads.
+    answers; identifiers in place of prompts. Notes: equal prompts of rows that differ in other
+    columns which a reward reads, answers within the prompt, and columns of the question that
+    neither prompt nor reward reads.
     """
     key = next(
         (name for name in ("user_prompt", "prompt_column") if findings.places.get(name)), "task"
     )
     if any(ends_with_answer(row["prompt"]) for row in rows):
-        findings.problem(
-            "the prompt ends with the assistant's message, so the model reads the answer: write "
-            "answer_column: solution, which moves this message into a column that rewards read.",
-            key,
-        )
+        findings.problem(assistant_advice(rows), key)
         return
     texts = [text_of_prompt(row["prompt"]) for row in rows]
     asked = [last_message(row["prompt"]) for row in rows]
@@ -55,7 +55,7 @@ def judge_rows(
     unused = unused_contexts(rows, texts, read)
     answers = [name for name in read if name in rows[0]]
     if not episodes:
-        report_equal_prompts(rows, answers, unused, key, findings)
+        report_equal_prompts(rows, rewards, answers, unused, key, findings)
     if unused:
         findings.note(
             f"the column {unused[0]!r} is in no prompt, and no reward reads it: write "
@@ -73,28 +73,72 @@ def judge_rows(
 
 
 def report_equal_prompts(
-    rows: Sequence[Row], answers: Sequence[str], unused: Sequence[str], key: str, findings: Findings
+    rows: Sequence[Row],
+    rewards: Sequence[Any],
+    read: Sequence[str],
+    unused: Sequence[str],
+    key: str,
+    findings: Findings,
 ) -> None:
-    """Report rows whose prompt another row has with other values of `answers`, the columns that
+    """Report rows whose prompt another row has with other values of `read`, the columns that
     rewards read.
+
+    Most rows with another answer are a problem. Columns that only a function of the user reads may
+    be an id or a limit: a note.
     """
-    by_prompt: dict[str, set[str]] = defaultdict(set)
-    for row in rows:
-        by_prompt[repr(row["prompt"])].add(repr([row.get(name) for name in answers]))
-    ambiguous = [len(by_prompt[repr(row["prompt"])]) > 1 for row in rows]
+    answers = [name for name in read if is_answer(name, rewards)]
+    by_answer = share_their_prompt(rows, answers)
+    differing, ambiguous = answers, by_answer
+    if not any(by_answer):
+        differing, ambiguous = list(read), share_their_prompt(rows, read)
     if not any(ambiguous):
         return
     first = rows[ambiguous.index(True)]["prompt"]
     hint = f" The rows also differ in {unused[0]!r}, which no prompt has." if unused else ""
     message = (
         f"{share_of(ambiguous):.0%} of the first {len(rows)} rows share their prompt with a row "
-        f"whose {' or '.join(answers)} is another, so that the prompt does not say which is asked "
-        f"for.{hint} Such a prompt: {last_message(first)[:200]!r}"
+        f"whose {' or '.join(differing)} is another, so that the prompt does not say which is "
+        f"asked for.{hint} Such a prompt: {last_message(first)[:200]!r}"
     )
-    if share_of(ambiguous) > MOST:
+    if share_of(by_answer) > MOST:
         findings.problem(message, key)
     else:
         findings.note(message, key)
+
+
+def share_their_prompt(rows: Sequence[Row], columns: Sequence[str]) -> list[bool]:
+    """Return for each row whether another row has its prompt and other values of `columns`."""
+    by_prompt: dict[str, set[str]] = defaultdict(set)
+    for row in rows:
+        by_prompt[repr(row["prompt"])].add(repr([final_answer(row.get(name)) for name in columns]))
+    return [len(by_prompt[repr(row["prompt"])]) > 1 for row in rows]
+
+
+def final_answer(value: Any) -> Any:
+    """Return the final answer of a worked solution, of which a data set may have several for one
+    question.
+
+    Any other value is returned unchanged.
+    """
+    if not isinstance(value, str) or not any(mark in value for mark in MARKS):
+        return value
+    return find_answer(value) or value
+
+
+def is_answer(column: str, rewards: Sequence[Any]) -> bool:
+    """Return whether a column decides what is right: by its name, or because a registered reward
+    needs it.
+    """
+    registered = (registered_reward(reward) for reward in rewards)
+    return column in ANSWERS or any(
+        column in reward.registration.columns for reward in registered if reward is not None
+    )
+
+
+def registered_reward(reward: Any) -> Reward | None:
+    """Return the registered reward behind a guard; `None` for any other reward."""
+    function = reward.reward if isinstance(reward, Guard) else reward
+    return function if isinstance(function, Reward) else None
 
 
 def columns_read(rewards: Sequence[Any], columns: Sequence[str]) -> list[str]:
@@ -102,8 +146,9 @@ def columns_read(rewards: Sequence[Any], columns: Sequence[str]) -> list[str]:
     named: set[str] = set()
     for reward in rewards:
         function = reward.reward if isinstance(reward, Guard) else reward
-        if isinstance(function, Reward):
-            named |= {*function.registration.columns, *function.registration.optional}
+        registered = registered_reward(reward)
+        if registered is not None:
+            named |= {*registered.registration.columns, *registered.registration.optional}
         elif callable(function):
             named |= {parameter.name for parameter in parameters_of(function) or ()}
     return [name for name in columns if name in named and name != "prompt"]
@@ -138,6 +183,24 @@ def strings_in(value: Any) -> list[str]:
 def ends_with_answer(prompt: Any) -> bool:
     """Return whether a prompt is chat messages of which the last is the assistant's."""
     return isinstance(prompt, list) and prompt[-1].get("role") == "assistant"
+
+
+def assistant_advice(rows: Sequence[Row]) -> str:
+    """Say what is wrong with prompts that end with the assistant's message: the answer, or a
+    beginning for every answer.
+    """
+    ends = {last_message(row["prompt"]) for row in rows if ends_with_answer(row["prompt"])}
+    if len(rows) > 1 and len(ends) == 1:
+        return (
+            f"the prompt ends with the assistant's message {ends.pop()[:80]!r}, which the chat "
+            "template closes: the model does not continue it, but begins another message. Put a "
+            "beginning of every answer into the chat template, behind add_generation_prompt, or "
+            "write prompts as texts."
+        )
+    return (
+        "the prompt ends with the assistant's message, so the model reads the answer: write "
+        "answer_column: solution, which moves this message into a column that rewards read."
+    )
 
 
 def text_of_prompt(prompt: Any) -> str:

@@ -39,14 +39,21 @@ def check_rewards(rewards: Sequence[Any], specs: Sequence[Any] = ()) -> None:
             spec = specs[position] if specs else None
             raise ValueError(
                 f"{count} rewards are called {label!r} and would share one metric. "
-                f"{rename_advice(label, spec)}"
+                f"{rename_advice(label, spec, rewards[position])}"
             )
     for reward in rewards:
         check_call(reward)
 
 
-def rename_advice(label: str, spec: Any) -> str:
-    """Say how to rename one of two rewards: by a `label` in a recipe, by `__name__` in Python."""
+def rename_advice(label: str, spec: Any, reward: Any) -> str:
+    """Say how to rename one of two rewards: by a `label` in a recipe, by `__name__` in Python, a
+    reward model by its path.
+    """
+    if isinstance(reward, str) or is_loaded_model(reward):
+        return (
+            "A reward model is called after the last part of its path: rename the folder of one of "
+            "them, or load it and set model.config._name_or_path."
+        )
     name = spec.get("name") if isinstance(spec, dict) else spec
     if isinstance(name, str):
         return f"Give one of them a name of its own: {{name: {name}, label: {label_for(label)}}}."
@@ -125,6 +132,11 @@ def metric_name(reward: Any) -> str:
     """Return the name that TRL gives to a reward's metric."""
     if isinstance(reward, str):
         return reward.rstrip("/").split("/")[-1]
-    if hasattr(reward, "parameters") and hasattr(reward, "config"):  # a loaded reward model
+    if is_loaded_model(reward):
         return str(getattr(reward.config, "_name_or_path", "")).split("/")[-1]
     return reward_name(reward)
+
+
+def is_loaded_model(reward: Any) -> bool:
+    """Whether a reward is a model, not a function or the id of a model."""
+    return hasattr(reward, "parameters") and hasattr(reward, "config")

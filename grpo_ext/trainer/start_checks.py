@@ -150,7 +150,7 @@ def check_best_metric(trainer: Any) -> None:
     metrics = [*rewards, *other_metrics(trainer)]
     name = metric.removesuffix("_se")
     wrong = name not in metrics and (
-        name in trainer.reward_func_names
+        name in (*trainer.reward_func_names, "reward")
         or name.startswith("rewards/")
         or bool(did_you_mean(name, metrics))
     )
@@ -161,11 +161,22 @@ def check_best_metric(trainer: Any) -> None:
             f"metric_for_best_model: evaluations log no {metric!r}.{hint} They log "
             f"{', '.join(metrics)}."
         )
-    if metric in rewards and args.greater_is_better is False:
+    if metric in rewards and args.greater_is_better is False and not is_a_cost(trainer, metric):
         raise CannotLearn(
             f"greater_is_better: false with metric_for_best_model: {metric} keeps the model with "
             "the lowest reward. Write greater_is_better: true, or take it out."
         )
+
+
+def is_a_cost(trainer: Any, metric: str) -> bool:
+    """Whether a metric is the mean of a reward whose weight is not above 0, which training does not
+    raise.
+    """
+    weights = trainer.reward_weights.tolist()
+    return any(
+        weight <= 0 and metric in (name, f"rewards/{name}/mean")
+        for name, weight in zip(trainer.reward_func_names, weights, strict=True)
+    )
 
 
 def reward_metrics(trainer: Any) -> list[str]:
@@ -182,4 +193,6 @@ def other_metrics(trainer: Any) -> list[str]:
     """Return further metrics of an evaluation, without `eval_`, that a name may be meant to be."""
     if trainer.eval_decoding is not None:
         return ["length"]
-    return [f"rewards/{name}/std" for name in trainer.reward_func_names]
+    endings = ("std", *(("constant",) if trainer.args.eval_constant else ()))
+    of_rewards = [f"rewards/{name}/{end}" for name in trainer.reward_func_names for end in endings]
+    return ["reward_std", *of_rewards]

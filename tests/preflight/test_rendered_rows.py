@@ -117,6 +117,61 @@ def test_few_of_them_are_a_note_and_equal_answers_nothing(tiny_folder, tmp_path)
     )
 
 
+@pytest.mark.parametrize(
+    "solutions",
+    [
+        ("2 + 2 = 4\n#### 4", "Two pairs are four.\n#### 4"),
+        ("It is \\boxed{4}.", "Adding gives \\boxed{4}"),
+        ("So the answer is 4.", "2 + 2 = 4\n#### 4"),
+    ],
+)
+def test_several_solutions_with_one_answer_are_no_finding(solutions):
+    rows = [
+        {"prompt": f"What is {n} - {n} + 4?", "solution": text}
+        for n in range(N)
+        for text in solutions
+    ]
+    findings = Findings()
+    judge_rows(rows, [build("accuracy")], findings)
+    assert not findings.problems and not findings.notes
+    rows[1]["solution"] = "#### 5"
+    judge_rows(rows, [build("accuracy")], findings)
+    assert "share their prompt" in findings.notes[0].message
+
+
+def test_one_prompt_whose_rows_differ_in_an_id_or_a_limit_is_a_note():
+    def short(completions, limit, uid, **kwargs):
+        return [0.0] * len(completions)
+
+    rows = [{"prompt": "Write a joke.", "limit": n, "uid": str(uuid.uuid4())} for n in range(N)]
+    findings = Findings()
+    judge_rows(rows, [short], findings)
+    assert findings.sound and "whose limit or uid is another" in findings.notes[0].message
+
+
+def test_one_prompt_whose_rows_differ_in_a_column_of_a_registered_reward_is_a_problem():
+    rows = [{"prompt": "Make 24.", "nums": [n, 2, 3], "target": 24} for n in range(N)]
+    findings = Findings()
+    judge_rows(rows, [build("countdown")], findings)
+    assert "whose nums or target is another" in findings.problems[0].message
+
+
+def test_one_beginning_of_every_answer_is_told_as_such():
+    rows = [
+        {
+            "prompt": [
+                {"role": "user", "content": f"{n} + {n}?"},
+                {"role": "assistant", "content": "Let me think.\n<think>"},
+            ],
+            "solution": str(2 * n),
+        }
+        for n in range(N)
+    ]
+    findings = Findings()
+    judge_rows(rows, [build("number")], findings)
+    assert "begins another message" in findings.problems[0].message
+
+
 def keyed(findings):
     keys = ("user_prompt", "prompt_column", "task")
     return [f for f in (*findings.problems, *findings.notes) if f.key in keys]
@@ -151,6 +206,8 @@ def test_identifiers_are_no_prompts(tiny_folder, tmp_path):
         ("gsm8k/test/123", True),
         ("deadbeefdeadbeefdeadbeef", False),  # letters alone
         ("12345678", False),
+        ("8301928374650192", False),  # digits to sort or to add
+        ("0110100110010110", False),
         ("What is 12 + 30?", False),
         ("12+30=", False),
         ("Catch-22 is a", False),

@@ -97,6 +97,12 @@ def test_the_advice_names_the_entry_of_the_recipe(tmp_path):
     assert [metric_name(reward) for reward in renamed] == ["graded", "graded_2"]
 
 
+@pytest.mark.parametrize("door", [resolve_rewards, from_python])
+def test_two_reward_models_of_one_name_are_renamed_by_their_path(door):
+    with pytest.raises(ValueError, match=r"called 'rm' .* set model.config._name_or_path"):
+        door(["one/rm", "two/rm"])
+
+
 def test_a_loaded_reward_model_has_the_name_of_its_folder():
     class Model:
         def parameters(self):

@@ -379,6 +379,7 @@ def test_early_stopping_by_eval_loss_is_refused(tiny_folder, tmp_path, reward):
             "keeps the model with the lowest reward",
         ),
         ({"metric_for_best_model": "vared", "eval_temperature": 0.0}, "Did you mean 'varied'"),
+        ({"metric_for_best_model": "reward", "eval_temperature": 0.0}, "They log varied, pass@1"),
     ],
 )
 def test_a_metric_that_no_evaluation_logs_is_refused_before_the_first_step(
@@ -389,6 +390,34 @@ def test_a_metric_that_no_evaluation_logs_is_refused_before_the_first_step(
     with pytest.raises(CannotLearn) as refused:
         run_python(tiny_folder, tmp_path, [reward["varied"]], more=more, **settings)
     assert words in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"metric_for_best_model": "rewards/varied/std"},
+        {"metric_for_best_model": "eval_rewards/varied/constant"},
+        {
+            "metric_for_best_model": "rewards/lengths/mean",
+            "greater_is_better": False,
+            "reward_weights": [1.0, -0.01],
+        },
+        {
+            "metric_for_best_model": "lengths",
+            "greater_is_better": False,
+            "reward_weights": [1.0, 0.0],
+            "eval_temperature": 0.0,
+        },
+    ],
+)
+def test_a_metric_that_evaluations_log_chooses_the_best_model(
+    settings, tiny_folder, tmp_path, reward
+):
+    more = {"eval_dataset": Dataset.from_list(rows())}
+    settings = {**EVALUATED, "load_best_model_at_end": True, **settings}
+    rewards = [reward["varied"], reward["lengths"]]
+    trainer = run_python(tiny_folder, tmp_path, rewards, more=more, **settings)
+    assert trainer.state.best_metric is not None
 
 
 # ---- what the end says
