@@ -7,6 +7,7 @@ import os
 from importlib.util import find_spec
 from pathlib import Path
 
+import hypothesis
 import pytest
 from registry_state import registry_as_before
 
@@ -16,6 +17,9 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
+# No test depends on the speed of the machine.
+hypothesis.settings.register_profile("no_deadline", deadline=None)
+hypothesis.settings.load_profile("no_deadline")
 REPO = Path(__file__).resolve().parents[1]
 # vLLM's CPU build lives in an environment of its own, whose tests `make vllm` runs.
 # (No folder here is named vllm: `import vllm` would find it.)
