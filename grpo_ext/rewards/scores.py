@@ -84,7 +84,7 @@ def in_full(error: BaseException, function: Callable[..., Any] | None = None) ->
         place = f" ({code.co_filename}:{code.co_firstlineno}, in {code.co_name})"
     message = " ".join(str(details).split())[:SHOWN]
     what = f"{type(error).__name__}: {message}" if message else type(error).__name__
-    return printable(f"{''.join(above)[-6 * SHOWN :]}{what}{place}".strip())
+    return with_escapes(f"{''.join(above)[-6 * SHOWN :]}{what}{place}".strip())
 
 
 def in_standard_library(path: str) -> bool:
@@ -100,10 +100,10 @@ def clipped(value: Any) -> str:
         text = f"<{type(value).__name__} whose repr raises {type(error).__name__}>"
     if len(text) > SHOWN:
         text = f"{text[: SHOWN // 2]} ... {text[-SHOWN // 2 :]}"
-    return printable(text)
+    return with_escapes(text)
 
 
-def printable(text: str) -> str:
+def with_escapes(text: str) -> str:
     """Return a text whose characters a log and a terminal can show; all others but line breaks become backslash escapes."""
     return "".join(
         character
