@@ -1,7 +1,9 @@
 """The figures to log about the groups of each generation."""
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Sequence
+
+from torch import Tensor
 
 from grpo_ext.step.groups import GroupStats, count
 from grpo_ext.step.metrics import rows_by_task
@@ -13,21 +15,28 @@ class GroupLog:
 
     def start(self) -> None:
         """Begin a generation."""
-        self._counts: Counter[str] = Counter()
-        self._by_task: dict[str, Counter[str]] = {}
+        self._sums: dict[str, float] = defaultdict(float)
+        self._by_task: dict[str, dict[str, float]] = {}
         self.filled: Filled | None = None  # how the step was refilled
 
-    def generated(self, stats: GroupStats, tasks: Sequence[str] = ()) -> None:
-        """Count groups that were generated and judged; `tasks` has the task of each group, or is empty."""
-        self._counts += counts_of(stats)
+    def generated(self, stats: GroupStats, reward_stds: Tensor, tasks: Sequence[str] = ()) -> None:
+        """Count groups that were generated and judged.
+
+        Args:
+            stats: of N groups.
+            reward_stds: (N,), the std of the weighted rewards within each group; NaN where it is not defined.
+            tasks: the task of each group, or empty.
+        """
+        add_sums(self._sums, stats, reward_stds)
         for task, groups in rows_by_task(tasks).items():
-            self._by_task.setdefault(task, Counter()).update(counts_of(stats.take(groups)))
+            sums = self._by_task.setdefault(task, defaultdict(float))
+            add_sums(sums, stats.take(groups), reward_stds[groups])
 
     def figures(self) -> dict[str, float]:
         """Return the figures of the generation under their log names; those of a task begin with `tasks/NAME/`."""
-        figures = figures_of(self._counts)
-        for task, counts in self._by_task.items():
-            figures |= {f"tasks/{task}/{name}": value for name, value in figures_of(counts).items()}
+        figures = figures_of(self._sums)
+        for task, sums in self._by_task.items():
+            figures |= {f"tasks/{task}/{name}": value for name, value in figures_of(sums).items()}
         if filled := self.filled:
             refilled = {
                 "refilled": filled.further,
@@ -40,30 +49,37 @@ class GroupLog:
         return figures
 
 
-def counts_of(stats: GroupStats) -> Counter[str]:
-    """Count the groups by their kind, and the completions that were scored and that are right."""
-    return Counter(
-        generated=stats.kept.numel(),
-        kept=int(stats.kept.sum()),
-        all_right=int(stats.all_right.sum()),
-        all_wrong=int(stats.all_wrong.sum()),
-        unscored=int((stats.scored == 0).sum()),
-        right=int(stats.right.sum()),
-        scored=int(stats.scored.sum()),
-    )
+def add_sums(sums: dict[str, float], stats: GroupStats, reward_stds: Tensor) -> None:
+    """Add to `sums` the groups by their kind, the completions that were scored and that are right, and the stds.
+
+    `reward_stds` (N,) are added up under `std`; `with_std` counts those that are defined.
+    """
+    sums["generated"] += stats.kept.numel()
+    sums["kept"] += int(stats.kept.sum())
+    sums["all_right"] += int(stats.all_right.sum())
+    sums["all_wrong"] += int(stats.all_wrong.sum())
+    sums["unscored"] += int((stats.scored == 0).sum())
+    sums["right"] += int(stats.right.sum())
+    sums["scored"] += int(stats.scored.sum())
+    sums["with_std"] += int((~reward_stds.isnan()).sum())
+    sums["std"] += float(reward_stds.nansum())
 
 
-def figures_of(counts: Counter[str]) -> dict[str, float]:
-    """Return shares and numbers of groups, and the share of right completions if any was scored."""
-    groups = max(counts["generated"], 1)
+def figures_of(sums: dict[str, float]) -> dict[str, float]:
+    """Return shares and numbers of groups, the share of right completions if any was scored, and the mean std of a group's
+    rewards if any has one.
+    """
+    groups = max(sums["generated"], 1)
     figures = {
-        "groups/all_right": counts["all_right"] / groups,
-        "groups/all_wrong": counts["all_wrong"] / groups,
-        "groups/mixed": counts["kept"] / groups,
-        "groups/unscored": counts["unscored"] / groups,
-        "groups/generated": float(counts["generated"]),
-        "groups/kept": float(counts["kept"]),
+        "groups/all_right": sums["all_right"] / groups,
+        "groups/all_wrong": sums["all_wrong"] / groups,
+        "groups/mixed": sums["kept"] / groups,
+        "groups/unscored": sums["unscored"] / groups,
+        "groups/generated": float(sums["generated"]),
+        "groups/kept": float(sums["kept"]),
     }
-    if counts["scored"]:
-        figures["groups/pass_rate"] = counts["right"] / counts["scored"]
+    if sums["scored"]:
+        figures["groups/pass_rate"] = sums["right"] / sums["scored"]
+    if sums["with_std"]:
+        figures["groups/reward_std"] = sums["std"] / sums["with_std"]
     return figures

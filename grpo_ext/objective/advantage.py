@@ -128,6 +128,22 @@ def nan_std(values: torch.Tensor, dim: int, estimator: str = "sample") -> torch.
     return (squares / (count - 1 if estimator == "sample" else count)).sqrt()
 
 
+def group_stds(
+    rewards: torch.Tensor, num_generations: int, std_estimator: str = "sample"
+) -> torch.Tensor:
+    """Return the std (N,) of the rewards within each group; NaN where fewer than two were scored.
+
+    Args:
+        rewards: (B,), weighted and summed; B whole groups of `num_generations`, NaN for a
+            completion that was not scored.
+        num_generations: completions per prompt.
+        std_estimator: "sample" (n - 1) or "population" (n).
+    """
+    grouped = rewards.view(-1, num_generations)  # (N, G)
+    too_few = (~grouped.isnan()).sum(dim=1) < 2  # (N,)
+    return nan_std(grouped, 1, std_estimator).squeeze(1).masked_fill(too_few, torch.nan)
+
+
 def normalized_then_summed(
     rewards: torch.Tensor, weights: torch.Tensor, num_generations: int
 ) -> torch.Tensor:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from grpo_ext.objective.advantage import (
     group_advantages,
+    group_stds,
     normalized_then_summed,
     turn_advantages,
 )
@@ -62,6 +63,13 @@ class AdvantageRule:
         """Return the weighted sum (B,) of the rewards (B, R) of each completion; NaN if no reward scored it."""
         weighted = (rewards * self.weights.to(rewards)).nansum(dim=1)
         return weighted.masked_fill(rewards.isnan().all(dim=1), torch.nan)
+
+    def group_stds(self, rewards: Tensor) -> Tensor:
+        """Return the std (N,) of the weighted rewards within each group, from the rewards (B, R) of whole groups.
+
+        NaN for a group in which fewer than two completions were scored.
+        """
+        return group_stds(self.weighted(rewards), self.num_generations, self.std_estimator)
 
     def advantages(self, rewards: Tensor) -> Tensor:
         """Return the advantages (B,) for the rewards (B, R) of whole groups."""

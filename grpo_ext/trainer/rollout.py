@@ -79,7 +79,8 @@ class Rollout:
         judged = self.generations.made_by_trl(rows, table)
         advantages = seam.last_completions(self.trainer, len(judged.rewards))[3]
         # TRL counts a missing reward as 0
-        self.samples.hand_out(replace(judged, rewards=judged.given, advantages=advantages))
+        judged = replace(judged, rewards=judged.given, advantages=advantages)
+        self.samples.hand_out(judged)
         if self.trainer.model.training:
             self.generated(judged.table)
             self.log.start()
@@ -197,7 +198,9 @@ class Rollout:
         size = self.trainer.num_generations
         outcomes = group_outcomes(judged.given, self.outcomes, size, judged.failed)
         stats = self.groups.judge(outcomes)
-        self.log.generated(stats, judged.tasks[::size])
+        self.log.generated(
+            stats, self.generations.rule.group_stds(judged.rewards), judged.tasks[::size]
+        )
         self.order.observe(prompts, stats)
         return stats
 

@@ -53,7 +53,7 @@ def test_the_figures_of_a_generation():
     stats = GroupRule(2).judge(torch.tensor([0, 0, 0, 0, 1, 1, 0, 1.0]))
     for _ in range(2):
         log.start()
-        log.generated(stats)
+        log.generated(stats, torch.tensor([0.0, 0.0, math.nan, 0.5]))
         figures = log.figures()
     assert (figures["groups/all_right"], figures["groups/all_wrong"], figures["groups/mixed"]) == (
         0.25,
@@ -61,6 +61,9 @@ def test_the_figures_of_a_generation():
         0.25,
     )
     assert figures["groups/kept"] == 1
+    assert figures["groups/reward_std"] == pytest.approx(0.5 / 3)
     log.start()
-    log.generated(GroupRule(2).judge(torch.tensor([0, 1, math.nan, math.nan])))
+    unscored = torch.full((2,), math.nan)
+    log.generated(GroupRule(2).judge(torch.tensor([0, 1, math.nan, math.nan])), unscored)
+    assert "groups/reward_std" not in log.figures()
     assert log.figures()["groups/mixed"] == 0.5  # a group that was not scored is none of the three

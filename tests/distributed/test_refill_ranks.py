@@ -34,3 +34,5 @@ def test_two_ranks_have_the_gradients_of_the_live_groups(tiny_folder, tmp_path):
         assert {"tasks/odd/reward", "tasks/even/groups/kept"} <= by_task
         for name in by_task:
             assert ours[name] == pytest.approx(own[name], abs=1e-6), name
+        assert own["groups/reward_std"] > 0
+        assert ours["groups/reward_std"] == pytest.approx(own["groups/reward_std"], rel=1e-6)

@@ -5,12 +5,25 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
-from scripted_groups import DEAD, GROUP, GROUPS, fixed_completion, oracle, prompt_of, train
+from scripted_groups import (
+    DEAD,
+    FORMAT,
+    GROUP,
+    GROUPS,
+    fixed_completion,
+    oracle,
+    prompt_of,
+    shaped,
+    solved,
+    train,
+)
 
+from grpo_ext.objective.advantage import group_stds
 from grpo_ext.step.judge import outcome_index
 from grpo_ext.step.refill import fresh
 
@@ -59,6 +72,54 @@ def test_refill_has_the_gradients_of_the_live_groups(tiny_folder, tmp_path, loss
     )
     assert (first["groups/refilled"], first["groups/carried"], first["groups/missing"]) == (4, 1, 0)
     assert (second["groups/reused"], third["groups/reused"], third["groups/carried"]) == (1, 1, 0)
+
+
+def completions_of(trainer, number):
+    """Return the scripted completions of a prompt, as tokens."""
+    words = trainer.processing_class
+    prompt = words(prompt_of(number))["input_ids"]
+    return [fixed_completion(prompt, n, len(words), words.eos_token_id) for n in range(GROUP)]
+
+
+def stds_of(trainer, numbers, ddof):
+    """Return the std of the weighted rewards of each prompt's group, by numpy."""
+    stds = []
+    for number in numbers:
+        group = completions_of(trainer, number)
+        outcomes = solved(group, group, [number] * GROUP)
+        pairs = zip(outcomes, shaped(group, group), strict=True)
+        stds.append(np.std([outcome + FORMAT * form for outcome, form in pairs], ddof=ddof))
+    return stds
+
+
+@pytest.mark.parametrize(
+    ("settings", "numbers", "ddof"),
+    [
+        ({"group_filter": "refill"}, [*CALLS[0], *CALLS[1]], 1),
+        ({"group_filter": "drop", "std_estimator": "population"}, CALLS[0], 0),
+        ({"ga": 2}, CALLS[0], 1),
+    ],
+)
+def test_the_std_within_groups_is_the_mean_of_the_groups_own(
+    tiny_folder, tmp_path, settings, numbers, ddof
+):
+    """Over all groups that were generated for a step, and of each task alone."""
+    trainer, _ = train(tiny_folder, tmp_path, **settings)
+    [first, *_] = trainer.state.log_history
+    wanted = np.mean(stds_of(trainer, numbers, ddof))
+    assert first["groups/reward_std"] == pytest.approx(wanted, rel=1e-5)
+    assert first["reward_std"] != pytest.approx(wanted, rel=0.01)
+    odd = stds_of(trainer, [number for number in numbers if number % 2], ddof)
+    assert first["tasks/odd/groups/reward_std"] == pytest.approx(np.mean(odd), rel=1e-5)
+
+
+def test_a_group_with_one_scored_completion_has_no_std():
+    nan = float("nan")
+    rewards = torch.tensor([1.0, nan, nan, 0.0, 4.0, nan, 2.0, 2.0, 2.0])
+    for estimator, ddof in (("sample", 1), ("population", 0)):
+        stds = group_stds(rewards, 3, estimator)
+        assert stds[0].isnan()
+        assert stds[1:].tolist() == pytest.approx([np.std([0.0, 4.0], ddof=ddof), 0.0])
 
 
 def test_figures_of_a_step_are_of_all_that_was_generated_for_it(tiny_folder, tmp_path):
