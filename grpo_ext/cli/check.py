@@ -53,6 +53,8 @@ def print_findings(findings: Findings, name: str) -> None:
             **batch
         )
         print(f"batch    a generation: {sizes}")
+    for sentence in figures.get("lengths", []):
+        print(f"rows     {printable(sentence)}")
     if prompts := figures.get("prompts"):
         print_prompts(prompts)
     if figures.get("rewards"):

@@ -13,6 +13,7 @@ import torch
 from tqdm.auto import tqdm
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
+from grpo_ext.common.prompt_tokens import encode_prompts
 from grpo_ext.decoding.play import Player
 from grpo_ext.decoding.support import base_model
 from grpo_ext.environments.episode import Episode, as_text
@@ -109,24 +110,6 @@ def _decoding_as(model: PreTrainedModel, config: GenerationConfig, seed: int) ->
             for part, was_config in was:
                 part.generation_config = was_config
             model.train(was_training)
-
-
-def encode_prompts(
-    prompts: list[Any],
-    tokenizer: PreTrainedTokenizerBase,
-    chat_template_kwargs: dict[str, Any] | None = None,
-) -> list[list[int]]:
-    """Return the token ids of each prompt: chat messages by the chat template, plain text by the tokenizer."""
-    if isinstance(prompts[0], str):
-        return tokenizer(prompts)["input_ids"]
-    encoded: Any = tokenizer.apply_chat_template(
-        prompts,
-        add_generation_prompt=True,
-        tokenize=True,
-        return_dict=True,
-        **(chat_template_kwargs or {}),
-    )
-    return encoded["input_ids"]
 
 
 def generate_completions(

@@ -8,7 +8,8 @@ from typing import Any
 from transformers import AutoConfig, PreTrainedTokenizerBase
 
 from grpo_ext.common.devices import gpu_is_there
-from grpo_ext.evaluation.completions import Completion, Decoding, encode_prompts
+from grpo_ext.common.prompt_tokens import encode_prompts
+from grpo_ext.evaluation.completions import Completion, Decoding
 
 
 def pick_engine(

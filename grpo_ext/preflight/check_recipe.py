@@ -12,7 +12,14 @@ from transformers import get_scheduler
 from grpo_ext.common.columns import TASK
 from grpo_ext.curriculum.difficulty import difficulty_fault
 from grpo_ext.environments.rules import COLUMNS
-from grpo_ext.preflight.first_rows import NO_ROW, check_eval_rows, check_prompts, first_rows, take
+from grpo_ext.preflight.first_rows import (
+    NO_ROW,
+    check_eval_rows,
+    check_prompts,
+    count_lengths,
+    first_rows,
+    take,
+)
 from grpo_ext.preflight.machine import check_machine, check_server
 from grpo_ext.preflight.model_folder import check_model
 from grpo_ext.preflight.rendered_rows import judge_rows
@@ -56,7 +63,9 @@ def check_recipe(
     findings.notes, findings.places = recipe.notes, recipe.places
     batch = batch_of(v, num_processes or processes(v))
     check_model(v, findings)
-    rows = first_rows(recipe, rows_to_read(batch), findings)
+    rows = []
+    if count_lengths(recipe, findings):
+        rows = first_rows(recipe, rows_to_read(batch), findings)
     check_eval_rows(recipe, findings)
     check_parts(recipe, batch, rows, reward_parts(recipe, findings), findings)
     if batch.fits:

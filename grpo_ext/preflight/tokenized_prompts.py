@@ -7,7 +7,7 @@ from typing import Any
 
 from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
 
-from grpo_ext.evaluation.completions import encode_prompts
+from grpo_ext.common.prompt_tokens import encode_prompts
 from grpo_ext.recipe.problems import Findings
 from grpo_ext.recipe.rules import Values
 

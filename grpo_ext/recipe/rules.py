@@ -27,6 +27,7 @@ from grpo_ext.recipe.overlap_options import (
     partial_rollout_rules,
 )
 from grpo_ext.recipe.problems import Problem, RecipeError
+from grpo_ext.recipe.row_options import row_rules
 from grpo_ext.recipe.schema import GRPOExtConfig, RunConfig
 from grpo_ext.recipe.several_tasks import several_tasks_rules
 from grpo_ext.recipe.vllm_options import adapter_rules
@@ -132,6 +133,7 @@ GRPO_RULES: tuple[Rule, ...] = (
     contradictions.scorable,
     metric_rules,
     several_tasks_rules,
+    row_rules,
     safety_options.health,
     environment_rules,
 )

@@ -17,9 +17,10 @@ from grpo_ext.recipe.fields import field_problems
 from grpo_ext.recipe.group_options import GroupOptions
 from grpo_ext.recipe.overlap_options import OverlapOptions
 from grpo_ext.recipe.problems import RecipeError
+from grpo_ext.recipe.row_options import RowOptions
 from grpo_ext.recipe.safety_options import SafetyOptions
 from grpo_ext.recipe.step_options import SamplingOptions, SpeedOptions
-from grpo_ext.recipe.values import Count, CountOrZero, Positive, PositiveShare, Share
+from grpo_ext.recipe.values import CountOrZero, Positive, PositiveShare, Share
 from grpo_ext.recipe.vllm_options import EngineOptions
 
 
@@ -117,8 +118,8 @@ class LaunchConfig(ScriptArguments):
 
 
 @dataclass
-class RunConfig(LaunchConfig):
-    """Keys of `grpo-ext train` beside `GRPOExtConfig`.
+class RunConfig(RowOptions, LaunchConfig):
+    """Keys of `grpo-ext train` beside `GRPOExtConfig` and `RowOptions`.
 
     Args:
         task (`str`): the task's name, see `grpo_ext.tasks`.
@@ -129,9 +130,6 @@ class RunConfig(LaunchConfig):
         reward_funcs (`list`, *optional*): rewards by name, or as `{name: ..., weight: ..., option: ...}`. `None` takes
             those of the task with their weights.
         reward_plugins (`list[str]`, *optional*): Python files that register further rewards.
-        eval_dataset_name (`str`, *optional*): held-out rows, as a file or hub id. `None`: `dataset_test_split` of
-            `dataset_name`, or the held-out rows of the task.
-        max_train_samples, max_eval_samples (`int`, *optional*): use only the first so many rows.
         resume (`str`, defaults to `"auto"`): where the run begins. `"auto"`: at the newest complete checkpoint of `output_dir`,
             or from the start if there is none; a run of another recipe there is an error. `"never"`: from the start; existing
             files move to `earlier-1`, `earlier-2`, and so on. Otherwise a checkpoint folder, also one of another recipe.
@@ -142,7 +140,4 @@ class RunConfig(LaunchConfig):
     preset: str | None = field(default=None, metadata={"choices": tuple(PRESETS)})
     reward_funcs: list[str | dict[str, Any]] | None = None
     reward_plugins: list[str] | None = None
-    eval_dataset_name: str | None = None
-    max_train_samples: Count | None = None
-    max_eval_samples: Count | None = None
     resume: str = "auto"

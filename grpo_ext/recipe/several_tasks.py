@@ -10,7 +10,8 @@ from typing import Any
 from grpo_ext.common.near import unknown
 from grpo_ext.recipe.fields import hints_of
 from grpo_ext.recipe.problems import Problem
-from grpo_ext.recipe.values import Count, Positive, convert
+from grpo_ext.recipe.row_options import RowOptions
+from grpo_ext.recipe.values import Positive, convert
 from grpo_ext.tasks import Task, get_task_class
 
 Spec = dict[str, Any]  # of a reward, as in `reward_funcs`
@@ -23,14 +24,16 @@ OF_EACH_TASK = (
     "dataset_train_split",
     "dataset_test_split",
     "eval_dataset_name",
+    "max_prompt_tokens",
+    "max_answer_tokens",
     "reward_funcs",
     "reward_weights",
 )
 
 
 @dataclass
-class TaskOptions:
-    """Keys of an entry of `tasks`, beside the fields of its task.
+class TaskOptions(RowOptions):
+    """Keys of an entry of `tasks`, beside `RowOptions` and the fields of its task.
 
     All but `share` mean what they mean in a recipe with one task.
 
@@ -42,10 +45,8 @@ class TaskOptions:
             row once in an epoch; of streams, equal shares.
         reward_funcs (`list`, *optional*): rewards of this task, with their weights. `None` takes
             those of the task.
-        dataset_name, dataset_config, dataset_train_split, dataset_test_split, eval_dataset_name
-            (`str`, *optional*): the rows.
-        max_train_samples, max_eval_samples (`int`, *optional*): use only the first so many rows of
-            this task.
+        dataset_name, dataset_config, dataset_train_split, dataset_test_split (`str`, *optional*):
+            the rows.
     """
 
     task: str | None = None
@@ -55,9 +56,6 @@ class TaskOptions:
     dataset_config: str | None = None
     dataset_train_split: str = "train"
     dataset_test_split: str = "test"
-    eval_dataset_name: str | None = None
-    max_train_samples: Count | None = None
-    max_eval_samples: Count | None = None
 
 
 @dataclass(frozen=True)

@@ -1,18 +1,22 @@
 """The parts of a run by its recipe, for training and evaluation: data, rewards, model arguments."""
 
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 from datasets import Dataset, IterableDataset
 
 from grpo_ext.environments.rules import COLUMNS
 from grpo_ext.recipe.load import Recipe
-from grpo_ext.recipe.schema import RunConfig
-from grpo_ext.recipe.several_tasks import TaskOptions, reward_specs
+from grpo_ext.recipe.several_tasks import reward_specs
 from grpo_ext.rewards.guard import guard_rewards
 from grpo_ext.rewards.sources import check_columns, resolve_rewards
-from grpo_ext.tasks.base import FILE_BUILDERS, Task
+from grpo_ext.run.task_rows import (
+    can_hold_out,
+    eval_rows_of,
+    task_options,
+    tell_lengths,
+    train_rows_of,
+)
 from grpo_ext.tasks.mix import mixed, mixed_streams
 
 
@@ -22,27 +26,32 @@ def train_rows(recipe: Recipe, **how: Any) -> Dataset | IterableDataset:
     The rows of several tasks are mixed by their shares.
     """
     how = {"streaming": recipe.run.dataset_streaming, **how}
+    parts: dict[str, Any] = {}
+    for name, (task, options) in task_options(recipe).items():
+        of_task = train_rows_of(recipe, task, options, **how)
+        tell_lengths(name, of_task, "training")
+        parts[name] = of_task.rows
     if not recipe.tasks:
-        return train_rows_of(recipe.task, recipe.run, **how)
-    parts = {
-        name: train_rows_of(part.task, part.options, **how) for name, part in recipe.tasks.items()
-    }
+        return parts[""]
     shares = {name: part.options.share for name, part in recipe.tasks.items() if part.options.share}
     rows = mix(recipe, parts, shares or None)
     return rows if recipe.run.max_train_samples is None else rows.take(recipe.run.max_train_samples)
 
 
-def train_rows_of(
-    task: Task, options: RunConfig | TaskOptions, **how: Any
-) -> Dataset | IterableDataset:
-    """Return the training examples of one task."""
-    return task.dataset(
-        options.dataset_train_split,
-        dataset_name=options.dataset_name,
-        dataset_config=options.dataset_config,
-        limit=options.max_train_samples,
-        **how,
-    )
+def eval_rows(recipe: Recipe, **how: Any) -> Dataset | IterableDataset:
+    """Return the held-out examples of the recipe, as `train_rows`; `ValueError` if its data has no such rows.
+
+    The rows of several tasks are mixed, each once.
+    """
+    parts: dict[str, Any] = {}
+    for name, (task, options) in task_options(recipe).items():
+        of_task = eval_rows_of(recipe, task, options, **how)
+        tell_lengths(name, of_task, "evaluation")
+        parts[name] = of_task.rows
+    if not recipe.tasks:
+        return parts[""]
+    rows = mix(recipe, parts, None)
+    return rows if recipe.run.max_eval_samples is None else rows.take(recipe.run.max_eval_samples)
 
 
 def mix(recipe: Recipe, parts: dict[str, Any], shares: dict[str, float] | None) -> Any:
@@ -52,51 +61,9 @@ def mix(recipe: Recipe, parts: dict[str, Any], shares: dict[str, float] | None) 
     return mixed_streams(parts, shares, recipe.get("seed"))
 
 
-def eval_rows(recipe: Recipe, **how: Any) -> Dataset | IterableDataset:
-    """Return the held-out examples of the recipe, as `train_rows`; `ValueError` if its data set is a file without such rows.
-
-    The rows of several tasks are mixed, each once.
-    """
-    if not recipe.tasks:
-        return eval_rows_of(recipe.task, recipe.run, **how)
-    parts = {
-        name: eval_rows_of(part.task, part.options, **how) for name, part in recipe.tasks.items()
-    }
-    rows = mix(recipe, parts, None)
-    return rows if recipe.run.max_eval_samples is None else rows.take(recipe.run.max_eval_samples)
-
-
-def eval_rows_of(
-    task: Task, options: RunConfig | TaskOptions, **how: Any
-) -> Dataset | IterableDataset:
-    """Return the held-out examples of one task; `ValueError` if its data set is a file without such rows."""
-    name = options.eval_dataset_name or options.dataset_name
-    if not can_hold_out(options):
-        raise ValueError(
-            f"{name} has no held-out split: set eval_dataset_name to a file or folder of held-out rows."
-        )
-    return task.dataset(
-        options.dataset_test_split,
-        dataset_name=name,
-        dataset_config=options.dataset_config,
-        limit=options.max_eval_samples,
-        **how,
-    )
-
-
 def has_eval_rows(recipe: Recipe) -> bool:
-    """Whether there are held-out rows, of every task if there are several."""
-    if recipe.tasks:
-        return all(can_hold_out(part.options) for part in recipe.tasks.values())
-    return can_hold_out(recipe.run)
-
-
-def can_hold_out(options: RunConfig | TaskOptions) -> bool:
-    """Whether the data may have held-out rows: a file, or a folder that `datasets` saved, has none by itself."""
-    if options.eval_dataset_name or not options.dataset_name:
-        return True
-    path = Path(options.dataset_name).expanduser()
-    return not (path.suffix in FILE_BUILDERS or (path / "state.json").exists())
+    """Whether there may be held-out rows, of every task if there are several."""
+    return all(can_hold_out(options) for _, options in task_options(recipe).values())
 
 
 def named_rewards_and_weights(recipe: Recipe) -> tuple[list[Any], list[float]]:

@@ -8,13 +8,14 @@ writes the chat messages. Rows come from the task's own generator, or from the f
 from __future__ import annotations
 
 import string
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from grpo_ext.common.hub import find_repo, neighbours
 from grpo_ext.common.near import did_you_mean
+from grpo_ext.tasks.row_filters import RowFilter, filtered
 
 if TYPE_CHECKING:
     from datasets import Dataset, IterableDataset
@@ -71,6 +72,16 @@ class Task:
         """Return the chat messages of one row, or a text for a model without a chat template."""
         raise NotImplementedError
 
+    def reference_answer(self, row: Row) -> str:
+        """Return the text of the reference answer of one example, for `max_answer_tokens`.
+
+        `ValueError` if the task, or the example, has none.
+        """
+        raise ValueError(
+            f"max_answer_tokens: rows of the task {self.name!r} have no reference answer. "
+            "Remove max_answer_tokens."
+        )
+
     def example(self, row: Row) -> Row:
         """Return one training example: the row, the columns derived from it, and its prompt."""
         row = {**row, **self.columns(CheckedRow(row))}
@@ -83,6 +94,7 @@ class Task:
         dataset_name: str | None = None,
         dataset_config: str | None = None,
         streaming: bool = False,
+        filters: Sequence[RowFilter] = (),
         limit: int | None = None,
         prompts: bool = True,
     ) -> Dataset | IterableDataset:
@@ -94,11 +106,12 @@ class Task:
                 task's own rows.
             dataset_config: the name of the configuration, for hub data sets that have several.
             streaming: yield examples as they are read, without holding them in memory.
-            limit: the largest number of examples, counted after `keep`. `None`: all.
+            filters: further rules that rows must pass, applied in order after `keep`.
+            limit: the largest number of examples, counted after all filters; the first ones stay. `None`: all.
             prompts: whether to turn rows into examples; if not, the rows stay as they are.
 
         Raises:
-            ValueError: if the task makes no such rows, or if no row is kept.
+            ValueError: if the task makes no such rows, or if no row is kept; of a stream this shows only when it is read.
         """
         from datasets import Dataset, IterableDataset
 
@@ -113,11 +126,13 @@ class Task:
             rows = Dataset.from_list(list(own))
         if type(self).keep is not Task.keep:
             rows = rows.filter(lambda row: self.keep(CheckedRow(row)))
-        rows = rows if limit is None else rows.take(limit)
         if isinstance(rows, Dataset) and len(rows) == 0:
             words = f" after filtering {dataset_name!r}" if dataset_name else ""
             words += ". Loosen the task's limits (see its fields), or name another data set."
             raise ValueError(f"The {split} split of task {self.name!r} has no rows left{words}")
+        for row_filter in filters:
+            rows = filtered(rows, self, row_filter)
+        rows = rows if limit is None else rows.take(limit)
         return rows.map(self.example) if prompts else rows
 
 

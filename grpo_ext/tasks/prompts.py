@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from grpo_ext.common.columns import ANSWERS, answer_column
 from grpo_ext.tasks.base import Messages, Row, Task, chat, template_fields
 
 
@@ -46,6 +47,26 @@ class Prompts(Task):
         if self.answer_column is None:
             return renamed
         return {**renamed, self.answer_column: self._messages_and_answer(row)[1]}
+
+    def reference_answer(self, row: Row) -> str:
+        """Return the column that `answer_column` or `rename_columns` makes or, without them, the usual column of answers."""
+        named = [name for name in ANSWERS if name in (self.rename_columns or {})]
+        usual = [name for name in ANSWERS if name in row]
+        column = next(iter([*named, *usual]), None) or answer_column(row)
+        if self.answer_column is not None:
+            column = self.answer_column
+        if column is None:
+            raise ValueError(
+                "max_answer_tokens: no column holds a reference answer. Name it in rename_columns, as in "
+                "{solution: my_column}, or remove max_answer_tokens."
+            )
+        answer = value_at(row, column)
+        if not isinstance(answer, str):
+            raise ValueError(
+                f"max_answer_tokens counts the tokens of a text, and the reference answer in {column!r} is "
+                f"{str(answer)[:80]}. Remove max_answer_tokens."
+            )
+        return answer
 
     def prompt(self, row: Row) -> Messages | str:
         prompt: Messages | str

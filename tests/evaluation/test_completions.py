@@ -7,7 +7,8 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from grpo_ext.evaluation.completions import Decoding, encode_prompts, generate_completions
+from grpo_ext.common.prompt_tokens import encode_prompts
+from grpo_ext.evaluation.completions import Decoding, generate_completions
 
 PROMPTS = [
     [{"role": "user", "content": text}]

@@ -13,6 +13,7 @@ from trl import GRPOConfig
 
 from grpo_ext import GRPOExtConfig, RecipeError
 from grpo_ext.objective.policy import _LOSSES, register_loss
+from grpo_ext.recipe.row_options import RowOptions
 from grpo_ext.recipe.rules import argument_notes, check_arguments, with_our_defaults
 from grpo_ext.recipe.schema import LaunchConfig, RunConfig
 
@@ -200,7 +201,7 @@ def test_an_argument_parser_takes_each_type():
     )
 
 
-@pytest.mark.parametrize("cls", [*GRPOExtConfig.__mro__[:6], LaunchConfig, RunConfig])
+@pytest.mark.parametrize("cls", [*GRPOExtConfig.__mro__[:6], LaunchConfig, RowOptions, RunConfig])
 def test_the_sentence_states_the_default_that_the_field_has(cls):
     stated = re.findall(
         r"^ {4}(\w+) \([^)]*?defaults to `?([^`)]*)`?\):",

@@ -1,0 +1,61 @@
+"""Select the rows of a data set: the filter interface, and the function that applies a filter."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from datasets import Dataset, IterableDataset
+
+    from grpo_ext.tasks.base import Row, Task
+
+BATCH = 256  # rows that a filter gets at once
+PATIENCE = 2.0  # seconds before a progress bar appears
+
+
+class RowFilter(Protocol):
+    """A rule that keeps some of a task's rows."""
+
+    @property
+    def title(self) -> str:
+        """The title of the progress bar."""
+
+    def keeps(self, task: Task, rows: Sequence[Row]) -> list[bool]:
+        """Return for each row, as it was read, whether it stays."""
+
+    def nothing_left(self, count: int) -> str:
+        """Return the error message for `count` rows of which none stays."""
+
+
+def filtered(
+    rows: Dataset | IterableDataset, task: Task, row_filter: RowFilter
+) -> Dataset | IterableDataset:
+    """Return the rows that `row_filter` keeps, in their order.
+
+    A stream is filtered as it is read. `ValueError` if a data set that is not a stream has rows and
+    none of them stays.
+    """
+    from datasets import Dataset
+    from tqdm.auto import tqdm
+
+    def keeps(columns: dict[str, list[Any]]) -> list[bool]:
+        return row_filter.keeps(task, as_rows(columns))
+
+    if not isinstance(rows, Dataset):
+        return rows.filter(keeps, batched=True, batch_size=BATCH)
+    kept: list[int] = []
+    with tqdm(total=len(rows), desc=row_filter.title, delay=PATIENCE, leave=False) as bar:
+        for start in range(0, len(rows), BATCH):
+            stays = keeps(rows[start : start + BATCH])
+            kept += [start + offset for offset, stay in enumerate(stays) if stay]
+            bar.update(len(stays))
+    if len(rows) and not kept:
+        raise ValueError(row_filter.nothing_left(len(rows)))
+    return rows.select(kept)
+
+
+def as_rows(columns: dict[str, list[Any]]) -> list[Row]:
+    """Return the rows of a batch that is given by its columns."""
+    names = list(columns)
+    return [dict(zip(names, cells, strict=True)) for cells in zip(*columns.values(), strict=True)]

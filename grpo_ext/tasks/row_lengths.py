@@ -1,0 +1,109 @@
+"""Keep only rows whose prompt and reference answer are short enough, in tokens of a tokenizer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from grpo_ext.common.prompt_tokens import encode_prompts
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from grpo_ext.tasks.base import Row, Task
+
+IMAGES = ("image", "images")  # columns that TRL adds to the prompt
+
+
+@dataclass
+class LengthFilter:
+    """Drops rows whose prompt or reference answer has too many tokens.
+
+    The tokens of a prompt are those that the model reads: with the chat template and its generation
+    prompt. The reference answer is `Task.reference_answer`, tokenized without special tokens.
+
+    Attributes:
+        read, kept: the rows that `keeps` got, and those that stayed.
+        shortest_prompt, shortest_answer: tokens of the shortest that were counted; `None` before.
+    """
+
+    tokenizer: PreTrainedTokenizerBase
+    max_prompt_tokens: int | None = None
+    max_answer_tokens: int | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    read: int = field(default=0, init=False)
+    kept: int = field(default=0, init=False)
+    shortest_prompt: int | None = field(default=None, init=False)
+    shortest_answer: int | None = field(default=None, init=False)
+
+    @property
+    def title(self) -> str:
+        return "count tokens"
+
+    @property
+    def limits(self) -> str:
+        """The limits that are set, as `max_prompt_tokens 300 and max_answer_tokens 200`."""
+        names = ("max_prompt_tokens", "max_answer_tokens")
+        stated = [f"{name} {getattr(self, name)}" for name in names if getattr(self, name)]
+        return " and ".join(stated)
+
+    def summary(self, part: str = "") -> str:
+        """Say how many rows stayed; `part` stands before the number of rows read, such as "the first "."""
+        return f"{self.limits}: {self.kept:,} of {part}{self.read:,} rows stay"
+
+    def keeps(self, task: Task, rows: Sequence[Row]) -> list[bool]:
+        """Return for each row whether it stays.
+
+        `ValueError` for prompts with images, whose tokens only the model's processor knows, and,
+        with `max_answer_tokens`, if the task has no reference answer.
+        """
+        if not rows:
+            return []
+        examples = [task.example(row) for row in rows]
+        stays = [True] * len(examples)
+        if self.max_prompt_tokens is not None:
+            lengths = self.prompt_lengths(examples)
+            self.shortest_prompt = least(self.shortest_prompt, lengths)
+            stays = [length <= self.max_prompt_tokens for length in lengths]
+        if self.max_answer_tokens is not None:
+            lengths = self.answer_lengths(task, examples)
+            self.shortest_answer = least(self.shortest_answer, lengths)
+            short = [length <= self.max_answer_tokens for length in lengths]
+            stays = [stay and fits for stay, fits in zip(stays, short, strict=True)]
+        self.read += len(rows)
+        self.kept += sum(stays)
+        return stays
+
+    def prompt_lengths(self, examples: Sequence[Row]) -> list[int]:
+        """Return the number of tokens of each prompt as the model reads it."""
+        for name in IMAGES:
+            if any(example.get(name) is not None for example in examples):
+                raise ValueError(
+                    f"max_prompt_tokens counts the tokens of text, and the column {name!r} adds images "
+                    "to the prompts. Remove max_prompt_tokens."
+                )
+        prompts = [example["prompt"] for example in examples]
+        encoded = encode_prompts(prompts, self.tokenizer, self.chat_template_kwargs)
+        return [len(ids) for ids in encoded]
+
+    def answer_lengths(self, task: Task, examples: Sequence[Row]) -> list[int]:
+        """Return the number of tokens of each reference answer."""
+        answers = [task.reference_answer(example) for example in examples]
+        encoded: Any = self.tokenizer(answers, add_special_tokens=False)
+        return [len(ids) for ids in encoded["input_ids"]]
+
+    def nothing_left(self, count: int) -> str:
+        """Return the error message for `count` rows of which none stays."""
+        shortest = []
+        if self.shortest_prompt is not None:
+            shortest.append(f"the shortest prompt has {self.shortest_prompt} tokens")
+        if self.shortest_answer is not None:
+            shortest.append(f"the shortest reference answer has {self.shortest_answer} tokens")
+        return f"{self.limits} leaves none of the {count:,} rows: {', '.join(shortest)}. Raise the limit."
+
+
+def least(before: int | None, lengths: Sequence[int]) -> int:
+    """Return the smallest of `lengths` and of `before`, if that is known."""
+    smallest = min(lengths)
+    return smallest if before is None else min(before, smallest)
