@@ -14,6 +14,7 @@ SAID = {
     "truncated_sampling.py": "step 3: largest difference",
     "compare_two_models.py": "runs/examples/model-1, length:",
     "curriculum.py": "groups/kept",
+    "poem_demonstrations.py": "223 demonstrations in runs/poem-demonstrations.jsonl",
     "several_tasks.py": "vowels reward",
     "several_turns.py": "episodes/turns",
     "solved_to_sft.py": "prompts in runs/examples/solved.jsonl",

@@ -27,7 +27,8 @@ def find_repo(name: str, kind: str) -> None:
     guess = did_you_mean(name, [*neighbours(name), *cached])
     nothing = f"{KEYS[kind]}: there is no folder {name}"
     if name.count("/") > 1 or name.startswith(("/", ".", "~")):
-        raise FileNotFoundError(f"{nothing}.{guess or ' (`grpo-ext demo` makes the tiny models.)'}")
+        earlier = " An earlier stage makes it: the first lines of the recipe name its commands."
+        raise FileNotFoundError(f"{nothing}.{guess or earlier}")
     try:
         HfApi().repo_info(name, repo_type=kind, timeout=PATIENCE)
     except (RepositoryNotFoundError, HFValidationError):  # not there, or private

@@ -1,0 +1,134 @@
+"""Published values of three experiments, and how the recipes of the package differ from them.
+
+`python -m grpo_ext.reproduce.published` writes the tables of docs/experiments.md again, after a change of
+`data/published.yaml`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from grpo_ext.common.files import data_yaml, write_atomically
+
+Status = Literal["stated", "tool_default", "not_published"]
+
+
+@dataclass(frozen=True)
+class PublishedValue:
+    """The value of one recipe key in a publication, and in the recipe."""
+
+    key: str
+    status: Status
+    published: Any  # `None` for a value that was not published
+    tool: str | None  # the tool whose default `published` is, with its versions
+    differs: bool  # whether the recipe has a value of its own, `ours`
+    ours: Any
+    reason: str | None  # of the recipe's own value
+
+    @property
+    def in_recipe(self) -> Any:
+        """The value that the recipe has."""
+        return self.ours if self.differs else self.published
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A published experiment with its recipe."""
+
+    name: str
+    recipe: str  # as `grpo-ext train --config` takes it
+    publication: str
+    values: dict[str, PublishedValue]
+    beyond: list[
+        dict[str, str]
+    ]  # differences that no key has: `what`, `published`, `ours`, `reason`
+
+
+def experiments() -> dict[str, Experiment]:
+    """Return the experiments of `data/published.yaml`, by name."""
+    contents = data_yaml("grpo_ext.reproduce", "published.yaml")
+    return {name: _experiment(name, content) for name, content in contents.items()}
+
+
+def _experiment(name: str, content: dict[str, Any]) -> Experiment:
+    values = {key: _published_value(key, entry) for key, entry in content["values"].items()}
+    return Experiment(name, content["recipe"], content["publication"], values, content["beyond"])
+
+
+def _published_value(key: str, entry: dict[str, Any]) -> PublishedValue:
+    return PublishedValue(
+        key=key,
+        status=entry["status"],
+        published=entry.get("published"),
+        tool=entry.get("tool"),
+        differs="ours" in entry,
+        ours=entry.get("ours"),
+        reason=entry.get("reason"),
+    )
+
+
+def differences_table(experiment: Experiment) -> str:
+    """Return a Markdown table of what was published and is different in the recipe."""
+    lines = ["| | published | here | why |", "|---|---|---|---|"]
+    for value in experiment.values.values():
+        if value.differs and value.status != "not_published":
+            origin = f" ({value.tool})" if value.tool else ""
+            published = f"`{_cell(value.published)}`{origin}"
+            lines.append(
+                f"| `{value.key}` | {published} | `{_cell(value.ours)}` | {value.reason} |"
+            )
+    for row in experiment.beyond:
+        lines.append(f"| {row['what']} | {row['published']} | {row['ours']} | {row['reason']} |")
+    return "\n".join(lines)
+
+
+def unpublished_table(experiment: Experiment) -> str:
+    """Return a Markdown table of the recipe's values that were never published."""
+    lines = ["| | here | why |", "|---|---|---|"]
+    for value in experiment.values.values():
+        if value.status == "not_published":
+            lines.append(f"| `{value.key}` | `{_cell(value.ours)}` | {value.reason} |")
+    return "\n".join(lines)
+
+
+def defaults_sentence(experiment: Experiment) -> str:
+    """Return the recipe's values that are defaults of the published run's tool, as one sentence."""
+    by_tool: dict[str, list[str]] = {}
+    for value in experiment.values.values():
+        if value.tool and not value.differs:
+            by_tool.setdefault(value.tool, []).append(f"`{value.key}: {_cell(value.published)}`")
+    parts = [f"{', '.join(defaults)} ({tool})" for tool, defaults in by_tool.items()]
+    return f"Not stated, but defaults of the tool that was used: {'; '.join(parts)}."
+
+
+def _cell(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def with_tables(page: str) -> str:
+    """Return the text of docs/experiments.md with its tables written again.
+
+    A table stands between `<!-- NAME: KIND -->` and `<!-- end -->`.
+    """
+    writers = {
+        "differences": differences_table,
+        "defaults": defaults_sentence,
+        "unpublished": unpublished_table,
+    }
+    known = experiments()
+
+    def written(match: re.Match[str]) -> str:
+        name, kind = match["name"], match["kind"]
+        return f"<!-- {name}: {kind} -->\n{writers[kind](known[name])}\n<!-- end -->"
+
+    pattern = r"<!-- (?P<name>\w+): (?P<kind>\w+) -->\n.*?<!-- end -->"
+    return re.sub(pattern, written, page, flags=re.DOTALL)
+
+
+if __name__ == "__main__":
+    page = Path("docs/experiments.md")
+    write_atomically(page, with_tables(page.read_text(encoding="utf-8")))
