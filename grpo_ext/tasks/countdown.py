@@ -1,6 +1,6 @@
 """Countdown: make an equation out of the given numbers that equals the target.
 
-Rows have the schema of `zouxuhong/Countdown-Tasks-3to4`: `nums` (list of int) and `target` (int). The task makes each problem
+Rows have the schema of `Jiayi-Pan/Countdown-Tasks-3to4`: `nums` (list of int) and `target` (int). The task makes each problem
 from a solution. A hash of its sorted numbers and its target decides its split, so that no training set, whatever its seed,
 has a problem of any test set.
 """

@@ -44,6 +44,8 @@ COUNTDOWN_COMMAND = {
 GSM8K_STATED = {
     "dataset_name": "openai/gsm8k",
     "dataset_config": "main",
+    "max_prompt_tokens": 300,
+    "max_answer_tokens": 200,
     "max_train_samples": 1024,
     "reward_weights": [0.5, 0.5, 1.0],
     "beta": 0.04,
