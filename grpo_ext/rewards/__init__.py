@@ -11,6 +11,7 @@ from grpo_ext.rewards import (
     environment,
     form,
     judge_reward,
+    right_steps,
     trl_builtin,
 )
 from grpo_ext.rewards.code import code_reward

@@ -20,6 +20,26 @@ def without_thoughts(text: str) -> str:
     return " " * end + text[end:] if end >= len(THINK_END) else text
 
 
+def only_thoughts(text: str) -> str:
+    """Return the thoughts: what `without_thoughts` blanks out, with blanks for all other text and line breaks for the tags.
+
+    So the positions of its characters stay the same.
+    """
+    blocks = [block.span() for block in _THOUGHT.finditer(text)]
+    lone_end = _THOUGHT.sub(lambda block: " " * len(block.group()), text).rfind(THINK_END)
+    begin = 0 if lone_end < 0 else lone_end + len(THINK_END)
+    pieces = [text[:begin]]
+    for start, end in blocks:
+        if start >= begin:
+            pieces += [" " * (start - begin), text[start:end]]
+            begin = end
+    pieces.append(" " * (len(text) - begin))
+    thoughts = "".join(pieces)
+    for tag in (THINK, THINK_END):
+        thoughts = thoughts.replace(tag, "\n" * len(tag))
+    return thoughts
+
+
 def first_span(text: str) -> tuple[int, int] | None:
     """Return where the content of the first `<answer>` block begins and ends, or None if no such block is closed."""
     start = text.find(ANSWER)

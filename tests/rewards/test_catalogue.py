@@ -29,6 +29,7 @@ WANTED = (
     ),
     *(
         "reasoning_steps",
+        "right_steps",
         "tag_count",
         "exact",
         "choice",

@@ -1,0 +1,288 @@
+"""Finds the steps of arithmetic in a text, such as `3 + 4 = 7` or `(3 + 4) × 2 = 7 × 2 = 14`, and computes them exactly.
+
+One pass over the text divides it into sides: expressions that end at a word, punctuation, a line break, an equals sign or an
+arrow. A step is two sides with an equals sign between them, of which at least one has an operator. What the scanner cannot read
+for certain (powers, percentages, unknowns, an operator after a word) is no step, neither right nor wrong.
+"""
+
+import re
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import NamedTuple
+
+from grpo_ext.rewards.expression import MAX_LENGTH, ExpressionError, evaluate
+
+MAX_TEXT = 100_000  # characters that are searched
+
+_FULL_WIDTH = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)}
+# One character for one, so that positions stay those of the text.
+_SIGNS = _FULL_WIDTH | str.maketrans("×✕·⋅∗÷∕⁄−–‐‑⟶⇒", "*****///----→→")
+_TOKEN = re.compile(
+    r"""
+    (?P<number>(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?|(?<![.0-9])\.[0-9]+)
+    |(?P<arrow>→|[-=]>|\\(?:to|rightarrow)(?![A-Za-z]))
+    |(?P<power>(?:(?<=[0-9)])(?:\*\*|//)(?=[0-9(])|(?<=[ ])(?:\*\*|//)(?=[ ]+[0-9(])))
+    |(?P<blank>(?:[ \t$&`\u00a0\u2009\u202f\u3000]|\\[()\[\],;!$ ]|\\(?:left|right)(?![A-Za-z])|\\boxed\{)+)
+    |(?P<bold>\*\*+)
+    |(?P<relation>[<>!~:]=|=/=|=<|//+|--+)
+    |(?P<equals>==?)
+    |(?P<operator>[-+*/]|\\(?:times|cdot|div)(?![A-Za-z]))
+    |(?P<letter_x>[xX](?=[ \t]*[0-9(]))
+    |(?P<opening>\()
+    |(?P<closing>\))
+    |(?P<line>[\n\r\v\f\u0085\u2028\u2029]+)
+    |(?P<other>.)
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_OPERATORS = {r"\times": "*", r"\cdot": "*", r"\div": "/", "x": "*", "X": "*"}
+
+
+@dataclass
+class Side:
+    """An expression on one side of an equals sign or arrow."""
+
+    begin: int = 0  # position of its first character
+    end: int = 0
+    tokens: list[str] = field(
+        default_factory=list
+    )  # for `evaluate`; a negative number is one token, `(0-3)`
+    operands: list[Fraction] = field(default_factory=list)
+    operators: list[str] = field(default_factory=list)
+    # For each parenthesis that is open, the numbers of tokens, operands and operators up to it.
+    opened: list[tuple[int, int, int]] = field(default_factory=list)
+    length: int = 0  # characters of the tokens
+    complete: bool = False  # whether the last token ends an operand
+    readable: bool = True
+
+    def add(self, token: str, begin: int, end: int) -> None:
+        """Append a token, unless the expression becomes too long to be evaluated."""
+        if not self.length:
+            self.begin = begin
+        self.end = end
+        self.length += len(token)
+        if self.length > MAX_LENGTH:
+            self.readable = False
+        else:
+            self.tokens.append(token)
+
+    def cut(self) -> None:
+        """Remove everything up to the last open parenthesis: `(since 2 * (3 + 4` becomes `3 + 4`."""
+        tokens, operands, operators = self.opened[-1]
+        del self.tokens[:tokens]
+        del self.operands[:operands]
+        del self.operators[:operators]
+        self.opened.clear()
+
+    def drop_operators(self) -> None:
+        """Remove operators at the end, which are dashes or stars of the text that follows: `= 48 - too low`."""
+        while self.tokens and self.tokens[-1] in "+-*/":
+            self.tokens.pop()
+            self.operators.pop()
+
+    def evaluated(self) -> tuple[bool, Fraction | None]:
+        """Return whether the side is an expression, and its exact value, which is None if it divides by zero."""
+        if not self.readable or not self.tokens:
+            return False, None
+        try:
+            return True, evaluate(" ".join(self.tokens))[1]
+        except ExpressionError:
+            return False, None
+
+
+class Step(NamedTuple):
+    """One step of arithmetic in a text: an expression and what the text says it equals."""
+
+    begin: int  # position of its first character in the text
+    end: int
+    operands: tuple[Fraction, ...]  # the numbers of the expression, sorted
+    operators: tuple[str, ...]  # sorted
+    value: Fraction | None  # the exact value of the expression; None if it divides by zero
+    written: Fraction | None  # the value of the other side
+
+    @property
+    def is_right(self) -> bool:
+        """Whether both sides have the same value."""
+        return self.value is not None and self.value == self.written
+
+    @property
+    def identity(self) -> tuple[object, ...]:
+        """What equal steps share, so that `2+1=3` repeats `1+2=3`: operands and operators in any order, and both values."""
+        return self[2:]
+
+
+def steps_in(text: str) -> list[Step]:
+    """Return the steps of arithmetic in the first `MAX_TEXT` characters of a text, in their order, repeated ones too.
+
+    A step stands in one line. Each equals sign of a chain makes a step: `(1 + 2) * 3 = 3 * 3 = 9` has two, and of
+    `48 / 2 = 24 + 48 = 72` the first is wrong. After an arrow, the first number is the result, and the next expression begins
+    with it: `5 + 3 → 8 - 1 → 7` has two right steps. Sides that only repeat each other (`3 + 4 = 4 + 3`) make no step.
+    """
+    scanner = Scanner(text[:MAX_TEXT].translate(_SIGNS))
+    scanner.scan()
+    return scanner.steps
+
+
+class Scanner:
+    """Reads a text token by token and collects its steps."""
+
+    def __init__(self, text: str):
+        self.text = text
+        self.steps: list[Step] = []
+        self.left: Side | None = None  # the side before the last equals sign or arrow
+        self.link = ""  # "equals" or "arrow", between `left` and `side`
+        self.side = Side()
+        self.line_start = True
+        self.previous = ""  # the last token that is not blank
+
+    def scan(self) -> None:
+        for match in _TOKEN.finditer(self.text):
+            kind = str(match.lastgroup)
+            if kind in ("blank", "bold"):
+                continue
+            getattr(self, f"read_{kind}")(match)
+            self.line_start = kind == "line"
+            self.previous = match[0]
+        self.end_side()
+
+    def end_side(self, link: str = "") -> None:
+        """End the present side, and begin one that `link` connects with it; without a link, an unrelated one."""
+        if self.left is not None:
+            step = step_between(self.left, self.side, self.link)
+            if step is not None:
+                self.steps.append(step)
+        self.left = self.side if link else None
+        self.link = link
+        self.side = Side()
+
+    def read_number(self, match: re.Match[str]) -> None:
+        if self.side.complete:
+            touches = self.side.end == match.start()
+            self.end_side()
+            self.side.readable = not touches
+        self.check_begin(match)
+        self.add_number(match[0].replace(",", ""), match)
+
+    def add_number(self, digits: str, match: re.Match[str]) -> None:
+        negative = bool(self.side.tokens) and self.side.tokens[-1] == "negative"
+        if negative:
+            self.side.tokens.pop()
+        self.side.add(f"(0-{digits})" if negative else digits, match.start(), match.end())
+        if self.side.readable:
+            number = Fraction(digits)
+            self.side.operands.append(-number if negative else number)
+        self.side.complete = True
+
+    def read_opening(self, match: re.Match[str]) -> None:
+        if self.side.complete:  # a remark, or a product without a sign
+            touches = self.side.end == match.start()
+            self.side.readable = self.side.readable and not touches
+            self.end_side()
+            self.side.readable = False
+        self.check_begin(match)
+        self.side.add("(", match.start(), match.end())
+        self.side.opened.append(
+            (len(self.side.tokens), len(self.side.operands), len(self.side.operators))
+        )
+
+    def read_closing(self, match: re.Match[str]) -> None:
+        if self.side.opened and self.side.complete:
+            self.side.opened.pop()
+            self.side.add(")", match.start(), match.end())
+        else:
+            self.end_side()
+
+    def read_operator(self, match: re.Match[str]) -> None:
+        operator = _OPERATORS.get(match[0], match[0])
+        follows = self.text[match.end() : match.end() + 1]
+        if self.side.complete:
+            # The side ends with its last operand, in case the operator belongs to the text after it.
+            self.side.add(operator, match.start(), self.side.end)
+            self.side.operators.append(operator)
+            self.side.complete = False
+        elif operator == "-" and (follows.isdecimal() or follows == ".") and self.may_have_sign():
+            self.side.add("negative", match.start(), match.end())
+        elif not (self.line_start and follows in (" ", "\t")):  # else it is the mark of a list
+            self.side.readable = False
+
+    def may_have_sign(self) -> bool:
+        """Whether a minus here may belong to the number that follows: `3 * -2`, `= -2`, but not `x -2`."""
+        if self.side.tokens:
+            return self.side.tokens[-1] != "negative"
+        return not (self.previous[-1:].isalnum() or self.previous[-1:] in ("%", ")", "]", "}"))
+
+    def read_power(self, match: re.Match[str]) -> None:
+        self.side.readable = False
+        self.side.complete = False
+
+    def read_letter_x(self, match: re.Match[str]) -> None:
+        if self.side.complete:
+            self.read_operator(match)
+        else:
+            self.end_side()
+
+    def read_equals(self, match: re.Match[str]) -> None:
+        self.end_side("equals")
+
+    def read_arrow(self, match: re.Match[str]) -> None:
+        self.end_side("arrow")
+
+    def read_relation(self, match: re.Match[str]) -> None:
+        self.end_side()
+
+    def read_line(self, match: re.Match[str]) -> None:
+        self.end_side()
+
+    def read_other(self, match: re.Match[str]) -> None:
+        touches = self.side.complete and self.side.end == match.start()
+        if touches and (match[0] in "^%°" or is_small_numeral(match[0])):
+            self.side.readable = False
+        self.end_side()
+
+    def check_begin(self, match: re.Match[str]) -> None:
+        """Mark a side as unreadable if it begins directly after what makes its first number another one: `2^3`, `x3`."""
+        before = self.text[max(0, match.start() - 2) : match.start()]
+        last = before[-1:]
+        if self.side.tokens or not last:
+            return
+        letter = last.isascii() and last.isalpha()
+        time = last == ":" and before[:1].isdecimal()
+        if letter or time or last in "_^%\\√|}]" or is_small_numeral(last):
+            self.side.readable = False
+
+
+def is_small_numeral(character: str) -> bool:
+    """Whether a character is a numeral such as ² or ½, and not a digit or a Chinese numeral."""
+    return character.isnumeric() and not character.isdecimal() and not character.isalpha()
+
+
+def step_between(left: Side, right: Side, link: str) -> Step | None:
+    """Return the step that two sides make, or None if one is no expression or if nothing is computed."""
+    right.drop_operators()
+    if right.opened:
+        only_parentheses = set(right.tokens[: right.opened[-1][0]]) == {"("}
+        right.readable = right.readable and only_parentheses
+        right.cut()
+    if left.opened:
+        left.cut()
+    if not (left.operators or right.operators) or contents_of(left) == contents_of(right):
+        return None
+    is_expression, left_value = left.evaluated()
+    if not is_expression:
+        return None
+    if link == "arrow":
+        starts_with_number = bool(right.tokens) and right.tokens[0] != "("
+        if not (left.operators and right.readable and starts_with_number):
+            return None
+        return Step(left.begin, right.end, *contents_of(left), left_value, right.operands[0])
+    is_expression, right_value = right.evaluated()
+    if not is_expression:
+        return None
+    if left.operators:
+        return Step(left.begin, right.end, *contents_of(left), left_value, right_value)
+    return Step(left.begin, right.end, *contents_of(right), right_value, left_value)
+
+
+def contents_of(side: Side) -> tuple[tuple[Fraction, ...], tuple[str, ...]]:
+    """Return the operands and the operators of a side, each in sorted order."""
+    return tuple(sorted(side.operands)), tuple(sorted(side.operators))

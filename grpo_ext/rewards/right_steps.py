@@ -1,0 +1,115 @@
+"""The share of right steps among the steps of arithmetic that a completion writes."""
+
+from collections import Counter
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any, Literal
+
+from pydantic import PositiveInt
+
+from grpo_ext.rewards.arithmetic_steps import Step, steps_in
+from grpo_ext.rewards.countdown_reward import exact, readable
+from grpo_ext.rewards.explanation import Explanation, clip
+from grpo_ext.rewards.parts import Part, part_of
+from grpo_ext.rewards.registry import register
+
+Numbers = Literal["any", "nums"]
+MAX_MARKS = 100  # wrong steps that an explanation shows
+
+
+def share_of_right(steps: Sequence[Step]) -> float | None:
+    """Return the share of right steps, each counted as often as it is written; None without steps.
+
+    It measures how well a model calculates. The reward counts steps otherwise, see `counted`.
+    """
+    return sum(step.is_right for step in steps) / len(steps) if steps else None
+
+
+def counted(steps: Sequence[Step], nums: Sequence[Any] | None = None) -> list[Step]:
+    """Return the steps that the reward counts: of repeated ones the first.
+
+    With `nums`, a right step counts only if each of its numbers is one of `nums`, as often as it occurs there, or the result of
+    an earlier step that counts. Wrong steps always count.
+    """
+    distinct = list({step.identity: step for step in reversed(steps)}.values())[::-1]
+    if nums is None:
+        return distinct
+    available = Counter(Fraction(exact(number, "nums")) for number in nums)
+    results: set[Fraction | None] = set()
+    kept = []
+    for step in distinct:
+        if step.is_right:
+            used = Counter(step.operands)
+            if any(used[number] > available[number] + (number in results) for number in used):
+                continue
+            results.add(step.value)
+        kept.append(step)
+    return kept
+
+
+def steps_that_count(
+    completion: str, part: Part, numbers: Numbers, nums: Sequence[Any] | None
+) -> list[Step]:
+    """Return the steps in a part of a completion that the reward counts."""
+    steps = steps_in(part_of(completion, part))
+    return counted(steps, nums if numbers == "nums" else None)
+
+
+def explain_right_steps(
+    completion: str,
+    *,
+    nums: Sequence[Any] | None = None,
+    min_steps: int = 3,
+    part: Part = "thoughts",
+    numbers: Numbers = "any",
+) -> Explanation:
+    """Return how many steps are right, with a mark on each wrong one."""
+    steps = steps_that_count(completion, part, numbers, nums)
+    right = sum(step.is_right for step in steps)
+    lines = [f"{len(steps)} distinct steps, {right} of them right; min_steps is {min_steps}."]
+    marks = []
+    for step in steps:
+        if step.is_right or len(marks) == MAX_MARKS:
+            continue
+        value = "It divides by zero." if step.value is None else f"It is {readable(step.value)}."
+        marks.append((step.begin, step.end, "fault", value))
+    for begin, end, _, value in marks[:3]:
+        lines.append(f"Wrong: {clip(completion[begin:end])}. {value}")
+    return Explanation("\n".join(lines), tuple(marks))
+
+
+@register("right_steps", explain=explain_right_steps)
+def right_steps(
+    completions: list[str],
+    nums: list[Any] | None = None,
+    *,
+    min_steps: PositiveInt = 3,
+    part: Part = "thoughts",
+    numbers: Numbers = "any",
+) -> list[float | None]:
+    """The share of right steps among the distinct steps of arithmetic in the thoughts, such as `3 + 4 = 7`.
+
+    With fewer than `min_steps` distinct steps, the number of right ones is divided by `min_steps`; no steps earn 0. Values are
+    exact: `10 / 3 = 3.33` is wrong, and `10 / 3 ≈ 3.33` is no step. `grpo_ext.rewards.arithmetic_steps` says what is a step.
+
+    Args:
+        nums: the given numbers of Countdown, a list for each row; read with `numbers: nums` only.
+        min_steps: how many distinct right steps earn the full reward, if no step is wrong.
+        part: where the steps stand: "thoughts", "answer" or "all".
+        numbers: "nums" counts a right step only if its numbers are given ones or results of earlier right steps, so that
+            steps beside the task earn nothing; a wrong step always counts. "any" counts all steps.
+
+    Returns:
+        The shares; None for a row without `nums` that needs them.
+    """
+    if numbers == "nums" and nums is None:
+        raise ValueError("right_steps: `numbers: nums` needs the column `nums`, which is missing.")
+    scores: list[float | None] = []
+    for completion, row_nums in zip(completions, nums or [None] * len(completions), strict=True):
+        if numbers == "nums" and row_nums is None:
+            scores.append(None)
+            continue
+        steps = steps_that_count(completion, part, numbers, row_nums)
+        right = sum(step.is_right for step in steps)
+        scores.append(right / max(len(steps), min_steps))
+    return scores
