@@ -8,6 +8,7 @@ from pydantic import PositiveInt
 
 from grpo_ext.common.files import data_yaml
 from grpo_ext.rewards.answers import TAGS
+from grpo_ext.rewards.parts import Part, part_of
 from grpo_ext.rewards.registry import register
 
 MAX_LENGTH = (
@@ -122,7 +123,9 @@ _WORD = re.compile(
 
 
 @register("language_consistency")
-def language_consistency(completions: list[str], *, language: Language = "en") -> list[float]:
+def language_consistency(
+    completions: list[str], *, language: Language = "en", part: Part = "all"
+) -> list[float]:
     """The share of words in the script of the wanted language; 1 without any words.
 
     Digits, punctuation, tags and LaTeX commands are not words, nor are single Latin letters in a language with another script.
@@ -130,8 +133,14 @@ def language_consistency(completions: list[str], *, language: Language = "en") -
 
     Args:
         language: "en", "zh", "ja", "ko", "ru", "de", "fr" and others, by their two-letter codes.
+        part: what counts of a completion: "all", the "thoughts" or the "answer". A completion in which that part is missing or
+            empty gets 0, so that a model does not earn it by leaving out its thoughts.
     """
-    return [share(text, LANGUAGES[language]) for text in completions]
+    texts = [part_of(completion, part) for completion in completions]
+    return [
+        0.0 if part != "all" and not text.strip() else share(text, LANGUAGES[language])
+        for text in texts
+    ]
 
 
 def share(text: str, wanted: list[str]) -> float:

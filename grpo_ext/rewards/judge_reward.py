@@ -19,6 +19,7 @@ from typing import Any
 from pydantic import AliasPath, BaseModel, Field, ValidationError
 
 from grpo_ext.common.http import Line
+from grpo_ext.rewards.parts import Part, part_of
 from grpo_ext.rewards.registry import register
 
 MAX_TEXT = 50_000  # characters of a completion that are sent
@@ -49,6 +50,7 @@ def judge(
     max_tokens: int = 512,
     key: str = "OPENAI_API_KEY",
     cache: str = ":memory:",
+    part: Part = "all",
 ) -> list[float]:
     """The grade that a language model gives by a rubric, divided by `scale`: 0 to 1. An empty completion gets 0.
 
@@ -66,16 +68,21 @@ def judge(
         max_tokens: limit of a reply.
         key: the environment variable with the server's key, if it wants one.
         cache: a file (SQLite) that keeps grades for later runs; the default keeps them in memory.
+        part: what the judge sees of a completion: "all", the "answer" without the thoughts, or the "thoughts". If the part is
+            missing or empty, the grade is 0.
 
     Returns:
         The grades; a `NoGrade` for a reply without a grade from 0 to `scale`, an error, or no answer in time.
     """
     rules = Path(rubric).read_text(encoding="utf-8") if rubric.endswith((".md", ".txt")) else rubric
     write = partial(request, rules=rules, model=model, scale=scale, max_tokens=max_tokens)
+    texts = [part_of(completion, part) for completion in completions]
+    if part == "thoughts":
+        texts = [thoughts.strip() for thoughts in texts]
     bodies = [
         write(text[:MAX_TEXT], prompt, gold) if text.strip() else None
         for text, prompt, gold in zip(
-            completions, prompts, solution or [None] * len(completions), strict=True
+            texts, prompts, solution or [None] * len(completions), strict=True
         )
     ]
     keys = [

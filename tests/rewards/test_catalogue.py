@@ -176,6 +176,23 @@ def test_language_by_script(text, language, expected):
     ]
 
 
+@pytest.mark.parametrize(
+    ("text", "shares"),
+    [
+        ("<think>the 快</think><answer>fox</answer>", (0.5, 1.0, 2 / 3)),
+        ("<think>狐狸</think>the fox", (0.0, 1.0, 0.5)),
+        ("why</think>狐狸", (1.0, 0.0, 1 / 3)),
+        ("<think>3 + 4 = 7</think>", (1.0, 0.0, 1.0)),  # no words, but there are thoughts
+        ("the fox", (0.0, 1.0, 1.0)),
+        ("", (0.0, 0.0, 1.0)),
+    ],
+)
+def test_language_of_a_part(text, shares):
+    for part, expected in zip(("thoughts", "answer", "all"), shares, strict=True):
+        reward = build("language_consistency", part=part)
+        assert reward(completions=[text]) == [pytest.approx(expected)], part
+
+
 def test_language_options_are_checked():
     with pytest.raises(ValueError, match="it must be"):
         build("language_consistency", language="english")

@@ -76,6 +76,28 @@ def test_grades_by_the_rubric():
     )
 
 
+def test_the_judge_sees_only_the_wanted_part():
+    grader = Grader()
+    texts = [
+        "<think>xxx</think><answer>x</answer>",
+        "<think>xxx</think>x x",
+        "xx",
+        "<think>xxxx",
+        "<think> </think><answer> </answer>",
+    ]
+    graded = {}
+    with served(grader) as base:
+        for part in ("all", "answer", "thoughts"):
+            graded[part] = reward(base, part=part)(completions=texts, prompts=["p"] * len(texts))
+    assert graded == {
+        "all": [0.4, 0.5, 0.2, 0.4, 0.0],
+        "answer": [0.1, 0.2, 0.2, 0.0, 0.0],
+        "thoughts": [0.3, 0.3, 0.0, 0.4, 0.0],
+    }
+    sent = {body["messages"][1]["content"].splitlines()[-2] for body in grader.requests}
+    assert sent == {*texts, "x", "x x", "xx", "xxx", "xxxx"}
+
+
 def test_equal_requests_are_sent_once_and_kept_in_a_file(tmp_path):
     grader, cache = Grader(), str(tmp_path / "grades.sqlite")
     with served(grader) as base:
