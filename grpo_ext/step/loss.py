@@ -17,6 +17,9 @@ from grpo_ext.objective.kl import kl_per_token
 from grpo_ext.objective.policy import Loss, LossInputs, LossOptions, importance_ratio
 from grpo_ext.step.records import LossOutput, MicroBatch, Scored, Scores
 
+#: Metric: the share of the policy term in the gradient with respect to the log-probs; the rest is that of the KL.
+POLICY_SHARE = "kl/policy_share"
+
 
 @dataclass(frozen=True)
 class LossSettings:
@@ -80,8 +83,11 @@ def step_loss(
         assert rows.ref_per_token_logps is not None, "the reference was not scored"
         correction = _kl_correction(inputs) if settings.use_bias_correction_kl else None
         kl = kl_per_token(logps, rows.ref_per_token_logps, settings.kl_estimator, correction)
-        loss = loss + settings.beta * _share(kl, mask, batch.counts, settings)
+        penalty = settings.beta * _share(kl, mask, batch.counts, settings)
+        loss = loss + penalty
         stats["kl"] = Stat((kl * mask).sum(), mask.sum())
+        if logps.requires_grad:
+            stats[POLICY_SHARE] = _policy_share(policy, penalty, logps)
     if entropy_coef is not None:
         bonus = _entropy_bonus(
             scores, mask, entropy_mask, batch.counts, accumulation, settings.ranks
@@ -114,6 +120,23 @@ def _kl_correction(inputs: LossInputs) -> Tensor:
     """
     ratio = importance_ratio(inputs.logps, inputs.old_logps, inputs.mask, "token")
     return ratio if inputs.sampler_ratio is None else ratio * inputs.sampler_ratio
+
+
+def _policy_share(policy: Tensor, penalty: Tensor, logps: Tensor) -> Stat:
+    """Return how much of the gradient with respect to the log-probs (B, T) comes from the policy term, and not from the KL.
+
+    Each part counts with the sum of its absolute gradient over tokens. The model does not run backward for it.
+    """
+    of_policy = _gradient_size(policy, logps)
+    return Stat(of_policy, of_policy + _gradient_size(penalty, logps))
+
+
+def _gradient_size(loss: Tensor, logps: Tensor) -> Tensor:
+    """Return the sum of the absolute gradient of a loss with respect to the log-probs (B, T)."""
+    if not loss.requires_grad:
+        return torch.zeros_like(loss)
+    gradient = torch.autograd.grad(loss, logps, retain_graph=True, allow_unused=True)[0]
+    return torch.zeros_like(loss) if gradient is None else gradient.abs().sum()
 
 
 def _policy_term(

@@ -109,6 +109,7 @@ class Parts:
             ranks,
             self.feed.following,
             self.learning.generated,
+            self.learning.judged,
             self.constant.collect,
         )
         self.finite = FiniteSteps(trainer)
@@ -120,7 +121,9 @@ class Parts:
             lowest=args.entropy_coef_min,
             highest=args.entropy_coef_max,
         )
-        self.update = PolicyUpdate(trainer, self.scorer, loss, entropy, ranks, self.phases)
+        self.update = PolicyUpdate(
+            trainer, self.scorer, loss, entropy, ranks, self.phases, self.learning.settled
+        )
         settings.align_reference(trainer)
         kept: dict[str, Stateful] = {
             "rollout": self.rollout,

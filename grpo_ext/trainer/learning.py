@@ -10,40 +10,17 @@ from typing import Any
 
 import torch
 from accelerate.utils import gather_object
-from torch import Tensor
-from torch.distributed.tensor import DTensor
+from torch import Tensor, nn
 from transformers.trainer_callback import TrainerCallback
 
+from grpo_ext.objective.advantage import equal_in_group
 from grpo_ext.observe.run_log import LEARNT_NOTHING
+from grpo_ext.step.loss import POLICY_SHARE
 from grpo_ext.step.records import Scored
+from grpo_ext.trainer.judging import outcomes_of_groups
 from grpo_ext.trainer.start_checks import check_start, steps_in_backward, used_parameters
-
-
-@dataclass
-class Progress:
-    """What a rank has seen since the first step of the run; saved in checkpoints."""
-
-    steps: int = 0  # optimizer steps
-    completions: int = 0  # that were generated to train on
-    with_signal: int = 0  # of these, those in groups whose rewards differ
-    with_advantage: int = 0  # of these, those with an advantage and at least one token in the loss
-    gradient: bool = False  # whether a parameter had a gradient other than 0 in some step
-    moved: bool = False  # whether some step changed a weight
-    episodes: int = 0  # that were played to train on
-    failed_episodes: int = 0  # of these, those in which the environment failed
-
-    def __add__(self, other: "Progress") -> "Progress":
-        """Return what two ranks have seen together."""
-        return Progress(
-            steps=max(self.steps, other.steps),
-            completions=self.completions + other.completions,
-            with_signal=self.with_signal + other.with_signal,
-            with_advantage=self.with_advantage + other.with_advantage,
-            gradient=self.gradient or other.gradient,
-            moved=self.moved or other.moved,
-            episodes=self.episodes + other.episodes,
-            failed_episodes=self.failed_episodes + other.failed_episodes,
-        )
+from grpo_ext.trainer.verdict import LEAST_SHARE, Progress, remarks_of, why_nothing_was_learnt
+from grpo_ext.trainer.weight_sample import WeightSample, checksum, local
 
 
 @dataclass(eq=False)
@@ -58,6 +35,8 @@ class Learning(TrainerCallback):
     )  # sentences for the end of the run, without the verdict
     # a checksum of each trained tensor, by its name, while none has changed
     _weights: dict[str, Tensor] = field(default_factory=dict)
+    # of the weights when training began, or went on from a checkpoint
+    _sample: WeightSample | None = None
 
     # ---- from the parts of the trainer
 
@@ -69,6 +48,30 @@ class Learning(TrainerCallback):
         self.progress.completions += len(table)
         self.progress.with_signal += int(signal.sum())
         self.progress.with_advantage += int((signal & in_loss & has_advantage).sum())
+
+    def judged(self, rewards: Tensor, signal: Tensor, left_out: Tensor, rows: slice) -> None:
+        """Count the completions of a generation before groups are left out.
+
+        Args:
+            rewards: (B of all ranks, R), NaN where a reward did not score a completion.
+            signal: (b,), of this rank, 0 where no completion of the group has an advantage.
+            left_out: (B of all ranks,), bool, the groups that `group_filter` leaves out.
+            rows: of this rank, among those of all ranks.
+        """
+        size = self.trainer.num_generations
+        equal = [equal_in_group(column, size) for column in rewards.unbind(1)]
+        varied = ~torch.stack(equal).all(dim=0)  # (B of all ranks,)
+        self.progress.judged += len(signal)
+        self.progress.unscored += int(rewards[rows].isnan().all(dim=1).sum())
+        self.progress.varied += int(varied[rows].sum())
+        self.progress.filtered += int((left_out[rows] & (signal > 0)).sum())
+
+    def settled(self, figures: dict[str, float]) -> None:
+        """Count an optimizer step by the figures of its loss, which are those of all ranks."""
+        share = figures.get(POLICY_SHARE, 0.0)
+        if share > 0:
+            self.progress.kl_steps += 1
+            self.progress.kl_alone += share < LEAST_SHARE
 
     def played(self, failures: list[int]) -> None:
         """Count the episodes of a generation that is trained on; `failures` has the failures of
@@ -87,6 +90,7 @@ class Learning(TrainerCallback):
         if state.global_step < state.max_steps:
             check_start(self.trainer, kwargs.get("optimizer"))
             self._weights = {} if self.progress.moved else self._checksums()
+            self._sample = WeightSample(self._used()) if self.watches_weights else None
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Look for a gradient, until a step has had one."""
@@ -117,10 +121,28 @@ class Learning(TrainerCallback):
 
     def conclude(self) -> None:
         """Set verdict and remarks from what all ranks have seen; all ranks must call it."""
+        self._measure()
         progress = sum(gather_object([self.progress]), Progress())
-        judge = self.trainer.parts.judge
-        self.remarks = failure_lines(judge.failed, judge.asked, progress)
-        self.verdict = why_nothing_was_learnt(progress, self.watches_weights, self.needs_advantage)
+        trainer = self.trainer
+        judges = outcomes_of_groups(trainer)
+        self.verdict = why_nothing_was_learnt(
+            progress,
+            self.watches_weights,
+            self.needs_advantage,
+            f"the reward {trainer.reward_func_names[judges[0]]!r}",
+        )
+        judge = trainer.parts.judge
+        self.remarks = remarks_of(judge.failed, judge.asked, progress, self.verdict)
+
+    def _measure(self) -> None:
+        """Note how far the weights have moved, unless the part of the run before a checkpoint moved
+        them further.
+        """
+        if self._sample is None:
+            return
+        shift = self._sample.shift(self._used())
+        known = [x for x in (shift, self.progress.shift) if x is not None]
+        self.progress.shift = max(known, default=None)
 
     # ---- the trained parameters
 
@@ -140,10 +162,14 @@ class Learning(TrainerCallback):
 
     def _trained(self) -> dict[str, Tensor]:
         """Return the tensors that the policy uses and training may change, by name."""
+        return {name: p for name, p in self._used().items() if p.requires_grad}
+
+    def _used(self) -> dict[str, nn.Parameter]:
+        """Return the tensors that the policy uses, by name; nothing where they cannot be seen."""
         if not self.watches_weights:
             return {}
         model = self.trainer.accelerator.unwrap_model(self.trainer.model)
-        return {name: p for name, p in used_parameters(model) if p.requires_grad}
+        return dict(used_parameters(model))
 
     def _checksums(self) -> dict[str, Tensor]:
         """Return a checksum of the bits of each trained tensor, by name."""
@@ -152,86 +178,8 @@ class Learning(TrainerCallback):
     # ---- checkpoints
 
     def state_dict(self) -> dict[str, Any]:
+        self._measure()
         return vars(self.progress).copy()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.progress = Progress(**state)
-
-
-def local(tensor: Tensor) -> Tensor:
-    """Return this rank's part of a sharded tensor; any other tensor unchanged."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
-
-
-def checksum(tensor: Tensor) -> Tensor:
-    """Return the sum of a tensor's elements, read as integers of their size: a scalar on the same
-    device.
-    """
-    integers = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-    return tensor.view(integers[tensor.element_size()]).sum(dtype=torch.int64)
-
-
-def why_nothing_was_learnt(
-    progress: Progress, watches_weights: bool = True, needs_advantage: bool = True
-) -> str | None:
-    """Return why a run learnt nothing, and what to look at; `None` if it learnt something, or took
-    no step.
-
-    Args:
-        progress: what all ranks have seen together.
-        watches_weights: whether `gradient` and `moved` were watched.
-        needs_advantage: whether the loss has no gradient without advantages.
-    """
-    if progress.steps == 0:
-        return None
-    nothing = "Nothing was learnt: "
-    if needs_advantage and progress.completions and not progress.with_advantage:
-        if progress.with_signal:
-            return (
-                f"{nothing}all {progress.with_signal} completions of groups whose rewards differed "
-                "were left out of the loss, because they were truncated "
-                "(mask_truncated_completions). Raise max_completion_length."
-            )
-        return (
-            f"{nothing}within every group all rewards were equal, so none of "
-            f"{progress.completions} completions had an advantage. Look at completions and rewards "
-            "in the report; an easier task, a warm start, or a reward with more than two values "
-            "gives groups that differ."
-        )
-    if watches_weights and not progress.gradient:
-        return (
-            f"{nothing}no step had a gradient. Look at the loss and at which parameters require "
-            "one."
-        )
-    if watches_weights and not progress.moved:
-        return (
-            f"{nothing}no step changed a weight. The learning rate was 0 in every step (a warm-up "
-            "begins at 0), or so small that the weights' precision rounds each change away: raise "
-            "learning_rate or max_steps, or train float32 weights."
-        )
-    return None
-
-
-def failure_lines(failed: dict[str, int], asked: dict[str, int], progress: Progress) -> list[str]:
-    """Return a sentence for each reward, and for the environment, that failed.
-
-    Args:
-        failed: by reward, the number of completions on which it failed.
-        asked: by reward, the number of completions that it was asked to score.
-        progress: has the episodes.
-    """
-    lines = [
-        f"Reward {name!r} failed on "
-        f"{share_of(count, max(asked.get(name, 0), count), 'completions')}, which it did not score."
-        for name, count in failed.items()
-        if count
-    ]
-    if progress.failed_episodes:
-        counts = share_of(progress.failed_episodes, progress.episodes, "episodes")
-        lines.append(f"The environment failed in {counts}.")
-    return lines
-
-
-def share_of(count: int, total: int, noun: str) -> str:
-    """Return a count with its total and its share in percent."""
-    return f"{count} of {total} {noun} ({count / total:.0%})"

@@ -1,5 +1,6 @@
 """The loss of a micro-batch, and the figures that the micro-batches of a step log."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -27,6 +28,7 @@ class PolicyUpdate:
     entropy: EntropyControl
     ranks: Ranks
     phases: Phases
+    settled: Callable[[dict[str, float]], None]  # takes the figures of each optimizer step
     _stats: StepStats = field(default_factory=StepStats)
 
     def loss(self, model: Any, batch: MicroBatch, accumulation: int) -> Tensor:
@@ -93,6 +95,8 @@ class PolicyUpdate:
 
     def _settle(self) -> None:
         figures = self._stats.merge(self.ranks)
+        if self.trainer.model.training:
+            self.settled(figures)
         if self.trainer.model.training and self.entropy.enabled:
             self._move_coef(figures.get("entropy/high", figures.get("entropy")))
             figures["entropy_coef"] = self.trainer.entropy_coef

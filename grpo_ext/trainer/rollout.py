@@ -44,6 +44,7 @@ class Rollout:
         ..., list[Row] | None
     ]  # `Feed.following`: this rank's rows of a generation after this one
     generated: Callable[[Scored], None]  # takes this rank's completions that are trained on
+    judged: Callable[[Tensor, Tensor, Tensor, slice], None]  # `Learning.judged`
     evaluated: Callable[[Judged], None]  # takes a batch of TRL's evaluation
     carried: Groups | None = None  # with signal, for the next generation; the same on all ranks
     log: GroupLog = field(default_factory=GroupLog)
@@ -198,6 +199,13 @@ class Rollout:
         size = self.trainer.num_generations
         outcomes = group_outcomes(judged.given, self.outcomes, size, judged.failed)
         stats = self.groups.judge(outcomes)
+        left_out = ~stats.kept & (self.group_filter != "off")  # (groups,)
+        self.judged(
+            judged.given,
+            judged.table.signal,
+            left_out.repeat_interleave(size),
+            self.ranks.mine(len(outcomes)),
+        )
         self.log.generated(
             stats, self.generations.rule.group_stds(judged.rewards), judged.tasks[::size]
         )

@@ -5,7 +5,9 @@ the last lines.
 from __future__ import annotations
 
 import json
+import math
 import random
+from dataclasses import replace
 
 import pytest
 import torch
@@ -22,15 +24,21 @@ from transformers.trainer_pt_utils import LayerWiseDummyOptimizer
 from transformers.training_args import OptimizerNames
 
 from grpo_ext import GRPOExtConfig, GRPOExtTrainer
+from grpo_ext.objective.aggregate import StepCounts
+from grpo_ext.objective.policy import get_loss
 from grpo_ext.observe.read_run import learnt_nothing, read_run
+from grpo_ext.step.loss import LossSettings, step_loss
+from grpo_ext.step.records import MicroBatch, Scored, Scores
 from grpo_ext.train import main
-from grpo_ext.trainer.learning import Progress, checksum, failure_lines, why_nothing_was_learnt
+from grpo_ext.trainer.learning import Learning
 from grpo_ext.trainer.start_checks import (
     CannotLearn,
     check_parameters,
     idle_adapters,
     used_parameters,
 )
+from grpo_ext.trainer.verdict import Progress, failure_lines, why_nothing_was_learnt
+from grpo_ext.trainer.weight_sample import WeightSample, checksum
 
 SETTINGS = {
     "per_device_train_batch_size": 8,
@@ -65,6 +73,10 @@ def lengths(completions, **kwargs):
 
 def varied(completions, **kwargs):
     return [random.random() for _ in completions]
+
+
+def silent(completions, **kwargs):
+    return [None] * len(completions)
 
 
 def broken(completions, **kwargs):
@@ -142,6 +154,32 @@ AT_THE_END = {
         {"max_steps": 1, "warmup_steps": 1},
         "no step changed a weight",
     ),
+    "gradients that are clipped away": (
+        ["varied"],
+        {"max_grad_norm": 1e-12},
+        "of their size, less than the rounding of float32",
+    ),
+    "a KL that outweighs the rewards": (
+        ["varied"],
+        {"beta": 1e6, "max_steps": 12},
+        "from the rewards: in 11 of 12 steps the KL to the reference made up more than 99%",
+    ),
+    "no group has two outcomes, and the filter leaves all out": (
+        ["one", "varied"],
+        {"group_filter": "drop", "reward_weights": [1.0, 0.5]},
+        "group_filter left out every group, because the reward 'one' was equal within it",
+    ),
+    "the same, and none is found instead": (
+        ["one", "varied"],
+        {"group_filter": "refill", "reward_weights": [1.0, 0.5], "group_filter_max_rounds": 1},
+        "group_filter left out every group, because the reward 'one' was equal within it",
+    ),
+    "the only reward that differs has no weight": (
+        ["one", "varied"],
+        {"reward_weights": [1.0, 0.0]},
+        "the weighted sums of the rewards were equal, so none of 16 completions",
+    ),
+    "no reward scores anything": (["silent"], {}, "no reward scored any of 16 completions"),
     "all completions are truncated and masked": (
         ["varied"],
         {"mask_truncated_completions": True, "max_completion_length": 1},
@@ -165,7 +203,7 @@ def test_a_run_from_python_says_at_its_end_that_it_learnt_nothing(
     random.seed(0)
     rewards = [reward[name] for name in names]
     trainer = run_python(tiny_folder, tmp_path / "run", rewards, **python_settings(settings))
-    assert trainer.learnt_nothing.startswith("Nothing was learnt: ")
+    assert trainer.learnt_nothing.startswith("Nothing was learnt")
     assert words in trainer.learnt_nothing
     last = capsys.readouterr().out.splitlines()[-3:]
     assert trainer.learnt_nothing in last
@@ -178,7 +216,63 @@ def test_a_run_from_a_recipe_says_so_and_exits_with_1(way, tiny_folder, tmp_path
     names, settings, words = AT_THE_END[way]
     assert run_recipe(tiny_folder, tmp_path / "run", names, **settings) == 1
     said = capsys.readouterr().out
-    assert "Nothing was learnt: " in said and words in said and "Saved to" in said
+    assert "Nothing was learnt" in said and words in said and "Saved to" in said
+
+
+@pytest.mark.parametrize("settings", [{"beta": 1e6}, {"beta": 1e6, "loss_type": "dapo"}])
+def test_a_short_run_that_the_kl_outweighs_has_a_remark(
+    settings, tiny_folder, tmp_path, reward, capsys
+):
+    """Its first step has no KL, because the policy is still the reference: it may have learnt."""
+    trainer = run_python(tiny_folder, tmp_path / "run", [reward["varied"]], **settings)
+    assert trainer.learnt_nothing is None
+    remark = "In 1 of 2 steps the KL to the reference made up more than 99% of the gradient"
+    assert remark in capsys.readouterr().out
+    assert remark in (tmp_path / "run" / "README.md").read_text()
+
+
+def test_the_share_of_the_policy_is_that_of_the_formulas():
+    """With G = d loss / d log p: policy -A / N, KL (k3, no ratio) beta (1 - exp(ref - p)) / N, over N tokens."""
+    logps = torch.tensor([[-1.0, -2.0], [-0.5, -3.0]], dtype=torch.float64, requires_grad=True)
+    reference = torch.tensor([[-1.5, -1.0], [-0.5, -3.5]], dtype=torch.float64)
+    advantages = torch.tensor([1.0, -0.5], dtype=torch.float64)
+    ones = torch.ones(2, 2)
+    rows = Scored(
+        prompt_ids=torch.ones(2, 1, dtype=torch.long),
+        prompt_mask=torch.ones(2, 1),
+        completion_ids=torch.ones(2, 2, dtype=torch.long),
+        completion_mask=ones,
+        advantages=advantages,
+        counted=torch.ones(2),
+        signal=torch.ones(2),
+        policy_step=torch.zeros(2, 2),
+        ref_per_token_logps=reference,
+    )
+    counts = StepCounts(tokens=4.0, sequences=2.0)
+    settings = LossSettings(get_loss("dapo"), beta=0.3, use_bias_correction_kl=False)
+    output = step_loss(Scores(logps), MicroBatch(rows, counts, counts), settings)
+    of_policy = 2 * (1.0 + 0.5) / 4
+    of_kl = (
+        0.3
+        * sum(
+            abs(1 - math.exp(r - p))
+            for r, p in zip(reference.flatten().tolist(), logps.flatten().tolist(), strict=True)
+        )
+        / 4
+    )
+    stat = output.stats["kl/policy_share"]
+    assert float(stat.value) == pytest.approx(of_policy)
+    assert float(stat.weight) == pytest.approx(of_policy + of_kl)
+    output.loss.backward()  # the graph is still there
+    assert logps.grad is not None
+
+
+def test_steps_without_advantages_are_no_steps_of_the_kl():
+    learning = Learning(None)
+    for share in (0.0, 0.005, 0.5, 0.009):
+        learning.settled({"kl/policy_share": share})
+    learning.settled({"loss": 1.0})
+    assert (learning.progress.kl_steps, learning.progress.kl_alone) == (3, 2)
 
 
 def test_a_run_that_learns_says_nothing_of_the_kind(tiny_folder, tmp_path, reward, capsys):
@@ -446,6 +540,30 @@ def test_a_checksum_sees_the_smallest_change(dtype):
             changed[2, 3] *= 1.01
         assert not torch.equal(changed, strided)
         assert checksum(changed) != checksum(strided) == checksum(strided.clone())
+
+
+def test_small_changes_and_the_kl_are_verdicts():
+    small = Progress(12, 16, 8, 8, True, True, shift=1e-9)
+    assert "changed the weights by 1e-09 of their size" in why_nothing_was_learnt(small)
+    assert why_nothing_was_learnt(small, watches_weights=False) is None
+    assert why_nothing_was_learnt(replace(small, shift=1e-6)) is None
+    assert why_nothing_was_learnt(replace(small, shift=0.0)) is None  # no element of the sample
+    held = Progress(12, 16, 8, 8, True, True, kl_steps=12, kl_alone=11)
+    assert "in 11 of 12 steps the KL" in why_nothing_was_learnt(held)
+    assert why_nothing_was_learnt(replace(held, kl_alone=10)) is None
+    assert why_nothing_was_learnt(replace(held, kl_steps=9, kl_alone=9)) is None
+
+
+def test_the_shift_of_a_sample_is_that_of_the_elements():
+    before = {"a": torch.full((4,), 2.0), "b": torch.zeros(3, 5), "c": torch.ones(2)}
+    sample = WeightSample(before)
+    after = {"a": torch.full((4,), 2.5), "b": torch.zeros(3, 5), "d": torch.ones(7)}
+    assert sample.shift(after) == pytest.approx(0.5 / 2.5)
+    large = torch.zeros(5000, 3)
+    sample = WeightSample({"large": large})
+    large += 1.0  # in place, as optimizers do
+    assert sample.shift({"large": large}) == pytest.approx(1.0)
+    assert sample.shift({}) is None
 
 
 def test_ranks_add_up():

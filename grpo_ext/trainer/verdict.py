@@ -1,0 +1,185 @@
+"""What a run has learnt, as counts since its first step, and in words for its last lines, its model
+card and its exit status.
+"""
+
+from dataclasses import dataclass
+
+#: A step in which less of the gradient than this comes from the rewards is a step of the KL alone.
+LEAST_SHARE = 0.01
+#: Share of the steps that must be steps of the KL alone, and the least number of steps, for the
+#: verdict that nothing was learnt.
+MOST_STEPS = 0.9
+ENOUGH_STEPS = 10
+#: Rounding of float32 (half its epsilon): weights that moved by less have not moved.
+ROUNDING = 2.0**-24
+
+
+@dataclass
+class Progress:
+    """What a rank has seen since the first step of the run; saved in checkpoints."""
+
+    steps: int = 0  # optimizer steps
+    completions: int = 0  # that were generated to train on
+    with_signal: int = 0  # of these, those in groups whose completions have an advantage
+    with_advantage: int = 0  # of these, those with an advantage and at least one token in the loss
+    gradient: bool = False  # whether a parameter had a gradient other than 0 in some step
+    moved: bool = False  # whether some step changed a weight
+    episodes: int = 0  # that were played to train on
+    failed_episodes: int = 0  # of these, those in which the environment failed
+    judged: int = 0  # completions that were scored, also those that `group_filter` left out
+    unscored: int = 0  # of these, those that no reward scored
+    varied: int = 0  # of these, those in groups within which some reward differs
+    filtered: int = 0  # of these, those with signal that `group_filter` left out
+    kl_steps: int = 0  # optimizer steps with a KL and with advantages
+    kl_alone: int = 0  # of these, those of the KL alone (`LEAST_SHARE`)
+    shift: float | None = None  # change of the weights, relative to their size; `None`: not known
+
+    def __add__(self, other: "Progress") -> "Progress":
+        """Return what two ranks have seen together."""
+        shifts = [shift for shift in (self.shift, other.shift) if shift is not None]
+        return Progress(
+            steps=max(self.steps, other.steps),
+            completions=self.completions + other.completions,
+            with_signal=self.with_signal + other.with_signal,
+            with_advantage=self.with_advantage + other.with_advantage,
+            gradient=self.gradient or other.gradient,
+            moved=self.moved or other.moved,
+            episodes=self.episodes + other.episodes,
+            failed_episodes=self.failed_episodes + other.failed_episodes,
+            judged=self.judged + other.judged,
+            unscored=self.unscored + other.unscored,
+            varied=self.varied + other.varied,
+            filtered=self.filtered + other.filtered,
+            kl_steps=max(self.kl_steps, other.kl_steps),
+            kl_alone=max(self.kl_alone, other.kl_alone),
+            shift=max(shifts, default=None),
+        )
+
+
+def why_nothing_was_learnt(
+    progress: Progress,
+    watches_weights: bool = True,
+    needs_advantage: bool = True,
+    judge: str = "the outcome reward",
+) -> str | None:
+    """Return why a run learnt nothing, and what to look at; `None` if it learnt something, or took
+    no step.
+
+    Args:
+        progress: what all ranks have seen together.
+        watches_weights: whether `gradient`, `moved` and `shift` were watched.
+        needs_advantage: whether the loss has no gradient without advantages.
+        judge: the reward that judges groups.
+    """
+    if progress.steps == 0:
+        return None
+    if needs_advantage and progress.completions and not progress.with_advantage:
+        return f"Nothing was learnt: {why_no_advantage(progress, judge)}"
+    if watches_weights and not progress.gradient:
+        return (
+            "Nothing was learnt: no step had a gradient. Look at the loss and at which parameters "
+            "require one."
+        )
+    if watches_weights and not progress.moved:
+        return (
+            "Nothing was learnt: no step changed a weight. The learning rate was 0 in every step "
+            "(a warm-up begins at 0), or steps were so small that the weights' precision rounds "
+            "each change away: raise learning_rate, max_steps or max_grad_norm, or train float32 "
+            "weights."
+        )
+    if watches_weights and progress.shift is not None and 0 < progress.shift < ROUNDING:
+        return (
+            f"Nothing was learnt: all steps together changed the weights by {progress.shift:.1g} "
+            "of their size, less than the rounding of float32. Raise learning_rate, max_steps or "
+            "max_grad_norm."
+        )
+    if progress.kl_steps >= ENOUGH_STEPS and progress.kl_alone >= MOST_STEPS * progress.kl_steps:
+        return f"Nothing was learnt from the rewards: {kl_line(progress)}"
+    return None
+
+
+def why_no_advantage(progress: Progress, judge: str) -> str:
+    """Return why no completion in the loss had an advantage."""
+    none_had = f"none of {progress.completions} completions had an advantage"
+    if progress.with_signal:
+        return (
+            f"all {progress.with_signal} completions of groups whose rewards differed were left "
+            "out of the loss, because they were truncated (mask_truncated_completions). Raise "
+            "max_completion_length."
+        )
+    if progress.filtered:
+        return (
+            f"group_filter left out every group, because {judge} was equal within it, so "
+            f"{none_had}. Other rewards, or the turns that earned them, differed in the groups of "
+            f"{progress.filtered} completions: an easier task or a warm start gives groups in which "
+            "the judging reward differs, group_filter_metric chooses another one, and "
+            "group_filter: off trains on all groups."
+        )
+    if progress.unscored and progress.unscored == progress.judged:
+        return (
+            f"no reward scored any of {progress.judged} completions. Look at what the rewards "
+            "return, and at the columns that they read."
+        )
+    if progress.varied:
+        return (
+            f"within every group the weighted sums of the rewards were equal, so {none_had}, "
+            f"although single rewards differed in the groups of {progress.varied} completions. "
+            "Look at reward_weights."
+        )
+    return (
+        f"within every group all rewards were equal, so {none_had}. Look at completions and rewards "
+        "in the report; an easier task, a warm start, or a reward with more than two values gives "
+        "groups that differ."
+    )
+
+
+def kl_line(progress: Progress) -> str:
+    """Return in how many steps the KL left the rewards no say."""
+    return (
+        f"in {progress.kl_alone} of {progress.kl_steps} steps the KL to the reference made up more "
+        f"than {1 - LEAST_SHARE:.0%} of the gradient, which holds the policy at the reference. Lower "
+        "beta; usual are 0 to 0.1."
+    )
+
+
+def remarks_of(
+    failed: dict[str, int], asked: dict[str, int], progress: Progress, verdict: str | None
+) -> list[str]:
+    """Return the sentences for the end of the run, without the verdict.
+
+    Args:
+        failed: by reward, the number of completions on which it failed.
+        asked: by reward, the number of completions that it was asked to score.
+        progress: what all ranks have seen together.
+        verdict: of `why_nothing_was_learnt`.
+    """
+    lines = failure_lines(failed, asked, progress)
+    if verdict is None and progress.kl_alone and 2 * progress.kl_alone >= progress.kl_steps:
+        line = kl_line(progress)
+        lines.append(line[:1].upper() + line[1:])
+    return lines
+
+
+def failure_lines(failed: dict[str, int], asked: dict[str, int], progress: Progress) -> list[str]:
+    """Return a sentence for each reward, and for the environment, that failed.
+
+    Args:
+        failed: by reward, the number of completions on which it failed.
+        asked: by reward, the number of completions that it was asked to score.
+        progress: has the episodes.
+    """
+    lines = [
+        f"Reward {name!r} failed on "
+        f"{share_of(count, max(asked.get(name, 0), count), 'completions')}, which it did not score."
+        for name, count in failed.items()
+        if count
+    ]
+    if progress.failed_episodes:
+        counts = share_of(progress.failed_episodes, progress.episodes, "episodes")
+        lines.append(f"The environment failed in {counts}.")
+    return lines
+
+
+def share_of(count: int, total: int, noun: str) -> str:
+    """Return a count with its total and its share in percent."""
+    return f"{count} of {total} {noun} ({count / total:.0%})"
