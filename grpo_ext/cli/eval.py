@@ -101,7 +101,7 @@ def print_evaluation(found: dict[str, Any]) -> None:
             for part in ("greedy", "sampled")
             for name, d in comparison.get(part, {}).items()
         ]
-        print_grid(title, ["", "", "difference", ""], rows, left=2)
+        print_grid(title, ["", "", "difference", ""], rows, left=2, whole=2)
         if "became_right" in comparison:
             right, wrong = (len(comparison[key]) for key in ("became_right", "became_wrong"))
             print(f"{right} problems became right, {wrong} became wrong (greedy).")

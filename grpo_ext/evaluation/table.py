@@ -5,8 +5,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from textwrap import indent
-from typing import Any
+from textwrap import indent, wrap
+from typing import Any, Literal
 
 from grpo_ext.common.estimates import with_error
 from grpo_ext.common.files import write_atomically
@@ -19,6 +19,7 @@ from grpo_ext.observe.run_log import METRICS
 from grpo_ext.recipe.difference import as_yaml
 
 CUT = 400  # most characters of a cell
+FOLDED = 12  # least width of a column whose cells or name are broken into lines
 CARD, CURVES = "README.md", "curves.png"
 FEWEST = 10  # least logs of training for a curve
 
@@ -35,32 +36,83 @@ def figure(part: dict[str, Any], key: str) -> str:
 
 def print_grid(
     title: str,
-    head: Iterable[str],
-    body: Iterable[Sequence[str]],
+    head: Sequence[str],
+    body: Sequence[Sequence[str]],
     left: int = 0,
+    whole: int = 0,
     lines: bool = False,
 ) -> None:
-    """Print a table, with `lines` between rows; its first `left` columns are aligned on the left, the others on the right."""
+    """Print a table as wide as the terminal, or wider if it does not fit.
+
+    Args:
+        title: printed above the table.
+        head: the names of the columns.
+        body: the rows.
+        left: number of first columns that are aligned on the left; the others are on the right.
+        whole: number of first columns whose cells are never broken into lines.
+        lines: whether there are lines between rows.
+    """
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
+    widths = [cell_width(body, column) for column in range(whole)]
+    needed = grid_width(widths + [FOLDED] * (len(head) - whole))
+    width = max(Console().width, needed)
+    room = (width - needed) // max(1, sum(map(bool, head[:whole])))  # more for each broken name
     grid = Table(title=escape(title), show_lines=lines)
-    for i, name in enumerate(head):
-        grid.add_column(escape(name), justify="right" if i >= left else "left", overflow="fold")
+    for column, name in enumerate(head):
+        justify: Literal["left", "right"] = "left" if column < left else "right"
+        if column < whole:
+            name = "\n".join(wrap(name, widths[column] + room))
+        grid.add_column(escape(name), justify=justify, overflow="fold", no_wrap=column < whole)
     for row in body:
         grid.add_row(*map(escape, row))
-    Console().print(grid)
+    Console(width=width).print(grid)
+
+
+def cell_width(body: Sequence[Sequence[str]], column: int) -> int:
+    """Return the width of the widest cell of a column in characters of a terminal, at least 1."""
+    from rich.cells import cell_len
+
+    return max([1, *(cell_len(row[column]) for row in body)])
+
+
+def grid_width(widths: Sequence[int]) -> int:
+    """Return the width of a table by those of its columns, each with a border and two blanks."""
+    return sum(widths) + 3 * len(widths) + 1
 
 
 def print_figures(summaries: dict[str, dict[str, Any]], count: int) -> None:
-    """Print the figures of models side by side, greedy ones before sampled ones."""
+    """Print the figures of models side by side, greedy ones before sampled ones.
+
+    Where not all models fit beside each other, the others follow in further tables.
+    """
+    from rich.console import Console
+
     rows = []
     for part in ("greedy", "sampled"):
         found = [summary.get(part, {}) for summary in summaries.values()]
         keys = dict.fromkeys(key for figures in found for key in figures if not key.endswith("_se"))
         rows += [[part, key, *(figure(figures, key) for figures in found)] for key in keys]
-    print_grid(f"{count} rows, mean ± standard error", ["", "", *summaries], rows, left=2)
+    names = [cell_width(rows, 0), cell_width(rows, 1)]
+    columns = [2 + model for model in range(len(summaries))]
+    models = list(summaries)
+    while columns:
+        shown = len(columns)
+        while shown > 1 and grid_width(names + figure_widths(rows, columns[:shown])) > (
+            Console().width
+        ):
+            shown -= 1
+        head = ["", "", *(models[column - 2] for column in columns[:shown])]
+        body = [[*row[:2], *(row[column] for column in columns[:shown])] for row in rows]
+        print_grid(f"{count} rows, mean ± standard error", head, body, left=2, whole=len(head))
+        columns = columns[shown:]
+
+
+def figure_widths(rows: Sequence[Sequence[str]], columns: Sequence[int]) -> list[int]:
+    """Return the widths of columns of figures, above which the name of a model has to fit."""
+    return [max(FOLDED, cell_width(rows, column)) for column in columns]
 
 
 def table(head: list[str], body: list[list[str]]) -> list[str]:
