@@ -20,6 +20,7 @@ START_LIMIT = 60.0  # seconds for a worker to start, or to import what a reward 
 LONGEST_TIMEOUT = 1e6  # seconds; a longer one overflows `poll`
 MAX_EXTRA = 8  # workers beyond the crew's size, in place of overdue ones
 STEPS_BACK = 5  # added to the niceness of an overdue worker: it gets a third of the time of the others, and may still finish
+END_LIMIT = 5.0  # seconds for a worker that has closed its pipe to end, and to leave its exit code
 MAX_FAILED_STARTS = 3  # in a row; then the rows that wait are given up
 
 Result = tuple[Score, str | None]  # a row's score and its error
@@ -181,7 +182,7 @@ class Worker(threading.Thread):
             if self.crew.stopped:
                 return None, "RuntimeError: the pool has ended"
             with suppress(subprocess.TimeoutExpired):
-                self.process.wait(timeout=0.5)
+                self.process.wait(timeout=END_LIMIT)
             code = self.process.returncode
             return (
                 None,

@@ -52,10 +52,11 @@ class Guard:
         None  # seconds that a row may take; a batch of n rows may take n times as long. `None`: no limit
     )
     pool: Any = None  # a `RewardPool` with its own timeout, used if the reward declares `needs_cpu`
+    label: str | None = None  # the name of its metric; `None`: that of the reward
     deferred: bool = False  # keep the `RewardFailure` in `failure` instead of raising it, so that all ranks can stop together
 
     def __post_init__(self) -> None:
-        self.name = self.__name__ = reward_name(self.reward)
+        self.name = self.__name__ = self.label or reward_name(self.reward)
         self.columns = getattr(self.reward, "columns", ())
         self.tasks: tuple[str, ...] | None = getattr(self.reward, "tasks", None)
         self.rowwise = isinstance(self.reward, Reward) and self.reward.needs_cpu
@@ -226,19 +227,31 @@ class AsyncGuard(Guard):
 
 
 def guard_rewards(
-    rewards: Sequence[Any], *, workers: int = 0, timeout: float | None = None, **options: Any
+    rewards: Sequence[Any],
+    *,
+    labels: Sequence[str | None] | None = None,
+    workers: int = 0,
+    timeout: float | None = None,
+    **options: Any,
 ) -> list[Any]:
     """Put a guard with these options around each function. Reward models, their ids and guards stay unchanged.
 
-    `workers` is the number of processes for CPU-heavy rewards, 0 for none; a row there may take `timeout` seconds.
+    `labels` are the names of their metrics, by default those of the rewards. `workers` is the number of processes for
+    CPU-heavy rewards, 0 for none; a row there may take `timeout` seconds.
     """
     pool = RewardPool(workers, timeout=timeout or math.inf) if workers else None
-    return [
-        (AsyncGuard if is_async(reward) else Guard)(reward, timeout=timeout, pool=pool, **options)
-        if callable(reward) and not isinstance(reward, Guard) and not hasattr(reward, "parameters")
-        else reward
-        for reward in rewards
-    ]
+    guarded = []
+    for reward, label in zip(rewards, labels or [None] * len(rewards), strict=True):
+        if takes_guard(reward):
+            kind = AsyncGuard if is_async(reward) else Guard
+            reward = kind(reward, label=label, timeout=timeout, pool=pool, **options)
+        guarded.append(reward)
+    return guarded
+
+
+def takes_guard(reward: Any) -> bool:
+    """Whether a reward is a function without a guard, and no reward model or the id of one."""
+    return callable(reward) and not isinstance(reward, Guard) and not hasattr(reward, "parameters")
 
 
 def reward_name(reward: Callable) -> str:

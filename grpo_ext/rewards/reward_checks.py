@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from grpo_ext.rewards.guard import Guard, reward_name
+from grpo_ext.rewards.guard import Guard, reward_name, takes_guard
 from grpo_ext.rewards.reward import Reward
 from grpo_ext.rewards.signature import EXTRAS
 
@@ -21,18 +21,42 @@ PASSED = (
 )
 
 
-def check_rewards(rewards: Sequence[Any], specs: Sequence[Any] = ()) -> None:
+def unique_names(rewards: Sequence[Any]) -> list[str]:
+    """Return a name for the metric of each reward, and number the functions that share one: `a`, `a_2`, `a_3`.
+
+    Reward models and `Guard`s keep their names.
+    """
+    names = [metric_name(reward) for reward in rewards]
+    taken = {name for name, reward in zip(names, rewards, strict=True) if not takes_guard(reward)}
+    unique = []
+    for name, reward in zip(names, rewards, strict=True):
+        if takes_guard(reward):
+            number = 1
+            label = name
+            while label in taken or (number > 1 and label in names):
+                number += 1
+                label = f"{name}_{number}"
+            taken.add(label)
+            name = label
+        unique.append(name)
+    return unique
+
+
+def check_rewards(
+    rewards: Sequence[Any], specs: Sequence[Any] = (), names: Sequence[str] | None = None
+) -> None:
     """Refuse rewards whose names collide, and functions that the trainer cannot call.
 
     Args:
         rewards: functions, reward models, or ids of reward models; `Guard`s are looked into.
+        names: the names of their metrics; `None`: their own.
         specs: the entries of a recipe's `reward_funcs`, one for each reward, for the advice in the
             message.
 
     Raises:
         ValueError: names the reward and what to write instead.
     """
-    labels = [metric_name(reward) for reward in rewards]
+    labels = [metric_name(reward) for reward in rewards] if names is None else list(names)
     for label, count in Counter(labels).items():
         if count > 1:
             position = len(labels) - 1 - labels[::-1].index(label)

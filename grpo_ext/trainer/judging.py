@@ -1,5 +1,6 @@
 """The rewards of a trainer: found by name, run behind guards, with failures raised on all ranks together."""
 
+import logging
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -12,23 +13,24 @@ from torch import Tensor
 
 from grpo_ext.rewards.guard import Guard, RewardFailure, guard_rewards
 from grpo_ext.rewards.reward import Reward
-from grpo_ext.rewards.reward_checks import check_rewards, metric_name
+from grpo_ext.rewards.reward_checks import check_rewards, metric_name, unique_names
 from grpo_ext.rewards.sources import checked_weight, find
 from grpo_ext.seams import trl as seam
 from grpo_ext.step.judge import outcome_order
 from grpo_ext.step.records import Scored
 
 Row = dict[str, Any]
+logger = logging.getLogger(__name__)
 
 
 def rewards_for(reward_funcs: Any, args: Any) -> list[Any]:
     """Find reward functions that are given by name, and put functions behind guards with the trainer's options.
 
-    Reward models stay as they are.
+    Reward models stay as they are. Functions that share a name get numbers, with a warning.
 
     Raises:
-        ValueError: for an unknown name, names that collide, a function that the trainer cannot call, and a weight that
-            float32 cannot hold.
+        ValueError: for an unknown name, reward models that share a name, a function that the trainer cannot call, and a
+            weight that float32 cannot hold.
     """
     reward_funcs = reward_funcs if isinstance(reward_funcs, list | tuple) else [reward_funcs]
     found = [
@@ -36,11 +38,19 @@ def rewards_for(reward_funcs: Any, args: Any) -> list[Any]:
         for reward in reward_funcs
         if reward is not None
     ]
-    check_rewards(found)
-    for reward, weight in zip(found, args.reward_weights or (), strict=False):  # TRL counts them
-        checked_weight(metric_name(reward), weight)
+    names = unique_names(found)
+    check_rewards(found, names=names)
+    for name, weight in zip(names, args.reward_weights or (), strict=False):  # TRL counts them
+        checked_weight(name, weight)
+    if names != [metric_name(reward) for reward in found] and args.process_index == 0:
+        logger.warning(
+            "Some reward functions share a name. In the order of reward_funcs, their metrics are called %s. To choose "
+            "the names, write functions with def, or set __name__ on a lambda, a partial or an object.",
+            ", ".join(names),
+        )
     return guard_rewards(
         found,
+        labels=names,
         on_error=args.reward_on_error,
         max_failure_rate=args.reward_max_failure_rate,
         timeout=args.reward_timeout,

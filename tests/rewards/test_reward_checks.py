@@ -1,5 +1,5 @@
-"""Rewards that the trainer cannot call, or that would share a metric, are refused at both doors
-before a model is loaded.
+"""Rewards that the trainer cannot call are refused at both doors before a model is loaded. Those that
+would share a metric are refused in a recipe, and numbered in Python.
 """
 
 from functools import partial
@@ -7,8 +7,10 @@ from functools import partial
 import pytest
 
 from grpo_ext import GRPOExtConfig, GRPOExtTrainer
-from grpo_ext.rewards.reward_checks import check_call, metric_name
+from grpo_ext.rewards.guard import Guard
+from grpo_ext.rewards.reward_checks import check_call, metric_name, unique_names
 from grpo_ext.rewards.sources import check_columns, resolve_rewards
+from grpo_ext.trainer.judging import rewards_for
 
 
 class Scorer:
@@ -53,11 +55,33 @@ def from_python(rewards):
     return GRPOExtTrainer("no/model", rewards, args, None)
 
 
-@pytest.mark.parametrize("door", [resolve_rewards, from_python])
 @pytest.mark.parametrize("kind", SAME_NAME)
-def test_two_rewards_of_one_name_are_refused(kind, door):
+def test_two_rewards_of_one_name_are_refused_in_a_recipe(kind):
     with pytest.raises(ValueError, match=r"2 rewards are called .* and would share one metric"):
-        door(SAME_NAME[kind])
+        resolve_rewards(SAME_NAME[kind])
+
+
+@pytest.mark.parametrize("kind", SAME_NAME)
+def test_two_rewards_of_one_name_are_numbered_in_python(kind, caplog):
+    args = GRPOExtConfig("out", use_cpu=True, bf16=False, reward_weights=[1.0, 2.0])
+    first, second = rewards_for(SAME_NAME[kind], args)
+    name = first.name
+    assert [first.__name__, second.__name__] == [name, f"{name}_2"]
+    [warning] = caplog.messages
+    assert f"their metrics are called {name}, {name}_2. To choose the names" in warning
+
+
+def test_numbers_keep_to_free_names():
+    def called(name):
+        function = partial(graded)
+        function.__name__ = name
+        return function
+
+    names = ["a", "a_2", "a", "rm", "a"]
+    rewards = [*map(called, names), "org/rm", Guard(called("b")), called("b")]
+    expected = ["a", "a_2", "a_3", "rm_2", "a_4", "rm", "b", "b_2"]
+    assert unique_names(rewards) == expected
+    assert unique_names(rewards[:2]) == ["a", "a_2"]
 
 
 @pytest.mark.parametrize("door", [resolve_rewards, from_python])
