@@ -18,8 +18,10 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
 # No test depends on the speed of the machine.
-hypothesis.settings.register_profile("no_deadline", deadline=None)
-hypothesis.settings.load_profile("no_deadline")
+hypothesis.settings.register_profile(
+    "any_speed", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("any_speed")
 REPO = Path(__file__).resolve().parents[1]
 # vLLM's CPU build lives in an environment of its own, whose tests `make vllm` runs.
 # (No folder here is named vllm: `import vllm` would find it.)

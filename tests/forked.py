@@ -23,7 +23,7 @@ from typing import Any
 
 REPO = Path(__file__).resolve().parents[1]
 CONTEXT = multiprocessing.get_context("forkserver")
-LIMIT = 300.0  # seconds that a process may take
+LIMIT = 1200.0  # seconds until a test gives up: a net that only what hangs ends in
 STARTED: list[Forked] = []
 
 

@@ -18,7 +18,7 @@ from typing import ClassVar
 REPO = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(REPO), str(REPO / "tests"), str(REPO / "tests" / "trainer")]
 import torch  # noqa: E402
-from forked import on_ranks  # noqa: E402
+from forked import LIMIT, on_ranks  # noqa: E402
 
 STEPS = 10
 FSDP2 = {
@@ -60,7 +60,7 @@ def launched(
         [*launch, "--rdzv_endpoint", "127.0.0.1:0", __file__, how, str(out), *words],
         capture_output=True,
         text=True,
-        timeout=400,
+        timeout=LIMIT,
         env={**(environment or os.environ), "OMP_NUM_THREADS": "1"},
     )
     assert done.returncode == 0, done.stderr[-4000:]

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 from conftest import REPO
-from forked import on_ranks
+from forked import LIMIT, on_ranks
 
 from grpo_ext.train import main as train
 
@@ -51,7 +51,7 @@ def run(command, **environment):
         capture_output=True,
         text=True,
         cwd=REPO,
-        timeout=400,
+        timeout=LIMIT,
         env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
     )
     assert out.returncode == 0, out.stdout[-3000:] + out.stderr[-3000:]

@@ -10,6 +10,7 @@ import sys
 
 import torch
 from conftest import REPO
+from forked import LIMIT
 
 from grpo_ext.vllm.server import RANKS
 
@@ -186,7 +187,7 @@ def check_run(words):
     path = os.pathsep.join([str(REPO / "tests" / "engine"), os.environ.get("PYTHONPATH", "")])
     environment = {**outside(), "PYTHONPATH": path}
     done = subprocess.run(
-        words, capture_output=True, text=True, cwd=REPO, timeout=400, env=environment
+        words, capture_output=True, text=True, cwd=REPO, timeout=LIMIT, env=environment
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     return done.stdout

@@ -7,6 +7,7 @@ from contextlib import nullcontext
 import pytest
 import requests
 from engine_parts import differences, free_port, lora, make_trainer, without_sync
+from forked import LIMIT
 
 from grpo_ext import load_recipe
 from grpo_ext.vllm.server import server_of
@@ -36,7 +37,7 @@ def server(engine_folder, tmp_path_factory):
         **{"vllm_server_host": "127.0.0.1", "vllm_server_port": free_port()},
     }
     server = server_of(load_recipe(None, recipe))
-    with server.running(seconds=240, restarts=0):
+    with server.running(seconds=LIMIT, restarts=0):
         yield server
 
 
@@ -47,11 +48,11 @@ def place(server):
         "vllm_server_base_url": server.url,
         "vllm_sync_adapter": "adapter",
     }
-    return {**where, "vllm_server_timeout": 30}
+    return {**where, "vllm_server_timeout": LIMIT}
 
 
 def models(server) -> list[str]:
-    answer = requests.get(f"{server.url}/v1/models", timeout=10).json()
+    answer = requests.get(f"{server.url}/v1/models", timeout=LIMIT).json()
     return [model["id"] for model in answer["data"]]
 
 
@@ -78,7 +79,7 @@ def test_a_server_without_our_adapter_is_given_it(engine_folder, tmp_path, place
     generation.sync_weights()
     lost = generation.vllm_client.model
     requests.post(
-        f"{server.url}/v1/unload_lora_adapter", json={"lora_name": lost}, timeout=10
+        f"{server.url}/v1/unload_lora_adapter", json={"lora_name": lost}, timeout=LIMIT
     ).raise_for_status()
     answer = generation.generate([[5, 6, 7]] * 4, None, 4)
     assert generation.syncs == 2 and len(answer[1]) == 4

@@ -24,6 +24,7 @@ from engine_parts import (
     train_words,
     words,
 )
+from forked import LIMIT
 
 from grpo_ext import load_recipe
 from grpo_ext.vllm.server import server_of
@@ -40,7 +41,7 @@ def server(engine_folder, tmp_path_factory):
     where = {"vllm_mode": "server", "vllm_server_host": THERE, "vllm_server_port": free_port()}
     path = words(engine_folder, tmp_path_factory.mktemp("server"), 1, **where)
     server = server_of(load_recipe(path))
-    with server.running(seconds=240, restarts=0):
+    with server.running(seconds=LIMIT, restarts=0):
         yield SimpleNamespace(process=server.process, where=where)
 
 

@@ -14,6 +14,7 @@ import pytest
 import requests
 from conftest import REPO
 from engine_parts import free_port, outside
+from forked import LIMIT
 
 from grpo_ext import load_recipe
 from grpo_ext.trainer.manifest import what_is_wrong
@@ -69,7 +70,7 @@ def recipe(engine_folder, tmp_path, monkeypatch):
             "use_vllm": True,
             "vllm_mode": "server",
             "vllm_max_model_length": 400,
-            "vllm_server_timeout": 240,
+            "vllm_server_timeout": LIMIT,
         },
         **{
             "vllm_server_host": "127.0.0.1",
@@ -100,7 +101,7 @@ def wait_for_generation(process, url, run, step):
         )
         try:
             lines = (
-                requests.get(f"{url}/metrics", headers=WITH_KEY, timeout=5).text.splitlines()
+                requests.get(f"{url}/metrics", headers=WITH_KEY, timeout=LIMIT).text.splitlines()
                 if done >= step
                 else []
             )
@@ -132,7 +133,7 @@ def test_run_that_serves_itself_goes_on(recipe, tmp_path):
             if "api_server" in " ".join(p.cmdline())
         ]
         os.killpg(servers[0].pid, signal.SIGKILL)
-        assert run.wait(400) == 0, path.with_suffix(".log").read_text()[-3000:]
+        assert run.wait(LIMIT) == 0, path.with_suffix(".log").read_text()[-3000:]
     finally:
         run.terminate()
     said = path.with_suffix(".log").read_text()
@@ -142,7 +143,7 @@ def test_run_that_serves_itself_goes_on(recipe, tmp_path):
     assert len(steps) == STEPS
     assert max(entry["sampling/logp_difference/max"] for entry in steps) <= 1e-4
     with pytest.raises(requests.ConnectionError):
-        requests.get(f"{url}/health", timeout=5)  # it was stopped at the end
+        requests.get(f"{url}/health", timeout=LIMIT)  # it was stopped at the end
 
 
 def test_run_without_its_server_ends_with_a_checkpoint_and_goes_on_from_it(recipe, tmp_path):
@@ -150,14 +151,14 @@ def test_run_without_its_server_ends_with_a_checkpoint_and_goes_on_from_it(recip
     server = server_of(load_recipe(path))
     server.start()
     try:
-        server.wait_ready(240)
+        server.wait_ready(LIMIT)
         for route in ("update_weights", "collective_rpc", "reset_prefix_cache", "v1/completions"):
-            assert requests.post(f"{url}/{route}", json={}, timeout=5).status_code == 401
-        run = start(path, "--vllm_server_timeout", "3", "--vllm_server_retries", "1")
+            assert requests.post(f"{url}/{route}", json={}, timeout=LIMIT).status_code == 401
+        run = start(path, "--vllm_server_timeout", "20", "--vllm_server_retries", "1")
         wait_for_generation(run, url, tmp_path / "run", step=2)
         os.killpg(server.process.pid, signal.SIGKILL)
         server.process.wait()
-        assert run.wait(120) == 1
+        assert run.wait(LIMIT) == 1
     finally:
         server.stop()
     said = path.with_suffix(".log").read_text()
@@ -166,8 +167,8 @@ def test_run_without_its_server_ends_with_a_checkpoint_and_goes_on_from_it(recip
     done = int(checkpoints[-1].name.rpartition("-")[2])
     assert done >= 2 and what_is_wrong(checkpoints[-1]) is None
 
-    with server.running(seconds=240, restarts=0):
-        assert start(path).wait(300) == 0  # the same command
+    with server.running(seconds=LIMIT, restarts=0):
+        assert start(path).wait(LIMIT) == 0  # the same command
     steps = history(tmp_path / "run")
     assert [entry["step"] for entry in steps] == list(range(1, STEPS + 1))
     assert max(entry["sampling/logp_difference/max"] for entry in steps) <= 1e-4

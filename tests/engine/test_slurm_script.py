@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from conftest import REPO
 from engine_parts import free_port, outside, words
+from forked import LIMIT
 
 pytestmark = pytest.mark.vllm
 SCONTROL = "#!/usr/bin/env bash\nprintf '127.0.0.%s\\n' 1 2 3\n"
@@ -64,7 +65,7 @@ def test_two_machines_train_and_one_serves(engine_folder, tmp_path):
         cwd=REPO,
         capture_output=True,
         text=True,
-        timeout=400,
+        timeout=LIMIT,
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     assert (

@@ -9,6 +9,7 @@ import sys
 import pytest
 from conftest import REPO
 from engine_parts import check_run, free_port, outside, steps_of, train_words, words
+from forked import LIMIT
 
 pytestmark = pytest.mark.vllm
 TRAINERS, SAMPLERS = "10.77.0.1", "10.77.0.2"
@@ -105,6 +106,6 @@ def test_weights_travel_between_two_networks(engine_folder, tmp_path, networks, 
         check_run([*enter(trainers), *train_words(path, 2)])  # it waits for the server
     finally:
         server.terminate()
-        assert server.wait(60) == 0, (tmp_path / "serve.log").read_text()[-3000:]
+        assert server.wait(LIMIT) == 0, (tmp_path / "serve.log").read_text()[-3000:]
     found = [entry["sampling/logp_difference/max"] for entry in steps_of(path)]
     assert len(found) == 5 and max(found) <= 1e-5

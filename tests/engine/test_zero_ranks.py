@@ -11,6 +11,7 @@ import shutil
 import pytest
 import torch
 from engine_parts import free_port, outside, words
+from forked import LIMIT
 from safetensors.torch import load_file
 from sharded_run import check_same, launched, ten_steps
 
@@ -88,7 +89,7 @@ def test_zero3_beside_a_server_goes_on_from_its_checkpoint(engine_folder, tmp_pa
         "vllm_group_port": free_port(),
     }
     path = words(engine_folder, tmp_path, 2, **where, **options)
-    with server_of(load_recipe(path)).running(seconds=240, restarts=0):
+    with server_of(load_recipe(path)).running(seconds=LIMIT, restarts=0):
         (_, losses), (_, again) = twice(path, tmp_path / "2", 4, "logp_difference/max")
     assert losses == pytest.approx(again, abs=1e-5) and losses[3] != pytest.approx(
         losses[2], abs=1e-5

@@ -122,7 +122,7 @@ def test_a_reader_beside_the_writer_sees_whole_lines_only(tmp_path):
         "import time; log = JsonLines(Path(sys.argv[1]), 0.5)\n"
         "for step in range(1, 200):\n"
         "    log.append([{'step': step, 'row': i, 'text': '字' * 2000} for i in range(20)]); time.sleep(0.005)\n"
-        "time.sleep(600)"
+        "time.sleep(6000)"
     )
     process = subprocess.Popen(
         [sys.executable, "-c", code, str(path)], env={**os.environ, "PYTHONPATH": str(REPO)}

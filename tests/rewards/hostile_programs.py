@@ -58,7 +58,7 @@ PROCESSES = [
 ]
 HUNGRY = [
     "while True: pass",
-    "import time; time.sleep(1000)",
+    "import time; time.sleep(6000)",
     "x = 10 ** 10 ** 10",
     "x = [0] * 10 ** 10",
     "x = bytearray(4 * 10 ** 9)",

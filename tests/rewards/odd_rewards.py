@@ -44,7 +44,7 @@ def act(text: str) -> float:
     if text == "hang in C":
         return float(9**9**9 % 7)
     if text == "sleep":
-        time.sleep(600)
+        time.sleep(6000)
     if text.startswith("nap "):
         time.sleep(float(text[4:]))
         return 1.0
@@ -58,15 +58,15 @@ def act(text: str) -> float:
         raise SystemExit(4)
     if text == "close":
         os.closerange(3, 100)
-        time.sleep(600)
+        time.sleep(6000)
     if text == "child":
-        subprocess.Popen(["sleep", "600"])
-        time.sleep(600)
+        subprocess.Popen(["sleep", "6000"])
+        time.sleep(6000)
     if text == "own session":
-        return float(subprocess.Popen(["sleep", "600"], start_new_session=True).pid)
+        return float(subprocess.Popen(["sleep", "6000"], start_new_session=True).pid)
     if text == "orphan":
         out = subprocess.run(
-            ["sh", "-c", "setsid sleep 600 >/dev/null & echo $!"], stdout=subprocess.PIPE
+            ["sh", "-c", "setsid sleep 6000 >/dev/null & echo $!"], stdout=subprocess.PIPE
         )
         return float(out.stdout)
     if text == "fork":

@@ -4,10 +4,10 @@ import os
 import socket
 import sys
 import threading
-import time
 
 import psutil
 import pytest
+from forked import LIMIT
 from hostile_programs import CHEATS, FILES, HUNGRY, NETWORK, PROCESSES
 
 from grpo_ext.rewards import build
@@ -20,7 +20,7 @@ TESTS = ["assert double(2) == 4", "assert double(8) == 4 * 4"]
 
 def isolated_here():
     try:
-        return run("", expressions=("1",)).values == ("1",)
+        return run("", expressions=("1",), seconds=LIMIT).values == ("1",)
     except NoIsolation:
         return False
 
@@ -63,22 +63,19 @@ def test_no_hostile_program_gets_anything(world, program):
     folder, words, came = world
     for word, value in words.items():
         program = program.replace(word, value)
-    before, start = {p.pid for p in psutil.Process().children(recursive=True)}, time.monotonic()
+    before = {process.pid for process in psutil.Process().children(recursive=True)}
     found = run(program, seconds=1.0, megabytes=256)
     assert "secret" not in found.printed and "root:" not in found.printed
     score = build("code", seconds=1.0, megabytes=256)(
         completions=[f"```python\n{program}\n```"], tests=[TESTS]
     )
     assert score == [0.0]
-    assert (
-        time.monotonic() - start < 300
-    )  # two runs of a second each; some of the programs would sleep for 1,000
     assert {p.name: p.read_text() for p in folder.iterdir()} == {
         "target": "whole",
         "secret": "secret",
     } and not came
     left = [p for p in psutil.Process().children(recursive=True) if p.pid not in before]
-    assert not psutil.wait_procs(left, timeout=100)[1]
+    assert not psutil.wait_procs(left, timeout=LIMIT)[1]
 
 
 def test_there_are_enough_hostile_programs():
@@ -112,7 +109,7 @@ def test_there_are_enough_hostile_programs():
     ],
 )  # fmt: skip
 def test_honest_programs_are_judged_right(program, tests, score):
-    reward = build("code")
+    reward = build("code", seconds=LIMIT)
     if score is None:
         with pytest.raises(ValueError, match="is no assert"):
             reward(completions=[program], tests=[tests])
@@ -125,13 +122,16 @@ def test_honest_programs_are_judged_right(program, tests, score):
 @needs_isolation
 def test_the_share_of_tests_and_tests_as_text():
     tests = '["assert f(1) == 1", "assert f(2) == 2", "assert f(3) == 4", "assert f(4) == 1 / 0"]'
-    assert build("code", partial=True)(completions=["f = lambda x: x"], tests=[tests]) == [0.5]
-    assert build("code")(completions=["f = lambda x: x"], tests=[tests]) == [0.0]
+    assert build("code", partial=True, seconds=LIMIT)(
+        completions=["f = lambda x: x"], tests=[tests]
+    ) == [0.5]
+    assert build("code", seconds=LIMIT)(completions=["f = lambda x: x"], tests=[tests]) == [0.0]
     both = [
         '[{"input": "true", "output": "\\u2713 \\ud83d\\ude00", "note": null}]',
         "[{'input': 'true', 'output': '✓ 😀'}]",
     ]
-    assert build("code")(completions=["print('✓ 😀')"] * 2, tests=both) == [1.0, 1.0]
+    printing = ["print('✓ 😀')"] * 2
+    assert build("code", seconds=LIMIT)(completions=printing, tests=both) == [1.0, 1.0]
 
 
 @needs_isolation
@@ -144,10 +144,10 @@ def test_a_right_side_that_takes_too_long_leaves_the_row_unscored():
 
 @needs_isolation
 def test_it_runs_in_reward_workers():
-    with RewardPool(1, timeout=100.0) as pool:
+    with RewardPool(1, timeout=LIMIT) as pool:
         good, bad = "double = lambda x: 2 * x", "while True: pass"
         scores, errors = pool.score(
-            build("code", seconds=4.0), {"completions": [good, bad, good], "tests": [TESTS] * 3}
+            build("code", seconds=10.0), {"completions": [good, bad, good], "tests": [TESTS] * 3}
         )
     assert scores == [1.0, 0.0, 1.0] and not errors
 

@@ -2,7 +2,6 @@
 
 import math
 import resource
-import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -20,7 +19,7 @@ IN_PROCESS = [
     name for name, info in CATALOGUE.items() if not info.needs_cpu and "url" not in info.options
 ]
 IN_WORKERS = [name for name, info in CATALOGUE.items() if info.needs_cpu]
-DEADLINE = 5.0
+LIMIT = 30.0  # seconds for a row in a worker: most take a thousandth of it on an idle machine
 ALLOWED = 3 * 2**20  # KiB of this process's memory, with the whole set in it
 
 
@@ -35,17 +34,14 @@ def test_there_are_enough_of_them():
 
 
 @pytest.mark.parametrize("name", IN_PROCESS)
-def test_in_process_rewards_answer_within_the_deadline(name):
+def test_in_process_rewards_answer_quickly(name):
     """Each alone and unguarded: nothing is raised, every score is finite or None."""
     reward, columns = asked(name)
     given = {key: [value] for key, value in columns.items()}
-    slowest = 0.0
     for text in COMPLETIONS:
-        started = time.process_time()  # which other programs do not lengthen
-        [score] = reward(completions=[text], **given)
-        slowest = max(slowest, time.process_time() - started)
+        with no_runaway():
+            [score] = reward(completions=[text], **given)
         assert score is None or (isinstance(score, float) and math.isfinite(score)), text[:80]
-    assert slowest < DEADLINE
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < ALLOWED
 
 
@@ -68,7 +64,7 @@ def test_what_accuracy_does_in_the_trainer_takes_no_time():
 def test_rewards_in_workers_answer_within_the_deadline(name):
     """The same in a pool: who is late or needs too much memory costs its own row the score."""
     reward, columns = asked(name)
-    limit = DEADLINE if name == "accuracy" else 1.0
+    limit = LIMIT if name == "accuracy" else 1.0  # only of accuracy are the failures counted
     answered = {}
     with RewardPool(2, timeout=limit) as pool:
         for start in range(0, len(COMPLETIONS), 64):

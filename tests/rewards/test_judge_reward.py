@@ -2,10 +2,10 @@
 
 import json
 import threading
-import time
 
 import pytest
 from bad_servers import reply, routes, says, serving
+from forked import LIMIT
 from hostile import hostile_completions
 
 from grpo_ext.rewards import build
@@ -24,21 +24,21 @@ def said(text, tokens=7):
 class Grader:
     """Grades a completion by its number of letters x, and keeps the requests."""
 
-    def __init__(self, pause=0.0):
-        self.requests, self.pause, self.lock, self.present, self.most = (
-            [],
-            pause,
-            threading.Lock(),
-            0,
-            0,
-        )
+    def __init__(self, together=1):
+        self.requests = []
+        self.lock = threading.Lock()
+        self.present = 0
+        self.most = 0
+        self.gate = threading.Barrier(
+            together, timeout=LIMIT
+        )  # so many come before one is answered
 
     def __call__(self, body):
         with self.lock:
             self.requests.append(body)
             self.present += 1
             self.most = max(self.most, self.present)
-        time.sleep(self.pause)
+        self.gate.wait()
         mark, completion, again = body["messages"][1]["content"].rsplit("\n", 2)
         assert mark.endswith(again) and again in body["messages"][0]["content"]
         with self.lock:
@@ -114,7 +114,7 @@ def test_equal_requests_are_sent_once_and_kept_in_a_file(tmp_path):
 
 
 def test_a_rubric_file_and_requests_at_a_time(tmp_path, monkeypatch):
-    grader, keys = Grader(pause=0.2), []
+    grader, keys = Grader(together=3), []
     (tmp_path / "rubric.md").write_text("Be strict. Use {braces}.", encoding="utf-8")
     monkeypatch.setenv("JUDGE_KEY", "secret")
 

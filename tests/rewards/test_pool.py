@@ -16,9 +16,10 @@ from registry_state import registry_as_before
 from grpo_ext.common.modules import load_file
 from grpo_ext.rewards import build
 from grpo_ext.rewards.guard import Guard
-from grpo_ext.rewards.pool import RewardPool
+from grpo_ext.rewards.pool import RewardPool, prepared
 
 ODD = Path(__file__).with_name("odd_rewards.py")
+HANG = 5.0  # seconds that a row may take where some hang: the others take a thousandth of it
 
 
 @pytest.fixture(scope="module")
@@ -36,13 +37,20 @@ def alive(pid: int) -> bool:
         return False
 
 
-def gone(pids, seconds: float = LIMIT) -> bool:
-    end = time.monotonic() + seconds
+def gone(pids) -> bool:
+    end = time.monotonic() + LIMIT
     while time.monotonic() < end:
         if not any(alive(pid) for pid in pids):
             return True
         time.sleep(0.02)
     return False
+
+
+def wait_until(holds) -> None:
+    end = time.monotonic() + LIMIT
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.02)
 
 
 def ask(pool, reward, *texts, **columns):
@@ -83,7 +91,7 @@ def test_bad_rows_become_none_and_the_others_are_unharmed(odd, workers):
     places = random.Random(workers).sample(range(60), len(bad))
     for place, text in zip(places, bad, strict=True):
         texts[place] = text
-    with RewardPool(workers, timeout=3.0, memory_limit=2**29) as pool:
+    with RewardPool(workers, timeout=HANG, memory_limit=2**29) as pool:
         scores, errors = ask(pool, odd(), *texts)
         assert scores == [None if n in places else float(n) for n in range(60)]
         assert set(errors) == set(places)
@@ -93,13 +101,13 @@ def test_bad_rows_become_none_and_the_others_are_unharmed(odd, workers):
 
 
 def test_memory_is_limited(odd):
-    with RewardPool(1, timeout=30, memory_limit=2**28) as pool:
+    with RewardPool(1, timeout=LIMIT, memory_limit=2**28) as pool:
         scores, errors = ask(pool, odd(), "bomb", "1")
     assert scores == [None, 1.0] and "MemoryError" in errors[0]
 
 
 def test_a_worker_that_has_used_up_its_memory_is_replaced(odd):
-    with RewardPool(1, timeout=30, memory_limit=2**28) as pool:
+    with RewardPool(1, timeout=LIMIT, memory_limit=2**28) as pool:
         scores, errors = ask(pool, odd(), "hoard", "large", "2")
     assert scores == [None, 2.0**26, 2.0] and list(errors) == [0]
 
@@ -124,35 +132,33 @@ def test_a_few_hanging_rows_do_not_hold_up_the_batch(odd):
     texts = [str(n) for n in range(256)]
     for place, text in {0: "hang", 1: "sleep", 2: "hang", 3: "hang", 4: "sleep", 5: "bomb"}.items():
         texts[place] = text
-    with RewardPool(2, timeout=10.0) as pool:
+    with RewardPool(2, timeout=60.0) as pool:
         ask(pool, odd(), "1")
-        crew, scores, most = pool._ready_crew(), [], 0
-        thread = threading.Thread(target=lambda: scores.extend(ask(pool, odd(), *texts)[0]))
-        thread.start()
-        while thread.is_alive():
-            most = max(most, sum(worker.overdue for worker in list(crew.workers)))
-            time.sleep(0.02)
+        crew = pool._ready_crew()
+        futures = pool._hand_out(odd(), *prepared(odd(), {"completions": texts}))
+        # rows hang beside each other, and not one or two at a time
+        wait_until(lambda: sum(worker.overdue for worker in list(crew.workers)) >= 3)
+        wait_until(lambda: all(future.done() for future in futures[5:]))
+    scores = [future.result(LIMIT)[0] for future in futures]
     assert scores == [None] * 6 + [float(n) for n in range(6, 256)]
-    assert most >= 3  # rows hang beside each other, and not one or two at a time
 
 
 def test_a_slow_reward_keeps_to_its_workers(odd):
     """Rows that take long as a rule are no reason to start more workers."""
-    with RewardPool(2, timeout=10.0) as pool:
+    with RewardPool(2, timeout=LIMIT) as pool:
         ask(pool, odd(), *["nap 0.4"] * 4)
         crew = pool._ready_crew()
-        most = 0
-        thread = threading.Thread(target=ask, args=(pool, odd(), *["nap 0.4"] * 8))
-        thread.start()
-        while thread.is_alive():
-            most = max(most, len(crew.workers))
-            time.sleep(0.02)
-        assert most <= 4  # the crew, and at most as many while the first rows were new
+        assert crew.usual >= 0.4 * (1 - 0.95**4)  # a running mean, which begins at 0
+        crew.timeout = 4.0  # rows of 0.4 s would be overdue after 0.2 s,
+        crew.usual = LIMIT / 10  # if rows were not usually slow
+        ready = [*crew.workers]
+        assert ask(pool, odd(), *["nap 0.4"] * 8)[0] == [1.0] * 8
+        assert crew.workers == ready
 
 
 def test_while_a_row_hangs_the_next_worker_gets_ready(odd):
     """Else the next batch would wait for the deadline and for a worker's start."""
-    with RewardPool(1, timeout=30.0) as pool:
+    with RewardPool(1, timeout=100.0) as pool:
         ask(pool, odd(), "1")
         crew = pool._ready_crew()
         thread = threading.Thread(target=ask, args=(pool, odd(), "sleep"))
@@ -182,12 +188,11 @@ def test_overdue_workers_get_one_replacement_each(odd):
 
 
 def test_workers_that_are_killed_are_replaced(odd):
-    with RewardPool(2, timeout=2.0) as pool:
+    with RewardPool(2, timeout=HANG) as pool:
         before = set(ask(pool, odd(), *["pid"] * 20)[0])
         ask(pool, odd(), "hang", "hang", "hang")
         after = set(ask(pool, odd(), *["pid"] * 20)[0])
-        time.sleep(0.5)
-        assert len(pool._ready_crew().workers) == 2
+        wait_until(lambda: len(pool._ready_crew().workers) == 2)
     assert after and not any(alive(int(pid)) for pid in before | after)
 
 
@@ -235,18 +240,18 @@ def test_close_leaves_nothing_and_the_pool_starts_again(odd):
 
 
 def test_closing_gives_up_what_waits(odd):
-    pool = RewardPool(1, timeout=60)
+    pool = RewardPool(1, timeout=LIMIT)
     found = []
     thread = threading.Thread(target=lambda: found.append(ask(pool, odd(), "sleep", "1")))
     thread.start()
-    time.sleep(0.5)
+    wait_until(lambda: pool._crew is not None and any(one.spent for one in pool._crew.workers))
     pool.close()
     thread.join(LIMIT)
     assert found[0][0] == [None, None] and "the pool has ended" in found[0][1][1]
 
 
 def test_what_a_reward_has_started_ends_with_its_worker(odd):
-    with RewardPool(1, timeout=3.0) as pool:
+    with RewardPool(1, timeout=HANG) as pool:
         [worker] = [int(pid) for pid in ask(pool, odd(), "pid")[0]]
         thread = threading.Thread(target=ask, args=(pool, odd(), "child"))
         thread.start()
@@ -262,7 +267,7 @@ def test_what_a_reward_has_started_ends_with_its_worker(odd):
 
 @pytest.mark.parametrize("end", ["close", "hang", "die"])
 def test_what_a_reward_has_put_into_a_session_of_its_own_ends_with_its_worker(odd, end):
-    with RewardPool(1, timeout=3.0) as pool:
+    with RewardPool(1, timeout=HANG) as pool:
         started = [int(pid) for pid in ask(pool, odd(), "own session", "orphan")[0]]
         assert all(alive(pid) for pid in started)
         if end != "close":
@@ -284,13 +289,13 @@ def from_main(completions, *, plus: float = 0.0):
     return [FACTOR * float(text) + plus for text in completions]
 
 load_file({odd!r})
-pool = RewardPool(2, timeout=600)
+pool = RewardPool(2, timeout=6000)
 print(pool.score(build("from_main", plus=1.0), {{"completions": ["1", "2"]}}), flush=True)
 pids = set(pool.score(build("odd"), {{"completions": ["pid"] * 20 + ["own session", "orphan"]}})[0])
 threading.Thread(target=pool.score, args=(build("odd"), {{"completions": ["hang in C", "sleep"]}})).start()
 time.sleep(0.5)
 print(*(int(pid) for pid in pids), flush=True)
-time.sleep(600)
+time.sleep(6000)
 """
 
 
@@ -369,7 +374,7 @@ def test_empty_batch(odd):
 
 
 def test_guard_counts_what_the_pool_gave_up(odd):
-    with RewardPool(2, timeout=3.0) as pool:
+    with RewardPool(2, timeout=HANG) as pool:
         guard = Guard(odd(), pool=pool, max_failure_rate=1)
         assert guard(completions=["1", "hang", "raise", "4"]) == [1.0, None, None, 4.0]
     assert guard.failed == 2

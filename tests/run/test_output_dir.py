@@ -9,6 +9,7 @@ import sys
 import threading
 
 import pytest
+from forked import LIMIT
 
 from grpo_ext.run.output_dir import hold
 
@@ -18,10 +19,10 @@ from pathlib import Path
 from grpo_ext.run.output_dir import hold
 held = hold(Path(sys.argv[1]))
 if held and os.fork() == 0:
-    time.sleep(600)
+    time.sleep(6000)
     os._exit(0)
 print("held" if held else "refused", flush=True)
-time.sleep(600)
+time.sleep(6000)
 """
 
 
@@ -39,10 +40,10 @@ def test_a_folder_is_free_once_its_process_is_killed(tmp_path, number):
         process.send_signal(number)
         process.wait()
         try:
-            mine = hold(folder, seconds=100.0)
+            mine = hold(folder, seconds=LIMIT)
             assert mine is not None, "a process that was forked off does not keep it"
             second = subprocess.run(
-                [sys.executable, "-c", HOLDER.replace("600", "0"), str(folder)],
+                [sys.executable, "-c", HOLDER.replace("6000", "0"), str(folder)],
                 capture_output=True,
                 text=True,
             )

@@ -280,7 +280,7 @@ def test_hostile_completions_are_scored_within_the_deadline(name):
         "1e999",
     ]
     completions = [*plain, *map(completion, [*plain, *answers])]
-    with RewardPool(1, timeout=2.0) as pool:
+    with RewardPool(1, timeout=30.0) as pool:
         scores, errors = pool.score(
             build("reasoning_gym"),
             {"completions": completions, "entry": [row["entry"]] * len(completions)},

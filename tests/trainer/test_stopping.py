@@ -25,32 +25,41 @@ from grpo_ext.trainer.signals import Interrupted
 
 pytestmark = pytest.mark.slow
 STEPS = 12
-SLOW = """
+HELD = """
 import time
 from pathlib import Path
 from grpo_ext import register
 
-@register("slow")
-def slow(completions):
-    '''1 where the sum of the characters is even; takes half a second a batch, and does not end beside a file `hold`.'''
-    time.sleep(0.5)
-    while Path(__file__).with_name("hold").exists():
-        Path(__file__).with_name("held").touch()
+FOLDER = Path(__file__).parent
+LOG = FOLDER / "run" / "metrics.jsonl"
+
+@register("held")
+def held(completions):
+    '''1 where the sum of the characters is even. While a file `hold` has a number, it does not end after so many steps.'''
+    while must_hold():
+        (FOLDER / "held").touch()
         time.sleep(0.02)
     return [float(sum(map(ord, text)) % 2 == 0) for text in completions]
+
+def must_hold():
+    try:
+        steps = int((FOLDER / "hold").read_text())
+    except (FileNotFoundError, ValueError):
+        return False
+    return LOG.exists() and LOG.read_text().count("\\n") >= steps
 """
 ENVIRONMENT = {"PYTHONPATH": str(REPO)}
 
 
 def words_for(tiny_folder, out, **more):
     """Of `grpo-ext train`."""
-    plugin = out.parent / "slow.py"
-    plugin.write_text(SLOW)
+    plugin = out.parent / "held.py"
+    plugin.write_text(HELD)
     settings = {
         "config": "recipes/countdown/tiny.yaml", "model_name_or_path": tiny_folder, "output_dir": out, "max_steps": STEPS,
         "per_device_train_batch_size": 8, "num_generations": 4, "max_completion_length": 8, "num_problems": 64,
         "eval_strategy": "no", "save_strategy": "no", "save_total_limit": 9, "disable_tqdm": "true", "learning_rate": "1e-2",
-        "reward_funcs": "[slow]", "reward_weights": "[1.0]", "reward_plugins": f"[{plugin}]", "warmup_steps": 0, **more,
+        "reward_funcs": "[held]", "reward_weights": "[1.0]", "reward_plugins": f"[{plugin}]", "warmup_steps": 0, **more,
     }  # fmt: skip
     return [word for key, value in settings.items() for word in (f"--{key}", str(value))]
 
@@ -65,16 +74,20 @@ def rank(words):
     return Forked(train, words, environment=ENVIRONMENT)
 
 
-def wait_for(process, holds):
+def begun_and_held(words, folder, steps):
+    """A run by `words` that does not go on after so many steps, until `let_go`."""
+    (folder / "hold").write_text(str(steps))
+    process = command(words)
     limit = time.monotonic() + LIMIT
-    while not holds():
+    while not (folder / "held").exists():
         assert process.poll() is None and time.monotonic() < limit, process.printed[-3000:]
         time.sleep(0.1)
+    return process
 
 
-def wait_for_step(out, process, step=2):
-    path = out / "metrics.jsonl"
-    wait_for(process, lambda: path.exists() and path.read_text().count("\n") >= step)
+def let_go(folder):
+    for name in ("hold", "held"):
+        (folder / name).unlink()
 
 
 def test_pre_emption_ctrl_c_and_the_same_command_again(tiny_folder, tmp_path):
@@ -82,9 +95,10 @@ def test_pre_emption_ctrl_c_and_the_same_command_again(tiny_folder, tmp_path):
     assert whole.wait() == 0, whole.printed[-3000:]
     out = tmp_path / "run"
     for number, steps_first in ((signal.SIGTERM, 2), (signal.SIGINT, 6)):
-        process = command(words_for(tiny_folder, out))
-        wait_for_step(out, process, steps_first)
+        process = begun_and_held(words_for(tiny_folder, out), tmp_path, steps_first)
         process.send_signal(number)
+        process.wait_for(f"{number.name}: the run stops")
+        let_go(tmp_path)
         assert process.wait() == EXIT_INTERRUPTED, process.printed[-3000:]
         assert (
             f"The cause is {number.name}." in process.printed and "Traceback" not in process.printed
@@ -113,19 +127,16 @@ def test_a_second_ctrl_c_leaves_at_once_and_another_run_or_recipe_is_refused(tin
     out = tmp_path / "run"
     saving = {"save_strategy": "steps", "save_steps": 1, "max_steps": 500}
     words = words_for(tiny_folder, out, **saving)
-    process = command(words)
-    wait_for_step(out, process)
+    process = begun_and_held(words, tmp_path, 2)
     second = command(words)
     assert second.wait() == 2 and f"another run is writing to {out}" in second.printed, (
         second.printed[-2000:]
     )
-    (tmp_path / "hold").touch()  # both signals come within one step
-    wait_for(process, (tmp_path / "held").exists)
-    for _ in range(2):
-        process.send_signal(signal.SIGINT)
-        time.sleep(0.2)  # two at once arrive as one
-    (tmp_path / "hold").unlink()
+    process.send_signal(signal.SIGINT)
+    process.wait_for("SIGINT: the run stops")  # two at once would arrive as one
+    process.send_signal(signal.SIGINT)
     assert process.wait() == 130, process.printed[-3000:]
+    let_go(tmp_path)
     assert not (out / "trainer_state.json").exists()
     other = rank(words_for(tiny_folder, out, **saving, learning_rate="2e-2"))
     assert other.wait() == 2 and "learning_rate: 0.01  ->  0.02" in other.printed, other.printed[
