@@ -56,6 +56,7 @@ def add_sums(sums: dict[str, float], stats: GroupStats, reward_stds: Tensor) -> 
     """
     sums["generated"] += stats.kept.numel()
     sums["kept"] += int(stats.kept.sum())
+    sums["mixed"] += int(stats.mixed.sum())
     sums["all_right"] += int(stats.all_right.sum())
     sums["all_wrong"] += int(stats.all_wrong.sum())
     sums["unscored"] += int((stats.scored == 0).sum())
@@ -63,17 +64,21 @@ def add_sums(sums: dict[str, float], stats: GroupStats, reward_stds: Tensor) -> 
     sums["scored"] += int(stats.scored.sum())
     sums["with_std"] += int((~reward_stds.isnan()).sum())
     sums["std"] += float(reward_stds.nansum())
+    if stats.tied is not None:
+        sums["tied"] += int(stats.tied.sum())
 
 
 def figures_of(sums: dict[str, float]) -> dict[str, float]:
-    """Return shares and numbers of groups, the share of right completions if any was scored, and the mean std of a group's
-    rewards if any has one.
+    """Return shares and numbers of groups.
+
+    The share of right completions is left out if none was scored, the mean std of a group's rewards if none has one, and the
+    share of groups that a tie-break reward decided if there is no such reward.
     """
     groups = max(sums["generated"], 1)
     figures = {
         "groups/all_right": sums["all_right"] / groups,
         "groups/all_wrong": sums["all_wrong"] / groups,
-        "groups/mixed": sums["kept"] / groups,
+        "groups/mixed": sums["mixed"] / groups,
         "groups/unscored": sums["unscored"] / groups,
         "groups/generated": float(sums["generated"]),
         "groups/kept": float(sums["kept"]),
@@ -82,4 +87,6 @@ def figures_of(sums: dict[str, float]) -> dict[str, float]:
         figures["groups/pass_rate"] = sums["right"] / sums["scored"]
     if sums["with_std"]:
         figures["groups/reward_std"] = sums["std"] / sums["with_std"]
+    if "tied" in sums:
+        figures["groups/tie_broken"] = sums["tied"] / groups
     return figures

@@ -44,6 +44,12 @@ def environment_rules(v: Mapping[str, Any], _: int) -> Iterator[Problem]:
             "group_filter": ("off",),
             "advantage_normalizer": ("all",),
         }  # signal is of whole episodes
+        if v["tie_break_reward"] is not None:
+            yield Problem(
+                "environment: credit: turn compares the rewards to go of each turn, and tie_break_reward those of whole "
+                "episodes. Take tie_break_reward out.",
+                "tie_break_reward",
+            )
         for key, values in wanted.items():
             if v[key] not in values:
                 yield Problem(f"environment: credit: turn needs {key}: {values[0]}.", key)

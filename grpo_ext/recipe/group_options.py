@@ -7,7 +7,7 @@ from typing import Any, Literal
 from grpo_ext.common.near import did_you_mean
 from grpo_ext.recipe.problems import Problem
 from grpo_ext.recipe.several_tasks import metric_of, read_tasks, reward_specs
-from grpo_ext.recipe.values import Count, CountOrZero, Share
+from grpo_ext.recipe.values import Count, CountOrZero, Positive, Share
 from grpo_ext.tasks import task_classes
 
 
@@ -27,6 +27,11 @@ class GroupOptions:
             the groups that it has.
         max_staleness (`int`, defaults to 1): optimizer steps for which a group that was generated in excess may be kept. It
             is trained on with the log-probs of the policy that sampled it. 0 generates nothing in excess.
+        tie_break_reward (`str`, *optional*): the reward, of weight 0, that decides groups in which every completion passes and
+            the weighted rewards are equal. Its advantages, by the same `scale_rewards` and `std_estimator`, times
+            `tie_break_coef`, are those of the group, which then has signal. `None`: such a group has none.
+        tie_break_coef (`float`, defaults to 0.1): factor of these advantages. At 1 a group decided by `tie_break_reward`
+            weighs as much as one of right and wrong completions.
         pass_threshold (`float`, defaults to 1.0): the least reward of a right completion; pass@k always takes 1.
         curriculum (`str`, defaults to `"none"`): how prompts are chosen. `"none"`: a new permutation in each epoch.
             `"adaptive"`: without replacement, with weights by the chance that a group has right and wrong completions,
@@ -43,6 +48,8 @@ class GroupOptions:
     group_filter_metric: str | None = None
     group_filter_max_rounds: Count = 4
     max_staleness: CountOrZero = 1
+    tie_break_reward: str | None = None
+    tie_break_coef: Positive = 0.1
     pass_threshold: float = 1.0
     curriculum: Literal["none", "adaptive", "easy_to_hard"] = "none"
     difficulty_column: str | None = None
@@ -53,12 +60,64 @@ class GroupOptions:
 
 def metric_rules(v: Mapping[str, Any], _: int) -> Iterator[Problem]:
     """The reward that judges groups is one of the recipe's."""
-    metric, task = v["group_filter_metric"], task_classes().get(v["task"])
-    names = list(task.default_rewards) if task else []
-    if v["tasks"]:
-        names = [metric_of(spec) for spec in reward_specs(read_tasks(v["tasks"])[0])]
-    elif v["reward_funcs"] is not None:
-        names = [metric_of(spec) for spec in v["reward_funcs"]]
+    metric, names = v["group_filter_metric"], list(reward_weights_of(v))
     if names and metric is not None and metric not in names:
         words = f"no reward {metric!r} in this recipe. It has {', '.join(names)}.{did_you_mean(metric, names)}"
         yield Problem(f"group_filter_metric: {words}", "group_filter_metric")
+
+
+def tie_break_rules(v: Mapping[str, Any], _: int) -> Iterator[Problem]:
+    """The tie-break reward is one of the recipe's, which is neither trained on nor judges groups."""
+    name, weights = v["tie_break_reward"], reward_weights_of(v)
+    if name is None or not weights:
+        return
+    outcome = v["group_filter_metric"] or max(weights, key=lambda reward: weights[reward])
+    if fault := tie_break_fault(name, weights, outcome):
+        yield Problem(fault, "tie_break_reward")
+
+
+def tie_break_fault(name: str, weights: Mapping[str, float], outcome: str) -> str | None:
+    """Return why a reward cannot break ties, or `None`.
+
+    Args:
+        name: `tie_break_reward`.
+        weights: those of all rewards, by name.
+        outcome: the reward that judges groups.
+    """
+    if name not in weights:
+        hint = did_you_mean(name, weights)
+        return f"tie_break_reward: no reward {name!r}. The rewards are {', '.join(weights)}.{hint}"
+    if weights[name] != 0:
+        return (
+            f"tie_break_reward: {name} has the weight {weights[name]:g} in the sum of the rewards, so that no tie is left for "
+            "it to break. Give it weight: 0."
+        )
+    if name == outcome:
+        return (
+            f"tie_break_reward: {name} also judges which completions are right. Name another reward, or another "
+            "group_filter_metric."
+        )
+    return None
+
+
+def reward_weights_of(v: Mapping[str, Any]) -> dict[str, float]:
+    """Return the weights of a recipe's rewards by name; empty if they are not known."""
+    task = task_classes().get(v["task"])
+    specs: list[Any] = []
+    if v["tasks"]:
+        specs = list(reward_specs(read_tasks(v["tasks"])[0]))
+    elif v["reward_funcs"] is not None:
+        specs = list(v["reward_funcs"])
+    elif task is not None:
+        return dict(task.default_rewards)
+    names = [metric_of(spec) for spec in specs]
+    weights = v["reward_weights"] or [weight_of(spec) for spec in specs]
+    if len(weights) != len(names):  # reported where the rewards are built
+        weights = [1.0] * len(names)
+    return dict(zip(names, weights, strict=True))
+
+
+def weight_of(spec: Any) -> float:
+    """Return the weight of an entry of `reward_funcs`; 1 for one that states none, or no number."""
+    weight = spec.get("weight", 1.0) if isinstance(spec, Mapping) else 1.0
+    return float(weight) if isinstance(weight, int | float) else 1.0

@@ -16,6 +16,7 @@ WITHOUT_DELTA = ("cispo", "sapo", "vespo", "dppo")  # a registered loss may read
 
 OUR_DIVISION = {"loss_normalization": ("step",)}
 ONE_REWARD = {"multi_objective_aggregation": ("sum_then_normalize",)}
+UNSCALED_OR_BY_GROUP: dict[str, tuple[Any, ...]] = {"scale_rewards": ("group", "none", True, False)}
 DEALT_ROWS = {**OUR_DIVISION, "layout": ("auto", "chunks", "packed")}
 # An option, its values that need nothing, and what the others need: by option the values that fit, first the one to propose.
 NEEDS: tuple[tuple[str, tuple[Any, ...], dict[str, tuple[Any, ...]]], ...] = (
@@ -24,6 +25,7 @@ NEEDS: tuple[tuple[str, tuple[Any, ...], dict[str, tuple[Any, ...]]], ...] = (
     ("std_estimator", ("sample",), ONE_REWARD),
     ("advantage_normalizer", ("all",), OUR_DIVISION | ONE_REWARD),
     ("group_filter", ("off",), OUR_DIVISION | ONE_REWARD),
+    ("tie_break_reward", (None,), OUR_DIVISION | ONE_REWARD | UNSCALED_OR_BY_GROUP),
     ("curriculum", ("none", "adaptive"), {"group_filter": ("drop", "off")}),
     ("environment", (None,), OUR_DIVISION | {"use_transformers_continuous_batching": (False,)}),
     ("layout", ("auto", "padded", "chunks"), OUR_DIVISION),
@@ -58,6 +60,7 @@ IDLE: tuple[tuple[str | tuple[str, ...], Callable[[Values], Any], str], ...] = (
         lambda v: v["group_filter"] == "refill",
         "group_filter: refill",
     ),
+    ("tie_break_coef", lambda v: v["tie_break_reward"], "tie_break_reward"),
     (
         "difficulty_column",
         lambda v: v["curriculum"] == "easy_to_hard",

@@ -18,7 +18,7 @@ from grpo_ext.recipe.best_model import best_model
 from grpo_ext.recipe.episode_options import environment_rules
 from grpo_ext.recipe.fields import field_problems
 from grpo_ext.recipe.folder import settings_of
-from grpo_ext.recipe.group_options import metric_rules
+from grpo_ext.recipe.group_options import metric_rules, tie_break_rules
 from grpo_ext.recipe.needs import NEEDS, need
 from grpo_ext.recipe.notes import ARGUMENT_NOTES, notes_of
 from grpo_ext.recipe.overlap_options import (
@@ -132,6 +132,7 @@ GRPO_RULES: tuple[Rule, ...] = (
     partial_rollout_rules,
     contradictions.scorable,
     metric_rules,
+    tie_break_rules,
     several_tasks_rules,
     row_rules,
     safety_options.health,

@@ -20,19 +20,31 @@ from grpo_ext.step.tables import join
 
 @dataclass(frozen=True)
 class GroupRule:
-    """When a group has signal: if the outcome reward varies within it."""
+    """When a group has signal: if the outcome reward varies within it, or if a tie-break reward decides it."""
 
     num_generations: int  #: G, completions per prompt
     pass_threshold: float = 1.0  #: a completion is right if its outcome reward is at least this
 
-    def judge(self, outcomes: Tensor) -> GroupStats:
-        """Judge whole groups by their outcome rewards (N G,), NaN for a completion that was not scored."""
+    def judge(self, outcomes: Tensor, ties: Tensor | None = None) -> GroupStats:
+        """Judge whole groups.
+
+        Args:
+            outcomes: (N G,), the outcome rewards; NaN for a completion that was not scored.
+            ties: (N G,), bool, the completions of groups that a tie-break reward decides; `None`: there is no such reward.
+        """
         grouped = outcomes.view(-1, self.num_generations)  # (N, G)
         scored = (~grouped.isnan()).sum(1)
         right = (grouped >= self.pass_threshold).sum(1)
         varies = ~equal_in_group(outcomes, self.num_generations)[:: self.num_generations]
+        tied = None if ties is None else ties[:: self.num_generations]
         return GroupStats(
-            varies, right, scored, ~varies & (right > 0), ~varies & (right == 0) & (scored > 0)
+            kept=varies if tied is None else varies | tied,
+            mixed=varies,
+            right=right,
+            scored=scored,
+            all_right=~varies & (right > 0),
+            all_wrong=~varies & (right == 0) & (scored > 0),
+            tied=tied,
         )
 
 
@@ -41,16 +53,22 @@ class GroupStats:
     """The results of N groups."""
 
     kept: Tensor  #: (N,), bool, the group has signal
+    mixed: Tensor  #: (N,), bool, its outcome rewards differ
     right: Tensor  #: (N,), number of right completions
     scored: Tensor  #: (N,), number of completions that the outcome reward scored
     all_right: Tensor  #: (N,), bool, all rewards are equal and right
     all_wrong: Tensor  #: (N,), bool, all rewards are equal and not right; `False` if no completion was scored
+    tied: Tensor | None = (
+        None  #: (N,), bool, the tie-break reward decides it; `None` without such a reward
+    )
 
     def take(self, groups: Sequence[int]) -> GroupStats:
         """Return the results of some of the groups."""
         chosen = torch.tensor(groups, device=self.kept.device)
-        columns = {f.name: getattr(self, f.name)[chosen] for f in fields(self)}
-        return GroupStats(**columns)
+        columns = {f.name: getattr(self, f.name) for f in fields(self)}
+        return GroupStats(
+            **{name: None if of_all is None else of_all[chosen] for name, of_all in columns.items()}
+        )
 
 
 @dataclass(frozen=True)

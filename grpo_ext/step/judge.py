@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from grpo_ext.objective.advantage import (
+    equal_in_group,
     group_advantages,
     group_stds,
     normalized_then_summed,
@@ -49,6 +50,15 @@ class EndRule:
 
 
 @dataclass(frozen=True)
+class TieBreak:
+    """Which reward decides groups that are all right, and how much such a decision weighs."""
+
+    index: int  #: of the reward among all rewards; it has no part in the weighted sum
+    coef: float  #: `tie_break_coef`, which multiplies the advantages
+    pass_threshold: float  #: a completion is right if its outcome reward is at least this
+
+
+@dataclass(frozen=True)
 class AdvantageRule:
     """Advantage settings; each field has the name of the training argument it comes from."""
 
@@ -58,6 +68,7 @@ class AdvantageRule:
     std_estimator: str = "sample"  #: "sample" or "population"
     #: "sum_then_normalize", or "normalize_then_sum", which normalises each reward first
     aggregation: str = "sum_then_normalize"
+    tie_break: TieBreak | None = None  #: `None`: nothing decides groups of equal rewards
 
     def weighted(self, rewards: Tensor) -> Tensor:
         """Return the weighted sum (B,) of the rewards (B, R) of each completion; NaN if no reward scored it."""
@@ -71,18 +82,41 @@ class AdvantageRule:
         """
         return group_stds(self.weighted(rewards), self.num_generations, self.std_estimator)
 
-    def advantages(self, rewards: Tensor) -> Tensor:
-        """Return the advantages (B,) for the rewards (B, R) of whole groups."""
-        weights = self.weights.to(rewards)
+    def ties(self, rewards: Tensor, outcomes: Tensor) -> Tensor | None:
+        """Return which completions are in groups that the tie-break reward decides, (B,), bool; `None` without such a reward.
+
+        It decides a group if the weighted rewards are equal, every completion is right, and the tie-break reward differs.
+
+        Args:
+            rewards: (B, R), of whole groups, with missing ones filled in.
+            outcomes: (B,), the outcome reward of each completion; NaN for one that was not scored.
+        """
+        if self.tie_break is None:
+            return None
+        size = self.num_generations
+        equal = equal_in_group(self.weighted(rewards), size, self._magnitudes(rewards))
+        right = (outcomes >= self.tie_break.pass_threshold).view(-1, size)  # (B / G, G)
+        differs = ~equal_in_group(rewards[:, self.tie_break.index], size)
+        return equal & right.all(dim=1).repeat_interleave(size) & differs
+
+    def advantages(self, rewards: Tensor, ties: Tensor | None = None) -> Tensor:
+        """Return the advantages (B,) for the rewards (B, R) of whole groups.
+
+        In the groups of `ties` (B,) they are those of the tie-break reward, by the same normaliser, times its coefficient.
+        """
         if self.aggregation == "normalize_then_sum":
+            weights = self.weights.to(rewards)
             return normalized_then_summed(rewards, weights, self.num_generations)
-        return group_advantages(
-            self.weighted(rewards),
-            self.num_generations,
-            self.scale_rewards,
-            self.std_estimator,
-            magnitudes=(rewards * weights).abs().nansum(dim=1),
-        )
+        how = self.num_generations, self.scale_rewards, self.std_estimator
+        of_sum = group_advantages(self.weighted(rewards), *how, self._magnitudes(rewards))
+        if ties is None or self.tie_break is None:
+            return of_sum
+        of_tie_break = group_advantages(rewards[:, self.tie_break.index], *how)
+        return torch.where(ties, self.tie_break.coef * of_tie_break, of_sum)
+
+    def _magnitudes(self, rewards: Tensor) -> Tensor:
+        """Return the sum (B,) of the absolute values that each weighted sum was added up from."""
+        return (rewards * self.weights.to(rewards)).abs().nansum(dim=1)
 
     def turn_advantages(self, rewards: Tensor, gains: Sequence[Sequence[float]]) -> Tensor:
         """Return the advantages (B, K) of turns, from the rewards (B, R) of whole groups and the gain of each turn."""

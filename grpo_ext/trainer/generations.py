@@ -21,13 +21,19 @@ from grpo_ext.samplers.partial import PartialSampler
 from grpo_ext.samplers.sync_check import SyncCheck
 from grpo_ext.scoring.scorer import Scorer
 from grpo_ext.seams import trl as seam
-from grpo_ext.step.judge import AdvantageRule, by_token, fill_unscored
+from grpo_ext.step.judge import AdvantageRule, by_token, fill_unscored, group_outcomes
 from grpo_ext.step.metrics import episode_figures
 from grpo_ext.step.ranks import Ranks
 from grpo_ext.step.records import Generation, Scored
 from grpo_ext.step.tables import table_of
 from grpo_ext.trainer.ahead import Ahead
-from grpo_ext.trainer.judging import Judge, Judged, Row
+from grpo_ext.trainer.judging import (
+    Judge,
+    Judged,
+    Row,
+    outcomes_of_groups,
+    tie_break_of,
+)
 from grpo_ext.trainer.old_and_reference import OldAndReference
 from grpo_ext.trainer.phases import Phases
 from grpo_ext.trainer.trl_path import scored_by_trl
@@ -57,6 +63,8 @@ class Generations:
         self.ends = settings.end_rule(trainer)
         self.begin = settings.episodes_of(trainer, sampler, by_trl)
         self.turn_weights = settings.turn_weights(trainer)
+        self.outcome_order = outcomes_of_groups(trainer)
+        self.tie_break = tie_break_of(trainer)
         if tokens := trainer.args.partial_rollouts:
             rows = trainer.args.generation_batch_size // ranks.count
             sampler = PartialSampler(
@@ -68,10 +76,12 @@ class Generations:
     def made_by_trl(self, rows: list[Row], table: dict[str, Any]) -> Judged:
         """Return the completions of a table that TRL has made."""
         self.judge.count_failures()
-        judged = scored_by_trl(self.trainer, rows, table, self.ends, self.rule)
+        failed = self.judge.failures(len(rows))
+        judged = scored_by_trl(
+            self.trainer, rows, table, self.ends, self.rule, self.outcome_order, failed
+        )
         self.sync_check.check(judged.table)
-        failed = self.judge.failures(len(judged.rows))
-        return replace(judged, tasks=self._tasks(judged.rows), failed=failed)
+        return replace(judged, tasks=self._tasks(judged.rows))
 
     def __call__(
         self, rows: list[Row], scored: bool = True, sampled: Callable[[], None] | None = None
@@ -121,8 +131,11 @@ class Generations:
             table = self.old_and_reference(table) if scored else table
         with self.phases("rewards"):
             given = self.judge.rewards(rows, prompts, completions, ids, instances(episodes))
+        failed = self.judge.failures(len(rows))
         rewards = fill_unscored(given, self.rule.num_generations)
-        advantages = self.rule.advantages(rewards)
+        outcomes = group_outcomes(given, self.outcome_order, self.rule.num_generations, failed)
+        ties = self.rule.ties(rewards, outcomes)
+        advantages = self.rule.advantages(rewards, ties)
         table = self._compared(table, rewards, advantages, episodes)
         seam.keep_completions(self.trainer, prompts, completions, given, advantages)
         masks = generation.tool_mask
@@ -141,9 +154,11 @@ class Generations:
             given,
             rewards,
             advantages,
+            outcomes,
             lengths,
             self._tasks(rows),
-            self.judge.failures(len(rows)),
+            failed,
+            ties,
             logged,
         )
 
@@ -247,7 +262,7 @@ class Generations:
         trainer = self.trainer
         size = trainer.num_generations if trainer.model.training else trainer.num_generations_eval
         how = trainer.scale_rewards, trainer.args.std_estimator, trainer.multi_objective_aggregation
-        return AdvantageRule(size, trainer.reward_weights, *how)
+        return AdvantageRule(size, trainer.reward_weights, *how, self.tie_break)
 
     def ask(self, rows: list[Row], due: int) -> None:
         """Ask for completions of this rank's rows for the generation of step `due`; the current weights sample them.

@@ -11,12 +11,13 @@ import torch
 from accelerate.utils import gather_object
 from torch import Tensor
 
+from grpo_ext.recipe.group_options import tie_break_fault
 from grpo_ext.rewards.guard import Guard, RewardFailure, guard_rewards
 from grpo_ext.rewards.reward import Reward
 from grpo_ext.rewards.reward_checks import check_rewards, metric_name, unique_names
 from grpo_ext.rewards.sources import checked_weight, find
 from grpo_ext.seams import trl as seam
-from grpo_ext.step.judge import outcome_order
+from grpo_ext.step.judge import TieBreak, outcome_order
 from grpo_ext.step.records import Scored
 
 Row = dict[str, Any]
@@ -99,6 +100,21 @@ def outcomes_of_groups(trainer: Any) -> list[int]:
     )
 
 
+def tie_break_of(trainer: Any) -> TieBreak | None:
+    """Return the tie-break reward of a trainer, or `None`.
+
+    `ValueError` if it is not one of the trainer's rewards, has a weight in the sum, or judges groups.
+    """
+    args, names = trainer.args, list(trainer.reward_func_names)
+    if args.tie_break_reward is None:
+        return None
+    weights = dict(zip(names, trainer.reward_weights.tolist(), strict=True))
+    outcome = names[outcomes_of_groups(trainer)[0]]
+    if fault := tie_break_fault(args.tie_break_reward, weights, outcome):
+        raise ValueError(fault)
+    return TieBreak(names.index(args.tie_break_reward), args.tie_break_coef, args.pass_threshold)
+
+
 @dataclass(frozen=True)
 class Judged:
     """A generation with its rewards. The lists and the table are of this rank, rewards and advantages of all ranks."""
@@ -111,11 +127,15 @@ class Judged:
     given: Tensor  # (B of all ranks, R), NaN if a reward did not score a completion
     rewards: Tensor  # (B of all ranks, R), the same with missing rewards filled in
     advantages: Tensor  # (B of all ranks,)
+    outcomes: Tensor  # (B of all ranks,), NaN for a completion that its group's outcome reward did not score
     lengths: list[int]
     tasks: list[str] = field(
         default_factory=list
     )  # (B of all ranks); empty without a column "task"
     failed: Tensor | None = None  # (B of all ranks, R), bool, where a reward failed
+    ties: Tensor | None = (
+        None  # (B of all ranks,), bool, in groups that the tie-break reward decides; `None` without such a reward
+    )
     episodes: list[Row] = field(
         default_factory=list
     )  # of each episode in `samples.jsonl`; empty if a completion is one turn

@@ -16,14 +16,13 @@ from grpo_ext.curriculum.sampler import PromptSupply
 from grpo_ext.rewards.failures import UserCodeFailure
 from grpo_ext.seams import trl as seam
 from grpo_ext.step.groups import GroupRule, Groups, GroupStats
-from grpo_ext.step.judge import group_outcomes
 from grpo_ext.step.metrics import generation_figures
 from grpo_ext.step.ranks import Ranks
 from grpo_ext.step.records import Scored
 from grpo_ext.step.refill import Filled, RefillRule, first_round, refill
 from grpo_ext.step.tables import join
 from grpo_ext.trainer.generations import Generations
-from grpo_ext.trainer.judging import Judged, Row, outcomes_of_groups
+from grpo_ext.trainer.judging import Judged, Row
 from grpo_ext.trainer.prompt_order import PromptOrder
 from grpo_ext.trainer.samples import Samples
 from grpo_ext.vllm import EngineFailure
@@ -54,7 +53,6 @@ class Rollout:
         args = self.trainer.args
         self.group_filter: str = args.group_filter  # "off", "drop" or "refill"
         self.groups = GroupRule(self.trainer.num_generations, args.pass_threshold)
-        self.outcomes = outcomes_of_groups(self.trainer)
         self.refill = RefillRule.of(args, self.ranks.count)
 
     def __call__(self, rows: list[Row]) -> Scored:
@@ -197,14 +195,13 @@ class Rollout:
     def _judge_groups(self, prompts: list[Row], judged: Judged) -> GroupStats:
         """Judge the groups of all ranks, for the log and, with their prompts, for the curriculum."""
         size = self.trainer.num_generations
-        outcomes = group_outcomes(judged.given, self.outcomes, size, judged.failed)
-        stats = self.groups.judge(outcomes)
+        stats = self.groups.judge(judged.outcomes, judged.ties)
         left_out = ~stats.kept & (self.group_filter != "off")  # (groups,)
         self.judged(
             judged.given,
             judged.table.signal,
             left_out.repeat_interleave(size),
-            self.ranks.mine(len(outcomes)),
+            self.ranks.mine(len(judged.outcomes)),
         )
         self.log.generated(
             stats, self.generations.rule.group_stds(judged.rewards), judged.tasks[::size]

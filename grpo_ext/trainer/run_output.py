@@ -153,6 +153,11 @@ def first_lines(trainer: Any) -> str:
         "1 rank" if ranks == 1 else f"{ranks} ranks ({accelerator.distributed_type.value}{backend})"
     )
     weighed = zip(trainer.reward_func_names, trainer.reward_weights.tolist(), strict=True)
+    tie_break = ""
+    if args.tie_break_reward is not None:
+        tie_break = (
+            f"; {args.tie_break_reward} breaks ties of right completions, x {args.tie_break_coef:g}"
+        )
     threads = (
         f" with {how_threads_wait(torch.get_num_threads())}"
         if accelerator.device.type == "cpu"
@@ -162,7 +167,7 @@ def first_lines(trainer: Any) -> str:
     generation, training = describe(trainer)
     return (
         f"{where}, {sharding(trainer)}, on {accelerator.device.type}{threads}\n"
-        f"rewards: {', '.join(f'{name} x {weight:g}' for name, weight in weighed)}\n"
+        f"rewards: {', '.join(f'{name} x {weight:g}' for name, weight in weighed)}{tie_break}\n"
         f"each generation: {groups} prompts x {args.num_generations} completions of at most "
         f"{args.max_completion_length} tokens\n"
         f"generation: {generation}\n"

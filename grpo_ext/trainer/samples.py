@@ -70,6 +70,7 @@ class Samples:
                     "finish_reason": "length" if judged.truncated[i] else "stop",
                     "rewards": by_name(trainer.reward_func_names, given[i]),
                     **failed_rewards(trainer.reward_func_names, judged.failed, first + i),
+                    **({"tie_break": True} if judged.ties is not None and bool(judged.ties[first + i]) else {}),
                     **(judged.episodes[i] if judged.episodes else {}),
                     **({"tokens": self._tokens(judged.table, i, step)} if trainer.args.log_tokens else {}),
                 }))  # fmt: skip

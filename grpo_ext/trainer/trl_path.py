@@ -1,13 +1,15 @@
 """Convert completions that TRL generates, for images and `preset: trl`, to our records."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from grpo_ext.objective.advantage import has_signal
 from grpo_ext.seams import trl as seam
 from grpo_ext.step.feed import shuffled_slices
-from grpo_ext.step.judge import AdvantageRule, EndRule, fill_unscored
+from grpo_ext.step.judge import AdvantageRule, EndRule, fill_unscored, group_outcomes
 from grpo_ext.step.records import COLUMNS, Scored
 from grpo_ext.trainer.judging import Judged
 
@@ -26,9 +28,25 @@ MODEL_INPUTS = (
 
 
 def scored_by_trl(
-    trainer: Any, rows: list[Any], table: dict[str, Any], ends: EndRule, rule: AdvantageRule
+    trainer: Any,
+    rows: list[Any],
+    table: dict[str, Any],
+    ends: EndRule,
+    rule: AdvantageRule,
+    order: Sequence[int],
+    failed: Tensor,
 ) -> Judged:
-    """Return the generation of this rank's rows that TRL has just made and judged; TRL returned `table`."""
+    """Return the generation of this rank's rows that TRL has just made and judged.
+
+    Args:
+        trainer: the trainer that made it.
+        rows: of this rank, one per completion.
+        table: what TRL returned.
+        ends: tells which completions are truncated.
+        rule: makes advantages of rewards.
+        order: indices of the rewards that judge groups, from `outcome_order`.
+        failed: (B of all ranks, R), bool, where a reward failed.
+    """
     ranks, own = trainer.accelerator.num_processes, len(rows)
     mine = slice(
         trainer.accelerator.process_index * own, (trainer.accelerator.process_index + 1) * own
@@ -46,7 +64,9 @@ def scored_by_trl(
         cut or not there
         for cut, there in zip(ends.truncated(asked, tokens), counted.tolist(), strict=True)
     ]
-    advantages = rule.advantages(rewards)
+    outcomes = group_outcomes(given, order, rule.num_generations, failed)
+    ties = rule.ties(rewards, outcomes)
+    advantages = rule.advantages(rewards, ties)
     signal = has_signal(advantages, rule.num_generations)[mine]
     more = {
         "advantages": advantages[mine].float(),
@@ -70,7 +90,10 @@ def scored_by_trl(
         given,
         rewards,
         advantages,
+        outcomes,
         lengths,
+        failed=failed,
+        ties=ties,
     )
 
 

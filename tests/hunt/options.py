@@ -63,6 +63,8 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "group_filter": ("drop", "refill"),
     "group_filter_metric": ("last",),
     "group_filter_max_rounds": (1,),
+    "tie_break_reward": ("last",),
+    "tie_break_coef": (1.0, 0.5),
     "max_staleness": (0, 3),
     "pass_threshold": (0.5,),
     "curriculum": ("adaptive",),
@@ -131,6 +133,8 @@ ALONG: dict[str, Settings] = {
     "sapo_temperature_neg": {"loss_type": "sapo", "num_iterations": 2},
     "sapo_temperature_pos": {"loss_type": "sapo", "num_iterations": 2},
     "sync_ref_model": {"beta": 0.1, "ref_model_sync_steps": 1},
+    "tie_break_coef": {"tie_break_reward": "last"},
+    "tie_break_reward": {"rewards": "constant beside", "pass_threshold": 0.5},
     "use_adaptive_entropy": {"entropy_target": 2.5, "entropy_coef_delta": 0.1},
     "use_bias_correction_kl": {"beta": 0.1, "kl_estimator": "k2"},
     "vespo_k_neg": {"loss_type": "vespo"},
@@ -258,6 +262,13 @@ def with_option(settings: Settings, name: str, value: Any) -> Settings:
         settings[name] = list(value[: len(names)])
     if name == "group_filter_metric":
         settings[name] = names[-1]
+    if name == "tie_break_reward":
+        weights = settings.get("reward_weights") or [1.0] * len(names)
+        settings |= {name: names[-1], "reward_weights": [*weights[:-1], 0.0]}
+    if name == "environment" and "reward_weights" in settings:
+        settings["reward_weights"] = [1.0, *settings["reward_weights"]]
+    if "group_filter_metric" in settings and "tie_break_reward" in settings:
+        settings["group_filter_metric"] = names[0]
     return settings
 
 
@@ -278,6 +289,9 @@ def by_the_engine(along: Settings, settings: Settings) -> Settings:
 def refusal(settings: Settings) -> str | None:
     """Return why settings are refused before a model is loaded; `None` if they are not."""
     ranks = settings.get("ranks", 1)
+    names = [name_of(reward) for reward in rewards_of(settings)] if "rewards" in settings else []
+    if names and settings.get("tie_break_reward") == names[0]:
+        return "tie_break_reward judges groups"  # which only the trainer sees
     size = settings["per_device_train_batch_size"] * ranks
     whole = {**settings, "per_device_train_batch_size": size}  # this process is one rank
     try:

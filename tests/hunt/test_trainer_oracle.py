@@ -27,6 +27,23 @@ SETTINGS = {
         "beta": 0.1,
         "rewards": "tenths",
     },
+    "ties of right completions": {
+        "tie_break_reward": "shaped",
+        "reward_weights": (1.0, 0.0),
+        "pass_threshold": 0.5,
+        "group_filter": "refill",
+        "rewards": "constant beside",
+    },
+    "ties beside other groups": {
+        "tie_break_reward": "shaped",
+        "tie_break_coef": 1.0,
+        "reward_weights": (1.0, 0.0),
+        "num_generations": 2,
+        "scale_rewards": "none",
+        "group_filter": "drop",
+        "rewards": "two",
+        "seed": 3,
+    },
     "several tasks": {"group_filter": "drop", "scale_rewards": "batch", "rewards": "tasks"},
 }
 

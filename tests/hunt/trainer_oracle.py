@@ -44,12 +44,15 @@ DEFAULTS: dict[str, Any] = {
     "min_p": None,
     "multi_objective_aggregation": "sum_then_normalize",
     "off_policy_mask_threshold": None,
+    "pass_threshold": 1.0,
     "reward_weights": None,
     "sapo_temperature_neg": 1.05,
     "sapo_temperature_pos": 1.0,
     "scale_rewards": "group",
     "std_estimator": "sample",
     "temperature": 1.0,
+    "tie_break_coef": 0.1,
+    "tie_break_reward": None,
     "top_entropy_quantile": 1.0,
     "top_k": 0,
     "top_p": 1.0,
@@ -97,7 +100,8 @@ class Group:
     """The completions of one prompt."""
 
     completions: list[Completion]
-    alive: bool = True  # by the reward that judges groups
+    alive: bool = True  # by the reward that judges groups, or the one that breaks ties
+    all_pass: bool = False  # every completion, by the reward that judges groups
     gains: list[list[float]] = field(default_factory=list)  # of each turn, with credit by turn
 
 
@@ -186,14 +190,29 @@ class Judging:
 
     def judge(self, groups: list[Group]) -> None:
         """Set signal, advantages and `alive` of the groups of one generation."""
+        least = Fraction(self.s["pass_threshold"])
         for group in groups:
             group.alive = False
             for outcome in self.outcomes:
                 scores = [c.rewards[outcome] for c in group.completions]
                 if any(score is not None for score in scores):
                     group.alive = differ(scores)
+                    group.all_pass = all(s is not None and s >= least for s in scores)
                     break
+            group.alive = group.alive or self.breaks_tie(group)
         self.set_advantages(groups)
+
+    def tie_scores(self, group: Group) -> list[Fraction | None]:
+        """Return the scores of the reward that breaks ties."""
+        index = self.names.index(self.s["tie_break_reward"])
+        rows = filled([list(c.rewards) for c in group.completions])
+        return [None if row is None else row[index] for row in rows]
+
+    def breaks_tie(self, group: Group) -> bool:
+        """Return whether the reward that breaks ties decides a group of right completions."""
+        if self.s["tie_break_reward"] is None or not group.all_pass or differ(self.sums(group)):
+            return False
+        return differ(self.tie_scores(group))
 
     def set_advantages(self, groups: list[Group]) -> None:
         """Set the advantages of groups that are used together."""
@@ -206,6 +225,11 @@ class Judging:
             advantages = [compared(scores, *how) for scores in sums]
         for group, scores, of_rows in zip(groups, sums, advantages, strict=True):
             signal = differ(scores)
+            if self.breaks_tie(group):
+                how = self.s["scale_rewards"], self.s["std_estimator"], ()
+                of_tie = compared(self.tie_scores(group), *how)
+                of_rows = [self.s["tie_break_coef"] * advantage for advantage in of_tie]
+                signal = True
             rows = [
                 replace(c, signal=signal, advantages=(a,) * len(c.ids))
                 for c, a in zip(group.completions, of_rows, strict=True)

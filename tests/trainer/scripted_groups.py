@@ -73,7 +73,17 @@ class Filtered(Scripted, GRPOExtTrainer):
 
 
 def train(
-    folder, out, *, ranks=1, ga=1, steps=1, numbers=range(1, 25), further=12, make=None, **settings
+    folder,
+    out,
+    *,
+    ranks=1,
+    ga=1,
+    steps=1,
+    numbers=range(1, 25),
+    further=12,
+    make=None,
+    rewards=(solved, shaped),
+    **settings,
 ):
     """Train on scripted completions; further prompts start at row `further`.
 
@@ -93,7 +103,7 @@ def train(
         max_grad_norm=0.0,
         lr_scheduler_type="constant",
         shuffle_dataset=False,
-        reward_weights=[1.0, FORMAT],
+        reward_weights=settings.pop("reward_weights", [1.0, FORMAT]),
         logging_steps=1,
         report_to="none",
         save_strategy="no",
@@ -108,7 +118,7 @@ def train(
     catch = Catch()
     trainer = Filtered(
         model=AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32),
-        reward_funcs=[solved, shaped],
+        reward_funcs=list(rewards),
         args=args,
         train_dataset=rows if make is None else make(rows),
         processing_class=AutoTokenizer.from_pretrained(folder, padding_side="left"),
