@@ -245,7 +245,7 @@ def test_state_goes_on_where_it_was(tiny_folder, tmp_path):
 def test_the_shaped_reward_is_not_asked(tiny_folder, tmp_path):
     """Format varies in every group, the outcome does not in `DEAD`: judged by the sum no group would be filtered."""
     trainer, _ = train(tiny_folder, tmp_path, group_filter="drop")
-    assert trainer.reward_func_names[trainer.parts.rollout.outcomes[0]] == "solved"
+    assert trainer.reward_func_names[trainer.parts.generations.outcome_order[0]] == "solved"
     rewards = torch.stack(
         [torch.tensor(list(trainer._logs["rewards"][n])) for n in ("solved", "shaped")], dim=1
     )
