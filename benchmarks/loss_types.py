@@ -22,24 +22,18 @@ import matplotlib.pyplot as plt
 import torch
 
 from benchmarks.countdown_runs import accuracy, recipe_for, train, warm_start
-from grpo_ext.objective.aggregate import StepCounts, aggregate
-from grpo_ext.objective.policy import get_loss
+from grpo_ext.reproduce.measures.formulas import token_weights
 
 LOSSES = ("grpo", "bnpo", "dr_grpo")
-LENGTHS, LONGEST = (8, 24, 40, 56, 72), 72
+LENGTHS = (8, 24, 40, 56, 72)
 
 
-def token_weights() -> dict[str, list[float]]:
-    """Return the weight of one token in completions of `LENGTHS`, by loss, relative to that of the mean length."""
-    mask = (torch.arange(LONGEST) < torch.tensor(LENGTHS).unsqueeze(1)).float()  # (5, 72)
-    counts = StepCounts(len(LENGTHS), float(mask.sum()))
+def relative_weights() -> dict[str, list[float]]:
+    """Return the weight of one token in completions of `LENGTHS`, by loss, relative to that of 40 tokens."""
     table = {}
     for name in LOSSES:
-        per_token = torch.zeros_like(mask, requires_grad=True)
-        loss = aggregate(per_token, mask, get_loss(name).aggregation, counts, LONGEST)
-        [gradient] = torch.autograd.grad(loss, [per_token])
-        weights = gradient[:, 0]
-        table[name] = (weights / weights[LENGTHS.index(40)]).tolist()
+        weights = token_weights(name, LENGTHS)
+        table[name] = [weight / weights[LENGTHS.index(40)] for weight in weights]
     return table
 
 
@@ -86,7 +80,7 @@ def main() -> None:
     parser.add_argument("--plot", type=Path, help="where to draw the curves")
     parser.add_argument("--out", type=Path, help="write the figures as JSON")
     args = parser.parse_args()
-    weights = token_weights()
+    weights = relative_weights()
     print("weight of a token by the length of its completion, 40 tokens being 1")
     print("length   " + "".join(f"{n:8}" for n in LENGTHS))
     for name, values in weights.items():

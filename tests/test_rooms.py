@@ -81,8 +81,10 @@ FORBIDDEN = {
         "grpo_ext.cli",
     ),
     "evaluation": ("grpo_ext.trainer", "grpo_ext.cli", "grpo_ext.demo"),
+    # what it measures are logs; only its processes train
+    "reproduce": ("grpo_ext.cli", "grpo_ext.seams", "grpo_ext.step"),
     "vllm": ("trl", "grpo_ext.trainer", "grpo_ext.cli", "grpo_ext.demo"),
-    "observe": ("trl", "grpo_ext.trainer", "grpo_ext.cli"),
+    "observe": ("trl", "grpo_ext.trainer", "grpo_ext.cli", "grpo_ext.reproduce"),
     # what watches every run is hung on by the trainer itself; it looks at nothing that observe finds
     "trainer": (
         "grpo_ext.cli",

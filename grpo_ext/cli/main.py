@@ -24,6 +24,7 @@ from grpo_ext.vllm import EngineFailure
 
 SUBCOMMANDS = (
     "init", "recipes", "check", "plan", "bench", "train", "serve", "sft", "eval", "merge", "report", "demo",
+    "reproduce",
     "rewards",
 )  # fmt: skip
 

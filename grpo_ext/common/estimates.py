@@ -6,6 +6,7 @@ Every error, interval and verdict that the package shows comes from here and fro
 - `mean_of`: a mean over rows, where rows of the same problem count as one (cluster-robust), with an
   interval by Student's t, or by Wilson for values from 0 to 1.
 - `mean_difference`: paired differences between two evaluations of the same rows.
+- `mean_over_runs`: a figure of several seeds.
 - `curves.curve_change`: first against last values of a curve, by the errors of its values, or else
   by the noise around its trend, whose autocorrelation counts.
 """
@@ -104,6 +105,30 @@ def mean_of(
     if not single:  # the variance was estimated
         low, high = wilson(mean, rows * (Z / t_quantile(count - 1)) ** 2)
     return Estimate(mean, error, low, high, count)
+
+
+def mean_over_runs(estimates: Sequence[Estimate]) -> Estimate:
+    """Return the mean of one figure over independent runs, as of several seeds.
+
+    The standard error is that of the runs' scatter, or that of the runs' own errors if it is larger: few runs may agree by
+    chance. The interval is by Student's t. Runs without own errors whose figures are all -1, 0 or 1 have the interval of
+    `mean_difference`. A single run keeps its own interval.
+    """
+    if len(estimates) == 1:
+        return estimates[0]
+    values = np.array([estimate.mean for estimate in estimates])
+    errors = [estimate.error for estimate in estimates]
+    count = len(values)
+    if all(error is None for error in errors) and np.isin(values, (-1, 0, 1)).all():
+        difference = mean_difference(np.zeros(count), values)
+        assert difference is not None  # there are values
+        return difference
+    scatter = float(values.std(ddof=1) / np.sqrt(count))
+    within = float(np.sqrt(sum((error or 0.0) ** 2 for error in errors)) / count)
+    error = max(scatter, within)
+    mean = float(values.mean())
+    reach = t_quantile(count - 1) * error
+    return Estimate(mean, error, mean - reach, mean + reach, count)
 
 
 def mean_difference(

@@ -1,1 +1,1 @@
-"""What was published about the three experiments, and how recipes and runs compare with it."""
+"""What was published about three experiments: how recipes compare with it, and claims that runs decide."""

@@ -1,0 +1,79 @@
+"""`grpo-ext reproduce`: check published observations of three experiments, each as a claim with a verdict.
+
+examples:
+  grpo-ext reproduce countdown                            all claims of Countdown, with tiny models, on a CPU
+  grpo-ext reproduce countdown gsm8k verse                all three experiments
+  grpo-ext reproduce countdown --claim format-sooner --claim length-dips
+  grpo-ext reproduce verse --list                         the names of the claims
+  grpo-ext reproduce verse --plan                         which runs, and how many minutes
+  grpo-ext reproduce countdown --config countdown/qwen2.5-3b --seeds 1      another model
+
+It makes tiny models, trains them once per seed, measures, and prints for each claim what was published, what is seen here
+with its standard error over seeds, and a verdict by 95 % intervals: agrees, does not, or cannot be seen at this size, and why.
+The page claims.html in the folder has pictures. Finished runs are not repeated, and a killed run continues.
+With --config, the same claims are measured on the model of that recipe; every key of it can be set as --key value.
+"""
+
+import argparse
+import os
+from pathlib import Path
+from typing import Any
+
+from grpo_ext.cli.command import add_command, at_least
+
+NAMES = ("countdown", "gsm8k", "verse")
+
+
+class RecipeOfModel(argparse.Action):
+    """Stores the recipe, whose keys may then follow."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option: Any = None) -> None:
+        namespace.config = values
+        namespace.takes_overrides = True
+
+
+def add_parser(subparsers: argparse._SubParsersAction) -> None:
+    parser = add_command(subparsers, __doc__, run, allow_abbrev=False)
+    add = parser.add_argument
+    add("experiments", nargs="+", choices=NAMES, metavar="EXPERIMENT", help=", ".join(NAMES))
+    add("--claim", action="append", metavar="NAME", help="only this claim; repeatable")
+    add("--seeds", type=at_least(1), default=3, metavar="N", help="runs of each kind (default 3)")
+    add("--folder", type=Path, default=Path("runs/reproduce"), metavar="DIR", help="where to work")
+    scales = (
+        "what is run: decides which claims get a verdict (default: tiny, with --config pretrained)"
+    )
+    add("--scale", choices=("tiny", "pretrained", "full"), help=scales)
+    add("--config", action=RecipeOfModel, metavar="RECIPE", help="the recipe of another model")
+    add("--max_steps", type=at_least(1), metavar="N", help="end every run after N steps, to try it")
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    add("--processes", type=at_least(1), default=cores, metavar="N", help="tiny runs at a time")
+    add("--list", action="store_true", help="list the claims and end")
+    add("--plan", action="store_true", help="say what would run and for how long, and end")
+
+
+def run(args: argparse.Namespace) -> int:
+    from grpo_ext.reproduce.command import print_claims, reproduce, selected
+
+    names = list(dict.fromkeys(args.experiments))
+    if args.config and len(names) > 1:
+        raise ValueError("--config: a recipe belongs to one experiment; name only that one.")
+    if args.config and args.scale == "tiny":
+        raise ValueError("--scale tiny is for the tiny models: take out --config.")
+    if args.scale not in (None, "tiny") and not args.config:
+        raise ValueError(f"--scale {args.scale} needs the recipe of a model: add --config RECIPE.")
+    experiments = selected(names, args.claim or [])
+    if args.list:
+        print_claims(experiments)
+        return 0
+    outcomes = reproduce(
+        experiments,
+        args.folder,
+        args.seeds,
+        args.scale or ("pretrained" if args.config else "tiny"),
+        args.processes,
+        args.config,
+        args.overrides,
+        args.max_steps,
+        args.plan,
+    )
+    return int(any(outcome.failed for outcome in outcomes))

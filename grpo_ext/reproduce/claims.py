@@ -1,0 +1,145 @@
+"""The claims of each experiment, read from `data/NAME.yaml` and checked."""
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from grpo_ext.common.estimates import Estimate
+from grpo_ext.common.files import data_yaml
+
+Scale = Literal["tiny", "pretrained", "full"]
+SCALES: tuple[Scale, ...] = ("tiny", "pretrained", "full")
+EXPERIMENTS = ("countdown", "gsm8k", "verse")
+Verdict = Literal["agrees", "does not", "cannot be seen"]
+
+
+class Section(BaseModel):
+    """A part of a file of claims; unknown keys are errors."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Range(Section):
+    """The figures that agree with a claim: from `at_least` to `at_most`, of which one may be missing."""
+
+    at_least: float | None = None
+    at_most: float | None = None
+
+    @model_validator(mode="after")
+    def _has_a_bound(self) -> "Range":
+        if self.at_least is None and self.at_most is None:
+            raise ValueError("expected: write at_least, at_most, or both.")
+        return self
+
+    def verdict(self, estimate: Estimate) -> Verdict:
+        """Return `agrees` if the whole interval is in the range, `does not` if it is outside, else `cannot be seen`."""
+        low, high = estimate.low, estimate.high
+        if low is None or high is None:
+            return "cannot be seen"
+        least = float("-inf") if self.at_least is None else self.at_least
+        most = float("inf") if self.at_most is None else self.at_most
+        if least <= low and high <= most:
+            return "agrees"
+        if high < least or low > most:
+            return "does not"
+        return "cannot be seen"
+
+    def __str__(self) -> str:
+        if self.at_most is None:
+            return f"at least {self.at_least:g}"
+        if self.at_least is None:
+            return f"at most {self.at_most:g}"
+        return f"{self.at_least:g} to {self.at_most:g}"
+
+
+class Needs(Section):
+    """What the package must have for a claim."""
+
+    reward: str | None = None  # a registered reward
+    key: str | None = None  # a key of a recipe
+
+
+class Map(Section):
+    """A picture of the claim's runs: the end of `metric` by two recipe keys."""
+
+    rows: str
+    columns: str
+    metric: str
+
+
+class Claim(Section):
+    """One published observation, and the figure here that decides whether it is seen."""
+
+    name: str = Field(pattern="^[a-z0-9-]+$")
+    claim: str  # in one sentence
+    place: str  # the part of the publication
+    published: str  # its figure, or "no figure"
+    measure: str  # a name in `grpo_ext.reproduce.measures.MEASURES`
+    runs: tuple[str, ...] = ()  # in the order of the measure's argument
+    arguments: dict[str, Any] = {}  # of the measure
+    figure: str  # what the measured number is
+    expected: Range
+    scale: Scale = "tiny"  # the smallest at which the figure can be expected
+    why: str = ""  # why it cannot be expected at a smaller scale, or without what it needs
+    needs: Needs = Needs()
+    curves: tuple[str, ...] = ()  # metrics to draw
+    map: Map | None = None
+
+    @model_validator(mode="after")
+    def _says_why(self) -> "Claim":
+        conditional = self.scale != "tiny" or self.needs != Needs()
+        if conditional and not self.why:
+            raise ValueError(f"{self.name}: a claim with `scale` or `needs` must say `why`.")
+        return self
+
+
+class Start(Section):
+    """A tiny model to begin from: the parts of a demo, and how its supervised training differs."""
+
+    demo: str  # a name in `grpo_ext.demo.known.DEMOS`
+    demonstrations: Literal["demo", "untidy_tags", "line_only"] = "demo"
+    count: int  # of demonstrations
+    task: dict[str, Any] = {}  # recipe keys of the task that differ
+    max_steps: int  # of supervised training; 0: none
+    seconds: float  # on one idle core
+
+
+class Run(Section):
+    """A training run, by what differs from the experiment's recipe."""
+
+    start: str  # of tiny runs
+    changes: dict[str, Any] = {}  # recipe keys; {times: F} multiplies the recipe's value
+    tiny: dict[str, Any] = {}  # further recipe keys of tiny runs
+    seconds: float  # of the tiny run, on one idle core
+
+
+class Experiment(Section):
+    """What `data/NAME.yaml` contains."""
+
+    recipe: str  # of the tiny runs
+    usual_start: str  # that of the model which other recipes train
+    tiny: dict[str, Any] = {}  # recipe keys of all tiny runs
+    starts: dict[str, Start]
+    runs: dict[str, Run]
+    claims: list[Claim]
+
+    @model_validator(mode="after")
+    def _refers_to_what_exists(self) -> "Experiment":
+        for name, run in self.runs.items():
+            if run.start not in self.starts:
+                raise ValueError(f"run {name}: there is no start {run.start!r}.")
+        if self.usual_start not in self.starts:
+            raise ValueError(f"usual_start: there is no start {self.usual_start!r}.")
+        for claim in self.claims:
+            for run_name in claim.runs:
+                if run_name not in self.runs:
+                    raise ValueError(f"claim {claim.name}: there is no run {run_name!r}.")
+        names = [claim.name for claim in self.claims]
+        if len(set(names)) < len(names):
+            raise ValueError("two claims have the same name.")
+        return self
+
+
+def load_experiment(name: str) -> Experiment:
+    """Return the experiment `name`, one of `EXPERIMENTS`; `ValueError` if its file is wrong."""
+    return Experiment.model_validate(data_yaml("grpo_ext.reproduce", f"{name}.yaml"))

@@ -1,0 +1,127 @@
+"""What the runs say about each claim."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from grpo_ext.common.estimates import Estimate, mean_over_runs
+from grpo_ext.observe.read_run import RunData, read_run
+from grpo_ext.reproduce.claims import SCALES, Claim, Needs, Scale, Verdict
+from grpo_ext.reproduce.execute import LOG
+from grpo_ext.reproduce.measures import MEASURES, Figure
+from grpo_ext.reproduce.runs import Job, Matrix
+
+SECOND_MODEL = "it compares models that begin differently, and another recipe has one model"
+
+
+@dataclass
+class Outcome:
+    """A claim with its figure and verdict."""
+
+    experiment: str
+    claim: Claim
+    verdict: Verdict
+    why: str = ""  # of a verdict that the figure does not explain
+    failed: bool = False  # a run ended with an error
+    estimate: Estimate | None = None
+    by_seed: list[Figure] = field(default_factory=list)
+    runs: dict[str, list[RunData]] = field(default_factory=dict)  # by name, one for each seed
+
+    @property
+    def details(self) -> str:
+        """What the measure says of each seed."""
+        if len(self.by_seed) == 1:
+            return self.by_seed[0].details
+        told = [figure.details for figure in self.by_seed if figure.details]
+        return "; ".join(f"seed {seed}: {text}" for seed, text in enumerate(told))
+
+
+class Logs:
+    """The logs of runs, each read once."""
+
+    def __init__(self) -> None:
+        self.read: dict[Path, RunData] = {}
+
+    def of(self, job: Job) -> RunData:
+        if job.folder not in self.read:
+            self.read[job.folder] = read_run(job.folder, job.name)
+        return self.read[job.folder]
+
+
+def obstacle(matrix: Matrix, claim: Claim) -> str:
+    """Return why a claim cannot be measured at all, before anything runs; empty if it can."""
+    if not is_met(matrix, claim.needs):
+        return claim.why
+    starts = {matrix.experiment.runs[name].start for name in claim.runs}
+    if matrix.config is not None and starts - {matrix.experiment.usual_start}:
+        return f"{SECOND_MODEL}."
+    return ""
+
+
+def is_met(matrix: Matrix, needs: Needs) -> bool:
+    """Whether the package has what a claim needs."""
+    from grpo_ext.rewards.registry import names
+
+    if needs.reward is not None and needs.reward not in names():
+        return False
+    return needs.key is None or matrix.base.flat.has(needs.key)
+
+
+def out_of_scale(claim: Claim, scale: Scale) -> bool:
+    return SCALES.index(claim.scale) > SCALES.index(scale)
+
+
+def outcome_of(
+    matrix: Matrix, claim: Claim, scale: Scale, failed: list[Job], logs: Logs
+) -> Outcome:
+    """Return the figure and the verdict of a claim; jobs that are not done count as missing."""
+    outcome = Outcome(matrix.name, claim, "cannot be seen")
+    outcome.why = obstacle(matrix, claim)
+    if outcome.why:
+        return outcome
+    jobs = {name: [matrix.run(name, seed) for seed in range(matrix.seeds)] for name in claim.runs}
+    missing = [job for of_run in jobs.values() for job in of_run if not job.is_done]
+    if missing:
+        broken = [job for job in missing if job.folder in {other.folder for other in failed}]
+        outcome.why = claim.why if out_of_scale(claim, scale) else "its runs are not done."
+        if broken:
+            outcome.failed = True
+            outcome.why = f"{broken[0].name} failed: {broken[0].folder / LOG}."
+        return outcome
+    outcome.runs = {name: [logs.of(job) for job in of_run] for name, of_run in jobs.items()}
+    function = MEASURES[claim.measure]
+    for seed in range(matrix.seeds if claim.runs else 1):
+        figure = function([of_run[seed] for of_run in outcome.runs.values()], **claim.arguments)
+        if figure is not None:
+            outcome.by_seed.append(figure)
+    if not outcome.by_seed:
+        outcome.why = f"the runs do not show it: {first_sentence(function.__doc__)}"
+        return outcome
+    outcome.estimate = mean_over_runs([figure.estimate for figure in outcome.by_seed])
+    if out_of_scale(claim, scale):
+        outcome.why = claim.why
+        return outcome
+    outcome.verdict = claim.expected.verdict(outcome.estimate)
+    if outcome.verdict == "cannot be seen":
+        outcome.why = undecided(outcome)
+    return outcome
+
+
+def undecided(outcome: Outcome) -> str:
+    """Return why a figure gives no verdict."""
+    assert outcome.estimate is not None
+    expected = outcome.claim.expected
+    if outcome.estimate.low is None:
+        return f"one seed gives this figure no interval, and {expected} is expected: take more --seeds."
+    interval = interval_of(outcome.estimate)
+    return f"the interval {interval} is partly inside what is expected, {expected}: more --seeds narrow it."
+
+
+def interval_of(estimate: Estimate) -> str:
+    """Return the bounds of an interval as text; empty without one."""
+    if estimate.low is None or estimate.high is None:
+        return ""
+    return f"[{estimate.low:.3g}, {estimate.high:.3g}]"
+
+
+def first_sentence(doc: str | None) -> str:
+    return " ".join((doc or "").split("\n\n")[0].split())

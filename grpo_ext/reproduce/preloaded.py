@@ -1,0 +1,15 @@
+"""What the processes of `execute` have imported before they begin."""
+
+# ruff: noqa: F401
+import gc
+
+from trl import GRPOTrainer, SFTTrainer
+
+import grpo_ext.demo.known
+import grpo_ext.reproduce.runs
+import grpo_ext.sft
+import grpo_ext.train
+import grpo_ext.trainer
+from grpo_ext.preflight import check_recipe
+
+gc.freeze()

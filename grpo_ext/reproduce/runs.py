@@ -1,0 +1,184 @@
+"""The runs that claims need, as jobs: each is done once per seed, and a finished job is not repeated."""
+
+import hashlib
+import json
+import shutil
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from grpo_ext.common.files import write_atomically
+from grpo_ext.recipe.folder import recipe_folder, recipe_path
+from grpo_ext.recipe.load import Recipe, load_recipe
+from grpo_ext.reproduce.claims import Claim, Experiment
+from grpo_ext.reproduce.starts import as_words, model_of
+
+STATE = "reproduce.json"  # in the folder of a job: its fingerprint, and whether it is done
+QUIET = {
+    "eval_strategy": "no",
+    "eval_on_start": False,
+    "save_strategy": "steps",
+    "save_steps": 20,
+    "save_total_limit": 1,
+    "disable_tqdm": True,
+}  # of tiny runs
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """A warm start or a run of one seed, in a folder of its own."""
+
+    name: str
+    folder: Path
+    inputs: Any  # JSON: a finished job counts only if it had the same
+    module: str  # `start` or `grpo_ext.train`
+    arguments: tuple[Any, ...]  # of `make_start`, or the recipe's path and the words after it
+    needs: "Job | None" = None  # the job before it
+    seconds: float | None = None  # predicted, on one idle core; `None`: not known
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A hash of the inputs of this job and of the one before it."""
+        before = self.needs.fingerprint if self.needs else ""
+        text = json.dumps([before, self.inputs], sort_keys=True, default=str)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """What the folder says of the job; empty if it was not begun."""
+        try:
+            state = json.loads((self.folder / STATE).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return state if isinstance(state, dict) else {}
+
+    @property
+    def is_done(self) -> bool:
+        state = self.state
+        return state.get("fingerprint") == self.fingerprint and bool(state.get("done"))
+
+    def begin(self) -> None:
+        """Make the folder, empty unless this job was begun there; `ValueError` if the folder is not of this command."""
+        if self.folder.exists() and any(self.folder.iterdir()):
+            if not self.state:
+                raise ValueError(
+                    f"{self.folder} has other files: name an empty --folder, or remove it."
+                )
+            if self.state.get("fingerprint") != self.fingerprint:
+                shutil.rmtree(self.folder)
+        self.record(done=False)
+
+    def record(self, **state: Any) -> None:
+        seconds = self.state.get("seconds", 0.0)
+        state = {"fingerprint": self.fingerprint, "seconds": seconds, **state}
+        write_atomically(self.folder / STATE, json.dumps(state) + "\n")
+
+
+@dataclass
+class Matrix:
+    """The jobs of an experiment.
+
+    With `config`, a recipe of another model, all runs begin from that recipe's model, with its values and `overrides`.
+    """
+
+    name: str
+    experiment: Experiment
+    folder: Path
+    seeds: int
+    config: str | None = None
+    overrides: list[str] = field(default_factory=list)
+    max_steps: int | None = None  # ends every run early
+    starts: dict[tuple[str, int], Job] = field(default_factory=dict)  # by name and seed
+
+    @cached_property
+    def base(self) -> Recipe:
+        """The recipe that the runs change."""
+        if self.config is not None:
+            return load_recipe(recipe_path(self.config), self.overrides)
+        words = as_words({"model_name_or_path": "model"})
+        return load_recipe(recipe_folder() / self.experiment.recipe, words)
+
+    @property
+    def recipe_file(self) -> Path:
+        if self.config is not None:
+            return recipe_path(self.config)
+        return recipe_folder() / self.experiment.recipe
+
+    def jobs(self, claims: list[Claim]) -> list[Job]:
+        """Return the jobs of these claims: of each seed the starts before their runs."""
+        names = list(dict.fromkeys(name for claim in claims for name in claim.runs))
+        jobs: dict[Path, Job] = {}
+        for seed in range(self.seeds):
+            for name in names:
+                run = self.run(name, seed)
+                for job in (run.needs, run):
+                    if job is not None:
+                        jobs.setdefault(job.folder, job)
+        return list(jobs.values())
+
+    def run(self, name: str, seed: int) -> Job:
+        """Return the job of a run."""
+        settings = self.settings(name, seed)
+        start = None
+        more: dict[str, Any] = {}
+        if self.config is None:
+            start = self.start(self.experiment.runs[name].start, seed)
+            of_start = self.experiment.starts[self.experiment.runs[name].start]
+            more["model_name_or_path"] = model_of(of_start, start.folder)
+        folder = self.folder / self.name / f"{name}-seed{seed}"
+        words = as_words({**settings, **more, "output_dir": folder})
+        return Job(
+            name=f"{self.name} {name}, seed {seed}",
+            folder=folder,
+            inputs=[self.recipe_file.read_text(encoding="utf-8"), self.overrides, settings],
+            module="grpo_ext.train",
+            arguments=(str(self.recipe_file), [*self.overrides, *words]),
+            needs=start,
+            seconds=self.predicted(name),
+        )
+
+    def start(self, name: str, seed: int) -> Job:
+        """Return the job that makes a tiny model, the same one for all its runs."""
+        if (name, seed) in self.starts:
+            return self.starts[name, seed]
+        start = self.experiment.starts[name]
+        folder = self.folder / self.name / f"start-{name}-seed{seed}"
+        job = Job(
+            name=f"{self.name} start {name}, seed {seed}",
+            folder=folder,
+            inputs=[start.model_dump(), seed],
+            module="start",
+            arguments=(start, self.experiment.recipe, folder, seed),
+            seconds=start.seconds,
+        )
+        self.starts[name, seed] = job
+        return job
+
+    def settings(self, name: str, seed: int) -> dict[str, Any]:
+        """Return the recipe keys of a run; factors are of the recipe's values."""
+        run = self.experiment.runs[name]
+        settings = {} if self.config else {**QUIET, **self.experiment.tiny}
+        for key, value in run.changes.items():
+            is_factor = isinstance(value, dict) and value.keys() == {"times"}
+            usual = settings.get(key, self.base.get(key))
+            settings[key] = usual * value["times"] if is_factor else value
+        if self.config is None:
+            settings |= run.tiny
+        if self.max_steps is not None:
+            settings["max_steps"] = self.max_steps
+        settings["logging_steps"] = 1
+        settings["seed"] = (self.base.get("seed") if self.config else 0) + seed
+        return settings
+
+    def predicted(self, name: str) -> float | None:
+        """Return the seconds of a tiny run on one idle core; `None` for other models."""
+        if self.config is not None:
+            return None
+        run = self.experiment.runs[name]
+        if self.max_steps is None:
+            return run.seconds
+        steps = run.tiny.get(
+            "max_steps", self.experiment.tiny.get("max_steps", self.base.get("max_steps"))
+        )
+        return run.seconds * min(1.0, self.max_steps / steps)

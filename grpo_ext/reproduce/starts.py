@@ -1,0 +1,101 @@
+"""Tiny models to begin from: those of the demos, warmed up on demonstrations that fit an experiment."""
+
+import json
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from grpo_ext.demo.known import DEMOS
+from grpo_ext.recipe.folder import recipe_folder
+from grpo_ext.recipe.load import load_recipe
+from grpo_ext.reproduce.claims import Start
+from grpo_ext.rewards.answers import TAGS, first_answer
+from grpo_ext.tiny.demonstrations import Demonstration
+from grpo_ext.tiny.word_problems import misplaced
+
+Demonstrations = Callable[..., Iterator[Demonstration]]
+UNTIDY = 0.5  # share of the demonstrations with a tag omitted, doubled or misplaced
+
+
+def untidy_tags(demonstrations: Demonstrations) -> Demonstrations:
+    """Return demonstrations of which a share `UNTIDY` has a fault in its tags, so that GRPO can teach the format."""
+
+    def untidy(task: Any, count: int, *, seed: int = 0) -> Iterator[Demonstration]:
+        rng = random.Random(seed)
+        for row in demonstrations(task, count, seed=seed):
+            lines = row["completion"][0]["content"].splitlines()
+            if rng.random() < UNTIDY and set(TAGS) <= set(lines):
+                lines = misplaced(lines, rng)
+            yield with_text(row, "\n".join(lines))
+
+    return untidy
+
+
+def line_only(demonstrations: Demonstrations) -> Demonstrations:
+    """Return demonstrations without thoughts and tags: only the answer."""
+
+    def alone(task: Any, count: int, *, seed: int = 0) -> Iterator[Demonstration]:
+        for row in demonstrations(task, count, seed=seed):
+            text = row["completion"][0]["content"]
+            answer = first_answer(text)
+            yield with_text(row, text if answer is None else answer.strip())
+
+    return alone
+
+
+def with_text(row: Demonstration, text: str) -> Demonstration:
+    return {**row, "completion": [{"role": "assistant", "content": text}]}
+
+
+STYLES: dict[str, Callable[[Demonstrations], Demonstrations]] = {
+    "demo": lambda demonstrations: demonstrations,
+    "untidy_tags": untidy_tags,
+    "line_only": line_only,
+}
+
+
+def model_of(start: Start, folder: Path) -> Path:
+    """Return where `make_start` saves the model."""
+    return folder / ("warm_start" if start.max_steps else "model")
+
+
+def make_start(start: Start, recipe: str, folder: Path, seed: int) -> int:
+    """Make a tiny model and train it on its demonstrations; return the exit code.
+
+    `recipe` is that of the experiment, whose task the demonstrations belong to.
+    """
+    from grpo_ext.sft import main
+
+    demo = DEMOS[start.demo]
+    demo = replace(
+        demo,
+        demonstrations=STYLES[start.demonstrations](demo.demonstrations),
+        count=start.count,
+    )
+    settings = {"model_name_or_path": folder / "model", **start.task}
+    task = load_recipe(recipe_folder() / recipe, as_words(settings)).task
+    demo.prepare(task, folder, seed)
+    if not start.max_steps:
+        return 0
+    words = as_words(
+        {
+            "model_name_or_path": folder / "model",
+            "dataset_name": folder / "demonstrations.jsonl",
+            "output_dir": folder / "warm_start",
+            "seed": seed,
+            "max_steps": start.max_steps,
+            "disable_tqdm": True,
+        }
+    )
+    return main(["--config", str(recipe_folder() / demo.sft_recipe), *words])
+
+
+def as_words(settings: dict[str, Any]) -> list[str]:
+    """Return settings as words of the command line: text as it is, other values as JSON."""
+    words = []
+    for key, value in settings.items():
+        is_text = isinstance(value, str | Path)
+        words += [f"--{key}", str(value) if is_text else json.dumps(value)]
+    return words
