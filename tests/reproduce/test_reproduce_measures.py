@@ -203,16 +203,12 @@ def test_a_phrase_that_appears_is_found_on_some_prompts_and_measured_on_others()
     assert mean("change_of_phrases", [same]) == 0
 
 
-def test_std_within_groups_is_that_of_steps_with_this_success():
-    def group(step, number, rewards):
-        return [(step, number, f"p{number}", "", {"right": reward}, {}) for reward in rewards]
-
-    run = sampled(
-        [*group(1, 0, [0, 0]), *group(2, 0, [1, 0]), *group(2, 1, [1, 0]), *group(3, 0, [1, 1])]
-    )
-    inside = mean("std_within_groups", [run], success="right", at_least=0.4, at_most=0.6)
-    assert inside == pytest.approx(0.5**0.5)
-    assert mean("std_within_groups", [run], success="right", at_least=0.7, at_most=0.8) is None
+def test_a_mean_is_over_the_steps_in_which_the_other_metric_is_within_bounds():
+    run = logged(std=[0.1, 0.2, 0.4, 0.9], success=[0.1, 0.4, 0.6, 0.7])
+    bounds = {"at_least": 0.4, "at_most": 0.6}
+    assert mean("mean_where", [run], metric="std", other="success", **bounds) == pytest.approx(0.3)
+    none = {"at_least": 0.8, "at_most": 0.9}
+    assert mean("mean_where", [run], metric="std", other="success", **none) is None
 
 
 def test_groups_with_a_right_one_by_enumeration():

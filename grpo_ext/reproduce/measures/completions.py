@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from math import comb
 from typing import Any
 
-import numpy as np
-
 from grpo_ext.common.estimates import Estimate, mean_of
 from grpo_ext.common.share import in_share
 from grpo_ext.observe.read_run import RunData
@@ -164,27 +162,6 @@ def groups_of(samples: list[Sample]) -> Iterator[list[Sample]]:
     for sample in samples:
         groups[sample["step"], sample["group"]].append(sample)
     yield from groups.values()
-
-
-@measure
-def std_within_groups(runs: Runs, success: str, at_least: float, at_most: float) -> Figure | None:
-    """The mean over groups of the (sample) standard deviation of the reward, in the steps with this mean success."""
-    samples = training_samples(runs[0])
-    of_step: dict[int, list[float]] = defaultdict(list)
-    for sample in samples:
-        of_step[sample["step"]].append(sample["rewards"].get(success) or 0.0)
-    kept = {step for step, values in of_step.items() if at_least <= np.mean(values) <= at_most}
-    spreads = []
-    prompts = []
-    for group in groups_of([sample for sample in samples if sample["step"] in kept]):
-        rewards = [sample["reward"] for sample in group if sample["reward"] is not None]
-        if len(rewards) > 1:
-            spreads.append(float(np.std(rewards, ddof=1)))
-            prompts.append(group[0]["prompt_id"])
-    estimate = mean_of(spreads, prompts)
-    if estimate is None:
-        return None
-    return Figure(estimate, f"{len(spreads)} groups of {len(kept)} steps")
 
 
 @measure

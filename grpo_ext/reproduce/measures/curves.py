@@ -3,6 +3,7 @@
 import numpy as np
 
 from grpo_ext.common.curves import ends
+from grpo_ext.common.estimates import Estimate, mean_over_runs
 from grpo_ext.common.noise import error_of_neighbours, means_of_neighbours
 from grpo_ext.observe.plots import smooth
 from grpo_ext.observe.read_run import RunData
@@ -53,6 +54,24 @@ def change(runs: Runs, metric: str) -> Figure | None:
     last = float(values[-count:].mean())
     error = mean_error(values, count)
     return figure(last - first, together(error, error), f"from {first:.3g} to {last:.3g}")
+
+
+@measure
+def mean_where(
+    runs: Runs, metric: str, other: str, at_least: float, at_most: float
+) -> Figure | None:
+    """The mean of a metric over the steps in which another metric is within bounds."""
+    rows = [row for row in runs[0].metrics if isinstance(row.get(metric), int | float)]
+    levels = [row.get(other) for row in rows]
+    values = [
+        float(row[metric])
+        for row, level in zip(rows, levels, strict=True)
+        if isinstance(level, int | float) and at_least <= level <= at_most
+    ]
+    if not values:
+        return None
+    estimate = mean_over_steps(values)
+    return Figure(estimate, f"{len(values)} of {len(rows)} steps")
 
 
 @measure
@@ -131,6 +150,11 @@ def alarm_agrees(runs: Runs, rule: str, metric: str = "reward") -> Figure | None
         raised = any(row.get("alarm") == rule for row in run.metrics)
         right.append(float(raised == collapsed))
     return figure(float(np.mean(right)), details=f"{sum(right):.0f} of {len(right)} runs")
+
+
+def mean_over_steps(values: list[float]) -> Estimate:
+    """Return the mean of independent values with the interval of Student's t."""
+    return mean_over_runs([Estimate(value, None, None, None, 1) for value in values])
 
 
 def by_chance(error: float, count: int) -> float:
