@@ -153,9 +153,10 @@ def gained(history: list[dict[str, Any]], names: list[str]) -> list[Gain]:
     """
     keys = ["reward", *(f"rewards/{name}/mean" for name in names if len(names) > 1)]
     evaluated = dict.fromkeys(key for row in history for key in row if key.startswith("eval_"))
-    by_trl = ("eval_reward", "eval_length")
     for key in evaluated:
-        measured = key in by_trl or problems_key(evaluated, key) or f"{key}_se" in evaluated
+        of_set = key.endswith("_reward") and f"{key}_std" in evaluated
+        by_trl = key in ("eval_reward", "eval_length") or of_set
+        measured = by_trl or problems_key(evaluated, key) or f"{key}_se" in evaluated
         if measured and not key.endswith(NOT_DRAWN_ENDINGS):
             keys.append(key)
     gains = []

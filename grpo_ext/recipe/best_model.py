@@ -1,12 +1,88 @@
 """The metric that chooses the best model: `eval_loss`, transformers' default, says nothing in GRPO."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from grpo_ext.common.near import did_you_mean
 from grpo_ext.objective.policy import get_loss
+from grpo_ext.recipe.group_options import reward_weights_of
 from grpo_ext.recipe.problems import Problem
 
-LOSS_METRICS = (None, "loss", "eval_loss")
+OF_REWARDS = (
+    "rewards/",
+    "pass@",
+    "mean@",
+    "mixed@",
+)  # beginnings of metrics that only rewards have
+
+
+@dataclass(frozen=True)
+class EvaluationMetrics:
+    """The metrics that evaluations log, without the `eval_` before each."""
+
+    rewards: Sequence[str]  #: names of the rewards
+    decodes: bool  #: whether `eval_temperature` is set; otherwise TRL evaluates
+    num_samples: int = 1  #: completions of each prompt, with `eval_temperature`
+    constant: bool = True  #: whether the best constant answer is scored
+    sets: Sequence[str] = ()  #: names of the evaluation data sets; empty if there is only one
+
+    @property
+    def losses(self) -> list[str]:
+        """The losses."""
+        return self._of_sets(["loss"])
+
+    @property
+    def growing(self) -> list[str]:
+        """Those that grow with the rewards."""
+        return self._of_sets(self._growing_of_a_set())
+
+    @property
+    def known(self) -> list[str]:
+        """All those whose names follow from the settings."""
+        return self._of_sets(self._known_of_a_set())
+
+    def of_a_set(self, metric: str) -> str:
+        """Return a metric without the name of its data set."""
+        prefixes = [f"{name}_" for name in self.sets if metric.startswith(f"{name}_")]
+        return metric.removeprefix(max(prefixes, key=len, default=""))
+
+    def fault(self, metric: str) -> str | None:
+        """Say why a metric does not exist; `None` if it does, or if a reward may log it."""
+        name = metric.removesuffix("_se")
+        if name in self.known:
+            return None
+        bare = self.of_a_set(name)
+        of_a_set = self._known_of_a_set()
+        meant = bare in (*of_a_set, *self.rewards, "reward") or bare.startswith(OF_REWARDS)
+        if not meant and not did_you_mean(name, self.known):
+            return None
+        first = f"{self.sets[0]}_" if self.sets and bare == name else name.removesuffix(bare)
+        proposals = [f"{first}{bare}", f"{first}rewards/{bare}/mean"]
+        near = [proposal for proposal in proposals if proposal in self.known]
+        hint = f" Did you mean {near[0]!r}?" if near else did_you_mean(name, self.known)
+        return (
+            f"metric_for_best_model: evaluations log no {metric!r}.{hint} They log "
+            f"{', '.join(self.known)}."
+        )
+
+    def _growing_of_a_set(self) -> list[str]:
+        if not self.decodes:
+            return ["reward", *(f"rewards/{name}/mean" for name in self.rewards)]
+        k = self.num_samples
+        several = [f"mean@{k}", f"pass@{k}"] if k > 1 else []
+        return [*self.rewards, "pass@1", *several]
+
+    def _known_of_a_set(self) -> list[str]:
+        if self.decodes:
+            mixed = [f"mixed@{self.num_samples}"] if self.num_samples > 1 else []
+            return [*self._growing_of_a_set(), *mixed, "length"]
+        endings = ("std", *(("constant",) if self.constant else ()))
+        of_rewards = [f"rewards/{name}/{end}" for name in self.rewards for end in endings]
+        return [*self._growing_of_a_set(), "reward_std", *of_rewards]
+
+    def _of_sets(self, metrics: Sequence[str]) -> list[str]:
+        return [f"{name}_{metric}" for name in self.sets for metric in metrics] or list(metrics)
 
 
 def chooses_by_metric(v: Mapping[str, Any]) -> str | None:
@@ -20,11 +96,14 @@ def chooses_by_metric(v: Mapping[str, Any]) -> str | None:
     return None
 
 
-def needs_a_metric(option: str, decodes: bool) -> str:
-    """Say that an option reads `eval_loss`, and what to write; `decodes`: whether
-    `eval_temperature` is set.
-    """
-    proposal = "countdown (or any reward)" if decodes else "reward"
+def plain_metric(metric_for_best_model: str | None) -> str:
+    """Return the metric without `eval_`; `loss`, transformers' default, for `None`."""
+    return (metric_for_best_model or "loss").removeprefix("eval_")
+
+
+def needs_a_metric(option: str, evaluation: EvaluationMetrics) -> str:
+    """Say that an option reads `eval_loss`, and what to write."""
+    proposal = evaluation.growing[0] if evaluation.growing else "the name of a reward"
     return (
         f"{option} decides by eval_loss, which says nothing about a policy in GRPO: advantages "
         "have mean 0 within each group, so it is rounding noise, or the KL. Write "
@@ -32,17 +111,33 @@ def needs_a_metric(option: str, decodes: bool) -> str:
     )
 
 
+def lowest_reward(metric: str) -> str:
+    """Say that the model with the lowest reward would be kept."""
+    return (
+        f"greater_is_better: false with metric_for_best_model: {metric} keeps the model with "
+        "the lowest reward. Write greater_is_better: true, or take it out."
+    )
+
+
 def best_model(v: Mapping[str, Any], _: int) -> Iterator[Problem]:
-    """The metric that chooses the best model says something about it."""
+    """The metric that chooses the best model exists, and says something about it."""
     option = chooses_by_metric(v)
-    if option is None or v["metric_for_best_model"] not in LOSS_METRICS:
+    if option is None or v["eval_strategy"] == "no":
+        return  # transformers refuses these options without evaluations
+    metric = plain_metric(v["metric_for_best_model"])
+    decodes = v["eval_temperature"] is not None
+    if metric == "loss":
+        try:
+            by_advantages = get_loss(v["loss_type"]).needs_advantage
+        except ValueError:  # reported by its own rule
+            return
+        if by_advantages:
+            example = EvaluationMetrics(["countdown (or any reward)"], decodes)
+            yield Problem(needs_a_metric(option, example), option.partition(":")[0])
         return
-    if v["eval_strategy"] == "no":  # transformers refuses these options without evaluations
-        return
-    try:
-        by_advantages = get_loss(v["loss_type"]).needs_advantage
-    except ValueError:  # reported by its own rule
-        return
-    if by_advantages:
-        decodes = v["eval_temperature"] is not None
-        yield Problem(needs_a_metric(option, decodes), option.partition(":")[0])
+    names = list(reward_weights_of(v))  # unknown for arguments built in Python
+    if names:
+        evaluation = EvaluationMetrics(names, decodes, v["eval_num_samples"], v["eval_constant"])
+        fault = evaluation.fault(metric)
+        if fault is not None:
+            yield Problem(fault, "metric_for_best_model")

@@ -138,6 +138,12 @@ class Parts:
         self.stopping = Stopping(trainer, self.finite, self.checkpoints)
         self.output = RunOutput(trainer, recipe)
 
+    def watch(self, trainer: Any) -> None:
+        """Let the parts that are callbacks watch the events of a run; the last may stop the run."""
+        monitor = [] if self.monitor is None else [self.monitor]
+        for part in (self.learning, self.phases, self.log, self.output, *monitor, self.stopping):
+            trainer.add_callback(part)
+
     def figures(self, training: bool) -> dict[str, float]:
         """Return the figures that are logged in addition to TRL's."""
         found: dict[str, float] = {

@@ -84,6 +84,27 @@ def evaluate_policy(trainer: Any, eval_dataset: Any, prefix: str) -> dict[str, f
     return metrics
 
 
+def name_evaluation(trainer: Any, logs: dict[str, float]) -> None:
+    """Add the name of the data set to the figures of an evaluation by TRL on one of several.
+
+    TRL itself logs `eval_reward` for each of them, and returns that of the last one. The names become those of
+    transformers: `eval_NAME_reward` beside `eval_NAME_loss`.
+
+    Args:
+        trainer: has the figures that TRL adds to the log.
+        logs: the other figures; changed in place, since transformers returns them.
+    """
+    name = trainer.parts.samples.eval_name
+    if not isinstance(trainer.eval_dataset, dict) or name not in trainer.eval_dataset:
+        return
+    figures = seam.metrics_of(trainer)
+    for key in list(figures):
+        figures[f"{name}_{key}"] = figures.pop(key)
+    for key in list(logs):
+        if key.startswith("eval_") and not key.startswith(f"eval_{name}_"):
+            logs[f"eval_{name}_{key.removeprefix('eval_')}"] = logs.pop(key)
+
+
 def _decode_and_score(trainer: Any, rows: list[dict[str, Any]]) -> list[Sample]:
     """Return the samples of all rows in their order, the same on every rank."""
     rank, ranks = trainer.accelerator.process_index, trainer.accelerator.num_processes

@@ -6,15 +6,24 @@ rewards in `rewards/reward_checks.py`.
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from inspect import signature
 from typing import Any
 
 from torch import nn
 from transformers import EarlyStoppingCallback
 from transformers.training_args import OptimizerNames
+from trl import GRPOTrainer
 
-from grpo_ext.common.near import did_you_mean
-from grpo_ext.recipe.best_model import LOSS_METRICS, chooses_by_metric, needs_a_metric
+from grpo_ext.objective.policy import get_loss
+from grpo_ext.recipe.best_model import (
+    EvaluationMetrics,
+    chooses_by_metric,
+    lowest_reward,
+    needs_a_metric,
+    plain_metric,
+)
+from grpo_ext.rewards.reward_checks import metric_name
 
 logger = logging.getLogger(__name__)
 
@@ -133,66 +142,71 @@ def why_frozen(model: nn.Module) -> str:
 # ---- the metric for the best model
 
 
+def check_metric_of_call(*args: Any, **kwargs: Any) -> None:
+    """Check the metric for the best model before a model is loaded, by the arguments of `GRPOTrainer`.
+
+    An `environment_factory` may bring rewards of its own: its runs are checked when they begin.
+    """
+    arguments = signature(GRPOTrainer).bind(*args, **kwargs).arguments
+    if arguments.get("environment_factory") is None:
+        training = arguments["args"]
+        names = [metric_name(reward) for reward in arguments["reward_funcs"]]
+        weights = training.reward_weights or [1.0] * len(names)
+        callbacks = arguments.get("callbacks") or ()
+        check_metric(training, names, weights, arguments.get("eval_dataset"), callbacks)
+
+
 def check_best_metric(trainer: Any) -> None:
     """Check the metric that chooses the best model, stops early or lowers the learning rate."""
-    args = trainer.args
-    stops = any(isinstance(c, EarlyStoppingCallback) for c in trainer.callback_handler.callbacks)
-    option = "EarlyStoppingCallback" if stops else chooses_by_metric(vars(args))
-    if option is None or trainer.eval_dataset is None:
-        return
-    metric = (args.metric_for_best_model or "loss").removeprefix("eval_")
-    by_advantages = trainer.as_trl or trainer.parts.update.settings.loss.needs_advantage
-    if metric in LOSS_METRICS:
-        if by_advantages:
-            raise CannotLearn(needs_a_metric(option, trainer.eval_decoding is not None))
-        return
-    rewards = reward_metrics(trainer)
-    metrics = [*rewards, *other_metrics(trainer)]
-    name = metric.removesuffix("_se")
-    wrong = name not in metrics and (
-        name in (*trainer.reward_func_names, "reward")
-        or name.startswith("rewards/")
-        or bool(did_you_mean(name, metrics))
+    check_metric(
+        trainer.args,
+        trainer.reward_func_names,
+        trainer.reward_weights.tolist(),
+        trainer.eval_dataset,
+        trainer.callback_handler.callbacks,
     )
-    if wrong and not isinstance(trainer.eval_dataset, dict):
-        near = f"rewards/{name}/mean" if f"rewards/{name}/mean" in metrics else None
-        hint = f" Did you mean {near!r}?" if near else did_you_mean(name, metrics)
-        raise CannotLearn(
-            f"metric_for_best_model: evaluations log no {metric!r}.{hint} They log "
-            f"{', '.join(metrics)}."
-        )
-    if metric in rewards and args.greater_is_better is False and not is_a_cost(trainer, metric):
-        raise CannotLearn(
-            f"greater_is_better: false with metric_for_best_model: {metric} keeps the model with "
-            "the lowest reward. Write greater_is_better: true, or take it out."
-        )
 
 
-def is_a_cost(trainer: Any, metric: str) -> bool:
-    """Whether a metric is the mean of a reward whose weight is not above 0, which training does not
-    raise.
+def check_metric(
+    args: Any,
+    names: Sequence[str],
+    weights: Sequence[float],
+    eval_dataset: Any,
+    callbacks: Iterable[Any],
+) -> None:
+    """Raise `CannotLearn` if an option decides by a metric that does not exist or says nothing.
+
+    Args:
+        args: the training arguments.
+        names: of the rewards.
+        weights: of the rewards.
+        eval_dataset: a data set, a mapping of named ones, or `None`.
+        callbacks: of the trainer; `EarlyStoppingCallback` decides by the metric, too.
     """
-    weights = trainer.reward_weights.tolist()
-    return any(
-        weight <= 0 and metric in (name, f"rewards/{name}/mean")
-        for name, weight in zip(trainer.reward_func_names, weights, strict=True)
+    stops = any(
+        isinstance(callback, EarlyStoppingCallback) or callback is EarlyStoppingCallback
+        for callback in callbacks
     )
-
-
-def reward_metrics(trainer: Any) -> list[str]:
-    """Return the metrics of an evaluation, without `eval_`, that grow with the rewards."""
-    names = trainer.reward_func_names
-    if trainer.eval_decoding is None:
-        return ["reward", *(f"rewards/{name}/mean" for name in names)]
-    samples = trainer.eval_decoding.num_samples
-    several = [f"mean@{samples}", f"pass@{samples}"] if samples > 1 else []
-    return [*names, "pass@1", *several]
-
-
-def other_metrics(trainer: Any) -> list[str]:
-    """Return further metrics of an evaluation, without `eval_`, that a name may be meant to be."""
-    if trainer.eval_decoding is not None:
-        return ["length"]
-    endings = ("std", *(("constant",) if trainer.args.eval_constant else ()))
-    of_rewards = [f"rewards/{name}/{end}" for name in trainer.reward_func_names for end in endings]
-    return ["reward_std", *of_rewards]
+    option = "EarlyStoppingCallback" if stops else chooses_by_metric(vars(args))
+    if option is None or eval_dataset is None:
+        return
+    evaluation = EvaluationMetrics(
+        names,
+        args.eval_temperature is not None,
+        args.eval_num_samples,
+        args.eval_constant,
+        list(eval_dataset) if isinstance(eval_dataset, dict) else [],
+    )
+    metric = plain_metric(args.metric_for_best_model)
+    as_trl = args.loss_normalization == "micro_batch"
+    if metric in ("loss", *evaluation.losses):
+        if as_trl or get_loss(args.loss_type).needs_advantage:
+            raise CannotLearn(needs_a_metric(option, evaluation))
+        return
+    fault = evaluation.fault(metric)
+    if fault is not None:
+        raise CannotLearn(fault)
+    costs = [name for name, weight in zip(names, weights, strict=False) if weight <= 0]
+    is_a_cost = evaluation.of_a_set(metric) in (*costs, *(f"rewards/{x}/mean" for x in costs))
+    if metric in evaluation.growing and args.greater_is_better is False and not is_a_cost:
+        raise CannotLearn(lowest_reward(metric))

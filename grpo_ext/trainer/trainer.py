@@ -21,10 +21,11 @@ from grpo_ext.seams.generate import fast_generation
 from grpo_ext.seams.trl import mean_loss, whole_table
 from grpo_ext.step.records import MicroBatch
 from grpo_ext.trainer.assembly import Parts
-from grpo_ext.trainer.evaluation import decoding_of, evaluate_policy
+from grpo_ext.trainer.evaluation import decoding_of, evaluate_policy, name_evaluation
 from grpo_ext.trainer.judging import exact_weights, rewards_for
 from grpo_ext.trainer.run_output import check_prompt, first_lines
 from grpo_ext.trainer.settings import checked_arguments
+from grpo_ext.trainer.start_checks import check_metric_of_call
 from grpo_ext.vllm import EngineFailure
 
 
@@ -76,24 +77,15 @@ class GRPOExtTrainer(GRPOTrainer):
             check_prompt(train_dataset)
         self.as_trl = args.loss_normalization == "micro_batch"
         self.eval_decoding = decoding_of(args)
+        rewards = rewards_for(reward_funcs, args)
+        check_metric_of_call(model, rewards, args, train_dataset, *rest, **kwargs)
         with our_vllm(args):
-            super().__init__(
-                model, rewards_for(reward_funcs, args), args, train_dataset, *rest, **kwargs
-            )
+            super().__init__(model, rewards, args, train_dataset, *rest, **kwargs)
         self.optimizer_cls_and_kwargs = optimizer_cls_and_kwargs  # TRL's trainer does not take it
         self.reward_weights = exact_weights(self)
-        self.parts = parts = Parts(self, sampler, recipe)
+        self.parts = Parts(self, sampler, recipe)
         show_progress(self)
-        for callback in (
-            parts.learning,
-            parts.phases,
-            parts.log,
-            parts.output,
-            parts.monitor,
-            parts.stopping,
-        ):  # the last may stop the run
-            if callback is not None:
-                self.add_callback(callback)
+        self.parts.watch(self)
 
     # ---- a run
 
@@ -191,6 +183,8 @@ class GRPOExtTrainer(GRPOTrainer):
         if "train_loss" in logs:
             logs["train_loss"] = mean_loss(self)
         logs.update(self.parts.figures(self.model.training or "train_loss" in logs))
+        if not self.model.training and "train_loss" not in logs:
+            name_evaluation(self, logs)
         super().log(logs, start_time)
 
     def log_evaluation(self, metrics: dict[str, float]) -> None:
