@@ -53,8 +53,9 @@ def print_findings(findings: Findings, name: str) -> None:
             **batch
         )
         print(f"batch    a generation: {sizes}")
-    for sentence in figures.get("lengths", []):
-        print(f"rows     {printable(sentence)}")
+    for title, part in (("rows", "rows"), ("eval", "evaluation")):
+        for sentence in figures.get(part, []):
+            print(f"{title:8} {printable(sentence)}")
     if prompts := figures.get("prompts"):
         print_prompts(prompts)
     if figures.get("rewards"):

@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
     from grpo_ext.common.files import data_lines
     from grpo_ext.preflight.check_recipe import check_recipe
     from grpo_ext.preflight.first_recipe import ASK, PROMPTS, judged, look, recipe_of
-    from grpo_ext.tasks.base import open_dataset
+    from grpo_ext.tasks.open_dataset import open_dataset
 
     folder = Path(args.output)
     if (folder / "recipe.yaml").exists():
@@ -177,6 +177,6 @@ def in_yaml(values: dict[str, Any], found: Found, lora: bool, measured: bool = F
         text = f"{key}: {json.dumps(value, ensure_ascii=False)}"
         lines.append(f"{text}  # {why[key]}" if key in why else text)
     lines.append(
-        "# eval_dataset_name: held_out.jsonl   # held-out rows, with eval_strategy: steps and eval_steps: 20"
+        "# held_out_share: 0.05   # rows for evaluation only; with eval_strategy: steps and eval_steps: 20 also in training"
     )
     return "\n".join(lines) + "\n"

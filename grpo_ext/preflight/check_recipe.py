@@ -14,15 +14,14 @@ from grpo_ext.curriculum.difficulty import difficulty_fault
 from grpo_ext.environments.rules import COLUMNS
 from grpo_ext.preflight.first_rows import (
     NO_ROW,
-    check_eval_rows,
     check_prompts,
-    count_lengths,
     first_rows,
     take,
 )
 from grpo_ext.preflight.machine import check_machine, check_server
 from grpo_ext.preflight.model_folder import check_model
 from grpo_ext.preflight.rendered_rows import judge_rows
+from grpo_ext.preflight.row_counts import check_eval_rows, count_train_rows
 from grpo_ext.preflight.tokenized_prompts import load_tokenizer
 from grpo_ext.preflight.try_environment import read_prompts, try_environment
 from grpo_ext.preflight.try_rewards import three_completions, try_rewards
@@ -64,7 +63,7 @@ def check_recipe(
     batch = batch_of(v, num_processes or processes(v))
     check_model(v, findings)
     rows = []
-    if count_lengths(recipe, findings):
+    if count_train_rows(recipe, findings):
         rows = first_rows(recipe, rows_to_read(batch), findings)
     check_eval_rows(recipe, findings)
     check_parts(recipe, batch, rows, reward_parts(recipe, findings), findings)

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from itertools import islice
 from typing import Any
 
@@ -11,15 +11,13 @@ from datasets.exceptions import DatasetNotFoundError
 from grpo_ext.recipe.load import Recipe
 from grpo_ext.recipe.problems import Findings
 from grpo_ext.rewards.deadline import TooLate, deadline
-from grpo_ext.run.parts import eval_rows, train_rows
-from grpo_ext.run.task_rows import length_filter, task_options, train_rows_of
+from grpo_ext.run.parts import train_rows
 
 NO_ROW = (
     "the data has no row: loosen the task's limits (see its fields), max_prompt_tokens or max_answer_tokens, or name another "
     "data set."
 )
 PATIENCE = 4.0  # seconds that a data set may take to show its first rows
-MOST_COUNTED = 20_000  # rows of a task that are counted by length
 
 
 def first_rows(recipe: Recipe, count: int, findings: Findings) -> list[dict[str, Any]]:
@@ -29,53 +27,6 @@ def first_rows(recipe: Recipe, count: int, findings: Findings) -> list[dict[str,
     """
     key = "dataset_name" if recipe.run.dataset_name else "task"
     return read_rows(lambda: train_rows(recipe, streaming=True), count, key, findings)
-
-
-def check_eval_rows(recipe: Recipe, findings: Findings) -> None:
-    """Check that there are held-out rows if the run evaluates."""
-    if str(recipe.flat["eval_strategy"]) == "no":
-        return
-    key = "eval_dataset_name" if recipe.run.eval_dataset_name else "eval_strategy"
-    read_rows(lambda: eval_rows(recipe, streaming=True), 1, key, findings)
-
-
-def count_lengths(recipe: Recipe, findings: Findings) -> bool:
-    """Add the figure "lengths": how many training rows stay by `max_prompt_tokens` and `max_answer_tokens`.
-
-    The rows are read as in the run, at most `MOST_COUNTED` of each task and for `PATIENCE` seconds. There is no figure if no
-    limit is set, or if the rows cannot be read, which `first_rows` reports. Return whether no task has lost all its rows,
-    which is a problem.
-    """
-    some_left = True
-    sentences: list[str] = []
-    for name, (task, options) in task_options(recipe).items():
-        key = "max_prompt_tokens" if options.max_prompt_tokens else "max_answer_tokens"
-        try:
-            length_filter(recipe, options)  # loads the tokenizer, before the time is taken
-            opened = train_rows_of(recipe, task, options, streaming=True, prompts=False)
-        except (ValueError, OSError):  # reported by `first_rows`
-            continue
-        lengths = opened.lengths
-        if lengths is None:
-            continue
-        complete = False
-        with suppress(Exception, TooLate), deadline(PATIENCE), quiet("huggingface_hub"):
-            complete = count_rows(opened.rows, MOST_COUNTED) < MOST_COUNTED
-        complete = complete and lengths.kept != options.max_train_samples
-        if complete and not lengths.kept and lengths.read:
-            findings.problem(lengths.nothing_left(lengths.read), "tasks" if name else key)
-            some_left = False
-        if lengths.read:
-            whose = f"{name}: " if name else ""
-            sentences.append(whose + lengths.summary("" if complete else "the first "))
-    if sentences:
-        findings.figures["lengths"] = sentences
-    return some_left
-
-
-def count_rows(rows: Any, most: int) -> int:
-    """Return the number of rows of a stream, of which at most `most` are read."""
-    return sum(1 for _ in islice(rows, most))
 
 
 def read_rows(

@@ -2,34 +2,44 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from grpo_ext.recipe.problems import Problem
 from grpo_ext.recipe.values import Count
+
+OpenShare = Annotated[float, Field(gt=0, lt=1)]
 
 
 @dataclass
 class RowOptions:
     """Which rows of a task are used: keys of a recipe with one task, and of each entry of `tasks`.
 
-    They apply in this order: the task's own filter, `max_prompt_tokens` and `max_answer_tokens`, and
-    last `max_train_samples` or `max_eval_samples`.
+    They apply in this order: the task's own filter, `held_out_share`, `max_prompt_tokens` and `max_answer_tokens`, and last
+    `max_train_samples` or `max_eval_samples`.
 
     Args:
-        eval_dataset_name (`str`, *optional*): held-out rows, as a file or hub id. `None`: `dataset_test_split` of
-            `dataset_name`, or the held-out rows of the task.
+        eval_dataset_name (`str`, *optional*): held-out rows, as a file or hub id. `None`: the rows of `held_out_share`, else
+            `dataset_test_split` of `dataset_name`, or the held-out rows of the task.
+        held_out_share (`float`, *optional*): share of the rows in `dataset_train_split` that is held out for evaluation and
+            never trained on. A hash of what a row asks decides, so that the same rows are held out in every run, also after
+            rows are added or reordered. `None`: none.
         max_prompt_tokens (`int`, *optional*): use only rows whose prompt has at most so many tokens, for training and for
             evaluation. The tokens are those that the model reads, with chat template. `None`: all rows.
         max_answer_tokens (`int`, *optional*): use only rows whose reference answer, such as the worked solution in GSM8K, has
             at most so many tokens. Tasks without a reference answer refuse it. `None`: all rows.
         max_train_samples, max_eval_samples (`int`, *optional*): use only the first so many of the remaining rows.
+        random_train_samples (`bool`, defaults to `False`): draw the rows of `max_train_samples` at random by `seed`.
     """
 
     eval_dataset_name: str | None = None
+    held_out_share: OpenShare | None = None
     max_prompt_tokens: Count | None = None
     max_answer_tokens: Count | None = None
     max_train_samples: Count | None = None
     max_eval_samples: Count | None = None
+    random_train_samples: bool = False
 
 
 def options_by_task(v: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
@@ -40,12 +50,53 @@ def options_by_task(v: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
 
 
 def row_rules(v: Mapping[str, Any], _: int) -> Iterator[Problem]:
-    """Prompts can be counted before the run."""
+    """The rows that a run uses are stated once, and are known before the run."""
     for name, options in options_by_task(v).items():
-        where = f"tasks: {name}: " if name else ""
-        if options.get("max_prompt_tokens") and v["environment"] is not None:
+        for problem in option_problems(options, v):
+            if name:
+                yield Problem(f"tasks: {name}: {problem.message}", "tasks")
+            else:
+                yield problem
+
+
+def option_problems(options: Mapping[str, Any], v: Mapping[str, Any]) -> Iterator[Problem]:
+    """Yield what is wrong with the row options of one task."""
+    if options.get("max_prompt_tokens") and v["environment"] is not None:
+        yield Problem(
+            "max_prompt_tokens counts the task's prompts, which environment completes when an episode begins. Remove "
+            "max_prompt_tokens.",
+            "max_prompt_tokens",
+        )
+    if options.get("held_out_share"):
+        if not options.get("dataset_name"):
             yield Problem(
-                f"{where}max_prompt_tokens counts the task's prompts, which environment completes when an episode "
-                "begins. Remove max_prompt_tokens.",
-                "tasks" if name else "max_prompt_tokens",
+                "held_out_share needs dataset_name: a task that makes its own rows also makes held-out ones.",
+                "held_out_share",
+            )
+        for key in ("eval_dataset_name", "dataset_test_split"):
+            if options.get(key):
+                yield Problem(
+                    f"held_out_share and {key} both say which rows are held out: remove one.",
+                    "held_out_share",
+                )
+        if (
+            v["dataset_streaming"]
+            and v["eval_strategy"] != "no"
+            and not options.get("max_eval_samples")
+        ):
+            yield Problem(
+                "held_out_share of a stream is found by reading it: set max_eval_samples, or the whole stream is read "
+                "before the run.",
+                "held_out_share",
+            )
+    if options.get("random_train_samples"):
+        if not options.get("max_train_samples"):
+            yield Problem(
+                "random_train_samples needs max_train_samples: say how many rows to draw.",
+                "random_train_samples",
+            )
+        if v["dataset_streaming"]:
+            yield Problem(
+                "random_train_samples draws from all rows, and dataset_streaming reads them one after another. Remove one.",
+                "random_train_samples",
             )

@@ -24,6 +24,8 @@ OF_EACH_TASK = (
     "dataset_train_split",
     "dataset_test_split",
     "eval_dataset_name",
+    "held_out_share",
+    "random_train_samples",
     "max_prompt_tokens",
     "max_answer_tokens",
     "reward_funcs",

@@ -14,7 +14,7 @@ from grpo_ext.run.task_rows import (
     can_hold_out,
     eval_rows_of,
     task_options,
-    tell_lengths,
+    tell_filters,
     train_rows_of,
 )
 from grpo_ext.tasks.mix import mixed, mixed_streams
@@ -29,7 +29,7 @@ def train_rows(recipe: Recipe, **how: Any) -> Dataset | IterableDataset:
     parts: dict[str, Any] = {}
     for name, (task, options) in task_options(recipe).items():
         of_task = train_rows_of(recipe, task, options, **how)
-        tell_lengths(name, of_task, "training")
+        tell_filters(name, of_task, "training")
         parts[name] = of_task.rows
     if not recipe.tasks:
         return parts[""]
@@ -46,7 +46,7 @@ def eval_rows(recipe: Recipe, **how: Any) -> Dataset | IterableDataset:
     parts: dict[str, Any] = {}
     for name, (task, options) in task_options(recipe).items():
         of_task = eval_rows_of(recipe, task, options, **how)
-        tell_lengths(name, of_task, "evaluation")
+        tell_filters(name, of_task, "evaluation")
         parts[name] = of_task.rows
     if not recipe.tasks:
         return parts[""]

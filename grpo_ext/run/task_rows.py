@@ -13,7 +13,10 @@ from datasets import Dataset, IterableDataset
 from grpo_ext.recipe.load import Recipe
 from grpo_ext.recipe.schema import RunConfig
 from grpo_ext.recipe.several_tasks import TaskOptions
-from grpo_ext.tasks.base import FILE_BUILDERS, Task
+from grpo_ext.tasks.base import Task
+from grpo_ext.tasks.held_out import HeldOutFilter
+from grpo_ext.tasks.open_dataset import FILE_BUILDERS
+from grpo_ext.tasks.row_filters import RowFilter
 from grpo_ext.tasks.row_lengths import LengthFilter
 
 Options = RunConfig | TaskOptions
@@ -21,10 +24,10 @@ Options = RunConfig | TaskOptions
 
 @dataclass
 class TaskRows:
-    """The rows of a task, and the filter by length that they passed; it counts the rows of a stream as they are read."""
+    """The rows of a task, and the filters that they passed, which count the rows of a stream as they are read."""
 
     rows: Dataset | IterableDataset
-    lengths: LengthFilter | None
+    filters: list[RowFilter]
 
 
 def task_options(recipe: Recipe) -> dict[str, tuple[Task, Options]]:
@@ -36,43 +39,90 @@ def task_options(recipe: Recipe) -> dict[str, tuple[Task, Options]]:
 
 def train_rows_of(recipe: Recipe, task: Task, options: Options, **how: Any) -> TaskRows:
     """Return the training examples of one task; `how` are `streaming` and `prompts` of `Task.dataset`."""
-    lengths = length_filter(recipe, options)
+    filters = row_filters(recipe, options, held_out=False)
     rows = task.dataset(
         options.dataset_train_split,
         dataset_name=options.dataset_name,
         dataset_config=options.dataset_config,
-        filters=[lengths] if lengths else [],
+        filters=filters,
         limit=options.max_train_samples,
+        draw_seed=recipe.get("seed") if options.random_train_samples else None,
         **how,
     )
-    return TaskRows(rows, lengths)
+    return TaskRows(rows, filters)
 
 
 def eval_rows_of(recipe: Recipe, task: Task, options: Options, **how: Any) -> TaskRows:
-    """Return the held-out examples of one task; `ValueError` if its data set is a file without such rows."""
+    """Return the held-out examples of one task; `ValueError` if its data set has no such rows.
+
+    With `held_out_share` and `dataset_streaming`, the rows are read from the stream until there are `max_eval_samples`.
+    """
     name = options.eval_dataset_name or options.dataset_name
-    if not can_hold_out(options):
+    if is_unsplit(name) and not (options.eval_dataset_name or options.held_out_share):
         raise ValueError(
-            f"{name} has no held-out split: set eval_dataset_name to a file or folder of held-out rows."
+            f"{name} has no held-out rows: set held_out_share, as in `held_out_share: 0.05`, or eval_dataset_name to a file "
+            "or folder of held-out rows."
         )
-    lengths = length_filter(recipe, options)
+    filters = row_filters(recipe, options, held_out=True)
+    held_out = options.held_out_share is not None
+    from_stream = held_out and recipe.run.dataset_streaming and not how.get("streaming")
+    if from_stream:
+        how["streaming"] = True
     rows = task.dataset(
-        options.dataset_test_split,
+        options.dataset_train_split if held_out else options.dataset_test_split,
         dataset_name=name,
         dataset_config=options.dataset_config,
-        filters=[lengths] if lengths else [],
+        filters=filters,
         limit=options.max_eval_samples,
         **how,
     )
-    return TaskRows(rows, lengths)
+    if from_stream:
+        rows = Dataset.from_list(list(rows))
+        if not len(rows):
+            raise ValueError(filters[0].nothing_left(filters[0].read))
+    return TaskRows(rows, filters)
+
+
+def row_filters(recipe: Recipe, options: Options, held_out: bool) -> list[RowFilter]:
+    """Return the filters of the rows for evaluation (`held_out`) or for training, in the order in which they apply."""
+    filters: list[RowFilter] = []
+    lengths = length_filter(recipe, options)
+    if options.held_out_share is not None:
+        filters.append(HeldOutFilter(options.held_out_share, held_out))
+    if lengths is not None:
+        filters.append(lengths)
+    return filters
 
 
 def can_hold_out(options: Options) -> bool:
-    """Whether the data may have held-out rows: a file, or a folder that `datasets` saved, has none by itself."""
-    if options.eval_dataset_name or not options.dataset_name:
+    """Whether the data may have held-out rows; a file, or a folder that `datasets` saved without such a split, has none."""
+    if options.eval_dataset_name or options.held_out_share or not options.dataset_name:
         return True
-    path = Path(options.dataset_name).expanduser()
-    return not (path.suffix in FILE_BUILDERS or (path / "state.json").exists())
+    splits = Path(options.dataset_name).expanduser() / "dataset_dict.json"
+    if splits.is_file():
+        return (
+            options.dataset_test_split in json.loads(splits.read_text(encoding="utf-8"))["splits"]
+        )
+    return not is_unsplit(options.dataset_name)
+
+
+def is_unsplit(name: str | None) -> bool:
+    """Whether a data set is a file, or the folder of a `Dataset`, which have no splits."""
+    if name is None:
+        return False
+    path = Path(name).expanduser()
+    return path.suffix in FILE_BUILDERS or (path / "state.json").exists()
+
+
+def source_of_eval_rows(options: Options) -> str:
+    """Say where the rows for evaluation come from."""
+    name = options.eval_dataset_name or options.dataset_name
+    if name is None:
+        return "held-out rows that the task makes"
+    if options.held_out_share is not None:
+        where = "" if is_unsplit(name) else f"the split {options.dataset_train_split} of "
+        return f"held-out rows of {where}{name}"
+    return name if is_unsplit(name) else f"the split {options.dataset_test_split} of {name}"
 
 
 def length_filter(recipe: Recipe, options: Options) -> LengthFilter | None:
@@ -104,9 +154,11 @@ def tokenizer_of(name: str, revision: str | None, trust_remote_code: bool) -> An
     )
 
 
-def tell_lengths(name: str, rows: TaskRows, purpose: str) -> None:
-    """Print on the first rank how many rows a filter has kept; nothing of a stream, which is not read yet."""
-    lengths = rows.lengths
-    if lengths and lengths.read and os.environ.get("RANK", "0") == "0":
-        whose = f"{name}: " if name else ""
-        print(f"{whose}{lengths.summary()} for {purpose}.", file=sys.stderr)
+def tell_filters(name: str, rows: TaskRows, purpose: str) -> None:
+    """Print on the first rank how many rows each filter has kept; nothing of a stream, which is not read yet."""
+    if os.environ.get("RANK", "0") != "0":
+        return
+    whose = f"{name}, {purpose}" if name else purpose
+    for row_filter in rows.filters:
+        if row_filter.read:
+            print(f"Rows for {whose}: {row_filter.summary()}.", file=sys.stderr)

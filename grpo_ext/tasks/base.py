@@ -10,21 +10,16 @@ from __future__ import annotations
 import string
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from grpo_ext.common.hub import find_repo, neighbours
-from grpo_ext.common.near import did_you_mean
-from grpo_ext.tasks.row_filters import RowFilter, filtered
+from grpo_ext.tasks.open_dataset import open_dataset
+from grpo_ext.tasks.row_filters import RowFilter, drawn, filtered
 
 if TYPE_CHECKING:
     from datasets import Dataset, IterableDataset
 
 Row = dict[str, Any]
 Messages = list[dict[str, str]]
-
-# The file types that are read, with the names of their builders in `datasets`.
-FILE_BUILDERS = {".jsonl": "json", ".json": "json", ".csv": "csv", ".parquet": "parquet"}
 
 
 class CheckedRow(dict):
@@ -72,6 +67,18 @@ class Task:
         """Return the chat messages of one row, or a text for a model without a chat template."""
         raise NotImplementedError
 
+    def held_out_key(self, row: Row) -> Any:
+        """Return what a row asks, which `held_out_share` hashes: numbers, text, or lists and mappings of them.
+
+        Rows with the same key are held out together. It should come from the data alone, so that another wording of the prompt
+        holds out the same rows. By default it is the prompt without its system message.
+        """
+        row = {**row, **self.columns(CheckedRow(row))}
+        prompt = self.prompt(CheckedRow(row))
+        if isinstance(prompt, str):
+            return prompt
+        return [message for message in prompt if message["role"] != "system"]
+
     def reference_answer(self, row: Row) -> str:
         """Return the text of the reference answer of one example, for `max_answer_tokens`.
 
@@ -96,6 +103,7 @@ class Task:
         streaming: bool = False,
         filters: Sequence[RowFilter] = (),
         limit: int | None = None,
+        draw_seed: int | None = None,
         prompts: bool = True,
     ) -> Dataset | IterableDataset:
         """Return the examples of `split`, ready for the trainer.
@@ -107,7 +115,9 @@ class Task:
             dataset_config: the name of the configuration, for hub data sets that have several.
             streaming: yield examples as they are read, without holding them in memory.
             filters: further rules that rows must pass, applied in order after `keep`.
-            limit: the largest number of examples, counted after all filters; the first ones stay. `None`: all.
+            limit: the largest number of examples, counted after all filters. `None`: all.
+            draw_seed: draw `limit` rows at random by this seed, without replacement and in their order. `None`, and of a stream
+                always: the first rows.
             prompts: whether to turn rows into examples; if not, the rows stay as they are.
 
         Raises:
@@ -132,7 +142,10 @@ class Task:
             raise ValueError(f"The {split} split of task {self.name!r} has no rows left{words}")
         for row_filter in filters:
             rows = filtered(rows, self, row_filter)
-        rows = rows if limit is None else rows.take(limit)
+        if limit is not None and draw_seed is not None and isinstance(rows, Dataset):
+            rows = drawn(rows, limit, draw_seed)
+        elif limit is not None:
+            rows = rows.take(limit)
         return rows.map(self.example) if prompts else rows
 
 
@@ -141,48 +154,6 @@ def held_out(split: str) -> bool:
     if split not in ("train", "test"):
         raise ValueError(f"The task makes the splits 'train' and 'test', not {split!r}.")
     return split == "test"
-
-
-def open_dataset(
-    name: str, split: str = "train", config: str | None = None, streaming: bool = False
-) -> Dataset | IterableDataset:
-    """Open a data set by its file (jsonl, json, csv, parquet), by a folder that `datasets` saved, or by its hub id.
-
-    A file, or the folder of a `Dataset`, has no splits and is read whole; the folder of a `DatasetDict` has splits.
-
-    Raises:
-        FileNotFoundError: if there is no such file, folder or hub data set.
-        ConnectionError: if the hub does not answer.
-        ValueError: if the file is empty, or if a saved `DatasetDict` lacks the split.
-    """
-    from datasets import load_dataset, load_from_disk
-
-    path = Path(name).expanduser()
-    if path.suffix in FILE_BUILDERS:
-        if not path.is_file():
-            raise FileNotFoundError(
-                f"dataset_name: no file at {path}.{did_you_mean(name, neighbours(name))}"
-            )
-        try:
-            return load_dataset(
-                FILE_BUILDERS[path.suffix], data_files=str(path), split="train", streaming=streaming
-            )
-        except StopIteration:  # `datasets` raises it for an empty file
-            raise ValueError(f"dataset_name: {path} has no row.") from None
-    if (path / "state.json").exists():
-        rows = load_from_disk(str(path))
-        return rows.to_iterable_dataset() if streaming else rows
-    if (path / "dataset_dict.json").exists():
-        splits = load_from_disk(str(path))
-        if split not in splits:
-            raise ValueError(
-                f"dataset_name: {path} has no split {split!r}. Its splits: {', '.join(splits)}. Name one in "
-                "dataset_train_split or dataset_test_split."
-            )
-        return splits[split].to_iterable_dataset() if streaming else splits[split]
-    if not path.exists() and "://" not in name:
-        find_repo(name, "dataset")
-    return load_dataset(name, config, split=split, streaming=streaming)
 
 
 def chat(system: str | None, user: str | Messages) -> Messages:

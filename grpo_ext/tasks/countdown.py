@@ -84,7 +84,12 @@ class Countdown(Task):
 
     def is_held_out(self, row: Row) -> bool:
         """Whether a problem, from any source, belongs to the test split."""
-        return in_share(f"{sorted(row['nums'])}={row['target']}", self.test_fraction)
+        return in_share(self.held_out_key(row), self.test_fraction)
+
+    def held_out_key(self, row: Row) -> str:
+        """Return the sorted numbers and the target."""
+        problem = self.columns(row)
+        return f"{sorted(problem['nums'])}={problem['target']}"
 
     def columns(self, row: Row) -> Row:
         """Return `nums` and `target` as numbers, also from files that have them as text (csv)."""

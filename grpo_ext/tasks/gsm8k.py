@@ -82,6 +82,10 @@ class GSM8K(Task):
         """Return `solution`: the reference answer, whose `####` line has the result."""
         return {"solution": row["answer"]}
 
+    def held_out_key(self, row: Row) -> str:
+        """Return the question."""
+        return row["question"]
+
     def reference_answer(self, row: Row) -> str:
         """Return the worked answer with its `####` line."""
         return row["answer"]

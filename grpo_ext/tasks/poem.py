@@ -61,7 +61,11 @@ class Poem(Task):
 
     def is_held_out(self, row: Row) -> bool:
         """Whether a poem, from any source, belongs to the test split."""
-        return in_share("".join(self.columns(row)["lines"]), self.test_fraction)
+        return in_share(self.held_out_key(row), self.test_fraction)
+
+    def held_out_key(self, row: Row) -> str:
+        """Return the given lines."""
+        return "".join(self.columns(row)["lines"])
 
     def keep(self, row: Row) -> bool:
         """Whether a poem has 4 or 8 lines and its given lines have five characters each, or seven."""

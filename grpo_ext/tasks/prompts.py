@@ -1,11 +1,12 @@
 """Rows of any data set, for users' own prompts and rewards without a task class."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from grpo_ext.common.columns import ANSWERS, answer_column
-from grpo_ext.tasks.base import Messages, Row, Task, chat, template_fields
+from grpo_ext.tasks.base import CheckedRow, Messages, Row, Task, chat, template_fields
 
 
 @dataclass
@@ -47,6 +48,25 @@ class Prompts(Task):
         if self.answer_column is None:
             return renamed
         return {**renamed, self.answer_column: self._messages_and_answer(row)[1]}
+
+    def held_out_key(self, row: Row) -> Any:
+        """Return the columns that `user_prompt` names, or the prompt without the answer of `answer_column`.
+
+        A row whose `user_prompt` names no column differs from the others only in its columns, all of which are then the key.
+        """
+        row = CheckedRow(row)
+        if self.user_prompt is not None:
+            row = CheckedRow({**row, **self.columns(row)})
+            fields = template_fields(self.user_prompt)
+            columns = sorted({re.split(r"[.\[]", field)[0] for field in fields})
+            if not columns:
+                return dict(row)
+            if len(columns) == 1:
+                return row[columns[0]]
+            return [row[column] for column in columns]
+        if self.answer_column is not None:
+            return self._messages_and_answer(row)[0]
+        return value_at(row, self.prompt_column)
 
     def reference_answer(self, row: Row) -> str:
         """Return the column that `answer_column` or `rename_columns` makes or, without them, the usual column of answers."""

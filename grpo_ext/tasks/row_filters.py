@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
+
 if TYPE_CHECKING:
     from datasets import Dataset, IterableDataset
 
@@ -15,7 +17,10 @@ PATIENCE = 2.0  # seconds before a progress bar appears
 
 
 class RowFilter(Protocol):
-    """A rule that keeps some of a task's rows."""
+    """A rule that keeps some of a task's rows, and counts them."""
+
+    read: int  # rows that `keeps` got
+    kept: int  # rows that stayed
 
     @property
     def title(self) -> str:
@@ -23,6 +28,9 @@ class RowFilter(Protocol):
 
     def keeps(self, task: Task, rows: Sequence[Row]) -> list[bool]:
         """Return for each row, as it was read, whether it stays."""
+
+    def summary(self, part: str = "") -> str:
+        """Say how many rows stayed; `part` stands before the number of rows read, such as "the first "."""
 
     def nothing_left(self, count: int) -> str:
         """Return the error message for `count` rows of which none stays."""
@@ -53,6 +61,12 @@ def filtered(
     if len(rows) and not kept:
         raise ValueError(row_filter.nothing_left(len(rows)))
     return rows.select(kept)
+
+
+def drawn(rows: Dataset, count: int, seed: int) -> Dataset:
+    """Return `count` rows drawn at random without replacement, in their order; all rows if there are not more."""
+    order = np.random.default_rng(seed).permutation(len(rows))
+    return rows.select(np.sort(order[:count]))
 
 
 def as_rows(columns: dict[str, list[Any]]) -> list[Row]:

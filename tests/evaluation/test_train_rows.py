@@ -59,7 +59,7 @@ def test_a_file_without_held_out_rows_has_training_rows(tmp_path):
     )
     found, rewards = rows_and_rewards(load_recipe(recipe), 4)
     assert len({row["solution"] for row in found}) == 4 and list(rewards) == ["accuracy"]
-    with pytest.raises(ValueError, match="no held-out split"):
+    with pytest.raises(ValueError, match="no held-out rows"):
         rows_and_rewards(load_recipe(recipe))
 
 

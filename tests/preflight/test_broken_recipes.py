@@ -178,7 +178,7 @@ BROKEN = {
     "no_held_out_rows": (
         {"dataset_name": "right.jsonl", "eval_strategy": "steps"},
         "eval_strategy",
-        "set eval_dataset_name",
+        "set held_out_share",
     ),
     "no_such_held_out_rows": (
         {"eval_dataset_name": "nowhere.jsonl", "eval_strategy": "steps"},

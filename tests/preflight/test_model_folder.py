@@ -13,7 +13,7 @@ import pytest
 from grpo_ext.preflight.model_folder import check_model
 from grpo_ext.recipe.load import load_recipe
 from grpo_ext.recipe.problems import Findings
-from grpo_ext.tasks.base import open_dataset
+from grpo_ext.tasks.open_dataset import open_dataset
 
 
 def found(name, elsewhere=False):

@@ -184,7 +184,7 @@ def test_check_says_how_many_stay_before_a_model_is_loaded(
     limit = sorted(prompt_tokens(tokenizer, row["prompt"]) for row in rows)[100]
     stay = len(train_rows(recipe(tiny_folder, max_prompt_tokens=limit)))
     assert (
-        f"max_prompt_tokens {limit}: {stay} of 300 rows stay for training"
+        f"Rows for training: max_prompt_tokens {limit}: {stay} of 300 rows stay."
         in capsys.readouterr().err
     )
     words = ["--model_name_or_path", str(folder), "--max_prompt_tokens", str(limit), "--elsewhere"]

@@ -1,0 +1,78 @@
+"""Hold out a share of a data set for evaluation, by a hash of what each row asks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from grpo_ext.common.share import in_share
+
+if TYPE_CHECKING:
+    from grpo_ext.tasks.base import Row, Task
+
+# Keeps the choice independent of other choices by a hash of the same text, such as `Countdown.test_fraction`.
+PURPOSE = "held_out_share"
+
+
+@dataclass
+class HeldOutFilter:
+    """Keeps the held-out rows of a data set, or the other ones.
+
+    The side of a row depends on `Task.held_out_key` and `share` alone: not on its position, the other rows, or a seed. Rows
+    with the same key are on the same side, and a larger share holds out every row that a smaller one does.
+    """
+
+    share: float  # expected share of held-out keys, between 0 and 1
+    held_out: bool  # whether the held-out rows stay, or the others
+    read: int = field(default=0, init=False)  # rows that `keeps` got
+    kept: int = field(default=0, init=False)  # rows that stayed
+
+    @property
+    def title(self) -> str:
+        return "hold out rows"
+
+    def keeps(self, task: Task, rows: Sequence[Row]) -> list[bool]:
+        """Return for each row whether it is on this side."""
+        stays = [self.is_held_out(task, row) == self.held_out for row in rows]
+        self.read += len(rows)
+        self.kept += sum(stays)
+        return stays
+
+    def summary(self, part: str = "") -> str:
+        """Say how many rows stayed; `part` stands before the number of rows read, such as "the first "."""
+        side = "held out" if self.held_out else "not held out"
+        return (
+            f"held_out_share {self.share:g}: {self.kept:,} of {part}{self.read:,} rows are {side}"
+        )
+
+    def is_held_out(self, task: Task, row: Row) -> bool:
+        """Whether a row is held out."""
+        return in_share(f"{PURPOSE} {canonical(task.held_out_key(row))}", self.share)
+
+    def nothing_left(self, count: int) -> str:
+        """Return the error message for `count` rows, all of the other side."""
+        if self.held_out:
+            return f"held_out_share {self.share:g} holds out none of the {count:,} rows. Raise held_out_share."
+        return f"held_out_share {self.share:g} holds out all {count:,} rows. Lower held_out_share."
+
+
+def canonical(key: Any) -> str:
+    """Return a key as text that does not depend on the other rows of its data set.
+
+    A column of numbers becomes one of floats if any row has a float, and mappings get the keys of all rows, with null where a
+    row lacks one. Whole floats are therefore written as integers, and keys with null are left out.
+    """
+    return json.dumps(plain(key), ensure_ascii=True, sort_keys=True, default=str)
+
+
+def plain(value: Any) -> Any:
+    """Return a value without what `canonical` leaves out."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(part) for key, part in value.items() if part is not None}
+    if isinstance(value, list | tuple):
+        return [plain(part) for part in value]
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value

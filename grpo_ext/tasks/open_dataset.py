@@ -1,0 +1,105 @@
+"""Open the rows of a file, a folder or a data set of the hub."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from grpo_ext.common.hub import find_repo, neighbours
+from grpo_ext.common.near import did_you_mean
+
+if TYPE_CHECKING:
+    from datasets import Dataset, IterableDataset
+
+# The file types that are read, with the names of their builders in `datasets`.
+FILE_BUILDERS = {".jsonl": "json", ".json": "json", ".csv": "csv", ".parquet": "parquet"}
+# A split as `datasets` writes it: names, each with an optional slice, joined by "+".
+SPLIT_NAME = re.compile(r"(?:^|\+)\s*([\w.-]+)")
+SLICED = re.compile(r"[\[+]")
+ROW_NUMBERS = re.compile(r"(?P<split>[\w.-]+)\[(?P<first>\d*):(?P<end>\d*)\]")
+
+
+def open_dataset(
+    name: str, split: str = "train", config: str | None = None, streaming: bool = False
+) -> Dataset | IterableDataset:
+    """Open a data set by its file (jsonl, json, csv, parquet), by a folder that `datasets` saved, or by its hub id.
+
+    A file, or the folder of a `Dataset`, has no splits and is read whole; the folder of a `DatasetDict` has splits.
+
+    Raises:
+        FileNotFoundError: if there is no such file, folder or hub data set.
+        ConnectionError: if the hub does not answer.
+        ValueError: if the file is empty, or if a saved `DatasetDict` lacks the split.
+    """
+    from datasets import load_dataset, load_from_disk
+
+    path = Path(name).expanduser()
+    if path.suffix in FILE_BUILDERS:
+        if not path.is_file():
+            raise FileNotFoundError(
+                f"dataset_name: no file at {path}.{did_you_mean(name, neighbours(name))}"
+            )
+        try:
+            return load_dataset(
+                FILE_BUILDERS[path.suffix], data_files=str(path), split="train", streaming=streaming
+            )
+        except StopIteration:  # `datasets` raises it for an empty file
+            raise ValueError(f"dataset_name: {path} has no row.") from None
+    if (path / "state.json").exists():
+        rows = load_from_disk(str(path))
+        return rows.to_iterable_dataset() if streaming else rows
+    if (path / "dataset_dict.json").exists():
+        splits = load_from_disk(str(path))
+        if split not in splits:
+            raise ValueError(no_split(path, split, splits))
+        return splits[split].to_iterable_dataset() if streaming else splits[split]
+    if not path.exists() and "://" not in name:
+        find_repo(name, "dataset")
+    return load_split(name, config, split, streaming)
+
+
+def load_split(
+    name: str, config: str | None, split: str, streaming: bool
+) -> Dataset | IterableDataset:
+    """Load a split, or a slice such as `train[:1000]`, of a hub data set or of a folder of files.
+
+    `datasets` streams only whole splits. A slice by row numbers is cut from the stream of its split; any other slice is loaded
+    and then streamed. `ValueError` with the names of the splits if there is no such split.
+    """
+    from datasets import load_dataset
+
+    try:
+        if not streaming or not SLICED.search(split):
+            return load_dataset(name, config, split=split, streaming=streaming)
+        if numbers := ROW_NUMBERS.fullmatch(split):
+            rows = load_dataset(name, config, split=numbers["split"], streaming=True)
+            first = int(numbers["first"] or 0)
+            rows = rows.skip(first)
+            return rows.take(max(int(numbers["end"]) - first, 0)) if numbers["end"] else rows
+        return load_dataset(name, config, split=split).to_iterable_dataset()
+    except ValueError as error:
+        splits = split_names(name, config)
+        missing = [part for part in SPLIT_NAME.findall(split) if splits and part not in splits]
+        if missing:
+            raise ValueError(no_split(name, missing[0], splits)) from error
+        raise
+
+
+def split_names(name: str, config: str | None) -> list[str]:
+    """Return the names of the splits of a data set; none if they cannot be read."""
+    from datasets import get_dataset_split_names
+
+    try:
+        return get_dataset_split_names(name, config)
+    except (ValueError, OSError):
+        return []
+
+
+def no_split(name: object, split: str, splits: Iterable[str]) -> str:
+    """Return the error message for a split that a data set lacks."""
+    return (
+        f"dataset_name: {name} has no split {split!r}. Its splits: {', '.join(splits)}. Name one in dataset_train_split or "
+        "dataset_test_split; held_out_share holds out rows of the training split."
+    )
