@@ -29,6 +29,8 @@ COUNTDOWN_COMMAND = {
     "per_device_train_batch_size": 8,
     "learning_rate": 5e-7,
     "gradient_accumulation_steps": 8,
+    "eval_steps": 500,
+    "per_device_eval_batch_size": 8,
     "save_steps": 100,
     "save_total_limit": 20,
     "logging_steps": 1,
