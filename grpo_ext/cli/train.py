@@ -9,7 +9,8 @@ examples:
 
 It starts `accelerate launch`. Every key of a recipe can be set on the command line as --key value and replaces the recipe's.
 Keys are the fields of TRL's GRPOConfig and ModelConfig with their names, of GRPOExtConfig and RunConfig
-(grpo_ext/recipe/schema.py), and of the recipe's task. A key that does not exist is an error that names the nearest one.
+(grpo_ext/recipe/schema.py), of RowOptions (grpo_ext/recipe/row_options.py: which rows are used), and of the recipe's task. A
+key that does not exist is an error that names the nearest one.
 """
 
 from __future__ import annotations

@@ -57,6 +57,26 @@ def row_rules(v: Mapping[str, Any], _: int) -> Iterator[Problem]:
                 yield Problem(f"tasks: {name}: {problem.message}", "tasks")
             else:
                 yield problem
+    if v["tasks"] is not None:
+        yield from share_problems(v["tasks"])
+
+
+def share_problems(entries: Mapping[str, Mapping[str, Any] | None]) -> Iterator[Problem]:
+    """Yield entries of `tasks` that read the same rows and hold out different ones: one would train on those of the other."""
+    first: dict[tuple[Any, ...], tuple[str, float | None]] = {}
+    for name, entry in entries.items():
+        options = entry or {}
+        if not options.get("dataset_name"):
+            continue
+        source = (options["dataset_name"], options.get("dataset_config"))
+        share = options.get("held_out_share")
+        other, other_share = first.setdefault(source, (name, share))
+        if share != other_share:
+            yield Problem(
+                f"tasks: {other} and {name} read {source[0]} with different held_out_share, so that one would train on rows "
+                "that the other holds out. Write the same share in both.",
+                "tasks",
+            )
 
 
 def option_problems(options: Mapping[str, Any], v: Mapping[str, Any]) -> Iterator[Problem]:

@@ -15,7 +15,7 @@ from grpo_ext.recipe.schema import RunConfig
 from grpo_ext.recipe.several_tasks import TaskOptions
 from grpo_ext.tasks.base import Task
 from grpo_ext.tasks.held_out import HeldOutFilter
-from grpo_ext.tasks.open_dataset import FILE_BUILDERS
+from grpo_ext.tasks.open_dataset import is_unsplit
 from grpo_ext.tasks.row_filters import RowFilter
 from grpo_ext.tasks.row_lengths import LengthFilter
 
@@ -58,7 +58,7 @@ def eval_rows_of(recipe: Recipe, task: Task, options: Options, **how: Any) -> Ta
     With `held_out_share` and `dataset_streaming`, the rows are read from the stream until there are `max_eval_samples`.
     """
     name = options.eval_dataset_name or options.dataset_name
-    if is_unsplit(name) and not (options.eval_dataset_name or options.held_out_share):
+    if not can_hold_out(options) and is_unsplit(Path(str(name)).expanduser()):
         raise ValueError(
             f"{name} has no held-out rows: set held_out_share, as in `held_out_share: 0.05`, or eval_dataset_name to a file "
             "or folder of held-out rows."
@@ -103,15 +103,7 @@ def can_hold_out(options: Options) -> bool:
         return (
             options.dataset_test_split in json.loads(splits.read_text(encoding="utf-8"))["splits"]
         )
-    return not is_unsplit(options.dataset_name)
-
-
-def is_unsplit(name: str | None) -> bool:
-    """Whether a data set is a file, or the folder of a `Dataset`, which have no splits."""
-    if name is None:
-        return False
-    path = Path(name).expanduser()
-    return path.suffix in FILE_BUILDERS or (path / "state.json").exists()
+    return not is_unsplit(Path(options.dataset_name).expanduser())
 
 
 def source_of_eval_rows(options: Options) -> str:
@@ -119,10 +111,11 @@ def source_of_eval_rows(options: Options) -> str:
     name = options.eval_dataset_name or options.dataset_name
     if name is None:
         return "held-out rows that the task makes"
+    unsplit = is_unsplit(Path(name).expanduser())
     if options.held_out_share is not None:
-        where = "" if is_unsplit(name) else f"the split {options.dataset_train_split} of "
+        where = "" if unsplit else f"the split {options.dataset_train_split} of "
         return f"held-out rows of {where}{name}"
-    return name if is_unsplit(name) else f"the split {options.dataset_test_split} of {name}"
+    return name if unsplit else f"the split {options.dataset_test_split} of {name}"
 
 
 def length_filter(recipe: Recipe, options: Options) -> LengthFilter | None:

@@ -31,11 +31,15 @@ def open_dataset(
     Raises:
         FileNotFoundError: if there is no such file, folder or hub data set.
         ConnectionError: if the hub does not answer.
-        ValueError: if the file is empty, or if a saved `DatasetDict` lacks the split.
+        ValueError: if the file is empty, if the data lacks the split, or if `split` is a slice of data without splits.
     """
     from datasets import load_dataset, load_from_disk
 
     path = Path(name).expanduser()
+    if is_unsplit(path) and SLICED.search(split):
+        raise ValueError(
+            f"dataset_name: {path} has no splits, so {split!r} chooses nothing of it. Use max_train_samples for its first rows."
+        )
     if path.suffix in FILE_BUILDERS:
         if not path.is_file():
             raise FileNotFoundError(
@@ -58,6 +62,11 @@ def open_dataset(
     if not path.exists() and "://" not in name:
         find_repo(name, "dataset")
     return load_split(name, config, split, streaming)
+
+
+def is_unsplit(path: Path) -> bool:
+    """Whether a data set is a file, or the folder of a `Dataset`, which have no splits."""
+    return path.suffix in FILE_BUILDERS or (path / "state.json").exists()
 
 
 def load_split(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -53,7 +54,14 @@ def filtered(
     if not isinstance(rows, Dataset):
         return rows.filter(keeps, batched=True, batch_size=BATCH)
     kept: list[int] = []
-    with tqdm(total=len(rows), desc=row_filter.title, delay=PATIENCE, leave=False) as bar:
+    first_rank = os.environ.get("RANK", "0") == "0"
+    with tqdm(
+        total=len(rows),
+        desc=row_filter.title,
+        delay=PATIENCE,
+        leave=False,
+        disable=not first_rank,
+    ) as bar:
         for start in range(0, len(rows), BATCH):
             stays = keeps(rows[start : start + BATCH])
             kept += [start + offset for offset, stay in enumerate(stays) if stay]

@@ -201,6 +201,17 @@ def test_slices_and_streams(tmp_path):
         eval_rows(recipe(str(folder), held_out_share=None))
 
 
+def test_a_slice_of_data_without_splits_is_refused(tmp_path):
+    file = write(tmp_path / "rows.jsonl", QUESTIONS)
+    Dataset.from_list([{"question": "?"}]).save_to_disk(str(tmp_path / "saved"))
+    for name in (file, str(tmp_path / "saved")):
+        for streaming in (False, True):
+            with pytest.raises(
+                ValueError, match=r"has no splits, so 'train\[:9\]' chooses nothing"
+            ):
+                train_rows(recipe(name, dataset_train_split="train[:9]"), streaming=streaming)
+
+
 def test_each_task_of_several_holds_out_its_own_rows(tmp_path):
     own = {
         "task": "prompts",
@@ -220,6 +231,11 @@ def test_each_task_of_several_holds_out_its_own_rows(tmp_path):
     assert not has_eval_rows(load_recipe(None, {"model_name_or_path": "m", "tasks": without}))
     with pytest.raises(RecipeError, match="held_out_share has no meaning beside tasks"):
         load_recipe(None, {"model_name_or_path": "m", "tasks": tasks, "held_out_share": 0.1})
+    for share in ({}, {"held_out_share": 0.1}):
+        twice = {**tasks, "again": {**own, **share}}
+        with pytest.raises(RecipeError, match="with different held_out_share"):
+            load_recipe(None, {"model_name_or_path": "m", "tasks": twice})
+    load_recipe(None, {"model_name_or_path": "m", "tasks": {**tasks, "again": tasks["sums"]}})
     wrong = {"countdown": {**made, "held_out_share": 0.1}}
     with pytest.raises(RecipeError, match="tasks: countdown: held_out_share needs dataset_name"):
         load_recipe(None, {"model_name_or_path": "m", "tasks": wrong})
