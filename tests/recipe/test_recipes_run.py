@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import runpy
 import shutil
 
 import pytest
@@ -10,6 +11,9 @@ from conftest import REPO
 from trl.chat_template_utils import qwen2_5_chat_template
 
 from grpo_ext import load_recipe
+from grpo_ext.cli.main import main
+from grpo_ext.recipe.load import load_sft_recipe
+from grpo_ext.sft import make_trainer as make_sft_trainer
 from grpo_ext.train import make_trainer
 
 pytestmark = pytest.mark.slow
@@ -72,6 +76,34 @@ def test_two_steps(path, tiny_folder, tmp_path, monkeypatch):
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
     assert len(losses) == 2
     assert all(math.isfinite(loss) for loss in losses)
+
+
+def test_the_supervised_stage_of_verse_trains_and_merges(tiny_folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    runpy.run_path(str(REPO / "examples" / "poem_demonstrations.py"))
+    recipe = load_sft_recipe(
+        REPO / "recipes" / "poem" / "qwen2.5-7b-lora-sft.yaml",
+        {
+            "model_name_or_path": str(tiny_folder),
+            "max_steps": 1,
+            "per_device_train_batch_size": 2,
+            "use_cpu": True,
+            "bf16": False,
+            "dtype": "float32",
+            "gradient_checkpointing": False,
+            "disable_tqdm": True,
+        },
+    )
+    trainer = make_sft_trainer(recipe)
+    trainer.train()
+    [loss] = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    assert math.isfinite(loss)
+    trainer.save_model()
+    assert main(["merge", "--model", recipe.get("output_dir")]) == 0
+    merged = load_recipe(REPO / "recipes" / "poem" / "qwen2.5-7b-lora.yaml").get(
+        "model_name_or_path"
+    )
+    assert (tmp_path / merged / "config.json").is_file()
 
 
 def test_a_streamed_data_set_trains_too(tiny_folder, tmp_path):
