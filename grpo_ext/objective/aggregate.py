@@ -29,6 +29,7 @@ class StepCounts:
 
     sequences: float  #: counted completions, without masked truncated ones but with empty ones
     tokens: float  #: completion tokens in the loss
+    right_tokens: float = 0.0  #: of these, tokens of right completions
 
 
 @dataclass(frozen=True)

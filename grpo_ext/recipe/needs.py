@@ -25,6 +25,7 @@ NEEDS: tuple[tuple[str, tuple[Any, ...], dict[str, tuple[Any, ...]]], ...] = (
     ("std_estimator", ("sample",), ONE_REWARD),
     ("advantage_normalizer", ("all",), OUR_DIVISION | ONE_REWARD),
     ("group_filter", ("off",), OUR_DIVISION | ONE_REWARD),
+    ("positive_nll_coef", (0.0,), OUR_DIVISION),
     ("tie_break_reward", (None,), OUR_DIVISION | ONE_REWARD | UNSCALED_OR_BY_GROUP),
     ("curriculum", ("none", "adaptive"), {"group_filter": ("drop", "off")}),
     ("environment", (None,), OUR_DIVISION | {"use_transformers_continuous_batching": (False,)}),

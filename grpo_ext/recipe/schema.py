@@ -20,7 +20,7 @@ from grpo_ext.recipe.problems import RecipeError
 from grpo_ext.recipe.row_options import RowOptions
 from grpo_ext.recipe.safety_options import SafetyOptions
 from grpo_ext.recipe.step_options import SamplingOptions, SpeedOptions
-from grpo_ext.recipe.values import CountOrZero, Positive, PositiveShare, Share
+from grpo_ext.recipe.values import CountOrZero, Positive, PositiveOrZero, PositiveShare, Share
 from grpo_ext.recipe.vllm_options import EngineOptions
 
 
@@ -53,6 +53,9 @@ class GRPOExtConfig(
             does, `"population"` by n, as the GRPO paper does.
         advantage_normalizer (`str`, defaults to `"all"`): completions that the policy term is divided by: `"all"`, or
             `"useful"`, those of groups whose rewards differ.
+        positive_nll_coef (`float`, defaults to 0.0): weight of a supervised term, the mean negative log-likelihood per token of
+            the right completions of the step (`pass_threshold`), also of those whose whole group is right. VAPO (arXiv
+            2504.05118) uses 0.1. It scores under `logprob_policy`, without importance ratios.
         kl_estimator (`str`, defaults to `"k3"`): estimator of the KL to the reference: `"k1"`, `"k2"` or `"k3"`. With
             `use_bias_correction_kl`, `"k1"` and `"k3"` train the exact reverse KL, and `"k2"` is refused. Without it, `"k2"`
             trains the exact reverse KL, `"k3"` the forward KL, as in the GRPO paper, and `"k1"` is refused.
@@ -82,6 +85,7 @@ class GRPOExtConfig(
     logprob_policy: Literal["sampling", "model", "trl"] = "sampling"
     std_estimator: Literal["sample", "population"] = "sample"
     advantage_normalizer: Literal["all", "useful"] = "all"
+    positive_nll_coef: PositiveOrZero = 0.0
     kl_estimator: Literal["k1", "k2", "k3"] = "k3"
     dppo_delta: PositiveShare = 0.15
     reward_on_error: Literal["none", "raise"] = "none"

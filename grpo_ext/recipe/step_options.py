@@ -59,7 +59,8 @@ class SpeedOptions:
             padding) into pieces that run forward and backward one after another, equally many on all ranks. A single longer
             completion stays whole. `None`: only `per_device_train_batch_size` bounds them.
         skip_dead_rows (`bool`, defaults to `True`): do not run completions whose advantage is 0 where nothing else (KL,
-            entropy bonus) can give them a gradient. Metrics such as `entropy` are then means over the others.
+            entropy bonus, `positive_nll_coef`) can give them a gradient. Metrics such as `entropy` are then means over the
+            others.
     """
 
     fast_generate: bool = True

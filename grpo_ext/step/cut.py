@@ -25,11 +25,17 @@ class CutRule:
     skips: bool = True  #: whether rows with advantage 0 are left out, because nothing else gives them a gradient
     #: The token limit of a micro-batch of several rows. Each rank then runs more micro-batches, the same number on all ranks.
     max_tokens: int | None = None
+    keeps_right: bool = False  #: whether right completions have a gradient whatever their advantage (`positive_nll_coef`)
 
     def matters(self, table: Scored) -> Tensor:
         """Return the rows that can change the gradient: (B,), bool."""
         matter = table.loss_mask.sum(1) > 0
-        return matter & (table.row_advantages != 0).any(1) if self.skips else matter
+        if not self.skips:
+            return matter
+        moves = (table.row_advantages != 0).any(1)
+        if self.keeps_right and table.right is not None:
+            moves = moves | (table.right > 0)
+        return matter & moves
 
 
 def cut(slices: list[Scored], rule: CutRule, ranks: Ranks) -> list[MicroBatch]:
@@ -58,17 +64,19 @@ def cut(slices: list[Scored], rule: CutRule, ranks: Ranks) -> list[MicroBatch]:
 
 def step_counts(slices: list[Scored], ranks: Ranks) -> tuple[StepCounts, StepCounts, bool]:
     """Return the counts of the step, the counts of its groups with signal, and whether any rank has model inputs."""
-    sums = torch.zeros(
-        5, dtype=torch.float64 if ranks.device.type != "mps" else torch.float32, device=ranks.device
-    )
+    dtype = torch.float64 if ranks.device.type != "mps" else torch.float32
+    sums = torch.zeros(7, dtype=dtype, device=ranks.device)
     for part in slices:
         tokens = part.loss_mask.sum(1).float()  # (B,)
+        right_tokens = part.right_mask.sum(1).float()  # (B,)
+        has_inputs = part.counted.new_tensor(float(bool(part.model_inputs)))
         sums += torch.stack([
-            part.counted.sum(), tokens.sum(), (part.counted * part.signal).sum(), (tokens * part.signal).sum(),
-            part.counted.new_tensor(float(bool(part.model_inputs))),
+            part.counted.sum(), tokens.sum(), right_tokens.sum(),
+            (part.counted * part.signal).sum(), (tokens * part.signal).sum(), (right_tokens * part.signal).sum(),
+            has_inputs,
         ])  # fmt: skip
     *counts, whole = ranks.total(sums).tolist()
-    return StepCounts(*counts[:2]), StepCounts(*counts[2:]), bool(whole)
+    return StepCounts(*counts[:3]), StepCounts(*counts[3:]), bool(whole)
 
 
 def dealt(slices: list[Scored], rule: CutRule, ranks: Ranks) -> list[tuple[Scored, bool]]:

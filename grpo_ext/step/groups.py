@@ -65,10 +65,9 @@ class GroupStats:
     def take(self, groups: Sequence[int]) -> GroupStats:
         """Return the results of some of the groups."""
         chosen = torch.tensor(groups, device=self.kept.device)
-        columns = {f.name: getattr(self, f.name) for f in fields(self)}
-        return GroupStats(
-            **{name: None if of_all is None else of_all[chosen] for name, of_all in columns.items()}
-        )
+        tied = None if self.tied is None else self.tied[chosen]
+        columns = {f.name: getattr(self, f.name)[chosen] for f in fields(self) if f.name != "tied"}
+        return GroupStats(**columns, tied=tied)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """The loss of a micro-batch: its share of the loss of the optimizer step.
 
-    loss = policy term + beta KL - entropy bonus + balance of experts
+    loss = policy term + beta KL + supervised term on right completions - entropy bonus + balance of experts
 
 Each part is summed over the micro-batch and divided by counts of the whole step, over all micro-batches and ranks. The shares
 add up to the loss of the step, however the step is cut. Ranks average their gradients, so each rank multiplies its share by the
@@ -15,6 +15,7 @@ from torch import Tensor
 from grpo_ext.objective.aggregate import Stat, StepCounts, aggregate
 from grpo_ext.objective.kl import kl_per_token
 from grpo_ext.objective.policy import Loss, LossInputs, LossOptions, importance_ratio
+from grpo_ext.objective.positive_nll import positive_nll_share, positive_nll_terms
 from grpo_ext.step.records import LossOutput, MicroBatch, Scored, Scores
 
 #: Metric: the share of the policy term in the gradient with respect to the log-probs; the rest is that of the KL.
@@ -33,6 +34,7 @@ class LossSettings:
     use_bias_correction_kl: bool = (
         True  #: whether the KL is multiplied by the importance ratio of each token
     )
+    positive_nll_coef: float = 0.0
     advantage_normalizer: str = (
         "all"  #: "all", or "useful" for the counts of the groups with signal only
     )
@@ -79,6 +81,13 @@ def step_loss(
     per_token = _policy_term(inputs, rows, settings, entropy_mask)
     stats = {**_entropy_stats(scores, mask, entropy_mask), **settings.loss.stats(inputs)}
     policy = loss = _share(per_token, mask, counts, settings)
+    if settings.positive_nll_coef:
+        assert rows.right is not None, "the completions were not judged"
+        nll = positive_nll_terms(logps, rows.right)
+        share = settings.ranks * positive_nll_share(nll, mask, batch.counts.right_tokens)
+        loss = loss + settings.positive_nll_coef * share
+        stats["positive_nll"] = Stat((nll * mask).sum(), rows.right_mask.sum())
+    from_rewards = loss
     if settings.beta:
         assert rows.ref_per_token_logps is not None, "the reference was not scored"
         correction = _kl_correction(inputs) if settings.use_bias_correction_kl else None
@@ -87,7 +96,7 @@ def step_loss(
         loss = loss + penalty
         stats["kl"] = Stat((kl * mask).sum(), mask.sum())
         if logps.requires_grad:
-            stats[POLICY_SHARE] = _policy_share(policy, penalty, logps)
+            stats[POLICY_SHARE] = _policy_share(from_rewards, penalty, logps)
     if entropy_coef is not None:
         bonus = _entropy_bonus(
             scores, mask, entropy_mask, batch.counts, accumulation, settings.ranks
@@ -123,7 +132,9 @@ def _kl_correction(inputs: LossInputs) -> Tensor:
 
 
 def _policy_share(policy: Tensor, penalty: Tensor, logps: Tensor) -> Stat:
-    """Return how much of the gradient with respect to the log-probs (B, T) comes from the policy term, and not from the KL.
+    """Return how much of the gradient with respect to the log-probs (B, T) comes from what rewards say, and not from the KL.
+
+    `policy` is the policy term, with the supervised term on right completions.
 
     Each part counts with the sum of its absolute gradient over tokens. The model does not run backward for it.
     """

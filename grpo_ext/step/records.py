@@ -78,6 +78,7 @@ class Scored:
     counted: Tensor  #: (B,), 0 for completions that are not counted (masked truncated ones, and those left out)
     signal: Tensor  #: (B,), 0 where no completion of the group has an advantage
     policy_step: Tensor  #: (B, T), the optimizer step whose weights sampled the token
+    right: Tensor | None = None  #: (B,), 1 for completions that the outcome reward passes
     tool_mask: Tensor | None = None  #: (B, T), 0 for tokens that the policy did not write
     sampling_per_token_logps: Tensor | None = (
         None  #: (B, T), of the sampler; NaN where it returned none
@@ -103,6 +104,13 @@ class Scored:
             if self.tool_mask is None
             else self.completion_mask * self.tool_mask
         )
+
+    @property
+    def right_mask(self) -> Tensor:
+        """(B, T), 1 for counted tokens that the policy wrote in right completions."""
+        if self.right is None:
+            return torch.zeros_like(self.loss_mask)
+        return self.loss_mask * self.right.unsqueeze(1)
 
     @property
     def input_ids(self) -> Tensor:

@@ -30,7 +30,7 @@ from grpo_ext.trainer.manifest import (
 )
 from grpo_ext.trainer.state import CheckpointMismatch, load_plain
 
-VERSION = 11  # of the format of a rank's file
+VERSION = 12  # of the format of a rank's file
 UNWRITABLE = (
     OSError,
     RuntimeError,

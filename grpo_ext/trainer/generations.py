@@ -137,6 +137,8 @@ class Generations:
         ties = self.rule.ties(rewards, outcomes)
         advantages = self.rule.advantages(rewards, ties)
         table = self._compared(table, rewards, advantages, episodes)
+        right = outcomes[self.ranks.mine(len(outcomes))] >= self.trainer.args.pass_threshold
+        table = replace(table, right=right.float())
         seam.keep_completions(self.trainer, prompts, completions, given, advantages)
         masks = generation.tool_mask
         lengths = [len(row) for row in ids] if masks is None else [sum(mask) for mask in masks]

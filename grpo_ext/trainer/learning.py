@@ -158,7 +158,8 @@ class Learning(TrainerCallback):
     def needs_advantage(self) -> bool:
         """Whether the loss has no gradient without advantages; a user's own loss may have one."""
         trainer = self.trainer
-        return trainer.as_trl or trainer.parts.update.settings.loss.needs_advantage
+        loss = trainer.parts.update.settings
+        return trainer.as_trl or (loss.loss.needs_advantage and not loss.positive_nll_coef)
 
     def _trained(self) -> dict[str, Tensor]:
         """Return the tensors that the policy uses and training may change, by name."""

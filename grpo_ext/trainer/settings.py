@@ -220,7 +220,8 @@ def cut_rule(trainer: Any, layout: Layout, settings: LossSettings) -> CutRule:
     skips = (
         args.skip_dead_rows and settings.loss.needs_advantage and not settings.beta and not bonus
     )
-    return CutRule(deals, skips, args.max_tokens_per_micro_batch)
+    keeps_right = args.positive_nll_coef > 0
+    return CutRule(deals, skips, args.max_tokens_per_micro_batch, keeps_right)
 
 
 def make_scorer(trainer: Any, params: SamplingParams, layout: Layout) -> Scorer:

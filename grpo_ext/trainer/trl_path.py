@@ -72,6 +72,7 @@ def scored_by_trl(
         "advantages": advantages[mine].float(),
         "counted": counted.float(),
         "signal": signal.float(),
+        "right": (outcomes[mine] >= trainer.args.pass_threshold).float(),
         "policy_step": torch.full_like(ids[:own], trainer.state.global_step),
     }
     # the prompt of the row, to which an environment may have added

@@ -37,6 +37,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "dppo_delta": (0.02,),
     "beta": (0.1, 1.0),
     "kl_estimator": ("k1", "k2"),
+    "positive_nll_coef": (0.1, 1.0),
     "use_bias_correction_kl": (False,),
     "sync_ref_model": (True,),
     "ref_model_mixup_alpha": (0.3,),

@@ -44,6 +44,21 @@ SETTINGS = {
         "rewards": "two",
         "seed": 3,
     },
+    "right completions as supervised text": {
+        "positive_nll_coef": 0.5,
+        "group_filter": "refill",
+        "max_staleness": 3,
+        "mask_truncated_completions": True,
+        "top_k": 5,
+        "rewards": "two",
+    },
+    "right completions of equal groups": {
+        "positive_nll_coef": 0.5,
+        "pass_threshold": 0.5,
+        "steps_per_generation": 2,
+        "sampler": "process",
+        "rewards": "constant beside",
+    },
     "several tasks": {"group_filter": "drop", "scale_rewards": "batch", "rewards": "tasks"},
 }
 

@@ -45,6 +45,7 @@ DEFAULTS: dict[str, Any] = {
     "multi_objective_aggregation": "sum_then_normalize",
     "off_policy_mask_threshold": None,
     "pass_threshold": 1.0,
+    "positive_nll_coef": 0.0,
     "reward_weights": None,
     "sapo_temperature_neg": 1.05,
     "sapo_temperature_pos": 1.0,
@@ -86,6 +87,7 @@ class Completion:
     sampled_at: int  # the optimizer step whose weights sampled its first token
     left_out: bool = False  # truncated and masked, or of a group that is left out
     rewards: tuple[Fraction | None, ...] = ()  # one per function; `None`: not scored
+    right: bool = False  # it passes by the reward that judges its group
     signal: bool = True  # the rewards of its group differ
     advantages: tuple[float, ...] = ()  # one per token
 
@@ -197,7 +199,12 @@ class Judging:
                 scores = [c.rewards[outcome] for c in group.completions]
                 if any(score is not None for score in scores):
                     group.alive = differ(scores)
-                    group.all_pass = all(s is not None and s >= least for s in scores)
+                    passes = [s is not None and s >= least for s in scores]
+                    group.all_pass = all(passes)
+                    group.completions = [
+                        replace(c, right=right)
+                        for c, right in zip(group.completions, passes, strict=True)
+                    ]
                     break
             group.alive = group.alive or self.breaks_tie(group)
         self.set_advantages(groups)
@@ -670,6 +677,7 @@ class Oracle:
         dividing = [row for row in counted if row.completion.signal] if useful else counted
         counts = len(dividing), sum(len(row.completion.counts) for row in dividing)
         of_all = len(counted), sum(len(row.completion.counts) for row in counted)
+        right = sum(len(row.completion.counts) for row in rows if row.completion.right)
         shares = self.bonus_shares(batches)
         parameters = dict(self.policy.model.named_parameters())
         total = {name: torch.zeros_like(p) for name, p in parameters.items()}
@@ -684,6 +692,8 @@ class Oracle:
             if self.s["beta"]:
                 kl = self.loss.weighed(self.loss.kl_terms(row, logps, old), *of_all)
                 loss = loss + self.s["beta"] * kl
+            for t in row.completion.counts if row.completion.right else ():  # VAPO, 2504.05118
+                loss = loss - self.s["positive_nll_coef"] * logps[t] / right
             seen = [t for t in row.completion.counts if not row.high or row.high[t]]
             entropies += [float(spreads[t].detach()) for t in seen]
             for t in seen if self.entropy.now else ():

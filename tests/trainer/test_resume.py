@@ -35,6 +35,12 @@ SETTINGS = {
         "curriculum": "adaptive",
     },
     "groups carried over": {"group_filter": "refill", "max_staleness": 4, "curriculum": "adaptive"},
+    "right completions of carried groups and of a half-used generation": {
+        "group_filter": "refill",
+        "max_staleness": 8,
+        "steps_per_generation": 4,
+        "positive_nll_coef": 0.5,
+    },
     "a generation under way": {
         "sampler": "process",
         "overlap": "one_step",

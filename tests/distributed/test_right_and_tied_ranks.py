@@ -1,0 +1,39 @@
+"""The supervised term on right completions, and groups that a tie-break decides, on two ranks: as on one."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+import torch
+from conftest import REPO
+
+sys.path.insert(0, str(REPO / "tests" / "trainer"))
+import scripted_groups
+
+pytestmark = pytest.mark.slow
+
+JOBS = [
+    {"positive_nll_coef": 0.5, "ga": 2},
+    # 3 groups of 4 on two ranks: the second lies on both
+    {"positive_nll_coef": 0.5, "group_filter": "refill", "steps": 2},
+    {
+        "tie_break_reward": "shaped",
+        "reward_weights": [1.0, 0.0],
+        "group_filter": "refill",
+        "steps": 2,
+    },
+]
+
+
+def test_two_ranks_have_the_gradient_of_one(tiny_folder, tmp_path):
+    found = scripted_groups.on_two_ranks(tiny_folder, [dict(job) for job in JOBS])
+    for number, (job, on_ranks) in enumerate(zip(JOBS, found, strict=True)):
+        trainer, steps = scripted_groups.train(tiny_folder, tmp_path / str(number), **job)
+        assert on_ranks["calls"] == trainer.calls
+        for (gradient, _), (wanted, _) in zip(on_ranks["steps"], steps, strict=True):
+            for name, exact in wanted.items():
+                assert torch.allclose(gradient[name], exact, atol=3e-6, rtol=1e-4), name
+        for theirs, ours in zip(on_ranks["logs"], trainer.state.log_history, strict=True):
+            for name in {"positive_nll", "groups/tie_broken", "groups/reward_std"} & ours.keys():
+                assert theirs[name] == pytest.approx(ours[name], rel=1e-4), name
