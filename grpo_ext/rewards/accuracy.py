@@ -12,12 +12,25 @@ from grpo_ext.rewards.engine import Unreadable
 from grpo_ext.rewards.equality import equal
 from grpo_ext.rewards.explanation import Explanation, answer_marks
 from grpo_ext.rewards.extraction import MAX_ANSWER, boxed, find_answer, has_words, piece_of
-from grpo_ext.rewards.notation import plain
+from grpo_ext.rewards.notation import plain, typography
 from grpo_ext.rewards.quantity import number, without_label
+from grpo_ext.rewards.question import (
+    Question,
+    asked_value,
+    chosen_contents,
+    has_asked_dimension,
+    has_asked_percent,
+    in_asked_multiple,
+    in_asked_unit,
+    in_order,
+    is_unfinished,
+    question_of,
+    restates,
+)
 from grpo_ext.rewards.registry import register
 from grpo_ext.rewards.structure import alternatives
 from grpo_ext.rewards.tame import is_tame
-from grpo_ext.rewards.texts import is_text
+from grpo_ext.rewards.texts import is_text, letter_of
 
 _PHRASE = re.compile(
     r"no (?:real )?solutions?|infinite(?:ly many)?(?: number of)? solutions|does not exist|none of (?:these|the above)",
@@ -35,30 +48,60 @@ def explain_accuracy(completion: str, *, solution: str) -> Explanation:
 
 
 @register("accuracy", needs_cpu="formulas", explain=explain_accuracy)
-def accuracy(completions: list[str], solution: list[str]) -> list[float | None]:
+def accuracy(
+    completions: list[str], solution: list[str], prompts: list[Any] | None = None
+) -> list[float | None]:
     """1 if the answer equals the gold answer mathematically, else 0; None if the gold answer cannot be read.
 
     The answer comes after the thoughts: in the last `<answer>` block, else in the last `\\boxed{}`, else after `####` or
     "answer is", else it is the last formula or number. docs/rewards.md says what is equal.
+    The prompt tells which choices and which unit the question has, and an answer that restates its formula earns 0.
 
     Args:
         solution: the gold answer: after `####`, in `\\boxed{}`, or plain.
     """
-    return [score(text, gold) for text, gold in zip(completions, solution, strict=True)]
+    questions = prompts if prompts is not None else [None] * len(completions)
+    return [
+        score(text, gold, prompt)
+        for text, gold, prompt in zip(completions, solution, questions, strict=True)
+    ]
 
 
-def score(completion: str, solution: Any) -> float | None:
-    """Return the score of one completion."""
+def score(completion: str, solution: Any, prompt: Any = None) -> float | None:
+    """Return the score of one completion; `prompt` is a text or messages."""
     gold = gold_answer("" if solution is None else str(solution))
     if gold is None:
         return None
-    answer = find_answer(completion)
+    question = question_of(prompt)
+    answer = find_answer(
+        completion,
+        has_choices=bool(question.choices) or letter_of(gold) is not None,
+        in_words=is_text(gold),
+    )
     if answer is None:
         return 0.0 if is_comparable(gold) else None
     try:
-        return float(equal(gold, plain(answer)))
+        return float(is_right(question, str(solution), gold, plain(answer)))
     except Unreadable:
         return None
+
+
+def is_right(question: Question, solution: str, gold: str, answer: str) -> bool:
+    """Whether an answer equals the gold answer of a question; raises as `equal` does."""
+    if typography(gold) == typography(answer):
+        return True
+    contents = chosen_contents(question, gold, answer)
+    if contents is not None:
+        return equal(plain(contents[0]), plain(contents[1]))
+    if restates(question, answer) and not restates(question, gold):
+        return False
+    answer = asked_value(question, gold, answer)
+    if is_unfinished(question, gold, answer):
+        return False
+    if not has_asked_dimension(question, answer) or not has_asked_percent(question, gold, answer):
+        return False
+    measured = in_asked_unit(question, gold, answer, solution)
+    return equal(*in_order(question, measured, in_asked_multiple(question, gold, answer)))
 
 
 def is_comparable(gold: str) -> bool:

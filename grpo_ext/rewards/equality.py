@@ -27,12 +27,25 @@ from grpo_ext.rewards.structure import (
     collection,
     is_name,
     is_tuple,
+    split,
 )
-from grpo_ext.rewards.texts import is_text, option, same_special, same_texts
+from grpo_ext.rewards.texts import (
+    as_text,
+    is_text,
+    is_verdict,
+    letter_of,
+    option,
+    same_special,
+    same_texts,
+    says_none,
+)
 
 _SYMBOL = re.compile(
     r"(?<![\\A-Za-z])[A-Za-df-hj-z]|\\(?:alpha|beta|gamma|delta|theta|lambda|mu|phi)(?![a-z])"
 )
+_RESTATEMENT = re.compile(r",? +(?:or|i\.e\.|that is),? +")
+_MODULUS = re.compile(r" ?(?:\\pmod ?\{? ?|\( ?\\?b?mod )([0-9]+) ?[})]* *$")
+_FUNCTION = re.compile(r"([A-Za-z]) ?\( ?([a-z]) ?\) ?=")
 _ANGLE = re.compile(r"\\(?:pi|circ)(?![a-z])")
 
 
@@ -48,12 +61,26 @@ def equal(gold: str, answer: str) -> bool:
         return True
     chosen = option(answer)
     asked = option(gold)
-    if chosen is not None and asked is None:
-        return gold == chosen[0] if is_letter(gold) else equal(gold, chosen[1])
-    if asked is not None and (chosen is not None or is_letter(answer)):
-        return asked[0] == (answer if chosen is None else chosen[0])
+    gold_letter = asked[0] if asked else letter_of(gold)
+    letter = chosen[0] if chosen else letter_of(answer)
+    if gold_letter is not None and letter is not None:
+        return gold_letter == letter
+    if chosen is not None:
+        return equal(gold, chosen[1])
+    if asked is not None:
+        return equal(asked[1], answer)
+    if is_verdict(gold):
+        return as_text(gold) == as_text(answer)
+    if r"\emptyset" in (gold, answer) and (says_none(gold) or says_none(answer)):
+        return True
+    restatements = split(answer, _RESTATEMENT)
+    if len(restatements) > 1 and all(equal(gold, statement) for statement in restatements):
+        return True
+    if _MODULUS.search(answer):
+        return same_residue(gold, answer)
+    answer = with_variable_of(gold, answer)
     expected = parts_of(gold)
-    actual = parts_of(answer)
+    actual = collection(answer) if expected.kind == "list" else parts_of(answer)
     expected_region = merged(expected)
     actual_region = merged(actual)
     if expected_region is not None and actual_region is not None:
@@ -61,8 +88,29 @@ def equal(gold: str, answer: str) -> bool:
     return same_collection(expected, actual)
 
 
-def is_letter(text: str) -> bool:
-    return len(text) == 1 and text.isupper()
+def same_residue(gold: str, answer: str) -> bool:
+    r"""Compare an answer such as `x \equiv 2 \pmod 7` with the residue 2 or with a congruence that
+    has the same modulus.
+    """
+    expected = _MODULUS.search(gold)
+    actual = _MODULUS.search(answer)
+    if expected is None or actual is None:
+        return actual is not None and equal(gold, _MODULUS.sub("", answer).strip())
+    if expected[1] != actual[1]:
+        return False
+    return equal(_MODULUS.sub("", gold).strip(), _MODULUS.sub("", answer).strip())
+
+
+def with_variable_of(gold: str, answer: str) -> str:
+    """Rename the variable of a function as the gold answer does: `f(x) = x + 2` for `f(y) = y + 2`."""
+    expected = _FUNCTION.match(gold)
+    actual = _FUNCTION.match(answer)
+    if expected is None or actual is None or expected[1] != actual[1]:
+        return answer
+    variable = expected[2]
+    if re.search(rf"(?<![A-Za-z\\]){variable}(?![A-Za-z])", answer):
+        return answer  # it has another meaning there
+    return re.sub(rf"(?<![A-Za-z\\]){actual[2]}(?![A-Za-z])", variable, answer)
 
 
 def parts_of(text: str) -> Collection:
@@ -78,6 +126,12 @@ def same_collection(expected: Collection, actual: Collection) -> bool:
         return False
     if {expected.kind, actual.kind} == {"single"}:
         return same_leaf(with_name(expected), with_name(actual))
+    if len(expected.names) == 1 and not actual.names and expected.kind == actual.kind == "list":
+        parts = tuple(f"{expected.names[0]} = {part}" for part in expected.parts)
+        if any("=" in part for part in actual.parts):  # y = \pm x, and x \pm y = 0
+            return matches(list(parts), list(actual.parts), equal)
+    if expected.kind == "list" and actual.kind == "single" and len({*expected.parts}) == 1:
+        return equal(expected.parts[0], with_name(actual))  # 40, of 40 and 40: "each is 40"
     if is_column(actual) and is_tuple(expected):
         return same_formula(as_column(expected), actual.parts[0])
     if len(expected.parts) != len(actual.parts) or len(expected.parts) > MAX_PARTS:

@@ -7,6 +7,7 @@ import re
 from grpo_ext.rewards.answers import last_answer, last_boxes, without_thoughts
 from grpo_ext.rewards.notation import with_ascii_signs
 from grpo_ext.rewards.quantity import DECIMAL, UNIT_NAMES
+from grpo_ext.rewards.structure import chain, is_name, split
 
 MAX_ANSWER = 300  # characters of an answer
 MAX_TAIL = 5_000  # characters at the end of a completion that may have an answer without tag or box
@@ -25,7 +26,7 @@ _SUFFIX = (
     r"|\s(?:hundred|thousand|million|billion|trillion|dozen)\b)?"
 )
 _ONE = rf"(?:{_DATE}|{_MARKED}|{_SIGN}{_PLAIN_NUMBER}{_SUFFIX})"
-_OPERATOR = r"(?:\s?[-+*/:=×÷]\s?|\s[x]\s|(?<=[0-9])x(?=[0-9])|\s(?:to|plus|minus|times)\s)"
+_OPERATOR = r"(?:\s?(?:[-+*/:=×÷]|\\times|\\cdot)\s*|\s[x]\s|(?<=[0-9])x(?=[0-9])|\s(?:to|out of|plus|minus|times)\s)"
 _STEPS = rf"{_ONE}(?:{_OPERATOR}{_ONE})*"
 _HEDGE = r"(?:about|around|maybe|perhaps|possibly)"
 _VALUES = re.compile(
@@ -42,6 +43,8 @@ _ALTERNATIVE = re.compile(
 )  # `12.5 items, or about 12`
 _DENIED_AFTER = re.compile(r"\s*(?:(?:is|was|are) )?(?:not|wrong|incorrect|false|impossible)\b")
 _STATED = re.compile(r"(?:####|\banswer\**\s*(?:is\b|:|=))[\s:*]*(.+)", re.IGNORECASE)
+_BOLD_AT_END = re.compile(r"\*\*([^*]+)\*\*[\s.]*\Z")
+_VALUE = re.compile(r"[0-9π∞\\$]")
 _SENTENCE = re.compile(r"[.!?](?:\s|$)|\b(?:because|since)\b|\n")
 _WITHDRAWN = re.compile(
     r"\b(?:maybe|perhaps|possibly|might be|could be|wait|actually|hmm+|oops|alternatively|on second"
@@ -53,6 +56,7 @@ _FORMULA = re.compile(r"\$\$?[^$]*\$\$?|\\\(.*?\\\)|\\\[.*?\\\]", re.DOTALL)
 _UNIT_NAME = re.compile(rf"\b(?:{UNIT_NAMES}|(?i:[ap]\.?m\.?))(?![A-Za-z])")
 _WORD_BETWEEN = re.compile(r"(?<![\\A-Za-z])(?!(?:and|or)\b)[A-Za-z]{2,}")
 _NAMED = re.compile(r"\\[A-Za-z]+\{[A-Za-z ]*\}")  # \text{apples}, \begin{pmatrix}
+_VERDICT = re.compile(r"(yes|no|true|false)\b[,.;:-]", re.IGNORECASE)
 _LONE_WORD = re.compile(r"[\s*().]*([A-Za-z]{1,30})[\s*().]*")
 _WORD = re.compile(r"(?<![\\A-Za-z0-9])(?!and\b)[A-Za-z]{3,}")
 _CALCULATOR = re.compile(r"<<[^<>]{0,100}>>")
@@ -64,20 +68,66 @@ _EQUATION_BEFORE = re.compile(
 )
 _OPERATOR_BEFORE = re.compile(r"(?:[-+*/×÷)]|(?<=\s)x)\s*$")
 _REMARK = re.compile(
-    r"\s\([^()]{0,200}?[A-Za-z]{2}[^()]{0,200}\)|(?<=[0-9a-z%])\s\([^(),]{1,200}[-+*/=×][^(),]{1,200}\)(?=[.\s]*$)"
+    r"\s\([^()]{0,200}?(?<![\\A-Za-z])[A-Za-z]{2}[^()]{0,200}\)|(?<=[0-9a-z%])\s\([^(),]{1,200}[-+*/=×][^(),]{1,200}\)(?=[.\s]*$)"
 )
+# Formulas without delimiters: `the area is 6√5`, `x = 2 and y = 3`, `the point (1, -2)`
+_FUNCTION = r"(?:sqrt|sin|cos|tan|log|ln|pi)"
+_SIGNS = r"-+*/_=>()\[\]{}|!√"
+_MATH = re.compile(
+    rf"(?:\\[A-Za-z]+\s?|\\[{{}}]|(?<![A-Za-z\\])(?:[A-Za-z](?!['’0-9])|{_FUNCTION})(?![A-Za-z])"
+    rf"|(?<![A-Za-z]{{2}}\^)(?<![A-Za-z])[0-9.]+(?:,[0-9]{{3}})*|<(?!/)|(?<![A-Za-z]{{2}})\^|[{_SIGNS}]"
+    rf"|\s(?=[{_SIGNS}<^\\])|(?<=[{_SIGNS}<^])\s"
+    r"|(?:,?\s(?:and|or)|,)\s?(?=(?:[A-Za-z]|[-(\[√0-9]|\\[a-z{])))+"
+)
+_MATH_MARK = re.compile(r"[√^(\[{]|\\[A-Za-z]+|[<>]|[0-9][a-z]")
+_OPERAND = re.compile(
+    r"[0-9]|\\(?:pi|infty|emptyset)|√|[a-zA-Z]\s?[-+*/^=<>]|[-+*/^=<>]\s?[a-zA-Z]"
+)
+_UNIT_AFTER = re.compile(
+    rf"\s?((?:{UNIT_NAMES})(?:\^[23])?(?:\s?(?:/|per)\s?(?:{UNIT_NAMES})(?:\^[23])?)?)(?![A-Za-z])"
+)
+_BLANKS = re.compile(r"[ \t]{2,}")
+_NUMBER_IN_BRACKETS = re.compile(r"\([0-9]+\)")
+_SEPARATOR = re.compile(r",?\s(?:and|or)\s|,\s?")
 _SEPARATOR_BEFORE = re.compile(r"\s*(?:[,;]|,?\s(?:and|or))\s*\Z")
+_CHOSEN = re.compile(r"\b(?i:answer|choice|option)\b(?i:\s+is)?[\s:*($]*([A-H])\b(?!\s[a-z])")
+_LETTER = re.compile(r"\(([A-H])\)|(?:\*\*|^)\(?([A-H])(?:\)|[.:]|\*\*|\s*$)")
 _OPTION_FIRST = re.compile(r"(?:\\text[a-z]*\{|[*(])*[A-H][)}*]*\s?[.:)]\s*\S")
 _GLUED_UNIT = re.compile(rf"(?<=[0-9])(?=(?:{UNIT_NAMES})$)")
 
 
-def find_answer(completion: str) -> str | None:
-    """Return the text of the answer, at most `MAX_ANSWER` characters, or None."""
+def find_answer(
+    completion: str, *, has_choices: bool = False, in_words: bool = False
+) -> str | None:
+    """Return the text of the answer, at most `MAX_ANSWER` characters, or None.
+
+    Args:
+        completion: the text that a model wrote.
+        has_choices: whether the question offers choices, so that a letter may be the answer.
+        in_words: whether the gold answer is a text, so that words in bold may be the answer.
+    """
     text = without_thoughts(completion)
     answer = last_answer(text)
     if answer is not None:
-        return None if len(answer) > MAX_TAIL else boxed(answer) or piece_of(answer)
-    return boxed(text) or stated(text[-MAX_TAIL:]) or lone_word(text)
+        return None if len(answer) > MAX_TAIL else boxed(answer) or piece_of(answer, in_words)
+    in_box = boxed(text)
+    if in_box is not None:
+        return in_box
+    tail = text[-MAX_TAIL:]
+    letter = chosen_letter(tail) if has_choices else None
+    in_bold = emphasised(tail, in_words=True) if in_words and not _STATED.search(tail) else None
+    return letter or in_bold or stated(tail, in_words) or lone_word(text)
+
+
+def chosen_letter(text: str) -> str | None:
+    """Return the letter of the last choice in the last line that has text: `Choice D) 10.`"""
+    lines = text.strip().splitlines()
+    if not lines:
+        return None
+    chosen = [match[1] for match in _CHOSEN.finditer(lines[-1])]
+    named = [match[1] or match[2] for match in _LETTER.finditer(lines[-1])]
+    letters = chosen or named
+    return letters[-1] if letters else None
 
 
 def lone_word(text: str) -> str | None:
@@ -93,28 +143,42 @@ def boxed(text: str) -> str | None:
     return content if 0 < len(content) <= MAX_ANSWER else None
 
 
-def stated(text: str) -> str | None:
+def stated(text: str, in_words: bool = False) -> str | None:
     """Return what follows the last `####` or "answer is", unless it is withdrawn; else the last
     formula or number.
     """
     statements = list(_STATED.finditer(text))
     if not statements:
-        return last_expression(text)
+        return emphasised(text) or last_expression(text)
     sentence = _SENTENCE.split(statements[-1][1], maxsplit=1)[0]
     after = text[statements[-1].start(1) + len(sentence) :]
     if _WITHDRAWN.search(after):
-        return stated(after) if _STATED.search(after) else None
-    return piece_of(sentence)
+        return stated(after, in_words) if _STATED.search(after) else None
+    return piece_of(sentence, in_words)
 
 
-def piece_of(text: str) -> str | None:
+def emphasised(text: str, *, in_words: bool = False) -> str | None:
+    """Return the answer in the bold text that ends a completion, or None: `So **x = 2, y = 3**.`
+
+    Bold words without a number count only where the answer is a text.
+    """
+    match = _BOLD_AT_END.search(text[-MAX_ANSWER:])
+    if match is None or match[1].rstrip().endswith(":"):
+        return None
+    return piece_of(match[1], in_words) if in_words or _VALUE.search(match[1]) else None
+
+
+def piece_of(text: str, in_words: bool = False) -> str | None:
     """Return the formula or number in the text of an answer: the whole text, unless it is a
-    sentence.
+    sentence; yes or no if it begins with that and `in_words`.
     """
     text = with_ascii_signs(text.strip(" \t\r\n*")).removesuffix(".")
     statement = _STATED.search(text)
     if statement is not None:
         text = _SENTENCE.split(statement[1])[0]
+    verdict = _VERDICT.match(text) if in_words else None
+    if verdict is not None:
+        return verdict[1]
     is_option = _OPTION_FIRST.match(text) is not None
     expression = last_expression(text) if is_sentence(text) and not is_option else None
     return expression or (text if 0 < len(text) <= MAX_ANSWER else None)
@@ -145,10 +209,67 @@ def last_expression(text: str) -> str | None:
     text = _REMARK.sub("", _CALCULATOR.sub("", with_ascii_signs(text)))
     span = last_formula(text)
     end = -1 if span is None else span[1]
+    formula = undelimited(text, end)
+    if formula is not None:
+        return formula
     number = last_number(text, end)
     if number is not None or span is None or _DENIED.search(text[: span[0]][-60:]):
         return number
     return without_delimiters(text[slice(*span)])
+
+
+def undelimited(text: str, start: int) -> str | None:
+    """Return the last formula after `start` that stands in the text without delimiters, or None if
+    `last_number` reads all of it.
+    """
+    text = _BLANKS.sub(" ", text[max(start, len(text) - MAX_ANSWER, 0) :])
+    runs = [run for run in _MATH.finditer(text) if _OPERAND.search(run[0])]
+    if not runs or _DENIED.search(text[: runs[-1].start()]):
+        return None
+    run = runs[-1][0].strip(" ,.=")
+    if _DENIED_AFTER.match(text, runs[-1].end()) or not is_balanced(run):
+        return None
+    pieces = split(run, _SEPARATOR)
+    if len(pieces) > 1 and all(is_named(piece) for piece in pieces):
+        return run
+    has_mark = _MATH_MARK.search(run) is not None or run.count("=") > 1
+    if not has_mark or _NUMBER_IN_BRACKETS.fullmatch(run):
+        return None
+    unit = _UNIT_AFTER.match(text, runs[-1].end())
+    return value_of(pieces[-1] if "=" in run else run, "" if unit is None else f" {unit[1]}")
+
+
+def value_of(formula: str, unit: str) -> str | None:
+    """Return the part of a formula that is an answer: of a chain the last side with its name. None
+    for equations that end in a number, which `last_number` judges.
+    """
+    if formula.startswith("{"):
+        return rf"\{formula[:-1]}\}}"
+    sides, operators = chain(formula)
+    if {*operators} != {"="}:
+        return formula + unit
+    has_name = is_name(sides[0])
+    if has_name and len(sides) > 2:
+        return f"{sides[0]} = {sides[-1]}{unit}"
+    if _VALUES.fullmatch(sides[-1]):
+        return None
+    return formula + unit
+
+
+def is_named(piece: str) -> bool:
+    """Whether a text is an equation that gives a name a value: `x = 2`."""
+    sides, operators = chain(piece)
+    return operators == ("=",) and is_name(sides[0])
+
+
+def is_balanced(text: str) -> bool:
+    """Whether each bracket in a formula closes; intervals such as `[0, 1)` may mix them."""
+    depth = 0
+    for character in text:
+        depth += (character in "([{") - (character in ")]}")
+        if depth < 0:
+            return False
+    return depth == 0
 
 
 def without_delimiters(formula: str) -> str:

@@ -8,16 +8,19 @@ from typing import NamedTuple
 from grpo_ext.common.files import data_lines
 from grpo_ext.rewards.expression import ExpressionError, evaluate
 
+MAX_UNIT = 60  # characters of a unit of measure
 TOLERANCE = Fraction(1, 10**6)  # of the value, for decimals
-_SIZES = {  # name of a unit -> its kind and its size in the smallest unit of the kind
-    spelling: (kind, Fraction(names[-1]))
-    for kind, _, line in (
-        row.partition(": ") for row in data_lines("grpo_ext.rewards", "units.txt")
-    )
-    for names in map(str.split, line.split(", "))
-    for name in names[:-1]
-    for spelling in ((name, f"{name}s") if len(name) > 1 else (name,))
-}
+_KINDS: dict[str, str] = {}  # kind of unit -> the kinds that it is made of
+_SIZES: dict[str, tuple[str, Fraction]] = {}  # name of a unit -> its kind and size
+for _row in data_lines("grpo_ext.rewards", "units.txt"):
+    _kind, _, _line = _row.partition(": ")
+    _kind, _, _made_of = _kind.partition(" = ")
+    _KINDS[_kind] = _made_of or _kind
+    for _names in map(str.split, _line.split(", ")):
+        for _name in _names[:-1]:
+            _SIZES[_name] = (_kind, Fraction(_names[-1]))
+            if len(_name) > 1:
+                _SIZES[f"{_name}s"] = _SIZES[_name]
 UNIT_NAMES = "|".join(map(re.escape, sorted({*_SIZES} - {"in"}, key=len, reverse=True)))
 _DIGITS = r"(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]{1,3}(?: [0-9]{3})+|[0-9]+)(?![0-9])"
 DECIMAL = rf"(?:{_DIGITS}(?:\.[0-9]+)?|\.[0-9]+)"
@@ -28,8 +31,18 @@ _NUMBER = re.compile(
 _FRAC = re.compile(r"\\frac\s*(?:\{\s*(-?[0-9]+)\s*\}|([0-9]))\s*(?:\{\s*(-?[0-9]+)\s*\}|([0-9]))")
 _PERCENT = re.compile(r"\s*(?:%|per ?cent)$")
 _UNKNOWN = re.compile(r"(?<![\\A-Za-z])[A-Za-z](?![A-Za-z])")
-_FACTOR = r"([A-Za-z¢]+)(?: ?\^ ?\{?([23])\}?)?"
-_UNIT = re.compile(rf"(?:(?<=[^A-Za-z\\ ])|(?<= )){_FACTOR}(?: ?(?:/|per) ?{_FACTOR})?$")
+_UNIT_START = re.compile(r"(?<=[^A-Za-z\\])[A-Za-z¢Ωµ]")
+_FACTOR = re.compile(
+    r"(^| ?/ ?| per | ?\\cdot ?(?![A-Za-z]{3})| ?\* ?| )\(?([A-Za-zΩµ]+|[¢$€£])"
+    r"(?: ?\^ ?(?:\{ ?(-?[1-4]) ?\}|(-?[1-4])))?\)?"
+)
+_RATE = re.compile(r"(?<=[0-9]) ?(?:/|\bper)$")
+_FRACTION_OF_UNITS = re.compile(
+    r" ?\\frac ?\{ ?([A-Za-z]+(?:\^[23])?) ?\} ?\{ ?([A-Za-z]+(?:\^[23])?) ?\}$"
+)
+_SYMBOLS = re.compile(
+    r"[a-z](?:(?: ?\\cdot ?| ?\* ?| )[A-Za-z])+|[A-Za-z](?:\^\{?[1-4]\}?)?"
+)  # m g
 # Words that name what is counted: "10 paper clips". Other words change the value: "10 thousand", "2 or 3".
 _LABEL = re.compile(r"(?<=[0-9A-Za-z)}%!]) +(?:(?:per|of|in) )?[A-Za-z]{3,}[A-Za-z' ./-]*$")
 _NO_LABEL = re.compile(
@@ -41,7 +54,7 @@ _FORMULA_BEFORE_LABEL = re.compile(r"[0-9\\]")
 _MULTIPLIER = re.compile(
     r"(.+?) (hundred|thousand|million|billion|trillion|dozen)(?: (?:of )?([A-Za-z][A-Za-z' ]*))?"
 )
-_MULTIPLIERS = {
+MULTIPLIERS = {
     "hundred": 100,
     "thousand": 10**3,
     "million": 10**6,
@@ -49,11 +62,25 @@ _MULTIPLIERS = {
     "trillion": 10**12,
     "dozen": 12,
 }
+_TENS = {
+    f"{ten}ty": 20 + 10 * n
+    for n, ten in enumerate(["twen", "thir", "for", "fif", "six", "seven", "eigh", "nine"])
+}
+_UNITS = (
+    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen"
+    " fifteen sixteen seventeen eighteen nineteen"
+)
+_SMALL = {**{word: n for n, word in enumerate(_UNITS.split())}, **_TENS}
+_WORD = re.compile(rf"{'|'.join(sorted(_SMALL, key=len, reverse=True))}|hundred|thousand")
+_OUT_OF = re.compile(r"^([0-9]+) (?:out of|in) ([0-9]+)$")
+_WORDED = re.compile(
+    rf"(?i:(?:{_WORD.pattern})(?:(?: and |, |[ -])(?:{_WORD.pattern}))*)(?![A-Za-z-])"
+)
 _TIMES = re.compile(r"\\(?:times|cdot)(?![A-Za-z])|(?<=[0-9]) ?[x×] ?(?=[0-9])")
 _ARITHMETIC = re.compile(r"-?[0-9.(][0-9.()+*/ -]*[+*/-][0-9.()+*/ -]*[0-9.)]")
 _PARTS = re.compile(rf"(\$?{DECIMAL} ?[A-Za-z¢]+)(?:,? and |, | |$)")
 
-Unit = tuple[str, Fraction]  # kind and size
+Unit = tuple[str, Fraction]  # dimension and size
 
 
 class Number(NamedTuple):
@@ -68,6 +95,7 @@ class Number(NamedTuple):
 @lru_cache(maxsize=4096)
 def number(text: str) -> Number | None:
     """Return the number that is all of `text`, in plain notation, or None."""
+    text = _OUT_OF.sub(r"\1/\2", with_digits(text))
     compound = compound_number(text)
     if compound is not None:
         return compound
@@ -77,10 +105,31 @@ def number(text: str) -> Number | None:
     core, unit = split_unit(text)
     if unit is None:
         core = without_label(core)
-        unit = next((_SIZES[sign] for sign in "$€£" if sign in core), None)
+        unit = next((unit_of(sign) for sign in "$€£" if sign in core), None)
     without = _PERCENT.sub("", core)
     value = exact(without)
     return value and Number(*value, without != core, unit)
+
+
+def with_digits(text: str) -> str:
+    """Write the number in words at the beginning of a text in digits: `24 apples` for `twenty-four
+    apples`.
+    """
+    match = _WORDED.match(text)
+    if match is None:
+        return text
+    total = group = 0
+    for word in _WORD.findall(match[0].lower()):
+        if word == "hundred":
+            group *= 100
+        elif word == "thousand":
+            total += group * 1000
+            group = 0
+        elif (group % 10 == 0 and (group % 100 >= 20 or group % 100 == 0)) or word in _TENS:
+            group += _SMALL[word]
+        else:
+            return text  # `two three` is no number
+    return f"{total + group}{text[match.end() :]}"
 
 
 def compound_number(text: str) -> Number | None:
@@ -102,8 +151,8 @@ def multiple(match: re.Match[str]) -> Number | None:
     factor = number(match[1])
     if factor is None or factor.percent:
         return None
-    size = _MULTIPLIERS[match[2]]
-    unit = factor.unit or _SIZES.get(match[3] or "")
+    size = MULTIPLIERS[match[2]]
+    unit = factor.unit or unit_of(match[3] or "")
     return Number(factor.value * size, factor.place * size, unit=unit)
 
 
@@ -131,26 +180,58 @@ def without_label(text: str) -> str:
 def angle_in_radians(text: str) -> str | None:
     """Return the formula in radians of an angle in degrees, or None."""
     angle = number(text)
-    if angle is None or angle.unit != _SIZES["degree"]:
+    if angle is None or angle.unit != unit_of("degree"):
         return None
     return rf"{angle.value}*\pi/180"
 
 
+@lru_cache(maxsize=4096)
 def split_unit(text: str) -> tuple[str, Unit | None]:
-    """Split a text into what precedes the unit of measure at its end, such as `cm^2` or `km/h`, and that unit or None."""
-    text = text.replace(" mph", " mile/hour")
-    match = _UNIT.search(text)
-    if match is None or not _SIZES.keys() >= {match[1], match[3] or "m"}:
-        return text, None
-    core = text[: match.start()].strip()
-    is_letter = len(match[1]) == 1 and match[1].isalpha()
-    if is_letter and (_UNKNOWN.search(core) or (not match[3] and text[match.start() - 1] != " ")):
-        return text, None  # `10m` and `3 a - 2 m` have a symbol m
-    (kind, size), power = _SIZES[match[1]], int(match[2] or 1)
-    below, by = _SIZES[match[3]] if match[3] else ("", Fraction(1))
-    if power > 1 or below:
-        kind, size = f"{kind}^{power}/{below}^{match[4]}", size**power / by ** int(match[4] or 1)
-    return core, (kind, size)
+    r"""Split a text into what precedes the unit of measure at its end, and that unit or None.
+
+    A unit is a product of units with exponents: `cm^2`, `km/h`, `m s^{-2}`, `N \cdot m`.
+    """
+    text = _FRACTION_OF_UNITS.sub(r" \1/\2", text.replace(" mph", " mile/hour"))
+    for match in _UNIT_START.finditer(text, max(0, len(text) - MAX_UNIT)):
+        name = text[match.start() :]
+        unit = unit_of(name)
+        if unit is None:
+            continue
+        core = text[: match.start()].strip()
+        rate = _RATE.search(core)
+        if rate is not None:
+            return core[: rate.start()], None  # `$294 / week`
+        is_symbol = _UNKNOWN.search(core) is not None or text[match.start() - 1] != " "
+        has_two_symbols = " " in name or "*" in name or "cdot" in name
+        if _SYMBOLS.fullmatch(name) and (is_symbol or has_two_symbols):
+            return text, None  # `10m`, `3 a - 2 m` and `5 m g` have a symbol m
+        return core, unit
+    return text, None
+
+
+def unit_of(text: str) -> Unit | None:
+    """Return the product of units that is all of a text, such as `length^1 time^-1` with its size;
+    None for any other text.
+    """
+    if text == "":
+        return None
+    powers: dict[str, int] = {}
+    size = Fraction(1)
+    position = 0
+    below = False
+    while position < len(text):
+        factor = _FACTOR.match(text, position)
+        if factor is None or factor[2] not in _SIZES:
+            return None
+        below = below or factor[1].strip() in ("/", "per")
+        power = int(factor[3] or factor[4] or 1) * (-1 if below else 1)
+        kind, factor_size = _SIZES[factor[2]]
+        for part in _KINDS[kind].split():
+            base, _, exponent = part.partition("^")
+            powers[base] = powers.get(base, 0) + power * int(exponent or 1)
+        size *= factor_size**power
+        position = factor.end()
+    return " ".join(f"{kind}^{power}" for kind, power in sorted(powers.items()) if power), size
 
 
 def exact(text: str) -> tuple[Fraction, Fraction] | None:
@@ -175,6 +256,8 @@ def exact(text: str) -> tuple[Fraction, Fraction] | None:
 
 def same_number(gold: Number, answer: Number) -> bool:
     """Whether two numbers are equal: exactly, or as a decimal and a value with more digits."""
+    if (gold.percent and answer.unit) or (gold.unit and answer.percent):
+        return False
     if gold.unit and answer.unit:
         if gold.unit[0] != answer.unit[0]:
             return False

@@ -16,7 +16,7 @@ _CLOSING = {")", "]", "}", r"\}"}
 _SYMBOL = r"(?:[A-Za-z]|\\[a-z]+)(?:_(?:\{[^{}]*\}|[0-9A-Za-z]))?'*"
 _NAME = re.compile(
     rf"""
-    {_SYMBOL} (?:\s?\([^()=<>]{{1,30}}\))?               # x, a_1, f(x), P(A \cap B)
+    {_SYMBOL} (?:\s?\^\s?\{{?-1\}}?)? (?:\s?\([^()=<>]{{1,30}}\))?               # x, a_1, f(x), P(A \cap B)
     | \((?:{_SYMBOL})(?:,\s?{_SYMBOL})+\)                # (x, y)
     | [A-Z]{{2,4}} | \|[A-Z]{{2}}\| | \\overline\{{[A-Z]{{2}}\}}         # segments
     | m?\s?\\angle\s?[A-Z]{{1,3}}
@@ -32,6 +32,7 @@ _NO_NAME = re.compile(
 _RELATION = re.compile(r"\\(?:ne|le|ge)(?![A-Za-z])|<=|>=|[<>=]")
 _SPELLING = {"<=": r"\le", ">=": r"\ge"}
 _REVERSED = {">": "<", r"\ge": r"\le", "<": "<", r"\le": r"\le"}
+_POINT = re.compile(r"([A-Z](?:_(?:[0-9]|\{[0-9]\}))?'*) ?(\([^()=]+,[^()=]+\))")  # A'(3, 7)
 MEMBER = re.compile(r"\\in(?![A-Za-z])")
 _BUILDER = re.compile(r"\\\{\s*([^|{}:]+?)\s*(?:\||\\mid(?![a-z])|:)\s*(.+)\\\}")
 _WORD_SEPARATOR = re.compile(r"[;,]? +(?:and|or) +|;\s*")
@@ -153,6 +154,8 @@ def collection(text: str) -> Collection:
         return Collection("set", signed(alternatives(enclosed[1])), names)
     if enclosed is not None and enclosed[0] != "{":
         parts = split(enclosed[1], COMMA)
+        if len(parts) > 1 and len(_SIGNS.findall(content)) == 1:
+            return Collection("list", signed([content]), names)
         if len(parts) > 1:
             return Collection(enclosed[0] + enclosed[2], tuple(parts), names)
     terms = split(content, _COLON)
@@ -187,10 +190,16 @@ def signed(parts: list[str]) -> tuple[str, ...]:
 
 
 def label(text: str) -> tuple[str | None, str]:
-    """Split `x = 5` into the name and the value; the name is None if there is none."""
+    r"""Split `x = 5` or `x \in \{5\}` or `A(1, 2)` into the name and the value; the name is None if there is none."""
     sides, operators = chain(text)
     if operators and set(operators) == {"="} and is_name(sides[0]):
         return sides[0], " = ".join(sides[1:])
+    point = _POINT.fullmatch(text)
+    if point is not None:
+        return point[1], point[2]
+    members = split(text, MEMBER)
+    if len(members) == 2 and is_name(members[0]) and members[1].startswith(r"\{"):
+        return members[0], members[1]
     return None, text
 
 

@@ -6,12 +6,59 @@ import re
 
 from grpo_ext.rewards.notation import typography
 
-_TEXT = re.compile(r"\(?(?:[A-Z]|(?=.*[A-Za-z]{3})[A-Za-z][A-Za-z '.-]*)\)?")
+_TEXT = re.compile(r"\(?(?:[A-Z]|[Nn]o|NO|II|I?[VX]I?|(?=.*[A-Za-z]{3})[A-Za-z][A-Za-z '.-]*)\)?")
 _OPTION = re.compile(r"\(?([A-H])(?:\)| ?[.:])\s*(\S.*)")
+_LETTER = re.compile(r"\(?([A-H])[).:]?\)?")
 _CLOCK = re.compile(r"([0-9]{1,2})(?: ?: ?([0-9]{2}))? ?(?:([ap])\.? ?m\.?)?", re.IGNORECASE)
-_BASE = re.compile(r"([0-9A-F]+)_(?:\{([0-9]{1,2})\}|([0-9]{1,2}))")
+_BASE = re.compile(
+    r"\(?([0-9A-F]+)\)?(?:_(?:\{ ?([0-9]{1,2}|[a-z]+) ?\}|([0-9]{1,2}))| \(?(?:in )?base[ -]([0-9]{1,2}|[a-z]+)\)?)"
+)
+_NONE = re.compile(
+    r"none(?: exists?)?|(?:there (?:is|are|exists?) )?(?:no(?= )|none)(?: such| real| integer| positive)*"
+    r"(?: (?:solutions?|integers?|numbers?|values?|functions?|roots?|pairs?|triples?|primes?|points?))?"
+    r"(?: exists?)?",
+    re.IGNORECASE,
+)
+_VERDICT = re.compile(r"(yes|no|true|false)\b(?:[,.;:-].*)?$", re.IGNORECASE)
+_COUNTED = re.compile(r"([0-9]+)(?:st|nd|rd|th)?")
+_DATE_WORD = re.compile(
+    r"(?:Mon|Tues?|Wed(?:nes)?|Thu(?:rs?)?|Fri|Sat(?:ur)?|Sun)(?:day)?\.?|Jan(?:uary)?|Feb(?:ruary)?|Mar(?:ch)?"
+    r"|Apr(?:il)?|May|June?|July?|Aug(?:ust)?|Sept?(?:ember)?|Oct(?:ober)?|Nov(?:ember)?|Dec(?:ember)?",
+    re.IGNORECASE,
+)
+_ORDINALS = [
+    "first",
+    "second",
+    "third",
+    "fourth",
+    "fifth",
+    "sixth",
+    "seventh",
+    "eighth",
+    "ninth",
+    "tenth",
+    "eleventh",
+    "twelfth",
+]
+_CARDINALS = [
+    "zero",
+    "one",
+    "two",
+    "three",
+    "four",
+    "five",
+    "six",
+    "seven",
+    "eight",
+    "nine",
+    "ten",
+    "eleven",
+    "twelve",
+]
+_ROMAN = ["I", "II", "III", "IV", "V", "VI", "VII", "VIII", "IX", "X", "XI", "XII"]
 _FILLERS = re.compile(
-    r"\b(?:the|an?|it|is|are|its|condition|function|number|series|option|choice|graph)\b",
+    r"\b(?:the|an?|it|is|are|its|condition|function|number|series|option|choice|graph"
+    r"|all|wins?|quadrant|triangle|angle|matrix|sequence|integers?|player|team|colou?r|ones?)\b",
     re.IGNORECASE,
 )
 
@@ -19,6 +66,14 @@ _FILLERS = re.compile(
 def is_text(text: str) -> bool:
     """Whether an answer is one text, such as a name or the letter of a choice."""
     return _TEXT.fullmatch(text) is not None
+
+
+def letter_of(text: str) -> str | None:
+    """Return the letter of a choice that is all of a text: `B`, `(B)` or `B.`; None for any other
+    text.
+    """
+    match = _LETTER.fullmatch(text)
+    return None if match is None else match[1]
 
 
 def option(text: str) -> tuple[str, str] | None:
@@ -37,10 +92,22 @@ def same_special(gold: str, answer: str) -> bool | None:
         if expected_clock is None or actual_clock is None:
             return False
         return same_clock(expected_clock, actual_clock)
-    if _BASE.fullmatch(gold) or _BASE.fullmatch(answer):
-        expected = _BASE.fullmatch(gold)
-        return expected is not None and typography(answer) == expected[1]  # the question names it
-    return None
+    expected_base = _BASE.fullmatch(gold)
+    actual_base = _BASE.fullmatch(answer)
+    if expected_base is not None and actual_base is not None:
+        return expected_base[1] == actual_base[1] and base_of(expected_base) == base_of(actual_base)
+    for numeral, other in ((expected_base, answer), (actual_base, gold)):
+        if numeral is not None and base_of(numeral) == "10":
+            return numeral[1] == typography(other).replace(",", "")
+    if expected_base is not None:  # the question names the base
+        return typography(answer) == expected_base[1]
+    return None if actual_base is None else False
+
+
+def base_of(numeral: re.Match[str]) -> str:
+    """Return the base of a numeral in digits."""
+    base = numeral[2] or numeral[3] or numeral[4]
+    return str(_CARDINALS.index(base)) if base in _CARDINALS else base
 
 
 def same_clock(expected: re.Match[str], actual: re.Match[str]) -> bool:
@@ -52,13 +119,49 @@ def same_clock(expected: re.Match[str], actual: re.Match[str]) -> bool:
 
 
 def same_texts(gold: str, answer: str) -> bool | None:
+    """Compare texts; None if neither side is one."""
     if _TEXT.fullmatch(gold) or _TEXT.fullmatch(answer):
         return as_text(gold) == as_text(answer)
     return None
 
 
+def says_none(text: str) -> bool:
+    """Whether an answer says that there is none: `no solution`, `no such integer exists`."""
+    return _NONE.fullmatch(text) is not None
+
+
+def is_verdict(text: str) -> bool:
+    """Whether an answer is yes, no, true or false, with what follows after a comma."""
+    return _VERDICT.match(text) is not None
+
+
 def as_text(text: str) -> str:
-    """Return the words that count; a single letter keeps its case."""
+    """Return the words that count; a single letter keeps its case.
+
+    Ordinals and Roman numerals are digits, so that `second quadrant` is `Quadrant II`; days and
+    months have three letters; of `Yes, it is.` only the first word counts.
+    """
     text = text.strip("() .")
-    counted = " ".join(_FILLERS.sub(" ", text).split()) if len(text) > 1 else text
-    return counted if len(counted) == 1 else (counted or text).casefold()
+    if len(text) == 1 or text.isdecimal():
+        return text
+    verdict = _VERDICT.match(text)
+    if verdict is not None:
+        return verdict[1].casefold()
+    if says_none(text):
+        return "none"
+    words = _FILLERS.sub(" ", text).split()
+    if len(words) == 1 and len(words[0]) == 1 and words[0] not in _ROMAN:
+        return words[0]
+    return (" ".join(map(in_short, words)) or text).casefold()
+
+
+def in_short(word: str) -> str:
+    """Return `2nd` for an ordinal or a Roman numeral, and the first three letters of a day or month."""
+    if word.lower() in _ORDINALS:
+        return f"{_ORDINALS.index(word.lower()) + 1}nd"
+    if word in _ROMAN:
+        return f"{_ROMAN.index(word) + 1}nd"
+    counted = _COUNTED.fullmatch(word)
+    if counted is not None:
+        return f"{counted[1]}nd"
+    return word[:3] if _DATE_WORD.fullmatch(word) else word

@@ -5,6 +5,7 @@ with alarms that would end the deadline of a guard.
 """
 
 import math
+from typing import Any
 
 from grpo_ext.rewards.accuracy import accuracy, score
 from grpo_ext.rewards.registry import register
@@ -61,6 +62,7 @@ def cosine_scaled(
     completions: list[str],
     solution: list[str],
     completion_ids: list[list[int]],
+    prompts: list[Any] | None = None,
     *,
     max_len: int,
     min_value_wrong: float = -1.0,
@@ -83,7 +85,7 @@ def cosine_scaled(
         )
         return end + 0.5 * (begin - end) * (1.0 + math.cos(math.pi * min(length / max_len, 1.0)))
 
-    right = accuracy(completions, solution)
+    right = accuracy(completions, solution, prompts)
     return [
         None if r is None else scaled(r, len(ids))
         for r, ids in zip(right, completion_ids, strict=True)
@@ -92,7 +94,11 @@ def cosine_scaled(
 
 @register("reasoning_accuracy", needs_cpu="formulas")
 def reasoning_accuracy(
-    completions: list[str], solution: list[str], *, reasoning_delimiters: list[str] | None = None
+    completions: list[str],
+    solution: list[str],
+    prompts: list[Any] | None = None,
+    *,
+    reasoning_delimiters: list[str] | None = None,
 ) -> list[float | None]:
     """1 if the answer after the reasoning equals the gold answer, else 0; 0 if the reasoning does not end (TRL).
 
@@ -101,7 +107,8 @@ def reasoning_accuracy(
         reasoning_delimiters: texts that end the reasoning. None: `</think>`.
     """
     scores: list[float | None] = []
-    for text, gold in zip(completions, solution, strict=True):
+    questions = prompts if prompts is not None else [None] * len(completions)
+    for text, gold, prompt in zip(completions, solution, questions, strict=True):
         ends = [end for end in reasoning_delimiters or ["</think>"] if end in text]
-        scores.append(score(text.rpartition(ends[0])[2], gold) if ends else 0.0)
+        scores.append(score(text.rpartition(ends[0])[2], gold, prompt) if ends else 0.0)
     return scores

@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 
@@ -132,16 +133,17 @@ def test_gold_of_real_rows(shared_data):
     numbers = [s.rpartition("####")[2].strip() for s in solutions]
     assert [gold_answer(s) for s in solutions] == numbers
     reward = build("accuracy")
-    for form in (
-        "{}",
-        "<think>1</think><answer>{}</answer>",
-        "so \\boxed{{{}}}",
-        "${}.",
-        "It is {} dollars",
-    ):
+    for form in ("{}", "<think>1</think><answer>{}</answer>", "so \\boxed{{{}}}"):
         assert reward(completions=[form.format(n) for n in numbers], solution=solutions) == [
             1.0
         ] * len(rows)
+    for form in ("${}.", "It is {} dollars"):  # wrong where the solution counts in cents
+        expected = [
+            float(re.search(rf"(?<![0-9]){n} cents", solution) is None)
+            for n, solution in zip(numbers, solutions, strict=True)
+        ]
+        scores = reward(completions=[form.format(n) for n in numbers], solution=solutions)
+        assert scores == expected and sum(expected) > 0.99 * len(rows)
     others = [str(Fraction(n.replace(",", "")) + 1) for n in numbers]
     assert reward(completions=others, solution=solutions) == [0.0] * len(rows)
 

@@ -1,5 +1,6 @@
 """The table of answers: kind, gold answer, completion (`⏎` is a line break), verdict of a careful person."""
 
+import json
 from collections import Counter
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 from grpo_ext.rewards import build
 
 REAL = [Path(__file__).with_name(f"answers_{name}.tsv") for name in ("real", "fresh", "third")]
+WITH_QUESTIONS = Path(__file__).with_name("answers_with_questions.jsonl")
 TABLE = Path(__file__).with_name("answers.tsv")
 VERDICTS = {"1": 1.0, "0": 0.0, "None": None}
 MISJUDGED = {  # right by the table, 0 by the reward, and why
@@ -61,3 +63,23 @@ def test_answers_to_real_rows(table):
     assert len(rows) >= 100
     assert len(paid) <= 0.02 * len(rows), paid
     assert len(refused) <= 0.05 * len(rows), refused
+
+
+def test_answers_to_real_questions():
+    """Pairs with their questions, judged by hand before `accuracy` was run on them.
+
+    Labels of decimals with fewer than six digits follow docs/rewards.md: they are wrong for a
+    value that has no end.
+    """
+    rows = [json.loads(line) for line in WITH_QUESTIONS.read_text(encoding="utf-8").splitlines()]
+    scores = build("accuracy")(
+        completions=[row["completion"] for row in rows],
+        solution=[row["gold"] for row in rows],
+        prompts=[[{"role": "user", "content": row["question"]}] for row in rows],
+    )
+    judged = list(zip(rows, scores, strict=True))
+    paid = [row for row, score in judged if score == 1.0 and not row["right"]]
+    refused = [row for row, score in judged if score != 1.0 and row["right"]]
+    assert len(rows) >= 600
+    assert not paid
+    assert len(refused) <= 0.01 * len(rows), refused

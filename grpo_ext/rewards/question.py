@@ -1,0 +1,380 @@
+r"""Reads from the question what a completion's answer is compared with: the choices that the question
+offers, the unit that it asks for, and the formulas that it states.
+"""
+
+import re
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from grpo_ext.rewards.notation import with_ascii_signs
+from grpo_ext.rewards.quantity import MULTIPLIERS, UNIT_NAMES, number, split_unit
+from grpo_ext.rewards.structure import alternatives, brackets, chain, is_name, split
+from grpo_ext.rewards.texts import letter_of, option
+
+MAX_QUESTION = 5_000  # characters at the end of a prompt that are read
+MAX_CHOICE = 300  # characters of one choice
+MAX_DEPTH = 20  # brackets open at once in a formula
+
+_FONT = re.compile(r"\\(?:text[a-z]*|math(?:rm|bf|it|sf))\s*\{\s*(\(?[A-H][).:]?\)?)\s*\}")
+_SPACE = re.compile(r"\\(?:qquad|quad)(?![A-Za-z])|(?<!\\)\\[ ,;]|~")
+_LABEL = re.compile(r"(?<![A-Za-z0-9\\_^])(?:\(([A-H])\)|([A-H])\)|([A-H])[.:](?=\s|[-$\\0-9]))")
+_ASKED_UNIT = re.compile(
+    rf"(?i:\bhow many|\bnumber of|\bin)\s+({UNIT_NAMES})\b"
+    r"(?!\s*(?:per\b|/|an?\b|each\b|\^|squared|cubed|of\b))"
+)
+_ASKED_MULTIPLE = re.compile(rf"(?i:\bhow many|\bin)\s+({'|'.join(MULTIPLIERS)})s?\b")
+_ASKED = re.compile(
+    r"\b(?:find|what (?:is|are)|compute|determine|evaluate|calculate|value of|simplify)"
+    r"(?: the(?: [a-z]+){1,3} of)?[ :]*\$([^$]{1,100})\$",
+    re.IGNORECASE,
+)
+_LENGTHS = re.compile(r"length\^[1-3]")
+_SIZE = re.compile(r"\b(?:area|volume|perimeter|circumference)\b", re.IGNORECASE)
+_DIMENSIONS = {"area": 2, "volume": 3, "perimeter": 1, "circumference": 1}
+_PERCENT = re.compile(
+    r"percent|\b(?:rate|discount|interest|chance|probability|likely|likelihood|increase|decrease|tax|share|proportion|fraction)",
+    re.IGNORECASE,
+)
+_ORDER = re.compile(
+    r"\b(?:arrange|order|sort|rank|put)\b[^.?]{0,40}(?:\bfrom\b|:|\border\b)"
+    r"|least to greatest|greatest to least|smallest to largest|largest to smallest",
+    re.IGNORECASE,
+)
+_RELATIONS = re.compile(r"\s*[<>]\s*")
+_PLUS = re.compile(r"[-+]")
+_CONVERSION = re.compile(
+    r"\b(?:express|write|convert|change|simplify|reduce|rewrite|round|evaluate|compute|calculate)\b",
+    re.IGNORECASE,
+)
+_DELIMITED = re.compile(r"\$\$?([^$]+)\$\$?|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
+_TOKEN = re.compile(r"\\[A-Za-z]+|\\.|[0-9]+(?:\.[0-9]+)?|[A-Za-z]+|\S", re.DOTALL)
+_FUNCTIONS = {"sin", "cos", "tan", "log", "ln", "sqrt", "exp", "pi"}
+_IGNORED = {"*", "|", r"\cdot", r"\times", r"\left", r"\right", r"\{", r"\}", r"\ ", r"\,", r"\!"}
+_BREAKS = {*"=<>?:;$,", r"\le", r"\ge", r"\leq", r"\geq", r"\ne", r"\neq", r"\in", r"\approx"}
+_FUNCTIONS_OF = {rf"\{name}" for name in _FUNCTIONS - {"sqrt", "pi"}}
+_SAME = {
+    r"\dfrac": r"\frac",
+    r"\tfrac": r"\frac",
+    r"\div": "/",
+    r"\dbinom": r"\binom",
+    r"\tbinom": r"\binom",
+    "√": r"\sqrt",
+    **{name: rf"\{name}" for name in _FUNCTIONS},
+}
+_ATOM = re.compile(r"-?(?:[A-Za-z]|\\[A-Za-z]+|[0-9]+)")  # no restatement
+
+
+class Question(NamedTuple):
+    """What is known of a question."""
+
+    choices: tuple[tuple[str, str], ...] = ()  # letter and content
+    unit: str | None = None  # the unit of measure that it asks for
+    multiple: str | None = None  # "how many dozen": the multiple in which the answer counts
+    formulas: frozenset[str] = frozenset()  # in normal form
+    asked: frozenset[str] = frozenset()  # the formulas whose values it asks for
+    dimension: int | None = None  # 2 if it asks for an area
+    percent: bool = True  # whether it may ask for a percentage
+    ordered: bool = False  # whether it asks to put something in order
+    converts: bool = False  # whether it asks for another notation of a number
+
+    def content(self, letter: str | None) -> str | None:
+        """Return the content of the choice with this letter, or None."""
+        return dict(self.choices).get(letter or "")
+
+
+def question_of(prompt: Any) -> Question:
+    """Read a prompt: a text, or messages, of which the last one of the user counts."""
+    if isinstance(prompt, list | tuple):
+        users = [m for m in prompt if isinstance(m, dict) and m.get("role") == "user"]
+        content = users[-1].get("content") if users else None
+        if isinstance(content, list):
+            blocks = [block.get("text") for block in content if isinstance(block, dict)]
+            content = "\n".join(text for text in blocks if isinstance(text, str))
+        prompt = content
+    return read_question(prompt[-MAX_QUESTION:]) if isinstance(prompt, str) else Question()
+
+
+@lru_cache(maxsize=1024)
+def read_question(text: str) -> Question:
+    text = _SPACE.sub(" ", _FONT.sub(r"\1", with_ascii_signs(text)))
+    units = set(_ASKED_UNIT.findall(text))
+    sizes = {size.lower() for size in _SIZE.findall(text)}
+    multiples = set(_ASKED_MULTIPLE.findall(text))
+    return Question(
+        choices_of(text),
+        units.pop() if len(units) == 1 else None,
+        multiples.pop() if len(multiples) == 1 else None,
+        frozenset(form for form in formulas_of(text) if form and not _ATOM.fullmatch(form)),
+        frozenset(
+            form for asked in _ASKED.findall(text) for form in sides_of(asked, in_words=False)
+        ),
+        _DIMENSIONS[sizes.pop()] if len(sizes) == 1 else None,
+        _PERCENT.search(text) is not None or not text,
+        _ORDER.search(text) is not None,
+        _CONVERSION.search(text) is not None,
+    )
+
+
+def choices_of(text: str) -> tuple[tuple[str, str], ...]:
+    """Return the choices A, B, C and so on with their contents; none if there are fewer than two."""
+    labels: list[re.Match[str]] = []
+    longest: list[re.Match[str]] = []
+    for match in _LABEL.finditer(text):
+        letter = match[1] or match[2] or match[3]
+        if letter == "A":
+            labels = []
+        if letter == chr(ord("A") + len(labels)):
+            labels.append(match)
+        if len(labels) >= len(longest):
+            longest = list(labels)
+    if len(longest) < 2:
+        return ()
+    ends = [match.start() for match in longest[1:]] + [len(text)]
+    choices = []
+    for position, (match, end) in enumerate(zip(longest, ends, strict=True)):
+        content = text[match.end() : end]
+        if position == len(longest) - 1:
+            content = content.strip().partition("\n")[0]
+        content = content.rstrip(" \t\r\n,;$&\\").lstrip(" \t\r\n,;$&")
+        choices.append((chr(ord("A") + position), content[:MAX_CHOICE]))
+    return tuple(choices)
+
+
+def formulas_of(text: str) -> Iterator[str]:
+    """Yield the normal forms of the formulas in a text, one for each side of an equation."""
+    position = 0
+    for match in _DELIMITED.finditer(text):
+        yield from sides_of(text[position : match.start()], in_words=True)
+        yield from sides_of(match[1] or match[2] or match[3], in_words=False)
+        position = match.end()
+    yield from sides_of(text[position:], in_words=True)
+
+
+def sides_of(text: str, *, in_words: bool) -> Iterator[str]:
+    """Yield the normal forms of what stands between relations, commas and, in a text, words."""
+    tokens: list[str] = []
+    for match in _TOKEN.finditer(text):
+        token = match[0]
+        is_word = len(token) > 1 and token.isalpha() and token not in _FUNCTIONS
+        is_period = token == "." and not text[match.end() : match.end() + 1].isdecimal()
+        if token in _BREAKS or is_period or (is_word and in_words):
+            yield normal_form(tokens)
+            tokens = []
+        elif is_word:
+            tokens += token
+        elif token not in _IGNORED:
+            tokens.append(_SAME.get(token, token))
+    yield normal_form(tokens)
+
+
+def normal_form(tokens: list[str]) -> str:
+    """Return a formula with its terms and factors sorted and without neutral elements, `+ 0` and
+    factors 1. Nothing is computed: `(x + 1)(x + 2)` keeps its brackets.
+    """
+    pending = tokens[::-1]
+    form = ""
+    while pending:  # a bracket that closes nothing is skipped
+        form += terms_of(pending, MAX_DEPTH)
+    return form
+
+
+def terms_of(pending: list[str], depth: int) -> str:
+    """Take tokens off the end of `pending` until a bracket closes, and return them in normal form."""
+    terms: list[str] = []
+    factors: list[str] = []
+    sign = ""
+    while pending:
+        token = pending.pop()
+        if token in (")", "]", "}"):
+            break
+        if token in ("+", "-"):
+            if factors:
+                terms.append(sign + product(factors))
+                factors = []
+            sign = "-" if token == "-" else ""
+        elif token in ("/", "^", "_"):
+            operand = operand_of(pending, depth)
+            if token == "/" or not factors:
+                factors.append(token + operand)
+            elif (token, operand) != ("^", "1"):
+                factors[-1] += token + operand
+        elif token == "!" and factors:
+            factors[-1] += token
+        elif token == r"\frac":
+            factors.append(argument_of(pending, depth))
+            factors.append("/" + argument_of(pending, depth))
+        else:
+            pending.append(token)
+            factors.append(operand_of(pending, depth))
+    if factors:
+        terms.append(sign + product(factors))
+    counted = sorted(term for term in terms if term.lstrip("-") != "0") or terms[:1]
+    return f"({'+'.join(counted)})" if len(counted) > 1 else "".join(counted)
+
+
+def operand_of(pending: list[str], depth: int) -> str:
+    """Take one atom, bracket or function with its arguments off the end of `pending`."""
+    if not pending:
+        return ""
+    token = pending.pop()
+    if depth == 0:
+        return token
+    depth -= 1
+    if token in ("(", "[", "{"):
+        return terms_of(pending, depth)
+    if token == r"\binom":
+        return f"binom({argument_of(pending, depth)};{argument_of(pending, depth)})"
+    if token == r"\sqrt":
+        index = operand_of(pending, depth) if pending[-1:] == ["["] else ""
+        return f"sqrt{index}({argument_of(pending, depth)})"
+    if token in _FUNCTIONS_OF:
+        return f"{token}({operand_of(pending, depth)})"
+    if token == "-" and pending:
+        return "-" + pending.pop()
+    return token
+
+
+def argument_of(pending: list[str], depth: int) -> str:
+    r"""Take the argument of a command off the end of `pending`: of `\frac12` the 1."""
+    if pending and pending[-1].isdecimal():
+        digits = pending.pop()
+        pending += list(digits[:0:-1])
+        return digits[0]
+    return operand_of(pending, depth)
+
+
+def product(factors: list[str]) -> str:
+    """Return factors in order, without factors 1."""
+    counted = sorted(factor for factor in factors if factor not in ("1", "/1"))
+    return "*".join(counted) or "1"
+
+
+def restates(question: Question, answer: str) -> bool:
+    """Whether each value in an answer is a formula of the question, with its factors and terms in
+    any order and with neutral elements such as `+ 0`.
+
+    A fraction or decimal counts only if the question asks for another notation of it: other
+    questions may contain the number that answers them.
+    """
+    sides = [side for side in chain(answer).sides if not is_name(side)]
+    return bool(sides) and all(is_stated(question, side) for side in sides)
+
+
+def is_unfinished(question: Question, gold: str, answer: str) -> bool:
+    """Whether an answer is a sum that is left to compute, where the question asks to evaluate it and
+    the gold answer is a number: `\\sqrt{100} + 3` for 13.
+    """
+    if not question.converts or number(gold) is None:
+        return False
+    sides = [side for side in chain(answer).sides if not is_name(side)]
+    return all(number(side) is None and is_sum(side) for side in sides)
+
+
+def is_sum(side: str) -> bool:
+    """Whether a formula has several terms that are not zero."""
+    terms = split(side.lstrip("-+ "), _PLUS)
+    return sum(term not in ("0", "0i") for term in terms) > 1
+
+
+def asked_value(question: Question, gold: str, answer: str) -> str:
+    """Return the value that the question asks for, if an answer states several equations or an
+    equation for a formula: 1/3 of `a = 1/3, b = 0, a + b = 1/3` if the question asks for a + b.
+    """
+    if "=" in gold or len(alternatives(gold)) != 1:
+        return answer
+    equations = [chain(part) for part in alternatives(answer)]
+    if any({*operators} != {"="} for _, operators in equations):
+        return answer
+    values = [
+        " = ".join(sides[1:])
+        for sides, _ in equations
+        if not question.asked.isdisjoint(sides_of(sides[0], in_words=False))
+    ]
+    return values[0] if len(values) == 1 else answer
+
+
+def in_order(question: Question, gold: str, answer: str) -> tuple[str, str]:
+    """Return both answers as tuples if the question asks to put values in order: `2 < 3 < 5` and the
+    list `2, 3, 5` are then `(2, 3, 5)`.
+    """
+    lists = [", ".join(split(text, _RELATIONS)) for text in (gold, answer)]
+    if not question.ordered or any(len(alternatives(text)) < 2 for text in lists):
+        return gold, answer
+    if any(brackets(text) is not None for text in lists):
+        return gold, answer
+    return f"({lists[0]})", f"({lists[1]})"
+
+
+def has_asked_percent(question: Question, gold: str, answer: str) -> bool:
+    """Whether a percent sign that only the answer has can be left out: 36 % is not 36 unless the
+    question asks for a percentage.
+    """
+    expected = number(gold)
+    actual = number(answer)
+    if question.percent or expected is None or actual is None:
+        return True
+    return not actual.percent or expected.percent or expected.value != actual.value
+
+
+def has_asked_dimension(question: Question, answer: str) -> bool:
+    """Whether the unit of an answer can be that of the area, volume or length that is asked for."""
+    unit = split_unit(answer)[1]
+    if question.dimension is None or unit is None or not _LENGTHS.fullmatch(unit[0]):
+        return True
+    return unit[0] == f"length^{question.dimension}"
+
+
+def is_stated(question: Question, side: str) -> bool:
+    """Whether one value is a formula of the question."""
+    if number(side) is not None and not question.converts:
+        return False
+    forms = [form for form in sides_of(side, in_words=False) if form]
+    return len(forms) == 1 and forms[0] in question.formulas
+
+
+def chosen_contents(question: Question, gold: str, answer: str) -> tuple[str, str] | None:
+    """Return the two contents that are compared if one side is the letter of a choice and the other
+    is a content; None for any other pair.
+    """
+    asked = option(gold)
+    chosen = option(answer)
+    gold_letter = asked[0] if asked else letter_of(gold)
+    letter = chosen[0] if chosen else letter_of(answer)
+    if question.content(gold_letter) is not None and letter is None:
+        return question.content(gold_letter) or "", answer
+    if gold_letter is None and letter is not None and question.content(letter) is not None:
+        return gold, question.content(letter) or ""
+    return None
+
+
+def in_asked_unit(question: Question, gold: str, answer: str, solution: str) -> str:
+    """Return a gold answer that is a plain number with its unit: that for which the question asks,
+    else, if the answer has a unit of the same kind, that in the solution.
+    """
+    plain_number = number(gold)
+    if plain_number is None or plain_number.percent or plain_number.unit:
+        return gold
+    if question.unit is not None:
+        measured = f"{gold} {question.unit}"
+        return measured if number(measured) is not None else gold
+    units = set(re.findall(rf"(?<![0-9.,]){re.escape(gold)} ({UNIT_NAMES})\b", solution))
+    actual = number(answer)
+    if len(units) != 1 or actual is None or actual.unit is None:
+        return gold
+    measured = f"{gold} {units.pop()}"
+    measured_number = number(measured)
+    if measured_number is None or measured_number.unit is None:
+        return gold
+    is_same_kind = measured_number.unit[0] == actual.unit[0]
+    return measured if is_same_kind else gold
+
+
+def in_asked_multiple(question: Question, gold: str, answer: str) -> str:
+    """Return an answer without the multiple in which the question and the gold answer count: 10 for
+    `10 dozen` if the question asks how many dozen.
+    """
+    if question.multiple is None or question.multiple in gold:
+        return answer
+    counted = re.fullmatch(rf"(.+?) {question.multiple}s?\b.*", answer)
+    return answer if counted is None or number(gold) is None else counted[1]

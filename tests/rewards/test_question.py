@@ -1,0 +1,173 @@
+"""What `accuracy` reads from the question: its choices, the unit and the value that it asks for, and
+formulas that an answer only repeats.
+"""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from grpo_ext.rewards import build
+from grpo_ext.rewards.question import question_of, sides_of
+
+CHOICES = """Which is it?
+A) 5
+B) 12
+C) train station
+D) $\\frac{1}{2}$"""
+
+
+def score(question, gold, completion):
+    [verdict] = build("accuracy")(completions=[completion], solution=[gold], prompts=[question])
+    return verdict
+
+
+@pytest.mark.parametrize(
+    ("question", "gold", "completion", "verdict"),
+    [
+        (CHOICES, "B", "\\boxed{12}", 1),
+        (CHOICES, "B", "\\boxed{5}", 0),
+        (CHOICES, "B", "The answer is 12.", 1),
+        (CHOICES, "C", "It is the train station.", 0),
+        (CHOICES, "C", "So the answer is a train station.", 1),
+        (CHOICES, "12", "\\boxed{B}", 1),
+        (CHOICES, "12", "\\boxed{A}", 0),
+        (CHOICES, "D", "\\boxed{1/2}", 1),
+        (CHOICES, "D", "\\boxed{0.5}", 1),
+        (CHOICES, "(D)", "\\boxed{\\textbf{(D)}\\ \\frac12}", 1),
+        (CHOICES, "D", "\\boxed{\\text{D) } \\frac{1}{2}}", 1),
+        (CHOICES, "B", "Option A is 5. I choose option B.", 1),
+        (CHOICES, "B", "(A) is wrong, so (B).", 1),
+        (CHOICES, "B", "**B**", 1),
+        (CHOICES, "B", "B", 1),
+        (CHOICES, "B", "b", 0),
+        (CHOICES, "B", "The correct option is **B) 12**", 1),
+        (CHOICES, "B", "The answer is either A or B", 0),
+        (CHOICES, "B", "\\boxed{A, B}", 0),
+        (CHOICES, "B", "\\boxed{A \\text{ or } B}", 0),
+        ("Compute $3 \\times 24$.", "72", "\\boxed{3 \\times 24}", 0),
+        ("Compute $3 \\times 24$.", "72", "\\boxed{24 \\cdot 3}", 0),
+        ("Compute $3 \\times 24$.", "72", "\\boxed{72}", 1),
+        ("What is 48/2 + 48?", "72", "\\boxed{48 + 48/2}", 0),
+        ("Simplify $\\frac{6}{8}$.", "\\frac{3}{4}", "\\boxed{\\frac{6}{8}}", 0),
+        ("Simplify $\\frac{6}{8}$.", "\\frac{3}{4}", "\\boxed{6/8}", 0),
+        ("Simplify $\\frac{6}{8}$.", "\\frac{3}{4}", "\\boxed{0.75}", 1),
+        ("He ate 1/2 of it. How much is left?", "0.5", "\\boxed{1/2}", 1),
+        ("Express 0.5 as a fraction.", "1/2", "\\boxed{0.5}", 0),
+        ("Factor $x^2-5x+6$.", "(x-2)(x-3)", "\\boxed{x^2-5x+6}", 0),
+        ("Factor $x^2-5x+6$.", "(x-2)(x-3)", "\\boxed{(x-3)(x-2)}", 1),
+        ("Factor $x^2-5x+6$.", "(x-2)(x-3)", "\\boxed{6-5x+x^2+0}", 0),
+        ("Find $a+b$.", "7", "\\boxed{a+b=7}", 1),
+        ("Find $a+b$ if $a^2+b^2=25$ and ...", "7", "\\boxed{a^2+b^2=25}", 0),
+        ("Find the value of $x^2+y^2$.", "2", "\\boxed{x^2+y^2=2}", 1),
+        ("If $x^2+y^2=2$, find $xy$.", "2", "\\boxed{x^2+y^2=2}", 0),
+        ("How many weeks?", "4", "\\boxed{28 days}", 1),
+        ("How many weeks?", "4", "\\boxed{4 weeks}", 1),
+        ("How many weeks?", "4", "\\boxed{4 days}", 0),
+        ("How many hours?", "1.5", "\\boxed{90 minutes}", 1),
+        ("How many cents?", "50", "\\boxed{\\$0.50}", 1),
+        ("How many miles per hour?", "60", "\\boxed{60 mph}", 1),
+        ("How many apples?", "4", "\\boxed{4 apples}", 1),
+        ("How fast in miles per hour?", "60", "\\boxed{60 miles per hour}", 1),
+        ("How much in dollars?", "5", "\\boxed{\\$5}", 1),
+        ("What is the length, in feet?", "5", "\\boxed{5 ft}", 1),
+        ("How many square feet?", "20", "\\boxed{20 square feet}", 1),
+        ("How many square feet?", "20", "\\boxed{20 ft^2}", 1),
+        ("Find the area of it in square meters.", "20", "\\boxed{20 m}", 0),
+        ("Find the area", "20", "\\boxed{20 m^2}", 1),
+        ("What is the volume in liters?", "3", "\\boxed{3 L}", 1),
+        (
+            "What is the area of the field? How long is its fence in meters?",
+            "40",
+            "\\boxed{40 m}",
+            0,
+        ),
+        ("Find the number of seconds.", "30", "\\boxed{half a minute}", 0),
+        ("Find the roots", "1,2,3", "\\boxed{x \\in \\{1,2,3\\}}", 1),
+        ("Evaluate it.", "13", "\\boxed{\\sqrt{100}+3}", 0),
+        ("Evaluate", "1/2", "\\boxed{\\frac{1}{4}+\\frac14}", 0),
+        ("Evaluate", "1+\\sqrt{2}", "\\boxed{\\sqrt{2}+1}", 1),
+        ("Simplify", "-2", "\\boxed{-2+0i}", 1),
+        ("Order from least to greatest: 3, 1, 2", "1,2,3", "\\boxed{1<2<3}", 1),
+        ("Order from least to greatest: 3, 1, 2", "1,2,3", "\\boxed{3,2,1}", 0),
+        ("Order from least to greatest", "1,2,3", "\\boxed{1, 2, 3}", 1),
+        ("Order from greatest to least", "3,2,1", "\\boxed{3>2>1}", 1),
+        ("Find the ordered pair (x,y)", "(1,2)", "\\boxed{(1,2)}", 1),
+        ("Find the ordered pair (x,y)", "(1,2)", "\\boxed{x=1, y=2}", 1),
+        ("What is 15% of 240?", "36", "\\boxed{36\\%}", 0),
+        ("What is 15% of 240?", "0.36", "\\boxed{36\\%}", 1),
+        ("What percent of 50 is 18?", "36", "\\boxed{36\\%}", 1),
+        ("What percent of 50 is 18?", "36\\%", "\\boxed{36}", 1),
+        ("What percent?", "36\\%", "\\boxed{0.36}", 1),
+        ("What is the chance of rain?", "60", "\\boxed{60\\%}", 1),
+    ],
+)
+def test_the_question_tells_what_is_right(question, gold, completion, verdict):
+    assert score(question, gold, completion) == verdict
+
+
+def test_the_solution_tells_the_unit_if_the_question_does_not():
+    solution = "It takes 40 + 100 + 20 = 160 minutes.\n#### 160"
+    assert score("How long does it take?", solution, r"\boxed{2 hours and 40 minutes}") == 1.0
+    assert score("How long does it take?", solution, r"\boxed{160 hours}") == 0.0
+    assert score("How long does it take?", solution, r"\boxed{160 pages}") == 1.0
+
+
+def test_the_last_message_of_the_user_is_the_question():
+    messages = [
+        {"role": "system", "content": "Compute $5 \\cdot 7$."},
+        {"role": "user", "content": "Compute $3 \\cdot 24$."},
+        {"role": "assistant", "content": "Compute $3 \\cdot 24$."},
+        {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "Find $2 + 3$."}]},
+    ]
+    assert question_of(messages) == question_of("Find $2 + 3$.")
+    assert (
+        question_of(None) == question_of([]) == question_of([{"role": "user"}]) == question_of("")
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "choices"),
+    [
+        ("(A) 1 (B) 2 (C) 3", (("A", "1"), ("B", "2"), ("C", "3"))),
+        ("A. cat\nB. dog\n\nThink.", (("A", "cat"), ("B", "dog"))),
+        (r"$\textbf{(A)}\ 1\qquad\textbf{(B)}\ \frac12$", (("A", "1"), ("B", r"\frac12"))),
+        ("Points A and B: find AB", ()),
+        ("Vitamin A. It is good.", ()),
+    ],
+)
+def test_choices(text, choices):
+    assert question_of(text).choices == choices
+
+
+@pytest.mark.parametrize(
+    ("formula", "other", "same"),
+    [
+        (r"(x+5)\cdot(x-7)", "(x-7)(5+x)", True),
+        (r"\dbinom{8}{4}", r"1\binom84+0", True),
+        (r"\frac{12}{18}", "12/18", True),
+        (r"\frac{3x-2}{x+4}", r"\frac{4x+2}{3-x}", False),
+        (r"2\sqrt{3}", r"3\sqrt{2}", False),
+        ("x^2", "2^x", False),
+        ("a-b", "b-a", False),
+    ],
+)
+def test_a_normal_form_knows_no_order_and_no_neutral_elements(formula, other, same):
+    assert (
+        list(sides_of(formula, in_words=False)) == list(sides_of(other, in_words=False))
+    ) == same
+
+
+FRAGMENTS = r"""1 2 0 x y ( ) [ ] { } \{ \} + - / ^ _ ! = < , . $ \frac \binom \sqrt \sin sqrt pi \left
+    how many weeks in A) (B) C. area find $a+b$ dozen evaluate \boxed{ \text{ \\"""
+TEXTS = st.lists(st.sampled_from([*FRAGMENTS.split(), " "]), max_size=60).map("".join)
+
+
+@given(TEXTS, st.integers(1, 300))
+def test_reading_any_question_ends_without_an_error(text, times):
+    question_of(text * times)
+    assert score(text, "5", rf"\boxed{{{text}}}") in (0.0, 1.0)
+
+
+@pytest.mark.parametrize("opening", ["(", r"\sqrt", r"\binom", r"\frac", r"\sin", "x^", "-"])
+def test_deep_formulas_in_a_question_raise_nothing(opening):
+    question_of("$" + opening * 5000 + "$")
