@@ -19,11 +19,13 @@ from grpo_ext.rewards.judge_reward import model_at
 from grpo_ext.rewards.quantity import number
 from grpo_ext.tasks.base import template_fields
 from grpo_ext.tasks.prompts import value_at
+from grpo_ext.tasks.sharegpt import chat_messages
 
 Row = dict[str, Any]
 PROMPTS = (
     "prompt",
     "messages",
+    "conversations",
     "question",
     "problem",
     "instruction",
@@ -73,6 +75,7 @@ def look(rows: list[Row], prompt: str | None = None) -> Found:
     """
     if not rows:
         raise ValueError("the data has no row.")
+    rows = [{name: chat_messages(value) for name, value in row.items()} for row in rows]
     names = list(rows[0])
     known = [name for name in PROMPTS if name in names and not is_identifier_column(rows, name)]
     texts = [name for name in names if is_text_column(rows, name)]

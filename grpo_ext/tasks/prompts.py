@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from grpo_ext.common.columns import ANSWERS, answer_column
 from grpo_ext.tasks.base import CheckedRow, Messages, Row, Task, chat, template_fields
+from grpo_ext.tasks.sharegpt import chat_messages
 
 
 @dataclass
@@ -14,7 +15,7 @@ class Prompts(Task):
     """A data set whose rows have a prompt, or the columns of a template for it; rewards read all columns.
 
     Without `system_prompt` and `user_prompt`, the prompt of a row does not change: chat messages, for the tokenizer's chat
-    template, or a text, which the model continues.
+    template, or a text, which the model continues. Messages of ShareGPT's form, with `from` and `value`, become chat messages.
 
     `rename_columns` gives columns the names that rewards read, as in {"solution": "answer"}. A dot reaches into a column that
     holds a mapping, also for `prompt_column`: {"solution": "reward_model.ground_truth"}.
@@ -95,13 +96,13 @@ class Prompts(Task):
         elif self.answer_column is not None:
             prompt = self._messages_and_answer(row)[0]
         else:
-            prompt = value_at(row, self.prompt_column)
+            prompt = chat_messages(value_at(row, self.prompt_column))
         plain = isinstance(prompt, str) and self.user_prompt is None and not self.system_prompt
         return prompt if plain else chat(self.system_prompt, prompt)
 
     def _messages_and_answer(self, row: Row) -> tuple[Messages, str]:
         """Return the messages before the assistant's last one, and its text."""
-        messages = value_at(row, self.prompt_column)
+        messages = chat_messages(value_at(row, self.prompt_column))
         if (
             not isinstance(messages, list)
             or not messages

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from datasets import Dataset
 from transformers.trainer_callback import TrainerCallback
 
 import grpo_ext.trainer.settings as settings
@@ -18,6 +19,7 @@ from grpo_ext.evaluation.table import add_to_card, draw_curves, gained
 from grpo_ext.recipe.difference import SAVED, as_yaml
 from grpo_ext.recipe.rules import argument_values
 from grpo_ext.samplers.hf import HFSampler, how_it_generates
+from grpo_ext.tasks.sharegpt import is_sharegpt
 from grpo_ext.trainer.judging import rewards_of
 
 logger = logging.getLogger(__name__)
@@ -102,7 +104,7 @@ def columns_of(rows: Any) -> list[str]:
 
 
 def check_prompt(rows: Any) -> None:
-    """Raise a `ValueError` if a data set is a mapping of several, or if it has no prompts."""
+    """Raise a `ValueError` if a data set is a mapping of several, or if it has no prompts that a chat template reads."""
     if isinstance(rows, Mapping):
         first = "train" if "train" in rows else next(iter(rows), "train")
         raise ValueError(
@@ -115,6 +117,12 @@ def check_prompt(rows: Any) -> None:
         raise ValueError(
             f"The data set has no column 'prompt'.{near} Its columns: {there}. Write it as text or chat messages: "
             "rows.map(lambda row: {'prompt': [{'role': 'user', 'content': row['...']}]})."
+        )
+    if isinstance(rows, Dataset) and len(rows) and is_sharegpt(rows[0].get("prompt")):
+        raise ValueError(
+            "The prompts are messages with `from` and `value`; a chat template reads `role` and `content`. Convert them: "
+            "from grpo_ext.tasks.sharegpt import chat_messages; "
+            "rows.map(lambda row: {'prompt': chat_messages(row['prompt'])})."
         )
 
 
