@@ -10,7 +10,8 @@ Held-out prompts are completed greedily and by sampling, and scored with the rew
 and are compared with the first: paired differences with 95 % intervals, and the problems that became right or wrong.
 --output FILE.json also writes every completion to FILE_completions.jsonl.
 --train_rows N takes N random training rows instead: mixed@K is then the share of groups that will have signal in training with
-num_generations K, and the completions serve as the recipe's pass_rates_file.
+num_generations K, a line names the num_generations from 2 to K that fits the rows best, and the completions serve as the
+recipe's pass_rates_file.
 Every key of a recipe can be set as --key value, such as --max_eval_samples 64 or --max_completion_length 512.
 """
 
@@ -94,6 +95,8 @@ def print_evaluation(found: dict[str, Any]) -> None:
         for part in ("greedy", "sampled"):
             for sentence in constant_doubts(summary.get(part, {}), found["outcomes"]):
                 print(f"{model}, {part}: {sentence}")
+    for model, sentence in found["advice"].items():
+        print(f"{model}: {sentence}")
     for comparison in found["comparisons"]:
         title = f"{comparison['model']} against {comparison['against']}: paired difference, 95 % interval"
         rows = [

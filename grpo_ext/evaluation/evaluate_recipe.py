@@ -21,6 +21,7 @@ from grpo_ext.evaluation.constant import (
     constant_figures,
     rewards_for_constants,
 )
+from grpo_ext.evaluation.group_size import advice_on_group_size, best_group_size
 from grpo_ext.evaluation.score import (
     Rewards,
     Sample,
@@ -46,14 +47,21 @@ def evaluate_models(
 
     The rows are those of `rows_and_rewards`. `settings` are arguments of `evaluate_on`: `engine`, `batch_size`, `num_samples`,
     `temperature`. Returns `rows`; `outcomes`, those of `outcomes_of`; `summaries` and `samples` of `evaluate` by model;
-    `comparisons`, the results of `compare` with `model` and `against`. `ValueError` if a model is named twice.
+    `comparisons`, the results of `compare` with `model` and `against`; `advice`, by model a line on `num_generations`
+    if the rows are training rows. `ValueError` if a model is named twice.
     """
     if len(set(model_names)) < len(model_names):
         raise ValueError("a model is named twice: name each model once.")
     rows, rewards = rows_and_rewards(recipe, num_train_rows)
     summaries, samples = {}, {}
+    advice: dict[str, str] = {}
     for name in model_names:
         summaries[name], samples[name] = evaluate_on(recipe, name, rows, rewards, **settings)
+        if num_train_rows and "sampled" in samples[name]:
+            k = summaries[name]["sampled"]["num_samples"]
+            size = best_group_size(samples[name]["sampled"], outcomes_of(recipe), k)
+            summaries[name]["best_num_generations"] = None if size is None else asdict(size)
+            advice[name] = advice_on_group_size(size, k, recipe.training.num_generations)
     first, *others = model_names
     comparisons = [
         {
@@ -71,6 +79,7 @@ def evaluate_models(
         "summaries": summaries,
         "samples": samples,
         "comparisons": comparisons,
+        "advice": advice,
     }
 
 

@@ -80,8 +80,13 @@ def test_the_predicted_share_is_what_training_shows(tiny_folder, tmp_path, capsy
         str(rates),
     ]
     assert main(["eval", "--config", str(recipe), *words]) == 0
-    assert "256 rows" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "256 rows" in printed
+    assert "Best num_generations for these rows: " in printed
     sampled = json.loads(rates.read_text())["sampled"]
+    size = json.loads(rates.read_text())["best_num_generations"]
+    assert size["low"] <= size["best"] <= size["high"]
+    assert size["efficiency"].keys() == {"2", "3", "4"}
 
     trainer = make_trainer(load_recipe(recipe))
     trainer.train()
