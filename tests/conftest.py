@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -22,6 +23,13 @@ hypothesis.settings.register_profile(
     "any_speed", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
 hypothesis.settings.load_profile("any_speed")
+# Limits of the package, after which it goes on without rows, rewards or workers: a slow machine must not reach them.
+PATIENT = {
+    "grpo_ext.preflight.first_rows": {"PATIENCE": 300.0},
+    "grpo_ext.preflight.try_environment": {"BUDGET": 300.0},
+    "grpo_ext.preflight.try_rewards": {"PATIENCE": 60.0, "BUDGET": 300.0},
+    "grpo_ext.rewards.crew": {"START_LIMIT": 600.0},
+}
 REPO = Path(__file__).resolve().parents[1]
 # vLLM's CPU build lives in an environment of its own, whose tests `make vllm` runs.
 # (No folder here is named vllm: `import vllm` would find it.)
@@ -38,6 +46,15 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.enable()
+
+
+@pytest.fixture(autouse=True)
+def patient_package(monkeypatch):
+    """A test of a limit sets its own."""
+    for name, limits in PATIENT.items():
+        module = sys.modules.get(name)
+        for limit, seconds in limits.items() if module else ():
+            monkeypatch.setattr(module, limit, seconds)
 
 
 @pytest.fixture(autouse=True)

@@ -19,7 +19,7 @@ from accelerate.state import AcceleratorState, GradientState, PartialState
 from hunting import HALF, held, hunt
 from options import CUT, VALUES, cuts, drawn
 from scripted_run import build_start, joined, run
-from trainer_oracle import Oracle, Undecided
+from trainer_oracle import Oracle, Undecided, check_order
 from transformers import AutoModelForCausalLM
 
 from benchmarks.fault_runs import quiet, start, wait
@@ -68,12 +68,15 @@ def in_rank(out: Path, settings: dict[str, Any]) -> None:
 
 
 def compare(record: dict[str, Any]) -> int:
-    """Compare the gradients of a run with the oracle's; the number of steps that were compared.
+    """Compare the order of the prompts and the gradients of a run with the oracle's.
+
+    Return the number of steps that were compared.
 
     A step in which rounding decides, or whose gradient overflows, is left out, with all after it.
     """
     if "refused" in record:
         return 0
+    check_order(record)
     oracle = oracle_of(record)
     for number, step in enumerate(record["steps"]):
         try:

@@ -68,7 +68,8 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "tie_break_coef": (1.0, 0.5),
     "max_staleness": (0, 3),
     "pass_threshold": (0.5,),
-    "curriculum": ("adaptive",),
+    "curriculum": ("adaptive", "easy_to_hard"),
+    "difficulty_column": ("hardness", "number"),
     "pass_rate_decay": (0.9,),
     "curriculum_floor": (0.5,),
     "shuffle_dataset": (False,),
@@ -115,6 +116,7 @@ ALONG: dict[str, Settings] = {
     "behaviour_policy": {"sampler": "process"},
     "curriculum_floor": {"curriculum": "adaptive"},
     "delta": {"num_iterations": 2},
+    "difficulty_column": {"curriculum": "easy_to_hard"},
     "dppo_delta": {"loss_type": "dppo", "num_iterations": 2},
     "entropy_coef_delta": {"use_adaptive_entropy": True},
     "entropy_coef_max": {"use_adaptive_entropy": True},
@@ -150,6 +152,7 @@ ALONG: dict[str, Settings] = {
 }
 # Likewise for single values, by option and value as text.
 ALONG_VALUE: dict[tuple[str, str], Settings] = {
+    ("curriculum", "easy_to_hard"): {"difficulty_column": "hardness"},
     ("kl_estimator", "k2"): {"use_bias_correction_kl": False},
     ("loss_type", "cispo"): {"epsilon_high": 5.0},
     ("loss_type", "luspo"): {"importance_sampling_level": "sequence"},
@@ -200,7 +203,7 @@ IRRELEVANT: dict[str, str] = {
     "the prompts and the model as they are read": """
         chat_template_kwargs dataloader_drop_last dataloader_in_order dataloader_multiprocessing_context
         dataloader_num_workers dataloader_persistent_workers dataloader_pin_memory dataloader_prefetch_factor
-        difficulty_column ignore_data_skip label_names label_smoothing_factor length_column_name
+        ignore_data_skip label_names label_smoothing_factor length_column_name
         max_tool_calling_iterations
         model_init_kwargs pass_rates_file remove_unused_columns train_sampling_strategy trust_remote_code""",
     "when a reward counts as missing": """

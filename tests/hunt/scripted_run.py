@@ -378,6 +378,7 @@ class Recorder:
         ]
         cut = made.cut[i] if made.cut is not None else bool(ids) and ids[-1] not in (0, 1)
         return {
+            "number": row["number"],
             "prompt": list(made.prompt_ids[i]),
             "ids": list(ids),
             "wrote": None if made.tool_mask is None else list(made.tool_mask[i]),
@@ -390,6 +391,11 @@ class Recorder:
             "rewards": rewards,
             "gains": gains,
         }
+
+
+def hardness(number: int) -> float:
+    """Return how hard a row of the data set is; some are equally hard."""
+    return 5 * number % 11 / 4
 
 
 # Arguments of every run that no formula reads.
@@ -428,7 +434,8 @@ def make_trainer(folder: Path, out: Path, settings: dict[str, Any], **more: Any)
     for number in range(ROWS):
         text = "ask " + CHARACTERS[number % 26] * (1 + number % 5)
         prompt: Any = [{"role": "user", "content": text}] if chat else text
-        rows.append({"prompt": prompt, "number": number, "seed": number})
+        row = {"prompt": prompt, "number": number, "seed": number, "hardness": hardness(number)}
+        rows.append(row)
     no_engine = replaced(trainer_module, our_vllm=lambda args: generates_with(NoEngine))
     with replaced(assembly, make_sampler=Scripted), no_engine:
         return GRPOExtTrainer(
@@ -463,6 +470,7 @@ def run(folder: Path, out: Path, settings: dict[str, Any]) -> None:
     args, sampler = trainer.args, trainer.parts.sampler
     record = {
         "settings": settings,
+        "difficulties": trainer.train_dataset[args.difficulty_column or "number"],
         "names": [name_of(reward) for reward in rewards_of(settings)],
         "separate": sampler.separate,
         "order": sampler.order,

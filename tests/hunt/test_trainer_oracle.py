@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from hunt_trainer import compare, record_of
+from trainer_oracle import check_order
 
 CUT = {"ranks": 1, "per_device_train_batch_size": 4, "num_generations": 4, "seed": 1}
 SETTINGS = {
@@ -59,6 +60,13 @@ SETTINGS = {
         "sampler": "process",
         "rewards": "constant beside",
     },
+    "easy to hard": {
+        "curriculum": "easy_to_hard",
+        "difficulty_column": "hardness",
+        "steps_per_generation": 2,
+        "gradient_accumulation_steps": 2,
+        "rewards": "two",
+    },
     "several tasks": {"group_filter": "drop", "scale_rewards": "batch", "rewards": "tasks"},
 }
 
@@ -88,3 +96,17 @@ def test_a_gradient_of_something_else_is_seen(wrong):
     wrong(next(completion for completion in call if completion["ids"]))
     with pytest.raises(AssertionError, match="step 1"):
         compare(record)
+
+
+@pytest.mark.parametrize("column", ["hardness", "number"])
+def test_another_order_of_prompts_is_seen(column):
+    curriculum = {"curriculum": "easy_to_hard", "difficulty_column": column}
+    record = record_of({**CUT, **curriculum, "rewards": "two"})
+    check_order(record)
+    first, second, third = record["generations"]
+    for wrong in ([second, first, third], [first, second], [second, third]):
+        with pytest.raises(AssertionError, match="generation"):
+            check_order({**record, "generations": wrong})
+    first["calls"][0][0]["number"] = 16  # of middling difficulty
+    with pytest.raises(AssertionError, match="generation 0"):
+        check_order(record)

@@ -70,6 +70,30 @@ DEFAULTS: dict[str, Any] = {
 }
 
 
+def check_order(record: dict[str, Any]) -> None:
+    """Assert that `curriculum: easy_to_hard` has given each generation the prompts of its turn.
+
+    The rows, sorted by difficulty, are passed once in the generations of a run: the first one has the easiest rows, the last
+    one the hardest, and those between have neighbouring rows at even distances. Which of equally hard rows come first is
+    open. With `refill`, only the first round of the run is known, and with `partial_rollouts` none.
+    """
+    settings = {**DEFAULTS, **record["settings"]}
+    if settings.get("curriculum") != "easy_to_hard" or settings.get("partial_rollouts"):
+        return
+    difficulties = record["difficulties"]
+    easy_first = sorted(difficulties)
+    prompts, size = record["groups"], record["num_generations"]
+    generations = record["generations"]
+    known = generations[:1] if settings["group_filter"] == "refill" else generations
+    for number, generation in enumerate(known):
+        came = sorted(difficulties[row["number"]] for row in generation["calls"][0])
+        exact = Fraction(number * (len(easy_first) - prompts), max(1, len(generations) - 1))
+        starts = {math.floor(exact + Fraction(1, 2)), math.ceil(exact - Fraction(1, 2))}
+        windows = [easy_first[start : start + prompts] for start in starts]
+        expected = [[hard for hard in window for _ in range(size)] for window in windows]
+        assert came in expected, f"generation {number}: difficulties {came}, not {expected}"
+
+
 class Undecided(Exception):
     """A figure is so close to a threshold that rounding decides."""
 
