@@ -45,6 +45,7 @@ _SYMBOL = re.compile(
 )
 _RESTATEMENT = re.compile(r",? +(?:or|i\.e\.|that is),? +")
 _MODULUS = re.compile(r" ?(?:\\pmod ?\{? ?|\( ?\\?b?mod )([0-9]+) ?[})]* *$")
+_CONSTANT = re.compile(r"\+ ?[CcKk]$")
 _FUNCTION = re.compile(r"([A-Za-z]) ?\( ?([a-z]) ?\) ?=")
 _ANGLE = re.compile(r"\\(?:pi|circ)(?![a-z])")
 
@@ -94,15 +95,18 @@ def same_residue(gold: str, answer: str) -> bool:
     """
     expected = _MODULUS.search(gold)
     actual = _MODULUS.search(answer)
-    if expected is None or actual is None:
-        return actual is not None and equal(gold, _MODULUS.sub("", answer).strip())
-    if expected[1] != actual[1]:
+    if actual is None or (expected is not None and expected[1] != actual[1]):
         return False
-    return equal(_MODULUS.sub("", gold).strip(), _MODULUS.sub("", answer).strip())
+    residues = [chain(_MODULUS.sub("", text).strip()).sides[-1] for text in (gold, answer)]
+    return equal(residues[0], residues[1])
 
 
 def with_variable_of(gold: str, answer: str) -> str:
-    """Rename the variable of a function as the gold answer does: `f(x) = x + 2` for `f(y) = y + 2`."""
+    """Rename the variable of a function and the constant of integration as the gold answer does:
+    `f(x) = x + 2` for `f(y) = y + 2`.
+    """
+    if gold.endswith("C") and _CONSTANT.search(gold) and _CONSTANT.search(answer):
+        return answer if "C" in answer else f"{answer[:-1]}C"
     expected = _FUNCTION.match(gold)
     actual = _FUNCTION.match(answer)
     if expected is None or actual is None or expected[1] != actual[1]:

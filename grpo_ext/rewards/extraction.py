@@ -11,6 +11,7 @@ from grpo_ext.rewards.structure import chain, is_name, split
 
 MAX_ANSWER = 300  # characters of an answer
 MAX_TAIL = 5_000  # characters at the end of a completion that may have an answer without tag or box
+MAX_FORMULA = 250  # characters of a formula without delimiters
 MAX_FORMULAS = 20  # formulas that are one list
 WINDOW = 160  # characters before the last digit in which the last number begins
 
@@ -227,6 +228,8 @@ def undelimited(text: str, start: int) -> str | None:
     if not runs or _DENIED.search(text[: runs[-1].start()]):
         return None
     run = runs[-1][0].strip(" ,.=")
+    if len(run) > MAX_FORMULA:
+        return None
     if _DENIED_AFTER.match(text, runs[-1].end()) or not is_balanced(run):
         return None
     pieces = split(run, _SEPARATOR)

@@ -21,7 +21,19 @@ for _row in data_lines("grpo_ext.rewards", "units.txt"):
             _SIZES[_name] = (_kind, Fraction(_names[-1]))
             if len(_name) > 1:
                 _SIZES[f"{_name}s"] = _SIZES[_name]
-UNIT_NAMES = "|".join(map(re.escape, sorted({*_SIZES} - {"in"}, key=len, reverse=True)))
+
+
+def alternation(names: set[str]) -> str:
+    """Return a regular expression for any of the names, the longest first."""
+    return "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
+
+
+UNIT_NAMES = alternation({*_SIZES} - {"in", "K"})  # `20K` is a number of thousands
+# Names by which a question asks for a unit: `in hours`, but not `in hour three` or `in s`.
+ASKED_NAMES = alternation(
+    {name for name in _SIZES if name.endswith("s") and len(name) > 2}
+    | {"feet", "inches", "hertz", "mm", "cm", "km", "kg", "mg", "mL", "ml", "kJ", "mph"}
+)
 _DIGITS = r"(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]{1,3}(?: [0-9]{3})+|[0-9]+)(?![0-9])"
 DECIMAL = rf"(?:{_DIGITS}(?:\.[0-9]+)?|\.[0-9]+)"
 _POWER = r"(?:[eE]([-+]?[0-9]{1,3})|\s*(?:\\times|\\cdot|\*|x)\s*10\s?\^\s?(?:\{([-+]?[0-9]{1,3})\}|(-?[0-9]{1,3})))"

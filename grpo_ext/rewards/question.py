@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from grpo_ext.rewards.notation import with_ascii_signs
-from grpo_ext.rewards.quantity import MULTIPLIERS, UNIT_NAMES, number, split_unit
+from grpo_ext.rewards.quantity import ASKED_NAMES, MULTIPLIERS, UNIT_NAMES, number, split_unit
 from grpo_ext.rewards.structure import alternatives, brackets, chain, is_name, split
 from grpo_ext.rewards.texts import letter_of, option
 
@@ -20,7 +20,7 @@ _FONT = re.compile(r"\\(?:text[a-z]*|math(?:rm|bf|it|sf))\s*\{\s*(\(?[A-H][).:]?
 _SPACE = re.compile(r"\\(?:qquad|quad)(?![A-Za-z])|(?<!\\)\\[ ,;]|~")
 _LABEL = re.compile(r"(?<![A-Za-z0-9\\_^])(?:\(([A-H])\)|([A-H])\)|([A-H])[.:](?=\s|[-$\\0-9]))")
 _ASKED_UNIT = re.compile(
-    rf"(?i:\bhow many|\bnumber of|\bin)\s+({UNIT_NAMES})\b"
+    rf"(?i:\bhow many|\bnumber of|\bin)\s+({ASKED_NAMES})(?![A-Za-z])"
     r"(?!\s*(?:per\b|/|an?\b|each\b|\^|squared|cubed|of\b))"
 )
 _ASKED_MULTIPLE = re.compile(rf"(?i:\bhow many|\bin)\s+({'|'.join(MULTIPLIERS)})s?\b")
@@ -99,6 +99,8 @@ def question_of(prompt: Any) -> Question:
 def read_question(text: str) -> Question:
     text = _SPACE.sub(" ", _FONT.sub(r"\1", with_ascii_signs(text)))
     units = set(_ASKED_UNIT.findall(text))
+    if "£" in text:
+        units.discard("pounds")
     sizes = {size.lower() for size in _SIZE.findall(text)}
     multiples = set(_ASKED_MULTIPLE.findall(text))
     return Question(

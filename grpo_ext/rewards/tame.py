@@ -26,6 +26,7 @@ _REFUSED = re.compile(
     r"""
     ['"$%] | [0-9]\s*_ | (?<![_0-9])[0-9]+\s+[0-9.]              # marks that latex2sympy skips in numbers
     | \\begin\{(?![pb]?matrix\}) | \\begin.*\|                   # determinants and other environments
+    | \\frac\s?\{\s?(?:d|\\partial)\s?(?:\^\{?[0-9]\}?)?\s?[a-z]?\s?\}\s?\{\s?(?:d|\\partial)\s?[a-z]  # derivatives
     | /\s?0+(?:\.0+)?(?![.0-9]) | \}\s?\{\s?0+\s?\}              # divisions by zero
     """,
     re.VERBOSE,

@@ -8,6 +8,7 @@ from grpo_ext.rewards.notation import typography
 
 _TEXT = re.compile(r"\(?(?:[A-Z]|[Nn]o|NO|II|I?[VX]I?|(?=.*[A-Za-z]{3})[A-Za-z][A-Za-z '.-]*)\)?")
 _OPTION = re.compile(r"\(?([A-H])(?:\)| ?[.:])\s*(\S.*)")
+_OPTION_BEHIND = re.compile(r"(\S.*\S) \(([A-H])\)")
 _LETTER = re.compile(r"\(?([A-H])[).:]?\)?")
 _CLOCK = re.compile(r"([0-9]{1,2})(?: ?: ?([0-9]{2}))? ?(?:([ap])\.? ?m\.?)?", re.IGNORECASE)
 _BASE = re.compile(
@@ -77,11 +78,14 @@ def letter_of(text: str) -> str | None:
 
 
 def option(text: str) -> tuple[str, str] | None:
-    """Split an option with its content, such as `(B) 12`, into letter and content; None for any
+    """Split an option with its content, such as `(B) 12` or `12 (B)`, into letter and content; None for any
     other text.
     """
     match = _OPTION.fullmatch(text)
-    return None if match is None else (match[1], match[2])
+    if match is not None:
+        return match[1], match[2]
+    match = _OPTION_BEHIND.fullmatch(text)
+    return None if match is None else (match[2], match[1])
 
 
 def same_special(gold: str, answer: str) -> bool | None:

@@ -15,6 +15,12 @@ B) 12
 C) train station
 D) $\\frac{1}{2}$"""
 
+GASES = """Which gas do plants absorb?
+(A) oxygen
+(B) carbon dioxide
+(C) nitrogen
+(D) helium"""
+
 
 def score(question, gold, completion):
     [verdict] = build("accuracy")(completions=[completion], solution=[gold], prompts=[question])
@@ -61,6 +67,8 @@ def score(question, gold, completion):
         ("Find the value of $x^2+y^2$.", "2", "\\boxed{x^2+y^2=2}", 1),
         ("If $x^2+y^2=2$, find $xy$.", "2", "\\boxed{x^2+y^2=2}", 0),
         ("How many weeks?", "4", "\\boxed{28 days}", 1),
+        ("He adds a gallon in hour three. How much is left?", "4", "\\boxed{4 gallons}", 1),
+        ("How many pounds is £4 plus £3?", "7", "\\boxed{£7}", 1),
         ("How many weeks?", "4", "\\boxed{4 weeks}", 1),
         ("How many weeks?", "4", "\\boxed{4 days}", 0),
         ("How many hours?", "1.5", "\\boxed{90 minutes}", 1),
@@ -99,6 +107,51 @@ def score(question, gold, completion):
         ("What percent of 50 is 18?", "36\\%", "\\boxed{36}", 1),
         ("What percent?", "36\\%", "\\boxed{0.36}", 1),
         ("What is the chance of rain?", "60", "\\boxed{60\\%}", 1),
+        (GASES, "B", "Plants take in carbon dioxide. The answer is (B).", 1),
+        (GASES, "B", "The correct answer is carbon dioxide.", 1),
+        (GASES, "B", "\\boxed{\\text{B. carbon dioxide}}", 1),
+        (GASES, "B", "\\boxed{\\text{carbon dioxide}}", 1),
+        (GASES, "B", "Answer: B", 1),
+        (GASES, "B", "B) carbon dioxide", 1),
+        (GASES, "B", "Plants absorb **carbon dioxide**.", 1),
+        (GASES, "B", "<answer>B</answer>", 1),
+        (GASES, "B", "<answer>carbon dioxide (B)</answer>", 1),
+        (GASES, "B", "The answer is B: carbon dioxide", 1),
+        (GASES, "B", "It's option (B), carbon dioxide, not oxygen (A).", 1),
+        ("Solve $x^2=9$.", "\\pm 3", "\\boxed{x=3, x=-3}", 1),
+        ("Solve $x^2=9$.", "3,-3", "\\boxed{\\{-3,3\\}}", 1),
+        ("How far in km?", "5", "\\boxed{5 m}", 0),
+        ("How far in km?", "5", "\\boxed{5000 m}", 1),
+        (GASES, "B", "\\boxed{\\text{oxygen}}", 0),
+        (GASES, "B", "It's carbon. Answer: (C)", 0),
+        (GASES, "B", "Answer: A. carbon dioxide", 0),
+        (GASES, "B", "All of them: A, B, C, D", 0),
+        (GASES, "B", "\\boxed{A B C D}", 0),
+        (GASES, "B", "\\boxed{\\text{not carbon dioxide}}", 0),
+        (GASES, "B", "The answer is (A) or (B).", 0),
+        ("Simplify $\\sqrt{12}$.", "2\\sqrt{3}", "\\boxed{\\sqrt{12}}", 0),
+        ("Simplify $\\sqrt{12}$.", "2\\sqrt{3}", "\\boxed{\\sqrt{4\\cdot 3}}", 1),
+        (
+            "Evaluate $\\frac{3}{4}+\\frac{1}{8}$.",
+            "\\frac{7}{8}",
+            "\\boxed{\\frac{1}{8}+\\frac{3}{4}}",
+            0,
+        ),
+        ("Differentiate $x^2$. Find $f'(x)$", "2x", "\\boxed{\\frac{d}{dx}x^2}", 0),
+        (
+            "What is $\\lim_{x\\to 0}\\frac{\\sin x}{x}$?",
+            "1",
+            "\\boxed{\\lim_{x\\to 0}\\frac{\\sin x}{x}}",
+            0,
+        ),
+        ("Compute $\\sum_{k=1}^3 k$.", "6", "\\boxed{\\sum_{k=1}^3 k}", 0),
+        ("Compute $7 \\cdot 8$", "56", "7 · 8", 0),
+        ("Find $f(2)$ if $f(x)=x+3$.", "5", "\\boxed{f(2)}", 0),
+        ("Find $f(2)$ if $f(x)=x+3$.", "5", "\\boxed{2+3}", 1),
+        ("Convert $1010_2$ to decimal", "10", "\\boxed{1010_2}", 0),
+        ("Find $\\sqrt{50}\\cdot\\sqrt2$", "10", "\\boxed{\\sqrt{2}\\sqrt{50}}", 0),
+        ("What is 20% of 50?", "10", "\\boxed{0.2 \\times 50}", 1),
+        ("What is 20% of 50?", "10", "\\boxed{20\\% \\text{ of } 50}", 0),
     ],
 )
 def test_the_question_tells_what_is_right(question, gold, completion, verdict):
