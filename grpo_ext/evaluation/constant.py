@@ -34,18 +34,20 @@ def rewards_for_constants(rewards: Mapping[str, Any]) -> Rewards:
     """Return those rewards, by name, that a constant answer can be scored with at little cost.
 
     They are functions behind guards, with the same limits, but their failures are not counted.
-    Reward models, async functions and registered rewards that ask a server are left out.
+    Reward models, async functions and registered rewards that ask a server or load a model are left out.
     """
     return {
         name: guard.try_out
         for name, guard in rewards.items()
-        if isinstance(guard, Guard) and not isinstance(guard, AsyncGuard) and not asks_server(guard)
+        if isinstance(guard, Guard) and not isinstance(guard, AsyncGuard) and not is_costly(guard)
     }
 
 
-def asks_server(guard: Guard) -> bool:
-    """Whether a registered reward sends each completion to a server."""
-    return isinstance(guard.reward, Reward) and guard.reward.registration.asks_server
+def is_costly(guard: Guard) -> bool:
+    """Whether a registered reward sends each completion to a server, or through a model."""
+    if not isinstance(guard.reward, Reward):
+        return False
+    return guard.reward.registration.asks_server or guard.reward.registration.loads_model
 
 
 def candidates(samples: Sequence[Sample], outcome: str) -> list[Sample]:

@@ -29,6 +29,7 @@ from grpo_ext.evaluation.score import (
 )
 from grpo_ext.evaluation.vllm_completions import VllmCompletions, pick_engine
 from grpo_ext.recipe.load import Recipe
+from grpo_ext.rewards.run_defaults import set_prompts
 from grpo_ext.rewards.sources import metric_name
 from grpo_ext.run.parts import (
     eval_rows,
@@ -93,6 +94,7 @@ def rows_and_rewards(
         else eval_rows(recipe)
     )
     rewards, _ = guarded_rewards(recipe, dataset.column_names)
+    set_prompts(rewards, dataset)
     return list(dataset), {reward.__name__: reward for reward in rewards if callable(reward)}
 
 

@@ -14,6 +14,7 @@ from grpo_ext.recipe.problems import Findings
 from grpo_ext.rewards.guard import guard_rewards
 from grpo_ext.rewards.own_examples import constant_warning
 from grpo_ext.rewards.reward import Reward
+from grpo_ext.rewards.run_defaults import rewards_with_models
 from grpo_ext.tasks.prompts import value_at
 
 PATIENCE = 1.0  # seconds that a reward may take for a completion
@@ -53,9 +54,19 @@ def try_rewards(
     whole = (
         [f"<think>\n{texts['in tags']}"] if prefilled else []
     )  # the form that rewards of format expect
+    loading = rewards_with_models(rewards)
+    for reward in loading:
+        model = reward.options.get("model")
+        dtype = reward.options.get("dtype")
+        findings.note(
+            f"reward {reward.name!r} loads the model {model}, frozen and in {dtype}, in each training process when it first "
+            "scores. It was not loaded here, and `plan` does not count its memory.",
+            "reward_funcs",
+        )
+    tried = [reward for reward in rewards if reward not in loading]
     guards = [
         guard
-        for guard in guard_rewards(rewards, timeout=PATIENCE, max_failure_rate=1.0)
+        for guard in guard_rewards(tried, timeout=PATIENCE, max_failure_rate=1.0)
         if callable(guard)
     ]
     until = time.monotonic() + BUDGET

@@ -11,6 +11,7 @@ from grpo_ext.rewards import (
     environment,
     form,
     judge_reward,
+    relevance,
     right_steps,
     trl_builtin,
 )

@@ -28,6 +28,7 @@ def register(
     *,
     needs_cpu: NeedsCpu = False,
     asks_server: bool = False,
+    loads_model: bool = False,
     examples: Iterable[Example] = (),
     explain: Callable[..., Explanation] | None = None,
 ) -> Callable[[Callable], Callable]:
@@ -41,6 +42,9 @@ def register(
             `"formulas"`: only for rows that call `same_formula`.
         asks_server: whether the function sends each completion to a server, which takes time or money. Such a reward is not
             asked what the best constant answer of an evaluation would earn.
+        loads_model: whether the function loads a language model, that of its option `model`. A run sets this option, with
+            `revision` and `unrelated`, where they are None (`run_defaults.py`). `grpo-ext check` does not call such a reward,
+            nor is it asked for constant answers.
         examples: completions with their scores, run by `grpo-ext rewards check`.
         explain: `explain(completion, *, ...)` says why one completion got its score, for the report. It takes the columns of
             one row and the options, each by name.
@@ -78,6 +82,7 @@ def register(
             registered=decorated,
             needs_cpu=needs_cpu,
             asks_server=asks_server,
+            loads_model=loads_model,
             examples=tuple(examples) or shipped_examples(name),
             explain=explain,
         )

@@ -58,6 +58,7 @@ class RewardInfo(Signature):
     registered: Any = None  # what was decorated: `function`, or its class
     needs_cpu: NeedsCpu = False
     asks_server: bool = False
+    loads_model: bool = False
     examples: tuple[Example, ...] = ()
     explain: Callable[..., Explanation] | None = None
 

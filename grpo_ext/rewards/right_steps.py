@@ -9,7 +9,7 @@ from pydantic import PositiveInt
 
 from grpo_ext.rewards.arithmetic_steps import Step, steps_in
 from grpo_ext.rewards.countdown_reward import exact, readable
-from grpo_ext.rewards.explanation import Explanation, clip
+from grpo_ext.rewards.explanation import Explanation, Mark, clip
 from grpo_ext.rewards.parts import Part, part_of
 from grpo_ext.rewards.registry import register
 
@@ -67,7 +67,7 @@ def explain_right_steps(
     steps = steps_that_count(completion, part, numbers, nums)
     right = sum(step.is_right for step in steps)
     lines = [f"{len(steps)} distinct steps, {right} of them right; min_steps is {min_steps}."]
-    marks = []
+    marks: list[Mark] = []
     for step in steps:
         if step.is_right or len(marks) == MAX_MARKS:
             continue

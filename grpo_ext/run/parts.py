@@ -9,6 +9,7 @@ from grpo_ext.environments.rules import COLUMNS
 from grpo_ext.recipe.load import Recipe
 from grpo_ext.recipe.several_tasks import reward_specs
 from grpo_ext.rewards.guard import guard_rewards
+from grpo_ext.rewards.run_defaults import set_model
 from grpo_ext.rewards.sources import check_columns, resolve_rewards
 from grpo_ext.run.task_rows import (
     can_hold_out,
@@ -77,7 +78,9 @@ def named_rewards_and_weights(recipe: Recipe) -> tuple[list[Any], list[float]]:
             {"name": name, "weight": weight} for name, weight in recipe.task.default_rewards.items()
         ]
     weights = recipe.values["training"].get("reward_weights")
-    return resolve_rewards(specs, reward_weights=weights, plugins=run.reward_plugins or ())
+    resolved = resolve_rewards(specs, reward_weights=weights, plugins=run.reward_plugins or ())
+    set_model(resolved[0], recipe.model.model_name_or_path, recipe.model.model_revision)
+    return resolved
 
 
 def guarded_rewards(recipe: Recipe, columns: Iterable[str] | None) -> tuple[list[Any], list[float]]:

@@ -15,6 +15,7 @@ from grpo_ext.recipe.group_options import tie_break_fault
 from grpo_ext.rewards.guard import Guard, RewardFailure, guard_rewards
 from grpo_ext.rewards.reward import Reward
 from grpo_ext.rewards.reward_checks import check_rewards, metric_name, unique_names
+from grpo_ext.rewards.run_defaults import set_model, set_prompts
 from grpo_ext.rewards.sources import checked_weight, find
 from grpo_ext.seams import trl as seam
 from grpo_ext.step.judge import TieBreak, outcome_order
@@ -24,10 +25,13 @@ Row = dict[str, Any]
 logger = logging.getLogger(__name__)
 
 
-def rewards_for(reward_funcs: Any, args: Any) -> list[Any]:
+def rewards_for(
+    reward_funcs: Any, args: Any, model: Any = None, train_dataset: Any = None
+) -> list[Any]:
     """Find reward functions that are given by name, and put functions behind guards with the trainer's options.
 
-    Reward models stay as they are. Functions that share a name get numbers, with a warning.
+    Reward models stay as they are. Functions that share a name get numbers, with a warning. A reward that loads a frozen model
+    gets `model` and prompts of `train_dataset`, unless its options name others.
 
     Raises:
         ValueError: for an unknown name, reward models that share a name, a function that the trainer cannot call, and a
@@ -49,6 +53,8 @@ def rewards_for(reward_funcs: Any, args: Any) -> list[Any]:
             "the names, write functions with def, or set __name__ on a lambda, a partial or an object.",
             ", ".join(names),
         )
+    set_model(found, model, (args.model_init_kwargs or {}).get("revision"))
+    set_prompts(found, train_dataset)
     return guard_rewards(
         found,
         labels=names,

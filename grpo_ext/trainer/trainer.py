@@ -77,7 +77,7 @@ class GRPOExtTrainer(GRPOTrainer):
             check_prompt(train_dataset)
         self.as_trl = args.loss_normalization == "micro_batch"
         self.eval_decoding = decoding_of(args)
-        rewards = rewards_for(reward_funcs, args)
+        rewards = rewards_for(reward_funcs, args, model, train_dataset)
         check_metric_of_call(model, rewards, args, train_dataset, *rest, **kwargs)
         with our_vllm(args):
             super().__init__(model, rewards, args, train_dataset, *rest, **kwargs)

@@ -16,7 +16,9 @@ from grpo_ext.rewards.pool import RewardPool
 COMPLETIONS = hostile_completions()
 CATALOGUE = {info.name: info for info in list_rewards()}
 IN_PROCESS = [
-    name for name, info in CATALOGUE.items() if not info.needs_cpu and "url" not in info.options
+    name
+    for name, info in CATALOGUE.items()
+    if not (info.needs_cpu or info.loads_model or "url" in info.options)
 ]
 IN_WORKERS = [name for name, info in CATALOGUE.items() if info.needs_cpu]
 LIMIT = 30.0  # seconds for a row in a worker: most take a thousandth of it on an idle machine

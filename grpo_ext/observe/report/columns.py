@@ -119,10 +119,10 @@ def explain(
             entry = lookup(reward.get("reward", reward["name"]))
             if entry.explain is None:
                 continue
+            options = reward.get("options") or {}
             read = {name: columns[name] for name in entry.columns}
-            words, more = entry.explain(
-                row["text"][first:end], **read, **(reward.get("options") or {})
-            )
+            read |= {name: columns[name] for name in entry.optional if name in columns}
+            words, more = entry.explain(row["text"][first:end], **(read | options))
             found = [
                 (int(start) + first, int(end) + first, str(kind), str(told))
                 for start, end, kind, told in more

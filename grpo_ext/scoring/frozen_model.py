@@ -1,0 +1,157 @@
+"""A frozen causal language model that scores texts after prompts, for rewards. It is not the model in training."""
+
+import inspect
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.integrations import is_deepspeed_zero3_enabled
+from transformers.integrations.fsdp import is_fsdp_enabled
+
+MOST_TOKENS = 16_384  # of a batch
+MOST_LOGITS = 2**27  # of a batch: 512 MB in float32
+CHARACTERS_PER_TOKEN = 20  # of a text, at most; what is longer is cut before it is tokenized
+
+Prompt = str | list[dict[str, Any]]
+
+
+class FrozenModel:
+    """A model in evaluation mode, without gradients, with its tokenizer."""
+
+    def __init__(self, model: Any, tokenizer: Any):
+        self.model = model.eval().requires_grad_(False)
+        self.tokenizer = tokenizer
+        config = model.config.get_text_config()
+        self.context: int | None = getattr(config, "max_position_embeddings", None)
+        self.vocabulary: int = config.vocab_size
+        parameters = inspect.signature(model.forward).parameters
+        self.takes_positions = "position_ids" in parameters
+        self.takes_logits_to_keep = "logits_to_keep" in parameters
+
+    def prompt_ids(self, prompt: Prompt) -> list[int]:
+        """Return the tokens of a prompt, at least one; a conversation goes through the chat template, if there is one."""
+        if isinstance(prompt, str):
+            ids = self.tokenizer(printable(prompt)).input_ids
+        else:
+            ids = self.tokenizer(self.rendered(prompt), add_special_tokens=False).input_ids
+        return list(ids) or [self.tokenizer.eos_token_id or 0]
+
+    def rendered(self, messages: list[dict[str, Any]]) -> str:
+        texts = [
+            {"role": str(message.get("role")), "content": printable(content_of(message))}
+            for message in messages
+        ]
+        if not getattr(self.tokenizer, "chat_template", None):
+            return "".join(f"{text['content']}\n" for text in texts)
+        begun = bool(texts) and texts[-1]["role"] == "assistant"
+        return self.tokenizer.apply_chat_template(
+            texts, tokenize=False, add_generation_prompt=not begun, continue_final_message=begun
+        )
+
+    def text_ids(self, text: str, most: int) -> list[int]:
+        """Return the first `most` tokens of a text."""
+        text = printable(text[: most * CHARACTERS_PER_TOKEN])
+        return list(self.tokenizer(text, add_special_tokens=False).input_ids[:most])
+
+    @torch.no_grad()
+    def log_probs(self, pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[Tensor]:
+        """Return the log-probs of the tokens of each text after its prompt: (T,) in float32 on the CPU.
+
+        Args:
+            pairs: prompt and text as token ids; neither is empty. A prompt that does not fit the model's context beside its
+                text loses its beginning.
+        """
+        whole = [self.fitted(prompt, text) for prompt, text in pairs]
+        order = sorted(range(len(pairs)), key=lambda row: len(whole[row]))
+        per_text: list[Tensor] = [torch.empty(0)] * len(pairs)
+        begin = 0
+        while begin < len(order):
+            rows = [order[begin]]
+            for row in order[begin + 1 :]:
+                width = len(whole[row])
+                text_width = max(len(pairs[r][1]) for r in [*rows, row]) + 1
+                kept = text_width if self.takes_logits_to_keep else width
+                count = len(rows) + 1
+                if count * width > MOST_TOKENS or count * kept * self.vocabulary > MOST_LOGITS:
+                    break
+                rows.append(row)
+            begin += len(rows)
+            lengths = [len(pairs[row][1]) for row in rows]
+            for row, logps in zip(
+                rows, self.batch([whole[row] for row in rows], lengths), strict=True
+            ):
+                per_text[row] = logps
+        return per_text
+
+    def fitted(self, prompt: Sequence[int], text: Sequence[int]) -> list[int]:
+        if self.context is None:
+            return [*prompt, *text]
+        room = max(1, self.context - len(text))
+        return [*prompt[-room:], *text]
+
+    def batch(self, sequences: list[list[int]], lengths: list[int]) -> list[Tensor]:
+        """Return the log-probs of the last `lengths` tokens of each sequence, in one forward pass."""
+        width = max(map(len, sequences))
+        text_width = max(lengths)
+        ids = torch.zeros(len(sequences), width, dtype=torch.long)  # (B, S), padded on the left
+        mask = torch.zeros_like(ids)
+        for row, sequence in enumerate(sequences):
+            ids[row, width - len(sequence) :] = torch.tensor(sequence)
+            mask[row, width - len(sequence) :] = 1
+        ids = ids.to(self.model.device)
+        mask = mask.to(self.model.device)
+        options: dict[str, Any] = {}
+        if self.takes_positions:
+            options["position_ids"] = (mask.cumsum(1) - 1).clamp(min=0)
+        if self.takes_logits_to_keep:
+            options["logits_to_keep"] = text_width + 1
+        logits = self.model(input_ids=ids, attention_mask=mask, use_cache=False, **options).logits
+        logits = logits[:, -text_width - 1 : -1].float()  # (B, T, V)
+        labels = ids[:, -text_width:]  # (B, T)
+        chosen = logits.gather(2, labels.unsqueeze(2)).squeeze(2)
+        logps = (chosen - logits.logsumexp(2)).cpu()  # (B, T)
+        return [logps[row, text_width - length :] for row, length in enumerate(lengths)]
+
+
+def printable(text: str) -> str:
+    """Replace lone surrogates, which tokenizers refuse."""
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def content_of(message: dict[str, Any]) -> str:
+    content = message.get("content")
+    if isinstance(content, list):
+        return "".join(block.get("text") or "" for block in content if isinstance(block, dict))
+    return "" if content is None else str(content)
+
+
+@lru_cache(maxsize=4)
+def load_frozen(
+    name: str, revision: str | None = None, dtype: str = "float32", device: str | None = None
+) -> FrozenModel:
+    """Load a causal language model once in this process.
+
+    Args:
+        name: a folder or an id of the Hugging Face hub.
+        dtype: torch's name of the type of its weights.
+        device: torch's name of a device; None: the GPU of this process, if there is one, else the CPU.
+
+    Raises:
+        RuntimeError: under DeepSpeed ZeRO-3, or FSDP that loads on one rank, where `from_pretrained` divides every model.
+        OSError: if there is no such model.
+    """
+    if is_deepspeed_zero3_enabled() or is_fsdp_enabled():
+        raise RuntimeError(
+            f"The model {name} cannot be loaded whole in a run under ZeRO-3, or under FSDP with "
+            "cpu_ram_efficient_loading: use ZeRO-2, or FSDP without that setting."
+        )
+    if device is None:
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    model: Any = AutoModelForCausalLM.from_pretrained(
+        name, revision=revision, dtype=getattr(torch, dtype)
+    )
+    tokenizer = AutoTokenizer.from_pretrained(name, revision=revision)
+    return FrozenModel(model.to(device), tokenizer)
