@@ -16,7 +16,7 @@ from rich import print
 
 from grpo_ext.observe.read_run import learnt_nothing
 from grpo_ext.reproduce.runs import Job
-from grpo_ext.run.ranks import LAUNCHER
+from grpo_ext.run.ranks import EXIT_INTERRUPTED, LAUNCHER
 
 LOG = "log.txt"  # what a job prints, in its folder
 
@@ -33,7 +33,7 @@ def execute(jobs: list[Job], processes: int, by_launcher: bool = False) -> list[
     """Do all jobs that are not done yet; return those that failed, and those that needed them.
 
     A job that was killed continues from its checkpoint. With `by_launcher` jobs run one after another, each by
-    `accelerate launch` with the recipe's number of processes.
+    `accelerate launch` with the recipe's number of processes. `SystemExit` if a signal stopped one of them.
     """
     left = [job for job in jobs if not job.is_done]
     progress = Progress(jobs, left, 1 if by_launcher else processes)
@@ -42,7 +42,10 @@ def execute(jobs: list[Job], processes: int, by_launcher: bool = False) -> list[
         for job in left:
             job.begin()
             start = time.perf_counter()
-            finish(job, launch_job(job), time.perf_counter() - start, failed)
+            code = launch_job(job)
+            if code == EXIT_INTERRUPTED or code > 128:
+                sys.exit(code)
+            finish(job, code, time.perf_counter() - start, failed)
             progress.tell(job, job in failed)
         return failed
     with running() as started:

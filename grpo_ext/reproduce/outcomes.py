@@ -5,6 +5,8 @@ from pathlib import Path
 
 from grpo_ext.common.estimates import Estimate, mean_over_runs
 from grpo_ext.observe.read_run import RunData, read_run
+from grpo_ext.recipe.load import load_recipe
+from grpo_ext.recipe.problems import RecipeError
 from grpo_ext.reproduce.claims import SCALES, Claim, Needs, Scale, Verdict
 from grpo_ext.reproduce.execute import LOG
 from grpo_ext.reproduce.measures import MEASURES, Figure
@@ -54,6 +56,17 @@ def obstacle(matrix: Matrix, claim: Claim) -> str:
     starts = {matrix.experiment.runs[name].start for name in claim.runs}
     if matrix.config is not None and starts - {matrix.experiment.usual_start}:
         return f"{SECOND_MODEL}."
+    return "" if matrix.config is None else unusable(matrix, claim)
+
+
+def unusable(matrix: Matrix, claim: Claim) -> str:
+    """Return which run of a claim cannot be made from another model's recipe, and why; empty if all can."""
+    for name in claim.runs:
+        path, words = matrix.run(name, 0).arguments
+        try:
+            load_recipe(path, words)
+        except RecipeError as error:
+            return f"the run {name} cannot be made from {matrix.config}. {error}"
     return ""
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from grpo_ext.common.estimates import Estimate
 from grpo_ext.common.files import data_lines, write_atomically
 from grpo_ext.observe.plots import COLOURS, LOOK, smooth
-from grpo_ext.reproduce.measures.base import end_of, steps_of, values_of
+from grpo_ext.reproduce.measures.base import SMOOTHING, end_of, steps_of, values_of
 from grpo_ext.reproduce.outcomes import Outcome, interval_of
 
 PAGE, FIGURES = "claims.html", "claims.json"
@@ -165,7 +165,7 @@ def draw_curves(axis: Any, outcome: Outcome, metric: str) -> None:
         for curve in curves:
             axis.plot(steps, curve[:shortest], color=color, linewidth=0.7, alpha=0.3)
         mean = np.mean([curve[:shortest] for curve in curves], axis=0)
-        axis.plot(steps, smooth(mean.tolist()), color=color, linewidth=1.7, label=name)
+        axis.plot(steps, smooth(mean.tolist(), SMOOTHING), color=color, linewidth=1.7, label=name)
     axis.set_title(metric, family="serif")
     if len(outcome.runs) > 1:
         axis.legend()

@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -76,6 +77,7 @@ def make_start(start: Start, recipe: str, folder: Path, seed: int) -> int:
     )
     settings = {"model_name_or_path": folder / "model", **start.task}
     task = load_recipe(recipe_folder() / recipe, as_words(settings)).task
+    shutil.rmtree(folder / "warm_start", ignore_errors=True)  # of a job that was killed
     demo.prepare(task, folder, seed)
     if not start.max_steps:
         return 0

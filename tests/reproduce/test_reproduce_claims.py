@@ -175,6 +175,12 @@ def test_another_recipe_has_one_model(tmp_path):
     assert obstacle(tiny, claims["sft-first"]) == ""
     assert "one model" in obstacle(other, claims["sft-first"])
     assert obstacle(other, claims["tones-rise"]) == ""
+    uneven = Matrix(
+        "verse", experiment, tmp_path, 1, "poem/qwen2.5-7b-lora", ["--num_generations", "8"]
+    )
+    assert obstacle(uneven, claims["tones-rise"]) == ""
+    uneven.overrides = ["--gradient_accumulation_steps", "3"]
+    assert "group_8 cannot be made" in obstacle(uneven, claims["group-size-inverse"])
 
 
 def test_a_changed_setting_begins_a_run_anew_and_other_files_stay(tmp_path):

@@ -12,6 +12,7 @@ from grpo_ext.common.noise import MOST_VALUES, fit_noise
 from grpo_ext.observe.read_run import RunData
 
 Array = NDArray[np.float64]
+SMOOTHING = 0.6  # weight of the smoothed value before; a steady rise lags by 1.5 steps
 
 
 @dataclass(frozen=True)

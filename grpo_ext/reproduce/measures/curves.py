@@ -8,6 +8,7 @@ from grpo_ext.common.noise import error_of_neighbours, means_of_neighbours
 from grpo_ext.observe.plots import smooth
 from grpo_ext.observe.read_run import RunData
 from grpo_ext.reproduce.measures.base import (
+    SMOOTHING,
     Array,
     Figure,
     end_of,
@@ -181,6 +182,6 @@ def rose(run: RunData, metric: str) -> bool:
 
 def reaches(run: RunData, metric: str, level: float) -> float | None:
     """Return the first step at which the smoothed curve is at least at `level`; `None` if it never is."""
-    values: Array = np.array(smooth(values_of(run, metric).tolist()))
+    values: Array = np.array(smooth(values_of(run, metric).tolist(), SMOOTHING))
     above = np.flatnonzero(values >= level)
     return float(steps_of(run, metric)[above[0]]) if len(above) else None
