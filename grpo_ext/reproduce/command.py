@@ -91,6 +91,10 @@ def print_plan(jobs: list[Job], processes: int) -> None:
     left = [job for job in jobs if not job.is_done]
     starts = sum(job.module == "start" for job in left)
     minutes = predicted_minutes(jobs, processes)
-    time = "" if minutes is None else f", about {minutes:.0f} minutes on {processes} idle cores"
+    time = (
+        ""
+        if minutes is None
+        else f", about {max(1, round(minutes))} minutes on {processes} idle cores"
+    )
     done = f"; {len(jobs) - len(left)} are done" if len(left) < len(jobs) else ""
     print(f"{len(left)} jobs: {starts} warm starts, {len(left) - starts} runs{time}{done}")

@@ -13,6 +13,7 @@ from types import FrameType
 from typing import Any
 
 from rich import print
+from rich.markup import escape
 
 from grpo_ext.observe.read_run import learnt_nothing
 from grpo_ext.reproduce.runs import Job
@@ -36,18 +37,10 @@ def execute(jobs: list[Job], processes: int, by_launcher: bool = False) -> list[
     `accelerate launch` with the recipe's number of processes. `SystemExit` if a signal stopped one of them.
     """
     left = [job for job in jobs if not job.is_done]
-    progress = Progress(jobs, left, 1 if by_launcher else processes)
-    failed: list[Job] = []
     if by_launcher:
-        for job in left:
-            job.begin()
-            start = time.perf_counter()
-            code = launch_job(job)
-            if code == EXIT_INTERRUPTED or code > 128:
-                sys.exit(code)
-            finish(job, code, time.perf_counter() - start, failed)
-            progress.tell(job, job in failed)
-        return failed
+        return launch_in_turn(left, Progress(jobs, left, 1))
+    progress = Progress(jobs, left, processes)
+    failed: list[Job] = []
     with running() as started:
         while left or started:
             for job in [job for job in left if job.needs in failed]:
@@ -67,6 +60,24 @@ def execute(jobs: list[Job], processes: int, by_launcher: bool = False) -> list[
                     del started[job]
                     finish(job, process.exitcode, time.perf_counter() - begun, failed)
                     progress.tell(job, job in failed)
+    return failed
+
+
+def launch_in_turn(jobs: list[Job], progress: "Progress") -> list[Job]:
+    """Train by `accelerate launch`, one job after another; return those that failed."""
+    from grpo_ext.recipe.load import load_recipe
+    from grpo_ext.run.launch import launch
+
+    failed: list[Job] = []
+    for job in jobs:
+        job.begin()
+        path, words = job.arguments
+        start = time.perf_counter()
+        code = launch(job.module, ["--config", path, *words], load_recipe(path, words))
+        if code == EXIT_INTERRUPTED or code > 128:
+            sys.exit(code)
+        finish(job, code, time.perf_counter() - start, failed)
+        progress.tell(job, job in failed)
     return failed
 
 
@@ -135,13 +146,10 @@ def work(module: str, arguments: tuple[Any, ...], log: str, launcher: int) -> No
     sys.exit(code)
 
 
-def launch_job(job: Job) -> int:
-    """Train by `accelerate launch`; return the exit code."""
-    from grpo_ext.recipe.load import load_recipe
-    from grpo_ext.run.launch import launch
-
-    path, words = job.arguments
-    return launch(job.module, ["--config", path, *words], load_recipe(path, words))
+def place_of_message(job: Job) -> str:
+    """Return where a job that failed says why."""
+    log = job.folder / LOG
+    return f"see {log}" if log.exists() else "its message is above"
 
 
 class Progress:
@@ -161,7 +169,8 @@ class Progress:
         self.finished.append((seconds, job.seconds or 0.0))
         number = self.total - len(self.left)
         if failed:
-            print(f"[red]{number}/{self.total} {job.name}: failed, see {job.folder / LOG}[/red]")
+            message = f"{number}/{self.total} {job.name} failed; {place_of_message(job)}."
+            print(f"[red]{escape(message)}[/red]")
             return
         print(f"{number}/{self.total} {job.name}: {seconds:.0f} s{self.rest()}")
 

@@ -8,7 +8,7 @@ from grpo_ext.observe.read_run import RunData, read_run
 from grpo_ext.recipe.load import load_recipe
 from grpo_ext.recipe.problems import RecipeError
 from grpo_ext.reproduce.claims import SCALES, Claim, Needs, Scale, Verdict
-from grpo_ext.reproduce.execute import LOG
+from grpo_ext.reproduce.execute import place_of_message
 from grpo_ext.reproduce.measures import MEASURES, Figure
 from grpo_ext.reproduce.runs import Job, Matrix
 
@@ -98,7 +98,7 @@ def outcome_of(
         outcome.why = claim.why if out_of_scale(claim, scale) else "its runs are not done."
         if broken:
             outcome.failed = True
-            outcome.why = f"{broken[0].name} failed: {broken[0].folder / LOG}."
+            outcome.why = f"{broken[0].name} failed; {place_of_message(broken[0])}."
         return outcome
     outcome.runs = {name: [logs.of(job) for job in of_run] for name, of_run in jobs.items()}
     function = MEASURES[claim.measure]
@@ -107,7 +107,7 @@ def outcome_of(
         if figure is not None:
             outcome.by_seed.append(figure)
     if not outcome.by_seed:
-        outcome.why = f"the runs do not show it: {first_sentence(function.__doc__)}"
+        outcome.why = f"the runs do not show it ({claim.figure})."
         return outcome
     outcome.estimate = mean_over_runs([figure.estimate for figure in outcome.by_seed])
     if out_of_scale(claim, scale):
@@ -134,7 +134,3 @@ def interval_of(estimate: Estimate) -> str:
     if estimate.low is None or estimate.high is None:
         return ""
     return f"[{estimate.low:.3g}, {estimate.high:.3g}]"
-
-
-def first_sentence(doc: str | None) -> str:
-    return " ".join((doc or "").split("\n\n")[0].split())

@@ -36,18 +36,20 @@ def print_table(outcomes: list[Outcome]) -> None:
 
     from grpo_ext.evaluation.table import print_grid
 
-    rows = [
-        [
-            f"{outcome.experiment}: {outcome.claim.name}",
-            outcome.claim.published,
-            as_figure(outcome.estimate),
-            str(outcome.claim.expected),
-            outcome.verdict,
-        ]
-        for outcome in outcomes
-    ]
     head = ["claim", "published", "here", "expected", "verdict"]
-    print_grid("published and here, mean ± standard error over seeds", head, rows, left=2)
+    for experiment in dict.fromkeys(outcome.experiment for outcome in outcomes):
+        rows = [
+            [
+                outcome.claim.name,
+                outcome.claim.published,
+                as_figure(outcome.estimate),
+                str(outcome.claim.expected),
+                outcome.verdict,
+            ]
+            for outcome in outcomes
+            if outcome.experiment == experiment
+        ]
+        print_grid(f"{experiment}: mean ± standard error over seeds", head, rows, left=2)
     for outcome in outcomes:
         if outcome.why:
             print(f"[bold]{outcome.claim.name}[/bold]: {escape(outcome.why)}")

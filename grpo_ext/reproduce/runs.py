@@ -15,6 +15,7 @@ from grpo_ext.reproduce.claims import Claim, Experiment
 from grpo_ext.reproduce.starts import as_words, model_of
 
 STATE = "reproduce.json"  # in the folder of a job: its fingerprint, and whether it is done
+START_UP = 4.0  # seconds of a tiny run before its first and after its last step
 QUIET = {
     "eval_strategy": "no",
     "eval_on_start": False,
@@ -181,4 +182,4 @@ class Matrix:
         steps = run.tiny.get(
             "max_steps", self.experiment.tiny.get("max_steps", self.base.get("max_steps"))
         )
-        return run.seconds * min(1.0, self.max_steps / steps)
+        return START_UP + (run.seconds - START_UP) * min(1.0, self.max_steps / steps)
