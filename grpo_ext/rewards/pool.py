@@ -120,6 +120,8 @@ def prepared(reward: Reward, given: dict[str, Any]) -> tuple[bytes, list[Row]]:
     """Return the pickled reward and the rows."""
     packed = pickle.dumps(reward)
     columns = reward.arguments({name: value for name, value in given.items() if name not in LOCAL})
+    if reward.needs_cpu == "formulas" and columns.get("prompts") is not None:
+        columns["prompts"] = [without_images(prompt) for prompt in columns["prompts"]]
     rows: list[Row] = []
     for row, completion in enumerate(given["completions"]):
         own = {
@@ -128,3 +130,19 @@ def prepared(reward: Reward, given: dict[str, Any]) -> tuple[bytes, list[Row]]:
         }
         rows.append((own, pickle.dumps((packed, own))))
     return packed, rows
+
+
+def without_images(prompt: Any) -> Any:
+    """Return a prompt with the text blocks of its messages alone: a worker that compares formulas
+    needs no images, which are large.
+    """
+    if not isinstance(prompt, list):
+        return prompt
+    messages = []
+    for message in prompt:
+        content = message.get("content") if isinstance(message, dict) else None
+        if isinstance(content, list):
+            blocks = [b for b in content if isinstance(b, dict) and b.get("type") == "text"]
+            message = {**message, "content": blocks}
+        messages.append(message)
+    return messages

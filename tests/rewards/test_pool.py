@@ -425,3 +425,14 @@ def test_what_fails_early_fails_when_asked(odd):
         pool.begin(odd(), given)
         scores, errors = pool.score(odd(), given)
     assert scores == [1.0, None, None, 2.0] and sorted(errors) == [1, 2]
+
+
+def test_a_worker_that_compares_formulas_gets_prompts_without_images():
+    image = {"type": "image", "image": object()}
+    prompt = [{"role": "user", "content": [image, {"type": "text", "text": "Find $x$."}]}]
+    given = {"completions": ["5"], "solution": ["5"], "prompts": [prompt]}
+    _, [(arguments, message)] = prepared(build("accuracy"), given)
+    assert arguments["prompts"][0][0]["content"] == [{"type": "text", "text": "Find $x$."}]
+    assert prompt[0]["content"][0] is image and b"Find $x$." in message
+    given["prompts"] = ["Find $x$."]
+    assert prepared(build("accuracy"), given)[1][0][0]["prompts"] == ["Find $x$."]

@@ -165,6 +165,17 @@ def test_the_solution_tells_the_unit_if_the_question_does_not():
     assert score("How long does it take?", solution, r"\boxed{160 pages}") == 1.0
 
 
+@pytest.mark.parametrize("prompts", [None, ["Compute $\\binom{8}{4}$."]])
+def test_rewards_that_judge_as_accuracy_read_the_question_too(prompts):
+    given = {"completions": [r"</think> \boxed{\binom{8}{4}}"], "solution": ["70"]}
+    if prompts is not None:
+        given["prompts"] = prompts
+    right = prompts is None  # without a question no formula is known to be restated
+    assert build("reasoning_accuracy")(**given) == [float(right)]
+    [scaled] = build("cosine_scaled", max_len=10)(completion_ids=[[1]], **given)
+    assert (scaled > 0) == right
+
+
 def test_the_last_message_of_the_user_is_the_question():
     messages = [
         {"role": "system", "content": "Compute $5 \\cdot 7$."},
