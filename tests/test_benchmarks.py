@@ -62,8 +62,11 @@ def recorded_seeds(gain, seeds):
 def test_one_seed_of_zero_signal_decides_nothing():
     """30 seconds of one seed once needed 0.96 of TRL's time, where a longer run needed 0.48."""
     for gain in (-0.1, 0.1):
-        assert zero_signal.behind(zero_signal.gains(recorded_seeds(gain, 1))) == []
+        gained = zero_signal.gains(recorded_seeds(gain, 1))
+        assert zero_signal.behind(gained) == []
+        assert zero_signal.undecided(gained) == ["refill", "both"]
     assert zero_signal.behind(zero_signal.gains(recorded_seeds(-0.1, 5))) == ["refill", "both"]
     gained = zero_signal.gains(recorded_seeds(0.1, 5))
     assert zero_signal.behind(gained) == [] and gained["both"].verdict == "rose"
+    assert zero_signal.undecided(gained) == []
     assert gained["both"].mean == pytest.approx(0.15)

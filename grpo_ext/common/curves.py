@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from grpo_ext.common.estimates import LEVEL, Array, Verdict, t_quantile, verdict_of
+from grpo_ext.common.estimates import Array, Verdict, t_quantile, verdict_of
 from grpo_ext.common.noise import MOST_VALUES, fit_noise
+from grpo_ext.common.trend import has_trend
 
 FEWEST_VALUES = 10  # of a curve without errors; fewer say too little about its noise
 
@@ -94,8 +95,7 @@ def change_by_errors(
 def change_by_noise(values: Array) -> Change:
     """Return the change between the ends of a curve without errors.
 
-    The ends that are shown are the first and the last tenth (`ends`); the verdict is on the first
-    and the last fifth, which are less noisy.
+    The verdict uses the whole curve (`has_trend`), and for the direction the ends that are shown.
     """
     if len(values) < FEWEST_VALUES:
         return Change(float(values[0]), float(values[-1]), 1)
@@ -110,10 +110,8 @@ def change_by_noise(values: Array) -> Change:
         return Change(first, last, count, verdict="did not clearly change")
     error = noise.error_of_mean(ends(len(curve)))
     reach = t_quantile(noise.freedom) * error
-    fifth = max(len(curve) // 5, ends(len(curve)))
-    change = float(curve[-fifth:].mean() - curve[:fifth].mean())
-    clear = noise.p_value(change, fifth, len(curve)) < 1 - LEVEL
-    verdict = verdict_of(change, change) if clear else "did not clearly change"
+    change = last - first
+    verdict = verdict_of(change, change) if has_trend(curve) else "did not clearly change"
     return Change(first, last, count, error, error, last - reach, last + reach, verdict)
 
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import stdtr
 
 Array = NDArray[np.float64]
 MOST_VALUES = 2000  # whose noise is fitted; neighbours in a longer curve are averaged
@@ -37,15 +36,6 @@ class Noise:
         return float(
             np.sqrt(self.weights @ (self.variances * mean_variances(self.autocorrelations, count)))
         )
-
-    def p_value(self, change: float, count: int, total: int) -> float:
-        """Return how often noise alone changes as much between the first and the last `count` of
-        `total` values.
-        """
-        alone = mean_variances(self.autocorrelations, count)
-        between = end_covariances(self.autocorrelations, count, total)
-        errors = np.sqrt(2 * self.variances * (alone - between))
-        return float(self.weights @ (2 * stdtr(self.freedom, -abs(change) / errors)))
 
 
 def fit_noise(values: Array) -> Noise | None:
@@ -88,11 +78,12 @@ def trend_basis(count: int) -> Array:
     return np.column_stack(shapes)
 
 
-def whitened(columns: Array, r: float) -> Array:
+def whitened(columns: Array, r: float | Array) -> Array:
     """Return columns (N, C) with AR(1) noise so that its values are independent (Prais and Winsten
-    1954).
+    1954); for several autocorrelations r, (R, 1, 1), as (R, N, C).
     """
-    return np.vstack([np.sqrt(1 - r**2) * columns[:1], columns[1:] - r * columns[:-1]])
+    first = np.sqrt(1 - r**2) * columns[:1]
+    return np.concatenate([first, columns[1:] - r * columns[:-1]], axis=-2)
 
 
 def mean_variances(autocorrelations: Array, count: int) -> Array:
@@ -104,22 +95,32 @@ def mean_variances(autocorrelations: Array, count: int) -> Array:
     return (count + 2 * powers @ (count - lags)) / count**2
 
 
-def end_covariances(autocorrelations: Array, count: int, total: int) -> Array:
-    """Return the covariance of the means of the first and the last `count` of `total` values,
-    (24,), as such a share.
-    """
-    r = autocorrelations
-    return r ** (total - 2 * count + 1) * ((1 - r**count) / (1 - r)) ** 2 / count**2
-
-
-def error_of_neighbours(values: Array, count: int) -> float:
+def error_of_neighbours(values: Array, count: int, autocorrelation: float = 0.0) -> float:
     """Return the standard error of a mean of `count` neighbouring values (N,) of a curve that may
-    jump or fall.
+    jump or fall, whose noise has this autocorrelation r.
 
-    It comes from the differences of neighbours, whose variance is twice that of a value (von
-    Neumann 1941). So only what differs from one value to the next is noise; slower movement is not.
+    It comes from the differences of neighbours, whose variance is 2 (1 - r) times that of a value
+    (von Neumann 1941). So only what differs from one value to the next is noise; slower movement
+    is not.
     """
-    return float(np.sqrt((np.diff(values) ** 2).mean() / 2 / count))
+    variance = (np.diff(values) ** 2).mean() / 2 / (1 - autocorrelation)
+    share = mean_variances(np.array([autocorrelation]), count)[0]
+    return float(np.sqrt(variance * share))
+
+
+def autocorrelation_of_neighbours(values: Array) -> float:
+    """Return the autocorrelation of the noise of a curve (N,), from 0 to 0.9; 0 if it is constant.
+
+    Squared differences of values two apart are 1 + r times those of neighbours, which a slow trend
+    hardly changes. Few values say little, so the estimate is shrunk to 0 as if 10 more values had
+    shown none.
+    """
+    neighbours = (np.diff(values) ** 2).mean()
+    if neighbours == 0:
+        return 0.0
+    two_apart = ((values[2:] - values[:-2]) ** 2).mean()
+    estimate = np.clip(two_apart / neighbours - 1, 0, 0.9)
+    return float(estimate * len(values) / (len(values) + 10))
 
 
 def means_of_neighbours(values: Array, count: int) -> Array:

@@ -15,7 +15,11 @@ import numpy as np
 
 from grpo_ext.common.files import data_yaml
 from grpo_ext.common.near import did_you_mean
-from grpo_ext.common.noise import error_of_neighbours, means_of_neighbours
+from grpo_ext.common.noise import (
+    autocorrelation_of_neighbours,
+    error_of_neighbours,
+    means_of_neighbours,
+)
 
 WINDOW = 10  # logs of a mean
 Action = Literal["warn", "checkpoint", "stop"]  # from the mildest to the strongest
@@ -65,7 +69,7 @@ class Rule:
 def reward_collapse(history: History) -> float | None:
     """Return how far the mean reward of 5 logs has fallen from its best, in standard errors of such a mean.
 
-    A fall by less than a fifth of the best counts as 0.
+    A fall by less than a fifth of the best counts as 0. The errors count the autocorrelation of the noise before the fall.
     """
     values = np.array(history.of("reward")[-500:])
     window = WINDOW // 2
@@ -76,7 +80,9 @@ def reward_collapse(history: History) -> float | None:
     fall = best - float(means[-1])
     if fall <= 0.2 * abs(best):
         return 0.0
-    return fall / max(error_of_neighbours(values, window), 1e-9)
+    before = values[: int(means.argmax()) + window]
+    autocorrelation = autocorrelation_of_neighbours(before)
+    return fall / max(error_of_neighbours(values, window, autocorrelation), 1e-9)
 
 
 def rise(values: list[float], floor: float, window: int = 3) -> float | None:

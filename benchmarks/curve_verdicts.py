@@ -1,0 +1,160 @@
+"""How often does a curve of pure noise "rise" or "fall", and how often is a real rise called one?
+
+    python -m benchmarks.curve_verdicts [--quick] [--thresholds]
+
+Prints for curves of 10, 20, 50 and 200 logs and for autocorrelations of their noise from 0 to 0.9:
+the share of pure noise that gets a verdict, the share of real rises by three errors that is called
+a rise (a steady rise and a step), and the bound: the largest share of steady rises that any test can
+find which calls at most 6 % of pure noise a change at each of these autocorrelations. "Three
+errors" are true standard errors of the difference between the two ends that are shown.
+`--thresholds` prints instead which Bayes factor would give exactly 6 % (see
+`grpo_ext.common.trend.least_factor`).
+
+The bound is a linear program over the decisions on simulated curves, weighted as samples from a
+mixture. Tests may not depend on unit and origin of a curve, whose noise is unknown; that costs
+nothing in the worst case (theorem of Hunt and Stein).
+"""
+
+import argparse
+from collections.abc import Sequence
+
+import numpy as np
+from scipy.optimize import linprog
+from scipy.signal import lfilter
+from scipy.special import logsumexp
+
+from grpo_ext.common.curves import curve_change, ends
+from grpo_ext.common.estimates import Array
+from grpo_ext.common.noise import whitened
+from grpo_ext.common.trend import least_factor, trend_evidence
+
+LENGTHS = (10, 20, 50, 200)
+CORRELATIONS = (0.0, 0.3, 0.5, 0.8, 0.9)
+NOISE_SHARE = 0.06  # of pure noise that may be called a change
+ERRORS = 3.0  # of a real rise
+
+
+def noise_curves(rng: np.random.Generator, tries: int, count: int, correlation: float) -> Array:
+    """Return stationary AR(1) noise of variance 1, (tries, count)."""
+    fresh = rng.standard_normal((tries, count))
+    fresh[:, 1:] *= np.sqrt(1 - correlation**2)
+    return np.asarray(lfilter([1.0], [1.0, -correlation], fresh, axis=1))
+
+
+def error_of_change(count: int, correlation: float) -> float:
+    """Return the true standard error of the difference between the ends of such a curve."""
+    at = np.arange(count)
+    covariance = correlation ** np.abs(at[:, None] - at)
+    weights = np.zeros(count)
+    weights[: ends(count)] = -1 / ends(count)
+    weights[-ends(count) :] += 1 / ends(count)
+    return float(np.sqrt(weights @ covariance @ weights))
+
+
+def ramp(count: int) -> Array:
+    """Return a steady rise by 1 between the means of both ends."""
+    line = np.arange(count) / count
+    return line / (line[-ends(count) :].mean() - line[: ends(count)].mean())
+
+
+def step(count: int) -> Array:
+    """Return a rise by 1 in the middle."""
+    return (np.arange(count) >= count / 2).astype(float)
+
+
+def verdict_shares(curves: Array) -> tuple[float, float]:
+    """Return the share of curves that are said to rise, and of those said to fall."""
+    changes = [curve_change(curve.tolist()) for curve in curves]
+    verdicts = [change.verdict for change in changes if change is not None]
+    return verdicts.count("rose") / len(curves), verdicts.count("fell") / len(curves)
+
+
+def bounds(
+    count: int, tries: int = 2000, correlations: Sequence[float] = CORRELATIONS
+) -> list[float]:
+    """Return for each of `correlations` the largest share of steady rises that a test can find.
+
+    A one-sided test calls at most half of `NOISE_SHARE` a rise at each correlation; another test may
+    be the best one for each of them.
+    """
+    rng = np.random.default_rng(count)
+    rises = [ERRORS * error_of_change(count, r) * ramp(count) for r in correlations]
+    noise = [noise_curves(rng, tries, count, r) for r in correlations]
+    rising = [
+        noise_curves(rng, tries, count, r) + rise
+        for r, rise in zip(correlations, rises, strict=True)
+    ]
+    curves = np.concatenate([*noise, *rising])  # (2 R tries, count)
+    densities = [log_densities(curves, r, 0 * rises[0]) for r in correlations]
+    densities += [
+        log_densities(curves, r, rise) for r, rise in zip(correlations, rises, strict=True)
+    ]
+    mixture = logsumexp(densities, axis=0) - np.log(len(densities))
+    weights = np.exp(densities - mixture) / len(curves)  # (2 R, 2 R tries)
+    noise_weights, rise_weights = np.split(weights, 2)
+    limits = np.full(len(correlations), NOISE_SHARE / 2)
+    return [
+        -float(linprog(-row, A_ub=noise_weights, b_ub=limits, bounds=(0, 1)).fun)
+        for row in rise_weights
+    ]
+
+
+def log_densities(curves: Array, r: float, rise: Array) -> Array:
+    """Return the log density of what remains of curves (M, N) without unit and origin, (M,), up to a
+    constant that is the same for all `r` and rises.
+
+    The curves have AR(1) noise of variance 1 around `rise` (N,). The density of a direction is the
+    integral of the normal density over all radii.
+    """
+    count = curves.shape[1]
+    scale = np.sqrt(1 - r**2)
+    constant, mean, *white = whitened(np.column_stack([np.ones(count), rise, *curves]), r).T / scale
+    length = np.linalg.norm(constant)
+    constant = constant / length
+    centered = np.array(white) - np.outer(np.array(white) @ constant, constant)
+    mean = mean - constant * (constant @ mean)
+    norms = np.linalg.norm(centered, axis=1)
+    log_density = -(count - 1) * (np.log(scale) + np.log(norms)) - np.log(length)
+    radii = np.linspace(1e-3, np.sqrt(count) + 20, 1000)
+    log_radial = (count - 2) * np.log(radii) - radii**2 / 2
+    along = np.linspace(-15, 15, 301)  # the mean along the direction of a curve
+    integrals = logsumexp(log_radial + along[:, None] * radii, axis=1) - logsumexp(log_radial)
+    return log_density + np.interp(centered @ mean / norms, along, integrals) - mean @ mean / 2
+
+
+def exact_factors(count: int, tries: int) -> list[float]:
+    """Return for each correlation the Bayes factor that `NOISE_SHARE` of pure noise exceeds."""
+    rng = np.random.default_rng([1, count])
+    factors = []
+    for r in CORRELATIONS:
+        evidence = [trend_evidence(curve) for curve in noise_curves(rng, tries, count, r)]
+        factors.append(float(np.exp(np.quantile(evidence, 1 - NOISE_SHARE))))
+    return factors
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="200 curves of each kind, not 2,000")
+    parser.add_argument("--thresholds", action="store_true", help="print Bayes factors instead")
+    args = parser.parse_args()
+    tries = 200 if args.quick else 2000
+    if args.thresholds:
+        for count in (10, 14, 20, 30, 50, 100, 200, 600, 2000):
+            factors = exact_factors(count, tries)
+            shown = " ".join(f"{factor:5.2f}" for factor in factors)
+            print(f"{count:5} logs, used {least_factor(count):.2f}: {shown}", flush=True)
+        return
+    print("logs  correlation  noise  steady rise  step  bound")
+    for count in LENGTHS:
+        for r, bound in zip(CORRELATIONS, bounds(count, tries), strict=True):
+            curves = noise_curves(np.random.default_rng([2, count]), tries, count, r)
+            noise = sum(verdict_shares(curves))
+            rise = ERRORS * error_of_change(count, r)
+            steady, _ = verdict_shares(curves + rise * ramp(count))
+            at_once, _ = verdict_shares(curves + rise * step(count))
+            row = f"{count:4}  {r:11}  {noise:5.3f}  {steady:11.2f}  {at_once:4.2f}  {bound:5.2f}"
+            print(row, flush=True)
+
+
+if __name__ == "__main__":
+    main()
