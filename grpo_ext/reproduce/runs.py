@@ -16,9 +16,8 @@ from grpo_ext.reproduce.starts import as_words, model_of
 
 STATE = "reproduce.json"  # in the folder of a job: its fingerprint, and whether it is done
 START_UP = 4.0  # seconds of a tiny run before its first and after its last step
+MEASURED = {"logging_steps": 1, "eval_strategy": "no", "eval_on_start": False}  # of all runs
 QUIET = {
-    "eval_strategy": "no",
-    "eval_on_start": False,
     "save_strategy": "steps",
     "save_steps": 20,
     "save_total_limit": 1,
@@ -168,7 +167,7 @@ class Matrix:
             settings |= run.tiny
         if self.max_steps is not None:
             settings["max_steps"] = self.max_steps
-        settings["logging_steps"] = 1
+        settings |= MEASURED
         settings["seed"] = (self.base.get("seed") if self.config else 0) + seed
         return settings
 

@@ -186,6 +186,7 @@ def test_phrases_write_numbers_alike_and_end_with_the_thoughts():
     phrases = phrases_of("<think>\n5 + 13 is too High\n</think>\n<answer>\n5 + 13\n</answer>")
     assert "# + #" in phrases and "too high" in phrases
     assert not any("answer" in phrase for phrase in phrases)
+    assert phrases_of("<think>\nlet us\n<answer>\n5 + 13\n</answer>") == {"let us"}
 
 
 def test_a_phrase_that_appears_is_found_on_some_prompts_and_measured_on_others():

@@ -10,7 +10,7 @@ from grpo_ext.common.estimates import Estimate, mean_of
 from grpo_ext.common.share import in_share
 from grpo_ext.observe.read_run import RunData
 from grpo_ext.reproduce.measures.base import Figure, figure, measure, together
-from grpo_ext.rewards.answers import THINK, THINK_END, first_answer
+from grpo_ext.rewards.answers import ANSWER, THINK, THINK_END, first_answer
 from grpo_ext.rewards.countdown_reward import exact
 from grpo_ext.rewards.expression import ExpressionError, evaluate
 
@@ -147,7 +147,9 @@ def shares_of_phrases(samples: list[Sample]) -> dict[str, float]:
 def phrases_of(text: str) -> set[str]:
     """Return the phrases of a completion's thoughts, each number written as #."""
     thoughts = text.partition(THINK)[2] or text
-    words = re.findall(r"\d+|[^\W\d_]+|[^\w\s]", thoughts.partition(THINK_END)[0])[:MOST_WORDS]
+    for end in (THINK_END, ANSWER):  # the tag that ends them may be missing
+        thoughts = thoughts.partition(end)[0]
+    words = re.findall(r"\d+|[^\W\d_]+|[^\w\s]", thoughts)[:MOST_WORDS]
     words = ["#" if word.isdigit() else word.lower() for word in words]
     return {
         " ".join(words[start : start + size])
