@@ -67,6 +67,8 @@ def explain_right_steps(
     steps = steps_that_count(completion, part, numbers, nums)
     right = sum(step.is_right for step in steps)
     lines = [f"{len(steps)} distinct steps, {right} of them right; min_steps is {min_steps}."]
+    if numbers == "nums" and nums is None:
+        lines.append("The given numbers were not logged, so this counts steps with any numbers.")
     marks: list[Mark] = []
     for step in steps:
         if step.is_right or len(marks) == MAX_MARKS:

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from runaway import no_runaway
 
+from grpo_ext.observe.report.columns import explain as explain_row
 from grpo_ext.rewards import build
 from grpo_ext.rewards.arithmetic_steps import MAX_TEXT, steps_in
 from grpo_ext.rewards.registry import lookup
@@ -298,6 +299,16 @@ def test_the_explanation_marks_wrong_steps():
     assert [completion[begin:end] for begin, end, *_ in explanation.marks] == ["7 * 2 = 15"]
     assert explanation.marks[0][2:] == ("fault", "It is 14.")
     assert "2 distinct steps, 1 of them right" in explanation.words
+
+
+def test_the_report_explains_with_the_given_numbers():
+    """`nums` is an optional column, which samples.jsonl has if another reward needs it."""
+    text = "<think>3 + 4 = 7, 1 + 1 = 2</think>"
+    rewards = [{"name": "right_steps", "options": build("right_steps", numbers="nums").options}]
+    words, _ = explain_row({"text": text, "columns": {"nums": [3, 4]}}, rewards)
+    assert "1 distinct steps, 1 of them right" in words["right_steps"]
+    words, _ = explain_row({"text": text, "columns": {}}, rewards)
+    assert "were not logged" in words["right_steps"]
 
 
 def test_the_page_of_the_demos_counts_steps(tmp_path, monkeypatch):
