@@ -117,7 +117,10 @@ def plan_lines(forecast: Forecast) -> Iterator[tuple[str, str]]:
     batch = plan.batch
     longest = plan.max_completion_length
     tokens = f", at most {batch.completions * longest:,} tokens" if longest else ""
-    yield "a generation", f"{batch.prompts:,} prompts x {batch.num_generations} completions{tokens}"
+    what = "prompts"
+    if plan.most_slots > 1:
+        what = f"slots (1 to {plan.most_slots} a prompt)"
+    yield "a generation", f"{batch.prompts:,} {what} x {batch.num_generations} completions{tokens}"
     updates = batch.passes / batch.gradient_accumulation_steps
     yield "", f"is trained on for {updates:g} optimizer step{'' if updates == 1 else 's'}"
     micro = f"{batch.per_device_train_batch_size} x {batch.num_processes} processes"
@@ -130,7 +133,7 @@ def plan_lines(forecast: Forecast) -> Iterator[tuple[str, str]]:
     yield "the run", f"{plan.steps:,} steps{epochs}, {plan.warmup_steps:,} of them warm-up"
     yield (
         "",
-        f"{plan.prompts:,} prompts and {plan.completions:,} completions in {plan.generations:,} generations",
+        f"{plan.prompts:,} {what} and {plan.completions:,} completions in {plan.generations:,} generations",
     )
     yield "checkpoints", checkpoints_in_words(forecast)
     if plan.evaluations:

@@ -97,14 +97,30 @@ class PassRates:
             self.right[number] = self.decay * self.right[number] + right
             self.samples[number] = self.decay * self.samples[number] + samples
 
-    def chance_of_signal(self, num_generations: int) -> np.ndarray:
-        """Return the chances (rows,) of a mixed group: the mean of 1 - p^G - (1-p)^G over Beta(right + 1, wrong + 1)."""
-        a, b = self.right + 1, self.samples - self.right + 1
+    def slots(self, num_generations: int, most: int) -> np.ndarray:
+        """Return how many slots of `num_generations` completions a prompt takes, (rows,): the least number with which one
+        right completion is expected, 1 / p completions, but at least 1 and at most `most`.
+
+        p is the mean of Beta(right + 1, wrong + 1).
+        """
+        rate = (self.right + 1) / (self.samples + 2)
+        wanted = np.ceil(
+            1 / (rate * num_generations) - 1e-9
+        )  # 1e-9: for the rounding of whole numbers
+        return np.clip(wanted, 1, most).astype(int)[self.of_row]
+
+    def chance_of_signal(self, num_generations: int, most_slots: int = 1) -> np.ndarray:
+        """Return the chances (rows,) of a mixed group: the mean of 1 - p^G - (1-p)^G over Beta(right + 1, wrong + 1).
+
+        G is `num_generations` times the prompt's slots, of which it takes at most `most_slots`.
+        """
+        a, b = (self.right + 1)[self.of_row], (self.samples - self.right + 1)[self.of_row]
+        size = num_generations * self.slots(num_generations, most_slots)  # (rows,)
         all_right, all_wrong = np.ones_like(a), np.ones_like(a)
-        for i in range(num_generations):  # E[p^G] = product of (a + i) / (a + b + i)
-            all_right *= (a + i) / (a + b + i)
-            all_wrong *= (b + i) / (a + b + i)
-        return np.clip(1 - all_right - all_wrong, 1e-12, None)[self.of_row]
+        for i in range(size.max()):  # E[p^G] = product of (a + i) / (a + b + i)
+            all_right *= np.where(i < size, (a + i) / (a + b + i), 1.0)
+            all_wrong *= np.where(i < size, (b + i) / (a + b + i), 1.0)
+        return np.clip(1 - all_right - all_wrong, 1e-12, None)
 
     def state_dict(self) -> dict[str, list[float]]:
         return {"right": self.right.tolist(), "samples": self.samples.tolist()}

@@ -38,7 +38,7 @@ class PromptSampler(Sampler):
     """
 
     rows: int  # length of the data set
-    prompts: int  # of a generation
+    prompts: int  # of a generation; with `most_slots` above 1 its slots
     num_generations: int  # completions of a prompt
     repeat_count: int  # how often a generation's indices are given
     seed: int  # of the order
@@ -46,6 +46,9 @@ class PromptSampler(Sampler):
     rates: PassRates | None = None  # by which "adaptive" draws; `None` for the others
     floor: float = 0.0  # share of the weights of "adaptive" that is uniform over all prompts
     easy_first: list[int] | None = None  # all rows for "easy_to_hard", the easiest first
+    most_slots: int = (
+        1  # of `num_generations` completions that "adaptive" gives one prompt of a generation
+    )
     generations: int = 1  # of the whole run, in which "easy_to_hard" reaches the hardest rows
     epoch: int = 0
     drawn: list[list[int]] = field(
@@ -103,9 +106,13 @@ class PromptSampler(Sampler):
     def _draw(self, rng: np.random.Generator, num: int) -> list[int]:
         """Draw prompts by weight: without replacement, unless more are asked for than there are."""
         assert self.rates is not None
-        chance = self.rates.chance_of_signal(self.num_generations)
+        chance = self.rates.chance_of_signal(self.num_generations, self.most_slots)
         weights = (1 - self.floor) * chance / chance.sum() + self.floor / len(chance)
-        return rng.choice(self.rows, num, replace=num > self.rows, p=weights).tolist()
+        drawn = rng.choice(self.rows, num, replace=num > self.rows, p=weights).tolist()
+        if self.most_slots == 1:
+            return drawn
+        slots = self.rates.slots(self.num_generations, self.most_slots)
+        return [index for index in drawn for _ in range(slots[index])][:num]
 
     def draw_further(self, num: int, position: int) -> list[int]:
         """Return `num` further prompts by the pass rates, after `position` others."""

@@ -41,6 +41,9 @@ class GroupOptions:
         pass_rates_file (`str`, *optional*): completions of the prompts to start from, as `grpo-ext eval
             --train_rows` writes them, or `samples.jsonl` of a run. `group_filter_metric` and `pass_threshold` judge them.
         pass_rate_decay (`float`, defaults to 0.5): weight of a prompt's earlier completions beside those of its newest group.
+        max_slots_per_prompt (`int`, defaults to 1): most slots, of `num_generations` completions each, that `"adaptive"` gives
+            a prompt of a generation. A prompt takes the least number of slots with which one right completion is expected by
+            its pass rate, and all its slots are one group. The completions of a generation stay as many.
         curriculum_floor (`float`, defaults to 0.1): share of the weights of `"adaptive"` that is uniform over all prompts.
     """
 
@@ -55,6 +58,7 @@ class GroupOptions:
     difficulty_column: str | None = None
     pass_rates_file: str | None = None
     pass_rate_decay: Share = 0.5
+    max_slots_per_prompt: Count = 1
     curriculum_floor: Share = 0.1
 
 

@@ -27,6 +27,17 @@ NEEDS: tuple[tuple[str, tuple[Any, ...], dict[str, tuple[Any, ...]]], ...] = (
     ("group_filter", ("off",), OUR_DIVISION | ONE_REWARD),
     ("positive_nll_coef", (0.0,), OUR_DIVISION),
     ("tie_break_reward", (None,), OUR_DIVISION | ONE_REWARD | UNSCALED_OR_BY_GROUP),
+    (
+        "max_slots_per_prompt",
+        (1,),
+        {
+            **OUR_DIVISION,
+            "curriculum": ("adaptive",),
+            "group_filter": ("drop", "off"),
+            "tie_break_reward": (None,),
+            "partial_rollouts": (0,),
+        },
+    ),
     ("curriculum", ("none", "adaptive"), {"group_filter": ("drop", "off")}),
     ("environment", (None,), OUR_DIVISION | {"use_transformers_continuous_batching": (False,)}),
     ("layout", ("auto", "padded", "chunks"), OUR_DIVISION),

@@ -34,10 +34,13 @@ class Plan:
     evaluations: int  # how often the held-out rows are evaluated
     eval_completions: int | None  # of one evaluation; `None` if unknown
     max_completion_length: int | None  # tokens of the longest completion; `None`: unbounded
+    most_slots: int = (
+        1  # of a generation that a prompt may take, each of `num_generations` completions
+    )
 
     @property
     def prompts(self) -> int:
-        """Prompts of all generations of the run, with repetitions."""
+        """Prompts of all generations of the run, with repetitions; with `most_slots` above 1 their slots."""
         return self.generations * self.batch.prompts
 
     @property
@@ -99,6 +102,7 @@ def make_plan(
         if eval_rows is None or v["eval_strategy"] == "no"
         else eval_rows * samples,
         max_completion_length=v["max_completion_length"],
+        most_slots=v["max_slots_per_prompt"],
     )
 
 

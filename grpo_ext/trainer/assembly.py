@@ -58,6 +58,10 @@ class Parts:
         )
         by_trl = settings.trl_generates(trainer)
         check_decoding(trainer, by_trl)
+        if by_trl and args.max_slots_per_prompt > 1:
+            raise ValueError(
+                "max_slots_per_prompt does not go with images and tools that TRL calls: take it out."
+            )
         if sampler is not None and (trainer.as_trl or by_trl):
             raise ValueError(
                 "TRL generates for images and loss_normalization: micro_batch, and would not use the sampler that is given: "

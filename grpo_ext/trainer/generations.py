@@ -14,6 +14,7 @@ from torch import Tensor
 
 import grpo_ext.trainer.settings as settings
 from grpo_ext.common.columns import TASK
+from grpo_ext.curriculum.pass_rates import prompt_id
 from grpo_ext.environments.episode import Episode, instances
 from grpo_ext.objective.advantage import has_signal
 from grpo_ext.samplers.base import Request, Sampler
@@ -21,6 +22,7 @@ from grpo_ext.samplers.partial import PartialSampler
 from grpo_ext.samplers.sync_check import SyncCheck
 from grpo_ext.scoring.scorer import Scorer
 from grpo_ext.seams import trl as seam
+from grpo_ext.step.group_shape import GroupShape
 from grpo_ext.step.judge import AdvantageRule, by_token, fill_unscored, group_outcomes
 from grpo_ext.step.metrics import episode_figures
 from grpo_ext.step.ranks import Ranks
@@ -101,6 +103,7 @@ class Generations:
         if generation.rows is not None:
             rows = generation.rows
             prompts = [row["prompt"] for row in rows]
+        shape = self._shape(rows)
         if sampled is not None:
             sampled()
         self.check_environment(episodes)
@@ -132,11 +135,15 @@ class Generations:
         with self.phases("rewards"):
             given = self.judge.rewards(rows, prompts, completions, ids, instances(episodes))
         failed = self.judge.failures(len(rows))
-        rewards = fill_unscored(given, self.rule.num_generations)
-        outcomes = group_outcomes(given, self.outcome_order, self.rule.num_generations, failed)
-        ties = self.rule.ties(rewards, outcomes)
-        advantages = self.rule.advantages(rewards, ties)
-        table = self._compared(table, rewards, advantages, episodes)
+        rule = replace(self.rule, num_generations=shape.largest)
+        scored_rows = shape.spread(given)  # (N largest, R)
+        filled = fill_unscored(scored_rows, shape.largest)
+        judges = self.outcome_order, shape.largest, shape.spread(failed)
+        of_rows = group_outcomes(scored_rows, *judges)
+        ties = rule.ties(filled, of_rows)
+        advantages = shape.gather(rule.advantages(filled, ties))
+        rewards, outcomes = shape.gather(filled), shape.gather(of_rows)
+        table = self._compared(table, rewards, advantages, episodes, shape)
         right = outcomes[self.ranks.mine(len(outcomes))] >= self.trainer.args.pass_threshold
         table = replace(table, right=right.float())
         seam.keep_completions(self.trainer, prompts, completions, given, advantages)
@@ -158,11 +165,22 @@ class Generations:
             advantages,
             outcomes,
             lengths,
+            shape,
             self._tasks(rows),
             failed,
             ties,
             logged,
         )
+
+    def _shape(self, rows: list[Row]) -> GroupShape:
+        """Return the groups of the completions of all ranks, from this rank's rows, one per completion."""
+        size, total = self.rule.num_generations, len(rows) * self.ranks.count
+        if not self.trainer.model.training or self.trainer.args.max_slots_per_prompt == 1:
+            return GroupShape.equal(total, size)
+        first = self.ranks.mine(total).start
+        # rows with the same prompt may have different answers
+        slots = [prompt_id(row) for i, row in enumerate(rows) if (first + i) % size == 0]
+        return GroupShape.of_slots(self.ranks.gather_objects(slots), size)
 
     def _tasks(self, rows: list[Row]) -> list[str]:
         """Return the tasks of the completions of all ranks; nothing if any row does not name its task."""
@@ -175,12 +193,17 @@ class Generations:
         return table_of(generation, seam.pad_token(self.trainer), left_out, self.ranks.device)
 
     def _compared(
-        self, table: Scored, rewards: Tensor, advantages: Tensor, episodes: list[Episode]
+        self,
+        table: Scored,
+        rewards: Tensor,
+        advantages: Tensor,
+        episodes: list[Episode],
+        shape: GroupShape,
     ) -> Scored:
         """Set the advantages of this rank's completions, of each turn with `credit: turn`, and which groups have signal."""
         mine = self.ranks.mine(len(rewards))
         if self.turn_weights is None:
-            signal = has_signal(advantages, self.rule.num_generations)
+            signal = shape.gather(has_signal(shape.spread(advantages, 0.0), shape.largest))
             compared = advantages[mine]
         else:
             gains = self.ranks.gather_objects(

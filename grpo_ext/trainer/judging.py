@@ -18,6 +18,7 @@ from grpo_ext.rewards.reward_checks import check_rewards, metric_name, unique_na
 from grpo_ext.rewards.run_defaults import set_model, set_prompts
 from grpo_ext.rewards.sources import checked_weight, find
 from grpo_ext.seams import trl as seam
+from grpo_ext.step.group_shape import GroupShape
 from grpo_ext.step.judge import TieBreak, outcome_order
 from grpo_ext.step.records import Scored
 
@@ -135,6 +136,7 @@ class Judged:
     advantages: Tensor  # (B of all ranks,)
     outcomes: Tensor  # (B of all ranks,), NaN for a completion that its group's outcome reward did not score
     lengths: list[int]
+    shape: GroupShape  # the groups of the completions of all ranks
     tasks: list[str] = field(
         default_factory=list
     )  # (B of all ranks); empty without a column "task"

@@ -15,6 +15,7 @@ from transformers.trainer_callback import TrainerCallback
 
 from grpo_ext.objective.advantage import equal_in_group
 from grpo_ext.observe.run_log import LEARNT_NOTHING
+from grpo_ext.step.group_shape import GroupShape
 from grpo_ext.step.loss import POLICY_SHARE
 from grpo_ext.step.records import Scored
 from grpo_ext.trainer.judging import outcomes_of_groups
@@ -49,7 +50,9 @@ class Learning(TrainerCallback):
         self.progress.with_signal += int(signal.sum())
         self.progress.with_advantage += int((signal & in_loss & has_advantage).sum())
 
-    def judged(self, rewards: Tensor, signal: Tensor, left_out: Tensor, rows: slice) -> None:
+    def judged(
+        self, rewards: Tensor, signal: Tensor, left_out: Tensor, rows: slice, shape: GroupShape
+    ) -> None:
         """Count the completions of a generation before groups are left out.
 
         Args:
@@ -57,10 +60,11 @@ class Learning(TrainerCallback):
             signal: (b,), of this rank, 0 where no completion of the group has an advantage.
             left_out: (B of all ranks,), bool, the groups that `group_filter` leaves out.
             rows: of this rank, among those of all ranks.
+            shape: the groups of all ranks.
         """
-        size = self.trainer.num_generations
-        equal = [equal_in_group(column, size) for column in rewards.unbind(1)]
-        varied = ~torch.stack(equal).all(dim=0)  # (B of all ranks,)
+        columns = shape.spread(rewards).unbind(1)
+        equal = torch.stack([equal_in_group(column, shape.largest) for column in columns])
+        varied = ~shape.gather(equal.all(dim=0))  # (B of all ranks,)
         self.progress.judged += len(signal)
         self.progress.unscored += int(rewards[rows].isnan().all(dim=1).sum())
         self.progress.varied += int(varied[rows].sum())

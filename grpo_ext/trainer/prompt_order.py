@@ -43,6 +43,7 @@ class PromptOrder:
             self.rates,
             args.curriculum_floor,
             self.easy_first,
+            args.max_slots_per_prompt,
             generations_of_run(trainer, rows // prompts),
         )
         if self._state is not None:

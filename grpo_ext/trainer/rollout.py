@@ -15,6 +15,7 @@ from grpo_ext.curriculum.group_log import GroupLog
 from grpo_ext.curriculum.sampler import PromptSupply
 from grpo_ext.rewards.failures import UserCodeFailure
 from grpo_ext.seams import trl as seam
+from grpo_ext.step.group_shape import GroupShape
 from grpo_ext.step.groups import GroupRule, Groups, GroupStats
 from grpo_ext.step.metrics import generation_figures
 from grpo_ext.step.ranks import Ranks
@@ -43,7 +44,7 @@ class Rollout:
         ..., list[Row] | None
     ]  # `Feed.following`: this rank's rows of a generation after this one
     generated: Callable[[Scored], None]  # takes this rank's completions that are trained on
-    judged: Callable[[Tensor, Tensor, Tensor, slice], None]  # `Learning.judged`
+    judged: Callable[[Tensor, Tensor, Tensor, slice, GroupShape], None]  # `Learning.judged`
     evaluated: Callable[[Judged], None]  # takes a batch of TRL's evaluation
     carried: Groups | None = None  # with signal, for the next generation; the same on all ranks
     log: GroupLog = field(default_factory=GroupLog)
@@ -83,7 +84,7 @@ class Rollout:
         if self.trainer.model.training:
             self.generated(judged.table)
             self.log.start()
-            self._judge_groups(self._seen_prompts(rows), judged)
+            self._judge_groups(self._seen_prompts(judged), judged)
             seam.log_figures(self.trainer, self.log.figures())
         else:
             self.evaluated(judged)
@@ -113,12 +114,13 @@ class Rollout:
 
     def _filtered(self, judged: Judged) -> Scored:
         """Return all groups, or with `group_filter: drop` only those with signal."""
-        stats = self._judge_groups(self._seen_prompts(judged.rows), judged)
+        stats = self._judge_groups(self._seen_prompts(judged), judged)
         if self.group_filter != "drop":
             return judged.table
-        dead = (~stats.kept).repeat_interleave(self.trainer.num_generations)  # (B of all ranks,)
+        dead = judged.shape.repeat(~stats.kept)  # (B of all ranks,)
         table = judged.table.without(dead[self.ranks.mine(len(dead))])
-        return self._scaled(table, judged.rewards.masked_fill(dead.unsqueeze(1), torch.nan))
+        used = judged.rewards.masked_fill(dead.unsqueeze(1), torch.nan)
+        return self._scaled(table, used, judged.shape)
 
     def _refilled(self, rows: list[Row]) -> Scored:
         """Return as many groups with signal as the step should have; a failure leaves prompts and groups as they were."""
@@ -178,43 +180,50 @@ class Rollout:
         self._say_what_is_missing(filled, wanted)
         mine = self.ranks.mine(len(filled.groups.table))
         table = filled.groups.table.take(torch.arange(mine.start, mine.stop))
-        return self.generations.old_and_reference(self._scaled(table, filled.groups.rewards))
+        shape = GroupShape.equal(len(filled.groups.table), size)
+        table = self._scaled(table, filled.groups.rewards, shape)
+        return self.generations.old_and_reference(table)
 
-    def _scaled(self, table: Scored, rewards: Tensor) -> Scored:
+    def _scaled(self, table: Scored, rewards: Tensor, shape: GroupShape) -> Scored:
         """With `scale_rewards: batch`, divide this rank's advantages by the std over the groups that are used.
 
-        `rewards` (B of all ranks, R) are NaN for groups that are not used.
+        `rewards` (B of all ranks, R) of the groups of `shape` are NaN for groups that are not used.
         """
         if self.generations.rule.scale_rewards != "batch":
             return table
+        rule = replace(self.generations.rule, num_generations=shape.largest)
+        advantages = shape.gather(rule.advantages(shape.spread(rewards)))
         mine = self.ranks.mine(len(rewards))
-        return replace(
-            table, advantages=self.generations.rule.advantages(rewards)[mine].to(table.advantages)
-        )
+        return replace(table, advantages=advantages[mine].to(table.advantages))
 
     def _judge_groups(self, prompts: list[Row], judged: Judged) -> GroupStats:
         """Judge the groups of all ranks, for the log and, with their prompts, for the curriculum."""
-        size = self.trainer.num_generations
-        stats = self.groups.judge(judged.outcomes, judged.ties)
+        shape = judged.shape
+        groups = replace(self.groups, num_generations=shape.largest)
+        stats = groups.judge(shape.spread(judged.outcomes), judged.ties)
         left_out = ~stats.kept & (self.group_filter != "off")  # (groups,)
         self.judged(
             judged.given,
             judged.table.signal,
-            left_out.repeat_interleave(size),
+            shape.repeat(left_out),
             self.ranks.mine(len(judged.outcomes)),
+            shape,
         )
-        self.log.generated(
-            stats, self.generations.rule.group_stds(judged.rewards), judged.tasks[::size]
-        )
+        rule = replace(self.generations.rule, num_generations=shape.largest)
+        tasks = [judged.tasks[first] for first in shape.starts] if judged.tasks else []
+        self.log.generated(stats, rule.group_stds(shape.spread(judged.rewards)), tasks)
         self.order.observe(prompts, stats)
         return stats
 
-    def _seen_prompts(self, rows: list[Row]) -> list[Row]:
-        """Return the prompts of all ranks if the curriculum learns from them."""
-        return [] if self.order.rates is None else self._whole_prompts(rows)
+    def _seen_prompts(self, judged: Judged) -> list[Row]:
+        """Return the prompts of all ranks, one row per group, if the curriculum learns from them."""
+        if self.order.rates is None:
+            return []
+        slots = self._whole_prompts(judged.rows)
+        return [slots[first // self.trainer.num_generations] for first in judged.shape.starts]
 
     def _whole_prompts(self, rows: list[Row]) -> list[Row]:
-        """Return the prompts of all ranks, one row per group."""
+        """Return the prompts of all ranks, one row per slot of `num_generations` completions."""
         first, size = (
             self.ranks.mine(len(rows) * self.ranks.count).start,
             self.trainer.num_generations,

@@ -172,11 +172,14 @@ def first_lines(trainer: Any) -> str:
         else ""
     )
     groups = args.generation_batch_size // args.num_generations
+    what = "prompts"
+    if args.max_slots_per_prompt > 1:
+        what = f"slots (1 to {args.max_slots_per_prompt} a prompt)"
     generation, training = describe(trainer)
     return (
         f"{where}, {sharding(trainer)}, on {accelerator.device.type}{threads}\n"
         f"rewards: {', '.join(f'{name} x {weight:g}' for name, weight in weighed)}{tie_break}\n"
-        f"each generation: {groups} prompts x {args.num_generations} completions of at most "
+        f"each generation: {groups} {what} x {args.num_generations} completions of at most "
         f"{args.max_completion_length} tokens\n"
         f"generation: {generation}\n"
         f"training: {training}"

@@ -51,18 +51,16 @@ class Samples:
             trainer.state.global_step + train
         )  # the step that trains on them, or the step of the evaluated weights
         mode, name = ("train", "train") if train else ("eval", self.eval_name)
-        group_size = trainer.num_generations if train else trainer.num_generations_eval
         accelerator, own = trainer.accelerator, len(judged.prompts)
         first = accelerator.process_index * own
-        first_group = self._count_groups(
-            (step, name), own * accelerator.num_processes // group_size
-        )
+        first_group = self._count_groups((step, name), len(judged.shape.sizes))
+        groups = judged.shape.numbers[first : first + own]
         given = judged.given[first : first + own].tolist()  # (B, R)
         worth = judged.advantages[first : first + own].tolist()
         sums = self._weighted(judged.rewards[first : first + own])
         mine = []
         for i in range(own):
-            group = first_group + (first + i) // group_size
+            group = first_group + groups[i]
             if any(callback.wants(step, group) for callback in callbacks):
                 mine.append(self._whole(judged.rows[i], sums[i], {
                     "step": step, "mode": mode, "dataset": name, "group": group, "prompt": judged.prompts[i],

@@ -9,6 +9,7 @@ from torch import Tensor
 from grpo_ext.objective.advantage import has_signal
 from grpo_ext.seams import trl as seam
 from grpo_ext.step.feed import shuffled_slices
+from grpo_ext.step.group_shape import GroupShape
 from grpo_ext.step.judge import AdvantageRule, EndRule, fill_unscored, group_outcomes
 from grpo_ext.step.records import COLUMNS, Scored
 from grpo_ext.trainer.judging import Judged
@@ -93,6 +94,7 @@ def scored_by_trl(
         advantages,
         outcomes,
         lengths,
+        GroupShape.equal(len(given), rule.num_generations),
         failed=failed,
         ties=ties,
     )

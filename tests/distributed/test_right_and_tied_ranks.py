@@ -1,4 +1,6 @@
-"""The supervised term on right completions, and groups that a tie-break decides, on two ranks: as on one."""
+"""The supervised term on right completions, groups that a tie-break decides, and groups of several slots, on two ranks: as on
+one.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +12,7 @@ from conftest import REPO
 
 sys.path.insert(0, str(REPO / "tests" / "trainer"))
 import scripted_groups
+import test_slots_of_a_prompt
 
 pytestmark = pytest.mark.slow
 
@@ -27,8 +30,18 @@ JOBS = [
 
 
 def test_two_ranks_have_the_gradient_of_one(tiny_folder, tmp_path):
-    found = scripted_groups.on_two_ranks(tiny_folder, [dict(job) for job in JOBS])
-    for number, (job, on_ranks) in enumerate(zip(JOBS, found, strict=True)):
+    # 3 slots of a prompt and 1 of another: the first group lies on both ranks
+    slots = {
+        "curriculum": "adaptive",
+        "max_slots_per_prompt": 3,
+        "group_filter": "drop",
+        "pass_rates_file": test_slots_of_a_prompt.write_rates(tmp_path / "rates.jsonl"),
+        "pass_threshold": 2.0,
+        "steps": 2,
+    }
+    jobs = [*JOBS, slots]
+    found = scripted_groups.on_two_ranks(tiny_folder, [dict(job) for job in jobs])
+    for number, (job, on_ranks) in enumerate(zip(jobs, found, strict=True)):
         trainer, steps = scripted_groups.train(tiny_folder, tmp_path / str(number), **job)
         assert on_ranks["calls"] == trainer.calls
         for (gradient, _), (wanted, _) in zip(on_ranks["steps"], steps, strict=True):

@@ -72,6 +72,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "difficulty_column": ("hardness", "number"),
     "pass_rate_decay": (0.9,),
     "curriculum_floor": (0.5,),
+    "max_slots_per_prompt": (2, 4),
     "shuffle_dataset": (False,),
     # the sampler
     "temperature": (0.7, 1.5),
@@ -125,6 +126,7 @@ ALONG: dict[str, Settings] = {
     "epsilon": {"num_iterations": 2},
     "group_filter_max_rounds": {"group_filter": "refill"},
     "kl_estimator": {"beta": 0.1},
+    "max_slots_per_prompt": {"curriculum": "adaptive"},
     "max_staleness": {"group_filter": "refill"},
     "multi_objective_aggregation": {"rewards": "two"},
     "overlap": {"sampler": "process"},

@@ -457,6 +457,10 @@ def run(folder: Path, out: Path, settings: dict[str, Any]) -> None:
     except ValueError as error:
         torch.save({"refused": str(error)}, out / f"run-{rank}.pt")
         return
+    if trainer.args.max_slots_per_prompt > 1:  # so that prompts differ from the first step on
+        rates = trainer.parts.order.rates
+        for number, key in enumerate(rates.numbers):
+            rates.observe(key, number % 3, 2 + number % 7)
     trainer.remove_callback(PrinterCallback)
     trainer.remove_callback(ProgressCallback)
     recorder = Recorder(trainer, settings)

@@ -45,6 +45,15 @@ SETTINGS = {
         "rewards": "two",
         "seed": 3,
     },
+    "groups of several slots": {
+        "max_slots_per_prompt": 4,
+        "curriculum": "adaptive",
+        "per_device_train_batch_size": 16,
+        "num_generations": 2,
+        "group_filter": "drop",
+        "scale_rewards": "batch",
+        "rewards": "missing",
+    },
     "right completions as supervised text": {
         "positive_nll_coef": 0.5,
         "group_filter": "refill",

@@ -40,6 +40,7 @@ DEFAULTS: dict[str, Any] = {
     "logprob_policy": "sampling",
     "loss_type": "dapo",
     "mask_truncated_completions": False,
+    "max_slots_per_prompt": 1,
     "max_staleness": 1,
     "min_p": None,
     "multi_objective_aggregation": "sum_then_normalize",
@@ -298,7 +299,8 @@ class Judging:
         divisor = deviation(there, "sample") + 1e-4
         flat = [0.0 if total is None else (total - mean) / divisor for total in totals]
         flat = [0.0 if math.isnan(advantage) else advantage for advantage in flat]
-        return [flat[i : i + self.size] for i in range(0, len(flat), self.size)]
+        rest = iter(flat)
+        return [[next(rest) for _ in group.completions] for group in groups]
 
     def of_turns(self, sums: list[Fraction | None], gains: list[list[float]]) -> list[list[float]]:
         """Return the advantages of turns: rewards to go, compared with the same turn of the group's
@@ -347,6 +349,18 @@ class Judging:
         if self.s["scale_rewards"] == "batch":
             self.set_advantages(chosen)
         return [*chosen, *map(silenced, dead[: wanted - len(chosen)])]
+
+
+def of_slots(slots: list[Group]) -> list[Group]:
+    """Return the groups of the prompts that neighbouring slots have in common."""
+    groups: list[Group] = []
+    for slot in slots:
+        same = groups and groups[-1].completions[0].prompt == slot.completions[0].prompt
+        if same:
+            groups[-1].completions += slot.completions
+        else:
+            groups.append(slot)
+    return groups
 
 
 def silenced(group: Group) -> Group:
@@ -802,6 +816,8 @@ class Oracle:
                 )
                 for i in range(0, len(rows), size)
             ]
+            if self.s["max_slots_per_prompt"] > 1:
+                made = of_slots(made)
             self.judging.judge(made)
             groups += made
         used = self.judging.used(groups, step, self.run["groups"])

@@ -34,6 +34,11 @@ SETTINGS = {
         "max_staleness": 0,
         "curriculum": "adaptive",
     },
+    "groups of several slots": {
+        "curriculum": "adaptive",
+        "max_slots_per_prompt": 3,
+        "steps_per_generation": 4,
+    },
     "groups carried over": {"group_filter": "refill", "max_staleness": 4, "curriculum": "adaptive"},
     "right completions of carried groups and of a half-used generation": {
         "group_filter": "refill",

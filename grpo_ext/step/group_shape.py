@@ -1,0 +1,86 @@
+"""Groups of unequal size: a prompt that takes several slots of `num_generations` completions has one group of all of them.
+
+What compares the completions of a group takes tables of equal groups. So the tables of unequal groups are spread to groups as
+large as the largest, whose other places hold NaN, which counts as "not scored" everywhere.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class GroupShape:
+    """The sizes of N groups, whose completions are adjacent: B in all."""
+
+    sizes: tuple[int, ...]  #: completions of each group
+
+    @classmethod
+    def equal(cls, completions: int, size: int) -> GroupShape:
+        """Return the shape of groups of `size` completions."""
+        return cls((size,) * (completions // size))
+
+    @classmethod
+    def of_slots(cls, prompts: Sequence[Hashable], size: int) -> GroupShape:
+        """Return the shape where neighbouring slots of the same prompt are one group.
+
+        Args:
+            prompts: the prompt of each slot.
+            size: completions of a slot.
+        """
+        return cls(tuple(size * len(list(slots)) for _, slots in groupby(prompts)))
+
+    @property
+    def largest(self) -> int:
+        """Completions of the largest group."""
+        return max(self.sizes)
+
+    @property
+    def starts(self) -> list[int]:
+        """The first completion of each group."""
+        starts = [0]
+        for size in self.sizes[:-1]:
+            starts.append(starts[-1] + size)
+        return starts
+
+    @property
+    def numbers(self) -> list[int]:
+        """The number of the group of each completion: B."""
+        return [number for number, size in enumerate(self.sizes) for _ in range(size)]
+
+    def spread(self, values: Tensor, fill: float = math.nan) -> Tensor:
+        """Return (N largest, ...) from `values` (B, ...), with `fill` in the places that a group does not have.
+
+        Bool tables have `False` there.
+        """
+        if self._are_equal:
+            return values
+        empty = False if values.dtype == torch.bool else fill
+        spread = values.new_full((len(self.sizes) * self.largest, *values.shape[1:]), empty)
+        spread[self._places(values)] = values
+        return spread
+
+    def gather(self, spread: Tensor) -> Tensor:
+        """Return (B, ...) from what `spread` returns."""
+        return spread if self._are_equal else spread[self._places(spread)]
+
+    def repeat(self, by_group: Tensor) -> Tensor:
+        """Return (B,), the value of each completion's group; `by_group` is (N,)."""
+        return by_group[torch.tensor(self.numbers, device=by_group.device)]
+
+    @property
+    def _are_equal(self) -> bool:
+        return len(set(self.sizes)) == 1
+
+    def _places(self, values: Tensor) -> Tensor:
+        """Return where each completion is in a spread table: (B,)."""
+        places = [
+            number * self.largest + i for number, size in enumerate(self.sizes) for i in range(size)
+        ]
+        return torch.tensor(places, device=values.device)
