@@ -51,13 +51,13 @@ class GroupSize:
         """The largest number that was compared, that of the completions of each row."""
         return max(self.efficiency)
 
-    def sentence(self, present: int) -> str:
+    def sentence(self, present: int | None) -> str:
         """Return one line for the reader, who trains with `present` completions now."""
         interval = "" if self.low is None else f" (95 % range {self.low} to {self.high})"
         text = f"Best num_generations for these rows: {self.best}{interval}."
         if self.best == self.largest:
             text += f" Larger ones need more samples: --num_samples {2 * self.largest}."
-        if present != self.best and present in self.efficiency:
+        if present is not None and present != self.best and present in self.efficiency:
             text += (
                 f" The recipe's {present} has {self.efficiency[present]:.0%} of its signal to noise "
                 "for the same number of completions."
@@ -65,7 +65,7 @@ class GroupSize:
         return text
 
 
-def advice_on_group_size(size: GroupSize | None, k: int, present: int) -> str:
+def advice_on_group_size(size: GroupSize | None, k: int, present: int | None) -> str:
     """Return one line on `num_generations`; `size` is that of `best_group_size` for `k` completions of each row, and
     `present` is the recipe's.
     """

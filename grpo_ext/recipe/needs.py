@@ -103,7 +103,8 @@ def need(
     def rule(v: Values, _: int) -> Iterator[Problem]:
         for other, fitting in needed.items() if v[key] not in free else ():
             if v[other] not in fitting:
-                yield Problem(f"{key}: {v[key]} needs {other}: {str(fitting[0]).lower()}.", key)
+                proposed = "null" if fitting[0] is None else str(fitting[0]).lower()
+                yield Problem(f"{key}: {v[key]} needs {other}: {proposed}.", key)
 
     return rule
 
