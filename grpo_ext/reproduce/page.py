@@ -12,7 +12,7 @@ import numpy as np
 from grpo_ext.common.estimates import Estimate
 from grpo_ext.common.files import data_lines, write_atomically
 from grpo_ext.observe.plots import COLOURS, LOOK, smooth
-from grpo_ext.reproduce.measures.base import SMOOTHING, end_of, steps_of, values_of
+from grpo_ext.reproduce.measures.base import SMOOTHING, Array, end_of, steps_of, values_of
 from grpo_ext.reproduce.outcomes import Outcome, interval_of
 
 PAGE, FIGURES = "claims.html", "claims.json"
@@ -177,22 +177,32 @@ def draw_map(axis: Any, outcome: Outcome) -> None:
     """Draw the end of a metric, as the mean over seeds, by two keys of the recipe."""
     keys = outcome.claim.map
     assert keys is not None
-    cells: dict[tuple[float, float], list[float]] = {}
-    for run in (run for runs in outcome.runs.values() for run in runs):
-        last = end_of(run, keys.metric)
-        place = (float(run.recipe.get(keys.rows, 0)), float(run.recipe.get(keys.columns, 0)))
-        if last is not None:
-            cells.setdefault(place, []).append(last[0])
-    rows = sorted({row for row, _ in cells})
-    columns = sorted({column for _, column in cells})
-    table = np.full((len(rows), len(columns)), np.nan)
-    for (row, column), values in cells.items():
-        table[rows.index(row), columns.index(column)] = np.mean(values)
-    axis.imshow(table, cmap="cividis", aspect="auto")
-    for (i, j), value in np.ndenumerate(table):
-        axis.text(j, i, f"{value:.2f}", ha="center", va="center", color="white", fontweight="bold")
+    cells, rows, columns = table_of_map(outcome)
+    axis.imshow(cells, cmap="cividis", aspect="auto")
+    middle = (np.nanmin(cells) + np.nanmax(cells)) / 2
+    for (i, j), value in np.ndenumerate(cells):
+        color = "black" if value > middle else "white"
+        axis.text(j, i, f"{value:.2f}", ha="center", va="center", color=color, fontweight="bold")
     axis.grid(False)
     axis.set_xticks(range(len(columns)), [f"{column:g}" for column in columns])
     axis.set_yticks(range(len(rows)), [f"{row:g}" for row in rows])
     axis.set(xlabel=keys.columns, ylabel=keys.rows)
     axis.set_title(f"end of {keys.metric}", family="serif")
+
+
+def table_of_map(outcome: Outcome) -> tuple[Array, list[float], list[float]]:
+    """Return the cells of a claim's map (rows, columns), NaN without a run, and the values of its two keys."""
+    keys = outcome.claim.map
+    assert keys is not None
+    ends: dict[tuple[float, float], list[float]] = {}
+    for run in (run for runs in outcome.runs.values() for run in runs):
+        last = end_of(run, keys.metric)
+        place = (float(run.recipe.get(keys.rows, 0)), float(run.recipe.get(keys.columns, 0)))
+        if last is not None:
+            ends.setdefault(place, []).append(last[0])
+    rows = sorted({row for row, _ in ends})
+    columns = sorted({column for _, column in ends})
+    cells = np.full((len(rows), len(columns)), np.nan)
+    for (row, column), values in ends.items():
+        cells[rows.index(row), columns.index(column)] = np.mean(values)
+    return cells, rows, columns

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -111,3 +113,21 @@ def test_minutes_are_those_of_the_jobs_that_are_left(tmp_path):
     assert execute.predicted_minutes(jobs, 1) == 3
     unknown = Job("u", tmp_path / "u", [], "grpo_ext.train", ())
     assert execute.predicted_minutes([*jobs, unknown], 1) is None
+
+
+def test_the_map_has_a_cell_for_each_pair_of_values():
+    from grpo_ext.observe.read_run import RunData
+    from grpo_ext.reproduce import page
+    from grpo_ext.reproduce.outcomes import Outcome
+
+    [claim] = [c for c in load_experiment("countdown").claims if c.name == "rate-and-beta"]
+
+    def run(rate, beta, level):
+        metrics = [{"step": step, "reward": level} for step in range(1, 13)]
+        return RunData("r", Path("r"), metrics, recipe={"learning_rate": rate, "beta": beta})
+
+    runs = {f"{rate} {beta}": [run(rate, beta, rate + beta)] for rate in (1, 3) for beta in (0, 1)}
+    outcome = Outcome("countdown", claim, "agrees", runs=runs)
+    cells, rows, columns = page.table_of_map(outcome)
+    assert cells.tolist() == [[1, 2], [3, 4]] and rows == [1, 3] and columns == [0, 1]
+    assert base64.b64decode(page.picture_of(outcome)).startswith(b"\x89PNG")
