@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from grpo_ext.rewards.answers import last_answer, last_span, without_thoughts
+from grpo_ext.rewards.arrangement import is_list_for_interval
 from grpo_ext.rewards.engine import Unreadable
 from grpo_ext.rewards.equality import equal
 from grpo_ext.rewards.explanation import Explanation, answer_marks
@@ -16,15 +17,16 @@ from grpo_ext.rewards.notation import plain, typography
 from grpo_ext.rewards.quantity import number, without_label
 from grpo_ext.rewards.question import (
     Question,
+    arranged,
     asked_value,
     chosen_contents,
     has_asked_dimension,
     has_asked_percent,
     in_asked_multiple,
     in_asked_unit,
-    in_order,
     is_unfinished,
     question_of,
+    repeats,
     restates,
 )
 from grpo_ext.rewards.registry import register
@@ -96,12 +98,14 @@ def is_right(question: Question, solution: str, gold: str, answer: str) -> bool:
     if restates(question, answer) and not restates(question, gold):
         return False
     answer = asked_value(question, gold, answer)
-    if is_unfinished(question, gold, answer):
+    if is_unfinished(question, gold, answer) or repeats(question, gold, answer):
+        return False
+    if is_list_for_interval(question.arrangement, gold, answer):
         return False
     if not has_asked_dimension(question, answer) or not has_asked_percent(question, gold, answer):
         return False
     measured = in_asked_unit(question, gold, answer, solution)
-    return equal(*in_order(question, measured, in_asked_multiple(question, gold, answer)))
+    return equal(*arranged(question, measured, in_asked_multiple(question, gold, answer)))
 
 
 def is_comparable(gold: str) -> bool:

@@ -6,7 +6,7 @@ import re
 
 from grpo_ext.rewards.answers import last_answer, last_boxes, without_thoughts
 from grpo_ext.rewards.notation import with_ascii_signs
-from grpo_ext.rewards.quantity import DECIMAL, UNIT_NAMES
+from grpo_ext.rewards.quantity import DECIMAL, UNIT_NAMES, WORDED, with_digits
 from grpo_ext.rewards.structure import chain, is_name, split
 
 MAX_ANSWER = 300  # characters of an answer
@@ -46,6 +46,10 @@ _DENIED_AFTER = re.compile(r"\s*(?:(?:is|was|are) )?(?:not|wrong|incorrect|false
 _STATED = re.compile(r"(?:####|\banswer\**\s*(?:is\b|:|=))[\s:*]*(.+)", re.IGNORECASE)
 _BOLD_AT_END = re.compile(r"\*\*([^*]+)\*\*[\s.]*\Z")
 _VALUE = re.compile(r"[0-9π∞\\$]")
+_NUMERAL_IN_WORDS = re.compile(
+    rf"((?i:negative|minus) )?({WORDED}|(?!(?i:one) ){WORDED} [a-z]{{3,}})"
+)
+_OPEN_BEFORE = re.compile(r"(?:\bor|\bnot|n't|\bthan|\bto|\bat (?:least|most)|\bmaybe)\s*$")
 _SENTENCE = re.compile(r"[.!?](?:\s|$)|\b(?:because|since)\b|\n")
 _WITHDRAWN = re.compile(
     r"\b(?:maybe|perhaps|possibly|might be|could be|wait|actually|hmm+|oops|alternatively|on second"
@@ -161,11 +165,16 @@ def stated(text: str, in_words: bool = False) -> str | None:
 def emphasised(text: str, *, in_words: bool = False) -> str | None:
     """Return the answer in the bold text that ends a completion, or None: `So **x = 2, y = 3**.`
 
-    Bold words without a number count only where the answer is a text.
+    Bold words without a number count only where the answer is a text; a number in words may have
+    one word behind it, except for `one`, which is also an article: `**One moment**`.
     """
     match = _BOLD_AT_END.search(text[-MAX_ANSWER:])
     if match is None or match[1].rstrip().endswith(":"):
         return None
+    numeral = _NUMERAL_IN_WORDS.fullmatch(match[1].strip(" ."))
+    if numeral is not None:
+        is_open = _OPEN_BEFORE.search(text[: match.start()])
+        return None if is_open else f"{'-' if numeral[1] else ''}{with_digits(numeral[2])}"
     return piece_of(match[1], in_words) if in_words or _VALUE.search(match[1]) else None
 
 

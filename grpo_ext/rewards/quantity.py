@@ -85,9 +85,8 @@ _UNITS = (
 _SMALL = {**{word: n for n, word in enumerate(_UNITS.split())}, **_TENS}
 _WORD = re.compile(rf"{'|'.join(sorted(_SMALL, key=len, reverse=True))}|hundred|thousand")
 _OUT_OF = re.compile(r"^([0-9]+) (?:out of|in) ([0-9]+)$")
-_WORDED = re.compile(
-    rf"(?i:(?:{_WORD.pattern})(?:(?: and |, |[ -])(?:{_WORD.pattern}))*)(?![A-Za-z-])"
-)
+WORDED = rf"(?i:(?:{_WORD.pattern})(?:(?: and |, |[ -])(?:{_WORD.pattern})){{0,9}})"
+_WORDED = re.compile(rf"{WORDED}(?![A-Za-z-])")
 _TIMES = re.compile(r"\\(?:times|cdot)(?![A-Za-z])|(?<=[0-9]) ?[x×] ?(?=[0-9])")
 _ARITHMETIC = re.compile(r"-?[0-9.(][0-9.()+*/ -]*[+*/-][0-9.()+*/ -]*[0-9.)]")
 _PARTS = re.compile(rf"(\$?{DECIMAL} ?[A-Za-z¢]+)(?:,? and |, | |$)")

@@ -4,12 +4,30 @@ offers, the unit that it asks for, and the formulas that it states.
 
 import re
 from collections.abc import Iterator
+from fractions import Fraction
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from grpo_ext.rewards.arrangement import (
+    arrangement_of,
+    asks_for_order,
+    in_order,
+    indexed_symbols,
+    without_own_indices,
+)
+from grpo_ext.rewards.conversions import (
+    Quantity,
+    asks_for_unit,
+    asks_to_convert,
+    has_other_unit,
+    repeats_number,
+    repeats_quantity,
+    stated_numbers,
+    stated_quantities,
+)
 from grpo_ext.rewards.notation import with_ascii_signs
 from grpo_ext.rewards.quantity import ASKED_NAMES, MULTIPLIERS, UNIT_NAMES, number, split_unit
-from grpo_ext.rewards.structure import alternatives, brackets, chain, is_name, split
+from grpo_ext.rewards.structure import alternatives, chain, is_name, split
 from grpo_ext.rewards.texts import letter_of, option
 
 MAX_QUESTION = 5_000  # characters at the end of a prompt that are read
@@ -36,19 +54,14 @@ _PERCENT = re.compile(
     r"percent|\b(?:rate|discount|interest|chance|probability|likely|likelihood|increase|decrease|tax|share|proportion|fraction)",
     re.IGNORECASE,
 )
-_ORDER = re.compile(
-    r"\b(?:arrange|order|sort|rank|put)\b[^.?]{0,40}(?:\bfrom\b|:|\border\b)"
-    r"|least to greatest|greatest to least|smallest to largest|largest to smallest",
-    re.IGNORECASE,
-)
-_RELATIONS = re.compile(r"\s*[<>]\s*")
 _PLUS = re.compile(r"[-+]")
 _CONVERSION = re.compile(
-    r"\b(?:express|write|convert|change|simplify|reduce|rewrite|round|evaluate|compute|calculate)\b",
+    r"\b(?:express|write|convert|change|simplify|reduce|rewrite|round|evaluate|compute|calculate)\b"
+    r"|\b(?:as|to|into|in) (?:an? )?(?:[a-z]+ ){0,2}(?:fraction|decimal|percent(?:age)?|mixed number|notation|form)\b",
     re.IGNORECASE,
 )
 _DELIMITED = re.compile(r"\$\$?([^$]+)\$\$?|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
-_TOKEN = re.compile(r"\\[A-Za-z]+|\\.|[0-9]+(?:\.[0-9]+)?|[A-Za-z]+|\S", re.DOTALL)
+_TOKEN = re.compile(r"\\[A-Za-z]+|\\.|[0-9]*\.[0-9]+|[0-9]+|[A-Za-z]+|\S", re.DOTALL)
 _FUNCTIONS = {"sin", "cos", "tan", "log", "ln", "sqrt", "exp", "pi"}
 _IGNORED = {"*", "|", r"\cdot", r"\times", r"\left", r"\right", r"\{", r"\}", r"\ ", r"\,", r"\!"}
 _BREAKS = {*"=<>?:;$,", r"\le", r"\ge", r"\leq", r"\geq", r"\ne", r"\neq", r"\in", r"\approx"}
@@ -60,6 +73,7 @@ _SAME = {
     r"\dbinom": r"\binom",
     r"\tbinom": r"\binom",
     "√": r"\sqrt",
+    r"\%": "%",
     **{name: rf"\{name}" for name in _FUNCTIONS},
 }
 _ATOM = re.compile(r"-?(?:[A-Za-z]|\\[A-Za-z]+|[0-9]+)")  # no restatement
@@ -77,6 +91,12 @@ class Question(NamedTuple):
     percent: bool = True  # whether it may ask for a percentage
     ordered: bool = False  # whether it asks to put something in order
     converts: bool = False  # whether it asks for another notation of a number
+    arrangement: str | None = None  # "interval" or "tuple", if it says what `(1, 2)` is
+    indexed: frozenset[str] | None = None  # its symbols with indices; None without a question
+    numbers: frozenset[Fraction] = frozenset()  # in digits
+    quantities: frozenset[Quantity] = frozenset()  # with units
+    names_unit: bool = False  # whether it names a unit for the answer
+    converts_unit: bool = False  # whether it asks for the answer in that unit alone
 
     def content(self, letter: str | None) -> str | None:
         """Return the content of the choice with this letter, or None."""
@@ -113,8 +133,14 @@ def read_question(text: str) -> Question:
         ),
         _DIMENSIONS[sizes.pop()] if len(sizes) == 1 else None,
         _PERCENT.search(text) is not None or not text,
-        _ORDER.search(text) is not None,
+        asks_for_order(text),
         _CONVERSION.search(text) is not None,
+        arrangement_of(text),
+        indexed_symbols(text) if text else None,
+        stated_numbers(text),
+        stated_quantities(text),
+        asks_for_unit(text),
+        asks_to_convert(text),
     )
 
 
@@ -166,8 +192,18 @@ def sides_of(text: str, *, in_words: bool) -> Iterator[str]:
         elif is_word:
             tokens += token
         elif token not in _IGNORED:
-            tokens.append(_SAME.get(token, token))
+            tokens.append(_SAME.get(token, without_zeros(token)))
     yield normal_form(tokens)
+
+
+def without_zeros(token: str) -> str:
+    """Return a decimal without the zeros that do not change it: `0.75` for `.750`."""
+    if "." not in token or not token.replace(".", "").isdecimal():
+        return token
+    whole, _, decimals = token.partition(".")
+    decimals = decimals.rstrip("0")
+    whole = whole.lstrip("0") or "0"
+    return f"{whole}.{decimals}" if decimals else whole
 
 
 def normal_form(tokens: list[str]) -> str:
@@ -296,16 +332,27 @@ def asked_value(question: Question, gold: str, answer: str) -> str:
     return values[0] if len(values) == 1 else answer
 
 
-def in_order(question: Question, gold: str, answer: str) -> tuple[str, str]:
-    """Return both answers as tuples if the question asks to put values in order: `2 < 3 < 5` and the
-    list `2, 3, 5` are then `(2, 3, 5)`.
+def repeats(question: Question, gold: str, answer: str) -> bool:
+    """Whether an answer repeats a number of the question that the gold answer writes in another unit
+    or notation.
     """
-    lists = [", ".join(split(text, _RELATIONS)) for text in (gold, answer)]
-    if not question.ordered or any(len(alternatives(text)) < 2 for text in lists):
+    if not question.choices and repeats_number(question.numbers, gold, answer):
+        return True
+    if question.converts_unit and has_other_unit(gold, answer):
+        return True
+    asks = question.converts or question.names_unit
+    return asks and repeats_quantity(question.quantities, gold, answer)
+
+
+def arranged(question: Question, gold: str, answer: str) -> tuple[str, str]:
+    """Return both answers as tuples if the question asks to put values in order, else the answer
+    without indices of its own.
+    """
+    if question.ordered:
+        return in_order(gold, answer)
+    if question.indexed is None:
         return gold, answer
-    if any(brackets(text) is not None for text in lists):
-        return gold, answer
-    return f"({lists[0]})", f"({lists[1]})"
+    return gold, without_own_indices(question.indexed, gold, answer)
 
 
 def has_asked_percent(question: Question, gold: str, answer: str) -> bool:

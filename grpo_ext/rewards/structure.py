@@ -221,7 +221,7 @@ def labelled(kind: str, parts: list[str]) -> Collection:
         return Collection(kind, signed(values), (named[0],))
     if len(set(named)) < len(named):  # f(x) = 1, g(x) = 2, f(x) = 3
         return Collection(kind, signed(parts))
-    rows = sorted(zip(named, values, strict=True))
+    rows = sorted(zip(named, values, strict=True), key=lambda row: row[0].lstrip("\\"))  # r, \theta
     return Collection("ordered", tuple(v for _, v in rows), tuple(n for n, _ in rows))
 
 

@@ -12,7 +12,8 @@ _OPTION_BEHIND = re.compile(r"(\S.*\S) \(([A-H])\)")
 _LETTER = re.compile(r"\(?([A-H])[).:]?\)?")
 _CLOCK = re.compile(r"([0-9]{1,2})(?: ?: ?([0-9]{2}))? ?(?:([ap])\.? ?m\.?)?", re.IGNORECASE)
 _BASE = re.compile(
-    r"\(?([0-9A-F]+)\)?(?:_(?:\{ ?([0-9]{1,2}|[a-z]+) ?\}|([0-9]{1,2}))| \(?(?:in )?base[ -]([0-9]{1,2}|[a-z]+)\)?)"
+    r"\(?([0-9A-F](?: ?[0-9A-F])*)\)?"
+    r"(?:_(?:\{ ?([0-9]{1,2}|[a-z]+) ?\}|([0-9]{1,2}))| \(?(?:in )?base[ -]([0-9]{1,2}|[a-z]+)\)?)"
 )
 _NONE = re.compile(
     r"none(?: exists?)?|(?:there (?:is|are|exists?) )?(?:no(?= )|none)(?: such| real| integer| positive)*"
@@ -99,13 +100,19 @@ def same_special(gold: str, answer: str) -> bool | None:
     expected_base = _BASE.fullmatch(gold)
     actual_base = _BASE.fullmatch(answer)
     if expected_base is not None and actual_base is not None:
-        return expected_base[1] == actual_base[1] and base_of(expected_base) == base_of(actual_base)
+        is_same_base = base_of(expected_base) == base_of(actual_base)
+        return is_same_base and digits_of(expected_base[1]) == digits_of(actual_base[1])
     for numeral, other in ((expected_base, answer), (actual_base, gold)):
         if numeral is not None and base_of(numeral) == "10":
-            return numeral[1] == typography(other).replace(",", "")
+            return digits_of(numeral[1]) == typography(other).replace(",", "")
     if expected_base is not None:  # the question names the base
-        return typography(answer) == expected_base[1]
+        return digits_of(typography(answer)) == digits_of(expected_base[1])
     return None if actual_base is None else False
+
+
+def digits_of(numeral: str) -> str:
+    """Return the digits of a numeral without the blanks that group them."""
+    return numeral.replace(" ", "")
 
 
 def base_of(numeral: re.Match[str]) -> str:
@@ -115,11 +122,27 @@ def base_of(numeral: re.Match[str]) -> str:
 
 
 def same_clock(expected: re.Match[str], actual: re.Match[str]) -> bool:
-    """Whether two times of day are equal; a.m. or p.m. may be on one side only."""
-    if int(expected[1]) != int(actual[1]) or int(expected[2] or 0) != int(actual[2] or 0):
-        return False
-    halves = {(half[3] or "").lower() for half in (expected, actual)} - {""}
-    return len(halves) == 1
+    """Whether two times of day are equal; a.m. or p.m. may be on one side only, and 14:15 is
+    2:15 p.m.
+    """
+    return not minutes_of(expected).isdisjoint(minutes_of(actual))
+
+
+def minutes_of(clock: re.Match[str]) -> set[int]:
+    """Return the minutes after midnight that a time of day can be: two without a.m. or p.m. and up
+    to 12:59, none if it is no time.
+    """
+    hour = int(clock[1])
+    minute = int(clock[2] or 0)
+    if hour > 23 or minute > 59:
+        return set()
+    if clock[3]:
+        afternoon = 12 if clock[3].lower() == "p" else 0
+        return {(hour % 12 + afternoon) * 60 + minute} if 1 <= hour <= 12 else set()
+    has_24_hours = hour > 12 or clock[1].startswith("0")
+    if has_24_hours:  # a bare 19 is a number
+        return {hour * 60 + minute} if clock[2] else set()
+    return {hour % 12 * 60 + minute, (hour % 12 + 12) * 60 + minute}
 
 
 def same_texts(gold: str, answer: str) -> bool | None:

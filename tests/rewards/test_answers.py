@@ -80,6 +80,6 @@ def test_answers_to_real_questions():
     judged = list(zip(rows, scores, strict=True))
     paid = [row for row, score in judged if score == 1.0 and not row["right"]]
     refused = [row for row, score in judged if score != 1.0 and row["right"]]
-    assert len(rows) >= 600
+    assert len(rows) >= 800
     assert not paid
     assert len(refused) <= 0.01 * len(rows), refused

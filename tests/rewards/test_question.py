@@ -235,3 +235,110 @@ def test_reading_any_question_ends_without_an_error(text, times):
 @pytest.mark.parametrize("opening", ["(", r"\sqrt", r"\binom", r"\frac", r"\sin", "x^", "-"])
 def test_deep_formulas_in_a_question_raise_nothing(opening):
     question_of("$" + opening * 5000 + "$")
+
+
+LINE = "Find all real $x$ such that $|x| + |x - 2| = 2$."
+POINT = "Find the ordered pair $(x, y)$ with $x < y$."
+
+
+@pytest.mark.parametrize(
+    ("question", "gold", "completion", "verdict"),
+    [
+        (LINE, "[0,2]", "\\boxed{x=0 \\text{ and } x=2}", 0),
+        (LINE, "[0,2]", "\\boxed{0 \\text{ or } 2}", 0),
+        (LINE, "[0,2]", "\\boxed{0 \\le x \\le 2}", 1),
+        (LINE, "[0,2]", "\\boxed{0 \\le x \\le 2, \\text{ or } [0,2]}", 1),
+        (LINE, "0, 2", "\\boxed{(0,2)}", 0),
+        (LINE, "\\{0, 2\\}", "\\boxed{[0,2]}", 0),
+        ("Solve $x^2 - 3x + 2 < 0$.", "(1,2)", "\\boxed{1, 2}", 0),
+        ("What is the domain of $f$?", "(1,2)", "\\boxed{1, 2}", 0),
+        (POINT, "(1,2)", "\\boxed{1, 2}", 1),
+        (POINT, "(1,2)", "\\boxed{x = 1, y = 2}", 1),
+        (POINT, "(1,2)", "\\boxed{x = 1, x = 2}", 0),
+        ("Return the sorted list.", "[1,2]", "\\boxed{1, 2}", 1),
+        ("Find the eigenvector.", "[1,2]", "\\boxed{1, 2}", 1),
+    ],
+)
+def test_an_interval_is_not_the_list_of_its_ends(question, gold, completion, verdict):
+    assert score(question, gold, completion) == verdict
+
+
+SPEED = "Convert 72 km/h to m/s."
+
+
+@pytest.mark.parametrize(
+    ("question", "gold", "completion", "verdict"),
+    [
+        (SPEED, "20 m/s", "\\boxed{72\\text{ km/h}}", 0),
+        (SPEED, "20 m/s", "\\boxed{72.0 km/h}", 0),
+        (SPEED, "20 m/s", "\\boxed{72000 m/h}", 0),
+        (SPEED, "20 m/s", "\\boxed{20}", 1),
+        (SPEED, "20 m/s", "\\boxed{72 km/h = 20 m/s}", 1),
+        ("How many meters are 3 km?", "3000", "\\boxed{3 km}", 0),
+        ("How many meters are 3 km?", "3000", "\\boxed{3000 m}", 1),
+        ("How many minutes are two hours?", "120", "\\boxed{2 hours}", 0),
+        ("What is $3\\text{ km}$ in meters?", "3000 m", "\\boxed{3 km}", 0),
+        ("How many cents is \\$5?", "500", "\\boxed{\\$5}", 0),
+        ("Convert $180^\\circ$ to radians.", "\\pi", "\\boxed{180^\\circ}", 0),
+        ("Convert 2 hours 30 minutes to minutes.", "150", "\\boxed{2 hours 30 minutes}", 0),
+        ("Convert 150 minutes to hours.", "2.5 hours", "\\boxed{2 hours 30 minutes}", 1),
+        ("Compute $AB$, which is 5 cm.", "5 cm", "\\boxed{5 cm}", 1),
+        ("Tom ran 0.5 hours, as long as Jim. How long did Jim run?", "30 min", "0.5 hours", 1),
+        ("Express 0.75 as a common fraction.", "\\frac{3}{4}", "\\boxed{0.750}", 0),
+        ("What is 0.75 as a fraction?", "\\frac{3}{4}", "\\boxed{0.75}", 0),
+        ("What is 3/4 as a decimal?", "0.75", "\\boxed{3/4}", 0),
+        ("Convert 30\\% to a decimal.", "0.3", "\\boxed{30\\%}", 0),
+        ("Write 157 in base 4.", "2131_4", "\\boxed{157}", 0),
+        ("Write 45000 in scientific notation.", "4.5 \\times 10^4", "\\boxed{45,000.0}", 0),
+        ("Find the prime factorization of 60.", "2^2 \\cdot 3 \\cdot 5", "\\boxed{60}", 0),
+        ("Write 1,024 as a power of 2.", "2^{10}", "\\boxed{1024}", 0),
+        ("What is the area of 5 tiles of $1 cm^2$?", "5 cm^2", "\\boxed{5}", 1),
+    ],
+)
+def test_what_is_to_be_converted_is_not_the_answer(question, gold, completion, verdict):
+    assert score(question, gold, completion) == verdict
+
+
+ROOTS = "Arrange $\\sqrt{3}$, $1.7$, $\\frac{7}{4}$ in increasing order. Separate with commas."
+ROOTS_IN_ORDER = "1.7, \\sqrt{3}, \\frac{7}{4}"
+
+
+@pytest.mark.parametrize(
+    ("question", "gold", "completion", "verdict"),
+    [
+        (ROOTS, ROOTS_IN_ORDER, "\\boxed{\\sqrt3, 1.7, \\frac74}", 0),
+        (ROOTS, ROOTS_IN_ORDER, "\\boxed{\\{\\sqrt3, 1.7, \\frac74\\}}", 0),
+        (ROOTS, ROOTS_IN_ORDER, "\\boxed{1.7, \\sqrt3, \\frac74}", 1),
+        (ROOTS, ROOTS_IN_ORDER, "\\boxed{1.7 \\le \\sqrt3 \\le \\frac74}", 1),
+        ("Sort 3, 1, 2.", "1, 2, 3", "\\boxed{3, 1, 2}", 0),
+        ("Rank 3, 1, 2 by size.", "1, 2, 3", "\\boxed{3, 1, 2}", 0),
+        ("List the primes below 6 in descending order.", "5, 3, 2", "\\boxed{2, 3, 5}", 0),
+        ("Write 0.5, 0.2, 0.9 in order, smallest first.", "0.2, 0.5, 0.9", "0.9, 0.5, 0.2", 0),
+        ("Find the primes. List the answers in any order.", "2, 3", "\\boxed{3, 2}", 1),
+        ("In order to get the values from $x$, factor.", "2, 3", "\\boxed{3, 2}", 1),
+        ("Write the sum with $n$ in place of the value.", "2, 3", "\\boxed{3, 2}", 1),
+    ],
+)
+def test_a_question_that_asks_to_sort_values_is_answered_in_order(
+    question, gold, completion, verdict
+):
+    assert score(question, gold, completion) == verdict
+
+
+@pytest.mark.parametrize(
+    ("question", "gold", "completion", "verdict"),
+    [
+        ("Find the eigenvalues.", "1, 3", "\\boxed{\\lambda_1 = 3,\\ \\lambda_2 = 1}", 1),
+        ("Find the roots.", "\\{1, 3\\}", "So $x_1 = 3$ and $x_{2} = 1$.", 1),
+        ("Find $x$.", "x = 1, x = 3", "\\boxed{x_1 = 3, x_2 = 1}", 1),
+        ("Find the eigenvalues.", "1, 3", "\\boxed{\\lambda_1 = 3, \\lambda_2 = 2}", 0),
+        ("Find the roots.", "1, 3", "\\boxed{x_1 = 3, y_2 = 1}", 0),
+        ("Find the roots.", "1, 3", "\\boxed{x = 3, y = 1}", 0),
+        ("Find $a_1$ and $a_2$.", "1, 3", "\\boxed{a_1 = 3, a_2 = 1}", 0),
+        ("Find the pair.", "(1, 3)", "\\boxed{x_1 = 3, x_2 = 1}", 0),
+        ("Find them.", "x_1 = 1, x_2 = 3", "\\boxed{x_1 = 3, x_2 = 1}", 0),
+        (None, "1, 3", "\\boxed{x_1 = 3, x_2 = 1}", 0),
+    ],
+)
+def test_indices_that_only_the_answer_has_give_no_order(question, gold, completion, verdict):
+    assert score(question, gold, completion) == verdict

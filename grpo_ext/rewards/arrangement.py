@@ -1,0 +1,120 @@
+r"""Reads from a question how its answer is arranged: as an interval or as a tuple, in an order, with
+indices; and compares gold answer and answer in that arrangement.
+"""
+
+import re
+
+from grpo_ext.rewards.regions import region
+from grpo_ext.rewards.structure import (
+    Collection,
+    alternatives,
+    brackets,
+    collection,
+    is_tuple,
+    split,
+)
+
+_INTERVAL = re.compile(
+    r"\b(?:intervals?|inequalit(?:y|ies)|domain|range|(?:in|de)creasing on)\b|[<>≤≥]"
+    r"|\\(?:le|ge|lt|gt)(?:q|qslant)?(?![A-Za-z])|\b(?i:all) (?:real )?(?:numbers |values of )?\$?[a-z]\b",
+    re.IGNORECASE,
+)
+_TUPLE = re.compile(
+    r"\b(?:points?|coordinates?|ordered|pairs?|triples?|tuples?|(?:eigen)?vectors?|lists?|vert(?:ex|ices)|cent(?:er|re)"
+    r"|focus|foci|intersections?|intersect|systems?|sequence|array|row|column)\b"
+    r"|\([A-Za-z],\s?\\?[A-Za-z]+\)",
+    re.IGNORECASE,
+)
+_LOW = r"(?:least|smallest|lowest|shortest|slowest|lightest|youngest|earliest|coldest)"
+_HIGH = r"(?:greatest|largest|biggest|highest|longest|tallest|fastest|heaviest|oldest|latest|hottest|most)"
+_VERB = r"(?:arrange|sort|rank|(?<!in )order(?! (?:to|of)\b))"
+_ANSWERS = r"(?:your|the|all|all the) (?:[a-z]+ )?(?:answers?|solutions?|roots?)\b"
+_CHARACTER = r"(?:[^.?]|\.(?=[0-9]))"  # of one sentence: 1.7 does not end it
+_ORDER = re.compile(
+    rf"\b(?:{_VERB}|put|place|list|write)\b(?! {_ANSWERS}){_CHARACTER}{{0,120}}?"
+    r"\b(?:in|into|by) (?!any|no\b)(?:[a-z]+ ){0,3}order\b(?! (?:to|that)\b)"
+    rf"|\b{_VERB}\b{_CHARACTER}{{0,120}}?\bby (?:[a-z]+ )?(?:size|value)\b"
+    rf"|\b(?:{_VERB}|put)\b{_CHARACTER}{{0,40}}?(?:\bfrom\b|:)"
+    rf"|\b{_LOW} to (?:the )?{_HIGH}\b|\b{_HIGH} to (?:the )?(?:{_LOW}|fewest)\b"
+    rf"|\b(?:{_LOW}|{_HIGH}|smaller|larger) first\b|\bin (?:what|which) order\b"
+    r"|(?:^|[.:?!\n]\s*|\bplease )(?:sort|arrange|rank|order)\s+(?:(?:the|these|following)\s)*"
+    r"(?:numbers|fractions|decimals|values|expressions|quantities|[\\$0-9(-])",
+    re.IGNORECASE,
+)
+_RELATIONS = re.compile(r"\s*(?:[<>]|\\[lg]e(?![A-Za-z]))\s*")
+_INDEXED = re.compile(r"(\\[A-Za-z]+|[A-Za-z]) ?_")
+_NUMBERED = re.compile(r"(\\[A-Za-z]+|[A-Za-z]) ?_(?:[0-9]|\{ ?[0-9] ?\})")
+_CLOSED = re.compile(r"\[|\]|\\infty")
+
+
+def arrangement_of(text: str) -> str | None:
+    """Return "interval" or "tuple" if a question says which of the two `(1, 2)` is, else None."""
+    if _TUPLE.search(text):
+        return "tuple"
+    return "interval" if _INTERVAL.search(text) else None
+
+
+def asks_for_order(text: str) -> bool:
+    """Whether a question asks to put values in order."""
+    return _ORDER.search(text) is not None
+
+
+def indexed_symbols(text: str) -> frozenset[str]:
+    r"""Return the symbols that have an index in a question: `a` of `a_1` and `a_n`."""
+    return frozenset(_INDEXED.findall(text))
+
+
+def is_list_for_interval(arrangement: str | None, gold: str, answer: str) -> bool:
+    """Whether one of two answers is an interval and the other one a list of its two ends.
+
+    `[0, 2]`, `[0, 2)` and `(0, \\infty)` are intervals unless the question asks for a tuple; `(0, 2)`
+    is a point unless it asks for an interval, or the list has one name: `x = 0, x = 2`.
+    """
+    sides = collection(gold), collection(answer)
+    tuples = [side for side in sides if is_tuple(side) and len(side.parts) == 2]
+    lists = [side for side in sides if side.kind in ("list", "ordered", "set")]
+    if len(tuples) != 1 or len(lists) != 1:
+        return False
+    if any(region(part) is not None for part in lists[0].parts):
+        return False  # `-3 < x < -1, or (-3, -1)` gives the interval twice
+    if lists[0].kind == "list" and has_one_unknown(lists[0]):
+        return True
+    if arrangement is not None:
+        return arrangement == "interval" and len(lists[0].names) < 2
+    enclosed = " ".join((tuples[0].kind, *tuples[0].parts))
+    return _CLOSED.search(enclosed) is not None
+
+
+def has_one_unknown(values: Collection) -> bool:
+    """Whether a list gives several values to one unknown: `x = 0, x = 2`."""
+    return len(values.names) == 1 and values.names[0][0] in r"\abcdefghijklmnopqrstuvwxyz"
+
+
+def in_order(gold: str, answer: str) -> tuple[str, str]:
+    """Return two lists as tuples: `2 < 3 < 5`, `2, 3, 5` and `\\{2, 3, 5\\}` are then `(2, 3, 5)`."""
+    lists = [", ".join(split(without_brackets(text), _RELATIONS)) for text in (gold, answer)]
+    if any(len(alternatives(text)) < 2 for text in lists):
+        return gold, answer
+    return f"({lists[0]})", f"({lists[1]})"
+
+
+def without_brackets(text: str) -> str:
+    enclosed = brackets(text)
+    return text if enclosed is None else enclosed[1]
+
+
+def without_own_indices(indexed: frozenset[str], gold: str, answer: str) -> str:
+    r"""Return an answer without indices that only the answer gives to its values, so that the order
+    does not count: `3, 1` for `\lambda_1 = 3, \lambda_2 = 1`.
+
+    Where the question has indexed symbols of that name, or the gold answer is ordered or has other
+    names, the answer stays as it is.
+    """
+    numbered = [_NUMBERED.fullmatch(name) for name in collection(answer).names]
+    symbols = {match[1] for match in numbered if match is not None}
+    if len(numbered) < 2 or None in numbered or len(symbols) != 1 or symbols & indexed:
+        return answer
+    expected = collection(gold)
+    if expected.kind not in ("list", "set") or not symbols.issuperset(expected.names):
+        return answer
+    return ", ".join(collection(answer).parts)

@@ -1,0 +1,111 @@
+r"""Recognises an answer that repeats what a question asks to convert: `72 km/h` for a speed in m/s,
+1024 for a power of 2.
+"""
+
+import re
+from fractions import Fraction
+
+from grpo_ext.rewards.notation import plain
+from grpo_ext.rewards.quantity import (
+    DECIMAL,
+    UNIT_NAMES,
+    WORDED,
+    Number,
+    Unit,
+    number,
+    split_unit,
+)
+from grpo_ext.rewards.structure import chain, is_name
+
+Quantity = tuple[Fraction, Unit]
+
+_FONT = re.compile(r"\\(?:text[a-z]*|math(?:rm|bf|it|sf)|mbox)\s*\{([^{}]*)\}")
+_SPACE = re.compile(r"\$|(?<!\\)\\[,;:! ]|~")
+_DEGREE = re.compile(r"\^\s*(?:\{\s*\\circ\s*\}|\\circ(?![A-Za-z]))|°")
+_COMMA = re.compile(r"\{,\}")
+_UNIT = rf"(?:(?:square|cubic) )?(?:{UNIT_NAMES})(?:\^\{{?[23]\}}?)?(?![A-Za-z])"
+_AMOUNT = rf"(?:[0-9]+ [0-9]+/[0-9]+|[0-9]+/[0-9]+|{DECIMAL}|{WORDED})"
+_MEASURE = rf"{_AMOUNT}[ -]{{0,3}}{_UNIT}(?:(?: ?/ ?| per ){_UNIT})?"
+_QUANTITY = re.compile(rf"(?<![0-9A-Za-z.,/]){_MEASURE}(?:(?:,? and |, | +){_MEASURE})?")
+_ASKS_UNIT = re.compile(rf"\b(?i:how many|number of|in|into|to)\s+(?!(?:a|s)\b){_UNIT}")
+_CONVERTS = re.compile(r"\bconvert\b|\bchange \$?[0-9]", re.IGNORECASE)
+_PRICE = re.compile(rf"\$ ?{DECIMAL}")
+_NUMERAL = re.compile(r"(?:[0-9]{1,40}(?:,[0-9]{3}){0,9})?(?:\.[0-9]{1,40})?(?<=[0-9])(?![0-9])")
+_OPERATION = re.compile(r"\\(?:times|cdot)(?![A-Za-z])|(?<!^)[*^!+]")
+
+
+def measured_text(text: str) -> str:
+    """Return a question in which units stand behind their numbers as plain text."""
+    text = _SPACE.sub(" ", _FONT.sub(r" \1 ", _COMMA.sub(",", text)))
+    return _DEGREE.sub(" degree", text)
+
+
+def stated_quantities(text: str) -> frozenset[Quantity]:
+    """Return the quantities with a unit of measure that a question states."""
+    measures = [match[0].replace("-", " ") for match in _QUANTITY.finditer(measured_text(text))]
+    quantities = set()
+    for measure in measures + _PRICE.findall(text):
+        amount = number(plain(measure))
+        if amount is not None and amount.unit is not None:
+            quantities.add((amount.value, amount.unit))
+    return frozenset(quantities)
+
+
+def stated_numbers(text: str) -> frozenset[Fraction]:
+    """Return the integers and decimals that stand in a question."""
+    numerals = [match[0] for match in _NUMERAL.finditer(_COMMA.sub(",", text)) if match[0]]
+    return frozenset(Fraction(numeral.replace(",", "")) for numeral in numerals)
+
+
+def asks_for_unit(text: str) -> bool:
+    """Whether a question names the unit of its answer: `in meters`, `how many hours`."""
+    return _ASKS_UNIT.search(measured_text(text)) is not None
+
+
+def asks_to_convert(text: str) -> bool:
+    return _CONVERTS.search(text) is not None
+
+
+def repeats_quantity(quantities: frozenset[Quantity], gold: str, answer: str) -> bool:
+    """Whether an answer is a quantity of the question, and the gold answer is another one or has
+    another unit.
+    """
+    values = [side for side in chain(answer).sides if not is_name(side)]
+    measures = [number(value) for value in values]
+    expected = number(gold)
+    for measure in measures:
+        if (
+            measure is None
+            or measure.unit is None
+            or (measure.value, measure.unit) not in quantities
+        ):
+            return False
+        if expected is not None and is_same_measure(expected, measure):
+            return False
+    return bool(measures)
+
+
+def is_same_measure(expected: Number, measure: Number) -> bool:
+    """Whether two numbers are equal as they are written, units included."""
+    return expected.value == measure.value and expected.unit in (None, measure.unit)
+
+
+def has_other_unit(gold: str, answer: str) -> bool:
+    """Whether both answers have units and these differ in size: `72000 m/h` for `20 m/s`."""
+    expected = number(gold)
+    measure = number(answer)
+    if expected is None or measure is None:
+        return False
+    return None not in (expected.unit, measure.unit) and expected.unit != measure.unit
+
+
+def repeats_number(numbers: frozenset[Fraction], gold: str, answer: str) -> bool:
+    """Whether an answer is a number of the question in digits, and the gold answer writes it with an
+    operation: 60 for `2^2 \\cdot 3 \\cdot 5`, 45000 for `4.5 \\times 10^4`.
+    """
+    numeral = answer.strip("$ ")
+    if not numeral or _NUMERAL.fullmatch(numeral) is None:
+        return False
+    formula, _ = split_unit(gold)  # the exponent of cm^2 is no operation
+    is_stated = Fraction(numeral.replace(",", "")) in numbers
+    return is_stated and _OPERATION.search(formula) is not None
