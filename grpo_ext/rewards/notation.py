@@ -32,6 +32,14 @@ def with_ascii_signs(text: str) -> str:
     return text if text.isascii() else text.translate(_SIGNS)
 
 
+def with_repeating_decimals_as_fractions(text: str) -> str:
+    """Replace repeating decimals by fractions, as `plain` does."""
+    for pattern, new in _WORDING:
+        if new is as_fraction:
+            text = pattern.sub(new, text)
+    return text
+
+
 @lru_cache(maxsize=4096)
 def plain(piece: str) -> str:
     """Return an answer without the notation that does not change its meaning."""

@@ -25,7 +25,7 @@ from grpo_ext.rewards.conversions import (
     stated_numbers,
     stated_quantities,
 )
-from grpo_ext.rewards.notation import with_ascii_signs
+from grpo_ext.rewards.notation import with_ascii_signs, with_repeating_decimals_as_fractions
 from grpo_ext.rewards.quantity import ASKED_NAMES, MULTIPLIERS, UNIT_NAMES, number, split_unit
 from grpo_ext.rewards.structure import alternatives, chain, is_name, split
 from grpo_ext.rewards.texts import letter_of, option
@@ -118,6 +118,7 @@ def question_of(prompt: Any) -> Question:
 @lru_cache(maxsize=1024)
 def read_question(text: str) -> Question:
     text = _SPACE.sub(" ", _FONT.sub(r"\1", with_ascii_signs(text)))
+    text = with_repeating_decimals_as_fractions(text)
     units = set(_ASKED_UNIT.findall(text))
     if "£" in text:
         units.discard("pounds")

@@ -287,6 +287,8 @@ SPEED = "Convert 72 km/h to m/s."
         ("Express 0.75 as a common fraction.", "\\frac{3}{4}", "\\boxed{0.750}", 0),
         ("What is 0.75 as a fraction?", "\\frac{3}{4}", "\\boxed{0.75}", 0),
         ("What is 3/4 as a decimal?", "0.75", "\\boxed{3/4}", 0),
+        ("Write $0.\\overline{36}$ as a fraction.", "4/11", "\\boxed{0.\\overline{36}}", 0),
+        ("Write $0.\\overline{36}$ as a fraction.", "4/11", "\\boxed{4/11}", 1),
         ("Convert 30\\% to a decimal.", "0.3", "\\boxed{30\\%}", 0),
         ("Write 157 in base 4.", "2131_4", "\\boxed{157}", 0),
         ("Write 45000 in scientific notation.", "4.5 \\times 10^4", "\\boxed{45,000.0}", 0),
