@@ -1,17 +1,19 @@
 """How often does a curve of pure noise "rise" or "fall", and how often is a real rise called one?
 
-    python -m benchmarks.curve_verdicts [--quick] [--thresholds]
+    python -m benchmarks.curve_verdicts [--quick] [--errors] [--thresholds]
 
 Prints for curves of 10, 20, 50 and 200 logs and for autocorrelations of their noise from 0 to 0.9:
 the share of pure noise that gets a verdict, the share of real rises by three errors that is called
 a rise (a steady rise and a step), and the bound: the largest share of steady rises that any test can
 find which calls at most 6 % of pure noise a change at each of these autocorrelations. "Three
 errors" are true standard errors of the difference between the two ends that are shown.
+`--errors` does the same with the standard error of each value known, and also prints the share of
+noise that is called a change if it is 1.25 and 2 times as large as the errors say.
 `--thresholds` prints instead which Bayes factor would give exactly 6 % (see
 `grpo_ext.common.trend.least_factor`).
 
 The bound is a linear program over the decisions on simulated curves, weighted as samples from a
-mixture. Tests may not depend on unit and origin of a curve, whose noise is unknown; that costs
+mixture. Tests may not depend on the origin of a curve and, without errors, on its unit; that costs
 nothing in the worst case (theorem of Hunt and Stein).
 """
 
@@ -26,7 +28,7 @@ from scipy.special import logsumexp
 from grpo_ext.common.curves import curve_change, ends
 from grpo_ext.common.estimates import Array
 from grpo_ext.common.noise import whitened
-from grpo_ext.common.trend import least_factor, trend_evidence
+from grpo_ext.common.trend import FACTOR_WITH_ERROR, least_factor, trend_evidence
 
 LENGTHS = (10, 20, 50, 200)
 CORRELATIONS = (0.0, 0.3, 0.5, 0.8, 0.9)
@@ -62,20 +64,27 @@ def step(count: int) -> Array:
     return (np.arange(count) >= count / 2).astype(float)
 
 
-def verdict_shares(curves: Array) -> tuple[float, float]:
-    """Return the share of curves that are said to rise, and of those said to fall."""
-    changes = [curve_change(curve.tolist()) for curve in curves]
+def verdict_shares(curves: Array, error: float | None = None) -> tuple[float, float]:
+    """Return the share of curves that are said to rise, and of those said to fall.
+
+    `error` is the logged standard error of each value; default: none is logged.
+    """
+    errors = None if error is None else [error] * curves.shape[1]
+    changes = [curve_change(curve.tolist(), sampling_errors=errors) for curve in curves]
     verdicts = [change.verdict for change in changes if change is not None]
     return verdicts.count("rose") / len(curves), verdicts.count("fell") / len(curves)
 
 
 def bounds(
-    count: int, tries: int = 2000, correlations: Sequence[float] = CORRELATIONS
+    count: int,
+    tries: int = 2000,
+    correlations: Sequence[float] = CORRELATIONS,
+    known: bool = False,
 ) -> list[float]:
     """Return for each of `correlations` the largest share of steady rises that a test can find.
 
     A one-sided test calls at most half of `NOISE_SHARE` a rise at each correlation; another test may
-    be the best one for each of them.
+    be the best one for each of them. `known`: the test knows the standard error of the values.
     """
     rng = np.random.default_rng(count)
     rises = [ERRORS * error_of_change(count, r) * ramp(count) for r in correlations]
@@ -85,9 +94,9 @@ def bounds(
         for r, rise in zip(correlations, rises, strict=True)
     ]
     curves = np.concatenate([*noise, *rising])  # (2 R tries, count)
-    densities = [log_densities(curves, r, 0 * rises[0]) for r in correlations]
+    densities = [log_densities(curves, r, 0 * rises[0], known) for r in correlations]
     densities += [
-        log_densities(curves, r, rise) for r, rise in zip(correlations, rises, strict=True)
+        log_densities(curves, r, rise, known) for r, rise in zip(correlations, rises, strict=True)
     ]
     mixture = logsumexp(densities, axis=0) - np.log(len(densities))
     weights = np.exp(densities - mixture) / len(curves)  # (2 R, 2 R tries)
@@ -99,9 +108,9 @@ def bounds(
     ]
 
 
-def log_densities(curves: Array, r: float, rise: Array) -> Array:
-    """Return the log density of what remains of curves (M, N) without unit and origin, (M,), up to a
-    constant that is the same for all `r` and rises.
+def log_densities(curves: Array, r: float, rise: Array, known: bool = False) -> Array:
+    """Return the log density of what remains of curves (M, N) without origin and, unless it is
+    `known`, unit, (M,), up to a constant that is the same for all `r` and rises.
 
     The curves have AR(1) noise of variance 1 around `rise` (N,). The density of a direction is the
     integral of the normal density over all radii.
@@ -113,6 +122,9 @@ def log_densities(curves: Array, r: float, rise: Array) -> Array:
     constant = constant / length
     centered = np.array(white) - np.outer(np.array(white) @ constant, constant)
     mean = mean - constant * (constant @ mean)
+    if known:
+        squares = ((centered - mean) ** 2).sum(axis=1)
+        return -(count - 1) * np.log(scale) - np.log(length) - squares / 2
     norms = np.linalg.norm(centered, axis=1)
     log_density = -(count - 1) * (np.log(scale) + np.log(norms)) - np.log(length)
     radii = np.linspace(1e-3, np.sqrt(count) + 20, 1000)
@@ -122,12 +134,16 @@ def log_densities(curves: Array, r: float, rise: Array) -> Array:
     return log_density + np.interp(centered @ mean / norms, along, integrals) - mean @ mean / 2
 
 
-def exact_factors(count: int, tries: int) -> list[float]:
-    """Return for each correlation the Bayes factor that `NOISE_SHARE` of pure noise exceeds."""
+def exact_factors(count: int, tries: int, error: float | None = None) -> list[float]:
+    """Return for each correlation the Bayes factor that `NOISE_SHARE` of pure noise exceeds.
+
+    `error` is the standard error of the values if it is known; then it should be 1.
+    """
     rng = np.random.default_rng([1, count])
     factors = []
     for r in CORRELATIONS:
-        evidence = [trend_evidence(curve) for curve in noise_curves(rng, tries, count, r)]
+        curves = noise_curves(rng, tries, count, r)
+        evidence = [trend_evidence(curve, error=error) for curve in curves]
         factors.append(float(np.exp(np.quantile(evidence, 1 - NOISE_SHARE))))
     return factors
 
@@ -135,24 +151,32 @@ def exact_factors(count: int, tries: int) -> list[float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="200 curves of each kind, not 2,000")
+    parser.add_argument("--errors", action="store_true", help="the error of each value is known")
     parser.add_argument("--thresholds", action="store_true", help="print Bayes factors instead")
     args = parser.parse_args()
     tries = 200 if args.quick else 2000
+    error = 1.0 if args.errors else None
     if args.thresholds:
         for count in (10, 14, 20, 30, 50, 100, 200, 600, 2000):
-            factors = exact_factors(count, tries)
+            factors = exact_factors(count, tries, error)
             shown = " ".join(f"{factor:5.2f}" for factor in factors)
-            print(f"{count:5} logs, used {least_factor(count):.2f}: {shown}", flush=True)
+            used = FACTOR_WITH_ERROR if args.errors else least_factor(count)
+            print(f"{count:5} logs, used {used:.2f}: {shown}", flush=True)
         return
-    print("logs  correlation  noise  steady rise  step  bound")
+    titles = "logs  correlation  noise  steady rise  step  bound"
+    print(titles + "  1.25 times  2 times" if args.errors else titles)
     for count in LENGTHS:
-        for r, bound in zip(CORRELATIONS, bounds(count, tries), strict=True):
+        for r, bound in zip(CORRELATIONS, bounds(count, tries, known=args.errors), strict=True):
             curves = noise_curves(np.random.default_rng([2, count]), tries, count, r)
-            noise = sum(verdict_shares(curves))
+            noise = sum(verdict_shares(curves, error))
             rise = ERRORS * error_of_change(count, r)
-            steady, _ = verdict_shares(curves + rise * ramp(count))
-            at_once, _ = verdict_shares(curves + rise * step(count))
+            steady, _ = verdict_shares(curves + rise * ramp(count), error)
+            at_once, _ = verdict_shares(curves + rise * step(count), error)
             row = f"{count:4}  {r:11}  {noise:5.3f}  {steady:11.2f}  {at_once:4.2f}  {bound:5.2f}"
+            if args.errors:
+                larger = sum(verdict_shares(1.25 * curves, error))
+                much_larger = sum(verdict_shares(2 * curves, error))
+                row += f"  {larger:10.2f}  {much_larger:7.2f}"
             print(row, flush=True)
 
 

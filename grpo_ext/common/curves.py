@@ -35,6 +35,7 @@ def curve_change(
     values: Sequence[float | None],
     errors: Sequence[float | None] | None = None,
     problems: Sequence[float | None] | None = None,
+    sampling_errors: Sequence[float | None] | None = None,
 ) -> Change | None:
     """Return the first and the last value of a curve and whether it rose or fell; `None` if it has
     no values.
@@ -42,11 +43,14 @@ def curve_change(
     With `errors` (of held-out evaluations) the ends are single values, of more than ten those of
     the first and last tenth, whose errors count as one error: all evaluations have the same
     problems. `problems`, how many, says how well the errors are known (Welch). Without errors the
-    ends are `ends(N)` values, and the noise around the trend says how well they are known.
+    ends are `ends(N)` values, and the noise around the trend says how well they are known;
+    `sampling_errors` say how large this noise is at least.
 
     Args:
         values, errors, problems: (N,), in the order of the steps; values that are `None` are left
             out.
+        sampling_errors: (N,), standard errors of the values of a curve of training, each of which
+            is a mean over other prompts. Used if all values that count have one.
     """
     indices = [i for i, value in enumerate(values) if value is not None and np.isfinite(value)]
     finite = np.array([values[i] for i in indices], dtype=float)
@@ -58,7 +62,10 @@ def curve_change(
         if np.isfinite(bars[[*range(tenth), *range(-tenth, 0)]]).all():
             counts = None if problems is None else [problems[i] for i in indices]
             return change_by_errors(finite, bars, counts, tenth)
-    return change_by_noise(finite)
+    bars = None
+    if sampling_errors is not None:
+        bars = np.array([sampling_errors[i] for i in indices], dtype=float)
+    return change_by_noise(finite, bars)
 
 
 def change_by_errors(
@@ -92,8 +99,8 @@ def change_by_errors(
     )
 
 
-def change_by_noise(values: Array) -> Change:
-    """Return the change between the ends of a curve without errors.
+def change_by_noise(values: Array, sampling_errors: Array | None = None) -> Change:
+    """Return the change between the ends of a curve of training.
 
     The verdict uses the whole curve (`has_trend`), and for the direction the ends that are shown.
     """
@@ -103,6 +110,12 @@ def change_by_noise(values: Array) -> Change:
     first = float(values[:count].mean())
     last = float(values[-count:].mean())
     curve = values
+    error_of_values: float | None = None
+    if sampling_errors is not None and np.isfinite(sampling_errors).all():
+        # One for all values: few groups say little about the error of their own mean, and groups
+        # that agree by chance would have none.
+        share = min(1.0, MOST_VALUES / len(values))  # neighbours are averaged
+        error_of_values = float(np.sqrt((sampling_errors**2).mean() * share))
     if len(values) > MOST_VALUES:
         curve = np.array([part.mean() for part in np.array_split(values, MOST_VALUES)])
     noise = fit_noise(curve)
@@ -111,7 +124,11 @@ def change_by_noise(values: Array) -> Change:
     error = noise.error_of_mean(ends(len(curve)))
     reach = t_quantile(noise.freedom) * error
     change = last - first
-    verdict = verdict_of(change, change) if has_trend(curve) else "did not clearly change"
+    verdict = (
+        verdict_of(change, change)
+        if has_trend(curve, error_of_values)
+        else "did not clearly change"
+    )
     return Change(first, last, count, error, error, last - reach, last + reach, verdict)
 
 

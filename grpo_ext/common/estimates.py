@@ -7,8 +7,9 @@ Every error, interval and verdict that the package shows comes from here and fro
   interval by Student's t, or by Wilson for values from 0 to 1.
 - `mean_difference`: paired differences between two evaluations of the same rows.
 - `mean_over_runs`: a figure of several seeds.
-- `curves.curve_change`: first against last values of a curve by the errors of its values, or else
-  whether the curve has a trend, given noise whose autocorrelation is unknown (`trend.has_trend`).
+- `curves.curve_change`: first against last values of a curve by the errors of its values, or for a
+  curve of training whether it has a trend, given noise whose autocorrelation is unknown
+  (`trend.has_trend`).
 """
 
 from collections.abc import Hashable, Sequence

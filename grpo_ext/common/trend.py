@@ -1,25 +1,33 @@
 """Whether a curve has a trend: the Bayes factor of a trend in noise against noise alone.
 
-Both sides have stationary AR(1) noise of unknown autocorrelation and variance. A trend is a steady
+Both sides have stationary AR(1) noise of unknown autocorrelation. Its variance is unknown or, if the
+standard errors of the values are known, at least theirs, and probably theirs. A trend is a steady
 rise, a step, or a rise that levels off. The factor that calls a trend one is chosen so that noise
 is called one in at most 6 % of the curves, whatever its autocorrelation is from 0 to 0.9.
 `python -m benchmarks.curve_verdicts` counts that, prints the best that any test can do, and with
-`--thresholds` the factors that would do it exactly.
+`--thresholds` the factors that would do it exactly; with `--errors` all for known errors.
 """
 
 import numpy as np
-from scipy.special import logsumexp
+from scipy.special import gammainc, gammaln, logsumexp
 
 from grpo_ext.common.noise import Array, whitened
 
 AUTOCORRELATIONS = np.linspace(0, 0.95, 96)  # 2,000 values tell neighbours of them apart
 SHAPE_WEIGHTS = (0.8, 0.1, 0.1)  # prior, of `trend_shapes`
+EXACT = 0.7  # prior probability that standard errors are right, and not too small
+FACTOR_WITH_ERROR = 1.6  # Bayes factor from which a curve whose errors are known has a trend
 SIZE = 12.0  # prior variance of a trend, in squares of its standard error
 
 
-def has_trend(values: Array) -> bool:
-    """Return whether a curve (N,), N >= 10, changes by more than its noise explains."""
-    return trend_evidence(values) > np.log(least_factor(len(values)))
+def has_trend(values: Array, error: float | None = None) -> bool:
+    """Return whether a curve (N,), N >= 10, changes by more than its noise explains.
+
+    `error` is the standard error of its values, if it is known and above 0.
+    """
+    if not error:
+        return trend_evidence(values) > np.log(least_factor(len(values)))
+    return trend_evidence(values, error=error) > np.log(FACTOR_WITH_ERROR)
 
 
 def least_factor(count: int) -> float:
@@ -31,34 +39,71 @@ def least_factor(count: int) -> float:
     return 3.5 * (20 / max(count, 20)) ** 0.25
 
 
-def trend_evidence(values: Array, autocorrelations: Array = AUTOCORRELATIONS) -> float:
+def trend_evidence(
+    values: Array, autocorrelations: Array = AUTOCORRELATIONS, error: float | None = None
+) -> float:
     """Return the logarithm of the Bayes factor of a trend against none, for values (N,).
 
-    For each autocorrelation r, mean and variance have the reference prior, and the coefficient of
-    a shape is normal with `SIZE` times the variance of its estimate (Zellner's g-prior; Liang et
-    al. 2008). With a trend all r have equal prior weight. Without one the weight is (1 - r^2)^-a,
-    where a falls from 1.25 for short curves to 0 for long ones: slow noise explains a trend of few
-    values, and would otherwise often be called one. This imitates the least favourable prior
-    (Elliott, Mueller and Watson 2015).
+    For each autocorrelation r, the mean has the reference prior, and the coefficient of a shape is
+    normal with `SIZE` times the variance of its estimate (Zellner's g-prior; Liang et al. 2008).
+    The variance of the noise has the reference prior, or with the standard `error` of the values
+    that of `log_likelihood_with_error`. The prior weights of r imitate the least favourable prior
+    (Elliott, Mueller and Watson 2015):
+
+    - Without errors all r have equal weight if there is a trend. If there is none the weight is
+      (1 - r^2)^-a, where a falls from 1.25 for short curves to 0 for long ones: slow noise explains
+      a trend of few values, and would otherwise often be called one.
+    - With errors all r have equal weight, but with a trend r = 0 has 4 / N (at most 0.32) more
+      of it: in a run the sampling errors of different steps are independent.
     """
     count = len(values)
     columns = np.column_stack([trend_shapes(count), values])
     columns = columns - columns.mean(axis=0)
-    columns = np.column_stack([np.ones(count), columns / np.abs(columns).max(axis=0)])
+    units = np.abs(columns).max(axis=0)
+    columns = np.column_stack([np.ones(count), columns / units])
     white = whitened(columns, autocorrelations[:, None, None])  # (R, N, 5)
     products = white.transpose(0, 2, 1) @ white  # (R, 5, 5)
     constant = products[:, :1, :1]
     products = products - products[:, :, :1] @ products[:, :1, :] / constant  # around the mean
+    unscaled = 1 - autocorrelations**2
     squares = products[:, -1, -1]
     lengths = np.diagonal(products, axis1=1, axis2=2)[:, 1:-1]
     explained = products[:, 1:-1, -1] ** 2 / lengths / squares[:, None]  # (R, 3), R^2
-    unscaled = 1 - autocorrelations**2
-    log_likelihoods = np.log(unscaled / constant[:, 0, 0]) / 2 - (count - 1) / 2 * np.log(squares)
-    log_priors = -min(1.25, 35 / count) * np.log(unscaled)
-    log_factors = -np.log1p(SIZE) / 2 - (count - 1) / 2 * np.log1p(-SIZE / (1 + SIZE) * explained)
-    with_trend = log_likelihoods + logsumexp(log_factors, axis=1, b=SHAPE_WEIGHTS)
-    without = log_likelihoods + log_priors - logsumexp(log_priors)
-    return float(logsumexp(with_trend) - np.log(len(unscaled)) - logsumexp(without))
+    remaining = squares[:, None] * (1 - SIZE / (1 + SIZE) * explained)
+    weights = np.ones(len(unscaled))  # with a trend
+    weights_without = np.ones(len(unscaled))
+    if error is None:
+        log_without = -(count - 1) / 2 * np.log(squares)
+        log_shapes = -(count - 1) / 2 * np.log(remaining)
+        weights_without = unscaled ** -min(1.25, 35 / count)
+    else:
+        relative = np.clip(error / units[-1], 1e-6, 1e6)
+        variance = unscaled * relative**2  # of the whitened values
+        log_without = log_likelihood_with_error(squares, variance, count)
+        log_shapes = log_likelihood_with_error(remaining, variance[:, None], count)
+        share = min(0.32, 4 / count)  # of r = 0; the rest is spread over all r
+        weights += (autocorrelations == 0) * len(weights) * share / (1 - share)
+    log_with = logsumexp(log_shapes, axis=1, b=SHAPE_WEIGHTS) - np.log1p(SIZE) / 2
+    log_constant = np.log(unscaled / constant[:, 0, 0]) / 2
+    with_trend = logsumexp(log_constant + log_with, b=weights / weights.sum())
+    without = logsumexp(log_constant + log_without, b=weights_without / weights_without.sum())
+    return float(with_trend - without)
+
+
+def log_likelihood_with_error(squares: Array, variance: Array, count: int) -> Array:
+    """Return the log likelihood of `count` whitened values with this sum of squares around their
+    mean, up to a constant, if the variance that their standard errors say may be too small.
+
+    With the prior probability `EXACT` the variance is right. Else the true one is k times as large,
+    and k has a Pareto distribution of index 1: the median of the factor of the error is 1.4.
+    """
+    half = squares / variance / 2
+    shape = count / 2 + 0.5
+    exact = -half
+    with np.errstate(divide="ignore"):  # the incomplete gamma function is 0 for small squares
+        larger = gammaln(shape) - shape * np.log(half) + np.log(gammainc(shape, half))
+    either = np.logaddexp(np.log(EXACT) + exact, np.log(1 - EXACT) + larger)
+    return np.asarray(either - (count - 1) / 2 * np.log(variance))
 
 
 def trend_shapes(count: int) -> Array:

@@ -61,7 +61,7 @@ def beside_constant(
 
 def change_of_series(series: Series) -> dict[str, Any] | None:
     """Return the change of one curve with its steps; `None` if it has no value."""
-    change = curve_change(series.values, series.errors, series.problems)
+    change = curve_change(series.values, series.errors, series.problems, series.sampling_errors)
     if change is None:
         return None
     steps = [
@@ -84,9 +84,12 @@ def change_of_metric(rows: Sequence[Row], key: str) -> Change | None:
     errors: Values | None = None
     if any(error_key in row for row in logged):
         errors = [row.get(error_key) for row in logged]
+    values = [row[key] for row in logged]
+    if not key.startswith("eval_"):
+        return curve_change(values, sampling_errors=errors)
     count_key = problems_key({name for row in logged for name in row}, key)
     counts = [row.get(count_key) for row in logged] if count_key else None
-    return curve_change([row[key] for row in logged], errors, counts)
+    return curve_change(values, errors, counts)
 
 
 def is_number(value: Any) -> bool:

@@ -1,7 +1,7 @@
 """The panels of a run: its curves as the page and the pictures of the report show them."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from grpo_ext.common.files import data_yaml
@@ -134,7 +134,13 @@ def rewards(run: RunData, columns: dict[str, Column]) -> list[Panel]:
             if key.startswith("rewards/") and key.endswith("/mean")
         }
         names |= {"reward": "reward"} if "reward" in columns else {}
-        curves = [series(name, columns[key]) for name, key in names.items()]
+        curves = [
+            replace(
+                series(name, columns[key]),
+                sampling_errors=at_steps(columns.get(f"{key}_se"), columns[key][0]),
+            )
+            for name, key in names.items()
+        ]
     total = [curve for curve in curves if curve.label == "reward"]
     parts = [curve for curve in curves if curve.label != "reward"]
     if [curve.values for curve in parts] == [curve.values for curve in total]:

@@ -31,7 +31,8 @@ class Series:
     label: str
     steps: list[int]
     values: Values
-    errors: Values | None = None  # standard errors
+    errors: Values | None = None  # standard errors of an evaluation, drawn as bars
+    sampling_errors: Values | None = None  # standard errors of training, each by other prompts
     problems: Values | None = None  # how many independent ones each value is a mean over
     spread: Values | None = None  # mean standard deviation within a group, drawn as a band
     bounds: tuple[float, float] | None = (
@@ -43,7 +44,8 @@ class Series:
 def reward_curves(rows: Iterable[Row]) -> dict[str, Series]:
     """Return the curve of each reward (`reward`: the weighted sum) from lines of `samples.jsonl`, without evaluations.
 
-    A value is the mean over the groups of a step: of their means, and as `spread` of their (population) standard deviations.
+    A value is the mean over the groups of a step: of their means, and as `spread` of their
+    (population) standard deviations. `sampling_errors` are the standard errors of the values.
     """
     train = [
         (row["step"], row["group"], {**row["rewards"], "reward": row["reward"]})
@@ -55,15 +57,25 @@ def reward_curves(rows: Iterable[Row]) -> dict[str, Series]:
     index = pd.MultiIndex.from_tuples([(step, group) for step, group, _ in train])
     table = pd.DataFrame([scores for *_, scores in train], index=index, dtype=float)
     groups = table.groupby(level=[0, 1])
-    means, spreads = (part.groupby(level=0).mean() for part in (groups.mean(), groups.std(ddof=0)))
+    means_of_groups = groups.mean()
+    means = means_of_groups.groupby(level=0).mean()
+    errors = means_of_groups.groupby(level=0).sem()
+    spreads = groups.std(ddof=0).groupby(level=0).mean()
     curves = {}
     for name in table:
-        mean, spread = (
-            [None if math.isnan(value) else value for value in part[name]]
-            for part in (means, spreads)
+        mean, error, spread = (
+            [value if math.isfinite(value) else None for value in part[name]]
+            for part in (means, errors, spreads)
         )
         bounds = (table[name].min(), table[name].max()) if table[name].notna().any() else None
-        curves[name] = Series(name, means.index.tolist(), mean, spread=spread, bounds=bounds)
+        curves[name] = Series(
+            name,
+            means.index.tolist(),
+            mean,
+            sampling_errors=error,
+            spread=spread,
+            bounds=bounds,
+        )
     return curves
 
 

@@ -1,6 +1,7 @@
 """The private part of TRL's `GRPOTrainer`: its state, generation, batches and logs; scoring is in `scoring.py`."""
 
 import copy
+import math
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -33,9 +34,18 @@ def metrics_of(trainer: Any) -> dict[str, list[float]]:
 
 
 def log_figures(trainer: Any, figures: Mapping[str, float]) -> None:
-    """Add figures to those that TRL averages at its next log."""
+    """Add figures to those that TRL averages at its next log.
+
+    The mean of n independent figures has the standard error sqrt(sum of squares) / n. TRL divides
+    the sum by n, so the figures under a name that ends in `_se` are kept such that their sum is the
+    root of the sum of squares.
+    """
+    metrics = metrics_of(trainer)
     for name, value in figures.items():
-        metrics_of(trainer)[name].append(value)
+        if name.endswith("_se"):
+            root = sum(metrics[name])
+            value = math.hypot(root, value) - root
+        metrics[name].append(value)
 
 
 def entropy_state(trainer: Any) -> tuple[float, float]:

@@ -7,9 +7,11 @@ device, and one call at the end of the step merges them.
 import math
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from grpo_ext.common.estimates import variance_of_mean
 from grpo_ext.objective.advantage import nan_std
 from grpo_ext.objective.aggregate import Stat
 from grpo_ext.step.ranks import Ranks
@@ -78,21 +80,53 @@ def length_figures(lengths: Tensor, truncated: Tensor) -> dict[str, float]:
 
 
 def reward_figures(
-    names: Sequence[str], rewards: Tensor, weighted: Tensor, signal: Tensor
+    names: Sequence[str],
+    rewards: Tensor,
+    weighted: Tensor,
+    signal: Tensor,
+    groups: Tensor | None = None,
 ) -> dict[str, float]:
-    """Return the figures for the rewards (B, R) of the completions of all ranks, NaN where a reward did not score.
+    """Return the figures for the rewards (B, R) of the completions of all ranks, NaN where a reward
+    did not score.
 
-    The figures of a reward are of the completions that it scored; a reward that scored none has no figures. `weighted`
-    (B,) is the weighted sum, `signal` (B,) whether the completion's group has a policy gradient.
+    The figures of a reward are of the completions that it scored; a reward that scored none has no
+    figures.
+
+    Args:
+        names: of the R rewards.
+        rewards: (B, R), before their weights.
+        weighted: (B,), their weighted sum.
+        signal: (B,), bool, whether the completion's group has a policy gradient.
+        groups: (B,), the number of each completion's group; adds the standard error of each mean
+            under its name and `_se`. Default: no errors.
     """
     figures = {}
     for i, name in enumerate(names):
         if rewards[:, i].isnan().all():
             continue
-        figures[f"rewards/{name}/mean"] = rewards[:, i].nanmean().item()
+        figures |= mean_figures(f"rewards/{name}/mean", rewards[:, i], groups)
         figures[f"rewards/{name}/std"] = nan_std(rewards[:, i], 0).item()
-    figures |= {"reward": weighted.nanmean().item(), "reward_std": nan_std(weighted, 0).item()}
+    figures |= mean_figures("reward", weighted, groups)
+    figures["reward_std"] = nan_std(weighted, 0).item()
     return {**figures, "frac_reward_zero_std": 1.0 - signal.float().mean().item()}
+
+
+def mean_figures(name: str, values: Tensor, groups: Tensor | None) -> dict[str, float]:
+    """Return the mean of values (B,) without NaN entries under `name` and, if `groups` (B,) has at
+    least two groups with values, its standard error under `name` and `_se`.
+
+    The completions of a group answer one prompt and are not independent, so the error is
+    cluster-robust (Liang and Zeger 1986).
+    """
+    figures = {name: values.nanmean().item()}
+    if groups is None:
+        return figures
+    scored = ~values.isnan()
+    _, cluster = np.unique(groups[scored].cpu().numpy(), return_inverse=True)
+    if cluster.size and cluster.max() > 0:
+        variance = variance_of_mean(values[scored].cpu().double().numpy(), cluster)
+        figures[f"{name}_se"] = math.sqrt(variance)
+    return figures
 
 
 def generation_figures(
@@ -103,16 +137,23 @@ def generation_figures(
     lengths: Tensor,
     truncated: Tensor,
     tasks: Sequence[str] = (),
+    groups: Tensor | None = None,
 ) -> dict[str, float]:
     """Return `length_figures` and `reward_figures`; with the `tasks` of the completions, also of each task alone.
 
     A task NAME has the same figures under `tasks/NAME/` as a run of its rows alone would have.
     """
     figures = length_figures(lengths, truncated)
-    figures |= reward_figures(names, rewards, weighted, signal)
+    figures |= reward_figures(names, rewards, weighted, signal, groups)
     for task, rows in rows_by_task(tasks).items():
         of_task = generation_figures(
-            names, rewards[rows], weighted[rows], signal[rows], lengths[rows], truncated[rows]
+            names,
+            rewards[rows],
+            weighted[rows],
+            signal[rows],
+            lengths[rows],
+            truncated[rows],
+            groups=None if groups is None else groups[rows],
         )
         figures |= {f"tasks/{task}/{name}": value for name, value in of_task.items()}
     return figures

@@ -259,14 +259,21 @@ class Rollout:
         completions = sum(sum(judged.lengths) for judged in made)
         tokens = self.ranks.total(torch.tensor(prompts + completions, device=self.ranks.device))
         seam.count_tokens(self.trainer, int(tokens))
+        rewards = torch.cat([judged.given for judged in made])
+        groups = None
+        if self.trainer.model.training:  # an evaluation has few rows in each of its batches
+            groups = (
+                torch.arange(len(rewards), device=rewards.device) // self.trainer.num_generations
+            )
         figures = generation_figures(
             self.trainer.reward_func_names,
-            rewards=torch.cat([judged.given for judged in made]),
+            rewards=rewards,
             weighted=self.generations.rule.weighted(torch.cat([judged.rewards for judged in made])),
             signal=torch.cat([self.ranks.gather(judged.table.signal) for judged in made]),
             lengths=self._gathered([judged.lengths for judged in made]),
             truncated=self._gathered([judged.truncated for judged in made]),
             tasks=[task for judged in made for task in judged.tasks],
+            groups=groups,
         )
         seam.log_figures(self.trainer, figures)
 

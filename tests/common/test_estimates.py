@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.integrate import quad
 from scipy.stats import binomtest, nct, t
 
 from benchmarks.curve_verdicts import (
@@ -25,7 +26,7 @@ from benchmarks.curve_verdicts import (
 )
 from grpo_ext.common.curves import curve_change
 from grpo_ext.common.estimates import mean_difference, mean_of
-from grpo_ext.common.trend import SHAPE_WEIGHTS, SIZE, trend_evidence, trend_shapes
+from grpo_ext.common.trend import EXACT, SHAPE_WEIGHTS, SIZE, trend_evidence, trend_shapes
 from grpo_ext.evaluation.table import gained
 from grpo_ext.observe.changes import change_of_series
 from grpo_ext.observe.read_run import Series
@@ -33,9 +34,10 @@ from grpo_ext.observe.read_run import Series
 UNCHANGED = "did not clearly change"
 
 
-def called(curves, errors=None):
+def called(curves, errors=None, sampling_errors=None):
     """The share of curves that are said to rise, and of those said to fall."""
-    verdicts = [curve_change(curve, errors).verdict for curve in curves]
+    changes = [curve_change(curve, errors, sampling_errors=sampling_errors) for curve in curves]
+    verdicts = [change.verdict for change in changes]
     assert None not in verdicts
     return verdicts.count("rose") / len(verdicts), verdicts.count("fell") / len(verdicts)
 
@@ -98,6 +100,80 @@ def test_noise_rises_or_falls_in_at_most_six_of_a_hundred_curves(count, correlat
     assert rose + fell <= 0.06
     assert powers[3] >= LEAST[count][at] and powers[6] >= 0.4
     assert at_once >= LEAST_STEPS[count][at]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("correlation", CORRELATIONS)
+@pytest.mark.parametrize("count", [10, 20, 50, 200])
+def test_with_errors_few_logs_are_enough(count, correlation):
+    """Prints the share of noise with a verdict if the logged errors are right and if the noise is
+    1.25 and 2 times as large, and the share of rises by three errors that are called one.
+    """
+    rng = np.random.default_rng([count, int(10 * correlation)])
+    curves = noise_curves(rng, 2000, count, correlation)
+    rise = 3 * error_of_change(count, correlation)
+    errors = [1.0] * count
+    noise = sum(called(curves, None, errors))
+    larger = sum(called(1.25 * curves[:1000], None, errors))
+    much_larger = sum(called(2 * curves[:1000], None, errors))
+    steady, _ = called(curves[:1000] + rise * ramp(count), None, errors)
+    at_once, _ = called(curves[:1000] + rise * step(count), None, errors)
+    print(
+        f"\n{count} logs, correlation {correlation}: noise {noise:.3f}, 1.25 times {larger:.2f}, "
+        f"2 times {much_larger:.2f}; a rise of 3 errors {steady:.2f}; a step {at_once:.2f}"
+    )
+    assert noise <= 0.065  # 6 % and a standard error of 2,000 tries
+    assert larger <= 0.18
+    assert steady >= 0.75 and at_once >= 0.8
+
+
+@pytest.mark.parametrize("count", [10, 20])
+def test_with_errors_a_rise_is_called_one_that_is_not_without(count):
+    curves = noise_curves(np.random.default_rng(9), 150, count, 0.0)
+    rise = 3 * error_of_change(count, 0.0) * ramp(count)
+    errors = [1.0] * count
+    assert sum(called(curves, None, errors)) <= 0.1  # 6 % and two standard errors
+    assert called(curves + rise, None, errors)[0] >= 0.72
+    assert called(curves + rise)[0] <= 0.6
+
+
+def test_errors_that_are_far_too_small_hardly_matter():
+    """The scale is then estimated, as without errors; a single missing error means that none is
+    known.
+    """
+    curves = noise_curves(np.random.default_rng(10), 150, 20, 0.0)
+    for error in (0.3, 1e-3, 1e-300):
+        assert sum(called(curves, None, [error] * 20)) <= 0.15, error
+    assert called(curves[:50], None, [1e200] * 20) == (0, 0)
+    for errors in ([0.0] * 20, [1.0] * 19 + [None], [math.inf] * 20):
+        assert called(curves[:50], None, errors) == called(curves[:50])
+
+
+@pytest.mark.parametrize("correlation", [0.0, 0.6])
+def test_likelihood_with_errors_is_the_integral_over_the_variance(correlation):
+    """By quadrature over the factor k of the variance, whose density is 1 / k^2 above 1."""
+    values = noise_curves(np.random.default_rng(11), 1, 12, correlation)[0] * 1.5
+    at = np.arange(12)
+    base = correlation ** abs(np.subtract.outer(at, at))
+    logs = []
+    for shape in (None, *trend_shapes(12).T):
+        covariance = base
+        if shape is not None:
+            precision = np.linalg.inv(base + 1e6)
+            covariance = base + SIZE / (shape @ precision @ shape) * np.outer(shape, shape)
+        precision = np.linalg.inv(covariance)
+        ones = precision.sum()
+        squares = values @ precision @ values - (precision @ values).sum() ** 2 / ones
+        constant = -np.linalg.slogdet(covariance)[1] / 2 - math.log(ones) / 2
+
+        def density(k, squares=squares, constant=constant):
+            return np.exp(constant - 11 / 2 * np.log(k) - squares / 2 / k)
+
+        larger, _ = quad(lambda k: density(k) / k**2, 1, np.inf)
+        logs.append(math.log(EXACT * density(1.0) + (1 - EXACT) * larger))
+    expected = math.log(np.dot(SHAPE_WEIGHTS, np.exp(np.array(logs[1:]) - logs[0])))
+    found = trend_evidence(values, np.array([correlation]), error=1.0)
+    assert found == pytest.approx(expected, rel=1e-3)
 
 
 def test_a_bound_is_below_the_power_with_known_autocorrelation():
@@ -192,12 +268,17 @@ def test_a_fast_rise_is_called_one():
         assert rose >= 0.8, count
 
 
-def test_the_report_the_card_and_the_last_lines_say_the_same():
+@pytest.mark.parametrize("sampling_error", [None, 1.0])
+def test_the_report_the_card_and_the_last_lines_say_the_same(sampling_error):
     rng = np.random.default_rng(3)
     for curve in noise_curves(rng, 20, 30, 0.5) + np.linspace(0, 4, 30):
         steps = list(range(1, 31))
-        shown = change_of_series(Series("reward", steps, curve.tolist()))
-        [gain] = gained([{"reward": value} for value in curve.tolist()], ["r"])
+        errors = None if sampling_error is None else [sampling_error] * 30
+        shown = change_of_series(Series("reward", steps, curve.tolist(), sampling_errors=errors))
+        log = [{"reward": value} for value in curve.tolist()]
+        if sampling_error is not None:
+            log = [{**row, "reward_se": sampling_error} for row in log]
+        [gain] = gained(log, ["r"])
         assert gain.verdict == shown["verdict"]
         assert gain.first == f"{shown['first']:.3f} ± {shown['first_error']:.3f}"
         assert shown["first_steps"] == [1, 5] and shown["last_steps"] == [26, 30]

@@ -36,3 +36,6 @@ def test_two_ranks_have_the_gradients_of_the_live_groups(tiny_folder, tmp_path):
             assert ours[name] == pytest.approx(own[name], abs=1e-6), name
         assert own["groups/reward_std"] > 0
         assert ours["groups/reward_std"] == pytest.approx(own["groups/reward_std"], rel=1e-6)
+        assert own["reward_se"] > 0
+        for name in ("reward_se", "rewards/solved/mean_se"):
+            assert ours[name] == pytest.approx(own[name], rel=1e-6)

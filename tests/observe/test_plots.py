@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from statistics import fmean, pstdev
+from statistics import fmean, pstdev, stdev
 
 import pytest
 from hypothesis import given, settings
@@ -91,6 +91,12 @@ def test_figures_of_a_step_are_means_over_its_groups(groups):
         known = [scores for scores in known if scores]
         assert curve.values[at] == (pytest.approx(fmean(map(fmean, known))) if known else None)
         assert curve.spread[at] == (pytest.approx(fmean(map(pstdev, known))) if known else None)
+        means = [fmean(scores) for scores in known]
+        if len(means) > 1:
+            error = stdev(means) / len(means) ** 0.5
+            assert curve.sampling_errors[at] == pytest.approx(error, rel=1e-6, abs=1e-9)
+        else:
+            assert curve.sampling_errors[at] is None
     found = [v for _, scores in groups for v in scores if v is not None]
     assert curve.bounds == ((min(found), max(found)) if found else None)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -101,6 +102,32 @@ def test_rewards_of_completions():
         "reward_std"
     ] == pytest.approx(math.sqrt(2))
     assert figures["frac_reward_zero_std"] == pytest.approx(2 / 3)
+
+
+@pytest.mark.parametrize("size", [1, 4])
+def test_errors_of_rewards_are_of_the_mean_of_the_groups(size):
+    """All groups have the same size, so the means of the groups are a sample of independent values."""
+    rewards = np.random.default_rng(1).normal(size=(6, size)) + np.arange(6)[:, None]
+    column = torch.tensor(rewards).flatten()
+    groups = torch.arange(6).repeat_interleave(size)
+    figures = reward_figures(["a"], column[:, None], 2 * column, column > 0, groups)
+    expected = rewards.mean(axis=1).std(ddof=1) / math.sqrt(6)
+    assert figures["rewards/a/mean_se"] == pytest.approx(expected)
+    assert figures["reward_se"] == pytest.approx(2 * expected)
+
+
+def test_errors_of_rewards_leave_out_what_was_not_scored():
+    """By the formula: with 2 groups, sums of deviations from the mean, twice the sum of squares."""
+    rewards = torch.tensor([[1.0, NAN], [0.0, NAN], [NAN, 2.0], [3.0, 1.0], [NAN, NAN]])
+    groups = torch.tensor([3, 3, 3, 5, 7])
+    signal = torch.ones(5, dtype=torch.bool)
+    figures = reward_figures(["a", "b"], rewards, rewards[:, 0], signal, groups)
+    mean = 4 / 3
+    squares = (1.0 + 0.0 - 2 * mean) ** 2 + (3.0 - mean) ** 2
+    assert figures["rewards/a/mean_se"] == pytest.approx(math.sqrt(2 / 1 * squares) / 3)
+    assert figures["rewards/b/mean_se"] == pytest.approx(0.5)
+    alone = reward_figures(["a"], rewards[:3], rewards[:3, 0], signal[:3], groups[:3])
+    assert "reward" in alone and not any(name.endswith("_se") for name in alone)  # one group
 
 
 def test_how_far_scores_are_from_the_samplers_own():

@@ -104,7 +104,7 @@ def train(
         lr_scheduler_type="constant",
         shuffle_dataset=False,
         reward_weights=settings.pop("reward_weights", [1.0, FORMAT]),
-        logging_steps=1,
+        logging_steps=settings.pop("logging_steps", 1),
         report_to="none",
         save_strategy="no",
         use_cpu=True,

@@ -81,15 +81,28 @@ def completions_of(trainer, number):
     return [fixed_completion(prompt, n, len(words), words.eos_token_id) for n in range(GROUP)]
 
 
-def stds_of(trainer, numbers, ddof):
-    """Return the std of the weighted rewards of each prompt's group, by numpy."""
-    stds = []
+def weighted_rewards(trainer, numbers):
+    """Return the weighted rewards of each prompt's group, (N, G), by numpy."""
+    groups = []
     for number in numbers:
         group = completions_of(trainer, number)
-        outcomes = solved(group, group, [number] * GROUP)
-        pairs = zip(outcomes, shaped(group, group), strict=True)
-        stds.append(np.std([outcome + FORMAT * form for outcome, form in pairs], ddof=ddof))
-    return stds
+        outcomes = np.array(solved(group, group, [number] * GROUP))
+        groups.append(outcomes + FORMAT * np.array(shaped(group, group)))
+    return np.array(groups)
+
+
+def stds_of(trainer, numbers, ddof):
+    """Return the std of the weighted rewards of each prompt's group, by numpy."""
+    return weighted_rewards(trainer, numbers).std(axis=1, ddof=ddof)
+
+
+def test_the_error_in_a_log_is_that_of_the_mean_over_its_steps(tiny_folder, tmp_path):
+    trainer, _ = train(tiny_folder, tmp_path, steps=2, logging_steps=2)
+    [first, *_] = trainer.state.log_history
+    by_step = weighted_rewards(trainer, range(1, 2 * GROUPS + 1)).mean(axis=1).reshape(2, GROUPS)
+    errors = by_step.std(axis=1, ddof=1) / np.sqrt(GROUPS)
+    assert first["reward"] == pytest.approx(by_step.mean(), rel=1e-5)
+    assert first["reward_se"] == pytest.approx(np.hypot(*errors) / 2, rel=1e-5)
 
 
 @pytest.mark.parametrize(
