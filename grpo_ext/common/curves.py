@@ -62,10 +62,9 @@ def curve_change(
         if np.isfinite(bars[[*range(tenth), *range(-tenth, 0)]]).all():
             counts = None if problems is None else [problems[i] for i in indices]
             return change_by_errors(finite, bars, counts, tenth)
-    bars = None
-    if sampling_errors is not None:
-        bars = np.array([sampling_errors[i] for i in indices], dtype=float)
-    return change_by_noise(finite, bars)
+    if sampling_errors is None:
+        return change_by_noise(finite)
+    return change_by_noise(finite, np.array([sampling_errors[i] for i in indices], dtype=float))
 
 
 def change_by_errors(

@@ -53,8 +53,8 @@ def trend_evidence(
     - Without errors all r have equal weight if there is a trend. If there is none the weight is
       (1 - r^2)^-a, where a falls from 1.25 for short curves to 0 for long ones: slow noise explains
       a trend of few values, and would otherwise often be called one.
-    - With errors all r have equal weight, but with a trend r = 0 has 4 / N (at most 0.32) more
-      of it: in a run the sampling errors of different steps are independent.
+    - With errors all r have equal weight, but with a trend r = 0 has 80 / N^2 (at most 0.32)
+      more of it: in a run the sampling errors of different steps are independent.
     """
     count = len(values)
     columns = np.column_stack([trend_shapes(count), values])
@@ -81,7 +81,7 @@ def trend_evidence(
         variance = unscaled * relative**2  # of the whitened values
         log_without = log_likelihood_with_error(squares, variance, count)
         log_shapes = log_likelihood_with_error(remaining, variance[:, None], count)
-        share = min(0.32, 4 / count)  # of r = 0; the rest is spread over all r
+        share = min(0.32, 80 / count**2)  # of r = 0; the rest is spread over all r
         weights += (autocorrelations == 0) * len(weights) * share / (1 - share)
     log_with = logsumexp(log_shapes, axis=1, b=SHAPE_WEIGHTS) - np.log1p(SIZE) / 2
     log_constant = np.log(unscaled / constant[:, 0, 0]) / 2

@@ -100,7 +100,7 @@ def reward_figures(
         groups: (B,), the number of each completion's group; adds the standard error of each mean
             under its name and `_se`. Default: no errors.
     """
-    figures = {}
+    figures: dict[str, float] = {}
     for i, name in enumerate(names):
         if rewards[:, i].isnan().all():
             continue
