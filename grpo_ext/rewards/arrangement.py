@@ -37,6 +37,8 @@ _ORDER = re.compile(
     rf"|\b(?:{_VERB}|put)\b{_CHARACTER}{{0,40}}?(?:\bfrom\b|:)"
     rf"|\b{_LOW} to (?:the )?{_HIGH}\b|\b{_HIGH} to (?:the )?(?:{_LOW}|fewest)\b"
     rf"|\b(?:{_LOW}|{_HIGH}|smaller|larger) first\b|\bin (?:what|which) order\b"
+    rf"|\b(?:what|which|find|determine|give) (?:is )?the (?:[a-z]+ )?order(?:ing)? of\b{_CHARACTER}{{0,160}}?"
+    r"\bin (?:in|de|a)(?:creasing|scending) order\b"
     r"|(?:^|[.:?!\n]\s*|\bplease )(?:sort|arrange|rank|order)\s+(?:(?:the|these|following)\s)*"
     r"(?:numbers|fractions|decimals|values|expressions|quantities|[\\$0-9(-])",
     re.IGNORECASE,

@@ -5,7 +5,8 @@ it may stand.
 import re
 
 from grpo_ext.rewards.answers import last_answer, last_boxes, without_thoughts
-from grpo_ext.rewards.notation import with_ascii_signs
+from grpo_ext.rewards.ending_chain import ending_chain
+from grpo_ext.rewards.notation import with_ascii_signs, without_quantifier
 from grpo_ext.rewards.quantity import DECIMAL, UNIT_NAMES, WORDED, with_digits
 from grpo_ext.rewards.structure import chain, is_name, split
 
@@ -45,6 +46,14 @@ _ALTERNATIVE = re.compile(
 _DENIED_AFTER = re.compile(r"\s*(?:(?:is|was|are) )?(?:not|wrong|incorrect|false|impossible)\b")
 _STATED = re.compile(r"(?:####|\banswer\**\s*(?:is\b|:|=))[\s:*]*(.+)", re.IGNORECASE)
 _BOLD_AT_END = re.compile(r"\*\*([^*]+)\*\*[\s.]*\Z")
+_BOLD_WORDS = re.compile(r"\*\*([A-Za-z][A-Za-z '.-]*[A-Za-z])\*\*")
+_SENTENCE_END = re.compile(r"[.!?]\s|\n")
+_REASON = re.compile(r",? (?:since|because|as|for)\b")
+_UNCERTAIN = re.compile(
+    r"\b(?:not|never|no|nor|neither|or|than|but|however|if|maybe|perhaps|possibly|might|could|instead|rather"
+    r"|unlike|except|wrong|incorrect|false|impossible|seems?|while|although|cannot)\b|n't\b|\?",
+    re.IGNORECASE,
+)
 _VALUE = re.compile(r"[0-9π∞\\$]")
 _NUMERAL_IN_WORDS = re.compile(
     rf"((?i:negative|minus) )?({WORDED}|(?!(?i:one) ){WORDED} [a-z]{{3,}})"
@@ -81,7 +90,7 @@ _SIGNS = r"-+*/_=>()\[\]{}|!√"
 _MATH = re.compile(
     rf"(?:\\[A-Za-z]+\s?|\\[{{}}]|(?<![A-Za-z\\])(?:[A-Za-z](?!['’0-9])|{_FUNCTION})(?![A-Za-z])"
     rf"|(?<![A-Za-z]{{2}}\^)(?<![A-Za-z])[0-9.]+(?:,[0-9]{{3}})*|<(?!/)|(?<![A-Za-z]{{2}})\^|[{_SIGNS}]"
-    rf"|\s(?=[{_SIGNS}<^\\])|(?<=[{_SIGNS}<^])\s"
+    rf"|\s(?=[{_SIGNS}<^\\])|(?<=[{_SIGNS}<^])\s(?!(?:and|or)\s[(\[])"
     r"|(?:,?\s(?:and|or)|,)\s?(?=(?:[A-Za-z]|[-(\[√0-9]|\\[a-z{])))+"
 )
 _MATH_MARK = re.compile(r"[√^(\[{]|\\[A-Za-z]+|[<>]|[0-9][a-z]")
@@ -120,7 +129,9 @@ def find_answer(
         return in_box
     tail = text[-MAX_TAIL:]
     letter = chosen_letter(tail) if has_choices else None
-    in_bold = emphasised(tail, in_words=True) if in_words and not _STATED.search(tail) else None
+    in_bold = None
+    if in_words and not _STATED.search(tail):
+        in_bold = emphasised(tail, in_words=True) or bold_in_last_sentence(tail)
     return letter or in_bold or stated(tail, in_words) or lone_word(text)
 
 
@@ -178,6 +189,18 @@ def emphasised(text: str, *, in_words: bool = False) -> str | None:
     return piece_of(match[1], in_words) if in_words or _VALUE.search(match[1]) else None
 
 
+def bold_in_last_sentence(text: str) -> str | None:
+    """Return the only bold words of the last sentence, if they begin it or a reason follows them:
+    `It is **green**, since two of five sections are.` None if the sentence denies or compares.
+    """
+    sentence = _SENTENCE_END.split(text.strip().removesuffix("."))[-1]
+    bold = _BOLD_WORDS.findall(sentence)
+    if len(bold) != 1 or sentence.count("**") != 2 or _UNCERTAIN.search(sentence):
+        return None
+    before, _, after = sentence.partition(f"**{bold[0]}**")
+    return bold[0] if not before.strip() or _REASON.match(after) else None
+
+
 def piece_of(text: str, in_words: bool = False) -> str | None:
     """Return the formula or number in the text of an answer: the whole text, unless it is a
     sentence; yes or no if it begins with that and `in_words`.
@@ -217,6 +240,10 @@ def last_expression(text: str) -> str | None:
     denied.
     """
     text = _REMARK.sub("", _CALCULATOR.sub("", with_ascii_signs(text)))
+    text = without_quantifier(text.rstrip(" \t\r\n."))
+    value = ending_chain(text)
+    if value is not None:
+        return value
     span = last_formula(text)
     end = -1 if span is None else span[1]
     formula = undelimited(text, end)
@@ -225,6 +252,8 @@ def last_expression(text: str) -> str | None:
     number = last_number(text, end)
     if number is not None or span is None or _DENIED.search(text[: span[0]][-60:]):
         return number
+    if _DENIED_AFTER.match(text, span[1]):
+        return None
     return without_delimiters(text[slice(*span)])
 
 

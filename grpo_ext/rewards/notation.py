@@ -12,6 +12,39 @@ _SIGNS = str.maketrans(
 )
 
 
+_SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺", "0123456789-+")
+_POWER = re.compile(r"[⁻⁺]?[⁰¹²³⁴⁵⁶⁷⁸⁹]+")
+_OPENING = r"[\s,$({]*(?:\\(?:text[a-z]*\s*\{|quad|[(,;])\s*)*"
+_CLOSING = r"(?:[\s$}]|\\[,;)])*"
+_NUMBERS = r"(?:(?:real|rational|complex|natural)(?: numbers?| values of)?|integers?|values of)"
+_SET = r"\\(?:math)?bb\s*(?:\{\s*[RZNQC]\s*\}|[RZNQC])|\(-\\infty, ?\\infty\)|[ℝℤℕℚℂ]"
+_KNOWN = r"[a-zA-Z](?:_[0-9])?(?:\s?,\s?[a-z])*"
+# `for all real x`, `\text{ for all }x\in\mathbb{R}`, `where C is a constant`; `for all x > 0` limits
+_QUANTIFIER = re.compile(
+    rf"(?<=[0-9A-Za-z)}}$])(?:{_OPENING}(?:\\forall|\bfor (?:all|every|each|any)\b){_CLOSING}{_OPENING}"
+    rf"(?:{_NUMBERS}{_CLOSING}{_OPENING})?{_KNOWN}"
+    rf"|{_OPENING}\bwhere\b{_CLOSING}{_OPENING}{_KNOWN}"
+    rf"(?={_CLOSING}(?:\\in(?![a-z])|is an? )))"
+    rf"(?:{_CLOSING}(?:\\in(?![a-z])\s*(?:{_SET})|is an? (?:(?:arbitrary|real|any) )*(?:constant|integer|number)))?"
+    rf"{_CLOSING}\.?$"
+)
+
+
+def in_ascii(power: re.Match[str]) -> str:
+    """Return an exponent in superscripts as `^2` or `^{-7}`."""
+    digits = power[0].translate(_SUPERSCRIPTS)
+    return f"^{digits}" if len(digits) == 1 else f"^{{{digits}}}"
+
+
+def without_quantifier(text: str) -> str:
+    """Remove the words behind an equation that say for which numbers it holds: all of them."""
+    match = _QUANTIFIER.search(text, max(0, len(text) - 150))
+    if match is None or "=" not in text[: match.start()]:
+        return text
+    head = text[: match.start()]
+    return f"{head}$" if head.count("$") % 2 else head
+
+
 def as_fraction(repeating: re.Match[str]) -> str:
     """Return a decimal with a sign over its repeating digits as a fraction: 15/90 for 0.1666..."""
     whole, once, period = repeating.groups()
@@ -29,7 +62,7 @@ _WORDING = [
 
 def with_ascii_signs(text: str) -> str:
     """Replace full-width characters, typographic minus signs and mathematical symbols by ASCII or LaTeX."""
-    return text if text.isascii() else text.translate(_SIGNS)
+    return text if text.isascii() else _POWER.sub(in_ascii, text).translate(_SIGNS)
 
 
 def with_repeating_decimals_as_fractions(text: str) -> str:
@@ -47,6 +80,7 @@ def plain(piece: str) -> str:
     if piece.strip("0123456789.,+- ") not in ("", "$"):
         for pattern, new in _WORDING:
             piece = pattern.sub(new, piece)
+        piece = without_quantifier(piece)
     return piece.strip(" *`\"';:,").removesuffix(".").rstrip(" *")
 
 

@@ -1,0 +1,152 @@
+r"""Reads the chain of equations that ends a text, such as `I = V/R = 12 V / 4 Ω = 3 A`: its last side
+is the answer.
+"""
+
+import re
+
+from grpo_ext.rewards.notation import plain
+from grpo_ext.rewards.quantity import UNIT_NAMES, arithmetic, number, split_unit
+from grpo_ext.rewards.structure import alternatives, brackets, chain, is_name
+
+MAX_SENTENCE = 600  # characters of the sentence that ends with a chain
+MAX_SIDE = 200  # characters of the last side
+MAX_ANSWER = 300  # characters of the sides that are returned
+
+_SENTENCE_END = re.compile(r"(?<!\.)[.!?;]\s|\n")
+_PRICE = re.compile(r"\\\$|[=(*/+-]\s*\$\s?[-0-9.]+(?!.*\$)")
+_DOLLAR = re.compile(r"\$\$?")
+_DELIMITER = re.compile(r"\$\$?|\\[()\[\]]")
+_TEXT = re.compile(r"\\(?:text[a-z]*|mathrm)\{([^{}]*)\}")
+_FUNCTION = r"(?:arc)?(?:sin|cos|tan|log|ln|sqrt|pi)"
+_WORD = re.compile(
+    rf"(?<![\\A-Za-z0-9}}])(?!(?:{_FUNCTION}|{UNIT_NAMES}|in|[A-Z]{{2,4}}|d[a-z])(?![A-Za-z]))[A-Za-z]{{2,}}(?![A-Za-z^_(])"
+)
+_UNREAD = re.compile(r"!$|[^\x00-\x7f√]")  # `12!` may be emphasis
+_BREAK = re.compile(rf"{_WORD.pattern}['’:,]*|[,:]\s|[⇒→⟹∴⟺]|\\(?:Rightarrow|implies|iff|to)\b")
+_LISTED = re.compile(r"(?:[,;]|\b(?:and|or))\s*\Z")
+_HEDGED = re.compile(
+    r"\b(?:not|never|no|if|unless|suppose|assume|maybe|perhaps|possibly|or|than|instead|wrong"
+    r"|at least|at most|check)\b|n't\b",
+    re.IGNORECASE,
+)
+_APPROXIMATE = re.compile(
+    r"\\(?:approx|sim|simeq|cong|ne|le|ge|pm)(?![A-Za-z])|[~≈<>]|\.\.\.|\\[cl]?dots"
+)
+_PRODUCT = re.compile(r"\s*[A-Za-z]{2,4}\s*")  # m a, l w h
+_THOUSANDS = re.compile(r"(?<=[0-9]),(?=[0-9]{3}(?![0-9]))")
+_OPERATOR_FIRST = re.compile(r"[+*/^×÷_)]|\\(?:times|cdot|div)(?![A-Za-z])")
+_COMMAND = re.compile(rf"\\[A-Za-z]+|\b{_FUNCTION}\b")
+_UNIT = re.compile(
+    rf"(?<=[0-9)}}])\s(?:{UNIT_NAMES}|in)(?![A-Za-z])(?:\s?/\s?(?:{UNIT_NAMES})(?![A-Za-z]))?"
+)
+_LETTER = re.compile(r"[A-Za-z]")
+_VALUE = re.compile(r"[0-9]|\\(?:pi|infty|frac|sqrt)")
+
+
+def ending_chain(text: str) -> str | None:
+    """Return the answer that a chain of equations at the end of a text gives, or None.
+
+    The answer is the last side with the unit behind it. The name on the first side stays with it,
+    and so do sides that are numbers and may disagree; sides with symbols or units do not. An
+    equation for an unknown, a list of equations, and a sentence with "not", "or", "if" give None.
+
+    Args:
+        text: the text, with ASCII signs.
+    """
+    sentence = _SENTENCE_END.split(text.rstrip(" \t\r\n.*"))[-1]
+    has_open_formula = len(_DOLLAR.findall(sentence)) % 2 == 1
+    if len(sentence) > MAX_SENTENCE or has_open_formula or _PRICE.search(sentence):
+        return None
+    sentence = _TEXT.sub(r" \1 ", _DELIMITER.sub(" ", sentence))
+    clause = last_clause(sentence)
+    if clause is None:
+        return None
+    has_name_in_words = len(clause) > 1 and not clause[0]  # `Total cost = 3 * 4 = 12`
+    sides = [plain(side) for side in clause[int(has_name_in_words) :]]
+    core, unit = split_unit(sides[-1])
+    if not is_value(core) or not all(sides) or _OPERATOR_FIRST.match(sides[0]):
+        return None
+    first_sides = sides[:-1]
+    name = sides[0] if is_name(sides[0]) else None
+    is_named = name is not None or has_name_in_words
+    if not is_named and not is_computation(first_sides, core, unit is not None):
+        return None
+    kept = [side for side in first_sides if side != name and is_evidence(side, sides[-1])]
+    names = [] if name is None or len(sides) == 1 else [name]
+    answer = " = ".join([*names, *kept, sides[-1]])
+    return answer if len(answer) <= MAX_ANSWER else None
+
+
+def last_clause(sentence: str) -> list[str] | None:
+    """Return the sides of the chain that ends a sentence, from the last word before it on."""
+    sides, operators = chain(sentence)
+    if {*operators} != {"="} or _APPROXIMATE.search(sides[-1]):
+        return None
+    clause: list[str] = []
+    for position, side in reversed(list(enumerate(sides))):
+        is_last = position == len(sides) - 1
+        is_product = position > 0 and _PRODUCT.fullmatch(side) is not None
+        start = 0 if is_last or is_product else last_break(side)
+        clause.insert(0, side[start:].strip())
+        if start > 0:
+            before = " = ".join((*sides[:position], side[:start]))
+            is_listed = "=" in before and _LISTED.search(before) is not None
+            return None if is_listed or _HEDGED.search(before) else clause
+    return clause
+
+
+def last_break(side: str) -> int:
+    """Return where the last word or comma outside of brackets ends, or 0."""
+    ends = [match.end() for match in _BREAK.finditer(side)]
+    outside = [end for end in ends if closes_brackets(side[:end])]
+    return outside[-1] if outside else 0
+
+
+def closes_brackets(text: str) -> bool:
+    """Whether a text closes as many brackets as it opens."""
+    return sum(map(text.count, "([{")) == sum(map(text.count, ")]}"))
+
+
+def is_value(core: str) -> bool:
+    """Whether a last side, without its unit, is one number, formula or tuple."""
+    if not _VALUE.search(core) or len(core) > MAX_SIDE or _UNREAD.search(core):
+        return False
+    if _WORD.search(core):
+        return False
+    if number(core) is not None or brackets(core) is not None:
+        return True
+    return closes_brackets(core) and len(alternatives(core)) == 1
+
+
+def is_computation(first_sides: list[str], core: str, has_unit: bool) -> bool:
+    """Whether sides without a name compute a value, and are no equation for an unknown."""
+    text = " ".join(first_sides)
+    if has_symbol(core):
+        return len(first_sides) > 1 and has_symbol(first_sides[0])
+    without_units = _UNIT.sub("", text)
+    if without_units != text and not has_unit:
+        return False
+    return not has_symbol(without_units)
+
+
+def has_symbol(formula: str) -> bool:
+    return _LETTER.search(_COMMAND.sub("", formula)) is not None
+
+
+def is_evidence(side: str, last: str) -> bool:
+    """Whether a side is a number or numeric formula that the gold answer must equal, too; one that
+    the last side rounds is not.
+    """
+    is_readable = not _UNREAD.search(side) and not _APPROXIMATE.search(side)
+    if has_symbol(side) or not is_readable or not _VALUE.search(side):
+        return False
+    value = number(last)
+    if value is None:
+        return False
+    without_commas = _THOUSANDS.sub("", side)
+    measured = number(without_commas) or arithmetic(without_commas)
+    if measured is None:
+        return not value.place
+    agrees = abs(measured.value - value.value) <= value.place
+    can_differ = value.place == 0 and without_commas == side
+    return can_differ or not agrees
