@@ -184,7 +184,8 @@ def main() -> None:
     print("\nwhat a fault adds to the accuracy")
     effects = {fault: effect_of(fault, runs) for fault in BASE_OF}
     for fault, effect in effects.items():
-        print(f"{fault.value:34} {as_text(effect)}")
+        same = runs[fault.value] == runs[BASE_OF[fault]]
+        print(f"{fault.value:34} {'the same runs' if same else as_text(effect)}")
     if args.plot:
         plot(runs, args.plot)
     if args.out:

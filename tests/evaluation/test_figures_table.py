@@ -47,6 +47,7 @@ def test_names_of_a_comparison_are_whole(width, capsys, monkeypatch):
         "summaries": summaries(MODELS[:1]),
         "rows": [{}] * 64,
         "outcomes": [],
+        "advice": {},
         "comparisons": [comparison],
     }
     print_evaluation(evaluation)

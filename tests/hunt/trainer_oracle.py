@@ -639,7 +639,12 @@ class StepLoss:
             k1, k2, k3 = -log_r, log_r * log_r / 2, log_r.exp() - log_r - 1
             term = {"k1": k1, "k2": k2, "k3": k3}[self.s["kl_estimator"]]
             if self.s["use_bias_correction_kl"]:
-                term = term * (logps[t] - old[t]).exp() * row.correction[t]
+                ratio = (logps[t] - old[t]).exp() * row.correction[t]
+                if self.s["kl_estimator"] == "k3":  # r * ratio does not depend on the policy
+                    r_ratio = math.exp(row.ref[t] - old[t]) * row.correction[t]
+                    term = r_ratio - (log_r + 1) * ratio
+                else:
+                    term = term * ratio
             terms.append(term)
         return terms
 

@@ -132,6 +132,15 @@ def test_kl_estimators_agree_in_the_mean():
     )
 
 
+@pytest.mark.parametrize("log_r", [0.5, 20.0, 60.0])
+def test_the_gradient_of_corrected_k3_is_exact_far_from_the_reference(log_r):
+    logps = torch.tensor([-log_r - 1.0, -2.0], requires_grad=True)
+    ratio = torch.exp(logps - torch.tensor([-log_r - 1.5, -2.1]))
+    kl_per_token(logps, torch.tensor([-1.0, -2.5]), "k3", ratio).sum().backward()
+    wanted = [-math.exp(0.5) * log_r, math.exp(0.1) * 0.5]  # -p / p_old * log r
+    assert logps.grad.tolist() == pytest.approx(wanted, rel=1e-5)
+
+
 def plain_advantages(rewards: list[float], size: int, scale: str, estimator: str) -> list[float]:
     groups = [rewards[i : i + size] for i in range(0, len(rewards), size)]
     std = statistics.stdev if estimator == "sample" else statistics.pstdev
