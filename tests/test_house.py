@@ -126,3 +126,65 @@ def test_the_installed_versions_are_those_that_the_seams_know():
     assert (
         trl.__version__.startswith(f"{KNOWN}.") and int(transformers.__version__.split(".")[0]) >= 5
     )
+
+
+# Rooms that open files of run folders, data folders and checkpoints, with files that open none of these by themselves.
+READERS = {
+    "observe": {"page.py: part"},  # a file of the package
+    "trainer": {
+        "manifest.py: flush"
+    },  # opens what this process has just written, to force it to the disk
+    "curriculum": set(),
+    "recipe": set(),
+    "tasks": set(),
+    "evaluation": set(),
+    "preflight": set(),
+    "demo": {"pipeline.py: run_demo"},  # reads recipes of the package
+    "run": {"launch.py: wait"},  # a temporary folder of the launcher
+    "reproduce": {
+        "published.py: <module>",
+        "runs.py: run",
+        "execute.py: work",
+    },  # of the package, or written
+    "cli": {"recipes.py: run"},  # of the package
+    "common": {
+        "files.py: data_lines",
+        "files.py: write_atomically",
+        "foreign_files.py: open_plain",
+    },
+}
+
+
+def opened_directly(path) -> set[str]:
+    """Functions of a file that open files by Python's own means, as `file.py: function`."""
+    found = set()
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
+        name = ast.unparse(call.func)
+        method = name.rpartition(".")[2] if isinstance(call.func, ast.Attribute) else ""
+        if not (
+            name in ("open", "os.open", "io.open") or method in ("open", "read_text", "read_bytes")
+        ):
+            continue
+        around = [f for f in functions if f.lineno <= call.lineno <= (f.end_lineno or 0)]
+        inner = max(around, key=lambda f: f.lineno).name if around else "<module>"
+        found.add(f"{path.name}: {inner}")
+    return found
+
+
+def test_files_of_others_are_opened_by_one_function():
+    for room, allowed in READERS.items():
+        found = set()
+        for path in (PACKAGE / room).rglob("*.py"):
+            found |= opened_directly(path)
+        assert found <= allowed, (room, found - allowed)
+        assert allowed <= found, (room, "no longer opened", allowed - found)
+
+
+def test_a_new_direct_read_is_noticed(tmp_path):
+    path = tmp_path / "new.py"
+    path.write_text(
+        "def look(p):\n    return p.read_text()\n\ndef see(p):\n    with open(p) as f: ...\n"
+    )
+    assert opened_directly(path) == {"new.py: look", "new.py: see"}

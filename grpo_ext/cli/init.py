@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -56,13 +57,13 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from grpo_ext.common.files import data_lines
+    from grpo_ext.common.files import data_lines, write_atomically
     from grpo_ext.preflight.check_recipe import check_recipe
     from grpo_ext.preflight.first_recipe import ASK, PROMPTS, judged, look, recipe_of
     from grpo_ext.tasks.open_dataset import open_dataset
 
     folder = Path(args.output)
-    if (folder / "recipe.yaml").exists():
+    if os.path.lexists(folder / "recipe.yaml"):
         raise ValueError(f"{folder}/recipe.yaml is there already: write --output OTHER.")
     rows = [dict(row) for row in islice(open_dataset(args.data, streaming=True), ROWS)]
     found = look(rows)
@@ -83,19 +84,17 @@ def run(args: argparse.Namespace) -> int:
         found = judged(found, args.judge, str(folder))
     values = recipe_of(found, rows, args.data, args.model, str(folder), args.lora)
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "recipe.yaml").write_text(in_yaml(values, found, args.lora), encoding="utf-8")
+    write_atomically(folder / "recipe.yaml", in_yaml(values, found, args.lora))
     if judge:
-        (folder / "rubric.md").write_text(RUBRIC, encoding="utf-8")
+        write_atomically(folder / "rubric.md", RUBRIC)
     else:
         own = "\n".join(data_lines("grpo_ext.preflight", "own_rewards.txt")).replace(
             "REWARDS", f"{folder}/rewards.py"
         )
-        (folder / "rewards.py").write_text(own + "\n", encoding="utf-8")
+        write_atomically(folder / "rewards.py", own + "\n")
     recipe = f"{folder}/recipe.yaml"
     commands = f"grpo-ext check --config {recipe}\ngrpo-ext train --config {recipe}\ngrpo-ext report {folder}/run"
-    (folder / "README.md").write_text(
-        f"# {folder.name}\n\n```bash\n{commands}\n```\n", encoding="utf-8"
-    )
+    write_atomically(folder / "README.md", f"# {folder.name}\n\n```bash\n{commands}\n```\n")
     print(f"{recipe}: reward {found.reward}, since {found.why}. Next:\n{commands}")
     if found.guessed:
         print(
@@ -115,9 +114,7 @@ def run(args: argparse.Namespace) -> int:
         except ValueError as error:
             print(f"Nothing was measured, and the sizes stay estimates: {error}")
             return 1
-        (folder / "recipe.yaml").write_text(
-            in_yaml(values, found, args.lora, measured=True), encoding="utf-8"
-        )
+        write_atomically(folder / "recipe.yaml", in_yaml(values, found, args.lora, measured=True))
     return int(bool(problems))
 
 

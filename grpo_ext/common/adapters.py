@@ -1,6 +1,8 @@
-"""The folder of an adapter, which is not a model that can be trained."""
+"""The folder of a model, or of an adapter, which is not a model that can be trained."""
 
 from pathlib import Path
+
+from grpo_ext.common.foreign_files import special_file
 
 CONFIG = "config.json"
 ADAPTER_CONFIG = "adapter_config.json"
@@ -19,3 +21,13 @@ def adapter_fault(folder: Path) -> str | None:
             f"{holds} Name {folder / MERGED}, which `grpo-ext merge` has made of it, as the model."
         )
     return f"{holds} Run `grpo-ext merge --model {folder}` and name {folder / MERGED} as the model."
+
+
+def check_model_folder(folder: Path) -> None:
+    """Raise `ValueError` if loading the models in a folder, or in the folder of its base, could block.
+
+    A model's files may be links to anywhere: large weights often lie on another disk.
+    """
+    special = special_file(folder) if folder.is_dir() else None
+    if special is not None:
+        raise ValueError(f"{special} is a FIFO, a device or a socket, not a plain file: remove it.")

@@ -6,6 +6,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from grpo_ext.common.foreign_files import entries
+
 CHECKPOINT = re.compile("checkpoint-[0-9]{1,18}")
 
 
@@ -16,8 +18,10 @@ def write_atomically(path: Path, text: str) -> None:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.unlink(missing_ok=True)  # of a killed process, or a link that another has put there
     try:
-        temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
+        with open(temporary, "x", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(text)
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
@@ -39,9 +43,11 @@ def data_yaml(package: str, name: str) -> Any:
 
 def checkpoints(run: Path) -> list[Path]:
     """Return the folders `checkpoint-STEP` of a run by step, complete or not."""
-    return sorted(
-        (path for path in run.glob("checkpoint-*") if CHECKPOINT.fullmatch(path.name)), key=step_of
-    )
+    try:
+        inside = entries(run)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return sorted((path for path in inside if CHECKPOINT.fullmatch(path.name)), key=step_of)
 
 
 def step_of(checkpoint: Path) -> int:

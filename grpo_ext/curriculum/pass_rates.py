@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from grpo_ext.common.foreign_files import lines_of, open_plain
 from grpo_ext.observe.jsonl import parts, row_of
 
 
@@ -36,8 +37,8 @@ def read_pass_rates(
     # by prompt and reward: how many completions are right, and how many were scored
     counts: dict[str, dict[str, tuple[int, int]]] = {}
     for part in parts(path):
-        with part.open("rb") as file:
-            for number, line in enumerate(file, start=1):
+        with open_plain(part) as file:
+            for number, line in enumerate(lines_of(file, part), start=1):
                 try:
                     row = row_of(line, {"prompt": object, "rewards": dict})
                     scores = {name: row["rewards"].get(name) for name in rewards[1:]}

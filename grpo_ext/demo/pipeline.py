@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from grpo_ext.common.foreign_files import read_text
 from grpo_ext.demo.known import Demo
 from grpo_ext.demo.stages import Stages
 from grpo_ext.evaluation.evaluate_recipe import evaluate_models, outcomes_of, save_evaluation
@@ -17,6 +18,8 @@ from grpo_ext.observe.read_run import learnt_nothing, read_run
 from grpo_ext.recipe.folder import recipe_folder
 from grpo_ext.recipe.load import Recipe, load_recipe, load_sft_recipe
 from grpo_ext.run.launch import launch
+
+MOST_COMPLETIONS = 2**28  # bytes of the completions of an evaluation
 
 EVAL_BATCH_SIZE = 256
 NUM_SAMPLES = 8
@@ -103,7 +106,8 @@ def grpo_words(demo: Demo, folder: Path, seed: int, max_steps: int | None) -> li
 def print_report(folder: Path, recipe: Recipe, seconds: dict[str, float]) -> None:
     """Print the table, three completions and the seconds of each stage; write `curves.png`."""
     summaries = {
-        when: json.loads((folder / f"eval_{when}.json").read_text()) for when in ("before", "after")
+        when: json.loads(read_text(folder / f"eval_{when}.json", within=folder))
+        for when in ("before", "after")
     }
     print_figures(summaries, summaries["before"]["n"])
     rows = completions_rows(folder, outcomes_of(recipe))
@@ -126,7 +130,7 @@ def print_report(folder: Path, recipe: Recipe, seconds: dict[str, float]) -> Non
 def completions_rows(folder: Path, outcomes: list[str], count: int = 3) -> list[list[str]]:
     """Return `count` problems with the completions before and after, the largest gains first."""
     texts = (
-        (folder / f"eval_{when}_completions.jsonl").read_text(encoding="utf-8")
+        read_text(folder / f"eval_{when}_completions.jsonl", MOST_COMPLETIONS, folder)
         for when in ("before", "after")
     )
     # not `splitlines`, which also splits at U+2028 and others that JSON leaves as they are

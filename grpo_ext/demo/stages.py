@@ -10,6 +10,7 @@ from typing import Any
 from rich import get_console, print
 
 from grpo_ext.common.files import write_atomically
+from grpo_ext.common.foreign_files import read_text
 
 
 class Stages:
@@ -23,8 +24,8 @@ class Stages:
         self.file, self.total, self.chain = folder / "stages.json", total, ""
         self.seconds: dict[str, float] = {}  # by stage
         try:
-            self.done = json.loads(self.file.read_text(encoding="utf-8"))
-        except (FileNotFoundError, json.JSONDecodeError):
+            self.done = json.loads(read_text(self.file, within=folder))
+        except (OSError, ValueError, RecursionError):
             self.done = {}
 
     def run(self, name: str, inputs: Any, work: Callable[[bool], None]) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 from grpo_ext.environments.base import Row
 from grpo_ext.environments.episode import Episode
+from grpo_ext.environments.guarded import protected
 from grpo_ext.environments.rules import EpisodeRules, answers_texts, episode_rules
 from grpo_ext.environments.tools import Tool, ToolEnvironment
 from grpo_ext.environments.turn_tokens import TurnTokens
@@ -47,7 +48,12 @@ def beginning_with_tools(
         else args.max_tool_calling_iterations
     )
     making = dict(factories or {None: lambda: None})
-    pool = {name: [ToolEnvironment(tools, make())] for name, make in making.items()}
+
+    def made_by(name: str | None, number: int) -> ToolEnvironment:
+        with protected(name, number, "make"):
+            return ToolEnvironment(tools, making[name]())
+
+    pool = {name: [made_by(name, 0)] for name in making}
     classes = sorted({type(made[0].instance).__name__ for made in pool.values()} - {"NoneType"})
     rules = EpisodeRules(
         ToolEnvironment,
@@ -73,7 +79,7 @@ def beginning_with_tools(
                     f"A row has environment {name!r}, which is not among the environments of environment_factory: {known}."
                 )
             if (environment := next(free[name], None)) is None:
-                environment = ToolEnvironment(tools, making[name]())
+                environment = made_by(name, len(pool[name]))
                 pool[name].append(environment)
             episodes.append(
                 Episode(rules, tokens[name], args.max_completion_length, row, environment)

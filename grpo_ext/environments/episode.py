@@ -1,6 +1,5 @@
 """An episode: turns of the model and answers of the environment, as one list of tokens with a mask."""
 
-import json
 import zlib
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -11,8 +10,9 @@ from numbers import Real
 from typing import Any, cast
 
 from grpo_ext.environments.base import Environment, Row
-from grpo_ext.environments.guarded import GuardedEnvironment
+from grpo_ext.environments.guarded import GuardedEnvironment, protected
 from grpo_ext.environments.rules import EpisodeRules
+from grpo_ext.environments.transcript import as_read
 from grpo_ext.environments.turn_tokens import Message, TurnTokens
 from grpo_ext.step.records import Generation
 
@@ -40,7 +40,6 @@ class Episode:
         )  # TRL's environments may write the whole prompt
         if isinstance(prompt, str) or not isinstance(prompt[-1]["content"], str):
             raise ValueError("environment needs prompts that are conversations of texts.")
-        self.environment = environment or rules.make()
         self.ids: list[int] = []  #: tokens of turns and answers so far
         self.mask: list[
             int
@@ -55,10 +54,13 @@ class Episode:
         self._stopped = True  # whether the last turn has its end token
         seed = row.get("seed")  # the only source of randomness for the environment
         self.seed = zlib.crc32(repr(sorted(row.items())).encode()) if seed is None else seed
+        with protected(rules.name, self.seed, "make"):
+            self.environment = environment or rules.make()
         self.world = GuardedEnvironment(
             self.environment, rules, self.seed
         )  #: counts failures and calls
         opening = self.world.reset({**row, "seed": self.seed})
+        self.opening = opening  #: text of `reset`, the end of the prompt
         *others, last = prompt
         joint = self.environment.joint if last["content"] else ""
         self.prompt = (
@@ -72,7 +74,7 @@ class Episode:
 
     @cached_property
     def prompt_ids(self) -> list[int]:
-        return self.tokens.prompt(self.prompt)
+        return self.tokens.prompt(self.prompt, self.opening)
 
     def limit(self, room: int) -> None:
         """Set the limit for the tokens of all turns and answers; without any room the episode ends before its first turn."""
@@ -215,28 +217,6 @@ class Episode:
         """Return the columns that rewards may read beside those of the row."""
         found = {"environment": self.world.state, "turns": lambda: self.said}
         return {name: found[name]() for name in self.rules.columns}
-
-
-def as_text(messages: Sequence[Message]) -> str:
-    """Return an episode as text, each answer of the environment behind a `>`."""
-    return "\n".join(
-        as_read(m) if m["role"] == "assistant" else f"> {as_read(m)}" for m in messages
-    )
-
-
-def as_read(message: Message) -> str:
-    """Return the text of a message, with calls as `name({"argument": 1})`."""
-    calls = [call.get("function", {}) for call in message.get("tool_calls") or ()]
-    shown = [
-        f"{call.get('name')}({json.dumps(call.get('arguments'), ensure_ascii=False, default=str)})"
-        for call in calls
-    ]
-    thoughts = (
-        [f"<think>\n{message['reasoning_content']}\n</think>"]
-        if message.get("reasoning_content")
-        else []
-    )
-    return "\n".join(thoughts + [str(message["content"])] * bool(message.get("content")) + shown)
 
 
 def instances(episodes: Sequence[Episode]) -> list[Any]:

@@ -3,6 +3,7 @@
 import inspect
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
@@ -11,7 +12,9 @@ from grpo_ext.environments.rules import EpisodeRules
 from grpo_ext.environments.tools import Misuse, Tool, call
 from grpo_ext.environments.turn_tokens import Message
 from grpo_ext.rewards.deadline import TooLate, deadline, waiting
+from grpo_ext.rewards.guard import copied, number_of
 from grpo_ext.rewards.scores import clipped, in_full
+from grpo_ext.rewards.undisturbed import one_process, undisturbed
 
 UNREADABLE = "error: the call could not be read; write its name and arguments as one JSON object"
 Begun = Callable[[], Any]  # waits for a user's code, and returns its result or raises its error
@@ -26,6 +29,7 @@ class GuardedEnvironment:
     def __init__(self, environment: Environment, rules: EpisodeRules, seed: Any):
         self.environment, self.rules, self.seed = environment, rules, seed
         self.failures = 0  # turns in which the environment or a tool took too long or the environment raised an error
+        self._entries = 0  # how often its code has been run
         self.calls = self.failed_calls = 0  # calls of tools, and those that failed for any reason
         self._tools: list[Tool] = []
         self._answer_of("tools", None, lambda: self._tools.extend(environment.tools()))
@@ -36,7 +40,8 @@ class GuardedEnvironment:
 
     def reset(self, row: Row) -> str:
         """Begin an episode and return the first text of the environment."""
-        return self._answer_of("reset", row, lambda: self.environment.reset(row))[0]
+        copy = copied(row)  # lists in a row are shared by the completions of its group
+        return self._answer_of("reset", row, lambda: self.environment.reset(copy))[0]
 
     def ask(self, turn: Message, broken: bool) -> None:
         """Pass a turn of the model to the environment. Async code runs until `answer`, beside that of other environments.
@@ -46,7 +51,7 @@ class GuardedEnvironment:
         self._requests, self._broken = turn.get("tool_calls") or [], broken
         self._turn = turn["content"]
         work = [
-            partial(call, self._tools, requested.get("function") or {})
+            partial(call, self._tools, copied(requested.get("function") or {}))
             for requested in self._requests
         ]
         if not (work or broken):
@@ -79,7 +84,11 @@ class GuardedEnvironment:
     def _begin(self, work: Callable[[], Any], end: float) -> Begun:
         """Begin a user's code, which may run until `end`."""
         try:
-            with deadline(max(end - time.monotonic(), 1e-3)):
+            with (
+                self._protected(),
+                deadline(max(end - time.monotonic(), 1e-3)),
+                one_process(),
+            ):
                 found = work()
         except KeyboardInterrupt:
             raise
@@ -128,7 +137,7 @@ class GuardedEnvironment:
         """
         function = getattr(self.environment, method, None)
         try:
-            with deadline(self.rules.step_timeout):
+            with self._protected(), deadline(self.rules.step_timeout), one_process():
                 try:
                     said = work()
                     if not isinstance(said, str | None):
@@ -153,10 +162,27 @@ class GuardedEnvironment:
             self.rules.failures.failed(method, details, arguments, self.seed)
         return self._shortened(said), False
 
+    def _protected(self) -> AbstractContextManager[None]:
+        """Protect the process from the next call of the environment.
+
+        Its random numbers depend on the seed of the episode and the number of the call, as for all completions of a prompt.
+        """
+        self._entries += 1
+        return protected(self.rules.name, self.seed, self._entries)
+
     def _shortened(self, text: str) -> str:
         most = self.rules.answer_characters
         shortened = text if len(text) <= most else f"{text[:most]} (cut off)"
         return shortened.encode("utf-8", "replace").decode()
+
+
+def protected(*key: object) -> AbstractContextManager[None]:
+    """Protect the working directory and the random numbers of the process in a block that runs an environment's code.
+
+    The generators of Python, numpy and torch are seeded with a checksum of `key` in the block. Async code is not protected: it
+    runs in another thread while the model writes other turns.
+    """
+    return undisturbed(number_of(key))
 
 
 def checked_step(returned: Any) -> tuple[str | None, bool]:

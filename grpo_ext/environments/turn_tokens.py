@@ -15,6 +15,7 @@ from grpo_ext.rewards.deadline import TooLate, deadline
 from grpo_ext.seams.chat import learn_to_parse, parse, training_template
 
 QUESTION, ANSWER = "a question", "an answer of the environment"
+OPENING = "the text with which an environment opens"
 TURN = "a turn"
 THOUGHT = "<think>\na thought\n</think>\n\n"  # some templates take thoughts out of earlier turns
 REWRITES = (
@@ -80,8 +81,19 @@ class TurnTokens:
         if tools:
             learn_to_parse(tokenizer)
 
-    def prompt(self, messages: list[Message]) -> list[int]:
-        """Return the tokens of a conversation that the model answers next."""
+    def prompt(self, messages: list[Message], opening: str = "") -> list[int]:
+        """Return the tokens of a conversation that the model answers next.
+
+        `opening` is the end of the last message, which an environment wrote. Special tokens that it spells stay text, as in an
+        answer. `ValueError` if the template does not write that text as it is.
+        """
+        if opening and self._spells_special_token(messages[-1]["content"], len(opening)):
+            before, middle, after = self._around_opening(messages, opening)
+            return [
+                *self.tokenizer(before, add_special_tokens=False)["input_ids"],
+                *self._plain_tokens(middle),
+                *self.tokenizer(after, add_special_tokens=False)["input_ids"],
+            ]
         encoded: Any = self.tokenizer.apply_chat_template(
             messages, add_generation_prompt=True, tokenize=True, return_dict=True, **self._options
         )
@@ -92,11 +104,36 @@ class TurnTokens:
         first, *others = self._of_shape(tuple((m["role"], m.get("name", "")) for m in messages))
         found = [*([] if ended else [self.end]), *first]
         for message, after in zip(messages, others, strict=True):
-            found += self.tokenizer(
-                message["content"], add_special_tokens=False, split_special_tokens=True
-            )["input_ids"]
+            found += self._plain_tokens(message["content"])
             found += after
         return found
+
+    def _plain_tokens(self, text: str) -> list[int]:
+        """Return the tokens of a text, none of which is special."""
+        encoded = self.tokenizer(text, add_special_tokens=False, split_special_tokens=True)
+        return list(encoded["input_ids"])
+
+    def _spells_special_token(self, content: str, length: int) -> bool:
+        """Whether a special token is written in the last `length` characters of a message, or reaches into them."""
+        begin = len(content) - length
+        special = [t.content for t in self.tokenizer.added_tokens_decoder.values() if t.special]
+        return any(content.find(text, max(0, begin - len(text) + 1)) >= 0 for text in special)
+
+    def _around_opening(self, messages: list[Message], opening: str) -> tuple[str, str, str]:
+        """Return what the template writes before the end `opening` of the last message, that text, and what follows."""
+        *others, last = messages
+        begin = last["content"].removesuffix(opening)
+        marked = self._written([*others, {**last, "content": begin + OPENING}], opens=True)
+        whole = self._written(messages, opens=True)
+        before, _, after = marked.rpartition(OPENING)
+        middle = whole[len(before) : len(whole) - len(after)]
+        kept = whole == before + middle + after and middle.strip() == opening.strip()
+        if not kept:
+            raise ValueError(
+                "environment: the text of reset spells a special token, and this chat template does not write the end of the "
+                "last message as it is, so the token cannot be kept out of the prompt."
+            )
+        return before, middle, after
 
     def message(self, text: str, ids: list[int], prefix: list[int]) -> tuple[Message, bool]:
         """Return a turn of the model as a chat message, and whether it has a call that cannot be read.

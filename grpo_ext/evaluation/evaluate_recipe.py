@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from grpo_ext.common.adapters import check_model_folder
 from grpo_ext.common.files import write_atomically
 from grpo_ext.environments.begin import beginning
 from grpo_ext.evaluation.by_task import compare_by_task, figures_of, parts_of_tasks
@@ -49,10 +50,12 @@ def evaluate_models(
     The rows are those of `rows_and_rewards`. `settings` are arguments of `evaluate_on`: `engine`, `batch_size`, `num_samples`,
     `temperature`. Returns `rows`; `outcomes`, those of `outcomes_of`; `summaries` and `samples` of `evaluate` by model;
     `comparisons`, the results of `compare` with `model` and `against`; `advice`, by model a line on `num_generations`
-    if the rows are training rows. `ValueError` if a model is named twice.
+    if the rows are training rows. `ValueError` if a model is named twice, or as for `check_model_folder`.
     """
     if len(set(model_names)) < len(model_names):
         raise ValueError("a model is named twice: name each model once.")
+    for name in model_names:
+        check_model_folder(Path(name).expanduser())
     rows, rewards = rows_and_rewards(recipe, num_train_rows)
     summaries, samples = {}, {}
     advice: dict[str, str] = {}

@@ -5,6 +5,7 @@ from typing import Any
 
 from grpo_ext.curriculum.pass_rates import prompt_id
 from grpo_ext.environments.base import Environment
+from grpo_ext.environments.guarded import protected
 from grpo_ext.evaluation.completions import Completion
 from grpo_ext.rewards.reward import Reward
 
@@ -24,7 +25,8 @@ def problem_of(row: dict[str, Any], completion: Completion, rewards: Iterable[An
         return prompt_id({name: row[name] for name in columns})
     key = None
     if isinstance(episode.environment, Environment):  # a class as TRL has them knows only seeds
-        key = episode.environment.problem_key()
+        with protected(episode.seed, "problem_key"):
+            key = episode.environment.problem_key()
     return prompt_id([row["prompt"], episode.seed if key is None else ["problem", key]])
 
 

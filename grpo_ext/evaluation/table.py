@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from grpo_ext.common.estimates import with_error
 from grpo_ext.common.files import write_atomically
+from grpo_ext.common.foreign_files import read_text
 from grpo_ext.observe.changes import change_of_metric
 from grpo_ext.observe.jsonl import read
 from grpo_ext.observe.panels import NOT_DRAWN_ENDINGS, problems_key
@@ -200,6 +201,6 @@ def add_to_card(
         "### Recipe", "", "Trained with grpo_ext; every value that is not its default:", "", indent(as_yaml(recipe), "    "),
     ]  # fmt: skip
     before, mark, after = (
-        (folder / CARD).read_text(encoding="utf-8").partition("### Framework versions")
+        read_text(folder / CARD, within=folder).partition("### Framework versions")
     )
     write_atomically(folder / CARD, before + "\n".join(lines) + f"\n{mark}{after}")

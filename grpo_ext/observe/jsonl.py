@@ -16,9 +16,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from grpo_ext.common.foreign_files import (
+    MOST_LINE,
+    ForeignFile,
+    entries,
+    lines_of,
+    open_plain,
+    printable,
+    size_of,
+)
+
 logger = logging.getLogger(__name__)
 
-STEP = re.compile(rb'\{"step": (\d+)[,}]')
+STEP = re.compile(rb'\{"step": (\d{1,18})[,}]')
 DEEPEST = 16  # levels of a line's nesting
 KEPT_BACK = (
     64 * 2**20
@@ -38,7 +48,18 @@ class JsonLines:
 
         A full disk does not end the run: lines that cannot be written stay in memory and are written with the next ones.
         """
-        self._pending += [encoded(row) for row in rows]
+        for row in rows:
+            line = encoded(row)
+            if len(line) <= MOST_LINE:
+                self._pending.append(line)
+            else:  # no reader would accept it
+                logger.warning(
+                    "%s: a line of step %s is left out: it would have %s bytes, and at most %s are read.",
+                    self.path,
+                    row["step"],
+                    f"{len(line):,}",
+                    f"{MOST_LINE:,}",
+                )
         if not self._pending:
             return
         try:
@@ -54,7 +75,7 @@ class JsonLines:
     def sync(self) -> None:
         """Flush the log to the disk, so that no checkpoint is newer than its log. A failure is a warning."""
         try:
-            with suppress(FileNotFoundError), self.path.open("rb") as file:
+            with suppress(FileNotFoundError), open_plain(self.path, self.path.parent) as file:
                 os.fsync(file.fileno())
         except OSError as error:
             logger.warning(
@@ -72,7 +93,7 @@ class JsonLines:
 
     def _write(self, data: bytes) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        size = self.path.stat().st_size if self.path.exists() else 0
+        size = size_of(self.path, self.path.parent)
         if size >= max(1, self.max_mb * 2**20):
             os.replace(
                 self.path,
@@ -80,11 +101,11 @@ class JsonLines:
             )
             size = 0
         try:
-            with self.path.open("ab", buffering=0) as file:
+            with open_plain(self.path, self.path.parent, append=True) as file:
                 while data:
                     data = data[file.write(data) :]
         except OSError:
-            if self.path.exists():
+            if size_of(self.path, self.path.parent) > size:
                 os.truncate(self.path, size)  # no half line
             raise
 
@@ -128,22 +149,33 @@ def finite(value: Any, place: str, found: dict[str, str]) -> Any:
 
 def parts(path: Path) -> list[Path]:
     """Return the files of a log, oldest first."""
-    older = path.parent.glob(f"{path.stem}-[0-9][0-9][0-9][0-9]*.jsonl")
+    try:
+        inside = entries(path.parent)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    numbered = re.compile(rf"{re.escape(path.stem)}-(\d{{4,18}})\.jsonl", re.ASCII)
+    older = {part: match for part in inside if (match := numbered.fullmatch(part.name))}
     return [
-        *sorted(older, key=lambda part: int(part.stem.rpartition("-")[2])),
-        *([path] if path.exists() else []),
+        *sorted(older, key=lambda part: int(older[part][1])),
+        *([path] if path in inside else []),
     ]
 
 
 def end_of(part: Path, step: int) -> int:
-    """Return where the first line begins that is later than `step` or not whole; without such a line, the file's size."""
+    """Return where the first line begins that is later than `step` or not whole; without such a line, the file's size.
+
+    A file that is not the log's own, such as a link out of its folder, has no such lines.
+    """
     position = 0
-    with part.open("rb") as file:
-        for line in file:
-            found = STEP.match(line)
-            if not line.endswith(b"\n") or found is None or int(found[1]) > step:
-                return position
-            position += len(line)
+    try:
+        with open_plain(part, part.parent) as file:
+            for line in lines_of(file, part):
+                found = STEP.match(line)
+                if not line.endswith(b"\n") or found is None or int(found[1]) > step:
+                    return position
+                position += len(line)
+    except ForeignFile:
+        pass
     return position
 
 
@@ -153,7 +185,8 @@ def read(
     """Yield the rows of a log, oldest first. The log may still be written: a last line that is not whole is left out.
 
     A log is untrusted. A line that is not a row, with `step` and `fields` of these types, is skipped. One sentence says how
-    many there were and where the first one is; it goes to `faults`, or with `None` to the log of the process. A number that is
+    many there were and where the first one is; it goes to `faults`, or with `None` to the log of the process. A file of the log
+    that cannot be read, and the rest of one after a line that is too long, are left out with a sentence each. A number that is
     not finite, or beyond 1e100, becomes `None`.
     """
     for _, row in placed(path, fields, faults):
@@ -167,30 +200,41 @@ def placed(
     start: int = 0,
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the rows of `read`, each with its place: the bytes before it in all parts. `start`: the place of the first."""
-    bad, first, begin = 0, "", 0
+    bad = 0
+    first = ""
+    begin = 0
+    sentences: list[str] = []
     for part in parts(path):
+        size = size_of(part, path.parent)
+        number = 0
         try:
-            file = part.open("rb")
+            with open_plain(part, path.parent) as file:
+                place = begin + file.seek(min(max(0, start - begin), size))
+                for line in lines_of(file, part):
+                    number += 1
+                    if not line.endswith(b"\n"):
+                        break
+                    here = place
+                    place += len(line)
+                    try:
+                        row = row_of(line, {"step": int, **(fields or {})})
+                    except (ValueError, RecursionError) as error:
+                        where = f"byte {here} of {path}" if start else f"line {number} of {part}"
+                        bad += 1
+                        first = first or f"{where} ({error})"
+                        continue
+                    yield here, row
         except FileNotFoundError:  # it was rotated this moment; its lines are read next time
             continue
-        with file:
-            place = begin + file.seek(min(max(0, start - begin), part.stat().st_size))
-            begin += part.stat().st_size
-            for number, line in enumerate(file, 1):
-                if not line.endswith(b"\n"):
-                    break
-                here, place = place, place + len(line)
-                try:
-                    row = row_of(line, {"step": int, **(fields or {})})
-                except (ValueError, RecursionError) as error:
-                    where = f"byte {here} of {path}" if start else f"line {number} of {part}"
-                    bad, first = bad + 1, first or f"{where} ({error})"
-                    continue
-                yield here, row
+        except OSError as error:
+            after = f" after line {number}" if number else ""
+            sentences.append(f"{part} is left out{after} ({error}).")
+        begin += size
     if bad:
-        sentence = (
+        sentences.append(
             f"{bad} {'line was' if bad == 1 else 'lines were'} skipped, the first is {first}."
         )
+    for sentence in map(printable, sentences):
         logger.warning("%s", sentence) if faults is None else faults.append(sentence)
 
 

@@ -8,6 +8,7 @@ import json
 import math
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,14 @@ from typing import Any
 import pandas as pd
 import yaml
 
+from grpo_ext.common.foreign_files import entries, leads_out, open_plain, printable, read_text
 from grpo_ext.common.share import in_share
 from grpo_ext.observe.jsonl import parts, read, row_of
 from grpo_ext.observe.run_log import LEARNT_NOTHING, METRICS, RUN, SAMPLE, SAMPLES
 
 Row = dict[str, Any]
 Values = list[float | None]
+MOST_BYTES = 2**18  # of a recipe or `run.json`; YAML is slow, and a live page reads them often
 QUIET = 300.0  # seconds without a new line after which a run without a lock counts as stopped
 
 
@@ -140,15 +143,27 @@ def kept_samples(run: RunData, most: int) -> Iterator[Row]:
 
 
 def runs_in(path: Path) -> list[Path]:
-    """Return the run in a folder, or if it holds none itself, those in its folders by name."""
-    inside = sorted(path.iterdir()) if path.is_dir() else []
-    return [run for run in [run_folder(path)] if run] or [
-        run for run in map(run_folder, inside) if run
-    ]
+    """Return the run in a folder, or if it holds none itself, those in its folders by name.
+
+    Links out of the folder are left out, since the reader did not name where they lead.
+    """
+    run = run_folder(path)
+    if run is not None:
+        return [run]
+    inside = entries(path) if path.is_dir() else []
+    runs = (run_folder(folder) for folder in inside if not leads_out(folder, path))
+    return [run for run in runs if run is not None]
 
 
 def run_folder(path: Path) -> Path | None:
-    return next((folder for folder in (path, path / "grpo") if parts(folder / METRICS)), None)
+    """Return the folder of a run's logs: `path`, or its folder `grpo`; `None` if there is none or it cannot be read."""
+    for folder in (path, path / "grpo"):
+        try:
+            if not leads_out(folder, path) and parts(folder / METRICS):
+                return folder
+        except OSError:  # no permission, or too many entries
+            continue
+    return None
 
 
 def find_folder(path: Path) -> Path:
@@ -180,12 +195,15 @@ def named(folders: list[Path]) -> dict[Path, str]:
 def is_running(folder: Path) -> bool:
     """Whether the process of the run in a folder lives; without a lock, as from Python, whether its log still grows."""
     try:
-        with (folder / ".lock").open() as lock:
+        with open_plain(folder / ".lock", folder) as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
     except OSError:
-        return any(time.time() - part.stat().st_mtime < QUIET for part in parts(folder / METRICS))
+        with suppress(OSError):  # a log that was moved this moment
+            return any(
+                time.time() - part.stat().st_mtime < QUIET for part in parts(folder / METRICS)
+            )
     return False
 
 
@@ -201,15 +219,15 @@ def mappings(value: Any) -> list[Row]:
 
 def read_mapping(path: Path, faults: list[str]) -> Row:
     """Read a YAML or JSON file as a mapping; empty if there is no file or it cannot be read, which goes to `faults`."""
-    if not path.is_file():
+    if not path.exists():
         return {}
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path, MOST_BYTES, path.parent)
         if path.suffix == ".json":
             return row_of(text)
         if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text)):
             raise ValueError("it has aliases, with which a few lines make a file without end")
         return row_of(json.dumps(yaml.safe_load(text), default=str))
     except (OSError, ValueError, TypeError, RecursionError, yaml.YAMLError) as error:
-        faults.append(f"{path} cannot be read ({str(error).splitlines()[0]}).")
+        faults.append(printable(f"{path} cannot be read ({str(error).splitlines()[0]})."))
         return {}

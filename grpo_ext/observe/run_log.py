@@ -4,6 +4,7 @@ docs/report.md lists their fields, `grpo_ext.observe.jsonl` says how they surviv
 """
 
 import json
+import os
 import time
 from collections import deque
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from typing import Any
 from transformers.trainer_callback import TrainerCallback
 
 from grpo_ext.common.files import write_atomically
+from grpo_ext.common.foreign_files import read_text, size_of
 from grpo_ext.common.modules import versions
 from grpo_ext.common.share import in_share
 from grpo_ext.observe.jsonl import JsonLines, parts, read, row_of
@@ -95,9 +97,7 @@ class RunLog(TrainerCallback):
     def _write_about(self, folder: Path, step: int, args: Any) -> None:
         """Write `run.json`: the rewards and data of the run, versions, and each start."""
         try:
-            starts = (
-                list(row_of((folder / RUN).read_text(encoding="utf-8"))["starts"]) if step else []
-            )
+            starts = list(row_of(read_text(folder / RUN, within=folder))["starts"]) if step else []
         except (OSError, ValueError, KeyError, TypeError, RecursionError):
             starts = []
         start = {
@@ -113,13 +113,16 @@ class RunLog(TrainerCallback):
 def set_aside(folder: Path, more: tuple[str, ...] = ()) -> None:
     """Move the logs of an earlier run, and files that match the patterns `more`, to `folder/earlier-N`."""
     old = [
-        part for name in (METRICS, SAMPLES) for part in parts(folder / name) if part.stat().st_size
+        part
+        for name in (METRICS, SAMPLES)
+        for part in parts(folder / name)
+        if size_of(part, folder)
     ]
     old += [path for pattern in more for path in folder.glob(pattern)]
     if not old:
         return
-    aside = next(path for i in count(1) if not (path := folder / f"earlier-{i}").exists())
+    aside = next(path for i in count(1) if not os.path.lexists(path := folder / f"earlier-{i}"))
     aside.mkdir()
     for path in [*old, folder / RUN]:
-        if path.exists():
+        if os.path.lexists(path):
             path.replace(aside / path.name)

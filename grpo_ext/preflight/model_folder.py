@@ -7,6 +7,7 @@ from pathlib import Path
 from safetensors import SafetensorError, safe_open
 
 from grpo_ext.common.adapters import ADAPTER_CONFIG, CONFIG, adapter_fault
+from grpo_ext.common.foreign_files import read_text, special_file
 from grpo_ext.common.hub import find_repo
 from grpo_ext.recipe.problems import Findings
 from grpo_ext.recipe.rules import Values
@@ -48,6 +49,10 @@ def missing(folder: Path) -> Iterator[str]:
     if fault := adapter_fault(folder):
         yield fault
         return
+    special = special_file(folder)
+    if special is not None:
+        yield f"{special} is a FIFO, a device or a socket, not a plain file: remove it."
+        return
     if not (folder / CONFIG).is_file():
         inner = sorted({str(path.parent) for path in folder.glob(f"*/{CONFIG}")})
         words = f" Those in it are models: {', '.join(inner)}." if inner else ""
@@ -56,17 +61,17 @@ def missing(folder: Path) -> Iterator[str]:
     files = {path.name for pattern in WEIGHTS for path in folder.glob(pattern)}
     for index in folder.glob("*.index.json"):
         try:
-            files |= set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-        except (ValueError, KeyError, TypeError, AttributeError):
+            files |= {str(name) for name in json.loads(read_text(index))["weight_map"].values()}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             yield f"{index} is damaged: copy the folder again."
     if not files:
         yield f"the folder {folder} has no weights (model.safetensors)."
     for path in (folder / name for name in sorted(files)):
         try:
+            if not path.is_file():
+                raise FileNotFoundError("no such file")
             if path.suffix == ".safetensors":
                 with safe_open(path, framework="np"):  # the header, against the file's size
                     pass
-            elif not path.is_file():
-                raise FileNotFoundError("no such file")
         except (OSError, SafetensorError) as error:
             yield f"{path} is not whole ({error}): copy the folder again."

@@ -56,7 +56,7 @@ def differences(recipe: Recipe, folder: Path) -> dict[str, tuple[Any, Any]]:
     A missing key counts with its default. The result is empty if no recipe was saved.
     """
     try:
-        saved = {key: value for key, (value, _) in read_yaml(folder / SAVED).items()}
+        saved = {key: value for key, (value, _) in read_yaml(folder / SAVED, folder).items()}
     except (OSError, RecipeError):
         return {}
     recipe.fit_machine()

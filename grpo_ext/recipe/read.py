@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml
 
+from grpo_ext.common.foreign_files import ForeignFile, read_text
 from grpo_ext.recipe.folder import recipe_path
 from grpo_ext.recipe.problems import Problem, RecipeError
 
@@ -27,15 +28,14 @@ def read_settings(path: str | Path | None, overrides: Overrides) -> Settings:
     return {**settings, **{key: (value, place) for key, value in given.items()}}
 
 
-def read_yaml(path: str | Path) -> Settings:
-    """Return the keys of a recipe with value and `file:line`; `RecipeError` if it is not flat YAML or sets a key twice."""
+def read_yaml(path: str | Path, within: Path | None = None) -> Settings:
+    """Return the keys of a recipe with value and `file:line`; `RecipeError` if it is not flat YAML or sets a key twice.
+
+    `within` is as for `open_plain`.
+    """
     path = recipe_path(path)
     try:
-        with path.open("rb") as file:
-            content = file.read(MOST_BYTES + 1)
-        if len(content) > MOST_BYTES:
-            raise ValueError(f"it has more than {MOST_BYTES:,} bytes.")
-        text = content.decode()
+        text = read_text(path, MOST_BYTES, within)
         if any(
             isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, Loader=yaml.SafeLoader)
         ):
@@ -44,8 +44,12 @@ def read_yaml(path: str | Path) -> Settings:
             )
         root = yaml.compose(text, Loader=yaml.SafeLoader)
         values = yaml.safe_load(text)
-    except IsADirectoryError:
-        raise FileNotFoundError(f"{path} is a folder; name a recipe in it.") from None
+    except ForeignFile as error:
+        if path.is_dir():
+            raise FileNotFoundError(f"{path} is a folder; name a recipe in it.") from None
+        raise RecipeError(
+            [Problem(f"not a recipe: {error.strerror}.", place=str(path))]
+        ) from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise RecipeError([Problem(f"not a YAML file: {error}", place=str(path))]) from None
     except (ValueError, RecursionError) as error:  # too large, too deep, or an impossible date

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_ext.common.files import write_atomically
+from grpo_ext.common.foreign_files import read_text
 from grpo_ext.recipe.folder import recipe_folder, recipe_path
 from grpo_ext.recipe.load import Recipe, load_recipe
 from grpo_ext.reproduce.claims import Claim, Experiment
@@ -48,8 +49,8 @@ class Job:
     def state(self) -> dict[str, Any]:
         """What the folder says of the job; empty if it was not begun."""
         try:
-            state = json.loads((self.folder / STATE).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+            state = json.loads(read_text(self.folder / STATE, within=self.folder))
+        except (OSError, ValueError, RecursionError):
             return {}
         return state if isinstance(state, dict) else {}
 

@@ -4,6 +4,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from grpo_ext.common.adapters import check_model_folder
+
 LIMIT, HALF_LIMIT = 1e-3, 0.2  # on differences of log-probs; half types round each weight once more
 
 
@@ -21,6 +23,7 @@ def merge_adapter(
 
     if out.exists() and any(out.iterdir()):
         raise ValueError(f"{out} is not empty: name another folder with --out.")
+    check_model_folder(folder)
     model = AutoPeftModelForCausalLM.from_pretrained(
         folder, dtype=dtype, trust_remote_code=trust_remote_code
     )

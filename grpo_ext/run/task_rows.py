@@ -10,6 +10,7 @@ from typing import Any
 
 from datasets import Dataset, IterableDataset
 
+from grpo_ext.common.foreign_files import read_text
 from grpo_ext.recipe.load import Recipe
 from grpo_ext.recipe.schema import RunConfig
 from grpo_ext.recipe.several_tasks import TaskOptions
@@ -101,7 +102,8 @@ def can_hold_out(options: Options) -> bool:
     splits = Path(options.dataset_name).expanduser() / "dataset_dict.json"
     if splits.is_file():
         return (
-            options.dataset_test_split in json.loads(splits.read_text(encoding="utf-8"))["splits"]
+            options.dataset_test_split
+            in json.loads(read_text(splits, within=splits.parent))["splits"]
         )
     return not is_unsplit(Path(options.dataset_name).expanduser())
 

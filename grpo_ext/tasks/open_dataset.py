@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from grpo_ext.common.foreign_files import ForeignFile, check_tree, lines_of, open_plain
 from grpo_ext.common.hub import find_repo, neighbours
 from grpo_ext.common.near import did_you_mean
 
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
 # The file types that are read, with the names of their builders in `datasets`.
 FILE_BUILDERS = {".jsonl": "json", ".json": "json", ".csv": "csv", ".parquet": "parquet"}
+MOST_VALUES = 10**8  # of a row group of a parquet file: rows times columns
+MOST_GROUP = 2**32  # bytes of a row group without compression
 # A split as `datasets` writes it: names, each with an optional slice, joined by "+".
 SPLIT_NAME = re.compile(r"(?:^|\+)\s*([\w.-]+)")
 SLICED = re.compile(r"[\[+]")
@@ -31,7 +34,8 @@ def open_dataset(
     Raises:
         FileNotFoundError: if there is no such file, folder or hub data set.
         ConnectionError: if the hub does not answer.
-        ValueError: if the file is empty, if the data lacks the split, or if `split` is a slice of data without splits.
+        ValueError: if the file is empty, if the data lacks the split, if `split` is a slice of data without splits, or if a
+            folder has links out of it or files that are not plain.
     """
     from datasets import load_dataset, load_from_disk
 
@@ -45,12 +49,18 @@ def open_dataset(
             raise FileNotFoundError(
                 f"dataset_name: no file at {path}.{did_you_mean(name, neighbours(name))}"
             )
+        check_first_rows(path)
         try:
             return load_dataset(
                 FILE_BUILDERS[path.suffix], data_files=str(path), split="train", streaming=streaming
             )
         except StopIteration:  # `datasets` raises it for an empty file
             raise ValueError(f"dataset_name: {path} has no row.") from None
+    if path.is_dir():
+        try:
+            check_tree(path)
+        except ForeignFile as error:
+            raise ValueError(f"dataset_name: {path} is not read: {error}.") from None
     if (path / "state.json").exists():
         rows = load_from_disk(str(path))
         return rows.to_iterable_dataset() if streaming else rows
@@ -62,6 +72,33 @@ def open_dataset(
     if not path.exists() and "://" not in name:
         find_repo(name, "dataset")
     return load_split(name, config, split, streaming)
+
+
+def check_first_rows(path: Path) -> None:
+    """Raise `ValueError` if the first rows of a file could fill the memory: `datasets` reads a line or row group whole."""
+    if path.suffix == ".jsonl":
+        with open_plain(path) as file:
+            try:
+                next(lines_of(file, path), None)
+            except ForeignFile as error:
+                raise ValueError(f"dataset_name: {path}: {error.strerror}.") from None
+    if path.suffix == ".parquet":
+        from pyarrow import ArrowInvalid
+        from pyarrow.parquet import read_metadata
+
+        try:
+            about = read_metadata(path)
+        except (ArrowInvalid, OSError):
+            return  # `datasets` says what is wrong
+        groups = [about.row_group(number) for number in range(about.num_row_groups)]
+        values = max((group.num_rows * about.num_columns for group in groups), default=0)
+        size = max((group.total_byte_size for group in groups), default=0)
+        if values > MOST_VALUES or size > MOST_GROUP:
+            raise ValueError(
+                f"dataset_name: {path} has a row group of {values:,} values and {size:,} bytes, which must be in memory at "
+                f"once; at most {MOST_VALUES:,} values and {MOST_GROUP:,} bytes are read. Write it again with smaller ones: "
+                "pyarrow.parquet.write_table(table, path, row_group_size=10_000)."
+            )
 
 
 def is_unsplit(path: Path) -> bool:

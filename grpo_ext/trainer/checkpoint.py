@@ -163,7 +163,7 @@ class Checkpoints:
         if not path.exists():
             raise CheckpointMismatch(why_no_state(checkpoint, path.name, ranks))
         state = load_plain(path)
-        if state.get("version") != VERSION:
+        if not isinstance(state, dict) or state.get("version") != VERSION:
             raise CheckpointMismatch(
                 f"{checkpoint} was saved by another version of this package: use that version."
             )

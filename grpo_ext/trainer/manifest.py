@@ -11,6 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from grpo_ext.common.files import checkpoints, step_of, write_atomically
+from grpo_ext.common.foreign_files import (
+    leads_out,
+    open_plain,
+    printable,
+    read_text,
+    special_file,
+)
 
 MANIFEST = "manifest.json"
 STATE = "grpo_state_{}.pt"  # the state of a rank that transformers does not save
@@ -26,7 +33,7 @@ def write_manifest(folder: Path) -> None:
     }
     for path in files.values():
         flush(path)
-    hashes = _hashes(files.values())
+    hashes = _hashes(files.values(), folder)
     entries = {
         name: {"size": p.stat().st_size, "sha256": h}
         for (name, p), h in zip(files.items(), hashes, strict=True)
@@ -41,13 +48,17 @@ def what_is_wrong(folder: Path) -> str | None:
     if not folder.is_dir():
         return "there is no such folder"
     try:
+        if special := special_file(folder):
+            return f"{printable(special.name)} is a FIFO, a device or a socket, not a plain file"
         entries = read_manifest(folder / MANIFEST)
         for name, (size, _) in entries.items():
             if not (folder / name).is_file():
                 return f"{name} is missing"
+            if leads_out(folder / name, folder):
+                return f"{name} is a link out of the checkpoint"
             if (folder / name).stat().st_size != size:
                 return f"{name} is damaged"
-        hashes = _hashes(folder / name for name in entries)
+        hashes = _hashes((folder / name for name in entries), folder)
     except FileNotFoundError:
         return "it was not written to its end"
     except (ValueError, RecursionError):
@@ -68,12 +79,14 @@ def read_manifest(path: Path) -> dict[str, tuple[int, str]]:
             raise ValueError("a name occurs twice")
         return dict(pairs)
 
-    entries = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=once)
+    entries = json.loads(read_text(path, within=path.parent), object_pairs_hook=once)
     if not isinstance(entries, dict) or not entries:
         raise ValueError("it names no file")
     for name, entry in entries.items():
         if (
             not name.isprintable()
+            or Path(name).is_absolute()
+            or ".." in Path(name).parts
             or not isinstance(entry, dict)
             or entry.keys() != {"size", "sha256"}
         ):
@@ -115,12 +128,15 @@ def flush(path: Path) -> None:
         os.close(number)
 
 
-def _hashes(paths: Iterable[Path]) -> list[str]:
-    """Return the SHA-256 of files, several at a time: a large model has many files, and hashing uses one processor each."""
+def _hashes(paths: Iterable[Path], folder: Path) -> list[str]:
+    """Return the SHA-256 of files of a folder, several at a time.
+
+    A large model has many files, and hashing uses one processor each.
+    """
     with ThreadPoolExecutor(max_workers=8) as pool:
-        return list(pool.map(_hash, paths))
+        return list(pool.map(lambda path: _hash(path, folder), paths))
 
 
-def _hash(path: Path) -> str:
-    with open(path, "rb") as file:
+def _hash(path: Path, folder: Path) -> str:
+    with open_plain(path, folder) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -14,7 +14,7 @@ from accelerate.utils import gather_object
 
 from grpo_ext.common.columns import TASK
 from grpo_ext.curriculum.pass_rates import prompt_id
-from grpo_ext.environments.episode import as_text
+from grpo_ext.environments.transcript import as_text
 from grpo_ext.rewards.reward import plain_text
 from grpo_ext.step.judge import fill_unscored
 from grpo_ext.step.refill import updates_per_generation
@@ -64,7 +64,8 @@ class Samples:
             if any(callback.wants(step, group) for callback in callbacks):
                 mine.append(self._whole(judged.rows[i], sums[i], {
                     "step": step, "mode": mode, "dataset": name, "group": group, "prompt": judged.prompts[i],
-                    "text": text_of(judged.completions[i]), "advantage": worth[i], "length": judged.lengths[i],
+                    "text": text_of(judged.completions[i], bool(judged.episodes)), "advantage": worth[i],
+                    "length": judged.lengths[i],
                     "finish_reason": "length" if judged.truncated[i] else "stop",
                     "rewards": by_name(trainer.reward_func_names, given[i]),
                     **failed_rewards(trainer.reward_func_names, judged.failed, first + i),
@@ -160,9 +161,9 @@ class Samples:
         return before
 
 
-def text_of(completion: Any) -> str:
-    """Return a completion as text: an episode with the answers of its environment."""
-    if isinstance(completion, list) and len(completion) > 1:
+def text_of(completion: Any, is_episode: bool) -> str:
+    """Return a completion as text: an episode with the answers of its environment, even if it has only one turn."""
+    if isinstance(completion, list) and (is_episode or len(completion) > 1):
         return as_text(completion)
     try:
         return plain_text(completion)

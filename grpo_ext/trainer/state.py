@@ -2,12 +2,15 @@
 
 import datetime
 import decimal
+import os
 import pickle
+import zipfile
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 
+from grpo_ext.common.foreign_files import open_plain
 from grpo_ext.objective.aggregate import StepCounts
 from grpo_ext.objective.kept import KeptSet
 from grpo_ext.step.groups import Groups
@@ -31,11 +34,32 @@ class CheckpointMismatch(ValueError):
 
 
 def load_plain(path: Path) -> Any:
-    """Load tensors, plain types and records on the CPU; `CheckpointMismatch` if the file is damaged or holds anything else."""
+    """Load tensors, plain types and records on the CPU; `CheckpointMismatch` if the file is damaged or holds anything else.
+
+    The file must be as `torch.save` writes it, uncompressed: a compressed one of megabytes could fill the memory.
+    """
     try:
-        with torch.serialization.safe_globals(RECORDS):
-            return torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, ValueError, EOFError, OSError) as error:
+        with open_plain(path, path.parent) as file, torch.serialization.safe_globals(RECORDS):
+            if not _is_uncompressed(file):
+                raise ValueError("it is not an uncompressed archive, as torch.save writes it")
+            return torch.load(file, map_location="cpu", weights_only=True)
+    except (
+        pickle.UnpicklingError,
+        zipfile.BadZipFile,
+        RuntimeError,
+        ValueError,
+        EOFError,
+        OSError,
+    ) as error:
         raise CheckpointMismatch(
             f"{path} cannot be loaded ({str(error).partition(chr(10))[0]})."
         ) from error
+
+
+def _is_uncompressed(file: BinaryIO) -> bool:
+    """Whether the parts of an archive are stored as they are and do not share bytes; leaves the file at its start."""
+    size = os.fstat(file.fileno()).st_size
+    parts = zipfile.ZipFile(file).infolist()
+    file.seek(0)
+    stored = all(part.compress_type == zipfile.ZIP_STORED for part in parts)
+    return stored and sum(part.file_size for part in parts) <= size

@@ -19,9 +19,10 @@ from transformers import AutoTokenizer
 from grpo_ext.decoding.play import Player
 from grpo_ext.environments.base import Environment
 from grpo_ext.environments.begin import beginning, beginning_with_tools
-from grpo_ext.environments.episode import Episode, as_text
+from grpo_ext.environments.episode import Episode
 from grpo_ext.environments.rules import EpisodeRules
 from grpo_ext.environments.tools import ToolEnvironment
+from grpo_ext.environments.transcript import as_text
 from grpo_ext.environments.turn_tokens import TurnTokens
 from grpo_ext.recipe.schema import GRPOExtConfig
 from grpo_ext.samplers.by_turns import hear, write_turn

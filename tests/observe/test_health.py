@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from grpo_ext import GRPOExtConfig, GRPOExtTrainer
 from grpo_ext.common.noise import error_of_neighbours
-from grpo_ext.environments.episode import as_text
+from grpo_ext.environments.transcript import as_text
 from grpo_ext.observe.health import words_of
 from grpo_ext.observe.health_rules import (
     RULES,

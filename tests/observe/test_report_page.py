@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpo_ext.cli.main import main
-from grpo_ext.environments.episode import as_text
+from grpo_ext.environments.transcript import as_text
 from grpo_ext.observe.jsonl import JsonLines
 from grpo_ext.observe.panels import panels
 from grpo_ext.observe.read_run import read_run

@@ -11,7 +11,7 @@ from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 
 from grpo_ext import GRPOExtConfig, GRPOExtTrainer
-from grpo_ext.environments.episode import as_text
+from grpo_ext.environments.transcript import as_text
 from grpo_ext.recipe.problems import RecipeError
 
 WORLD = {"name": f"{REPO}/tests/environments/worlds.py:Counting", "turn_tokens": 4, "most": 3}

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
+from grpo_ext.environments.transcript import transcript
 from grpo_ext.observe.read_run import RunData, mappings
 from grpo_ext.rewards.explanation import Mark
 from grpo_ext.rewards.registry import lookup
@@ -76,28 +77,36 @@ def sample_texts(rows: list[dict[str, Any]], rewards: list[dict[str, Any]]) -> l
     found = []
     for row in rows:
         said, marks = explain(row, rewards)
-        found.append(
-            [row["text"], said, marks[:MOST_MARKS], turns(row)[:MOST_MESSAGES], row.get("tokens")]
-        )
+        text, turns = conversation(row)
+        found.append([text, said, marks[:MOST_MARKS], turns[:MOST_MESSAGES], row.get("tokens")])
     return found
 
 
-def turns(row: dict[str, Any]) -> list[Turn]:
-    """Return where the messages of an episode are in its text; nothing if they are missing or differ from the text."""
+def conversation(row: dict[str, Any]) -> tuple[str, list[Turn]]:
+    """Return the text that the page shows of a completion, and where the messages of an episode are in it.
+
+    The text of an episode is made of its messages as they are, without the backslashes of `transcript`, so that rewards explain
+    what they have judged. If messages are missing or differ from the text of the log, that text is returned, without turns.
+    """
+    logged = row["text"]
+    messages = mappings(row.get("messages"))
+    contents = [(m.get("role") == "assistant", m.get("content")) for m in messages]
+    if not all(isinstance(content, str) for _, content in contents):
+        return logged, []
+    text = "\n".join(content if wrote else f"> {content}" for wrote, content in contents)
+    if logged not in (text, transcript(contents)):  # earlier logs have the first form
+        return logged, []
     found: list[Turn] = []
     at = 0
-    for message in mappings(row.get("messages")):
-        content, wrote = message.get("content"), message.get("role") == "assistant"
-        at += 0 if wrote else 2  # the "> " that `as_text` writes
-        if not isinstance(content, str) or not row["text"].startswith(content, at):
-            return []
+    for message, (wrote, content) in zip(messages, contents, strict=True):
+        at += 0 if wrote else 2  # "> "
         counted, earned = (
             x if isinstance(x := message.get(key), int | float) else None
             for key in ("counted_tokens", "earned")
         )
         found.append((at, at + len(content), wrote, counted, rounded(earned)))
         at += len(content) + 1  # the line's end
-    return found
+    return text, found
 
 
 def explain(
@@ -109,9 +118,8 @@ def explain(
     """
     said: dict[str, str] = {}
     marks: list[Mark] = []
-    spoken = [(start, end) for start, end, wrote, *_ in turns(row) if wrote] or [
-        (0, len(row["text"]))
-    ]
+    text, turns = conversation(row)
+    spoken = [(start, end) for start, end, wrote, *_ in turns if wrote] or [(0, len(text))]
     first, end = spoken[-1]  # of an episode rewards read the last turn
     columns = row.get("columns") or {}
     for reward in rewards:
@@ -122,7 +130,7 @@ def explain(
             options = reward.get("options") or {}
             read = {name: columns[name] for name in entry.columns}
             read |= {name: columns[name] for name in entry.optional if name in columns}
-            words, more = entry.explain(row["text"][first:end], **(read | options))
+            words, more = entry.explain(text[first:end], **(read | options))
             found = [
                 (int(start) + first, int(end) + first, str(kind), str(told))
                 for start, end, kind, told in more

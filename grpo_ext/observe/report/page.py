@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_ext.common.files import write_atomically
+from grpo_ext.common.foreign_files import open_plain
 from grpo_ext.observe.changes import changes
 from grpo_ext.observe.jsonl import finite
 from grpo_ext.observe.panels import by_metric, more_panels, panels, series
@@ -38,6 +39,7 @@ SCRIPTS = (
     "runs.js", "completions.js", "filters.js", "histogram.js", "conversation.js", "tokens.js", "detail.js", "group.js",
     "changes.js", "pairs.js", "recipe.js", "main.js",
 )  # fmt: skip
+MOST_NOTE = 2000  # characters of `notes.md`
 LIVE = "live.js"  # the only one that asks for anything, and only in a page that a server sends
 
 
@@ -114,11 +116,8 @@ def texts(runs: list[RunData]) -> Iterator[tuple[str, str]]:
 def about(run: RunData) -> dict[str, Any]:
     """Return what the page shows of a run that is not in its logs."""
     note = ""
-    with (
-        suppress(OSError),
-        (run.folder / "notes.md").open(encoding="utf-8", errors="replace") as file,
-    ):
-        note = file.read(2000)
+    with suppress(OSError), open_plain(run.folder / "notes.md", run.folder) as file:
+        note = file.read(4 * MOST_NOTE).decode(errors="replace")[:MOST_NOTE]
     return {
         "name": run.name,
         "folder": str(run.folder),

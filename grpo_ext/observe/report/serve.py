@@ -16,6 +16,7 @@ from threading import Lock
 from typing import Any
 from urllib.parse import parse_qsl
 
+from grpo_ext.common.foreign_files import size_of
 from grpo_ext.observe.changes import changes
 from grpo_ext.observe.jsonl import parts, placed, read
 from grpo_ext.observe.panels import rewards
@@ -81,10 +82,21 @@ class ReportServer(ThreadingHTTPServer):
         self.folders = [*self.folders, *(folder for folder in found if folder not in self.folders)][
             :MOST_RUNS
         ]
-        return [
-            {"name": name, "running": is_running(folder), "about": size(folder / RUN), "metrics": size(folder / METRICS),
-             "samples": size(folder / SAMPLES)} for folder, name in named(self.folders).items()
-        ]  # fmt: skip
+        return [state(folder, name) for folder, name in named(self.folders).items()]
+
+
+def state(folder: Path, name: str) -> dict[str, Any]:
+    """Return the name of a run, the sizes of its logs and whether it goes on; no sizes if its folder cannot be read."""
+    sizes = {"about": 0, "metrics": 0, "samples": 0}
+    running = False
+    with suppress(OSError):
+        running = is_running(folder)
+        sizes = {
+            "about": size(folder / RUN),
+            "metrics": size(folder / METRICS),
+            "samples": size(folder / SAMPLES),
+        }
+    return {"name": name, "running": running, **sizes}
 
 
 def since(run: RunData, completions: bool, start: int, step: int) -> dict[str, Any]:
@@ -135,7 +147,7 @@ def texts(run: RunData, start: int, stop: int) -> list[Any]:
 
 def size(log: Path) -> int:
     """Return the bytes of a file, of a log those of all its parts."""
-    return sum(part.stat().st_size for part in parts(log))
+    return sum(size_of(part, log.parent) for part in parts(log))
 
 
 class Handler(BaseHTTPRequestHandler):
