@@ -9,6 +9,7 @@ import errno
 import os
 import stat
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
@@ -16,6 +17,7 @@ from typing import BinaryIO
 MOST_BYTES = 16 * 2**20  # of a file that is read whole
 MOST_LINE = 16 * 2**20  # bytes of a line of a log
 MOST_ENTRIES = 100_000  # of a folder
+MOST_LEVELS = 100  # of nesting in YAML
 CACHED_REPOS = ("models--", "datasets--")  # how folders of the hub's cache begin
 
 
@@ -144,6 +146,27 @@ def check_tree(folder: Path) -> None:
                 waiting.append(path)
             elif not stat.S_ISREG(mode) and not stat.S_ISLNK(mode):
                 raise _not_plain(path)
+
+
+def check_yaml(text: str) -> None:
+    """Raise `ValueError` if a YAML text has aliases or is nested too deeply, which could take endless memory or time.
+
+    A text that is not YAML passes: the loader says what is wrong with it.
+    """
+    import yaml  # not at import: many readers read no YAML
+
+    level = 0
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # Python's takes long for deep nesting
+    with suppress(yaml.YAMLError):
+        for event in yaml.parse(text, Loader=loader):
+            if isinstance(event, yaml.AliasEvent):
+                raise ValueError(
+                    "it has aliases (`*name`), which can repeat without end: write out what you mean."
+                )
+            level += isinstance(event, yaml.CollectionStartEvent)
+            level -= isinstance(event, yaml.CollectionEndEvent)
+            if level > MOST_LEVELS:
+                raise ValueError(f"it is nested deeper than {MOST_LEVELS} levels.")
 
 
 def printable(text: object) -> str:

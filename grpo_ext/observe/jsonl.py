@@ -5,6 +5,7 @@ step, and steps never fall from one line to the next. A run that resumes from a 
 again, so `cut` removes them and a half-written last line. A second `cut` changes nothing.
 """
 
+import errno
 import json
 import logging
 import math
@@ -176,6 +177,9 @@ def end_of(part: Path, step: int) -> int:
                 position += len(line)
     except ForeignFile:
         pass
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
     return position
 
 

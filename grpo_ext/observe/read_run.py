@@ -16,7 +16,14 @@ from typing import Any
 import pandas as pd
 import yaml
 
-from grpo_ext.common.foreign_files import entries, leads_out, open_plain, printable, read_text
+from grpo_ext.common.foreign_files import (
+    check_yaml,
+    entries,
+    leads_out,
+    open_plain,
+    printable,
+    read_text,
+)
 from grpo_ext.common.share import in_share
 from grpo_ext.observe.jsonl import parts, read, row_of
 from grpo_ext.observe.run_log import LEARNT_NOTHING, METRICS, RUN, SAMPLE, SAMPLES
@@ -225,8 +232,7 @@ def read_mapping(path: Path, faults: list[str]) -> Row:
         text = read_text(path, MOST_BYTES, path.parent)
         if path.suffix == ".json":
             return row_of(text)
-        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text)):
-            raise ValueError("it has aliases, with which a few lines make a file without end")
+        check_yaml(text)
         return row_of(json.dumps(yaml.safe_load(text), default=str))
     except (OSError, ValueError, TypeError, RecursionError, yaml.YAMLError) as error:
         faults.append(printable(f"{path} cannot be read ({str(error).splitlines()[0]})."))

@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 
 import grpo_ext
-from grpo_ext.common.foreign_files import read_text
+from grpo_ext.common.foreign_files import check_yaml, read_text
 from grpo_ext.common.near import did_you_mean
 
 MOST_BYTES = 2**18  # of an accelerate config
@@ -64,7 +64,9 @@ def accelerate_settings(name: str) -> dict[str, Any]:
     """Return the values of an accelerate config; `FileNotFoundError` if it does not exist, `ValueError` if it is malformed."""
     path = accelerate_config(name)
     try:
-        settings = yaml.safe_load(read_text(path, MOST_BYTES))
+        text = read_text(path, MOST_BYTES)
+        check_yaml(text)
+        settings = yaml.safe_load(text)
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"accelerate_config: {path} is not a YAML file: {error}") from None
     settings = {} if settings is None else settings

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from grpo_ext.common.foreign_files import ForeignFile, read_text
+from grpo_ext.common.foreign_files import ForeignFile, check_yaml, read_text
 from grpo_ext.recipe.folder import recipe_path
 from grpo_ext.recipe.problems import Problem, RecipeError
 
@@ -36,20 +36,13 @@ def read_yaml(path: str | Path, within: Path | None = None) -> Settings:
     path = recipe_path(path)
     try:
         text = read_text(path, MOST_BYTES, within)
-        if any(
-            isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, Loader=yaml.SafeLoader)
-        ):
-            raise ValueError(
-                "it has aliases (`*name`), which can repeat without end: write out what you mean."
-            )
+        check_yaml(text)
         root = yaml.compose(text, Loader=yaml.SafeLoader)
         values = yaml.safe_load(text)
     except ForeignFile as error:
         if path.is_dir():
             raise FileNotFoundError(f"{path} is a folder; name a recipe in it.") from None
-        raise RecipeError(
-            [Problem(f"not a recipe: {error.strerror}.", place=str(path))]
-        ) from None
+        raise RecipeError([Problem(f"not a recipe: {error.strerror}.", place=str(path))]) from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise RecipeError([Problem(f"not a YAML file: {error}", place=str(path))]) from None
     except (ValueError, RecursionError) as error:  # too large, too deep, or an impossible date

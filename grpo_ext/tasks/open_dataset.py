@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 # The file types that are read, with the names of their builders in `datasets`.
 FILE_BUILDERS = {".jsonl": "json", ".json": "json", ".csv": "csv", ".parquet": "parquet"}
-MOST_VALUES = 10**8  # of a row group of a parquet file: rows times columns
+MOST_ROWS = 2**23  # of a row group of a parquet file
 MOST_GROUP = 2**32  # bytes of a row group without compression
 # A split as `datasets` writes it: names, each with an optional slice, joined by "+".
 SPLIT_NAME = re.compile(r"(?:^|\+)\s*([\w.-]+)")
@@ -91,12 +91,12 @@ def check_first_rows(path: Path) -> None:
         except (ArrowInvalid, OSError):
             return  # `datasets` says what is wrong
         groups = [about.row_group(number) for number in range(about.num_row_groups)]
-        values = max((group.num_rows * about.num_columns for group in groups), default=0)
+        rows = max((group.num_rows for group in groups), default=0)
         size = max((group.total_byte_size for group in groups), default=0)
-        if values > MOST_VALUES or size > MOST_GROUP:
+        if rows > MOST_ROWS or size > MOST_GROUP:
             raise ValueError(
-                f"dataset_name: {path} has a row group of {values:,} values and {size:,} bytes, which must be in memory at "
-                f"once; at most {MOST_VALUES:,} values and {MOST_GROUP:,} bytes are read. Write it again with smaller ones: "
+                f"dataset_name: {path} has a row group of {rows:,} rows and {size:,} bytes, which must be in memory at once; "
+                f"at most {MOST_ROWS:,} rows and {MOST_GROUP:,} bytes are read. Write it again with smaller ones: "
                 "pyarrow.parquet.write_table(table, path, row_group_size=10_000)."
             )
 

@@ -1,0 +1,340 @@
+"""Checkpoints, models, adapters and data of somebody else, for those who resume, evaluate, merge, check or begin."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import zipfile
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+import torch
+from forked import Forked
+from hostile_folders import ENDLESS, KINDS, SECRET, fifo, limit_this_process
+from pyarrow import parquet
+
+from grpo_ext.cli.main import main
+from grpo_ext.common.adapters import check_model_folder
+from grpo_ext.curriculum.pass_rates import read_pass_rates
+from grpo_ext.demo.stages import Stages
+from grpo_ext.preflight.model_folder import missing
+from grpo_ext.recipe.difference import differences
+from grpo_ext.recipe.folder import accelerate_settings
+from grpo_ext.recipe.load import load_recipe
+from grpo_ext.recipe.problems import RecipeError
+from grpo_ext.recipe.read import read_yaml
+from grpo_ext.tasks.open_dataset import open_dataset
+from grpo_ext.trainer.manifest import MANIFEST, newest_whole, what_is_wrong, write_manifest
+from grpo_ext.trainer.state import CheckpointMismatch, load_plain
+
+SPECIAL = [
+    kind for kind in KINDS if kind.__name__ in ("fifo", "device", "terminal", "bound_socket")
+]
+NAMED = {"ids": lambda kind: kind.__name__}
+
+
+def checkpoint(run: Path, step: int) -> Path:
+    folder = run / f"checkpoint-{step}"
+    folder.mkdir(parents=True)
+    (folder / "model.safetensors").write_bytes(b"weights")
+    torch.save({"version": 0}, folder / "grpo_state_0.pt")
+    write_manifest(folder)
+    assert what_is_wrong(folder) is None
+    return folder
+
+
+def secrets(folder: Path) -> Path:
+    folder.mkdir()
+    for name in (
+        MANIFEST,
+        "model.safetensors",
+        "grpo_state_0.pt",
+        "recipe.yaml",
+        "rows.jsonl",
+        "extra",
+    ):
+        (folder / name).write_text(SECRET)
+    return folder
+
+
+def look_for_the_newest(run: str, whole: str) -> None:
+    limit_this_process()
+    assert newest_whole(Path(run)) == whole
+
+
+@pytest.mark.parametrize("name", [MANIFEST, "model.safetensors", "grpo_state_0.pt"])
+@pytest.mark.parametrize(
+    "kind", [kind for kind in KINDS if kind.__name__ != "endless_line"], **NAMED
+)
+def test_a_checkpoint_with_such_a_file_is_passed_over(tmp_path, kind, name):
+    whole = checkpoint(tmp_path / "run", 1)
+    odd = checkpoint(tmp_path / "run", 2)
+    (odd / name).unlink()
+    kind(odd / name, secrets(tmp_path / "private"))
+    reader = Forked(look_for_the_newest, str(tmp_path / "run"), str(whole))
+    assert reader.wait() == 0, reader.printed[-3000:]
+    assert SECRET not in reader.printed
+
+
+def test_an_endless_manifest_is_no_manifest(tmp_path):
+    odd = checkpoint(tmp_path / "run", 2)
+    os.truncate(odd / MANIFEST, ENDLESS)
+    reader = Forked(look_for_the_newest, str(tmp_path / "run"), None)
+    assert reader.wait() == 0, reader.printed[-3000:]
+
+
+@pytest.mark.parametrize("kind", SPECIAL, **NAMED)
+def test_a_special_file_beside_those_of_the_manifest_is_noticed(tmp_path, kind):
+    folder = checkpoint(tmp_path / "run", 1)
+    kind(folder / "rng_state.pth", tmp_path)
+    assert "not a plain file" in what_is_wrong(folder)
+
+
+@pytest.mark.parametrize(
+    "name", ["../private/extra", "{private}/extra", "a/../../../private/extra"]
+)
+def test_a_manifest_that_names_files_outside_is_damaged(tmp_path, name):
+    private = secrets(tmp_path / "private")
+    folder = checkpoint(tmp_path / "run", 1)
+    (folder / "a").mkdir()
+    digest = hashlib.sha256(SECRET.encode()).hexdigest()
+    entry = {"size": len(SECRET), "sha256": digest}
+    (folder / MANIFEST).write_text(json.dumps({name.format(private=private): entry}))
+    assert what_is_wrong(folder) == f"its {MANIFEST} is damaged"
+
+
+def test_a_link_out_of_a_checkpoint_is_noticed_though_size_and_hash_are_right(tmp_path):
+    folder = checkpoint(tmp_path / "run", 1)
+    (folder / "model.safetensors").rename(tmp_path / "weights")
+    (folder / "model.safetensors").symlink_to(tmp_path / "weights")
+    assert what_is_wrong(folder) == "model.safetensors is a link out of the checkpoint"
+    (folder / "model.safetensors").unlink()
+    (tmp_path / "weights").rename(folder / "weights")
+    (folder / "model.safetensors").symlink_to("weights")
+    assert what_is_wrong(folder) is None
+    (tmp_path / "other").symlink_to(folder)  # a whole checkpoint on another disk
+    assert what_is_wrong(tmp_path / "other") is None
+
+
+def load_state(path: str) -> None:
+    limit_this_process()
+    with pytest.raises(CheckpointMismatch, match="cannot be loaded"):
+        load_plain(Path(path))
+
+
+@pytest.mark.parametrize("kind", KINDS, **NAMED)
+def test_a_state_that_is_no_state_is_refused(tmp_path, kind):
+    private = secrets(tmp_path / "private")
+    (tmp_path / "run").mkdir()
+    path = tmp_path / "run" / "grpo_state_0.pt"
+    kind(path, private)
+    reader = Forked(load_state, str(path))
+    assert reader.wait() == 0, reader.printed[-3000:]
+
+
+def saved(size: int) -> bytes:
+    file = io.BytesIO()
+    torch.save({"x": torch.zeros(size)}, file)
+    return file.getvalue()
+
+
+def test_a_compressed_state_is_refused_before_it_is_unpacked(tmp_path):
+    path = tmp_path / "grpo_state_0.pt"
+    with zipfile.ZipFile(io.BytesIO(saved(2**28))) as whole, zipfile.ZipFile(path, "w") as small:
+        for part in whole.infolist():
+            small.writestr(part.filename, whole.read(part), zipfile.ZIP_DEFLATED)
+    assert path.stat().st_size < 2**22
+    reader = Forked(load_state, str(path))
+    assert reader.wait() == 0, reader.printed[-3000:]
+
+
+def test_parts_that_share_their_bytes_are_refused(tmp_path):
+    path = tmp_path / "grpo_state_0.pt"
+    path.write_bytes(saved(1000))
+    assert load_plain(path)["x"].sum() == 0
+    with zipfile.ZipFile(path, "a") as file:
+        largest = max(file.infolist(), key=lambda part: part.file_size)
+        for number in range(3):
+            twin = zipfile.ZipInfo(f"archive/data/{9 + number}")
+            for name in ("header_offset", "file_size", "compress_size", "CRC"):
+                setattr(twin, name, getattr(largest, name))
+            file.filelist.append(twin)
+        file._didModify = True
+    with pytest.raises(CheckpointMismatch, match="not an uncompressed archive"):
+        load_plain(path)
+
+
+@pytest.mark.parametrize("kind", KINDS, **NAMED)
+def test_no_saved_recipe_stops_a_run_or_shows_what_is_outside(tmp_path, tiny_folder, kind):
+    private = secrets(tmp_path / "private")
+    (private / "recipe.yaml").write_text(f"system_prompt: {SECRET}\n")
+    run = tmp_path / "run"
+    run.mkdir()
+    kind(run / "recipe.yaml", private)
+    recipe = load_recipe(
+        "countdown/tiny", {"model_name_or_path": str(tiny_folder), "output_dir": str(run)}
+    )
+    shown = str(differences(recipe, run))
+    assert SECRET not in shown
+
+
+@pytest.mark.parametrize("kind", SPECIAL, **NAMED)
+@pytest.mark.parametrize("read", [read_yaml, accelerate_settings])
+def test_recipes_are_plain_files(tmp_path, kind, read):
+    path = tmp_path / "recipe.yaml"
+    kind(path, tmp_path)
+    with pytest.raises((RecipeError, OSError)):
+        read(path)
+
+
+def test_a_deep_accelerate_config_is_refused(tmp_path):
+    path = tmp_path / "config.yaml"
+    path.write_text("a: " + "[" * 50_000)
+    with pytest.raises(ValueError, match="deeper than 100"):
+        accelerate_settings(path)
+
+
+@pytest.mark.parametrize("kind", SPECIAL, **NAMED)
+@pytest.mark.parametrize(
+    "name", ["config.json", "model.safetensors", "a.index.json", "tokenizer.json"]
+)
+def test_models_and_adapters_have_no_special_files(tmp_path, capsys, kind, name):
+    folder = tmp_path / "model"
+    folder.mkdir()
+    for other in ("config.json", "adapter_config.json", "model.safetensors"):
+        (folder / other).write_text("{}")
+    (folder / name).unlink(missing_ok=True)
+    kind(folder / name, tmp_path)
+    with pytest.raises(ValueError, match="not a plain file"):
+        check_model_folder(folder)
+    assert main(["merge", "--model", str(folder)]) == 2
+    assert main(["eval", "--config", "countdown/tiny", "--model", str(folder)]) == 2
+    told = capsys.readouterr().err
+    assert told.count(f"{name} is a FIFO, a device or a socket") == 2
+    (folder / "adapter_config.json").unlink()
+    assert "not a plain file" in next(missing(folder))
+
+
+@pytest.mark.parametrize(
+    "index",
+    [
+        '{"weight_map": {"a": 5, "b": "x"}}',
+        '{"weight_map": {"a": []}}',
+        "[" * 100_000,
+        "[]",
+        "\xff",
+        '{"weight_map": 3}',
+    ],
+)
+def test_no_index_of_weights_stops_the_check(tmp_path, index):
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "model.safetensors.index.json").write_bytes(index.encode("latin-1"))
+    assert list(missing(tmp_path))
+
+
+def begin(data: str, model: str, folder: str) -> None:
+    limit_this_process()
+    sys_exit = main(["init", data, model, "--output", folder, "--yes"])
+    assert sys_exit == 2
+
+
+@pytest.mark.parametrize("name", ["rows.jsonl", "rows.parquet", "rows.csv", "rows.json"])
+@pytest.mark.parametrize("kind", SPECIAL, **NAMED)
+def test_data_files_are_plain(tmp_path, tiny_folder, kind, name):
+    kind(tmp_path / name, tmp_path)
+    reader = Forked(begin, str(tmp_path / name), str(tiny_folder), str(tmp_path / "mine"))
+    assert reader.wait() == 0, reader.printed[-3000:]
+
+
+def test_an_endless_first_row_is_refused(tmp_path, tiny_folder):
+    path = tmp_path / "rows.jsonl"
+    path.touch()
+    os.truncate(path, ENDLESS)
+    reader = Forked(begin, str(path), str(tiny_folder), str(tmp_path / "mine"))
+    assert reader.wait() == 0, reader.printed[-3000:]
+    assert "a line has more than" in reader.printed
+
+
+def test_a_small_parquet_file_of_endless_rows_is_refused(tmp_path, tiny_folder):
+    path = tmp_path / "rows.parquet"
+    array = pa.DictionaryArray.from_arrays(pa.array([0] * 1000, pa.int8()), pa.array(["x" * 100]))
+    table = pa.table({"prompt": pa.chunked_array([array] * 150_000)})
+    parquet.write_table(table, path, row_group_size=len(table))
+    assert path.stat().st_size < 2**24
+    reader = Forked(begin, str(path), str(tiny_folder), str(tmp_path / "mine"))
+    assert reader.wait() == 0, reader.printed[-3000:]
+    assert "row_group_size=10_000" in reader.printed
+
+
+@pytest.mark.parametrize(
+    "kind", [kind for kind in KINDS if "link" in kind.__name__ or kind in SPECIAL], **NAMED
+)
+def test_data_folders_have_plain_files_and_no_links_out(tmp_path, kind):
+    private = secrets(tmp_path / "private")
+    folder = tmp_path / "data"
+    (folder / "inner").mkdir(parents=True)
+    (folder / "inner" / "good.jsonl").write_text('{"prompt": "a"}\n')
+    kind(folder / "inner" / "rows.jsonl", private)
+    with pytest.raises(ValueError, match="is not read"):
+        open_dataset(str(folder))
+
+
+def test_data_folders_with_links_inside_are_read(tmp_path):
+    folder = tmp_path / "data"
+    (folder / "inner").mkdir(parents=True)
+    (folder / "inner" / "rows.jsonl").write_text('{"prompt": "a"}\n')
+    (folder / "train.jsonl").symlink_to("inner/rows.jsonl")
+    assert next(iter(open_dataset(str(folder), streaming=True)))["prompt"] == "a"
+
+
+def test_a_first_recipe_is_written_over_no_file_behind_a_link(tmp_path, tiny_folder, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    private = tmp_path / "private"
+    private.mkdir()
+    data = tmp_path / "rows.jsonl"
+    data.write_text(
+        "".join(json.dumps({"question": f"{n}?", "answer": f"{n}"}) + "\n" for n in range(30))
+    )
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    for name in ("README.md", "rewards.py"):
+        (private / name).write_text(SECRET)
+        (mine / name).symlink_to(private / name)
+    assert main(["init", str(data), str(tiny_folder), "--yes"]) in (0, 1)
+    assert (mine / "recipe.yaml").is_file()
+    assert {path.read_text() for path in private.iterdir()} == {SECRET}
+    (mine / "recipe.yaml").unlink()
+    (mine / "recipe.yaml").symlink_to(private / "recipe.yaml")
+    assert main(["init", str(data), str(tiny_folder), "--yes"]) == 2
+    assert not (private / "recipe.yaml").exists()
+
+
+def read_rates(path: str) -> None:
+    limit_this_process()
+    with pytest.raises((OSError, ValueError)):
+        read_pass_rates(Path(path), ["countdown"], 1.0)
+
+
+@pytest.mark.parametrize(
+    "kind", [kind for kind in KINDS if kind.__name__ not in ("nothing", "open_file")], **NAMED
+)
+def test_pass_rates_come_from_plain_files(tmp_path, kind):
+    kind(tmp_path / "rates.jsonl", secrets(tmp_path / "private"))
+    if kind.__name__ == "circle":
+        (tmp_path / "rates.jsonl").unlink()
+        fifo(tmp_path / "rates-0001.jsonl", tmp_path)
+    reader = Forked(read_rates, str(tmp_path / "rates.jsonl"))
+    assert reader.wait() == 0, reader.printed[-3000:]
+
+
+@pytest.mark.parametrize("kind", KINDS, **NAMED)
+def test_no_record_of_stages_stops_a_demo(tmp_path, kind):
+    private = tmp_path / "private"
+    private.mkdir()
+    (private / "stages.json").write_text('{"warm start": {"done": true}}')
+    (tmp_path / "demo").mkdir()
+    kind(tmp_path / "demo" / "stages.json", private)
+    assert Stages(tmp_path / "demo", 1).done == {}
