@@ -151,6 +151,7 @@ READERS = {
         "files.py: data_lines",
         "files.py: write_atomically",
         "foreign_files.py: open_plain",
+        "foreign_files.py: _descriptor",
     },
 }
 

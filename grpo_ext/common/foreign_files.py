@@ -10,6 +10,7 @@ import os
 import stat
 from collections.abc import Iterator
 from contextlib import suppress
+from io import BufferedReader, FileIO
 from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
@@ -25,8 +26,8 @@ class ForeignFile(OSError):
     """A file or folder that is not read, because it is not plain, too large, or a link out of its folder."""
 
 
-def open_plain(path: Path, within: Path | None = None, append: bool = False) -> BinaryIO:
-    """Open a plain file without blocking, for reading or (`append`) for appending, which creates it.
+def open_plain(path: Path, within: Path | None = None) -> BufferedReader:
+    """Open a plain file for reading without blocking.
 
     Args:
         path: the file, or a link to it.
@@ -38,24 +39,34 @@ def open_plain(path: Path, within: Path | None = None, append: bool = False) -> 
         ForeignFile: if it is a FIFO, a device, a socket or a folder, or outside `within`.
         OSError: if it does not exist or cannot be read.
     """
-    real = Path(os.path.realpath(path, strict=not append))
+    real = Path(os.path.realpath(path, strict=True))
+    return open(_descriptor(path, real, within, os.O_RDONLY), "rb")
+
+
+def append_plain(path: Path, within: Path) -> FileIO:
+    """Open a plain file for appending without a buffer, and create it if necessary; errors as for `open_plain`."""
+    real = Path(os.path.realpath(path))
+    return FileIO(_descriptor(path, real, within, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab")
+
+
+def _descriptor(path: Path, real: Path, within: Path | None, flags: int) -> int:
+    """Return a descriptor of the plain file at `path`, which resolves to `real`."""
     root = None if within is None else Path(os.path.realpath(within, strict=True))
     if not _is_in(root, real):
-        raise ForeignFile(errno.EXDEV, "it is a link out of its folder", str(path))
+        raise _link_out(path)
     if os.path.lexists(real) and not stat.S_ISREG(os.lstat(real).st_mode):
         raise _not_plain(path)  # some devices act when they are opened
-    flags = os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC
-    flags |= os.O_WRONLY | os.O_APPEND | os.O_CREAT if append else os.O_RDONLY
+    flags |= os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC
     number = os.open(real, flags, 0o666)
     try:  # again, because the path may have been replaced since
         if not stat.S_ISREG(os.fstat(number).st_mode):
             raise _not_plain(path)
         if not _is_in(root, _opened(number, real)):
-            raise ForeignFile(errno.EXDEV, "it is a link out of its folder", str(path))
-        return os.fdopen(number, "ab" if append else "rb", buffering=0 if append else -1)  # type: ignore[return-value]
+            raise _link_out(path)
     except BaseException:
         os.close(number)
         raise
+    return number
 
 
 def read_bytes(path: Path, most: int = MOST_BYTES, within: Path | None = None) -> bytes:
@@ -140,7 +151,7 @@ def check_tree(folder: Path) -> None:
                     errno.E2BIG, f"it has more than {MOST_ENTRIES:,} entries", str(folder)
                 )
             if leads_out(path, folder):
-                raise ForeignFile(errno.EXDEV, "it is a link out of its folder", str(path))
+                raise _link_out(path)
             mode = os.lstat(path).st_mode
             if stat.S_ISDIR(mode):
                 waiting.append(path)
@@ -188,6 +199,10 @@ def _opened(number: int, path: Path) -> Path:
         return Path(os.readlink(f"/proc/self/fd/{number}"))
     except OSError:  # not on Linux
         return path
+
+
+def _link_out(path: Path) -> ForeignFile:
+    return ForeignFile(errno.EXDEV, "it is a link out of its folder", str(path))
 
 
 def _not_plain(path: Path) -> ForeignFile:

@@ -20,6 +20,7 @@ from typing import Any
 from grpo_ext.common.foreign_files import (
     MOST_LINE,
     ForeignFile,
+    append_plain,
     entries,
     lines_of,
     open_plain,
@@ -102,7 +103,7 @@ class JsonLines:
             )
             size = 0
         try:
-            with open_plain(self.path, self.path.parent, append=True) as file:
+            with append_plain(self.path, self.path.parent) as file:
                 while data:
                     data = data[file.write(data) :]
         except OSError:

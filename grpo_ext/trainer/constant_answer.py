@@ -92,7 +92,7 @@ class ConstantAnswer:
         given = judged.given[first : first + len(judged.rows)].tolist()  # (B, R)
         masks = judged.table.completion_mask.bool()
         for i, row in enumerate(judged.rows):
-            text = text_of(judged.completions[i])
+            text = text_of(judged.completions[i], bool(judged.episodes))
             ids = judged.table.completion_ids[i][masks[i]].tolist()
             rewards = by_name(self.trainer.reward_func_names, given[i])
             self._collected.append((row, Sample(0, text, rewards, judged.lengths[i], ids=ids)))

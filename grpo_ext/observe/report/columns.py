@@ -90,8 +90,12 @@ def conversation(row: dict[str, Any]) -> tuple[str, list[Turn]]:
     """
     logged = row["text"]
     messages = mappings(row.get("messages"))
-    contents = [(m.get("role") == "assistant", m.get("content")) for m in messages]
-    if not all(isinstance(content, str) for _, content in contents):
+    contents = [
+        (message.get("role") == "assistant", content)
+        for message in messages
+        if isinstance(content := message.get("content"), str)
+    ]
+    if len(contents) < len(messages):
         return logged, []
     text = "\n".join(content if wrote else f"> {content}" for wrote, content in contents)
     if logged not in (text, transcript(contents)):  # earlier logs have the first form
