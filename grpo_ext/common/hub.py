@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from grpo_ext.common.foreign_files import entries
 from grpo_ext.common.near import did_you_mean
 
 PATIENCE = 3.0  # seconds that the hub may take to answer
@@ -42,9 +43,8 @@ def find_repo(name: str, kind: str) -> None:
 
 def neighbours(name: str) -> list[str]:
     """Return the folders and files beside the path `name`, in the same form as `name`."""
-    parent = Path(name).expanduser().parent
-    return (
-        [name[: len(name) - len(Path(name).name)] + p.name for p in parent.iterdir()]
-        if parent.is_dir()
-        else []
-    )
+    try:
+        inside = entries(Path(name).expanduser().parent)
+    except OSError:  # there is no such folder, or it has too many files to compare their names
+        return []
+    return [name[: len(name) - len(Path(name).name)] + path.name for path in inside]
