@@ -200,7 +200,7 @@ def add_to_card(
         "### Result", "", *paragraphs, *table(["", "first", "last", ""], results), "", curves, "",
         "### Recipe", "", "Trained with grpo_ext; every value that is not its default:", "", indent(as_yaml(recipe), "    "),
     ]  # fmt: skip
-    before, mark, after = (
-        read_text(folder / CARD, within=folder).partition("### Framework versions")
+    before, mark, after = read_text(folder / CARD, within=folder).partition(
+        "### Framework versions"
     )
     write_atomically(folder / CARD, before + "\n".join(lines) + f"\n{mark}{after}")
