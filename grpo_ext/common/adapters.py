@@ -23,11 +23,19 @@ def adapter_fault(folder: Path) -> str | None:
     return f"{holds} Run `grpo-ext merge --model {folder}` and name {folder / MERGED} as the model."
 
 
-def check_model_folder(folder: Path) -> None:
-    """Raise `ValueError` if loading the models in a folder, or in the folder of its base, could block.
+def special_file_fault(folder: Path) -> str | None:
+    """Return what to do about a file on which loading a model from a folder could block; `None` if there is none.
 
     A model's files may be links to anywhere: large weights often lie on another disk.
     """
-    special = special_file(folder) if folder.is_dir() else None
-    if special is not None:
-        raise ValueError(f"{special} is a FIFO, a device or a socket, not a plain file: remove it.")
+    special = special_file(folder)
+    if special is None:
+        return None
+    return f"{special} is a FIFO, a device or a socket, not a plain file: remove it."
+
+
+def check_model_folder(folder: Path) -> None:
+    """Raise `ValueError` if loading a model from a folder could block; the name of a model passes."""
+    fault = special_file_fault(folder) if folder.is_dir() else None
+    if fault is not None:
+        raise ValueError(fault)

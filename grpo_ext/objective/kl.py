@@ -45,14 +45,14 @@ def kl_per_token(
         ratio: (B, T), the importance ratio of each token, with gradient; `None`: the estimate is not corrected.
     """
     log_r = ref_logps - logps
+    if estimator == "k3" and ratio is not None:
+        # r times the ratio is p_ref / p_old, whatever the policy is. Left in the graph, its two parts would cancel in the
+        # gradient, and where r is large rounding would be all that is left.
+        return (torch.exp(log_r) * ratio).detach() - (log_r + 1) * ratio
     if estimator == "k1":
         kl = -log_r
     elif estimator == "k2":
         kl = log_r**2 / 2
-    elif ratio is None:
-        kl = torch.exp(log_r) - log_r - 1
     else:
-        # r times the ratio is p_ref / p_old, whatever the policy is. Left in the graph, its two parts would cancel in the
-        # gradient, and where r is large rounding would be all that is left.
-        return (torch.exp(log_r) * ratio).detach() - (log_r + 1) * ratio
+        kl = torch.exp(log_r) - log_r - 1
     return kl if ratio is None else kl * ratio

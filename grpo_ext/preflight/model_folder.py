@@ -6,8 +6,8 @@ from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
 
-from grpo_ext.common.adapters import ADAPTER_CONFIG, CONFIG, adapter_fault
-from grpo_ext.common.foreign_files import read_text, special_file
+from grpo_ext.common.adapters import ADAPTER_CONFIG, CONFIG, adapter_fault, special_file_fault
+from grpo_ext.common.foreign_files import read_text
 from grpo_ext.common.hub import find_repo
 from grpo_ext.recipe.problems import Findings
 from grpo_ext.recipe.rules import Values
@@ -49,9 +49,9 @@ def missing(folder: Path) -> Iterator[str]:
     if fault := adapter_fault(folder):
         yield fault
         return
-    special = special_file(folder)
-    if special is not None:
-        yield f"{special} is a FIFO, a device or a socket, not a plain file: remove it."
+    fault = special_file_fault(folder)
+    if fault is not None:
+        yield fault
         return
     if not (folder / CONFIG).is_file():
         inner = sorted({str(path.parent) for path in folder.glob(f"*/{CONFIG}")})
