@@ -31,6 +31,17 @@ PATIENT = {
     "grpo_ext.rewards.crew": {"START_LIMIT": 600.0},
 }
 REPO = Path(__file__).resolve().parents[1]
+# `TRAIN_ON_GPU=1`: trainers that a test puts on the CPU are put on the first GPU, as far as they are in this process.
+if os.environ.get("TRAIN_ON_GPU"):
+    from transformers import TrainingArguments
+
+    _read_arguments = TrainingArguments.__post_init__
+
+    def _on_gpu(self: TrainingArguments) -> None:
+        self.use_cpu = False
+        _read_arguments(self)
+
+    TrainingArguments.__post_init__ = _on_gpu  # type: ignore[method-assign]
 # vLLM's CPU build lives in an environment of its own, whose tests `make vllm` runs.
 # (No folder here is named vllm: `import vllm` would find it.)
 collect_ignore_glob = [] if find_spec("vllm") and not gpu_is_there() else ["engine/*"]

@@ -1,7 +1,7 @@
 """All figures of a GPU in one go, the most important ones first; what it has found stays when it is cut off.
 
     python -m benchmarks.gpu [--parts NAME ...] [--minutes 40] [--out FOLDER] [--wheels FOLDER] [--again]
-                             [--vllm_python FILE] [--quick] [--dry_run] [--check]
+                             [--vllm_python FILE] [--model PLACE] [--quick] [--dry_run] [--check]
 
 Needs torch for CUDA and this folder; `setup`, the first part, installs the rest where it can. No model and no data are
 downloaded: weights are random, in real shapes, and the tokenizer is made here. Each part says what it predicts and by which
@@ -51,6 +51,9 @@ def main() -> None:
     parser.add_argument(
         "--vllm_python", type=Path, help="the Python of an environment that has vLLM"
     )
+    parser.add_argument(
+        "--model", type=Path, help="a pretrained model for `numerics`: a folder, or a GGUF file"
+    )
     parser.add_argument("--again", action="store_true", help="also measure what has a result")
     parser.add_argument("--quick", action="store_true", help="fewer cases and rounds")
     parser.add_argument("--dry_run", action="store_true", help="on a CPU, at tiny size")
@@ -59,7 +62,7 @@ def main() -> None:
         "--only", choices=list(PARTS), help=argparse.SUPPRESS
     )  # the process of a part
     args = parser.parse_args()
-    mode = Mode(args.dry_run, args.quick, args.wheels, args.vllm_python)
+    mode = Mode(args.dry_run, args.quick, args.wheels, args.vllm_python, args.model)
     if args.only:
         PARTS[args.only].load()(mode, Sheet(args.out, args.only))
         return

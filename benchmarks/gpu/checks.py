@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,16 @@ from benchmarks.gpu.parts import Mode
 from benchmarks.gpu.sheet import Sheet
 
 COUNTS = re.compile(r"(\d+) (passed|failed|errors?|skipped)")
+# Tests that fork a process which trains: CUDA does not survive a fork.
+FORKING_TESTS = (
+    "test_early_rewards",
+    "test_faults",
+    "test_killed_in_an_episode",
+    "test_nothing_left",
+    "test_overlap",
+    "test_sampler_process",
+    "test_stopping",
+)
 
 
 def demo(mode: Mode, sheet: Sheet) -> None:
@@ -54,8 +64,22 @@ def demo(mode: Mode, sheet: Sheet) -> None:
             sheet.fact("evaluation", "in the JSON file", evaluation=found)
 
 
-def pytest_part(paths: list[str], sheet: Sheet, least: int, more: list[str] | None = None) -> None:
-    """Run tests, write down how many passed, and what they noted; raise if one failed."""
+def pytest_part(
+    paths: list[str],
+    sheet: Sheet,
+    least: int,
+    options: Sequence[str] = (),
+    variables: Mapping[str, str] | None = None,
+) -> None:
+    """Run tests, write down how many passed, and what they noted; raise if one failed.
+
+    Args:
+        paths: of tests.
+        sheet: takes the counts.
+        least: how many tests must pass.
+        options: of pytest.
+        variables: of the environment, beside those of this process.
+    """
     with tempfile.TemporaryDirectory() as folder:
         figures = Path(folder) / "figures.jsonl"
         sheet.predict("tests that fail", 0, "tests", "none fails on a CPU", ("<=", 0))
@@ -66,19 +90,9 @@ def pytest_part(paths: list[str], sheet: Sheet, least: int, more: list[str] | No
             "counted on a CPU, with room for those that need two devices",
             (">=", least),
         )
-        words = [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-q",
-            "-p",
-            "no:cacheprovider",
-            *(more or []),
-            *paths,
-        ]
-        done = subprocess.run(
-            words, capture_output=True, text=True, env={**os.environ, "GPU_FIGURES": str(figures)}
-        )
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options, *paths]
+        environment = {**os.environ, **(variables or {}), "GPU_FIGURES": str(figures)}
+        done = subprocess.run(command, capture_output=True, text=True, env=environment)
         print(done.stdout[-6000:], done.stderr[-2000:], flush=True)
         counts = {
             name.rstrip("s") if name.startswith("error") else name: int(n)
@@ -106,12 +120,14 @@ def tests(mode: Mode, sheet: Sheet) -> None:
             ["tests/objective", "tests/trainer/test_scoring.py"], sheet, 20, ["-m", "not slow"]
         )
         return
-    spread = ["-n", "8", "--dist", "loadfile"]
+    forking = [f"--ignore=tests/trainer/{name}.py" for name in FORKING_TESTS]
+    selection = ["-m", "not slow"] if mode.quick else []
     pytest_part(
         ["tests/objective", "tests/trainer"],
         sheet,
         mode.size(600, 500, 0),
-        [*spread, *["-m", "not slow"] * mode.quick],
+        ["-n", "12", *forking, *selection],
+        {"TRAIN_ON_GPU": "1", "OMP_NUM_THREADS": "1"},
     )
 
 

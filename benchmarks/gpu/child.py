@@ -47,7 +47,7 @@ def command_of(name: str, mode: Mode, folder: Path, vllm: bool) -> list[str]:
         str(folder),
     ]
     words += ["--dry_run"] * mode.dry + ["--quick"] * mode.quick
-    given = {"--wheels": mode.wheels, "--vllm_python": mode.vllm_python}
+    given = {"--wheels": mode.wheels, "--vllm_python": mode.vllm_python, "--model": mode.model}
     return words + [word for name, path in given.items() if path for word in (name, str(path))]
 
 

@@ -21,6 +21,7 @@ class Mode:
         None  # a folder of wheels to install from where no registry can be reached
     )
     vllm_python: Path | None = None  # the Python of an environment that has vLLM
+    model: Path | None = None  # a pretrained model: a folder, or a GGUF file with its tokenizer
 
     @property
     def device(self) -> str:
@@ -67,11 +68,15 @@ PARTS: dict[str, Part] = {
     "tests": Part("the tests of the trainer and of the objective", "checks:tests", 240),
     "safety": Part("the safety tests", "checks:safety", 180),
     "vllm": Part("the safety tests with real vLLM", "checks:vllm", 270, vllm=True),
+    "numerics": Part("the sampler against the trainer, by number type", "numerics:run", 150),
+    "numerics-vllm": Part("the same with vLLM", "numerics:run_vllm", 180, vllm=True),
     "kill": Part("SIGKILL after a checkpoint, and resume", "checks:kill", 90),
     "train-0.5B": Part("training, 0.5B", "training:run/0.5B", 120),
     "train-1.5B": Part("training, 1.5B", "training:run/1.5B", 150),
+    "train-3B": Part("training, 3B", "training:run/3B", 180),
     "train-0.5B-lora": Part("training, 0.5B, LoRA", "training:run/0.5B lora", 120),
     "train-1.5B-lora": Part("training, 1.5B, LoRA", "training:run/1.5B lora", 150),
+    "train-3B-lora": Part("training, 3B, LoRA", "training:run/3B lora", 180),
     "batch": Part(
         "128 completions of about 1,200 tokens, 1.5B, LoRA", "training:run/1.5B lora batch", 200
     ),

@@ -22,6 +22,7 @@ from benchmarks.step_work import Case, make_work
 SHAPES = {
     "0.5B": ((896, 24, 14, 2, 4864), 151_936),
     "1.5B": ((1536, 28, 12, 2, 8960), 151_936),
+    "3B": ((2048, 36, 16, 2, 11008), 151_936),
     "tiny": ((64, 2, 2, 1, 128), 2_000),
 }
 LORA_RANK = 8  # of `step_work.make_trainer`

@@ -16,6 +16,7 @@ from grpo_ext.objective.advantage import nan_std
 from grpo_ext.objective.aggregate import Stat
 from grpo_ext.step.ranks import Ranks
 
+FAR_RATIO = 0.1  # from 1: a token whose ratio is further away counts as far
 MOST_TASKS = 32  # with more tasks in a generation, no figures by task are logged
 
 
@@ -192,6 +193,9 @@ def sampler_stats(
 ) -> dict[str, Stat]:
     """Return how far the log-probs that were scored here are from those of the sampler.
 
+    `sampling/kl` estimates the KL divergence of the policy as scored here from the sampler, in nats a token, by
+    r - 1 - log r with the ratio r (http://joschu.net/blog/kl-approx.html, k3).
+
     Args:
         scored: (B, T), of the policy that sampled, as scored here.
         sampled: (B, T), of the sampler; NaN where it returned none.
@@ -199,9 +203,13 @@ def sampler_stats(
         weights: the importance sampling ratio that multiplies the loss; `None`: there is none.
     """
     difference = (scored.detach() - sampled)[mask.bool() & ~sampled.isnan()].float()  # (tokens,)
+    ratio = difference.exp()
+    far = (ratio - 1).abs() > FAR_RATIO
     return {
         **_spread("sampling/logp_difference", difference.abs(), "mean", "max"),
-        **_spread("sampling/ratio", difference.exp()),
+        **_spread("sampling/ratio", ratio),
+        "sampling/ratio/share_far": Stat(far.sum(), far.numel()),
+        "sampling/kl": Stat((difference.expm1() - difference).sum(), difference.numel()),
         "sampling/ratio/share_masked": Stat(0.0)
         if weights is None
         else Stat((mask * (weights == 0)).sum(), mask.sum()),

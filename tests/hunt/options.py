@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from hypothesis import strategies as st
-from scripted_run import REWARDS, WORLD, arguments, name_of, rewards_of
+from scripted_run import DEVICE, REWARDS, WORLD, arguments, name_of, rewards_of
 
 from grpo_ext.recipe.rules import GRPO_RULES, argument_values, check_values
 
@@ -230,7 +230,10 @@ CUT = ("gradient_accumulation_steps", "steps_per_generation", "num_iterations", 
 
 
 def cuts() -> list[Settings]:
-    """Return batches of 4 to 16 completions, of which a quarter is for two ranks."""
+    """Return batches of 4 to 16 completions, of which a quarter is for two ranks; on a GPU none.
+
+    CUDA does not survive the fork that makes a second rank.
+    """
     one, two = [], []
     for size in (2, 4, 8):
         for accumulation in (1, 2):
@@ -250,6 +253,8 @@ def cuts() -> list[Settings]:
                                 "num_generations": group,
                             }
                             (one if ranks == 1 else two).append(cut)
+    if DEVICE != "cpu":
+        return one
     return [*one, *two[:: max(1, 3 * len(two) // len(one))]]
 
 

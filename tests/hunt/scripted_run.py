@@ -42,6 +42,7 @@ from grpo_ext.step import feed
 from grpo_ext.step.records import Generation
 from grpo_ext.tiny.model import build_model
 
+DEVICE = os.environ.get("HUNT_DEVICE", "cpu")  # of the trainer: "cpu" or "cuda"
 LENGTH = 6  # most tokens of a completion
 EPISODE_LENGTH = 24  # most tokens of an episode with its answers
 STEPS = 3
@@ -263,7 +264,8 @@ class Scripted(Sampler):
         found = []
         for i, (prompt, ids) in enumerate(zip(prompts, completions, strict=True)):
             with torch.no_grad():
-                logits = model(input_ids=torch.tensor([[*prompt, *ids]])).logits[0]
+                context = torch.tensor([[*prompt, *ids]], device=model.device)  # (1, T)
+                logits = model(input_ids=context).logits[0].cpu()
             logits = logits[len(prompt) - 1 : len(prompt) - 1 + len(ids)] / args.temperature
             if kept is not None:
                 there = torch.tensor(kept[i], dtype=torch.bool).view(-1, self.size)
@@ -307,12 +309,12 @@ class Steps(TrainerCallback):
     ) -> None:
         named = [(name.removeprefix("module."), p) for name, p in model.named_parameters()]
         noted: dict[str, Any] = {
-            "gradient": {n: p.grad.clone() for n, p in named if p.grad is not None},
-            "weights": {n: p.detach().double() for n, p in named},
+            "gradient": {n: p.grad.clone().cpu() for n, p in named if p.grad is not None},
+            "weights": {n: p.detach().double().cpu() for n, p in named},
         }
         if self.reference is not None:
             named = list(self.reference.named_parameters())
-            noted["reference"] = {n: p.detach().double() for n, p in named}
+            noted["reference"] = {n: p.detach().double().cpu() for n, p in named}
         self.steps.append(noted)
 
 
@@ -413,7 +415,7 @@ ALWAYS: dict[str, Any] = {
     "report_to": "none",
     "reward_max_failure_rate": 1.0,
     "save_strategy": "no",
-    "use_cpu": True,
+    "use_cpu": DEVICE == "cpu",
     "vllm_sync_check_steps": 0,
     "weight_decay": 0.0,
 }
@@ -468,7 +470,7 @@ def run(folder: Path, out: Path, settings: dict[str, Any]) -> None:
         steps.reference = trainer.accelerator.unwrap_model(trainer.ref_model)
         generator = torch.Generator().manual_seed(9)
         for p in steps.reference.parameters():
-            p.data.add_(0.1 * torch.randn(p.shape, generator=generator))
+            p.data.add_(0.1 * torch.randn(p.shape, generator=generator).to(p.device))
     with replaced(feed, random_order=recorder.ordered(feed.random_order)):
         trainer.train()
     args, sampler = trainer.args, trainer.parts.sampler

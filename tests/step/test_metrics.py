@@ -142,6 +142,9 @@ def test_how_far_scores_are_from_the_samplers_own():
         found["sampling/logp_difference/max"] == 0.5
         and found["sampling/ratio/share_masked"] == 3 / 4
     )
+    assert found["sampling/ratio/share_far"] == 2 / 3
+    expected = ((math.exp(0.5) - 1 - 0.5) + 0 + (math.exp(-0.5) - 1 + 0.5)) / 3
+    assert found["sampling/kl"] == pytest.approx(expected)
     ends = found["sampling/ratio/min"], found["sampling/ratio/max"]
     assert ends == (pytest.approx(math.exp(-0.5)), pytest.approx(math.exp(0.5)))
     by_token = torch.tensor([[0.0, 1.0, 1.0], [1.0, 1.0, 1.0]])  # padding has the ratio 1
