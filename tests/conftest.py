@@ -28,7 +28,7 @@ PATIENT = {
     "grpo_ext.preflight.first_rows": {"PATIENCE": 300.0},
     "grpo_ext.preflight.try_environment": {"BUDGET": 300.0},
     "grpo_ext.preflight.try_rewards": {"PATIENCE": 60.0, "BUDGET": 300.0},
-    "grpo_ext.rewards.crew": {"START_LIMIT": 600.0},
+    "grpo_ext.rewards.worker_pool": {"START_LIMIT": 600.0},
 }
 REPO = Path(__file__).resolve().parents[1]
 # `TRAIN_ON_GPU=1`: trainers that a test puts on the CPU are put on the first GPU, as far as they are in this process.

@@ -15,10 +15,10 @@ from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager, suppress
 from typing import Any
 
-from grpo_ext.rewards.crew import Crew
 from grpo_ext.rewards.engine import without_engine
 from grpo_ext.rewards.reward import Reward
 from grpo_ext.rewards.scores import as_score, in_full
+from grpo_ext.rewards.worker_pool import WorkerPool
 
 # What the trainer passes and another process cannot have.
 LOCAL = ("completions", "trainer_state", "log_extra", "log_metric", "environments")
@@ -40,7 +40,7 @@ class RewardPool(AbstractContextManager):
     def __init__(self, workers: int, *, timeout: float = 5.0, memory_limit: int = 2**30):
         self.settings = (workers, timeout, memory_limit)
         self._lock = threading.Lock()
-        self._crew: Crew | None = None
+        self._workers: WorkerPool | None = None
         # What `begin` has handed out, by process and reward: a fork has none of its parent's workers.
         self._begun: dict[tuple[int, bytes], tuple[list[bytes], list[Future]]] = {}
 
@@ -94,26 +94,26 @@ class RewardPool(AbstractContextManager):
             if not future.done():
                 tasks.append((future, message))
         if tasks:
-            self._ready_crew().take(packed, tasks)
+            self._ready_workers().take(packed, tasks)
         return futures
 
     def close(self) -> None:
         """End all workers. The pool starts new ones when it is used again."""
         with self._lock:
-            crew, self._crew = self._crew, None
+            workers, self._workers = self._workers, None
             self._begun.clear()
-        if crew is not None:
-            crew.stop()
+        if workers is not None:
+            workers.stop()
 
     def __exit__(self, *_: Any) -> None:
         self.close()
 
-    def _ready_crew(self) -> Crew:
+    def _ready_workers(self) -> WorkerPool:
         with self._lock:
-            if self._crew is None or self._crew.pid != os.getpid():
-                self._crew = Crew(*self.settings)
-                weakref.finalize(self, self._crew.stop)
-            return self._crew
+            if self._workers is None or self._workers.pid != os.getpid():
+                self._workers = WorkerPool(*self.settings)
+                weakref.finalize(self, self._workers.stop)
+            return self._workers
 
 
 def prepared(reward: Reward, given: dict[str, Any]) -> tuple[bytes, list[Row]]:

@@ -18,7 +18,7 @@ from grpo_ext.rewards.reward import Score
 
 START_LIMIT = 60.0  # seconds for a worker to start, or to import what a reward needs
 LONGEST_TIMEOUT = 1e6  # seconds; a longer one overflows `poll`
-MAX_EXTRA = 8  # workers beyond the crew's size, in place of overdue ones
+MAX_EXTRA = 8  # workers beyond the pool's size, in place of overdue ones
 STEPS_BACK = 5  # added to the niceness of an overdue worker: it gets a third of the time of the others, and may still finish
 END_LIMIT = 5.0  # seconds for a worker that has closed its pipe to end, and to leave its exit code
 MAX_FAILED_STARTS = 3  # in a row; then the rows that wait are given up
@@ -26,7 +26,7 @@ MAX_FAILED_STARTS = 3  # in a row; then the rows that wait are given up
 Result = tuple[Score, str | None]  # a row's score and its error
 
 
-class Crew:
+class WorkerPool:
     """Keeps `size` workers ready, with `timeout` seconds a row and `memory_limit` bytes a worker.
 
     A row that takes far longer than usual makes its worker overdue: the worker goes on at low priority and another one is
@@ -63,7 +63,7 @@ class Crew:
             self.changed.notify_all()
 
     def stop(self) -> None:
-        """End all workers and leave the waiting rows unscored. A forked copy of the crew does nothing."""
+        """End all workers and leave the waiting rows unscored. A forked copy of the pool does nothing."""
         if os.getpid() != self.pid:
             return
         with self.changed:
@@ -102,7 +102,7 @@ class Crew:
         return None
 
     def next_job(self, worker: "Worker") -> bytes | tuple[Future, bytes] | None:
-        """Wait for a reward that the worker has not loaded, or for a row; None when the crew is stopped."""
+        """Wait for a reward that the worker has not loaded, or for a row; None when the pool is stopped."""
         with self.changed:
             while not self.stopped:
                 if worker.connection.poll():
@@ -129,9 +129,9 @@ class Worker(threading.Thread):
     overdue = False
     spent = False  # late, dead, or without memory: not to be used again
 
-    def __init__(self, crew: Crew):
+    def __init__(self, pool: WorkerPool):
         super().__init__(name="reward-worker", daemon=True)
-        self.crew = crew
+        self.pool = pool
         self.known: set[bytes] = set()
         self.connection, self.theirs = Pipe()
 
@@ -139,10 +139,10 @@ class Worker(threading.Thread):
         failed = True
         try:
             self.process = start_beside(
-                "grpo_ext.rewards.worker", self.theirs, self.crew.memory_limit, threads=1
+                "grpo_ext.rewards.worker", self.theirs, self.pool.memory_limit, threads=1
             )
             self.await_ready()
-            while not self.spent and (job := self.crew.next_job(self)) is not None:
+            while not self.spent and (job := self.pool.next_job(self)) is not None:
                 if isinstance(job, bytes):
                     self.connection.send_bytes(pickle.dumps((job, None)))
                     self.await_ready()
@@ -150,12 +150,12 @@ class Worker(threading.Thread):
                 else:
                     future, message = job
                     future.set_result(self.score(message))
-                self.crew.failed_starts = 0
+                self.pool.failed_starts = 0
             failed = False
         except Exception:  # it could not be started, has died outside a row, or takes too long to import what a reward needs
             pass
         finally:
-            self.crew.replace(self, failed)
+            self.pool.replace(self, failed)
             self.kill()
             self.connection.close()
             if self.process:
@@ -169,7 +169,7 @@ class Worker(threading.Thread):
 
     def score(self, message: bytes) -> Result:
         """Send a row to the process and return its answer, or the error if it gives none."""
-        begun, timeout, patience = time.monotonic(), self.crew.timeout, self.crew.patience
+        begun, timeout, patience = time.monotonic(), self.pool.timeout, self.pool.patience
         self.spent = True
         try:
             self.connection.send_bytes(message)
@@ -179,7 +179,7 @@ class Worker(threading.Thread):
                     return None, f"TimeoutError: the row took more than {timeout:g} s"
             score, error = json.loads(self.connection.recv_bytes())
         except Exception:  # it has died, has closed its pipe, or has sent something else
-            if self.crew.stopped:
+            if self.pool.stopped:
                 return None, "RuntimeError: the pool has ended"
             with suppress(subprocess.TimeoutExpired):
                 self.process.wait(timeout=END_LIMIT)
@@ -188,17 +188,17 @@ class Worker(threading.Thread):
                 None,
                 f"ChildProcessError: the worker died with exit code {code}, out of memory or by a crash",
             )
-        self.crew.usual += 0.05 * (time.monotonic() - begun - self.crew.usual)
+        self.pool.usual += 0.05 * (time.monotonic() - begun - self.pool.usual)
         self.spent = self.overdue or (error or "").startswith(
             "MemoryError"
         )  # its memory stays full
         return score, error
 
     def step_back(self) -> None:
-        """Lower the priority of the process, and let the crew start another worker."""
-        with self.crew.changed, suppress(OSError):
+        """Lower the priority of the process, and let the pool start another worker."""
+        with self.pool.changed, suppress(OSError):
             self.overdue = True
-            self.crew.fill()
+            self.pool.fill()
             group = os.PRIO_PGRP, self.process.pid
             os.setpriority(*group, os.getpriority(*group) + STEPS_BACK)
 
