@@ -18,7 +18,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.generation.logits_process import TopKLogitsWarper, TopPLogitsWarper
 
 from grpo_ext.rewards.countdown_reward import countdown
-from grpo_ext.rewards.form import format_
+from grpo_ext.rewards.format_rewards import format_
 
 
 @dataclass(frozen=True)

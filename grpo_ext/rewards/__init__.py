@@ -9,7 +9,7 @@ from grpo_ext.rewards import (
     answer_kinds,
     countdown_reward,
     environment,
-    form,
+    format_rewards,
     judge_reward,
     relevance,
     right_steps,

@@ -6,7 +6,7 @@ import unicodedata
 import pytest
 
 from grpo_ext.rewards import build, list_rewards
-from grpo_ext.rewards.form import share
+from grpo_ext.rewards.format_rewards import share
 from grpo_ext.rewards.signature import REQUIRED
 
 CATALOGUE = {info.name: info for info in list_rewards()}
