@@ -13,6 +13,7 @@ from grpo_ext.rewards.engine import Unreadable
 from grpo_ext.rewards.equality import equal
 from grpo_ext.rewards.explanation import Explanation, answer_marks
 from grpo_ext.rewards.extraction import MAX_ANSWER, boxed, find_answer, has_words, piece_of
+from grpo_ext.rewards.formula_limits import is_within_limits
 from grpo_ext.rewards.notation import plain, typography
 from grpo_ext.rewards.quantity import number, without_label
 from grpo_ext.rewards.question import (
@@ -31,7 +32,6 @@ from grpo_ext.rewards.question import (
 )
 from grpo_ext.rewards.registry import register
 from grpo_ext.rewards.structure import alternatives
-from grpo_ext.rewards.tame import is_tame
 from grpo_ext.rewards.texts import is_text, letter_of
 
 _PHRASE = re.compile(
@@ -110,7 +110,7 @@ def is_right(question: Question, solution: str, gold: str, answer: str) -> bool:
 
 def is_comparable(gold: str) -> bool:
     """Whether other answers than the gold answer itself can be judged."""
-    return number(gold) is not None or is_text(gold) or is_tame(gold)
+    return number(gold) is not None or is_text(gold) or is_within_limits(gold)
 
 
 @lru_cache(maxsize=4096)

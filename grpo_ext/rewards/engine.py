@@ -1,6 +1,6 @@
 """Compares formulas: latex2sympy reads them; their values at a few points, or math-verify, decide whether they are equal.
 
-sympy may take any time and memory to evaluate a formula. So the engine takes only tame formulas (`is_tame`), and a trainer uses
+sympy may take any time and memory to evaluate a formula. So the engine takes only tame formulas (`is_within_limits`), and a trainer uses
 it in worker processes: inside `without_engine`, `same_formula` raises `NeedsEngine`.
 """
 
@@ -14,8 +14,8 @@ from functools import lru_cache
 from typing import Any
 
 from grpo_ext.rewards.deadline import paused
+from grpo_ext.rewards.formula_limits import is_within_limits
 from grpo_ext.rewards.quantity import approximates, number
-from grpo_ext.rewards.tame import is_tame
 
 DIGITS = 40  # precision of values
 AGREED = 1e-25  # largest relative difference of equal values
@@ -102,9 +102,9 @@ def same_equation(gold: tuple[str, str], answer: tuple[str, str]) -> bool:
 
 def parsed(gold: str, answer: str) -> tuple[Any, Any] | None:
     """Read both formulas; None if only the answer cannot be read."""
-    if not is_tame(gold):
+    if not is_within_limits(gold):
         raise Unreadable(gold)
-    if not is_tame(answer):
+    if not is_within_limits(answer):
         return None
     if not _allowed.get():
         raise NeedsEngine

@@ -12,9 +12,9 @@ from grpo_ext.rewards import accuracy, build
 from grpo_ext.rewards.accuracy import score
 from grpo_ext.rewards.deadline import TooLate, deadline, paused
 from grpo_ext.rewards.engine import NeedsEngine, same_formula, without_engine
+from grpo_ext.rewards.formula_limits import is_within_limits
 from grpo_ext.rewards.guard import Guard
 from grpo_ext.rewards.pool import RewardPool
-from grpo_ext.rewards.tame import is_tame
 
 FORMULA = (r"\boxed{\sqrt{8}}", r"2\sqrt{2}")
 
@@ -154,7 +154,7 @@ def test_the_first_example_loads_the_engine():
      r"\gcd(4,6)", r"\neq 72", r"\sin(e^{e^{e^{e^{4}}}})"],
 )  # fmt: skip
 def test_what_grows_or_is_not_known_is_not_tame(formula):
-    assert not is_tame(formula)
+    assert not is_within_limits(formula)
     guard = Guard(build("accuracy"), timeout=60.0)
     assert guard(completions=[rf"\boxed{{{formula}}}"], solution=["72"]) == [0.0]
 
@@ -164,4 +164,4 @@ def test_what_grows_or_is_not_known_is_not_tame(formula):
     ["x^2y^5", r"e^{\frac{-x^2}{2\sigma^2}}", r"3^\frac12", "10^{-34}", r"2^{\frac{1}{2}}x^{3}"],
 )
 def test_powers_of_answers_are_tame(formula):
-    assert is_tame(formula)
+    assert is_within_limits(formula)

@@ -43,7 +43,7 @@ _ONE = r"(?>\{(?:[^{}]|\{[^{}]*\})*\}|\([^()]*\)|-?[0-9.]+|[A-Za-z]|\\[A-Za-z]++
 _EXPONENT = re.compile(rf"{_POWER.pattern}({_ONE}(?!\s*(?:\^|\*\*))|.+)")
 
 
-def is_tame(formula: str) -> bool:
+def is_within_limits(formula: str) -> bool:
     """Whether a formula, in LaTeX or plain text, is within all limits."""
     if len(formula) > MAX_LENGTH or not formula.isprintable() or _REFUSED.search(formula):
         return False
