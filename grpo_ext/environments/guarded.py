@@ -13,8 +13,8 @@ from grpo_ext.environments.tools import Misuse, Tool, call
 from grpo_ext.environments.turn_tokens import Message
 from grpo_ext.rewards.deadline import TooLate, deadline, waiting
 from grpo_ext.rewards.guard import copied, number_of
+from grpo_ext.rewards.process_state import exit_if_forked, preserve_process_state
 from grpo_ext.rewards.scores import clipped, in_full
-from grpo_ext.rewards.undisturbed import one_process, undisturbed
 
 UNREADABLE = "error: the call could not be read; write its name and arguments as one JSON object"
 Begun = Callable[[], Any]  # waits for a user's code, and returns its result or raises its error
@@ -87,7 +87,7 @@ class GuardedEnvironment:
             with (
                 self._protected(),
                 deadline(max(end - time.monotonic(), 1e-3)),
-                one_process(),
+                exit_if_forked(),
             ):
                 found = work()
         except KeyboardInterrupt:
@@ -137,7 +137,7 @@ class GuardedEnvironment:
         """
         function = getattr(self.environment, method, None)
         try:
-            with self._protected(), deadline(self.rules.step_timeout), one_process():
+            with self._protected(), deadline(self.rules.step_timeout), exit_if_forked():
                 try:
                     said = work()
                     if not isinstance(said, str | None):
@@ -182,7 +182,7 @@ def protected(*key: object) -> AbstractContextManager[None]:
     The generators of Python, numpy and torch are seeded with a checksum of `key` in the block. Async code is not protected: it
     runs in another thread while the model writes other turns.
     """
-    return undisturbed(number_of(key))
+    return preserve_process_state(number_of(key))
 
 
 def checked_step(returned: Any) -> tuple[str | None, bool]:

@@ -21,11 +21,11 @@ from typing import Any, Literal
 from grpo_ext.rewards.deadline import TooLate, deadline, in_time
 from grpo_ext.rewards.failures import FailureCount, UserCodeFailure
 from grpo_ext.rewards.pool import RewardPool
+from grpo_ext.rewards.process_state import exit_if_forked, preserve_process_state
 from grpo_ext.rewards.reward import Reward, Score
 from grpo_ext.rewards.scores import Miscounted, clipped, in_full, scores_of
 from grpo_ext.rewards.signature import EXTRAS, is_async
 from grpo_ext.rewards.task_rows import own_rows, rows_of, spread
-from grpo_ext.rewards.undisturbed import one_process, undisturbed
 
 logger = logging.getLogger(__name__)
 
@@ -118,7 +118,7 @@ class Guard:
         """Return the scores and, by row, the errors; from the worker processes if the reward runs there."""
         if self.pool is not None:
             return self.pool.score(self.reward, given)
-        with undisturbed(self.seed(given)):
+        with preserve_process_state(self.seed(given)):
             return self.score_batch(given)
 
     def begin(self, **given: Any) -> None:
@@ -138,7 +138,7 @@ class Guard:
         count, miscounted = len(given["completions"]), False
         if count == 1 or not self.rowwise:
             try:
-                with deadline(self.timeout and self.timeout * count), one_process():
+                with deadline(self.timeout and self.timeout * count), exit_if_forked():
                     try:
                         return scores_of(self.reward(**copied(given)), count)
                     except KeyboardInterrupt:
@@ -212,14 +212,14 @@ class AsyncGuard(Guard):
             return self.spread_scores([], {}, rows, given)
 
         async def answer() -> tuple[list[Score], dict[int, str]]:
-            with one_process():
+            with exit_if_forked():
                 try:
                     return scores_of(await self.reward(**copied(own)), count)
                 except BaseException as error:  # a reward's own CancelledError must not reach TRL
                     return [None] * count, dict.fromkeys(range(count), in_full(error))
 
         try:
-            with undisturbed(self.seed(own)):
+            with preserve_process_state(self.seed(own)):
                 scores, errors = await in_time(answer(), self.timeout and self.timeout * count)
         except TooLate as error:
             scores, errors = [None] * count, dict.fromkeys(range(count), in_full(error))

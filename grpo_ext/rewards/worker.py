@@ -18,9 +18,9 @@ from typing import Any, NoReturn
 import psutil
 
 from grpo_ext.common.processes import die_with
+from grpo_ext.rewards.process_state import exit_if_forked
 from grpo_ext.rewards.reward import Reward
 from grpo_ext.rewards.scores import in_full, scores_of
-from grpo_ext.rewards.undisturbed import one_process
 
 PR_SET_CHILD_SUBREAPER = 36
 ENDS = {signal.SIGTERM, signal.SIGCHLD}
@@ -59,7 +59,7 @@ def keep(child: int) -> NoReturn:
 def score(reward: Reward, row: dict[str, list[Any]]) -> tuple[float | None, str | None]:
     """Return the score of one row and its error."""
     try:
-        with one_process():
+        with exit_if_forked():
             [found], errors = scores_of(reward(**row), 1)
             return found, errors.get(0)
     except MemoryError:
@@ -99,7 +99,7 @@ def introduce(packed: bytes) -> Reward | str:
     except Exception as error:
         return in_full(error)
     for example in reward.examples[:1]:
-        with contextlib.suppress(Exception), one_process():
+        with contextlib.suppress(Exception), exit_if_forked():
             reward(**example.given)
     return reward
 

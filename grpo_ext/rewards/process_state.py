@@ -12,7 +12,7 @@ _calls = 0
 
 
 @contextmanager
-def undisturbed(seed: int) -> Iterator[None]:
+def preserve_process_state(seed: int) -> Iterator[None]:
     """Seed the generators of Python, numpy and torch with `seed` (32 bits) in the block, and restore their state after it.
 
     Calls may overlap, as those of async rewards do: the first saves the state and the last restores it.
@@ -52,7 +52,7 @@ def generators() -> Iterator[
 
 
 @contextmanager
-def one_process() -> Iterator[None]:
+def exit_if_forked() -> Iterator[None]:
     """End any process that the block forks, which would otherwise go on as a second trainer or worker."""
     pid = os.getpid()
     try:
