@@ -10,8 +10,8 @@ import argparse
 
 from grpo_ext.cli.command import add_command
 from grpo_ext.rewards import RewardInfo, list_rewards
+from grpo_ext.rewards.example_checks import check_reward
 from grpo_ext.rewards.explanation import clip
-from grpo_ext.rewards.own_examples import check_reward
 from grpo_ext.rewards.registry import lookup, names
 from grpo_ext.rewards.signature import REQUIRED
 from grpo_ext.rewards.sources import load_plugin

@@ -11,8 +11,8 @@ from grpo_ext.evaluation.completions import Completion
 from grpo_ext.evaluation.score import score_completions
 from grpo_ext.preflight.first_rows import quiet
 from grpo_ext.recipe.problems import Findings
+from grpo_ext.rewards.example_checks import constant_warning
 from grpo_ext.rewards.guard import guard_rewards
-from grpo_ext.rewards.own_examples import constant_warning
 from grpo_ext.rewards.reward import Reward
 from grpo_ext.rewards.run_defaults import rewards_with_models
 from grpo_ext.tasks.prompts import value_at

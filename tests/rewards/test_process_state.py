@@ -15,8 +15,8 @@ from forked import LIMIT
 from registry_state import registry_as_before
 
 from grpo_ext.rewards import Example, build, register
+from grpo_ext.rewards.example_checks import constant_warning
 from grpo_ext.rewards.guard import AsyncGuard, Guard
-from grpo_ext.rewards.own_examples import constant_warning
 
 TEXTS = ["a", "bb", "ccc"]
 

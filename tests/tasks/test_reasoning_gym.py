@@ -21,7 +21,7 @@ pytest.importorskip("reasoning_gym")
 from grpo_ext import RecipeError, load_recipe
 from grpo_ext.common.modules import load_file
 from grpo_ext.rewards import build
-from grpo_ext.rewards.own_examples import check_reward
+from grpo_ext.rewards.example_checks import check_reward
 from grpo_ext.rewards.pool import RewardPool
 from grpo_ext.rewards.sources import load_plugin
 
