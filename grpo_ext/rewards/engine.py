@@ -1,7 +1,8 @@
 """Compares formulas: latex2sympy reads them; their values at a few points, or math-verify, decide whether they are equal.
 
-sympy may take any time and memory to evaluate a formula. So the engine takes only tame formulas (`is_within_limits`), and a trainer uses
-it in worker processes: inside `without_engine`, `same_formula` raises `NeedsEngine`.
+sympy may take any time and memory to evaluate a formula. So the engine takes only formulas within
+limits (`is_within_limits`), and a trainer uses it in worker processes: inside `without_engine`,
+`same_formula` raises `NeedsEngine`.
 """
 
 import logging

@@ -40,7 +40,7 @@ class RewardPool(AbstractContextManager):
     def __init__(self, workers: int, *, timeout: float = 5.0, memory_limit: int = 2**30):
         self.settings = (workers, timeout, memory_limit)
         self._lock = threading.Lock()
-        self._workers: WorkerPool | None = None
+        self._worker_pool: WorkerPool | None = None
         # What `begin` has handed out, by process and reward: a fork has none of its parent's workers.
         self._begun: dict[tuple[int, bytes], tuple[list[bytes], list[Future]]] = {}
 
@@ -94,13 +94,13 @@ class RewardPool(AbstractContextManager):
             if not future.done():
                 tasks.append((future, message))
         if tasks:
-            self._ready_workers().take(packed, tasks)
+            self._ready_worker_pool().take(packed, tasks)
         return futures
 
     def close(self) -> None:
         """End all workers. The pool starts new ones when it is used again."""
         with self._lock:
-            workers, self._workers = self._workers, None
+            workers, self._worker_pool = self._worker_pool, None
             self._begun.clear()
         if workers is not None:
             workers.stop()
@@ -108,12 +108,12 @@ class RewardPool(AbstractContextManager):
     def __exit__(self, *_: Any) -> None:
         self.close()
 
-    def _ready_workers(self) -> WorkerPool:
+    def _ready_worker_pool(self) -> WorkerPool:
         with self._lock:
-            if self._workers is None or self._workers.pid != os.getpid():
-                self._workers = WorkerPool(*self.settings)
-                weakref.finalize(self, self._workers.stop)
-            return self._workers
+            if self._worker_pool is None or self._worker_pool.pid != os.getpid():
+                self._worker_pool = WorkerPool(*self.settings)
+                weakref.finalize(self, self._worker_pool.stop)
+            return self._worker_pool
 
 
 def prepared(reward: Reward, given: dict[str, Any]) -> tuple[bytes, list[Row]]:

@@ -39,7 +39,7 @@ def test_numbers_and_texts_load_no_engine_and_start_no_worker():
             golds = ["#### 72", "1.5", r"\text{Evelyn}", "0.1", "10 cm", r"\sqrt{2}"]
             given = {"completions": texts, "solution": golds}
             pool.begin(reward, given)
-            print(*pool.score(reward, given), pool._crew, "sympy" in sys.modules)
+            print(*pool.score(reward, given), pool._worker_pool, "sympy" in sys.modules)
     """)
         == "[1.0, 1.0, 1.0, 1.0, 0.0, 0.0] {} None False"
     )

@@ -79,7 +79,7 @@ def test_rewards_in_workers_answer_within_the_deadline(name):
             assert len(scores) == len(some)
             assert all(score is None or math.isfinite(score) for score in scores)
             answered |= {start + row: errors.get(row) for row in range(len(some))}
-        memory = [worker_memory(worker.process.pid) for worker in pool._ready_crew().workers]
+        memory = [worker_memory(worker.process.pid) for worker in pool._ready_worker_pool().workers]
     assert len(answered) == len(COMPLETIONS) and max(memory) < 2**20
     failures = {COMPLETIONS[row][:80]: error for row, error in answered.items() if error}
     kinds = {error.strip().rpartition("\n")[2].partition(":")[0] for error in failures.values()}

@@ -134,10 +134,10 @@ def test_a_few_hanging_rows_do_not_hold_up_the_batch(odd):
         texts[place] = text
     with RewardPool(2, timeout=60.0) as pool:
         ask(pool, odd(), "1")
-        crew = pool._ready_crew()
+        worker_pool = pool._ready_worker_pool()
         futures = pool._hand_out(odd(), *prepared(odd(), {"completions": texts}))
         # rows hang beside each other, and not one or two at a time
-        wait_until(lambda: sum(worker.overdue for worker in list(crew.workers)) >= 3)
+        wait_until(lambda: sum(worker.overdue for worker in list(worker_pool.workers)) >= 3)
         wait_until(lambda: all(future.done() for future in futures[5:]))
     scores = [future.result(LIMIT)[0] for future in futures]
     assert scores == [None] * 6 + [float(n) for n in range(6, 256)]
@@ -147,42 +147,42 @@ def test_a_slow_reward_keeps_to_its_workers(odd):
     """Rows that take long as a rule are no reason to start more workers."""
     with RewardPool(2, timeout=LIMIT) as pool:
         ask(pool, odd(), *["nap 0.4"] * 4)
-        crew = pool._ready_crew()
-        assert crew.usual >= 0.4 * (1 - 0.95**4)  # a running mean, which begins at 0
-        crew.timeout = 4.0  # rows of 0.4 s would be overdue after 0.2 s,
-        crew.usual = LIMIT / 10  # if rows were not usually slow
-        ready = [*crew.workers]
+        worker_pool = pool._ready_worker_pool()
+        assert worker_pool.usual >= 0.4 * (1 - 0.95**4)  # a running mean, which begins at 0
+        worker_pool.timeout = 4.0  # rows of 0.4 s would be overdue after 0.2 s,
+        worker_pool.usual = LIMIT / 10  # if rows were not usually slow
+        ready = [*worker_pool.workers]
         assert ask(pool, odd(), *["nap 0.4"] * 8)[0] == [1.0] * 8
-        assert crew.workers == ready
+        assert worker_pool.workers == ready
 
 
 def test_while_a_row_hangs_the_next_worker_gets_ready(odd):
     """Else the next batch would wait for the deadline and for a worker's start."""
     with RewardPool(1, timeout=100.0) as pool:
         ask(pool, odd(), "1")
-        crew = pool._ready_crew()
+        worker_pool = pool._ready_worker_pool()
         thread = threading.Thread(target=ask, args=(pool, odd(), "sleep"))
         thread.start()
-        while not (len(crew.workers) == 2 and crew.workers[1].known):
+        while not (len(worker_pool.workers) == 2 and worker_pool.workers[1].known):
             assert thread.is_alive()
             time.sleep(0.02)
-        ready = {worker.process.pid for worker in crew.workers}
+        ready = {worker.process.pid for worker in worker_pool.workers}
         assert ask(pool, odd(), "2") == ([2.0], {})
-        assert {worker.process.pid for worker in crew.workers} == ready and len(ready) == 2
+        assert {worker.process.pid for worker in worker_pool.workers} == ready and len(ready) == 2
 
 
 def test_overdue_workers_get_one_replacement_each(odd):
     """More would take the processor from those that are at work while they load what the reward needs."""
     with RewardPool(2, timeout=2.0) as pool:
         ask(pool, odd(), "1")
-        crew = pool._ready_crew()
+        worker_pool = pool._ready_worker_pool()
         thread = threading.Thread(
             target=ask, args=(pool, odd(), "hang", "hang", "hang", *map(str, range(50)))
         )
         thread.start()
         most = 0
         while thread.is_alive():
-            most = max(most, sum(not worker.overdue for worker in list(crew.workers)))
+            most = max(most, sum(not worker.overdue for worker in list(worker_pool.workers)))
             time.sleep(0.005)
         assert most == 2
 
@@ -192,7 +192,7 @@ def test_workers_that_are_killed_are_replaced(odd):
         before = set(ask(pool, odd(), *["pid"] * 20)[0])
         ask(pool, odd(), "hang", "hang", "hang")
         after = set(ask(pool, odd(), *["pid"] * 20)[0])
-        wait_until(lambda: len(pool._ready_crew().workers) == 2)
+        wait_until(lambda: len(pool._ready_worker_pool().workers) == 2)
     assert after and not any(alive(int(pid)) for pid in before | after)
 
 
@@ -234,7 +234,7 @@ def test_close_leaves_nothing_and_the_pool_starts_again(odd):
     pool.close()
     assert gone(pids)
     assert ask(pool, odd(), "3") == ([3.0], {})
-    pids = {worker.process.pid for worker in pool._ready_crew().workers}
+    pids = {worker.process.pid for worker in pool._ready_worker_pool().workers}
     del pool
     assert gone(pids)
 
@@ -244,7 +244,11 @@ def test_closing_gives_up_what_waits(odd):
     found = []
     thread = threading.Thread(target=lambda: found.append(ask(pool, odd(), "sleep", "1")))
     thread.start()
-    wait_until(lambda: pool._crew is not None and any(one.spent for one in pool._crew.workers))
+    wait_until(
+        lambda: (
+            pool._worker_pool is not None and any(one.spent for one in pool._worker_pool.workers)
+        )
+    )
     pool.close()
     thread.join(LIMIT)
     assert found[0][0] == [None, None] and "the pool has ended" in found[0][1][1]
