@@ -15,7 +15,7 @@ from grpo_ext.preflight.rendered_rows import MOST, ends_with_answer, is_identifi
 from grpo_ext.recipe.batch import batch_of
 from grpo_ext.recipe.load import load_recipe
 from grpo_ext.recipe.memory import memory_estimate
-from grpo_ext.rewards.judge_reward import model_at
+from grpo_ext.rewards.judge_client import model_at
 from grpo_ext.rewards.quantity import number
 from grpo_ext.tasks.base import template_fields
 from grpo_ext.tasks.prompts import value_at

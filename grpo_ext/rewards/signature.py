@@ -14,6 +14,7 @@ from typing import Any, cast, get_args, get_type_hints
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from grpo_ext.common.near import did_you_mean, unknown
+from grpo_ext.common.untrusted import is_secret
 
 # What TRL's trainer passes beside the completions and the data set's columns.
 EXTRAS = ("prompts", "completion_ids", "trainer_state", "log_extra", "log_metric", "environments")
@@ -136,12 +137,18 @@ def complete_options(reward: str, signature: Signature, given: dict[str, Any]) -
         annotation = signature.types.get(name, Any)
         if wrong := misfit(value, annotation):
             hint = did_you_mean(str(value), map(str, get_args(annotation)))
-            raise ValueError(f"Reward {reward!r}: option {name} = {value!r}: {wrong}.{hint}")
+            shown = "" if hides_value(name) else f" = {value!r}"
+            raise ValueError(f"Reward {reward!r}: option {name}{shown}: {wrong}.{hint}")
     options = {**signature.options, **given}
     missing = [name for name, value in options.items() if value is REQUIRED]
     if missing:
         raise ValueError(f"Reward {reward!r} needs a value for its option {' and '.join(missing)}.")
     return options
+
+
+def hides_value(name: str) -> bool:
+    """Return whether a message must not show the value of an option, which may be or contain a secret."""
+    return is_secret(name) or is_secret(name.removesuffix("_env")) or name.endswith("url")
 
 
 def misfit(value: Any, annotation: Any) -> str | None:
@@ -156,7 +163,8 @@ def misfit(value: Any, annotation: Any) -> str | None:
         except TypeError:  # JSON lacks it
             adapter.validate_python(value)
     except ValidationError as error:
-        return error.errors()[0]["msg"].replace("Input should be", "it must be")
+        message = error.errors()[0]["msg"].removeprefix("Value error, ")
+        return message.replace("Input should be", "it must be")
     except Exception:  # from pydantic or json
         pass
     return None

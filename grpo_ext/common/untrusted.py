@@ -1,0 +1,66 @@
+"""Text that others wrote, made safe to show and to save; and secrets, kept out of what is saved."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+# Names of models, versions and ids that a server sends: a fixed alphabet, at most 200 characters.
+SERVER_NAME = r"^[A-Za-z0-9._/:@+-]{1,200}$"
+# Keys of a recipe and options of a reward whose values are never shown or saved.
+_SECRET = re.compile(
+    r"(?i)^(?:.*[_-])?(?:api_?key|password|passwd|secret|(?:hub|auth|access)_token)$|^token$"
+)
+_USER_INFO = re.compile(r"(?<=://)[^/\s?#]*@")
+
+
+def printable(text: str) -> str:
+    """Return text without control characters, with which others could write over the terminal. Line breaks stay."""
+    return "".join(
+        character if character.isprintable() or character == "\n" else "\N{REPLACEMENT CHARACTER}"
+        for character in text
+    )
+
+
+def one_line(text: str) -> str:
+    """Return text without control characters and without line breaks of any kind, as a comment or a terminal needs it."""
+    return printable(text.replace("\n", " "))
+
+
+def check_server_url(url: str) -> str:
+    """Return the URL of a server unchanged.
+
+    Raises:
+        ValueError: if it is not http or https, has no host, or has a user name, a password, a query or a fragment. The message
+            does not quote the URL.
+    """
+    try:
+        place = urlsplit(url)
+        readable = place.scheme in ("http", "https") and bool(place.hostname) and place.port != 0
+    except ValueError:
+        readable = False
+    if not readable or not re.fullmatch(r"[!-~]+", url):
+        raise ValueError("it must be a URL such as http://127.0.0.1:8000/v1 or https://HOST/v1")
+    if "@" in url or place.query or place.fragment:
+        raise ValueError(
+            "the URL must not contain a user name, a password, a query or a fragment, because recipes, logs and pages show it"
+        )
+    return url
+
+
+def is_secret(name: str) -> bool:
+    """Return whether a recipe key or an option has a name such as `api_key`, `password` or `hub_token`."""
+    return _SECRET.fullmatch(name) is not None
+
+
+def without_secrets(value: Any) -> Any:
+    """Return plain data without the entries that have a secret's name, and URLs in it without user name and password."""
+    if isinstance(value, Mapping):
+        return {
+            key: without_secrets(entry)
+            for key, entry in value.items()
+            if not (isinstance(key, str) and is_secret(key))
+        }
+    if isinstance(value, list | tuple):
+        return [without_secrets(entry) for entry in value]
+    return _USER_INFO.sub("", value) if isinstance(value, str) else value

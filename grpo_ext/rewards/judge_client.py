@@ -1,0 +1,128 @@
+"""The HTTP client of the reward `judge`: whom a key is sent to, and what is read of a reply."""
+
+import ipaddress
+import os
+import re
+import time
+from typing import Annotated, Any
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, AliasPath, BaseModel, Field, ValidationError
+
+from grpo_ext.common.http import Line
+from grpo_ext.common.untrusted import SERVER_NAME, check_server_url
+
+MAX_REPLY = 2**20  # bytes
+PAUSE = 0.5  # seconds before the second try; each further pause is twice as long
+# Services with the environment variable that holds their key. Any other server gets a key only by `api_key_env`.
+KEYS_OF_SERVICES = {"api.openai.com": "OPENAI_API_KEY"}
+
+ServerUrl = Annotated[str, AfterValidator(check_server_url)]
+# Upper case, so that a key that was written in place of the variable's name is mostly refused.
+VariableName = Annotated[str, Field(pattern=r"^[A-Z_][A-Z0-9_]{0,99}$")]
+
+
+class Reply(BaseModel):
+    """What is read of a chat completion."""
+
+    text: str | None = Field(validation_alias=AliasPath("choices", 0, "message", "content"))
+    finish_reason: str | None = Field(
+        None, validation_alias=AliasPath("choices", 0, "finish_reason")
+    )
+    tokens: int = Field(0, validation_alias=AliasPath("usage", "total_tokens"), ge=0, le=2**31)
+
+
+def key_headers(url: str, api_key_env: str | None) -> dict[str, str]:
+    """Return the header with the key for the server at `url`; none if nobody asked for a key.
+
+    A key is sent if `api_key_env` names its environment variable, or to the key's own service over https.
+
+    Raises:
+        ValueError: if the key would travel in clear text to another machine, is not set, or has characters that a header
+            cannot have. No message contains a key.
+    """
+    place = urlsplit(url)
+    variable = api_key_env
+    if variable is None and place.scheme == "https" and place.port in (None, 443):
+        variable = KEYS_OF_SERVICES.get(place.hostname or "")
+    if variable is None:
+        return {}
+    if place.scheme != "https" and not is_loopback(place.hostname or ""):
+        raise ValueError(
+            f"api_key_env: over http the key would travel in clear text to {place.hostname}. Write an https URL."
+        )
+    key = os.environ.get(variable, "")
+    if not re.fullmatch(r"[!-~]+", key):
+        source = "that api_key_env names" if api_key_env else variable
+        raise ValueError(
+            f"The environment variable {source} has no key: it is not set, is empty, or has white space or characters "
+            "other than ASCII."
+        )
+    return {"Authorization": f"Bearer {key}"}
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether a host of a URL is this machine: `localhost` or a loopback address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def ask(body: dict[str, Any], *, url: str, seconds: float, headers: dict[str, str]) -> Reply:
+    """Return the reply of the server, which is asked again while it is busy or away.
+
+    Raises:
+        ConnectionError: if the server refuses the request or does not answer in time.
+        ValueError: if the answer is no chat completion.
+    """
+    end = time.monotonic() + seconds
+    pause = PAUSE
+    while True:
+        try:
+            line = Line(max(0.01, end - time.monotonic()), most=MAX_REPLY, headers=headers)
+            answer = line.post(f"{url.rstrip('/')}/chat/completions", json=body)
+            if answer.status_code == 200:
+                return Reply.model_validate_json(answer.body)
+            wrong = f"{url}: status {answer.status_code}"
+            if not headers:  # a server that has a key can repeat it
+                wrong += f": {answer.text}"
+            again = answer.status_code in (408, 429) or answer.status_code >= 500
+        except ValidationError as error:
+            fault = error.errors(include_input=False, include_url=False)[0]["msg"]
+            raise ValueError(f"{url}: what answers is no chat completion: {fault[:100]}") from None
+        except ConnectionError as error:
+            wrong = str(error)
+            again = True
+        if not again or time.monotonic() + pause >= end:
+            raise ConnectionError(wrong)
+        time.sleep(pause)
+        pause *= 2
+
+
+class _Model(BaseModel):
+    id: Annotated[str, Field(pattern=SERVER_NAME)]
+
+
+class _Models(BaseModel):
+    data: Annotated[list[_Model], Field(min_length=1)]
+
+
+def model_at(url: str) -> str:
+    """Return the name of the first model of the server at `url`, which gets no key.
+
+    Raises:
+        ConnectionError: if nobody answers.
+        ValueError: if the URL is not one of a server, or the answer has no list of models whose names are plain.
+    """
+    check_server_url(url)
+    answer = Line(10.0, most=MAX_REPLY).get(f"{url.rstrip('/')}/models")
+    try:
+        return _Models.model_validate_json(answer.body).data[0].id
+    except ValidationError as error:
+        fault = error.errors(include_input=False, include_url=False)[0]
+        where = ".".join(map(str, fault["loc"]))
+        raise ValueError(
+            f"{url}/models: status {answer.status_code}, and no list of models with names of at most 200 letters, digits and "
+            f"._/:@+- ({where}: {fault['msg'][:100]})"
+        ) from None
