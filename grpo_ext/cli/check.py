@@ -19,6 +19,7 @@ from typing import Any
 from grpo_ext.cli.command import add_processes, add_recipe_command
 from grpo_ext.common.files import in_bytes
 from grpo_ext.common.modules import without_collector
+from grpo_ext.common.untrusted import printable
 from grpo_ext.recipe.problems import Findings
 
 
@@ -68,7 +69,7 @@ def print_findings(findings: Findings, name: str) -> None:
         print(f"disk     {in_bytes(figures['disk']['free'])} free for output_dir")
     for title, found in (("note", findings.notes), ("PROBLEM", findings.problems)):
         for problem in found:
-            print(f"{title:8} {problem}")
+            print(printable(f"{title:8} {problem}"))
     count = len(findings.problems)
     print(
         f"{name}: " + ("sound" if findings.sound else f"{count} problem{'' if count == 1 else 's'}")
@@ -98,10 +99,3 @@ def print_rewards(rewards: dict[str, Any], which: str = "") -> None:
         print(f"         {name:{width}}{cells}")
     in_tags = printable(rewards["completions"]["in tags"]).replace("\n", "\\n")
     print(f"         in tags: {in_tags[:200]}")
-
-
-def printable(text: str) -> str:
-    """Return text without control characters, with which a data set could write over the terminal."""
-    return "".join(
-        ch if ch.isprintable() or ch == "\n" else "\N{REPLACEMENT CHARACTER}" for ch in text
-    )

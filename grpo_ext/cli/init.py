@@ -19,12 +19,14 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grpo_ext.cli.command import add_command
+from grpo_ext.common.untrusted import one_line, printable
 
 if TYPE_CHECKING:
     from grpo_ext.preflight.first_recipe import Found
@@ -63,17 +65,23 @@ def run(args: argparse.Namespace) -> int:
     from grpo_ext.tasks.open_dataset import open_dataset
 
     folder = Path(args.output)
+    if not str(folder).isprintable() or set(str(folder)) & set("\"'`\\"):
+        raise ValueError(
+            "--output: the folder's name must not contain quotes, backslashes or control characters, because it stands in "
+            "the files that are written."
+        )
     if os.path.lexists(folder / "recipe.yaml"):
         raise ValueError(f"{folder}/recipe.yaml is there already: write --output OTHER.")
     rows = [dict(row) for row in islice(open_dataset(args.data, streaming=True), ROWS)]
     found = look(rows)
     if not args.yes:
-        shown = found.prompt.replace("\n", "\\n")
+        shown = printable(found.prompt.replace("\n", "\\n"))
         question = f"The prompt, a column or a template of columns in braces, is [{shown}]"
         prompt = answered(question, found.prompt, list(rows[0]), template_of=list(rows[0]))
         found = found if prompt == found.prompt else look(rows, prompt)
         known = [name for name in ASK if name != "judge"]  # --judge names that one
-        reward = answered(f"The reward is [{found.reward}], since {found.why}", found.reward, known)
+        question = f"The reward is [{found.reward}], since {one_line(found.why)}"
+        reward = answered(question, found.reward, known)
         found = (
             found
             if reward == found.reward
@@ -93,18 +101,20 @@ def run(args: argparse.Namespace) -> int:
         )
         write_atomically(folder / "rewards.py", own + "\n")
     recipe = f"{folder}/recipe.yaml"
-    commands = f"grpo-ext check --config {recipe}\ngrpo-ext train --config {recipe}\ngrpo-ext report {folder}/run"
+    config = shlex.quote(recipe)
+    run_folder = shlex.quote(f"{folder}/run")
+    commands = f"grpo-ext check --config {config}\ngrpo-ext train --config {config}\ngrpo-ext report {run_folder}"
     write_atomically(folder / "README.md", f"# {folder.name}\n\n```bash\n{commands}\n```\n")
-    print(f"{recipe}: reward {found.reward}, since {found.why}. Next:\n{commands}")
+    print(f"{recipe}: reward {found.reward}, since {one_line(found.why)}. Next:\n{commands}")
     if found.guessed:
         print(
             f"No column has the usual name of a question ({', '.join(PROMPTS)}), so the prompt is the longest text, "
-            f"{found.prompt}: write what the model should do into user_prompt."
+            f"{one_line(found.prompt)}: write what the model should do into user_prompt."
         )
     findings = check_recipe(recipe)
     problems = findings.problems
     for finding in (*problems, *findings.notes):
-        print(finding)
+        print(printable(str(finding)))
     if args.bench and not problems:
         from grpo_ext.bench.search import fastest_settings
 
@@ -137,7 +147,7 @@ def answered(
         if text in allowed or (template_of and is_template(text, template_of)):
             return text
         more = " or a template with columns in braces" if template_of else ""
-        print(f"Write one of {', '.join(allowed)}{more}.")
+        print(f"Write one of {', '.join(map(one_line, allowed))}{more}.")
 
 
 def is_template(text: str, columns: list[str]) -> bool:
@@ -149,6 +159,14 @@ def is_template(text: str, columns: list[str]) -> bool:
     except ValueError:
         return False
     return bool(fields) and fields <= {*columns}
+
+
+def yaml_scalar(value: Any) -> str:
+    """Return a value as JSON that is also YAML: characters that YAML reads as line breaks or refuses become escapes."""
+    text = json.dumps(value, ensure_ascii=False)
+    return "".join(
+        character if character.isprintable() else f"\\U{ord(character):08x}" for character in text
+    )
 
 
 def in_yaml(values: dict[str, Any], found: Found, lora: bool, measured: bool = False) -> str:
@@ -171,8 +189,8 @@ def in_yaml(values: dict[str, Any], found: Found, lora: bool, measured: bool = F
     }  # fmt: skip
     lines = []
     for key, value in values.items():
-        text = f"{key}: {json.dumps(value, ensure_ascii=False)}"
-        lines.append(f"{text}  # {why[key]}" if key in why else text)
+        text = f"{key}: {yaml_scalar(value)}"
+        lines.append(f"{text}  # {one_line(why[key])}" if key in why else text)
     lines.append(
         "# held_out_share: 0.05   # rows for evaluation only; with eval_strategy: steps and eval_steps: 20 also in training"
     )

@@ -19,6 +19,7 @@ from importlib import import_module
 
 from grpo_ext.common.devices import wait_calmly
 from grpo_ext.common.modules import versions
+from grpo_ext.common.untrusted import printable
 from grpo_ext.rewards.failures import UserCodeFailure
 from grpo_ext.vllm import EngineFailure
 
@@ -71,12 +72,13 @@ def main(words: list[str] | None = None) -> int:
 
 def print_error(error: Exception) -> int:
     """Print an error without its traceback, and return its exit code."""
+    message = printable(str(error))
     if isinstance(error, ValueError | OSError):
-        print(f"grpo-ext: {error}", file=sys.stderr)
+        print(f"grpo-ext: {message}", file=sys.stderr)
         return 2
     known = isinstance(error, UserCodeFailure | EngineFailure)
     kind, hint = (
         ("", "") if known else (f"{type(error).__name__}: ", " (`grpo-ext --debug` shows where)")
     )
-    print(f"grpo-ext: {kind}{error}{hint}", file=sys.stderr)
+    print(f"grpo-ext: {kind}{message}{hint}", file=sys.stderr)
     return 1

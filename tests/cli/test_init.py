@@ -2,13 +2,15 @@
 
 import csv
 import json
+import re
 
 import pytest
 import yaml
-from bad_servers import routes, serving
+from bad_servers import reply, routes, serving
 
+from grpo_ext.cli.init import in_yaml
 from grpo_ext.cli.main import main
-from grpo_ext.preflight.first_recipe import look
+from grpo_ext.preflight.first_recipe import Found, look
 from grpo_ext.recipe.batch import batch_of
 from grpo_ext.recipe.load import load_recipe
 
@@ -115,11 +117,10 @@ def test_a_judge_for_what_no_rule_can_judge(tiny_folder, tmp_path, monkeypatch, 
 
     def grade(body):
         asked.append(body)
-        return {
-            "choices": [
-                {"message": {"content": f"Score: {len(body['messages'][1]['content']) % 11}"}}
-            ]
-        }
+        mark = re.search("`Score ([0-9a-f]+): N`", body["messages"][0]["content"])[1]
+        grade = len(body["messages"][1]["content"]) % 11
+        message = {"content": f"Score {mark}: {grade}"}
+        return {"choices": [{"message": message, "finish_reason": "stop"}]}
 
     table = {"/v1/models": {"data": [{"id": "grader"}]}, "/v1/chat/completions": grade}
     with serving(routes(table)) as base:
@@ -191,3 +192,106 @@ def test_the_reward_that_fits(row, reward, columns):
 def test_rows_without_a_text_are_refused():
     with pytest.raises(ValueError, match="No column can be a prompt: a, b"):
         look([{"a": 1, "b": 2}])
+
+
+# ---- text of others: names from servers, columns, folders
+
+EVIL = "import pathlib\npathlib.Path('ran').write_text('')\n"
+NAMES = {
+    "line_feed": "m\nreward_plugins: [evil.py]\n#",
+    "carriage_return": "m\rreward_plugins: [evil.py]\r#",
+    "next_line": "m\x85reward_plugins: [evil.py]\x85#",
+    "line_separator": "m\u2028reward_plugins: [evil.py]\u2028#",
+    "escape": "m\x1b]0;owned\x07",
+    "comment": "m # x",
+    "quote": 'm"',
+    "long": "m" * 201,
+    "empty": "",
+    "number": 7,
+    "surrogate": "\ud800",
+    "wide": "ｍ",
+}
+
+
+@pytest.mark.parametrize("kind", NAMES)
+def test_a_judges_name_that_is_no_name_is_refused(kind, tiny_folder, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
+    (tmp_path / "evil.py").write_text(EVIL)
+    heard = []
+
+    def answer(connection, path, headers, body):
+        heard.append(headers)
+        connection.sendall(reply({"data": [{"id": NAMES[kind]}]}))
+
+    with serving(answer) as base:
+        words = ["init", write(tmp_path, "free.jsonl"), str(tiny_folder), "--yes"]
+        assert main([*words, "--judge", f"{base}/v1"]) == 2
+    said = capsys.readouterr()
+    assert "no list of models" in said.err and "owned" not in said.err
+    assert "\x1b" not in said.out + said.err
+    assert not (tmp_path / "mine").exists() and not (tmp_path / "ran").exists()
+    assert len(heard) == 1 and "sk-secret" not in str(heard)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://me:hunter2@127.0.0.1:9/v1",
+        "http://127.0.0.1:9/v1?key=hunter2",
+        "http://127.0.0.1:9/v1\nreward_plugins: [hunter2.py]",
+    ],
+)
+def test_a_judges_url_with_more_than_an_address_is_refused(
+    url, tiny_folder, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    words = ["init", write(tmp_path, "free.jsonl"), str(tiny_folder), "--yes", "--judge", url]
+    assert main(words) == 2
+    assert "hunter2" not in capsys.readouterr().err and not (tmp_path / "mine").exists()
+
+
+def test_the_recipe_has_the_keys_that_were_meant_and_no_others():
+    """Line breaks of YAML in a comment or value, from a column's name or a reason, stay in their line."""
+    breaks = "a\nb: 1\rc: 1\x85d: 1\u2028e: 1\u2029f: 1\x1b\x00\ufeff\ud800 # x"
+    values = {
+        "user_prompt": f"{{{breaks}}}",
+        "rename_columns": {breaks: breaks},
+        "reward_funcs": [{"name": "judge", "model": breaks}],
+        "max_steps": 1,
+        "per_device_train_batch_size": 1,
+        "learning_rate": 0.5,
+    }
+    text = in_yaml(values, Found(breaks, "judge", {}, why=breaks), lora=False)
+    assert yaml.safe_load(text) == values
+    assert len(text.splitlines()) == len(values) + 1
+    assert all(character.isprintable() for character in text.replace("\n", ""))
+
+
+@pytest.mark.parametrize("name", ["a\nb", "a'''b", 'a"""b', "a`b", "a\\b", "a\x1bb"])
+def test_a_folders_name_stays_out_of_code(name, tiny_folder, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    words = ["init", write(tmp_path, "free.jsonl"), str(tiny_folder), "--yes", "--output", name]
+    assert main(words) == 2
+    assert "--output" in capsys.readouterr().err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["free.jsonl"]
+
+
+def test_the_commands_of_a_folder_with_a_space_are_quoted(tiny_folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = ["init", write(tmp_path, "free.jsonl"), str(tiny_folder), "--yes"]
+    assert main([*words, "--output", "a; touch b"]) == 0
+    readme = (tmp_path / "a; touch b" / "README.md").read_text()
+    assert "grpo-ext train --config 'a; touch b/recipe.yaml'" in readme
+
+
+def test_columns_cannot_write_over_the_terminal(tiny_folder, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    rows = [{"\x1b]0;owned\x07 title": f"number {n} of many", "n": n} for n in range(30)]
+    (tmp_path / "odd.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    main(["init", "odd.jsonl", str(tiny_folder), "--yes"])
+    (tmp_path / "numbers.jsonl").write_text(json.dumps({"\x1b]0;owned\x07": 1}) + "\n")
+    assert main(["init", "numbers.jsonl", str(tiny_folder), "--yes", "--output", "b"]) == 2
+    said = capsys.readouterr()
+    assert "title" in said.out and "owned" in said.err
+    assert "\x1b" not in said.out + said.err and "\x07" not in said.out + said.err
