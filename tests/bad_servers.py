@@ -10,13 +10,16 @@ from contextlib import contextmanager, suppress
 
 @contextmanager
 def serving(answer):
-    """`answer(connection, path, headers, body)` sends what it likes, in a thread for each request; yields the base URL."""
+    """`answer(connection, path, headers, body)` sends what it likes, in a thread for each request; yields the base URL.
+
+    `headers` has names in lower case, and the method as `:method`.
+    """
     ended = threading.Event()
 
     def serve(connection):
         with connection, suppress(OSError), connection.makefile("rb") as reader:
-            path = reader.readline().split()[1].decode()
-            headers = {}
+            method, path = reader.readline().decode().split()[:2]
+            headers = {":method": method}
             while line := reader.readline().strip():
                 name, _, value = line.decode().partition(": ")
                 headers[name.lower()] = value

@@ -91,8 +91,8 @@ def run(args: argparse.Namespace) -> int:
 
 def serve_and(job: Callable[..., int], recipe: Recipe, num_processes: int) -> int:
     """Run a job beside the server of its recipe, with one key for both; return the exit code of the job."""
-    from grpo_ext.vllm.http import KEY
     from grpo_ext.vllm.server import server_of, trainer_devices
+    from grpo_ext.vllm.signature import KEY
 
     os.environ.setdefault(KEY, secrets.token_urlsafe())
     server, environment = server_of(recipe, num_processes), trainer_devices(recipe)

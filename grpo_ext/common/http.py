@@ -67,12 +67,7 @@ class Line:
             ending = Timer(end - time.monotonic(), _hang_up, [line.sock])
             ending.start()
             try:
-                line.request(
-                    method,
-                    url.removeprefix(f"{place.scheme}://{place.netloc}") or "/",
-                    body,
-                    headers,
-                )
+                line.request(method, target_of(url), body, headers)
                 answer = line.getresponse()
                 found = {name.lower(): value for name, value in answer.getheaders()}
                 said = Answer(place.path, answer.status, self._read(answer), found)
@@ -102,6 +97,12 @@ class Line:
         if answer.length:
             raise OSError("the answer ended early")
         return b"".join(pieces)
+
+
+def target_of(url: str) -> str:
+    """Return what a request asks for: path and query of a URL."""
+    place = urlsplit(url)
+    return url.removeprefix(f"{place.scheme}://{place.netloc}") or "/"
 
 
 def _hang_up(sock: socket.socket) -> None:

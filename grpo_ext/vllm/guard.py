@@ -3,42 +3,137 @@
 vLLM's own key guards only `/v1`, and not the routes that take weights, return settings and call functions of the workers.
 """
 
-import hmac
+import hashlib
 import os
+import time
+from collections import deque
 from typing import Any
 
-from grpo_ext.vllm.http import KEY, NONCE, PROOF, proof
+from grpo_ext.vllm.signature import KEY, PROOF, SIGNATURE, WINDOW, Signature, proof_of
 
 
 class Guard:
-    """Answers requests without the key with status 401, except `/health`, and proves in each answer that it has the key."""
+    """Answers only requests that the key has signed, each of them once, and proves its answers with the key.
+
+    Other requests get status 401, except `/health`, which is answered without a proof. Web sockets are refused, because nothing
+    signs what they carry. Answers are sent when they are whole.
+    """
 
     def __init__(self, app: Any):
-        self.app, self.key = app, os.environ[KEY]
+        self.app = app
+        self.key = os.environ[KEY]
+        # a request that was recorded before a restart is older, so it cannot be sent to the new server
+        self.started = int(time.time())
+        self.nonces: set[str] = set()
+        self.ends: deque[tuple[float, str]] = deque()  # when each nonce can be forgotten
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] != "http":  # vLLM's own key guards its web sockets
+        if scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        if scope["type"] != "http":  # start and end of the server
             await self.app(scope, receive, send)
             return
-        headers = dict(scope["headers"])
-        known = hmac.compare_digest(
-            headers.get(b"authorization", b""), f"Bearer {self.key}".encode()
-        )
-        own = (PROOF.encode(), proof(self.key, headers.get(NONCE.encode(), b"").decode("latin-1")))
+        signature = self.signature_of(scope)
+        if signature is None:
+            if scope["path"] == "/health":
+                await self.app(scope, receive, send)
+            else:
+                await refuse(send)
+            return
+        body = await body_of(receive, signature)
+        if body is None:
+            await refuse(send)
+            return
+        answer = Buffered(send)
+        try:
+            await self.app(with_key(scope, self.key), with_body(body, receive), answer)
+        finally:  # vLLM answers with status 500 before it raises
+            await answer.flush(self.key, signature)
 
-        async def proven(message: Any) -> None:
-            if message["type"] == "http.response.start":
-                message = {**message, "headers": [*message["headers"], own]}
-            await send(message)
+    def signature_of(self, scope: Any) -> Signature | None:
+        """Return the signature of a request; `None` if the key did not make it, it was used before, or it is not of now."""
+        header = dict(scope["headers"]).get(SIGNATURE.encode(), b"")
+        signature = Signature.parse(header.decode("latin-1"))
+        query = scope["query_string"].decode("latin-1")
+        target = scope["raw_path"].decode("latin-1") + (f"?{query}" if query else "")
+        if signature is None or not signature.signs(self.key, scope["method"], target):
+            return None
+        now = time.time()
+        while self.ends and self.ends[0][0] < now:
+            self.nonces.remove(self.ends.popleft()[1])
+        early = signature.seconds < max(self.started, now - WINDOW)
+        if early or signature.seconds > now + WINDOW or signature.nonce in self.nonces:
+            return None
+        self.nonces.add(signature.nonce)
+        self.ends.append((now + 2 * WINDOW + 1, signature.nonce))
+        return signature
 
-        if known or scope["path"] == "/health":
-            await self.app(scope, receive, proven)
+
+class Buffered:
+    """Takes what an app sends, and sends it with its proof once it is whole."""
+
+    def __init__(self, send: Any):
+        self.send = send
+        self.start: Any = None
+        self.pieces: list[bytes] = []
+        self.whole = False
+
+    async def __call__(self, message: Any) -> None:
+        if message["type"] == "http.response.start":
+            self.start = message
         else:
-            kind = (b"content-type", b"text/plain")
-            await proven({"type": "http.response.start", "status": 401, "headers": [kind]})
-            await send(
-                {
-                    "type": "http.response.body",
-                    "body": f"set {KEY} to the key of this server".encode(),
-                }
-            )
+            self.pieces.append(message.get("body", b""))
+            self.whole = not message.get("more_body", False)
+
+    async def flush(self, key: str, signature: Signature) -> None:
+        """Send the answer; nothing if it is not whole, because the client has gone or the app failed on the way."""
+        if not self.whole:
+            return
+        body = b"".join(self.pieces)
+        proof = proof_of(key, signature, self.start["status"], body)
+        headers = [*self.start.get("headers", ()), (PROOF.encode(), proof.encode())]
+        await self.send({**self.start, "headers": headers})
+        await self.send({"type": "http.response.body", "body": body})
+
+
+async def body_of(receive: Any, signature: Signature) -> bytes | None:
+    """Return the body of a request; `None` if it is not the one that was signed. No more than that is read."""
+    pieces = []
+    size = 0
+    more = True
+    while more:
+        message = await receive()
+        if message["type"] != "http.request":  # the client has gone
+            return None
+        pieces.append(message.get("body", b""))
+        size += len(pieces[-1])
+        if size > signature.size:
+            return None
+        more = message.get("more_body", False)
+    body = b"".join(pieces)
+    return body if hashlib.sha256(body).hexdigest() == signature.body else None
+
+
+def with_body(body: bytes, receive: Any) -> Any:
+    """Return a `receive` that gives the whole body first, and then what the connection says."""
+    waiting = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def receive_again() -> Any:
+        return waiting.pop() if waiting else await receive()
+
+    return receive_again
+
+
+def with_key(scope: Any, key: str) -> Any:
+    """Return the scope of a request with the key as vLLM's own check of `/v1` expects it."""
+    others = [(name, value) for name, value in scope["headers"] if name != b"authorization"]
+    return {**scope, "headers": [*others, (b"authorization", f"Bearer {key}".encode())]}
+
+
+async def refuse(send: Any) -> None:
+    """Answer a request without a valid signature."""
+    kind = (b"content-type", b"text/plain")
+    text = f"sign requests with the key of this server: set {KEY}, and compare the clocks"
+    await send({"type": "http.response.start", "status": 401, "headers": [kind]})
+    await send({"type": "http.response.body", "body": text.encode()})

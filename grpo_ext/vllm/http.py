@@ -1,13 +1,10 @@
 """HTTP requests to a server that may not be vLLM, with limits on the time, the size and the form of each answer.
 
 `VllmLine` replaces the `requests.Session` of TRL's client, which limits only the time of a single read from the socket, and so
-waits forever for a server that sends byte by byte.
+waits forever for a server that sends byte by byte. With a key, requests are signed and answers proved; the key stays here.
 """
 
-import hashlib
-import hmac
 import os
-import secrets
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 from urllib.parse import urlsplit
@@ -15,10 +12,10 @@ from urllib.parse import urlsplit
 from pydantic import Field, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
-from grpo_ext.common.http import Answer, Line
+from grpo_ext.common.http import Answer, Line, target_of
+from grpo_ext.common.untrusted import SERVER_NAME
+from grpo_ext.vllm.signature import KEY, PROOF, SIGNATURE, Signature, is_proof
 
-KEY = "VLLM_API_KEY"  # environment variable of vLLM with the key that trainers and server share
-NONCE, PROOF = "x-grpo-ext-nonce", "x-grpo-ext-proof"
 PROBE_SECONDS = 5.0  # time limit of a health check
 
 
@@ -27,11 +24,13 @@ def shape(**fields: Any) -> Any:
     return TypedDict("Shape", fields)  # type: ignore[operator]  # made at run time
 
 
-MODEL = shape(dtype=str, logprobs_mode=str, max_model_len=int)
-TRANSFER, LORA = shape(backend=str) | None, shape(max_lora_rank=int) | None
+Name = Annotated[str, Field(pattern=SERVER_NAME)]
+MODEL = shape(dtype=Name, logprobs_mode=Name, max_model_len=int)
+TRANSFER = shape(backend=Name) | None
+LORA = shape(max_lora_rank=int) | None
 SHAPES = {
-    "/version": shape(version=str),
-    "/v1/models": shape(data=Annotated[list[shape(id=str)], Field(min_length=1)]),  # type: ignore[misc]  # a call
+    "/version": shape(version=Name),
+    "/v1/models": shape(data=Annotated[list[shape(id=Name)], Field(min_length=1)]),  # type: ignore[misc]  # a call
     "/server_info": shape(
         vllm_config=shape(model_config=MODEL, weight_transfer_config=TRANSFER, lora_config=LORA)
     ),
@@ -60,32 +59,28 @@ class VllmAnswer(Answer):
 
 @dataclass
 class VllmLine(Line):
-    """A client of a vLLM server, which must prove that it has the key."""
+    """A client of a vLLM server. With a key it signs each request, and the answer must prove that the server has the key.
+
+    The proof holds for this request and this answer alone.
+    """
 
     key: str | None = field(default_factory=lambda: os.environ.get(KEY), repr=False)
 
     def ask(
         self, method: str, url: str, body: bytes | None, seconds: float, **headers: str
     ) -> VllmAnswer:
-        nonce, place = secrets.token_hex(16), urlsplit(url)
-        if self.key and not place.path.endswith(
-            "/health"
-        ):  # the first request, whose answer proves the key
-            headers["Authorization"] = f"Bearer {self.key}"
-        answer = VllmAnswer(
-            **vars(super().ask(method, url, body, seconds, **headers, **{NONCE: nonce}))
-        )
-        if self.key and not hmac.compare_digest(
-            answer.headers.get(PROOF, "").encode(), proof(self.key, nonce)
-        ):
-            wrong = f"what answers does not have the key of {KEY}: start it with `grpo-ext serve` and the same key"
-            raise ConnectionError(f"{place.netloc.rpartition('@')[2]}: {wrong}")
+        if not self.key:
+            return VllmAnswer(**vars(super().ask(method, url, body, seconds, **headers)))
+        signature = Signature.of(self.key, method, target_of(url), body or b"")
+        signed = {**headers, SIGNATURE: str(signature)}
+        answer = VllmAnswer(**vars(super().ask(method, url, body, seconds, **signed)))
+        proof = answer.headers.get(PROOF, "")
+        if not is_proof(proof, self.key, signature, answer.status_code, answer.body):
+            raise ConnectionError(
+                f"{urlsplit(url).netloc.rpartition('@')[2]}: what answers does not have the key of {KEY}, or its clock differs "
+                "by minutes: start it with `grpo-ext serve` and the same key"
+            )
         return answer
-
-
-def proof(key: str, nonce: str) -> bytes:
-    """Return the proof, for a nonce, that one has the key."""
-    return hmac.new(key.encode(), nonce.encode(), hashlib.sha256).hexdigest().encode()
 
 
 def who_answers(line: VllmLine, base: str) -> str:

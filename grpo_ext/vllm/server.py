@@ -18,8 +18,9 @@ from grpo_ext.common.devices import gpu_is_there
 from grpo_ext.recipe.batch import batch_of
 from grpo_ext.recipe.load import Recipe
 from grpo_ext.vllm import EngineFailure
-from grpo_ext.vllm.http import KEY, PROBE_SECONDS, VllmLine, who_answers
+from grpo_ext.vllm.http import PROBE_SECONDS, VllmLine, who_answers
 from grpo_ext.vllm.settings import TextModel, server_url, server_words
+from grpo_ext.vllm.signature import KEY
 
 logger = logging.getLogger(__name__)
 STOP_SECONDS = 20.0

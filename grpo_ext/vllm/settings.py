@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from grpo_ext.recipe.memory import BYTES
 from grpo_ext.recipe.rules import Values
 from grpo_ext.recipe.vllm_options import vllm_rank
-from grpo_ext.vllm.http import KEY
+from grpo_ext.vllm.signature import KEY
 
 MIB = 2**20
 BLOCK = 128  # tokens in a block of vLLM's CPU cache

@@ -18,12 +18,12 @@ from forked import LIMIT
 
 from grpo_ext import load_recipe
 from grpo_ext.trainer.manifest import what_is_wrong
-from grpo_ext.vllm.http import KEY
+from grpo_ext.vllm.http import VllmLine
 from grpo_ext.vllm.server import server_of
+from grpo_ext.vllm.signature import KEY
 
 pytestmark = pytest.mark.vllm
 STEPS = 6
-WITH_KEY = {"Authorization": "Bearer secret"}
 
 
 @pytest.fixture
@@ -101,11 +101,11 @@ def wait_for_generation(process, url, run, step):
         )
         try:
             lines = (
-                requests.get(f"{url}/metrics", headers=WITH_KEY, timeout=LIMIT).text.splitlines()
+                VllmLine(LIMIT).get(f"{url}/metrics").body.decode().splitlines()
                 if done >= step
                 else []
             )
-        except requests.RequestException:
+        except ConnectionError:
             lines = []
         if any(
             line.startswith("vllm:num_requests_running") and float(line.split()[-1]) > 0
@@ -152,8 +152,11 @@ def test_run_without_its_server_ends_with_a_checkpoint_and_goes_on_from_it(recip
     server.start()
     try:
         server.wait_ready(LIMIT)
+        bearer = {"Authorization": "Bearer secret"}  # the key itself is not taken
         for route in ("update_weights", "collective_rpc", "reset_prefix_cache", "v1/completions"):
-            assert requests.post(f"{url}/{route}", json={}, timeout=LIMIT).status_code == 401
+            for headers in ({}, bearer):
+                asked = requests.post(f"{url}/{route}", json={}, headers=headers, timeout=LIMIT)
+                assert asked.status_code == 401
         run = start(path, "--vllm_server_timeout", "20", "--vllm_server_retries", "1")
         wait_for_generation(run, url, tmp_path / "run", step=2)
         os.killpg(server.process.pid, signal.SIGKILL)

@@ -10,8 +10,10 @@ import pytest
 from bad_servers import reply, routes, says, serving
 from forked import LIMIT
 
+from grpo_ext.vllm import guard as guard_module
 from grpo_ext.vllm.guard import Guard
-from grpo_ext.vllm.http import KEY, NONCE, PROOF, VllmLine, proof, who_answers
+from grpo_ext.vllm.http import VllmLine, who_answers
+from grpo_ext.vllm.signature import KEY, PROOF, SIGNATURE, WINDOW, Signature, proof_of
 
 HEAD = b"HTTP/1.1 200 OK\r\n"
 MODELS = {"data": [{"id": "m"}]}
@@ -132,83 +134,353 @@ def test_fields_are_those_of_vllm(path, wrong):
 # ---- the key
 
 
-async def plain(scope, receive, send):
-    """An app that answers everything with JSON of who it is."""
-    table = {"/version": {"version": "1"}, "/v1/models": MODELS}
-    await send({"type": "http.response.start", "status": 200, "headers": []})
-    await send(
-        {"type": "http.response.body", "body": json.dumps(table.get(scope["path"], {})).encode()}
-    )
+class Plain:
+    """An app that answers everything with JSON, and keeps the requests that reach it with their bodies."""
+
+    def __init__(self):
+        self.reached = []
+
+    async def __call__(self, scope, receive, send):
+        body = (await receive())["body"]
+        self.reached.append((scope["path"], dict(scope["headers"]), body))
+        table = {"/version": {"version": "1"}, "/v1/models": MODELS}
+        answer = json.dumps(table.get(scope["path"], {})).encode()
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        for piece in (answer[:5], answer[5:]):
+            more = piece == answer[:5]
+            await send({"type": "http.response.body", "body": piece, "more_body": more})
+
+
+def ask_app(app, method, target, headers, body):
+    """Ask an ASGI app; return status, headers and body of its answer."""
+    sent = []
+    pieces = [body[i : i + 100] for i in range(0, len(body), 100)] or [b""]
+
+    async def receive():
+        piece = pieces.pop(0)
+        return {"type": "http.request", "body": piece, "more_body": bool(pieces)}
+
+    async def send(message):
+        sent.append(message)
+
+    path, _, query = target.partition("?")
+    scope = {
+        "type": "http",
+        "method": method,
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": query.encode(),
+        "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
+    }
+    asyncio.run(app(scope, receive, send))
+    named = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
+    return sent[0]["status"], named, b"".join(message["body"] for message in sent[1:])
 
 
 def through(app):
     """An `answer` that asks an ASGI app."""
 
     def answer(connection, path, headers, body):
-        sent = []
-
-        async def send(message):
-            sent.append(message)
-
-        scope = {
-            "type": "http",
-            "path": path,
-            "headers": [(k.encode(), v.encode()) for k, v in headers.items()],
-        }
-        asyncio.run(app(scope, None, send))
-        own = [f"{name.decode()}: {value.decode()}" for name, value in sent[0]["headers"]]
-        connection.sendall(reply(sent[1]["body"], sent[0]["status"], own))
+        status, named, whole = ask_app(app, headers.pop(":method"), path, headers, body)
+        connection.sendall(reply(whole, status, [f"{k}: {v}" for k, v in named.items()]))
 
     return answer
 
 
+def guard_with(key, monkeypatch):
+    """A guard with this key around an app of its own; those who ask say which key they have."""
+    monkeypatch.setenv(KEY, key)
+    guard = Guard(Plain())
+    monkeypatch.delenv(KEY)
+    return guard
+
+
 @pytest.fixture
-def guarded(monkeypatch):
-    monkeypatch.setenv(KEY, "secret")
-    guard = Guard(plain)
-    monkeypatch.delenv(KEY)  # those who ask say which key they have
+def guard(monkeypatch):
+    return guard_with("secret", monkeypatch)
+
+
+@pytest.fixture
+def guarded(guard):
     with serving(through(guard)) as base:
         yield base
 
 
-def test_a_guarded_server_answers_those_with_its_key(guarded):
-    assert who_answers(VllmLine(10, key="secret"), guarded) == "1 with m"
+def test_a_guarded_server_answers_those_with_its_key(guarded, guard):
+    line = VllmLine(10, key="secret")
+    assert who_answers(line, guarded) == "1 with m"
+    assert line.post(f"{guarded}/update_weights", json={"a": "b" * 1000}).status_code == 200
+    assert line.get(f"{guarded}/server_info", params={"config_format": "json"}).status_code == 200
+    _, headers, body = guard.app.reached[3]
+    assert json.loads(body) == {"a": "b" * 1000}
+    assert headers[b"authorization"] == b"Bearer secret"  # for vLLM's own check of /v1
 
 
 @pytest.mark.parametrize(
     "path",
     ["/update_weights", "/collective_rpc", "/v1/load_lora_adapter", "/server_info", "/metrics"],
 )
-def test_a_guarded_server_refuses_all_others(guarded, path):
-    answer = VllmLine(10).post(guarded + path, json={})
+def test_a_guarded_server_refuses_all_others(guarded, guard, path):
+    answer = VllmLine(10, key=None).post(guarded + path, json={})
     assert answer.status_code == 401 and KEY in answer.text
+    bearer = VllmLine(10, key=None, headers={"Authorization": "Bearer secret"})
+    assert bearer.post(guarded + path, json={}).status_code == 401
     with pytest.raises(ConnectionError, match="does not have the key"):
         VllmLine(10, key="guess").post(guarded + path, json={})
+    assert not guard.app.reached
 
 
 def test_without_the_key_one_is_told_to_set_it(guarded):
     with pytest.raises(ConnectionError, match=f"status 401: set {KEY}"):
-        who_answers(VllmLine(10), guarded)
+        who_answers(VllmLine(10, key=None), guarded)
 
 
-def test_the_key_is_not_told_to_a_server_that_cannot_prove_it():
-    """One that has heard a proof before cannot say it again: each request has another nonce."""
-    heard = []
+# what a request is changed to on its way: (method, target, body)
+CHANGED = {
+    "method": ("PUT", "/update_weights?a=1", b"{}"),
+    "path": ("POST", "/collective_rpc?a=1", b"{}"),
+    "query": ("POST", "/update_weights?a=2", b"{}"),
+    "no_query": ("POST", "/update_weights", b"{}"),
+    "body": ("POST", "/update_weights?a=1", b"[]"),
+    "longer_body": ("POST", "/update_weights?a=1", b"{}" + b" " * 10**5),
+    "shorter_body": ("POST", "/update_weights?a=1", b"{"),
+}
 
-    def answer(connection, path, headers, body):
-        heard.append(headers)
-        connection.sendall(
-            reply(
-                {"version": "1", **MODELS},
-                200,
-                [f"{PROOF}: {proof('secret', 'an earlier nonce').decode()}"],
-            )
-        )
 
-    with serving(answer) as base, pytest.raises(ConnectionError, match="does not have the key"):
-        who_answers(VllmLine(10, key="secret"), base)
-    assert (
-        len(heard) == 1
-        and NONCE in heard[0]
-        and not any("secret" in value for value in heard[0].values())
+@pytest.mark.parametrize("kind", CHANGED)
+def test_a_signature_is_of_one_request(guard, kind):
+    signed = ("POST", "/update_weights?a=1", b"{}")
+    headers = {SIGNATURE: str(Signature.of("secret", *signed))}
+    method, target, body = CHANGED[kind]
+    status, answered, _ = ask_app(guard, method, target, headers, body)
+    assert status == 401 and PROOF not in answered and not guard.app.reached
+    fresh = {SIGNATURE: str(Signature.of("secret", *signed))}
+    assert ask_app(guard, signed[0], signed[1], fresh, signed[2])[0] == 200
+
+
+def test_a_request_is_answered_once(guard):
+    headers = {SIGNATURE: str(Signature.of("secret", "POST", "/update_weights", b"{}"))}
+    said = [ask_app(guard, "POST", "/update_weights", headers, b"{}")[0] for _ in range(3)]
+    assert said == [200, 401, 401]
+
+
+@pytest.mark.parametrize(
+    ("started", "signed", "status"),
+    [(-9999, -WINDOW + 5, 200), (-9999, WINDOW - 5, 200), (-9999, -WINDOW - 5, 401),
+     (-9999, WINDOW + 5, 401), (0, -5, 401), (-10, -5, 200)],
+)  # fmt: skip
+def test_a_request_is_of_now_and_of_this_server(guard, monkeypatch, started, signed, status):
+    """Seconds beside now. What was recorded before a restart cannot be sent to the new server."""
+    now = time.time()
+    monkeypatch.setattr(guard_module.time, "time", lambda: now + signed)
+    headers = {SIGNATURE: str(Signature.of("secret", "GET", "/version", b""))}
+    monkeypatch.setattr(guard_module.time, "time", lambda: now)
+    guard.started = now + started
+    assert ask_app(guard, "GET", "/version", headers, b"")[0] == status
+
+
+def test_used_signatures_are_forgotten_when_they_are_too_old(guard, monkeypatch):
+    now = time.time()
+    for number in range(5):
+        later = now + number * 3 * WINDOW
+        monkeypatch.setattr(guard_module.time, "time", lambda later=later: later)
+        headers = {SIGNATURE: str(Signature.of("secret", "GET", "/version", b""))}
+        assert ask_app(guard, "GET", "/version", headers, b"")[0] == 200
+    assert len(guard.nonces) == len(guard.ends) == 1
+
+
+@pytest.mark.parametrize(
+    "header",
+    ["", "x", "1 2 3 4 5", "9" * 5000, f"1 {'a' * 32} 2 {'b' * 64} {'c' * 64}", "\x00", "é"],
+)
+def test_what_is_no_signature_is_refused(guard, header):
+    status, answered, _ = ask_app(guard, "GET", "/version", {SIGNATURE: header}, b"")
+    assert status == 401 and PROOF not in answered
+
+
+def test_health_is_open_but_proves_nothing_to_strangers(guard):
+    status, answered, _ = ask_app(guard, "GET", "/health", {}, b"")
+    assert status == 200 and PROOF not in answered
+    forged = {SIGNATURE: str(Signature.of("guess", "GET", "/health", b""))}
+    status, answered, _ = ask_app(guard, "GET", "/health", forged, b"")
+    assert status == 200 and PROOF not in answered
+
+
+def test_web_sockets_are_refused(guard):
+    sent = []
+
+    async def send(message):
+        sent.append(message)
+
+    asyncio.run(guard({"type": "websocket", "path": "/v1/realtime"}, None, send))
+    assert sent == [{"type": "websocket.close", "code": 1008}] and not guard.app.reached
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_an_app_that_fails(monkeypatch, whole):
+    """Its error is proved; a part of an answer is not sent at all."""
+    guard = guard_with("secret", monkeypatch)
+
+    async def fails(scope, receive, send):
+        await send({"type": "http.response.start", "status": 500, "headers": []})
+        await send({"type": "http.response.body", "body": b"part", "more_body": not whole})
+        raise RuntimeError("failed")
+
+    guard.app = fails
+    sent = []
+
+    async def send(message):
+        sent.append(message)
+
+    async def receive():
+        return {"type": "http.request", "body": b""}
+
+    signature = Signature.of("secret", "GET", "/x", b"")
+    header = (SIGNATURE.encode(), str(signature).encode())
+    scope = {
+        "type": "http", "method": "GET", "path": "/x", "raw_path": b"/x", "query_string": b"",
+        "headers": [header],
+    }  # fmt: skip
+    with pytest.raises(RuntimeError, match="failed"):
+        asyncio.run(guard(scope, receive, send))
+    proof = (PROOF.encode(), proof_of("secret", signature, 500, b"part").encode())
+    assert [m["type"] for m in sent] == (
+        ["http.response.start", "http.response.body"] if whole else []
     )
+    assert not whole or proof in sent[0]["headers"]
+
+
+# ---- engines that lie, with a key in the environment
+
+
+class Liar:
+    """A server that took the port of another: it hears everything, and reaches the real server of the same key."""
+
+    def __init__(self, lie, guard):
+        self.lie = lie
+        self.guard = guard
+        self.heard = []
+        self.recorded = []  # answers of the real server, with proofs
+
+    def __call__(self, connection, path, headers, body):
+        self.heard.append((path, dict(headers), body))
+        connection.sendall(self.lie(self, headers.pop(":method"), path, headers, body))
+
+    def real(self, method, path, headers, body):
+        """The answer of the real server, as bytes."""
+        status, named, said = ask_app(self.guard, method, path, headers, body)
+        self.recorded.append((status, named, said))
+        return said, status, [f"{name}: {value}" for name, value in named.items()]
+
+
+def bluff(liar, method, path, headers, body):
+    return reply({"version": "1", **MODELS})
+
+
+def own_proof(liar, method, path, headers, body):
+    answer = json.dumps({"version": "1", **MODELS}).encode()
+    signature = Signature.parse(headers[SIGNATURE])
+    return reply(answer, 200, [f"{PROOF}: {proof_of('guess', signature, 200, answer)}"])
+
+
+def echoed_proof(liar, method, path, headers, body):
+    """What the request itself has: its mac, as if it were a proof."""
+    return reply({"version": "1", **MODELS}, 200, [f"{PROOF}: {headers[SIGNATURE].split()[-1]}"])
+
+
+def proof_of_open_health(liar, method, path, headers, body):
+    """The real server's /health answers everyone; its headers beside another body."""
+    headers = {SIGNATURE: headers[SIGNATURE]}
+    _, _, lines = liar.real("GET", "/health", headers, b"")
+    return reply({"version": "1", **MODELS}, 200, lines)
+
+
+def first_proof_again(liar, method, path, headers, body):
+    """The first answer of the real server, to each later request."""
+    if not liar.recorded:
+        return reply(*liar.real(method, path, headers, body))
+    status, named, said = liar.recorded[0]
+    return reply(said, status, [f"{name}: {value}" for name, value in named.items()])
+
+
+def other_body(liar, method, path, headers, body):
+    said, status, lines = liar.real(method, path, headers, body)
+    return reply(said.replace(b"1", b"2") + b" ", status, lines)
+
+
+def other_status(liar, method, path, headers, body):
+    said, _, lines = liar.real(method, path, headers, body)
+    return reply(said, 404, lines)
+
+
+def other_request(liar, method, path, headers, body):
+    """A request of the liar's own, with the signature that it heard."""
+    return reply(*liar.real("POST", "/update_weights", headers, b"[]"))
+
+
+def twice(liar, method, path, headers, body):
+    """The request once for the trainer, thrown away, and once for the liar."""
+    liar.real(method, path, headers, body)
+    return reply(*liar.real(method, path, headers, body))
+
+
+def redirect(liar, method, path, headers, body):
+    return reply(b"", 307, [f"Location: http://{headers['host']}/elsewhere"])
+
+
+def asks_for_the_key(liar, method, path, headers, body):
+    return reply(b"", 401, ["WWW-Authenticate: Bearer", "Connection: close"])
+
+
+def no_proof_header(liar, method, path, headers, body):
+    said, status, lines = liar.real(method, path, headers, body)
+    return reply(said, status, [line for line in lines if PROOF not in line])
+
+
+LIES = (
+    bluff, own_proof, echoed_proof, proof_of_open_health, first_proof_again, other_body, other_status, other_request, twice,
+    redirect, asks_for_the_key, no_proof_header,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_lying_engine_learns_no_key_and_is_not_believed(lie, guard, monkeypatch):
+    monkeypatch.setenv(KEY, "secret")
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-other")
+    liar = Liar(lie, guard)
+    with serving(liar) as base:
+        with pytest.raises(ConnectionError, match="does not have the key") as told:
+            who_answers(VllmLine(10), base)
+        # a server that took the port in mid-run, which hears no probe first
+        with pytest.raises(ConnectionError, match="does not have the key"):
+            for _ in range(2):  # the first answer may be one that is passed on unchanged
+                VllmLine(10).post(f"{base}/v1/completions", json={"prompt": [1]})
+    assert "secret" not in str(told.value)
+    assert "/elsewhere" not in str(liar.heard)
+    for _, headers, body in liar.heard:
+        assert "authorization" not in headers
+        assert "secret" not in f"{headers} {body}" and "sk-other" not in f"{headers} {body}"
+    assert all(body != b"[]" for _, _, body in guard.app.reached)
+
+
+def test_a_server_of_another_key_is_not_believed(monkeypatch):
+    other = guard_with("other", monkeypatch)
+    wrong = pytest.raises(ConnectionError, match="does not have the key")
+    with serving(through(other)) as base, wrong:
+        who_answers(VllmLine(10, key="secret"), base)
+
+
+HOSTILE = ["m\nx", "m\x1b[2J", "m" * 201, "", "m m", "\u2028"]
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.parametrize("which", ["version", "model"])
+def test_names_of_a_server_are_plain_words(name, which):
+    table = {
+        "/health": {},
+        "/version": {"version": name if which == "version" else "1"},
+        "/v1/models": {"data": [{"id": name if which == "model" else "m"}]},
+    }
+    with serving(routes(table)) as base, pytest.raises(ConnectionError) as told:
+        who_answers(VllmLine(10, key=None), base)
+    assert "not vLLM: /v" in str(told.value) and str(told.value).isprintable()

@@ -7,9 +7,9 @@ import pytest
 from grpo_ext import load_recipe
 from grpo_ext.cli.main import main
 from grpo_ext.vllm import server
-from grpo_ext.vllm.http import KEY
 from grpo_ext.vllm.server import check_reach
 from grpo_ext.vllm.settings import MIB, TextModel, cpu_settings, server_words, vllm_dtype
+from grpo_ext.vllm.signature import KEY
 
 SMALL = TextModel(num_hidden_layers=2, kv_heads=2, head_size=32, longest=512, dtype="float32")
 SERVER = {

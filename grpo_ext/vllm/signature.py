@@ -1,0 +1,73 @@
+"""Signatures of requests and proofs of answers between trainers and a vLLM server that share a key.
+
+The key itself never travels. A request carries an HMAC-SHA256 (RFC 2104) of its method, path and query, body, time and a random
+number; an answer carries one of the request's signature, its own status and its body. So neither can be sent again, changed, or
+passed on as an answer to another request.
+"""
+
+import hashlib
+import hmac
+import json
+import re
+import secrets
+import time
+from dataclasses import dataclass
+from typing import Self
+
+KEY = "VLLM_API_KEY"  # environment variable of vLLM with the key that trainers and server share
+SIGNATURE = "x-grpo-ext-signature"  # header of a request
+PROOF = "x-grpo-ext-proof"  # header of an answer
+WINDOW = 300  # seconds by which the clocks of trainer and server may differ
+
+
+@dataclass(frozen=True)
+class Signature:
+    """The signature of a request, in the order of its header."""
+
+    seconds: int  # of the trainer's clock, since 1970
+    nonce: str
+    size: int  # bytes of the body
+    body: str  # SHA-256 of the body
+    mac: str
+
+    @classmethod
+    def of(cls, key: str, method: str, target: str, body: bytes) -> Self:
+        """Sign a request for `target`, its path and query."""
+        seconds = int(time.time())
+        nonce = secrets.token_hex(16)
+        digest = hashlib.sha256(body).hexdigest()
+        fields = (seconds, nonce, len(body), digest)
+        return cls(*fields, mac_of(key, "request", method, target, *fields))
+
+    @classmethod
+    def parse(cls, header: str) -> Self | None:
+        """Read a header; `None` if it is not one of a signature."""
+        form = r"([0-9]{1,12}) ([0-9a-f]{32}) ([0-9]{1,12}) ([0-9a-f]{64}) ([0-9a-f]{64})"
+        match = re.fullmatch(form, header)
+        if match is None:
+            return None
+        return cls(int(match[1]), match[2], int(match[3]), match[4], match[5])
+
+    def __str__(self) -> str:
+        return f"{self.seconds} {self.nonce} {self.size} {self.body} {self.mac}"
+
+    def signs(self, key: str, method: str, target: str) -> bool:
+        """Return whether the key made this signature for a request of this method and target."""
+        fields = (self.seconds, self.nonce, self.size, self.body)
+        return hmac.compare_digest(self.mac, mac_of(key, "request", method, target, *fields))
+
+
+def proof_of(key: str, signature: Signature, status: int, body: bytes) -> str:
+    """Return the proof that an answer of this status and body comes from the key's owner and belongs to a request."""
+    return mac_of(key, "answer", signature.mac, status, hashlib.sha256(body).hexdigest())
+
+
+def is_proof(proof: str, key: str, signature: Signature, status: int, body: bytes) -> bool:
+    """Return whether `proof` is that of an answer to a request."""
+    return hmac.compare_digest(proof.encode(), proof_of(key, signature, status, body).encode())
+
+
+def mac_of(key: str, *fields: str | int) -> str:
+    """Return the HMAC-SHA256 of fields, in hexadecimal. JSON separates the fields without ambiguity."""
+    message = json.dumps(fields).encode()
+    return hmac.new(key.encode(errors="surrogateescape"), message, hashlib.sha256).hexdigest()
