@@ -104,8 +104,8 @@ def judge(
         for digest in new:
             mark = secrets.token_hex(MARK_BYTES)
             body = questions[digest](mark)
-            reply = pool.submit(ask, body, url=url, seconds=seconds, headers=headers)
-            replies[digest] = (mark, reply)
+            future = pool.submit(ask, body, url=url, seconds=seconds, headers=headers)
+            replies[digest] = (mark, future)
         for digest, (mark, future) in replies.items():
             try:
                 reply = future.result()
