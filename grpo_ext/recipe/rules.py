@@ -30,7 +30,7 @@ from grpo_ext.recipe.problems import Problem, RecipeError
 from grpo_ext.recipe.row_options import row_rules
 from grpo_ext.recipe.schema import GRPOExtConfig, RunConfig
 from grpo_ext.recipe.several_tasks import several_tasks_rules
-from grpo_ext.recipe.vllm_options import adapter_rules
+from grpo_ext.recipe.vllm_options import adapter_rules, server_url_rules
 
 
 class Unsound(Exception):
@@ -128,6 +128,7 @@ GRPO_RULES: tuple[Rule, ...] = (
     contradictions.reference,
     best_model,
     adapter_rules,
+    server_url_rules,
     overlap_rules,
     partial_rollout_rules,
     contradictions.scorable,

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from grpo_ext.common.untrusted import check_server_url
 from grpo_ext.recipe.folder import sharding
 from grpo_ext.recipe.problems import Problem
 from grpo_ext.recipe.values import CountOrZero, Positive
@@ -56,6 +57,18 @@ class EngineOptions:
 def vllm_rank(r: int) -> int | None:
     """Return the rank to start an engine with for adapters of rank `r`; `None` if that is more than vLLM allows."""
     return next((rank for rank in LORA_RANKS if rank >= r), None)
+
+
+def server_url_rules(v: Mapping[str, Any], _: int) -> Iterator[Problem]:
+    """The address of a vLLM server has no user name and no password, which errors and saved recipes would show."""
+    if v["vllm_server_base_url"]:
+        try:
+            check_server_url(v["vllm_server_base_url"])
+        except ValueError as error:
+            yield Problem(f"vllm_server_base_url: {error}.", "vllm_server_base_url")
+    if "@" in v["vllm_server_host"]:
+        words = "write a host alone, without user name and password, because recipes, logs and pages show it."
+        yield Problem(f"vllm_server_host: {words}", "vllm_server_host")
 
 
 def adapter_rules(v: Mapping[str, Any], _: int) -> Iterator[Problem]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from grpo_ext import load_recipe
+from grpo_ext import GRPOExtConfig, load_recipe
 from grpo_ext.cli.main import main
+from grpo_ext.recipe.problems import RecipeError
+from grpo_ext.recipe.rules import check_arguments
 from grpo_ext.vllm import server
 from grpo_ext.vllm.server import check_reach
 from grpo_ext.vllm.settings import MIB, TextModel, cpu_settings, server_words, vllm_dtype
@@ -140,6 +142,26 @@ def test_a_server_that_others_reach_needs_a_key(host, monkeypatch, caplog):
         and "--middleware" in made.words
     )
     assert made.environment[KEY] == "secret"
+
+
+@pytest.mark.parametrize(
+    ("key", "address"),
+    [
+        ("vllm_server_base_url", "http://user:hunter2@node2:8000"),
+        ("vllm_server_base_url", "http://hunter2@node2:8000"),
+        ("vllm_server_base_url", "http://node2:8000?key=hunter2"),
+        ("vllm_server_base_url", "user:hunter2@node2:8000"),
+        ("vllm_server_host", "user:hunter2@node2"),
+    ],
+)
+def test_an_address_with_credentials_is_refused_by_name(key, address, tmp_path):
+    with pytest.raises(RecipeError) as refused:
+        load_recipe(None, {**SERVER, key: address})
+    assert [problem.key for problem in refused.value.problems] == [key]
+    assert "hunter2" not in str(refused.value)
+    with pytest.raises(RecipeError, match=key) as refused:
+        check_arguments(GRPOExtConfig(str(tmp_path), use_cpu=True, bf16=False, **{key: address}), 1)
+    assert "hunter2" not in str(refused.value)
 
 
 def test_dry_run_does_not_ask_the_network(tmp_path, capsys, monkeypatch):
