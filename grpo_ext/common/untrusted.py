@@ -9,9 +9,10 @@ from urllib.parse import urlsplit
 SERVER_NAME = r"^[A-Za-z0-9._/:@+-]{1,200}$"
 # Keys of a recipe and options of a reward whose values are never shown or saved.
 _SECRET = re.compile(
-    r"(?i)^(?:.*[_-])?(?:api_?key|password|passwd|secret|(?:hub|auth|access)_token)$|^token$"
+    r"(?i)^(?:.*[_-])?(?:(?:api|access|private|secret)[_-]?key|password|passwd|secret|(?:hub|auth|access)[_-]token)$|^token$"
 )
-_USER_INFO = re.compile(r"(?<=://)[^/\s?#]*@")
+# of a text that is a URL as a whole, so that prose with a URL in it stays as it is
+_USER_INFO = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*://)[^/\s?#]*@(?=\S*$)")
 
 
 def printable(text: str) -> str:
@@ -54,7 +55,7 @@ def is_secret(name: str) -> bool:
 
 
 def without_secrets(value: Any) -> Any:
-    """Return plain data without the entries that have a secret's name, and URLs in it without user name and password."""
+    """Return plain data without the entries that have a secret's name, and its URLs without user name and password."""
     if isinstance(value, Mapping):
         return {
             key: without_secrets(entry)
@@ -63,4 +64,4 @@ def without_secrets(value: Any) -> Any:
         }
     if isinstance(value, list | tuple):
         return [without_secrets(entry) for entry in value]
-    return _USER_INFO.sub("", value) if isinstance(value, str) else value
+    return _USER_INFO.sub(r"\1", value) if isinstance(value, str) else value

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from grpo_ext.common.files import checkpoints
+from grpo_ext.common.untrusted import without_secrets
 from grpo_ext.recipe.problems import RecipeError
 from grpo_ext.recipe.read import read_yaml
 
@@ -45,7 +46,7 @@ def as_yaml(values: Mapping[str, Any]) -> str:
     kept = {
         key: value
         for key, value in values.items()
-        if key not in ("resume", "resume_from_checkpoint", "hub_token")
+        if key not in ("resume", "resume_from_checkpoint")
     }
     return yaml.safe_dump(_plain(kept), allow_unicode=True, sort_keys=False)
 
@@ -110,9 +111,9 @@ def _shaping(key: str, value: Any) -> Any:
 
 
 def _plain(values: dict[str, Any]) -> dict[str, Any]:
-    return json.loads(
-        json.dumps(values, default=lambda value: getattr(value, "value", None) or str(value))
-    )
+    """Return the values of a recipe as plain data without secrets."""
+    text = json.dumps(values, default=lambda value: getattr(value, "value", None) or str(value))
+    return without_secrets(json.loads(text))
 
 
 def _shown(value: Any) -> str:

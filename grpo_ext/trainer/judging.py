@@ -11,6 +11,7 @@ import torch
 from accelerate.utils import gather_object
 from torch import Tensor
 
+from grpo_ext.common.untrusted import without_secrets
 from grpo_ext.recipe.group_options import tie_break_fault
 from grpo_ext.rewards.guard import Guard, RewardFailure, guard_rewards
 from grpo_ext.rewards.reward import Reward
@@ -68,7 +69,10 @@ def rewards_for(
 
 
 def rewards_of(trainer: Any) -> list[dict[str, Any]]:
-    """Return the name and weight of each reward, and for a registered one its registered name and its options."""
+    """Return the name and weight of each reward, and for a registered one its registered name and its options.
+
+    The options are for a log or a page: those with a secret's name are left out.
+    """
     found = []
     weights = trainer.reward_weights.tolist()
     for reward, name, weight in zip(
@@ -76,7 +80,7 @@ def rewards_of(trainer: Any) -> list[dict[str, Any]]:
     ):
         inner = reward.reward if isinstance(reward, Guard) else None
         known = (
-            {"reward": inner.registration.name, "options": inner.options}
+            {"reward": inner.registration.name, "options": without_secrets(inner.options)}
             if isinstance(inner, Reward)
             else {}
         )

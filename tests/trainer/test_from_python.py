@@ -13,6 +13,7 @@ import torch
 import yaml
 from conftest import REPO
 from datasets import Dataset, DatasetDict, IterableDatasetDict
+from registry_state import registry_as_before
 from transformers import AutoTokenizer
 from trl import GRPOConfig
 
@@ -60,8 +61,6 @@ def done(tiny_folder, tmp_path_factory):
     """A run from Python: its folder, its trainer, and what it printed."""
     from contextlib import redirect_stdout
     from io import StringIO
-
-    from registry_state import registry_as_before
 
     out, said = tmp_path_factory.mktemp("door") / "run", StringIO()
     with registry_as_before(), redirect_stdout(said):
@@ -186,6 +185,27 @@ def test_the_recipe_holds_what_the_trainer_was_given(done, tiny_folder):
         2,
         0.0,
     )
+
+
+def test_secrets_in_the_options_of_a_reward_are_used_and_not_saved(tiny_folder, tmp_path):
+    used = set()
+    with registry_as_before():
+
+        @register("graded_elsewhere")
+        def graded_elsewhere(completions, *, api_key: str, url: str, style: str):
+            used.add((api_key, url))
+            return [float(len(text)) for text in completions]
+
+        url = f"http://user:{SECRET}@judge.example/v1"
+        reward = build("graded_elsewhere", api_key=SECRET, url=url, style="plain-style")
+        make(tiny_folder, tmp_path, [reward], max_steps=1, save_strategy="no").train()
+    assert used == {(SECRET, url)}
+    for name in ("README.md", "recipe.yaml", "run.json"):
+        text = (tmp_path / name).read_text()
+        assert "plain-style" in text and "http://judge.example/v1" in text, name
+        assert SECRET not in text, name
+    for path in tmp_path.rglob("*.*"):
+        assert path.is_dir() or SECRET.encode() not in path.read_bytes(), path
 
 
 @pytest.mark.parametrize("kind", [GRPOConfig, GRPOExtConfig])
