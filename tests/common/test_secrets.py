@@ -6,10 +6,10 @@ from grpo_ext.common.untrusted import without_secrets
 from grpo_ext.recipe.difference import as_yaml, differences
 from grpo_ext.recipe.load import load_recipe
 
+NAMES = "api_key API-KEY judge_api_key apikey aws_secret_access_key password db_password secret hub_token token"
 
-@pytest.mark.parametrize(
-    "name", ["api_key", "judge_api_key", "API-KEY", "aws_secret_access_key", "apikey", "password", "db_password", "secret", "hub_token", "token"]
-)  # fmt: skip
+
+@pytest.mark.parametrize("name", NAMES.split())
 def test_entries_with_the_name_of_a_secret_are_left_out(name):
     assert without_secrets({"kept": 1, "list": [{name: "hunter2", "x": 2}]}) == {
         "kept": 1,
