@@ -36,7 +36,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from grpo_ext.common.foreign_files import printable
+    from grpo_ext.common.untrusted import one_line
     from grpo_ext.observe.read_run import find_folder, runs_in
     from grpo_ext.observe.report.page import write_report
 
@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
     shown, total = sum(len(run.samples) for run in runs), sum(run.total_samples for run in runs)
     of = f" of {total}" if shown < total else ""
     for fault in [fault for run in runs for fault in run.faults]:
-        print(f"Not read: {printable(fault)}", file=sys.stderr)
+        print(f"Not read: {one_line(fault)}", file=sys.stderr)
     print(f"{page}: {page.stat().st_size / 1e6:.1f} MB, {shown}{of} completions", flush=True)
     if args.png:
         print(args.png)

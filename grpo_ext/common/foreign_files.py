@@ -180,11 +180,6 @@ def check_yaml(text: str) -> None:
                 raise ValueError(f"it is nested deeper than {MOST_LEVELS} levels.")
 
 
-def printable(text: object) -> str:
-    """Return a text for a terminal, in which control characters of names and messages are escaped."""
-    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in str(text))
-
-
 def _is_in(root: Path | None, real: Path) -> bool:
     """Whether a resolved path is in the resolved folder `root`, or a file in the hub's cache."""
     if root is None or real.is_relative_to(root):

@@ -15,17 +15,16 @@ _SECRET = re.compile(
 _USER_INFO = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*://)[^/\s?#]*@(?=\S*$)")
 
 
-def printable(text: str) -> str:
-    """Return text without control characters, with which others could write over the terminal. Line breaks stay."""
+def printable(text: object) -> str:
+    """Return a text for a terminal, in which control characters are escaped. Line breaks stay."""
+    return "\n".join(map(one_line, str(text).split("\n")))
+
+
+def one_line(text: object) -> str:
+    """Return a text for a comment or one line of a terminal, in which control characters and line breaks are escaped."""
     return "".join(
-        character if character.isprintable() or character == "\n" else "\N{REPLACEMENT CHARACTER}"
-        for character in text
+        character if character.isprintable() else ascii(character)[1:-1] for character in str(text)
     )
-
-
-def one_line(text: str) -> str:
-    """Return text without control characters and without line breaks of any kind, as a comment or a terminal needs it."""
-    return printable(text.replace("\n", " "))
 
 
 def check_server_url(url: str) -> str:

@@ -24,9 +24,9 @@ from grpo_ext.common.foreign_files import (
     entries,
     lines_of,
     open_plain,
-    printable,
     size_of,
 )
+from grpo_ext.common.untrusted import one_line
 
 logger = logging.getLogger(__name__)
 
@@ -239,7 +239,7 @@ def placed(
         sentences.append(
             f"{bad} {'line was' if bad == 1 else 'lines were'} skipped, the first is {first}."
         )
-    for sentence in map(printable, sentences):
+    for sentence in map(one_line, sentences):
         logger.warning("%s", sentence) if faults is None else faults.append(sentence)
 
 

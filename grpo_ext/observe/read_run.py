@@ -21,10 +21,10 @@ from grpo_ext.common.foreign_files import (
     entries,
     leads_out,
     open_plain,
-    printable,
     read_text,
 )
 from grpo_ext.common.share import in_share
+from grpo_ext.common.untrusted import one_line
 from grpo_ext.observe.jsonl import parts, read, row_of
 from grpo_ext.observe.run_log import LEARNT_NOTHING, METRICS, RUN, SAMPLE, SAMPLES
 
@@ -235,5 +235,5 @@ def read_mapping(path: Path, faults: list[str]) -> Row:
         check_yaml(text)
         return row_of(json.dumps(yaml.safe_load(text), default=str))
     except (OSError, ValueError, TypeError, RecursionError, yaml.YAMLError) as error:
-        faults.append(printable(f"{path} cannot be read ({str(error).splitlines()[0]})."))
+        faults.append(one_line(f"{path} cannot be read ({str(error).splitlines()[0]})."))
         return {}

@@ -14,10 +14,10 @@ from grpo_ext.common.files import checkpoints, step_of, write_atomically
 from grpo_ext.common.foreign_files import (
     leads_out,
     open_plain,
-    printable,
     read_text,
     special_file,
 )
+from grpo_ext.common.untrusted import one_line
 
 MANIFEST = "manifest.json"
 STATE = "grpo_state_{}.pt"  # the state of a rank that transformers does not save
@@ -49,7 +49,7 @@ def what_is_wrong(folder: Path) -> str | None:
         return "there is no such folder"
     try:
         if special := special_file(folder):
-            return f"{printable(special.name)} is a FIFO, a device or a socket, not a plain file"
+            return f"{one_line(special.name)} is a FIFO, a device or a socket, not a plain file"
         entries = read_manifest(folder / MANIFEST)
         for name, (size, _) in entries.items():
             if not (folder / name).is_file():

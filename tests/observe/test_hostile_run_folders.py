@@ -23,10 +23,10 @@ from grpo_ext.common.foreign_files import (
     entries,
     lines_of,
     open_plain,
-    printable,
     read_bytes,
     size_of,
 )
+from grpo_ext.common.untrusted import one_line
 from grpo_ext.observe.jsonl import JsonLines, parts, read
 from grpo_ext.observe.read_run import is_running, runs_in
 from grpo_ext.observe.run_log import set_aside
@@ -197,7 +197,7 @@ def test_names_of_runs_and_files_are_told_without_control_characters(tmp_path, c
     told = capsys.readouterr().err + caplog.text
     assert "Not read: " in told
     assert not {"\x1b", "\udcff", "\u202e"} & {*told}
-    assert printable("a\x1b[31m\n\u202e 好 ") == "a\\x1b[31m\\n\\u202e 好 "
+    assert one_line("a\x1b[31m\n\u202e 好 ") == "a\\x1b[31m\\n\\u202e 好 "
 
 
 @pytest.mark.parametrize("kind", KINDS[:8], ids=lambda kind: kind.__name__)
