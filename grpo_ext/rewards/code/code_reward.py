@@ -1,16 +1,20 @@
 """The reward `code`: programs that a model writes, judged by tests whose expected values they never see."""
 
-import ast
-import json
 import re
-from functools import lru_cache
+import time
 from typing import Any, Literal
 
 from grpo_ext.rewards.answers import last_answer, without_thoughts
-from grpo_ext.rewards.code.sandbox import plain, run
+from grpo_ext.rewards.code.asserts import (
+    Asserts,
+    parse_asserts,
+    tests_as_list,
+    with_expected_texts,
+)
+from grpo_ext.rewards.code.sandbox import Answer, Job, Limits, run
 from grpo_ext.rewards.registry import register
 
-MAX_PROGRAM = 50_000  # characters
+MAX_PROGRAM_CHARACTERS = 50_000
 _BLOCK = re.compile(r"```(?:python|py|Python)?[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL)
 
 
@@ -23,111 +27,98 @@ def code(
     seconds: float = 3.0,
     megabytes: int = 512,
     isolation: Literal["namespaces", "none"] = "namespaces",
+    cheatable_asserts: Literal["allow", "refuse"] = "allow",
 ) -> list[float]:
     """1 if the program passes all tests of its row, else 0.
 
     The program is the last code block, else the `<answer>` block, else the whole completion, without thoughts. It has only the
-    standard library, and runs in new Linux namespaces: it has no network, sees no other process, and has only files of its own,
-    in memory. Where the kernel does not allow that, rows stay unscored, unless `isolation: none` runs programs with the rights
-    of the trainer.
+    standard library, and runs in new Linux namespaces, made by bubblewrap: it has no network, sees no other process, and has
+    only files of its own, in memory. Where the kernel does not allow that, rows stay unscored, unless `isolation: none` runs
+    programs with the rights of the trainer.
 
     Args:
         tests: a list of asserts, `["assert f(2) == 3"]`, or of inputs with outputs, `[{"input": "2", "output": "3"}]`, also as
-            JSON. The right side of `==` is evaluated without the program, which cannot read it. Other asserts are evaluated
-            beside the program, and a program could cheat on them.
+            JSON. Asserts may come with imports. A side of `==` that needs only builtins and these imports is evaluated without
+            the program, which cannot read it. Other asserts are evaluated beside the program, which could cheat on them.
         partial: whether the score is the share of tests that pass.
-        seconds: limit of a run; all asserts are one run, and each input is one.
-        megabytes: limit of the memory of a run.
+        seconds: limit of the program by the clock, for all tests of the row together.
+        megabytes: limit of the memory of a run, at least 64.
         isolation: "namespaces" or "none".
+        cheatable_asserts: "refuse" leaves rows unscored that have an assert on which a program could cheat.
     """
-    how = {"seconds": seconds, "megabytes": megabytes, "isolated": isolation != "none"}
-    shares = [
-        share_passed(program_of(text), listed(given), how)
-        for text, given in zip(completions, tests, strict=True)
-    ]
-    return [share if partial else float(share == 1.0) for share in shares]
+    limits = Limits(seconds, megabytes, isolation != "none")
+    scores = []
+    for completion, row_tests in zip(completions, tests, strict=True):
+        passed = tests_passed(
+            program_of(completion), tests_as_list(row_tests), limits, cheatable_asserts == "refuse"
+        )
+        share = sum(passed) / len(passed)
+        scores.append(share if partial else float(share == 1.0))
+    return scores
 
 
 def program_of(completion: str) -> str:
     """Return the program in a completion."""
     text = without_thoughts(completion)
     blocks = _BLOCK.findall(text)
-    return (blocks[-1] if blocks else last_answer(text) or text)[:MAX_PROGRAM]
+    program = blocks[-1] if blocks else last_answer(text) or text
+    return program[:MAX_PROGRAM_CHARACTERS]
 
 
-def listed(tests: Any) -> list[Any]:
-    """Return the tests as a list; `ValueError` for anything else."""
-    found = tests
-    if isinstance(tests, str):
-        try:
-            found = json.loads(tests)
-        except ValueError:
-            found = plain(tests)  # a list as Python writes it
-    if not isinstance(found, list) or not found:
-        raise ValueError(
-            f"code: tests must be a list of asserts, or of mappings with input and output; got {tests!r:.80}."
-        )
-    return found
+def tests_passed(
+    program: str, tests: list[Any], limits: Limits, refuse_cheatable: bool = False
+) -> list[bool]:
+    """Return for each test whether a program passes it.
 
-
-def share_passed(program: str, tests: list[Any], how: dict[str, Any]) -> float:
-    """Return the share of tests that a program passes."""
-    if all(isinstance(test, dict) for test in tests):
-        ran = [
-            (run(program, stdin=str(test["input"]), **how), str(test["output"])) for test in tests
-        ]
-        passed = [
-            not found.error and lines(found.printed) == lines(output) for found, output in ran
-        ]
-        return sum(passed) / len(passed)
-    asked = questions(tuple(map(str, tests)), tuple(how.items()))
-    if asked is None:
-        raise TimeoutError(
-            "code: the right sides of the tests were not evaluated within the limits of time and memory."
-        )
-    values = run(program, expressions=tuple(expression for expression, _ in asked), **how).values
-    passed = [
-        value is not None and plain(value) == gold
-        for value, (_, gold) in zip(values, asked, strict=False)
-    ]
-    return sum(passed) / len(asked)  # without values where the program was killed
-
-
-@lru_cache(maxsize=1024)
-def questions(
-    tests: tuple[str, ...], how: tuple[tuple[str, Any], ...]
-) -> list[tuple[str, Any]] | None:
-    """Return for each assert an expression that is evaluated beside the program, and the value that it must have.
-
-    `None` if the right sides were not evaluated within the limits.
+    Raises:
+        ValueError: for tests of another form, and for asserts that are refused.
+        MachineFault, TimeoutError: if the program was not run.
     """
-    sides = [compared(test) for test in tests]
-    asked = tuple(right for _, right, _ in sides if right)
-    values = run("", expressions=asked, **dict(how)).values  # without the program
-    if len(values) < len(asked):
-        return None
-    known = iter(values)
-    golds = [next(known, None) if right else None for _, right, _ in sides]
+    if all(isinstance(test, dict) for test in tests):
+        return outputs_right(program, tests, limits)
+    if not all(isinstance(test, str) for test in tests):
+        raise ValueError(
+            "code: the tests of a row must be all asserts, or all mappings with input and output."
+        )
+    asserts = parse_asserts(tests)
+    if refuse_cheatable and asserts.cheatable:
+        raise ValueError(
+            f"code: a program could cheat on assert {asserts.cheatable[0]:.80}, which cheatable_asserts: refuse does not allow. "
+            "Write assert f(2) == 3, with a right side that does not need the program."
+        )
+    return values_right(program, asserts, limits)
+
+
+def outputs_right(program: str, tests: list[dict[str, Any]], limits: Limits) -> list[bool]:
+    """Return for each input whether the program ended in order and printed the output."""
+    for test in tests:
+        if "input" not in test or "output" not in test:
+            raise ValueError("code: a test that is a mapping must have input and output.")
+    job = Job(program, inputs=tuple(str(test["input"]) for test in tests))
+    answers: list[Answer | None] = [*run(job, limits)]
+    answers += [None] * (len(tests) - len(answers))
     return [
-        (f"bool({whole})", True) if gold is None else (left, plain(gold))
-        for (left, _, whole), gold in zip(sides, golds, strict=True)
+        answer is not None
+        and answer.status == 0
+        and stripped_lines(answer.output.decode("utf-8", "replace"))
+        == stripped_lines(str(test["output"]))
+        for answer, test in zip(answers, tests, strict=True)
     ]
 
 
-def compared(test: str) -> tuple[str, str | None, str]:
-    """Return the sides of `assert left == right`, else no right side, and the whole condition; `ValueError` for no assert."""
-    try:
-        [node] = ast.parse(test.strip()).body
-    except (SyntaxError, ValueError):
-        node = None
-    if not isinstance(node, ast.Assert):
-        raise ValueError(f"code: {test!r:.80} is no assert: write assert f(2) == 3.")
-    match node.test:
-        case ast.Compare(left=left, ops=[ast.Eq()], comparators=[right]):
-            return ast.unparse(left), ast.unparse(right), ast.unparse(node.test)
-    return "", None, ast.unparse(node.test)
+def values_right(program: str, asserts: Asserts, limits: Limits) -> list[bool]:
+    """Return for each assert whether the program's values are the expected ones."""
+    start_by = time.monotonic() + limits.start_seconds
+    tests = with_expected_texts(asserts, limits, start_by)
+    expressions = tuple(question.expression for questions in tests for question, _ in questions)
+    answers = run(Job(program, imports=asserts.imports, expressions=expressions), limits, start_by)
+    texts = iter(answers[0].texts(len(expressions)) if answers else [None] * len(expressions))
+    return [
+        all([next(texts) == expected for _, expected in questions])  # a list: each takes its text
+        for questions in tests
+    ]
 
 
-def lines(text: str) -> list[str]:
+def stripped_lines(text: str) -> list[str]:
     """Return the lines of an output without white space at their ends, and without empty lines at its end."""
     return [line.rstrip() for line in text.rstrip().splitlines()]

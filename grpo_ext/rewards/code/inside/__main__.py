@@ -1,0 +1,194 @@
+"""Run a program on each input, each time in a forked process with limits and a filter of system calls.
+
+    python -s -S -B -P inside READY_FD
+
+It reads a job as JSON from its standard input, `{"program", "imports", "expressions", "expected", "inputs", "seconds",
+"megabytes", "filter"}`, and answers each input with a frame on its standard output: a line of JSON, `{"status", "length"}`,
+and that many bytes. These are what the program printed, or with `expressions` a line with the canonical text of each, `!` where
+it has none. `status` is the program's exit code; null if its time was over.
+
+This process stays free of the program, which cannot signal it, trace it, or write to its descriptors. The forked process
+writes a byte to READY_FD when its limits and its filter stand: whatever happens from then on is the program's doing.
+"""
+
+import base64
+import builtins
+import ctypes
+import json
+import os
+import resource
+import select
+import signal
+import struct
+import sys
+import time
+import types
+from typing import Any
+
+from canonical import canonical  # this folder is the first entry of sys.path
+
+PR_SET_PDEATHSIG = 1
+PR_SET_SECCOMP = 22
+PR_SET_NO_NEW_PRIVS = 38
+SECCOMP_MODE_FILTER = 2
+MAX_OPEN_FILES = 64
+MAX_FILE_BYTES = 16 << 20
+MAX_OUTPUT_BYTES = 4 << 20  # of all inputs together
+RECURSION_LIMIT = 2000
+NO_TEXT = "!"
+
+
+def main() -> None:
+    job = json.load(sys.stdin)
+    ready_fd = int(sys.argv[1])
+    sys.path = [path for path in sys.path if path != os.path.dirname(os.path.abspath(__file__))]
+    libc = ctypes.CDLL(None, use_errno=True)
+    if sys.platform == "linux":
+        libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    deadline = time.monotonic() + job["seconds"]
+    room = MAX_OUTPUT_BYTES
+    for stdin in job["inputs"]:
+        with open("stdin", "w", encoding="utf-8", errors="surrogatepass", newline="") as file:
+            file.write(stdin)
+        reading_fd, writing_fd = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            os.close(reading_fd)
+            become_program(job, libc, writing_fd, ready_fd)
+            run_program(job, writing_fd)
+            return
+        os.close(writing_fd)
+        output, in_time = read_output(reading_fd, deadline, room)
+        room -= len(output)
+        os.close(reading_fd)
+        status = end_of(pid, in_time, deadline)
+        send_frame(status, output)
+        if status is None or room <= 0:
+            break
+    os._exit(0)
+
+
+def read_output(fd: int, deadline: float, room: int) -> tuple[bytes, bool]:
+    """Return what the program wrote, at most `room` bytes, and whether it closed its end in time."""
+    poll = select.poll()
+    poll.register(fd, select.POLLIN | select.POLLHUP)
+    chunks: list[bytes] = []
+    while room > 0:
+        seconds_left = deadline - time.monotonic()
+        if seconds_left <= 0 or not poll.poll(1000 * seconds_left):
+            return b"".join(chunks), False
+        chunk = os.read(fd, min(room, 1 << 16))
+        if not chunk:
+            return b"".join(chunks), True
+        chunks.append(chunk)
+        room -= len(chunk)
+    return b"".join(chunks), False
+
+
+def end_of(pid: int, in_time: bool, deadline: float) -> int | None:
+    """Wait for the program, which may have closed its output and live on. Return its exit code; None if it was too late."""
+    while in_time and time.monotonic() < deadline:
+        ended_pid, status = os.waitpid(pid, os.WNOHANG)
+        if ended_pid:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.001)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    return None
+
+
+def send_frame(status: int | None, output: bytes) -> None:
+    frame = json.dumps({"status": status, "length": len(output)}).encode() + b"\n" + output
+    while frame:
+        frame = frame[os.write(1, frame) :]
+
+
+def become_program(job: dict[str, Any], libc: Any, writing_fd: int, ready_fd: int) -> None:
+    """Give this process the program's descriptors, limits and filter, then report that they stand."""
+    os.dup2(os.open("stdin", os.O_RDONLY), 0)
+    null_fd = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null_fd if job["expressions"] else writing_fd, 1)
+    os.dup2(null_fd, 2)
+    kept_fds = {ready_fd, writing_fd} if job["expressions"] else {ready_fd}
+    for fd in range(3, MAX_OPEN_FILES):
+        if fd not in kept_fds:
+            close(fd)
+    sys.stdin = sys.__stdin__ = open(0, encoding="utf-8", closefd=False)  # type: ignore[misc]
+    sys.setrecursionlimit(RECURSION_LIMIT)
+    filter_bytes = base64.b64decode(job["filter"])
+    limit(job["seconds"], job["megabytes"])
+    if filter_bytes:
+        confine(libc, filter_bytes)
+    os.write(ready_fd, b"1")
+    os.close(ready_fd)
+
+
+def close(fd: int) -> None:
+    try:
+        os.close(fd)
+    except OSError:
+        pass
+
+
+def limit(seconds: float, megabytes: int) -> None:
+    """Limit processor time, address space, files and descriptors of this process."""
+    limits = {
+        resource.RLIMIT_CPU: int(seconds) + 1,
+        resource.RLIMIT_AS: megabytes << 20,
+        resource.RLIMIT_FSIZE: MAX_FILE_BYTES,
+        resource.RLIMIT_NOFILE: MAX_OPEN_FILES,
+        resource.RLIMIT_CORE: 0,
+    }
+    for kind, most in limits.items():
+        hard = resource.getrlimit(kind)[1]
+        if hard != resource.RLIM_INFINITY:
+            most = min(most, hard)
+        resource.setrlimit(kind, (most, most))
+
+
+def confine(libc: Any, filter_bytes: bytes) -> None:
+    """Load a compiled seccomp filter, for this process and all of its threads."""
+    instructions = ctypes.create_string_buffer(filter_bytes, len(filter_bytes))
+    program = struct.pack("HxxxxxxP", len(filter_bytes) // 8, ctypes.addressof(instructions))
+    libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    if libc.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, program, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "seccomp")
+
+
+def run_program(job: dict[str, Any], writing_fd: int) -> None:
+    """Run the program as `__main__`. With expressions, write the text of each and end the process.
+
+    Without, an exception and `SystemExit` reach the interpreter, which then ends as after any program: it waits for threads,
+    calls what `atexit` knows, writes its buffers, and sets the exit code.
+    """
+    module = types.ModuleType("__main__")
+    module.__dict__["__builtins__"] = builtins
+    sys.modules["__main__"] = module
+    sys.argv = ["program.py"]
+    namespace = module.__dict__
+    builtins.exit = builtins.quit = sys.exit  # `site`, which -S leaves out, has these
+    if not job["expressions"]:
+        exec(compile(job["program"], "program.py", "exec"), namespace)
+        return
+    for statements in (job["program"], job["imports"]):
+        try:
+            exec(compile(statements, "program.py", "exec"), namespace)
+        except BaseException:
+            pass  # what it has defined is judged
+    for expression in job["expressions"]:
+        try:
+            text = canonical(eval(expression, namespace), job["expected"])
+        except MemoryError:
+            if job["expected"]:
+                os._exit(1)  # the limit is at fault, not the expression
+            text = NO_TEXT
+        except BaseException:
+            text = NO_TEXT
+        line = f"{text}\n".encode()
+        while line:
+            line = line[os.write(writing_fd, line) :]
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

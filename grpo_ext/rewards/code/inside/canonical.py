@@ -1,0 +1,94 @@
+"""A text for a value, such that two values are equal in Python if and only if their texts are equal.
+
+Values of the program and expected values are compared by these texts, so nothing outside the sandbox parses, hashes or unpickles
+what a program sends. Only plain data has a text.
+"""
+
+import json
+from collections import OrderedDict, deque
+from collections.abc import Iterable, KeysView
+from typing import Any
+
+
+class NotPlain(ValueError):
+    """The value is not plain data, or not equal to itself (NaN)."""
+
+
+def canonical(value: Any, expected: bool = False) -> str:
+    """Return the text of a value.
+
+    Numbers of all types are exact fractions, so `1`, `1.0` and `True` share a text. Subclasses count as the built-in type
+    that they extend: a `Counter` is a dict, a namedtuple is a tuple.
+
+    Args:
+        value: None, numbers, strings, bytes, and lists, tuples, sets, dicts, deques and ranges of these.
+        expected: whether this is the right side of a comparison. An `OrderedDict` has no text there, because its equality
+            depends on the other operand.
+
+    Raises:
+        NotPlain: for other values.
+        RecursionError: for values that contain themselves.
+    """
+    if value is None:
+        return "None"
+    if isinstance(value, str):
+        return json.dumps(str.__str__(value))
+    if isinstance(value, bytes | bytearray):
+        return f"b{bytes(value).hex()}"
+    if isinstance(value, list):
+        return f"[{joined(list.__iter__(value), expected)}]"
+    if isinstance(value, tuple):
+        return f"({joined(tuple.__iter__(value), expected)})"
+    if isinstance(value, deque):
+        return f"deque[{joined(deque.__iter__(value), expected)}]"
+    if isinstance(value, set | frozenset | KeysView):
+        return f"{{{','.join(sorted(canonical(element, expected) for element in value))}}}"
+    if isinstance(value, dict):
+        return canonical_dict(value, expected)
+    if isinstance(value, range):
+        return canonical_range(value)
+    if isinstance(value, complex):
+        return canonical_complex(value)
+    return canonical_number(value)
+
+
+def joined(elements: Iterable[Any], expected: bool) -> str:
+    return ",".join(canonical(element, expected) for element in elements)
+
+
+def canonical_dict(value: dict[Any, Any], expected: bool) -> str:
+    if expected and isinstance(value, OrderedDict):
+        raise NotPlain("OrderedDict")
+    pairs = [
+        f"{canonical(key, expected)}:{canonical(entry, expected)}"
+        for key, entry in dict.items(value)
+    ]
+    return f"dict{{{','.join(sorted(pairs))}}}"
+
+
+def canonical_range(value: range) -> str:
+    """Return a text that ranges of the same numbers share."""
+    if len(value) == 0:
+        return "range()"
+    if len(value) == 1:
+        return f"range({value.start})"
+    return f"range({value[0]},{value[-1]},{value.step})"
+
+
+def canonical_complex(value: complex) -> str:
+    if value.imag == 0:
+        return canonical_number(value.real)
+    return f"complex({canonical_number(value.real)},{canonical_number(value.imag)})"
+
+
+def canonical_number(value: Any) -> str:
+    """Return the exact fraction of an int, float, `Fraction` or `Decimal`, in base 16, or the sign of an infinity."""
+    try:
+        numerator, denominator = value.as_integer_ratio()
+    except OverflowError:
+        return "inf" if value > 0 else "-inf"
+    except (AttributeError, TypeError, ValueError) as error:
+        raise NotPlain(type(value).__name__) from error
+    if denominator == 1:
+        return f"{numerator:x}"
+    return f"{numerator:x}/{denominator:x}"

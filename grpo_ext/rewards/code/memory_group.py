@@ -1,0 +1,120 @@
+"""A cgroup around a sandbox, which limits all of its memory: of processes, of files in memory, and of the kernel on its behalf.
+
+Only some users may make cgroups: root, in most containers too, and a user's own systemd session. Elsewhere the limits are those
+of a process (`setrlimit`), which leave out the kernel's memory.
+"""
+
+import os
+import subprocess
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import lru_cache
+from pathlib import Path
+
+ROOT = Path("/sys/fs/cgroup")
+PREFIX = "grpo-ext-code"
+OVERHEAD_MEGABYTES = 64  # of Python, bubblewrap and the files of a run
+MAX_TASKS = 256
+REMOVAL_SECONDS = 2.0
+# Moves a shell into the group before it becomes the sandbox, so that nothing of the sandbox is ever outside.
+JOIN = 'echo $$ > "$0" && exec "$@"'
+
+
+@contextmanager
+def memory_group(megabytes: int) -> Iterator[list[str]]:
+    """Make a cgroup for one sandbox. Yield the words to put before its command; none where no cgroup can be made."""
+    parent = parent_of_groups()
+    if parent is None:
+        yield []
+        return
+    group = new_group(parent, megabytes)
+    try:
+        yield join_command(group)
+    finally:
+        remove(group)
+
+
+@lru_cache(maxsize=1)
+def parent_of_groups() -> Path | None:
+    """Return the folder in which this user may make cgroups with a limit of memory, and move processes into them."""
+    for parent in candidates():
+        with suppress(OSError, subprocess.SubprocessError):
+            remove_abandoned(parent)
+            group = new_group(parent, 64)
+            try:
+                subprocess.run([*join_command(group), "true"], check=True, capture_output=True)
+                return parent
+            finally:
+                remove(group)
+    return None
+
+
+def candidates() -> list[Path]:
+    """Return this process's memory cgroup and its parent, in version 1 and in version 2 of cgroups."""
+    try:
+        lines = Path("/proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return []
+    folders = []
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        relative = path.lstrip("/")
+        if "memory" in controllers.split(","):
+            folders.append(ROOT / "memory" / relative)
+        if controllers == "":
+            for folder in (ROOT / relative, (ROOT / relative).parent):
+                enabled = folder / "cgroup.subtree_control"
+                if enabled.is_file() and "memory" in enabled.read_text().split():
+                    folders.append(folder)
+    return folders
+
+
+def new_group(parent: Path, megabytes: int) -> Path:
+    """Make a cgroup with limits; `OSError` where this user may not."""
+    group = parent / f"{PREFIX}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+    group.mkdir()
+    size = str((megabytes + OVERHEAD_MEGABYTES) << 20)
+    version_1 = (group / "memory.limit_in_bytes").exists()
+    try:
+        (group / ("memory.limit_in_bytes" if version_1 else "memory.max")).write_text(size)
+        with suppress(OSError):  # a kernel without swap has no limit of swap
+            if version_1:
+                (group / "memory.memsw.limit_in_bytes").write_text(size)
+            else:
+                (group / "memory.swap.max").write_text("0")
+        if (group / "pids.max").exists():
+            (group / "pids.max").write_text(str(MAX_TASKS))
+    except OSError:
+        remove(group)
+        raise
+    return group
+
+
+def join_command(group: Path) -> list[str]:
+    return ["/bin/sh", "-c", JOIN, str(group / "cgroup.procs")]
+
+
+def remove(group: Path) -> None:
+    """Remove a cgroup whose processes have ended, or are about to."""
+    until = time.monotonic() + REMOVAL_SECONDS
+    while True:
+        try:
+            group.rmdir()
+            return
+        except FileNotFoundError:
+            return
+        except OSError:
+            if time.monotonic() > until:
+                return
+            time.sleep(0.002)
+
+
+def remove_abandoned(parent: Path) -> None:
+    """Remove the cgroups of processes that were killed before they could."""
+    for group in parent.glob(f"{PREFIX}-*-*"):
+        pid = group.name.split("-")[3]
+        if not Path("/proc", pid).exists():
+            with suppress(OSError):
+                group.rmdir()
