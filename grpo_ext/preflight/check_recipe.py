@@ -23,6 +23,7 @@ from grpo_ext.preflight.model_folder import check_model
 from grpo_ext.preflight.rendered_rows import judge_rows
 from grpo_ext.preflight.row_counts import check_eval_rows, count_train_rows
 from grpo_ext.preflight.tokenized_prompts import load_tokenizer
+from grpo_ext.preflight.try_code import check_code
 from grpo_ext.preflight.try_environment import read_prompts, try_environment
 from grpo_ext.preflight.try_rewards import three_completions, try_rewards
 from grpo_ext.recipe.batch import Batch, batch_of
@@ -132,6 +133,7 @@ def check_parts(
     if not asked:
         return
     judge_rows(rows[:ROWS], rewards, findings, episodes=v["environment"] is not None)
+    check_code(rewards, rows[:ROWS], v["reward_timeout"], findings)
     prompts, begin, played = None, None, True
     if tokenizer:
         prompts, begin = read_prompts(recipe, rows[:ROWS], tokenizer, findings)

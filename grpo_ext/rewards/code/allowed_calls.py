@@ -22,36 +22,36 @@ FILES = """
     fdatasync flock fstat fstatfs fsync ftruncate getcwd getdents getdents64 link linkat lseek lstat mkdir mkdirat newfstatat
     open openat pread64 preadv pwrite64 pwritev read readlink readlinkat readv rename renameat renameat2 rmdir sendfile stat
     statfs statx symlink symlinkat truncate umask unlink unlinkat utime utimensat utimes write writev
-""".split()
-MEMORY = "brk madvise membarrier mmap mprotect mremap msync munmap mincore".split()
+"""
+MEMORY = "brk madvise membarrier mincore mmap mprotect mremap msync munmap"
 THREADS = """
     arch_prctl exit exit_group futex gettid rseq sched_getaffinity sched_getparam sched_getscheduler sched_yield
     set_robust_list set_tid_address
-""".split()
+"""
 SIGNALS_OF_ITS_OWN = """
     alarm getitimer pause restart_syscall rt_sigaction rt_sigpending rt_sigprocmask rt_sigreturn rt_sigsuspend
     rt_sigtimedwait setitimer sigaltstack
-""".split()
+"""
 TIME = """
     clock_getres clock_gettime clock_nanosleep gettimeofday nanosleep time times
-""".split()
+"""
 WAITING = """
     epoll_create epoll_create1 epoll_ctl epoll_pwait epoll_wait eventfd2 pipe pipe2 poll ppoll pselect6 select
-""".split()
-CONNECTED_SOCKETS = "recvfrom sendto shutdown getsockname getpeername getsockopt".split()
+"""
+CONNECTED_SOCKETS = "recvfrom sendto shutdown getsockname getpeername getsockopt"
 QUESTIONS = """
     getegid geteuid getgid getgroups getpgrp getpid getppid getrandom getresgid getresuid getrlimit getrusage getsid getuid
     setrlimit sysinfo uname
-""".split()
+"""
 
-PROGRAM = (
-    FILES + MEMORY + THREADS + SIGNALS_OF_ITS_OWN + TIME + WAITING + CONNECTED_SOCKETS + QUESTIONS
-)
-# bubblewrap's first process and the harness start Python, fork, wait, end a program, and load the second filter.
-START = [
-    *PROGRAM,
-    *"clone execve fcntl fork ioctl kill prctl prlimit64 seccomp socketpair vfork wait4 waitid".split(),
-]
+# What bubblewrap's first process and the harness need to start Python, fork, wait, and load the second filter.
+STARTING = """
+    clone execve fcntl fork ioctl kill prctl prlimit64 seccomp socketpair vfork wait4 waitid
+"""
+PROGRAM_CALLS = " ".join(
+    (FILES, MEMORY, THREADS, SIGNALS_OF_ITS_OWN, TIME, WAITING, CONNECTED_SOCKETS, QUESTIONS)
+).split()
+START_CALLS = [*PROGRAM_CALLS, *STARTING.split()]
 
 CLONE_THREAD = 0x00010000
 AF_UNIX = 1
@@ -102,7 +102,7 @@ def compiled_filter(name: str, architecture: str) -> bytes:
             if error.errno != errno.EDOM:  # this architecture does not have the call
                 raise
 
-    for call in START if name == "start" else PROGRAM:
+    for call in START_CALLS if name == "start" else PROGRAM_CALLS:
         allow(call)
     if name == "program":
         allow("clone", seccomp.Arg(0, seccomp.MASKED_EQ, CLONE_THREAD, CLONE_THREAD))

@@ -137,8 +137,8 @@ def with_expected_texts(
 ) -> list[list[tuple[Question, str]]]:
     """Return each test's questions with the canonical text that the answer must have.
 
-    Literals are read here. Other right sides are evaluated in a sandbox without the program; one that has no text there, such as
-    an object of a class, turns its question into one about the whole condition.
+    Literals are read here. Other right sides are evaluated in a sandbox without the program; one that has no text there,
+    such as an object of a class, turns its question into one about the whole condition.
 
     Args:
         start_by: when the sandbox must have started, as for `run`.

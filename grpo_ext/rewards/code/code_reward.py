@@ -83,8 +83,8 @@ def tests_passed(
     asserts = parse_asserts(tests)
     if refuse_cheatable and asserts.cheatable:
         raise ValueError(
-            f"code: a program could cheat on assert {asserts.cheatable[0]:.80}, which cheatable_asserts: refuse does not allow. "
-            "Write assert f(2) == 3, with a right side that does not need the program."
+            f"code: a program could cheat on assert {asserts.cheatable[0]:.80}, which cheatable_asserts: refuse does not "
+            "allow. Write assert f(2) == 3, with a right side that does not need the program."
         )
     return values_right(program, asserts, limits)
 

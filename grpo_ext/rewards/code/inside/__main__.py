@@ -23,6 +23,7 @@ import struct
 import sys
 import time
 import types
+from contextlib import suppress
 from typing import Any
 
 from canonical import canonical  # this folder is the first entry of sys.path
@@ -113,7 +114,7 @@ def become_program(job: dict[str, Any], libc: Any, writing_fd: int, ready_fd: in
     for fd in range(3, MAX_OPEN_FILES):
         if fd not in kept_fds:
             close(fd)
-    sys.stdin = sys.__stdin__ = open(0, encoding="utf-8", closefd=False)  # type: ignore[misc]
+    sys.stdin = sys.__stdin__ = open(0, encoding="utf-8", closefd=False)  # type: ignore[misc]  # noqa: SIM115
     sys.setrecursionlimit(RECURSION_LIMIT)
     filter_bytes = base64.b64decode(job["filter"])
     limit(job["seconds"], job["megabytes"])
@@ -124,10 +125,8 @@ def become_program(job: dict[str, Any], libc: Any, writing_fd: int, ready_fd: in
 
 
 def close(fd: int) -> None:
-    try:
+    with suppress(OSError):
         os.close(fd)
-    except OSError:
-        pass
 
 
 def limit(seconds: float, megabytes: int) -> None:
@@ -171,10 +170,8 @@ def run_program(job: dict[str, Any], writing_fd: int) -> None:
         exec(compile(job["program"], "program.py", "exec"), namespace)
         return
     for statements in (job["program"], job["imports"]):
-        try:
+        with suppress(BaseException):  # what it has defined is judged
             exec(compile(statements, "program.py", "exec"), namespace)
-        except BaseException:
-            pass  # what it has defined is judged
     for expression in job["expressions"]:
         try:
             text = canonical(eval(expression, namespace), job["expected"])

@@ -1,7 +1,7 @@
 """A text for a value, such that two values are equal in Python if and only if their texts are equal.
 
-Values of the program and expected values are compared by these texts, so nothing outside the sandbox parses, hashes or unpickles
-what a program sends. Only plain data has a text.
+Values of the program and expected values are compared by these texts, so nothing outside the sandbox parses, hashes or
+unpickles what a program sends. Only plain data has a text.
 """
 
 import json

@@ -1,0 +1,101 @@
+"""Checks of the reward `code`: whether this machine isolates programs, its limits of time and memory, and the tests of the rows."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from grpo_ext.recipe.problems import Findings
+from grpo_ext.rewards.code.asserts import parse_asserts, tests_as_list
+from grpo_ext.rewards.code.memory_group import parent_of_groups
+from grpo_ext.rewards.code.sandbox import Job, Limits, MachineFault, NoIsolation, run
+from grpo_ext.rewards.guard import Guard
+from grpo_ext.rewards.reward import Reward
+
+KEY = "reward_funcs"
+
+
+def check_code(
+    rewards: Sequence[Any],
+    rows: Sequence[dict[str, Any]],
+    reward_timeout: float,
+    findings: Findings,
+) -> None:
+    """Add findings about each reward `code`; other rewards are left out.
+
+    Problems: programs that cannot be isolated here, and a budget of time that `reward_timeout` ends. Notes: how memory is
+    limited, tests that cannot be used, and asserts on which a program could cheat.
+    """
+    for guarded in rewards:
+        reward = guarded.reward if isinstance(guarded, Guard) else guarded
+        if not isinstance(reward, Reward) or reward.registration.name != "code":
+            continue
+        options = reward.options
+        try:
+            limits = Limits(
+                options["seconds"], options["megabytes"], options["isolation"] != "none"
+            )
+        except ValueError as error:
+            findings.problem(error, KEY)
+            continue
+        if limits.row_seconds > reward_timeout:
+            findings.problem(
+                f"code: a row may take {limits.row_seconds:.3g} seconds with seconds: {limits.seconds:g}, and reward_timeout: "
+                f"{reward_timeout:g} would leave it unscored. Set reward_timeout: {limits.row_seconds + 0.1:.2g} or lower "
+                "seconds.",
+                KEY,
+            )
+        check_machine_isolates(limits, findings)
+        check_tests(rows, options["cheatable_asserts"] == "refuse", findings)
+
+
+def check_machine_isolates(limits: Limits, findings: Findings) -> None:
+    """Run an empty program, and say how memory is limited."""
+    if not limits.isolated:
+        findings.note("code: isolation: none runs the model's programs with your rights.", KEY)
+        return
+    if findings.elsewhere:
+        return
+    try:
+        run(Job(""), limits)
+    except NoIsolation as error:
+        findings.problem(error, KEY)
+    except MachineFault as error:
+        findings.note(error, KEY)
+    else:
+        if parent_of_groups() is None:
+            findings.note(
+                "code: the memory of programs is limited by rlimits, because this user cannot make cgroups. They leave out the "
+                "kernel's memory, such as that of many small files.",
+                KEY,
+            )
+        else:
+            findings.note("code: the memory of programs is limited by a cgroup.", KEY)
+
+
+def check_tests(rows: Sequence[dict[str, Any]], refused: bool, findings: Findings) -> None:
+    """Note rows whose tests cannot be used, and asserts that are evaluated with the program's objects."""
+    unusable: list[str] = []
+    cheatable: list[str] = []
+    for row in rows:
+        try:
+            tests = tests_as_list(row.get("tests"))
+            if all(isinstance(test, str) for test in tests):
+                cheatable += parse_asserts(map(str, tests)).cheatable
+        except ValueError as error:
+            unusable.append(str(error))
+    if unusable:
+        findings.note(
+            f"code: the tests of {len(unusable)} of the first {len(rows)} rows cannot be used, and these rows stay unscored. "
+            f"The first: {unusable[0]}",
+            KEY,
+        )
+    if cheatable:
+        consequence = (
+            "rows with such asserts stay unscored (cheatable_asserts: refuse)"
+            if refused
+            else "cheatable_asserts: refuse leaves such rows unscored"
+        )
+        findings.note(
+            f"code: {len(cheatable)} asserts in the first {len(rows)} rows are evaluated with the program's objects, which could "
+            f"cheat; {consequence}. The first: assert {cheatable[0]:.80}",
+            KEY,
+        )
