@@ -26,7 +26,7 @@ import types
 from contextlib import suppress
 from typing import Any
 
-from canonical import canonical  # this folder is the first entry of sys.path
+from canonical import canonical  # type: ignore[import-not-found]  # this folder is the first entry of sys.path
 
 PR_SET_PDEATHSIG = 1
 PR_SET_SECCOMP = 22
@@ -165,7 +165,7 @@ def run_program(job: dict[str, Any], writing_fd: int) -> None:
     sys.modules["__main__"] = module
     sys.argv = ["program.py"]
     namespace = module.__dict__
-    builtins.exit = builtins.quit = sys.exit  # `site`, which -S leaves out, has these
+    vars(builtins).update(exit=sys.exit, quit=sys.exit)  # `site`, which -S leaves out, has these
     if not job["expressions"]:
         exec(compile(job["program"], "program.py", "exec"), namespace)
         return
