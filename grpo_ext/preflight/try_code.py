@@ -1,4 +1,4 @@
-"""Checks of the reward `code`: whether this machine isolates programs, its limits of time and memory, and the tests of the rows."""
+"""Checks of the reward `code`: whether this machine isolates programs, the limits of time and memory, and the rows' tests."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -95,7 +95,7 @@ def check_tests(rows: Sequence[dict[str, Any]], refused: bool, findings: Finding
             else "cheatable_asserts: refuse leaves such rows unscored"
         )
         findings.note(
-            f"code: {len(cheatable)} asserts in the first {len(rows)} rows are evaluated with the program's objects, which could "
-            f"cheat; {consequence}. The first: assert {cheatable[0]:.80}",
+            f"code: {len(cheatable)} asserts in the first {len(rows)} rows are evaluated with the program's objects, which "
+            f"could cheat; {consequence}. The first: assert {cheatable[0]:.80}",
             KEY,
         )
