@@ -4,7 +4,8 @@
 
 500 programs of 50 functions: half do what the tests ask for, half are another function that differs on them. The tests' values
 come from the functions themselves, here. Hostile programs are in tests/rewards/test_code.py. `--check` exits with 1 if one is
-judged wrong, or if isolation is not available.
+judged wrong, or if isolation is not available. Programs a second are measured through the worker processes of rewards, with
+one worker and with two.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from grpo_ext.rewards import build
+from grpo_ext.rewards.pool import RewardPool
+
+TIMEOUT = 60.0  # seconds of a row: a busy machine must not count as wrong
 
 NUMBERS = [
     "x + 1", "2 * x", "x * x", "-x", "abs(x) - 3", "x // 3", "x % 7", "divmod(x, 5)", "bin(x)", "str(x)[::-1]", "x > 4",
@@ -79,20 +83,28 @@ def main() -> int:
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     rows = work()[: 100 if args.quick else None]
-    reward: Any = build("code")
-    start = time.perf_counter()
-    scores = [reward(completions=[text], tests=[tests])[0] for text, tests, _ in rows]
-    seconds = (time.perf_counter() - start) / len(rows)
-    wrong = sum(score != wanted for score, (_, _, wanted) in zip(scores, rows, strict=True))
-    found = {
-        "programs": len(rows),
-        "right ones": sum(wanted for *_, wanted in rows),
-        "judged wrong": wrong,
-        "ms each": 1e3 * seconds,
+    reward = build("code")
+    columns = {
+        "completions": [text for text, _, _ in rows],
+        "tests": [tests for _, tests, _ in rows],
     }
-    print(", ".join(f"{key}: {value:.4g}" for key, value in found.items()))
+    expected_scores = [score for _, _, score in rows]
+    figures: dict[str, float] = {"programs": len(rows), "right ones": sum(expected_scores)}
+    for workers in (1, 2):
+        with RewardPool(workers, timeout=TIMEOUT) as pool:
+            pool.score(reward, {name: column[:workers] for name, column in columns.items()})
+            start = time.perf_counter()
+            scores, _ = pool.score(reward, columns)
+            seconds = time.perf_counter() - start
+        plural = "worker" if workers == 1 else "workers"
+        figures[f"judged wrong, {workers} {plural}"] = sum(
+            score != expected for score, expected in zip(scores, expected_scores, strict=True)
+        )
+        figures[f"programs a second, {workers} {plural}"] = len(rows) / seconds
+    print("; ".join(f"{name}: {figure:.4g}" for name, figure in figures.items()))
     if args.out:
-        args.out.write_text(json.dumps(found, indent=1) + "\n")
+        args.out.write_text(json.dumps(figures, indent=1) + "\n")
+    wrong = sum(count for name, count in figures.items() if name.startswith("judged wrong"))
     return int(args.check and wrong > 0)
 
 
