@@ -84,7 +84,7 @@ def main() -> int:
     args = parser.parse_args()
     rows = work()[: 100 if args.quick else None]
     reward = build("code")
-    columns = {
+    columns: dict[str, list[Any]] = {
         "completions": [text for text, _, _ in rows],
         "tests": [tests for _, tests, _ in rows],
     }

@@ -358,7 +358,7 @@ def test_without_isolation_it_refuses_or_does_as_told(monkeypatch, tmp_path, scr
     bwrap.write_text(f"#!/bin/sh\n{script}\n")
     bwrap.chmod(0o755)
     monkeypatch.setattr(sandbox, "find_bwrap", lambda: str(bwrap))
-    with pytest.raises(NoIsolation, match="or set `isolation: none`") as raised:
+    with pytest.raises(NoIsolation, match="Or set `isolation: none`") as raised:
         build("code")(**GOOD)
     assert "\x1b" not in str(raised.value) and len(str(raised.value)) < 1500
     assert build("code", isolation="none", seconds=LIMIT)(**GOOD) == [1.0]
@@ -483,6 +483,31 @@ def test_only_listed_system_calls_exist():
     )
     [answer] = run(Job(program), Limits(LIMIT))
     assert answer.output == b"[]\n"
+
+
+def test_a_memory_group_holds_what_it_starts_and_goes_away():
+    parent = memory_group.parent_of_groups()
+    with memory_group.memory_group(100) as words:
+        if parent is None:
+            assert words == []
+            pytest.skip("this user cannot make cgroups")
+        [group] = parent.glob(f"{memory_group.PREFIX}-{os.getpid()}-*")
+        [limit] = [*group.glob("memory.limit_in_bytes"), *group.glob("memory.max")]
+        assert int(limit.read_text()) == (100 + memory_group.OVERHEAD_MEGABYTES) << 20
+        inside = subprocess.run([*words, "cat", "/proc/self/cgroup"], capture_output=True)
+        assert group.name in inside.stdout.decode()
+    assert not group.exists()
+
+
+def test_memory_groups_of_killed_processes_are_removed(tmp_path):
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    abandoned = tmp_path / f"{memory_group.PREFIX}-{ended.pid}-00000000"
+    kept = tmp_path / f"{memory_group.PREFIX}-{os.getpid()}-00000000"
+    abandoned.mkdir()
+    kept.mkdir()
+    memory_group.remove_abandoned(tmp_path)
+    assert [*tmp_path.iterdir()] == [kept]
 
 
 Point = namedtuple("Point", "x y")

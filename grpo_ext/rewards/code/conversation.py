@@ -1,0 +1,87 @@
+"""The pipes between the trainer and a sandbox: a job goes in; answers, complaints and a byte that says "ready" come out."""
+
+import os
+import selectors
+import subprocess
+import time
+from dataclasses import dataclass, field
+from io import FileIO
+
+GRACE_SECONDS = 0.3  # in which the harness reports what was in time
+MAX_ANSWER_BYTES = (4 << 20) + (1 << 20)  # the harness sends at most 4 MiB, and frames
+MAX_COMPLAINT_BYTES = 300
+CHUNK_BYTES = 1 << 16
+
+
+@dataclass
+class Conversation:
+    """What has come through the pipes until the sandbox ended, or used up its time or its output.
+
+    Args:
+        process: the sandbox, with pipes for its three streams.
+        ready_pipe: the end of the pipe on which it says that its walls stand.
+        unsent: the job.
+        deadline: when the walls must stand; once they do, when the sandbox must have ended (`time.monotonic`).
+        seconds: how long the program may run.
+    """
+
+    process: subprocess.Popen
+    ready_pipe: FileIO
+    unsent: bytes
+    deadline: float
+    seconds: float
+    answers: bytearray = field(default_factory=bytearray)
+    complaints: bytearray = field(default_factory=bytearray)
+    ready: bool = False
+
+    def hold(self) -> None:
+        """Write the job and read all pipes at once, since either side may wait for the other."""
+        stdin, stdout, stderr = self.process.stdin, self.process.stdout, self.process.stderr
+        assert stdin and stdout and stderr
+        receivers = {
+            stdout.fileno(): self.receive_answer,
+            stderr.fileno(): self.receive_complaint,
+            self.ready_pipe.fileno(): self.receive_ready,
+        }
+        with selectors.DefaultSelector() as selector:
+            os.set_blocking(stdin.fileno(), False)
+            selector.register(stdin, selectors.EVENT_WRITE)
+            for fd in receivers:
+                selector.register(fd, selectors.EVENT_READ)
+            while selector.get_map() and len(self.answers) <= MAX_ANSWER_BYTES:
+                seconds_left = self.deadline - time.monotonic()
+                events = selector.select(seconds_left) if seconds_left > 0 else []
+                if not events:
+                    return
+                for key, _ in events:
+                    if key.fileobj is stdin:
+                        self.send(key.fd)
+                        if not self.unsent:
+                            selector.unregister(stdin)
+                            stdin.close()
+                        continue
+                    chunk = os.read(key.fd, CHUNK_BYTES)
+                    if chunk:
+                        receivers[key.fd](chunk)
+                    else:
+                        selector.unregister(key.fileobj)
+
+    def send(self, fd: int) -> None:
+        try:
+            sent = os.write(fd, self.unsent[:CHUNK_BYTES])
+        except BlockingIOError:
+            return
+        except BrokenPipeError:  # the sandbox has ended
+            sent = len(self.unsent)
+        self.unsent = self.unsent[sent:]
+
+    def receive_answer(self, chunk: bytes) -> None:
+        self.answers += chunk
+
+    def receive_complaint(self, chunk: bytes) -> None:
+        self.complaints = (self.complaints + chunk)[-MAX_COMPLAINT_BYTES:]
+
+    def receive_ready(self, _: bytes) -> None:
+        if not self.ready:
+            self.ready = True
+            self.deadline = time.monotonic() + self.seconds + GRACE_SECONDS
