@@ -103,7 +103,9 @@ def questions_of(condition: ast.expr, names: set[str]) -> list[Question]:
         if all(isinstance(operator, ast.Eq) for operator in condition.ops):
             known = [side for side in sides if is_known(side, names)]
             if known:
-                expected = known[-1]
+                # A literal, if there is one: a program may define a function that has a builtin's name.
+                literals = [side for side in known if is_known(side, set())]
+                expected = (literals or known)[-1]
                 return [
                     Question(ast.unparse(side), whole, ast.unparse(expected))
                     for side in sides

@@ -80,13 +80,7 @@ def tests_passed(
         raise ValueError(
             "code: the tests of a row must be all asserts, or all mappings with input and output."
         )
-    asserts = parse_asserts(tests)
-    if refuse_cheatable and asserts.cheatable:
-        raise ValueError(
-            f"code: a program could cheat on assert {asserts.cheatable[0]:.80}, which cheatable_asserts: refuse does not "
-            "allow. Write assert f(2) == 3, with a right side that does not need the program."
-        )
-    return values_right(program, asserts, limits)
+    return values_right(program, parse_asserts(tests), limits, refuse_cheatable)
 
 
 def outputs_right(program: str, tests: list[dict[str, Any]], limits: Limits) -> list[bool]:
@@ -106,10 +100,19 @@ def outputs_right(program: str, tests: list[dict[str, Any]], limits: Limits) -> 
     ]
 
 
-def values_right(program: str, asserts: Asserts, limits: Limits) -> list[bool]:
+def values_right(
+    program: str, asserts: Asserts, limits: Limits, refuse_cheatable: bool
+) -> list[bool]:
     """Return for each assert whether the program's values are the expected ones."""
     start_by = time.monotonic() + limits.start_seconds
+    if refuse_cheatable:
+        check_not_cheatable(asserts.cheatable)
     tests = with_expected_texts(asserts, limits, start_by)
+    if refuse_cheatable:  # a right side that has no text, such as an object, leaves a question about the whole condition
+        questions = [question for pairs in tests for question, _ in pairs]
+        check_not_cheatable(
+            [question.condition for question in questions if question.expected is None]
+        )
     expressions = tuple(question.expression for questions in tests for question, _ in questions)
     answers = run(Job(program, imports=asserts.imports, expressions=expressions), limits, start_by)
     texts = iter(answers[0].texts(len(expressions)) if answers else [None] * len(expressions))
@@ -117,6 +120,15 @@ def values_right(program: str, asserts: Asserts, limits: Limits) -> list[bool]:
         all([next(texts) == expected for _, expected in questions])  # a list: each takes its text
         for questions in tests
     ]
+
+
+def check_not_cheatable(conditions: list[str]) -> None:
+    """Raise a `ValueError` if there is a condition on which a program could cheat."""
+    if conditions:
+        raise ValueError(
+            f"code: a program could cheat on assert {conditions[0]:.80}, which cheatable_asserts: refuse does not allow. Write "
+            "assert f(2) == 3, with a right side that is plain data and does not need the program."
+        )
 
 
 def stripped_lines(text: str) -> list[str]:
