@@ -38,8 +38,8 @@ def check_code(
             continue
         if limits.row_seconds > reward_timeout:
             findings.problem(
-                f"code: a row may take {limits.row_seconds:.3g} seconds with seconds: {limits.seconds:g}, and reward_timeout: "
-                f"{reward_timeout:g} would leave it unscored. Set reward_timeout: {limits.row_seconds + 0.1:.2g} or lower "
+                f"code: a row may take {limits.row_seconds:.1f} seconds with seconds: {limits.seconds:g}, and reward_timeout: "
+                f"{reward_timeout:g} would leave it unscored. Set reward_timeout: {limits.row_seconds + 0.1:.1f} or lower "
                 "seconds.",
                 KEY,
             )
