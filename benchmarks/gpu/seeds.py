@@ -130,12 +130,14 @@ def timed(model: Path, out: Path, rows: int, mode: Mode, vllm: bool) -> dict[str
         }
         settings |= {"gradient_checkpointing": False, "num_problems": 64}
     words = [word for key, value in settings.items() for word in (f"--{key}", str(value))]
-    subprocess.run(
-        [sys.executable, "-m", "grpo_ext", "train", "--config", RECIPE, *words],
-        check=True,
-        env=os.environ,
-    )
+    command = [sys.executable, "-m", "grpo_ext", "train", "--config", RECIPE, *words]
+    # Random weights earn nothing, and a run that learns nothing exits with 1: the log tells whether it trained.
+    exit_code = subprocess.run(command, env=os.environ).returncode
     logged = [row for row in read_run(out).metrics if "time" in row and "loss" in row]
+    if len(logged) != steps:
+        raise RuntimeError(
+            f"the run logged {len(logged)} of {steps} steps and exited with {exit_code}"
+        )
     gaps = [b["time"] - a["time"] for a, b in pairwise(logged)]
     found = {"s": statistics.median(gaps[2:] if len(gaps) > 4 else gaps)}
     for name in ("sampling/generation_time", "completions/mean_length"):

@@ -3,6 +3,7 @@
 import gc
 import os
 import signal
+import sys
 import threading
 import time
 from pathlib import Path
@@ -59,9 +60,17 @@ def leave_ranks() -> None:
     """
     import torch.distributed as dist
 
-    if dist.is_available() and dist.is_initialized():
-        gc.collect()  # a trainer is in reference cycles, and its DDP reducer holds the group
-        time.sleep(0.1)  # DeepSpeed never frees its groups: let their threads finish
+    if not dist.is_available() or not dist.is_initialized():
+        return
+    gc.collect()  # a trainer is in reference cycles, and its DDP reducer holds the group
+    time.sleep(0.1)  # DeepSpeed never frees its groups: let their threads finish
+    if "vllm.distributed" in sys.modules:
+        # An engine in this process destroys its groups as Python exits, when torch has forgotten them.
+        from vllm.distributed import destroy_distributed_environment, destroy_model_parallel
+
+        destroy_model_parallel()
+        destroy_distributed_environment()
+    if dist.is_initialized():
         dist.destroy_process_group()
 
 

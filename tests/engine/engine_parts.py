@@ -183,14 +183,14 @@ def train_words(path, ranks):
 
 
 def check_run(words):
-    """Run a command to its end; what it said. It finds the modules of this folder."""
+    """Run a command to its end; what it wrote to both outputs. It finds the modules of this folder."""
     path = os.pathsep.join([str(REPO / "tests" / "engine"), os.environ.get("PYTHONPATH", "")])
     environment = {**outside(), "PYTHONPATH": path}
     done = subprocess.run(
         words, capture_output=True, text=True, cwd=REPO, timeout=LIMIT, env=environment
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-    return done.stdout
+    return done.stdout + done.stderr
 
 
 def steps_of(path):

@@ -223,6 +223,12 @@ def test_everything_at_once_with_an_engine_in_each(engine_folder, tmp_path):
     check_features(words(engine_folder, tmp_path, 2, vllm_mode="colocate", **FEATURES))
 
 
+def test_a_run_with_an_engine_ends_without_a_traceback(engine_folder, tmp_path):
+    """The engine's groups end before the process group that they belong to."""
+    path = words(engine_folder, tmp_path, 1, vllm_mode="colocate", max_steps=1)
+    assert "Traceback" not in check_run(train_words(path, 1))
+
+
 @pytest.mark.parametrize(
     "adapter",
     [{}, {"use_peft": True, "lora_dropout": 0, "vllm_sync_adapter": "adapter"}],
