@@ -12,7 +12,7 @@ from grpo_ext.environments.rules import EpisodeRules
 from grpo_ext.environments.tools import Misuse, Tool, call
 from grpo_ext.environments.turn_tokens import Message
 from grpo_ext.rewards.deadline import TooLate, deadline, waiting
-from grpo_ext.rewards.guard import copied, number_of
+from grpo_ext.rewards.guard import checksum, copy_containers
 from grpo_ext.rewards.process_state import exit_if_forked, preserve_process_state
 from grpo_ext.rewards.scores import clipped, in_full
 
@@ -40,7 +40,7 @@ class GuardedEnvironment:
 
     def reset(self, row: Row) -> str:
         """Begin an episode and return the first text of the environment."""
-        copy = copied(row)  # lists in a row are shared by the completions of its group
+        copy = copy_containers(row)  # lists in a row are shared by the completions of its group
         return self._answer_of("reset", row, lambda: self.environment.reset(copy))[0]
 
     def ask(self, turn: Message, broken: bool) -> None:
@@ -51,7 +51,7 @@ class GuardedEnvironment:
         self._requests, self._broken = turn.get("tool_calls") or [], broken
         self._turn = turn["content"]
         work = [
-            partial(call, self._tools, copied(requested.get("function") or {}))
+            partial(call, self._tools, copy_containers(requested.get("function") or {}))
             for requested in self._requests
         ]
         if not (work or broken):
@@ -182,7 +182,7 @@ def protected(*key: object) -> AbstractContextManager[None]:
     The generators of Python, numpy and torch are seeded with a checksum of `key` in the block. Async code is not protected: it
     runs in another thread while the model writes other turns.
     """
-    return preserve_process_state(number_of(key))
+    return preserve_process_state(checksum(key))
 
 
 def checked_step(returned: Any) -> tuple[str | None, bool]:

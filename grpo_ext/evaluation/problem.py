@@ -38,7 +38,7 @@ def columns_read(row: dict[str, Any], rewards: Iterable[Any]) -> set[str]:
     for reward in rewards:
         function = getattr(reward, "reward", reward)  # behind its guard
         if isinstance(function, Reward):
-            columns |= function.arguments(row).keys()
+            columns |= function.select_arguments(row).keys()
         elif not hasattr(function, "parameters"):  # a model reads only the prompt
             columns |= row.keys()
     return columns

@@ -1,9 +1,10 @@
-"""Rewards: functions of texts and columns, found by name, without torch and without a trainer.
+"""Rewards: functions of completions and data set columns, without torch and without a trainer.
 
-`@register("name")` adds a reward, `build("name", **options)` makes it callable, `list_rewards()` is the catalogue.
+`@register("name")` adds a reward, `build("name", **options)` makes it callable, and `list_rewards()`
+returns the catalogue.
 """
 
-# ruff: noqa: F401 - modules of rewards register them
+# ruff: noqa: F401 - importing these modules registers their rewards
 from grpo_ext.rewards import (
     accuracy,
     answer_kinds,

@@ -1,4 +1,7 @@
-"""Time limits for code in this process: a timer whose signal raises an exception, and a separate event loop for coroutines."""
+"""Time limits for code in this process.
+
+A timer's signal raises an exception in functions; coroutines run in a separate event loop.
+"""
 
 import asyncio
 import os
@@ -9,16 +12,18 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-AGAIN = 0.5  # seconds until a swallowed `TooLate` is raised again
-ANSWER = 1.0  # seconds in which a loop answers unless it is blocked
+REPEAT_INTERVAL = 0.5  # seconds until a swallowed `TooLate` is raised again
+RESPONSE_LIMIT = 1.0  # seconds in which a loop answers unless it is blocked
 
-_loops: dict[
-    int, asyncio.AbstractEventLoop
-] = {}  # by process: a fork does not have the loop's thread
+# By process, since a fork does not have the loop's thread.
+_loops: dict[int, asyncio.AbstractEventLoop] = {}
 
 
 class TooLate(BaseException):
-    """The time is up. It is a `BaseException`, so that `except Exception` in the slow code does not swallow it."""
+    """The time is up.
+
+    It is a `BaseException`, so that `except Exception` in the slow code does not swallow it.
+    """
 
 
 @contextmanager
@@ -27,25 +32,29 @@ def deadline(seconds: float | None) -> Iterator[None]:
 
     There is no limit outside the main thread, where signals do not arrive, or while another timer runs.
     """
-    elsewhere = threading.current_thread() is not threading.main_thread()
-    if seconds is None or elsewhere or signal.getitimer(signal.ITIMER_REAL)[0]:
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    if seconds is None or not in_main_thread or signal.getitimer(signal.ITIMER_REAL)[0]:
         yield
         return
 
     def raise_too_late(*_: object) -> None:
         raise TooLate(f"it took more than {seconds:.2g} s")
 
-    before = signal.signal(signal.SIGALRM, raise_too_late)
-    signal.setitimer(signal.ITIMER_REAL, seconds, AGAIN)
+    previous_handler = signal.signal(signal.SIGALRM, raise_too_late)
+    signal.setitimer(signal.ITIMER_REAL, seconds, REPEAT_INTERVAL)
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        signal.signal(signal.SIGALRM, previous_handler)
 
 
 async def in_time(coroutine: Coroutine[Any, Any, Any], seconds: float | None) -> Any:
-    """Run `coroutine` in another loop and return its result; `TooLate` after `seconds`, even if it blocks that loop."""
+    """Run a coroutine in another loop and return its result.
+
+    Raises:
+        TooLate: after `seconds`, even if the coroutine blocks that loop.
+    """
     loop = _loop()
     future = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, loop))
     try:
@@ -56,16 +65,20 @@ async def in_time(coroutine: Coroutine[Any, Any, Any], seconds: float | None) ->
 
 
 def waiting(coroutine: Coroutine[Any, Any, Any], seconds: float) -> Callable[[], Any]:
-    """Begin a coroutine in the loop of `in_time`; return a function that waits for it, or raises `TooLate` after `seconds`."""
-    loop, end = _loop(), time.monotonic() + seconds
+    """Start a coroutine in the loop of `in_time`, and return a function that waits for its result.
+
+    The function raises `TooLate` once `seconds` have passed since the start.
+    """
+    loop = _loop()
+    end = time.monotonic() + seconds
     future = asyncio.run_coroutine_threadsafe(_without_exits(coroutine), loop)
 
     def wait() -> Any:
-        with paused():  # a deadline around it would leave the coroutine running
+        with paused():  # a deadline around this call would leave the coroutine running
             try:
                 return future.result(max(0.0, end - time.monotonic()))
             except TimeoutError:
-                if future.done():  # the coroutine's own
+                if future.done():  # the coroutine itself raised TimeoutError
                     raise
                 future.cancel()
                 _leave_if_blocked(loop)
@@ -83,8 +96,9 @@ async def _without_exits(coroutine: Coroutine[Any, Any, Any]) -> Any:
 
 
 def _loop() -> asyncio.AbstractEventLoop:
-    """This process's loop, one for all calls, which can share sessions and semaphores."""
-    if (loop := _loops.get(os.getpid())) is None:
+    """Return this process's loop, one for all calls, which can share sessions and semaphores."""
+    loop = _loops.get(os.getpid())
+    if loop is None:
         loop = _loops[os.getpid()] = asyncio.new_event_loop()
         threading.Thread(target=loop.run_forever, name="async-rewards", daemon=True).start()
     return loop
@@ -94,16 +108,19 @@ def _leave_if_blocked(loop: asyncio.AbstractEventLoop) -> None:
     """Let the next call start another loop if this one does not answer; nothing can end its thread."""
     answered = threading.Event()
     loop.call_soon_threadsafe(answered.set)
-    if not answered.wait(ANSWER) and _loops.get(os.getpid()) is loop:
+    if not answered.wait(RESPONSE_LIMIT) and _loops.get(os.getpid()) is loop:
         del _loops[os.getpid()]
 
 
 @contextmanager
 def paused() -> Iterator[None]:
-    """Stop the clock of the deadline during the block: an import that is cut short leaves a broken module."""
-    left, again = signal.setitimer(signal.ITIMER_REAL, 0)
+    """Stop the clock of the deadline in the block.
+
+    It protects imports: one that is cut short leaves a broken module.
+    """
+    remaining, interval = signal.setitimer(signal.ITIMER_REAL, 0)
     try:
         yield
     finally:
-        if left:
-            signal.setitimer(signal.ITIMER_REAL, left, again)
+        if remaining:
+            signal.setitimer(signal.ITIMER_REAL, remaining, interval)

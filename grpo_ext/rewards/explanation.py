@@ -1,4 +1,4 @@
-"""The explanation of a score (`register(..., explain=...)`): words, and marks on the completion's characters."""
+"""The explanation of a score (`register(..., explain=...)`): text, and marks on the completion."""
 
 from typing import NamedTuple
 
@@ -8,19 +8,28 @@ Mark = tuple[int, int, str, str]  # first character, end, kind (`answer` or `fau
 class Explanation(NamedTuple):
     """Why a completion got its reward."""
 
-    words: str  # lines of text for the report
+    text: str  # lines for the report
     marks: tuple[Mark, ...] = ()  # characters that the report colours
 
 
 def clip(text: str) -> str:
     """Shorten a text that an explanation quotes."""
-    return text if len(text) <= 80 else f"{text[:60]}... ({len(text)} characters)"
+    if len(text) <= 80:
+        return text
+    return f"{text[:60]}... ({len(text)} characters)"
 
 
 def answer_marks(text: str, span: tuple[int, int] | None) -> tuple[Mark, ...]:
-    """Return the mark on the answer at `span`, without the blanks around it; none if the answer is empty."""
-    answer = text[slice(*span)] if span else ""
-    if span is None or not answer.strip():
+    """Return the mark on the answer at `span`, without the blanks around it.
+
+    There is none without a span, or if the answer is empty.
+    """
+    if span is None:
         return ()
-    start = span[0] + len(answer) - len(answer.lstrip())
-    return ((start, start + len(answer.strip()), "answer", "The answer that was read."),)
+    begin, end = span
+    answer = text[begin:end]
+    if not answer.strip():
+        return ()
+    begin += len(answer) - len(answer.lstrip())
+    end = begin + len(answer.strip())
+    return ((begin, end, "answer", "The answer that was read."),)

@@ -1,4 +1,4 @@
-"""Count the failures of a user's code: a reward, or a method of an environment."""
+"""Counts the failures of a user's code: of a reward, or of a method of an environment."""
 
 from collections import deque
 from collections.abc import Iterable
@@ -11,15 +11,20 @@ class UserCodeFailure(RuntimeError):
 
 @dataclass
 class FailureCount:
-    """The failures of one function, over all its calls and over the last ones."""
+    """The failures of one function, over all its calls and over the last ones.
 
-    name: str  # the subject of messages, such as "Reward 'format'"
-    unit: str  # what a call handles, such as "rows"
+    Args:
+        name: the subject of messages, such as "Reward 'format'".
+        unit: what a call handles, such as "rows".
+        max_failure_rate: share of failures in the window above which there are too many.
+        window: number of last calls that count. No share is judged before a quarter of them.
+    """
+
+    name: str
+    unit: str
     _: KW_ONLY
-    max_failure_rate: float = 0.5  # share of failures in the window above which there are too many
-    window: int = (
-        256  # number of last calls that count; a quarter of them is the least that is judged
-    )
+    max_failure_rate: float = 0.5
+    window: int = 256
 
     def __post_init__(self) -> None:
         self.calls = 0
@@ -29,25 +34,27 @@ class FailureCount:
         self._kinds: set[str] = set()
 
     def add(self, failures: Iterable[bool]) -> None:
-        """Count calls; `failures` has for each whether it failed."""
+        """Count calls, given for each whether it failed."""
         outcomes = list(failures)
         self.calls += len(outcomes)
         self.failed += sum(outcomes)
         self._recent.extend(outcomes)
 
     def is_new_kind(self, error: str) -> bool:
-        """Return whether no error of this type was passed before; `error` is a text of `in_full`."""
-        kind = error.rpartition("\n")[2].partition(":")[0]
-        new = kind not in self._kinds
+        """Whether no error of this type was passed before; `error` is a text of `in_full`."""
+        last_line = error.rpartition("\n")[2]
+        kind = last_line.partition(":")[0]
+        is_new = kind not in self._kinds
         self._kinds.add(kind)
-        return new
+        return is_new
 
     def too_many(self) -> str | None:
-        """Return why the run has to end; `None` if few of the last calls failed."""
-        recent, failed = len(self._recent), sum(self._recent)
-        if recent < max(1, self.window / 4) or failed / recent <= self.max_failure_rate:
+        """Return why the run has to end; None if few of the last calls failed."""
+        calls = len(self._recent)
+        failed = sum(self._recent)
+        if calls < max(1, self.window / 4) or failed / calls <= self.max_failure_rate:
             return None
         return (
-            f"{self.name} failed on {failed} of the last {recent} {self.unit}, more than the share "
+            f"{self.name} failed on {failed} of the last {calls} {self.unit}, more than the share "
             f"of {self.max_failure_rate:g} that is allowed. The last failure: {self.last_error}"
         )

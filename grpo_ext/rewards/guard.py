@@ -1,13 +1,14 @@
-"""A guard around every reward. Rows on which the function fails get None, and the guard counts and logs the failures.
+"""Guards around rewards: rows on which a reward fails get None; the failures are counted and logged.
 
-A failure is an exception, a wrong number of scores, inf, NaN, or a value that is not a number. A batch that fails is scored
-again row by row, so that only the faulty rows lose their score. A function that fails on too many rows stops the run.
+A failure is an exception, a wrong number of scores, inf, NaN, or a value that is not a number. A
+batch that fails is scored again row by row, so that only the faulty rows lose their score. A reward
+that fails on too many rows stops the run.
 
-None for a row is no failure: the reward declines the row. A reward with an attribute `tasks` sees only the rows of these tasks,
-by the column "task", and declines all others.
+None for a row is not a failure: the reward declines the row. A reward with an attribute `tasks`
+sees only the rows of these tasks, by the column "task", and declines all others.
 
-The pool bounds the time of CPU-heavy rewards, a separate event loop that of async rewards, and a timer, which cannot interrupt
-C code, that of all others.
+Three mechanisms bound the time of a reward: the pool for CPU-heavy rewards, a separate event loop
+for async rewards, and a timer, which cannot interrupt C code, for all others.
 """
 
 import logging
@@ -25,48 +26,59 @@ from grpo_ext.rewards.process_state import exit_if_forked, preserve_process_stat
 from grpo_ext.rewards.reward import Reward, Score
 from grpo_ext.rewards.scores import Miscounted, clipped, in_full, scores_of
 from grpo_ext.rewards.signature import EXTRAS, is_async
-from grpo_ext.rewards.task_rows import own_rows, rows_of, spread
+from grpo_ext.rewards.task_rows import rows_of, scatter, task_rows
 
 logger = logging.getLogger(__name__)
 
 
 class RewardFailure(UserCodeFailure):
-    """A reward failed too often, or once with `on_error="raise"`. The message ends with the last traceback."""
+    """A reward failed too often, or once with `on_error="raise"`.
+
+    The message ends with the last traceback.
+    """
 
 
 @dataclass(eq=False)
 class Guard:
-    """A reward that answers every row with a finite number or None."""
+    """A reward that answers every row with a finite number or None.
 
-    reward: Callable  # a registered reward, or any function with TRL's signature; `AsyncGuard` takes async functions
+    Args:
+        reward: a registered reward, or any function with TRL's signature. `AsyncGuard` takes async
+            functions.
+        on_error: "none" leaves failed rows unscored; "raise" stops at the first one.
+        max_failure_rate: share of failed rows in the window above which `RewardFailure` is raised.
+        window: number of last rows that count for the share, without declined ones. No share is
+            judged before a quarter of them has been scored.
+        timeout: seconds that a row may take; a batch of n rows may take n times as long. None: no
+            limit.
+        pool: worker processes with their own timeout, used if the reward declares `needs_cpu`.
+        label: the name of its metric; None: that of the reward.
+        deferred: keep the `RewardFailure` in `failure` instead of raising it, so that all ranks can
+            stop together.
+    """
+
+    reward: Callable
     _: KW_ONLY
-    on_error: Literal["none", "raise"] = (
-        "none"  # leave failed rows unscored, or stop at the first one
-    )
-    max_failure_rate: float = (
-        0.5  # share of failed rows in the window above which `RewardFailure` is raised
-    )
-    # number of last rows that count for the share, without declined ones; a quarter of them is the least that is judged
+    on_error: Literal["none", "raise"] = "none"
+    max_failure_rate: float = 0.5
     window: int = 256
-    timeout: float | None = (
-        None  # seconds that a row may take; a batch of n rows may take n times as long. `None`: no limit
-    )
-    pool: Any = None  # a `RewardPool` with its own timeout, used if the reward declares `needs_cpu`
-    label: str | None = None  # the name of its metric; `None`: that of the reward
-    deferred: bool = False  # keep the `RewardFailure` in `failure` instead of raising it, so that all ranks can stop together
+    timeout: float | None = None
+    pool: RewardPool | None = None
+    label: str | None = None
+    deferred: bool = False
 
     def __post_init__(self) -> None:
         self.name = self.__name__ = self.label or reward_name(self.reward)
         self.columns = getattr(self.reward, "columns", ())
         self.tasks: tuple[str, ...] | None = getattr(self.reward, "tasks", None)
         self.rowwise = isinstance(self.reward, Reward) and self.reward.needs_cpu
-        self.pool = self.pool if self.rowwise else None
+        if not self.rowwise:
+            self.pool = None
         self.failure: RewardFailure | None = None
         self.last_scores: list[Score] = []  # of the last batch
-        self.last_failed: set[int] = set()  # the rows of the last call on which it failed
-        self.lost: set[int] = (
-            set()
-        )  # the prompts, by `number_of`, of the batches that have failed since the last score
+        self.last_failed: set[int] = set()  # rows of the last batch on which the reward failed
+        # Checksums of the prompts in the batches that have failed since the last score.
+        self.lost: set[int] = set()
         self.count = FailureCount(
             f"Reward {self.name!r}",
             "rows",
@@ -81,7 +93,7 @@ class Guard:
 
     @property
     def asked(self) -> int:
-        """Number of rows that it scored or failed on, since the start."""
+        """Number of rows that the reward scored or failed on, since the start."""
         return self.count.calls
 
     @property
@@ -89,115 +101,149 @@ class Guard:
         """The last failure, with its traceback if there is one."""
         return self.count.last_error
 
-    def __call__(self, /, **given: Any) -> list[Score]:
-        """Return one score for each completion; `given` are `completions` and the other arguments that TRL passes.
+    def __call__(self, /, **arguments: Any) -> list[Score]:
+        """Return one score for each completion.
 
-        `RewardFailure` as `on_error` and `max_failure_rate` say.
+        Args:
+            arguments: `completions` and the other arguments that TRL passes to rewards.
+
+        Raises:
+            RewardFailure: as `on_error` and `max_failure_rate` say.
         """
-        rows, own = own_rows(given, self.tasks)
+        rows, task_arguments = task_rows(arguments, self.tasks)
         if not rows:
-            return self.spread_scores([], {}, rows, given)
-        scores, errors = self.scores_and_errors(own)
-        return self.spread_scores(self.settle(scores, errors, own), errors, rows, given)
+            return self.record([], {}, rows, arguments)
+        scores, errors = self.scores_and_errors(task_arguments)
+        self.report_failures(scores, errors, task_arguments)
+        return self.record(scores, errors, rows, arguments)
 
-    def spread_scores(
-        self, scores: list[Score], errors: dict[int, str], rows: list[int], given: dict[str, Any]
+    def record(
+        self,
+        scores: list[Score],
+        errors: dict[int, str],
+        rows: list[int],
+        arguments: dict[str, Any],
     ) -> list[Score]:
-        """Keep and return the scores of a whole batch; its other rows than `rows` are declined."""
-        self.last_failed = {rows[row] for row in errors}
-        self.last_scores = spread(scores, rows, len(given["completions"]))
+        """Store and return the scores of a whole batch, in which all rows but `rows` are declined.
+
+        Args:
+            scores: one for each of `rows`.
+            errors: by index into `rows`.
+            rows: positions in the batch.
+            arguments: those of the whole batch.
+        """
+        self.last_failed = {rows[index] for index in errors}
+        self.last_scores = scatter(scores, rows, len(arguments["completions"]))
         return self.last_scores
 
-    def try_out(self, /, **given: Any) -> list[Score]:
-        """Return one score for each completion under the same limits, without counting or logging failures."""
-        rows, own = own_rows(given, self.tasks)
-        scores = self.scores_and_errors(own)[0] if rows else []
-        return spread(scores, rows, len(given["completions"]))
+    def try_out(self, /, **arguments: Any) -> list[Score]:
+        """Score completions under the same limits, without counting or logging failures."""
+        rows, task_arguments = task_rows(arguments, self.tasks)
+        scores: list[Score] = []
+        if rows:
+            scores, _ = self.scores_and_errors(task_arguments)
+        return scatter(scores, rows, len(arguments["completions"]))
 
-    def scores_and_errors(self, given: dict[str, Any]) -> tuple[list[Score], dict[int, str]]:
-        """Return the scores and, by row, the errors; from the worker processes if the reward runs there."""
-        if self.pool is not None:
-            return self.pool.score(self.reward, given)
-        with preserve_process_state(self.seed(given)):
-            return self.score_batch(given)
+    def scores_and_errors(self, arguments: dict[str, Any]) -> tuple[list[Score], dict[int, str]]:
+        """Return the scores and, by row, the errors; in worker processes if there is a pool."""
+        if self.pool is not None and isinstance(self.reward, Reward):
+            return self.pool.score(self.reward, arguments)
+        with preserve_process_state(self.seed(arguments)):
+            return self.score_batch(arguments)
 
-    def begin(self, **given: Any) -> None:
+    def begin(self, **arguments: Any) -> None:
         """Start to score the rows of a later call, if the reward runs in worker processes."""
-        if self.pool is not None:
-            rows, own = own_rows(given, self.tasks)
-            if rows:
-                self.pool.begin(self.reward, own)
+        if self.pool is None or not isinstance(self.reward, Reward):
+            return
+        rows, task_arguments = task_rows(arguments, self.tasks)
+        if rows:
+            self.pool.begin(self.reward, task_arguments)
 
-    def seed(self, given: dict[str, Any]) -> int:
-        """Return the seed of the reward's random numbers. It depends on step and completions, so a resumed run repeats it."""
-        step = getattr(given.get("trainer_state"), "global_step", 0)
-        return number_of((self.name, step, given["completions"]))
+    def seed(self, arguments: dict[str, Any]) -> int:
+        """Return the seed of the reward's random numbers.
 
-    def score_batch(self, given: dict[str, Any]) -> tuple[list[Score], dict[int, str]]:
-        """Return the scores and, by row, the errors. One call for all rows, or one for each row if that fails."""
-        count, miscounted = len(given["completions"]), False
+        It depends on the step and the completions, so a resumed run draws the same numbers.
+        """
+        step = getattr(arguments.get("trainer_state"), "global_step", 0)
+        return checksum((self.name, step, arguments["completions"]))
+
+    def score_batch(self, arguments: dict[str, Any]) -> tuple[list[Score], dict[int, str]]:
+        """Return the scores and, by row, the errors.
+
+        The reward is called once for all rows, and once for each row if that fails.
+        """
+        count = len(arguments["completions"])
+        error_text = ""
+        is_miscounted = False
         if count == 1 or not self.rowwise:
             try:
-                with deadline(self.timeout and self.timeout * count), exit_if_forked():
+                with deadline(self.batch_timeout(count)), exit_if_forked():
                     try:
-                        return scores_of(self.reward(**copied(given)), count)
+                        return scores_of(self.reward(**copy_containers(arguments)), count)
                     except KeyboardInterrupt:
                         raise
-                    except (
-                        BaseException
-                    ) as error:  # inside the deadline, since its message may hang as well
-                        why, miscounted = in_full(error), isinstance(error, Miscounted)
+                    except BaseException as error:
+                        # Formatted inside the deadline, since the error's message may hang as well.
+                        error_text = in_full(error)
+                        is_miscounted = isinstance(error, Miscounted)
             except TooLate as error:
-                why = in_full(error)
+                error_text = in_full(error)
             if count == 1:
-                return [None], {0: why}
+                return [None], {0: error_text}
         scores: list[Score] = []
         errors: dict[int, str] = {}
         for row in range(count):
-            score, wrong = self.score_batch(one_row(given, row, count))
-            scores += score
-            if wrong:
-                errors[row] = wrong[0]
-        if (
-            miscounted and not errors
-        ):  # every single row is right, so no score of the batch can be trusted
-            return [None] * count, dict.fromkeys(range(count), why)
+            row_scores, row_errors = self.score_batch(one_row(arguments, row, count))
+            scores += row_scores
+            if row_errors:
+                errors[row] = row_errors[0]
+        if is_miscounted and not errors:
+            # Each row alone is right, so no score of the batch can be trusted.
+            return failed_batch(count, error_text)
         return scores, errors
 
-    def settle(
-        self, scores: list[Score], errors: dict[int, str], given: dict[str, Any]
-    ) -> list[Score]:
-        """Count and log the failures, raise if there are too many, and return the scores."""
+    def batch_timeout(self, count: int) -> float | None:
+        """Return the seconds that a batch of `count` rows may take."""
+        return None if self.timeout is None else self.timeout * count
+
+    def report_failures(
+        self, scores: list[Score], errors: dict[int, str], arguments: dict[str, Any]
+    ) -> None:
+        """Count and log the failures of a batch, and raise if there are too many."""
         declined = {row for row, score in enumerate(scores) if score is None and row not in errors}
         self.count.add(row in errors for row in range(len(scores)) if row not in declined)
         for row, error in sorted(errors.items()):
             self.count.last_error = error
-            self.log(error, given, row)
+            self.log(error, arguments, row)
+        prompts = arguments.get("prompts")
         if len(errors) + len(declined) < len(scores):
             self.lost.clear()
-        elif self.max_failure_rate < 1 and (prompts := given.get("prompts")):
-            self.lost.update(number_of(prompts[row]) for row in errors)
-        why = self.count.too_many()
-        if why is not None:
-            self.fail(why)
-        return scores
+        elif self.max_failure_rate < 1 and prompts:
+            self.lost.update(checksum(prompts[row]) for row in errors)
+        reason = self.count.too_many()
+        if reason is not None:
+            self.fail(reason)
 
-    def log(self, error: str, given: dict[str, Any], row: int) -> None:
+    def log(self, error: str, arguments: dict[str, Any], row: int) -> None:
         """Log a failure with its row, once for each kind; raise if `on_error` says so."""
         if not self.count.is_new_kind(error) and self.on_error == "none":
             return
-        whole = one_row(given, row, len(given["completions"]))
-        shown = clipped({key: value for key, value in whole.items() if key not in EXTRAS})
+        columns = one_row(arguments, row, len(arguments["completions"]))
+        for name in EXTRAS:
+            columns.pop(name, None)
+        shown = clipped(columns)
         if self.on_error == "raise":
             self.fail(f"Reward {self.name!r} failed on {shown}: {error}")
         else:
             logger.warning(
-                f"Reward {self.name!r} failed on a row, which stays unscored. From now on failures like this one are only "
-                f"counted. The row: {shown}. The failure: {error}"
+                f"Reward {self.name!r} failed on a row, which stays unscored. From now on failures "
+                f"like this one are only counted. The row: {shown}. The failure: {error}"
             )
 
-    def fail(self, words: str) -> None:
-        self.failure = self.failure or RewardFailure(words)
+    def fail(self, message: str) -> None:
+        """Keep the first failure, and raise it unless that is deferred."""
+        if self.failure is None:
+            self.failure = RewardFailure(message)
         if not self.deferred:
             raise self.failure
 
@@ -205,25 +251,26 @@ class Guard:
 class AsyncGuard(Guard):
     """The guard of an async function. TRL awaits all of them together. A batch fails as a whole."""
 
-    async def __call__(self, /, **given: Any) -> list[Score]:  # type: ignore[override]  # TRL awaits it
-        rows, own = own_rows(given, self.tasks)
+    async def __call__(self, /, **arguments: Any) -> list[Score]:  # type: ignore[override]  # TRL awaits it
+        rows, task_arguments = task_rows(arguments, self.tasks)
         count = len(rows)
         if not rows:
-            return self.spread_scores([], {}, rows, given)
+            return self.record([], {}, rows, arguments)
 
-        async def answer() -> tuple[list[Score], dict[int, str]]:
+        async def score_rows() -> tuple[list[Score], dict[int, str]]:
             with exit_if_forked():
                 try:
-                    return scores_of(await self.reward(**copied(own)), count)
+                    return scores_of(await self.reward(**copy_containers(task_arguments)), count)
                 except BaseException as error:  # a reward's own CancelledError must not reach TRL
-                    return [None] * count, dict.fromkeys(range(count), in_full(error))
+                    return failed_batch(count, in_full(error))
 
         try:
-            with preserve_process_state(self.seed(own)):
-                scores, errors = await in_time(answer(), self.timeout and self.timeout * count)
+            with preserve_process_state(self.seed(task_arguments)):
+                scores, errors = await in_time(score_rows(), self.batch_timeout(count))
         except TooLate as error:
-            scores, errors = [None] * count, dict.fromkeys(range(count), in_full(error))
-        return self.spread_scores(self.settle(scores, errors, own), errors, rows, given)
+            scores, errors = failed_batch(count, in_full(error))
+        self.report_failures(scores, errors, task_arguments)
+        return self.record(scores, errors, rows, arguments)
 
 
 def guard_rewards(
@@ -234,46 +281,69 @@ def guard_rewards(
     timeout: float | None = None,
     **options: Any,
 ) -> list[Any]:
-    """Put a guard with these options around each function. Reward models, their ids and guards stay unchanged.
+    """Put a guard around each function. Reward models, their ids and guards stay unchanged.
 
-    `labels` are the names of their metrics, by default those of the rewards. `workers` is the number of processes for
-    CPU-heavy rewards, 0 for none; a row there may take `timeout` seconds.
+    Args:
+        rewards: functions, reward models, ids of reward models, or guards.
+        labels: the names of their metrics, None for the reward's own name.
+        workers: number of processes for CPU-heavy rewards, 0 for none.
+        timeout: seconds that a row may take, in a worker process as well; None: no limit.
+        options: other options of `Guard`.
     """
     pool = RewardPool(workers, timeout=timeout or math.inf) if workers else None
     guarded = []
     for reward, label in zip(rewards, labels or [None] * len(rewards), strict=True):
         if takes_guard(reward):
-            kind = AsyncGuard if is_async(reward) else Guard
-            reward = kind(reward, label=label, timeout=timeout, pool=pool, **options)
+            guard_class = AsyncGuard if is_async(reward) else Guard
+            reward = guard_class(reward, label=label, timeout=timeout, pool=pool, **options)
         guarded.append(reward)
     return guarded
 
 
-def takes_guard(reward: Any) -> bool:
+def takes_guard(reward: object) -> bool:
     """Whether a reward is a function without a guard, and no reward model or the id of one."""
     return callable(reward) and not isinstance(reward, Guard) and not hasattr(reward, "parameters")
 
 
 def reward_name(reward: Callable) -> str:
     """Return the name of a reward's metric."""
-    if name := getattr(reward, "__name__", None):
+    name = getattr(reward, "__name__", None)
+    if name:
         return name
-    return reward_name(reward.func) if isinstance(reward, partial) else type(reward).__name__
+    if isinstance(reward, partial):
+        return reward_name(reward.func)
+    return type(reward).__name__
 
 
-def copied(value: Any) -> Any:
-    """Copy lists and mappings, but not their items, so that a reward can change only its own arguments."""
-    if isinstance(value, list):
-        return [copied(item) if isinstance(item, list | dict) else item for item in value]
-    return {key: copied(item) for key, item in value.items()} if isinstance(value, dict) else value
+def failed_batch(count: int, error: str) -> tuple[list[Score], dict[int, str]]:
+    """Return the scores and errors of `count` rows that failed together."""
+    return [None] * count, dict.fromkeys(range(count), error)
 
 
-def number_of(value: Any) -> int:
-    """Return a 32-bit checksum of a value's `repr`, the same in every process."""
-    return zlib.crc32(repr(value).encode("utf-8", "replace"))
+def copy_containers(argument: Any) -> Any:
+    """Copy nested lists and mappings, so that a reward can change only its own arguments."""
+    if isinstance(argument, list):
+        return [
+            copy_containers(entry) if isinstance(entry, list | dict) else entry
+            for entry in argument
+        ]
+    if isinstance(argument, dict):
+        return {key: copy_containers(entry) for key, entry in argument.items()}
+    return argument
 
 
-def one_row(given: dict[str, Any], row: int, count: int) -> dict[str, Any]:
-    """Return the arguments for one completion, with loggers that do nothing: the batch may have logged before it failed."""
-    own = rows_of(given, [row], count)
-    return own | {key: lambda *_: None for key in ("log_extra", "log_metric") if key in given}
+def checksum(content: object) -> int:
+    """Return a 32-bit checksum of an object's `repr`, the same in every process."""
+    return zlib.crc32(repr(content).encode("utf-8", "replace"))
+
+
+def one_row(arguments: dict[str, Any], row: int, count: int) -> dict[str, Any]:
+    """Return the arguments for one completion.
+
+    Its loggers do nothing, since the batch may have logged before it failed.
+    """
+    row_arguments = rows_of(arguments, [row], count)
+    for name in ("log_extra", "log_metric"):
+        if name in row_arguments:
+            row_arguments[name] = lambda *_: None
+    return row_arguments

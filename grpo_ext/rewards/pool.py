@@ -1,10 +1,11 @@
-"""CPU-heavy rewards in worker processes: a memory limit, a deadline a row, and a replacement for each worker that is killed.
+"""CPU-heavy rewards in worker processes, with a memory limit, and a deadline for each row.
 
     with RewardPool(4, timeout=5.0) as pool:
         scores, errors = pool.score(build("accuracy"), {"completions": [...], "solution": [...]})
 
-When the trainer dies, however it dies, the kernel ends the workers, and each worker ends the processes that rewards have
-started. A reward that needs workers for formulas judges its other rows in the trainer, in microseconds.
+Each worker that is killed is replaced. When the trainer dies, however it dies, the kernel ends the
+workers, and each worker ends the processes that rewards have started. A reward that needs workers
+only for formulas judges its other rows in the trainer, in microseconds.
 """
 
 import os
@@ -23,9 +24,7 @@ from grpo_ext.rewards.worker_pool import WorkerPool
 # What the trainer passes and another process cannot have.
 LOCAL = ("completions", "trainer_state", "log_extra", "log_metric", "environments")
 
-Row = tuple[
-    dict[str, Any], bytes
-]  # the arguments for a row, and the message that asks a worker for its score
+Row = tuple[dict[str, Any], bytes]  # a row's arguments, and the message that asks for its score
 
 
 class RewardPool(AbstractContextManager):
@@ -41,74 +40,84 @@ class RewardPool(AbstractContextManager):
         self.settings = (workers, timeout, memory_limit)
         self._lock = threading.Lock()
         self._worker_pool: WorkerPool | None = None
-        # What `begin` has handed out, by process and reward: a fork has none of its parent's workers.
+        # The messages and futures of `begin`, by process and reward: a fork has none of its
+        # parent's workers.
         self._begun: dict[tuple[int, bytes], tuple[list[bytes], list[Future]]] = {}
 
-    def begin(self, reward: Reward, given: dict[str, Any]) -> None:
-        """Start to score the rows of a later call of `score`, which reports all errors, instead of those begun before."""
+    def begin(self, reward: Reward, arguments: dict[str, Any]) -> None:
+        """Start to score the rows of a later call of `score`, instead of those begun before.
+
+        Errors are ignored here, since `score` reports all of them.
+        """
         with suppress(Exception):
-            packed, rows = prepared(reward, given)
-            for future in self._begun.pop((os.getpid(), packed), ([], []))[1]:
-                future.cancel()
-            self._begun[os.getpid(), packed] = (
-                [message for _, message in rows],
-                self._hand_out(reward, packed, rows),
-            )
+            packed, rows = prepared(reward, arguments)
+            _, futures = self._begun.pop((os.getpid(), packed), ([], []))
+            cancel(futures)
+            messages = [message for _, message in rows]
+            self._begun[os.getpid(), packed] = (messages, self._hand_out(reward, packed, rows))
 
     def score(
-        self, reward: Reward, given: dict[str, Any]
+        self, reward: Reward, arguments: dict[str, Any]
     ) -> tuple[list[float | None], dict[int, str]]:
-        """Return the scores in the order of the completions and, by row, the errors of rows without a score.
+        """Return the scores in the order of the completions and, by row, the errors.
 
-        `reward` is a registered reward. `given` is what TRL passes to rewards: `completions` and the columns.
+        Args:
+            reward: a registered reward.
+            arguments: what TRL passes to rewards, `completions` and the columns.
         """
-        count = len(given["completions"])
+        count = len(arguments["completions"])
         try:
-            packed, rows = prepared(reward, given)
+            packed, rows = prepared(reward, arguments)
         except Exception as error:
             return [None] * count, dict.fromkeys(range(count), in_full(error))
-        begun, futures = self._begun.pop((os.getpid(), packed), (None, []))
+        begun_messages, futures = self._begun.pop((os.getpid(), packed), ([], []))
         try:
-            if begun != [message for _, message in rows]:
-                for future in futures:
-                    future.cancel()
+            if begun_messages != [message for _, message in rows]:
+                cancel(futures)
                 futures = self._hand_out(reward, packed, rows)
             wait(futures)
         finally:
-            for future in futures:
-                future.cancel()
-        found = [future.result() for future in futures]
-        return [score for score, _ in found], {
-            row: error for row, (_, error) in enumerate(found) if error is not None
-        }
+            cancel(futures)
+        scores = []
+        errors = {}
+        for row, future in enumerate(futures):
+            score, error_text = future.result()
+            scores.append(score)
+            if error_text is not None:
+                errors[row] = error_text
+        return scores, errors
 
     def _hand_out(self, reward: Reward, packed: bytes, rows: list[Row]) -> list[Future]:
-        """Return the futures of the rows' scores and errors. Only rows that need a worker go to one."""
-        futures: list[Future] = [Future() for _ in rows]
-        tasks = []
-        for future, (arguments, message) in zip(futures, rows, strict=True):
+        """Return the futures of the rows' results. Only rows that need a worker go to one."""
+        futures: list[Future] = []
+        jobs = []
+        for arguments, message in rows:
+            future: Future = Future()
+            futures.append(future)
             with suppress(Exception), without_engine():  # a worker reports what is wrong
                 if reward.needs_cpu == "formulas":
                     [score] = map(as_score, reward(**arguments))
                     future.set_result((score, None))
             if not future.done():
-                tasks.append((future, message))
-        if tasks:
-            self._ready_worker_pool().take(packed, tasks)
+                jobs.append((future, message))
+        if jobs:
+            self._ready_worker_pool().take(packed, jobs)
         return futures
 
     def close(self) -> None:
         """End all workers. The pool starts new ones when it is used again."""
         with self._lock:
-            workers, self._worker_pool = self._worker_pool, None
+            worker_pool = self._worker_pool
+            self._worker_pool = None
             self._begun.clear()
-        if workers is not None:
-            workers.stop()
+        if worker_pool is not None:
+            worker_pool.stop()
 
-    def __exit__(self, *_: Any) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _ready_worker_pool(self) -> WorkerPool:
+        """Return this process's worker pool, which a fork does not share with its parent."""
         with self._lock:
             if self._worker_pool is None or self._worker_pool.pid != os.getpid():
                 self._worker_pool = WorkerPool(*self.settings)
@@ -116,25 +125,32 @@ class RewardPool(AbstractContextManager):
             return self._worker_pool
 
 
-def prepared(reward: Reward, given: dict[str, Any]) -> tuple[bytes, list[Row]]:
-    """Return the pickled reward and the rows."""
+def cancel(futures: list[Future]) -> None:
+    for future in futures:
+        future.cancel()
+
+
+def prepared(reward: Reward, arguments: dict[str, Any]) -> tuple[bytes, list[Row]]:
+    """Return the pickled reward and its rows."""
     packed = pickle.dumps(reward)
-    columns = reward.arguments({name: value for name, value in given.items() if name not in LOCAL})
+    portable = {name: arguments[name] for name in arguments if name not in LOCAL}
+    columns = reward.select_arguments(portable)
     if reward.needs_cpu == "formulas" and columns.get("prompts") is not None:
         columns["prompts"] = [without_images(prompt) for prompt in columns["prompts"]]
     rows: list[Row] = []
-    for row, completion in enumerate(given["completions"]):
-        own = {
-            "completions": [completion],
-            **{name: [value[row]] for name, value in columns.items() if value is not None},
-        }
-        rows.append((own, pickle.dumps((packed, own))))
+    for row, completion in enumerate(arguments["completions"]):
+        row_arguments = {"completions": [completion]}
+        for name, column in columns.items():
+            if column is not None:
+                row_arguments[name] = [column[row]]
+        rows.append((row_arguments, pickle.dumps((packed, row_arguments))))
     return packed, rows
 
 
 def without_images(prompt: Any) -> Any:
-    """Return a prompt with the text blocks of its messages alone: a worker that compares formulas
-    needs no images, which are large.
+    """Return a prompt with only the text blocks of its messages.
+
+    A worker that compares formulas needs no images, which are large.
     """
     if not isinstance(prompt, list):
         return prompt
@@ -142,7 +158,11 @@ def without_images(prompt: Any) -> Any:
     for message in prompt:
         content = message.get("content") if isinstance(message, dict) else None
         if isinstance(content, list):
-            blocks = [b for b in content if isinstance(b, dict) and b.get("type") == "text"]
-            message = {**message, "content": blocks}
+            texts = [
+                block
+                for block in content
+                if isinstance(block, dict) and block.get("type") == "text"
+            ]
+            message = {**message, "content": texts}
         messages.append(message)
     return messages

@@ -1,4 +1,4 @@
-"""Protects a run from its rewards: its random numbers, its working directory and its process."""
+"""Protects the state of a run from its rewards: random numbers, working directory and process."""
 
 import os
 import random
@@ -13,17 +13,21 @@ _calls = 0
 
 @contextmanager
 def preserve_process_state(seed: int) -> Iterator[None]:
-    """Seed the generators of Python, numpy and torch with `seed` (32 bits) in the block, and restore their state after it.
+    """Seed the random generators in the block, then restore their state and the working directory.
 
-    Calls may overlap, as those of async rewards do: the first saves the state and the last restores it.
+    The generators are those of Python, numpy and torch. Calls may overlap, as those of async
+    rewards do: the first saves the state and the last restores it.
+
+    Args:
+        seed: 32 bits.
     """
     global _calls
     if not _calls:
         with suppress(OSError):  # the directory has been deleted
             _before.callback(os.chdir, os.getcwd())
-        for get, put, seed_with in generators():
-            _before.callback(put, get())
-            seed_with(seed)
+        for get_state, set_state, set_seed in random_generators():
+            _before.callback(set_state, get_state())
+            set_seed(seed)
     _calls += 1
     try:
         yield
@@ -34,14 +38,16 @@ def preserve_process_state(seed: int) -> Iterator[None]:
                 _before.close()
 
 
-def generators() -> Iterator[
+def random_generators() -> Iterator[
     tuple[Callable[[], Any], Callable[[Any], object], Callable[[int], object]]
 ]:
-    """Yield how to get, set and seed the state of each imported library."""
+    """Yield the functions that get, set and seed the state of each imported library."""
     yield random.getstate, random.setstate, random.seed
-    if numpy := sys.modules.get("numpy"):
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
         yield numpy.random.get_state, numpy.random.set_state, numpy.random.seed
-    if torch := sys.modules.get("torch"):
+    torch = sys.modules.get("torch")
+    if torch is not None:
         yield torch.get_rng_state, torch.set_rng_state, torch.default_generator.manual_seed
         if torch.cuda.is_initialized():
             yield (
@@ -53,7 +59,7 @@ def generators() -> Iterator[
 
 @contextmanager
 def exit_if_forked() -> Iterator[None]:
-    """End any process that the block forks, which would otherwise go on as a second trainer or worker."""
+    """Exit from any process that the block forks, instead of continuing as a second trainer."""
     pid = os.getpid()
     try:
         yield

@@ -1,4 +1,4 @@
-"""The registry: a function becomes a reward by a decorator, and a name becomes a callable by `build`."""
+"""The registry: `register` makes a function a reward, and `build` makes a callable of its name."""
 
 import copyreg
 import inspect
@@ -32,22 +32,25 @@ def register(
     examples: Iterable[Example] = (),
     explain: Callable[..., Explanation] | None = None,
 ) -> Callable[[Callable], Callable]:
-    """Decorator that puts `function(completions, ...)` into the catalogue as `name` and returns it unchanged.
+    """Decorator that puts `function(completions, ...)` into the catalogue and returns it unchanged.
 
-    It also takes an object whose `__call__` has these parameters, and a class of such objects that need no arguments.
+    It also takes an object whose `__call__` has these parameters, and a class of such objects that
+    need no arguments.
 
     Args:
         name: letters, digits, `_` and `-`, beginning with a letter.
-        needs_cpu: whether the function is heavy enough for worker processes (`reward_workers`), which pass one row a call;
-            `"formulas"`: only for rows that call `same_formula`.
-        asks_server: whether the function sends each completion to a server, which takes time or money. Such a reward is not
-            asked what the best constant answer of an evaluation would earn.
-        loads_model: whether the function loads a language model, that of its option `model`. A run sets this option, with
-            `revision` and `unrelated`, where they are None (`run_defaults.py`). `grpo-ext check` does not call such a reward,
-            nor is it asked for constant answers.
+        needs_cpu: whether the function is heavy enough for worker processes (`reward_workers`),
+            which pass one row a call; `"formulas"`: only for rows that call `same_formula`.
+        asks_server: whether the function sends each completion to a server, which takes time or
+            money. Such a reward is not asked what the best constant answer of an evaluation would
+            earn.
+        loads_model: whether the function loads a language model, that of its option `model`. A run
+            sets this option, with `revision` and `unrelated`, where they are None
+            (`run_defaults.py`). `grpo-ext check` does not call such a reward, nor is it asked for
+            constant answers.
         examples: completions with their scores, run by `grpo-ext rewards check`.
-        explain: `explain(completion, *, ...)` says why one completion got its score, for the report. It takes the columns of
-            one row and the options, each by name.
+        explain: `explain(completion, *, ...)` says why one completion got its score, for the
+            report. It takes the columns of one row and the options, each by name.
 
     Raises:
         ValueError: if the name has other characters or belongs to another function.
@@ -55,7 +58,8 @@ def register(
     """
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]*", name):
         raise ValueError(
-            f"A reward's name has letters, digits, `_`, `-` and begins with a letter, unlike {name!r}."
+            "A reward's name has letters, digits, `_`, `-` and begins with a letter, "
+            f"unlike {name!r}."
         )
 
     def decorate(decorated: Callable) -> Callable:
@@ -66,12 +70,11 @@ def register(
             )
         check_free(name, function)
         signature = read_signature(function)
-        if needs_cpu and (
-            bound := [e for e in signature.extras if e not in ("prompts", "completion_ids")]
-        ):
-            raise TypeError(
-                f"{name_of(function)} needs_cpu, and {bound[0]} cannot be sent to a worker process."
-            )
+        for extra in signature.extras:
+            if needs_cpu and extra not in ("prompts", "completion_ids"):
+                raise TypeError(
+                    f"{name_of(function)} needs_cpu, and {extra} cannot be sent to a worker process."
+                )
         doc = inspect.getdoc(function) or inspect.getdoc(routine_of(function)) or ""
         _registered[name] = RewardInfo(
             **vars(signature),
@@ -92,13 +95,19 @@ def register(
 
 
 def check_free(name: str, function: Callable) -> None:
-    """Raise `ValueError` if `name` belongs to another function. A function may register again: reloads, notebook cells."""
-    owner = _registered[name].function if name in _registered else function
-    renamed = name_of(owner) != name_of(function)
+    """Raise `ValueError` if `name` belongs to another function.
+
+    A function may register again, as a reloaded module or a notebook cell does.
+    """
+    if name not in _registered:
+        return
+    owner = _registered[name].function
+    is_renamed = name_of(owner) != name_of(function)
     module = module_of(function)
-    if module_of(owner) != module or (renamed and module != "__main__"):
+    if module_of(owner) != module or (is_renamed and module != "__main__"):
         raise ValueError(
-            f"The reward name {name!r} is taken by {module_of(owner)}; {name_of(function)} needs another."
+            f"The reward name {name!r} is taken by {module_of(owner)}; {name_of(function)} needs "
+            "another."
         )
 
 
@@ -111,8 +120,9 @@ def lookup(name: str) -> RewardInfo:
     """Return the entry of `name`; `ValueError` with the nearest known name if there is none."""
     if name not in _registered:
         raise ValueError(
-            f"No reward is named {name!r}.{did_you_mean(name, names())} Known: {', '.join(names())}. One of your own: "
-            "`reward_plugins: [FILE.py]` in a recipe, `--plugin FILE.py` after `grpo-ext rewards ...`."
+            f"No reward is named {name!r}.{did_you_mean(name, names())} "
+            f"Known: {', '.join(names())}. One of your own: `reward_plugins: [FILE.py]` in a "
+            "recipe, `--plugin FILE.py` after `grpo-ext rewards ...`."
         )
     return _registered[name]
 
@@ -135,7 +145,7 @@ def rebuild(
     options: dict[str, Any],
     name: str,
 ) -> Reward:
-    """Return the reward that was pickled as `reduced` says."""
+    """Return a pickled reward; the arguments are those that `reduced` returns."""
     if code is not None and registered not in _registered:
         import dill
 
@@ -146,10 +156,14 @@ def rebuild(
 
 
 def reduced(reward: Reward) -> tuple[Callable[..., Reward], tuple[Any, ...]]:
-    """Reduce a reward for `pickle` to its name with its module and file, or its code if it is from a script or notebook."""
-    entry, code = reward.registration, None
+    """Reduce a reward for `pickle` to its name, module and file, or its code.
+
+    The code is pickled if the reward is from a script or notebook.
+    """
+    entry = reward.registration
     module = module_of(entry.function)
     file = getattr(sys.modules.get(module), "__file__", None)
+    code = None
     if module == "__main__":  # a script must not run again, and a notebook has no module
         import dill
 

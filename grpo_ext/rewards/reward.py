@@ -1,9 +1,9 @@
-"""A reward: a registered function with its options, called as TRL calls rewards.
+"""A reward: a registered function with its options, callable with TRL's signature for rewards.
 
 The function gets plain strings, whatever the trainer passes, and only the columns that it names.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -21,7 +21,11 @@ _SHIPPED: dict[str, list[dict[str, Any]]] = data_yaml("grpo_ext.rewards", "examp
 class Example:
     """A completion and the score that the reward must give it; None where it must decline.
 
-    `columns` are the values of this one row, which may include `completion_ids`; the reward is built with `options`.
+    Args:
+        completion: the text of the completion.
+        score: the expected score.
+        columns: the values of this one row, which may include `completion_ids`.
+        options: the options that the reward is built with.
     """
 
     completion: str
@@ -30,32 +34,32 @@ class Example:
     options: dict[str, Any] = field(default_factory=dict)
 
     @property
-    def given(self) -> dict[str, list[Any]]:
-        """The arguments of the reward."""
-        return {
-            "completions": [self.completion],
-            **{key: [value] for key, value in self.columns.items()},
-        }
+    def arguments(self) -> dict[str, list[Any]]:
+        """The arguments of the reward, for a batch of this one row."""
+        columns = {name: [value] for name, value in self.columns.items()}
+        return {"completions": [self.completion], **columns}
 
 
 def shipped_examples(reward: str) -> tuple[Example, ...]:
-    """Return the examples that `data/examples.yaml` has of a reward; none of a user's."""
-    return tuple(
-        Example(completion, score, group.get("columns", {}), group.get("options", {}))
-        for group in _SHIPPED.get(reward, ())
-        for completion, score in group["scores"]
-    )
+    """Return the examples of a reward in `data/examples.yaml`; none for a user's reward."""
+    examples = []
+    for group in _SHIPPED.get(reward, ()):
+        columns = group.get("columns", {})
+        options = group.get("options", {})
+        for completion, score in group["scores"]:
+            examples.append(Example(completion, score, columns, options))
+    return tuple(examples)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RewardInfo(Signature):
-    """An entry of the catalogue: the signature of a registered function, and what `register` got with it."""
+    """An entry of the catalogue: a function's signature, and the arguments of `register`."""
 
     name: str
     summary: str  # the first paragraph of `doc`, on one line
     doc: str = ""
-    function: Any  # what is called: a function, or an object with `__call__`
-    registered: Any = None  # what was decorated: `function`, or its class
+    function: Callable  # what is called: a function, or an object with `__call__`
+    registered: Callable | None = None  # what was decorated: `function`, or its class
     needs_cpu: NeedsCpu = False
     asks_server: bool = False
     loads_model: bool = False
@@ -66,8 +70,14 @@ class RewardInfo(Signature):
 class Reward:
     """A callable with TRL's signature for rewards.
 
-    `name`, also `__name__`, is the name of its metric. `columns` are the data set columns that it needs, `options` include
-    the defaults, and `needs_cpu` says whether it is heavy enough for worker processes.
+    Attributes:
+        registration: its entry in the catalogue.
+        options: the options, defaults included.
+        name: the name of its metric, also `__name__`.
+        columns: the data set columns that it needs.
+        needs_cpu: whether it is heavy enough for worker processes.
+        tasks: the tasks whose rows it scores, by their column "task"; None: all rows.
+        examples: completions with their scores.
     """
 
     def __init__(self, registration: RewardInfo, options: dict[str, Any], name: str | None = None):
@@ -76,47 +86,58 @@ class Reward:
         self.name = self.__name__ = name or registration.name
         self.columns = registration.columns
         self.needs_cpu = registration.needs_cpu
-        self.tasks: tuple[str, ...] | None = None  # the rows that it scores, by their column "task"
+        self.tasks: tuple[str, ...] | None = None
         self.examples = registration.examples
 
-    def __call__(self, /, *, completions: Sequence, **given: Any) -> list[Score]:
+    def __call__(self, /, *, completions: Sequence, **arguments: Any) -> list[Score]:
         """Return one score for each completion, None where the reward declines.
 
         Args:
-            completions: texts, or lists of chat messages; the reward reads the content of the last message.
-            given: the data set's columns, each a list with one entry for each completion, and TRL's extras, such as
-                `prompts`. `ValueError` if a column that the function needs is missing.
+            completions: texts, or lists of chat messages, of which the reward reads the last.
+            arguments: the data set's columns, each a list with one entry for each completion, and
+                TRL's extras, such as `prompts`.
+
+        Raises:
+            ValueError: if a column that the function needs is missing.
         """
         texts = [plain_text(completion) for completion in completions]
-        return self.registration.function(
-            completions=texts, **self.arguments(given), **self.options
-        )
+        selected = self.select_arguments(arguments)
+        return self.registration.function(completions=texts, **selected, **self.options)
 
-    def arguments(self, given: dict[str, Any]) -> dict[str, Any]:
-        """Return the part of `given`, which has no completions, that the function reads."""
+    def select_arguments(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Return those of the arguments, which do not include `completions`, that it reads."""
         signature = self.registration
         for name in signature.columns:
-            if name not in given:
-                there = ", ".join(key for key in given if key not in EXTRAS) or "none"
+            if name not in arguments:
+                columns = [key for key in arguments if key not in EXTRAS]
                 raise ValueError(
-                    f"Reward {self.name!r} reads the column {name!r}, which is missing. There: {there}."
+                    f"Reward {self.name!r} reads the column {name!r}, which is missing. "
+                    f"There: {', '.join(columns) or 'none'}."
                 )
-        wanted = (
-            given
-            if signature.rest
-            else (*signature.columns, *signature.optional, *signature.extras)
-        )
-        return {name: given[name] for name in wanted if name in given and name not in self.options}
+        names: Sequence[str] = (*signature.columns, *signature.optional, *signature.extras)
+        if signature.rest:
+            names = tuple(arguments)
+        selected = {}
+        for name in names:
+            if name in arguments and name not in self.options:
+                selected[name] = arguments[name]
+        return selected
 
 
-def plain_text(completion: Any) -> str:
-    """Return the text of a completion, which is a string or a list of messages; `TypeError` for anything else."""
+def plain_text(completion: object) -> str:
+    """Return the text of a completion, which is a string or a list of messages.
+
+    Of messages it is the content of the last one, "" if that only calls tools.
+
+    Raises:
+        TypeError: for anything else.
+    """
     if isinstance(completion, str):
         return completion
     if isinstance(completion, list | tuple):
         message = completion[-1] if completion else ""
         content = message.get("content") if isinstance(message, dict) else message
-        if content is None:  # a message that only calls tools
+        if content is None:
             return ""
         if isinstance(content, str):
             return content

@@ -3,24 +3,31 @@
 import inspect
 import math
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 from grpo_ext.rewards.deadline import TooLate
 from grpo_ext.rewards.reward import Score
 
-SHOWN = 500  # characters of a value that a message shows
-LARGEST = 1e12  # a score; its square times the square of a weight is finite in float32, in which training computes
+MAX_SHOWN = 500  # characters of a value that a message shows
+# The square of a score times the square of a weight must be finite in float32, in which training
+# computes.
+LARGEST = 1e12
 PACKAGE = Path(__file__).parents[1]
 # Files whose frames stand between this package and a user's code.
 MACHINERY = {
-    str(PACKAGE / folder / f"{name}.py")
-    for folder, names in {
-        "rewards": ("guard", "scores", "reward", "worker", "deadline"),
-        "environments": ("guarded", "tools", "rules"),
-    }.items()
-    for name in names
+    str(PACKAGE / name)
+    for name in (
+        "rewards/guard.py",
+        "rewards/scores.py",
+        "rewards/reward.py",
+        "rewards/worker.py",
+        "rewards/deadline.py",
+        "environments/guarded.py",
+        "environments/tools.py",
+        "environments/rules.py",
+    )
 }
 STANDARD_LIBRARY = str(Path(traceback.__file__).parent)
 
@@ -29,85 +36,106 @@ class Miscounted(ValueError):
     """A reward returned more or fewer scores than there are completions."""
 
 
-def scores_of(answers: Any, count: int) -> tuple[list[Score], dict[int, str]]:
-    """Return the scores of `count` completions and, by row, the errors of answers that are no score.
+def scores_of(returned: Any, count: int) -> tuple[list[Score], dict[int, str]]:
+    """Return the scores of `count` completions and, by row, why an entry is not a score.
 
-    `TypeError` if the answers are not a list, `Miscounted` if their number is not `count`.
+    Args:
+        returned: what the reward returned, an iterable of numbers and None.
+        count: number of completions.
+
+    Raises:
+        TypeError: if `returned` is not a list.
+        Miscounted: if it does not have `count` entries.
     """
-    if answers is None or isinstance(answers, str | bytes | dict):
-        raise TypeError(f"it returned {clipped(answers)} and not a list of {count} scores")
-    if len(answers := list(answers)) != count:
-        raise Miscounted(f"it returned {len(answers)} scores for {count} completions")
+    if returned is None or isinstance(returned, str | bytes | dict):
+        raise TypeError(f"it returned {clipped(returned)} and not a list of {count} scores")
+    entries = list(returned)
+    if len(entries) != count:
+        raise Miscounted(f"it returned {len(entries)} scores for {count} completions")
     scores: list[Score] = []
     errors: dict[int, str] = {}
-    for row, answer in enumerate(answers):
+    for row, entry in enumerate(entries):
         try:
-            scores.append(as_score(answer))
+            scores.append(as_score(entry))
         except Exception as error:  # a foreign type's __float__ may raise anything
             scores.append(None)
             errors[row] = f"{type(error).__name__}: {error}"
     return scores, errors
 
 
-def as_score(answer: Any) -> Score:
-    """Return a finite float or None; raise for any other answer."""
-    if answer is None:
+def as_score(entry: Any) -> Score:
+    """Return a finite float or None; raise `TypeError` or `ValueError` for anything else."""
+    if entry is None:
         return None
-    if not hasattr(answer, "__float__") and not hasattr(answer, "__index__"):
-        raise TypeError(f"it returned {clipped(answer)}, which is no number")
-    score = float(answer)
-    if not abs(score) <= LARGEST:
-        raise ValueError(
-            f"it returned {score}" + (f", beyond {LARGEST:g}" if math.isfinite(score) else "")
-        )
+    if not hasattr(entry, "__float__") and not hasattr(entry, "__index__"):
+        raise TypeError(f"it returned {clipped(entry)}, which is no number")
+    score = float(entry)
+    if not math.isfinite(score):
+        raise ValueError(f"it returned {score}")
+    if abs(score) > LARGEST:
+        raise ValueError(f"it returned {score}, beyond {LARGEST:g}")
     return score
 
 
 def in_full(error: BaseException, function: Callable[..., Any] | None = None) -> str:
-    """Return the end of an error's traceback. The last line names the error and its place in the user's own file.
+    """Return the end of an error's traceback, of bounded length.
 
-    `function` is the user's code that was called. Its first line is the place of an error that was raised about it, such as
-    one about what it returned.
+    The last line names the error and its place in the user's own file.
+
+    Args:
+        error: what was raised.
+        function: the user's code that was called. Its first line is the place of an error that was
+            raised about it, such as one about what it returned.
     """
     if isinstance(error, TooLate):
         error.__context__ = None  # the text of the error that was being handled may have hung
     details = traceback.TracebackException.from_exception(error)
-    above = list(details.format())[: -len(list(details.format_exception_only()))]
-    frames = [frame for frame in details.stack if frame.filename not in MACHINERY]
-    users = [frame for frame in frames if not in_standard_library(frame.filename)] or frames
-    own = [frame for frame in users if frame.filename == users[0].filename]
-    place = ""
-    if own:
-        place = f" ({own[-1].filename}:{own[-1].lineno}, in {own[-1].name})"
-    elif function is not None and hasattr(inspect.unwrap(function), "__code__"):
+    num_error_lines = len(list(details.format_exception_only()))
+    stack_text = "".join(list(details.format())[:-num_error_lines])
+    message = " ".join(str(details).split())[:MAX_SHOWN]
+    description = type(error).__name__
+    if message:
+        description += f": {message}"
+    place = place_of(details.stack, function)
+    return with_escapes(f"{stack_text[-6 * MAX_SHOWN :]}{description}{place}".strip())
+
+
+def place_of(stack: Iterable[traceback.FrameSummary], function: Callable[..., Any] | None) -> str:
+    """Return the place of an error in the user's code, as ` (file:line, in name)`; "" if unknown."""
+    frames = [frame for frame in stack if frame.filename not in MACHINERY]
+    user_frames = [frame for frame in frames if not in_standard_library(frame.filename)] or frames
+    if user_frames:
+        file = user_frames[0].filename
+        frame = [frame for frame in user_frames if frame.filename == file][-1]
+        return f" ({file}:{frame.lineno}, in {frame.name})"
+    if function is not None and hasattr(inspect.unwrap(function), "__code__"):
         code = inspect.unwrap(function).__code__
-        place = f" ({code.co_filename}:{code.co_firstlineno}, in {code.co_name})"
-    message = " ".join(str(details).split())[:SHOWN]
-    what = f"{type(error).__name__}: {message}" if message else type(error).__name__
-    return with_escapes(f"{''.join(above)[-6 * SHOWN :]}{what}{place}".strip())
+        return f" ({code.co_filename}:{code.co_firstlineno}, in {code.co_name})"
+    return ""
 
 
 def in_standard_library(path: str) -> bool:
-    """Return whether a source file is one of Python's own, such as those of `asyncio` between an await and its coroutine."""
+    """Whether a source file is Python's own, such as those of `asyncio` around a coroutine."""
     return path.startswith(STANDARD_LIBRARY) and "site-packages" not in path
 
 
-def clipped(value: Any) -> str:
+def clipped(content: object) -> str:
     """Return a `repr` of bounded length, also where `repr` raises."""
     try:
-        text = repr(value)
+        text = repr(content)
     except Exception as error:
-        text = f"<{type(value).__name__} whose repr raises {type(error).__name__}>"
-    if len(text) > SHOWN:
-        text = f"{text[: SHOWN // 2]} ... {text[-SHOWN // 2 :]}"
+        text = f"<{type(content).__name__} whose repr raises {type(error).__name__}>"
+    if len(text) > MAX_SHOWN:
+        text = f"{text[: MAX_SHOWN // 2]} ... {text[-MAX_SHOWN // 2 :]}"
     return with_escapes(text)
 
 
 def with_escapes(text: str) -> str:
-    """Return a text whose characters a log and a terminal can show; all others but line breaks become backslash escapes."""
-    return "".join(
-        character
-        if character.isprintable() or character == "\n"
-        else character.encode("unicode_escape").decode()
-        for character in text
-    )
+    """Replace all characters that a log or terminal cannot show, except line breaks, by escapes."""
+    characters = []
+    for character in text:
+        if character.isprintable() or character == "\n":
+            characters.append(character)
+        else:
+            characters.append(character.encode("unicode_escape").decode())
+    return "".join(characters)

@@ -1,4 +1,4 @@
-"""The rows of a batch that belong to a reward's tasks, by the column "task"."""
+"""Selects the rows of a batch that belong to a reward's tasks, by the column "task"."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,11 +6,12 @@ from typing import Any
 from grpo_ext.common.columns import TASK
 
 
-def own_rows(
+def task_rows(
     arguments: dict[str, Any], tasks: Sequence[str] | None
 ) -> tuple[list[int], dict[str, Any]]:
-    """Return the positions of the rows of these tasks, and the arguments of a reward for them;
-    `None`: all tasks.
+    """Return the positions of the rows of these tasks, and a reward's arguments for these rows.
+
+    None for all tasks.
     """
     count = len(arguments["completions"])
     if tasks is None:
@@ -20,28 +21,30 @@ def own_rows(
     log_extra = arguments.get("log_extra")
     if log_extra is not None:
 
-        def log_own(column: str, values: list[Any]) -> None:
-            log_extra(column, spread(values, rows, count))
+        def log_task_rows(column: str, values: list[Any]) -> None:
+            log_extra(column, scatter(values, rows, count))
 
-        task_arguments["log_extra"] = log_own
+        task_arguments["log_extra"] = log_task_rows
     return rows, task_arguments
 
 
 def rows_of(arguments: dict[str, Any], rows: Sequence[int], count: int) -> dict[str, Any]:
-    """Return the arguments for some of `count` completions; what is not a list of that length stays
-    as it is.
+    """Return the arguments for some rows of a batch of `count` completions.
+
+    An argument that is not a list of that length stays unchanged.
     """
-    return {
-        name: [value[row] for row in rows]
-        if isinstance(value, list | tuple) and len(value) == count
-        else value
-        for name, value in arguments.items()
-    }
+    selected = {}
+    for name, argument in arguments.items():
+        if isinstance(argument, list | tuple) and len(argument) == count:
+            selected[name] = [argument[row] for row in rows]
+        else:
+            selected[name] = argument
+    return selected
 
 
-def spread(values: Sequence[Any], rows: Sequence[int], count: int) -> list[Any]:
+def scatter(values: Sequence[Any], rows: Sequence[int], count: int) -> list[Any]:
     """Return a list of length `count` with `values` at the positions `rows`, and None elsewhere."""
-    everywhere: list[Any] = [None] * count
+    scattered: list[Any] = [None] * count
     for row, value in zip(rows, values, strict=True):
-        everywhere[row] = value
-    return everywhere
+        scattered[row] = value
+    return scattered

@@ -1,7 +1,8 @@
 """The program of a reward worker: it scores one row at a time, with a memory limit.
 
-A pool starts it as a fresh interpreter, so that neither the training script nor torch is loaded again. It forks: the child
-scores, and the parent, the keeper, ends every process that a reward has started.
+A pool starts it as a fresh interpreter, so that neither the training script nor torch is loaded
+again. It forks: the child scores, and the parent, called keeper, ends every process that a reward
+has started.
 """
 
 import contextlib
@@ -23,45 +24,65 @@ from grpo_ext.rewards.reward import Reward
 from grpo_ext.rewards.scores import in_full, scores_of
 
 PR_SET_CHILD_SUBREAPER = 36
-ENDS = {signal.SIGTERM, signal.SIGCHLD}
+KEEPER_SIGNALS = {signal.SIGTERM, signal.SIGCHLD}
 
 
 def leave_keeper(parent: int, fd: int) -> None:
-    """Fork and return in the child. This process becomes its keeper until the child ends, `parent` dies, or SIGTERM comes."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, ENDS)
+    """Fork and return in the child. This process becomes the child's keeper.
+
+    The keeper stays until the child ends, `parent` dies, or SIGTERM comes.
+
+    Args:
+        parent: process id of the pool's process.
+        fd: the child's end of the pipe to the pool.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, KEEPER_SIGNALS)
     if sys.platform == "linux":  # an orphan below this process becomes its child
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
     die_with(parent, signal.SIGTERM)
     keeper = os.getpid()
-    if child := os.fork():
+    child = os.fork()
+    if child:
         os.close(fd)  # so that the pipe closes with the child's end
         keep(child)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDS)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, KEEPER_SIGNALS)
     die_with(keeper, signal.SIGKILL)
 
 
 def keep(child: int) -> NoReturn:
     """Wait for the child or for SIGTERM, then kill every process below this one."""
-    code = None
-    while code is None and signal.sigwait(ENDS) == signal.SIGCHLD:
-        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
-            if ended[0] == child:
-                code = os.waitstatus_to_exitcode(ended[1])
-                break
-    this = psutil.Process()
-    while children := this.children():  # the children of killed processes are in the next round
+    exit_code = None
+    while exit_code is None and signal.sigwait(KEEPER_SIGNALS) == signal.SIGCHLD:
+        exit_code = reap(child)
+    this_process = psutil.Process()
+    # The children of killed processes are found in the next round.
+    while children := this_process.children():
         for process in children:
             process.kill()
         psutil.wait_procs(children)
-    os._exit(0 if code is None else code if code >= 0 else 128 - code)
+    if exit_code is None:
+        exit_code = 0
+    elif exit_code < 0:  # ended by a signal: the code that a shell gives
+        exit_code = 128 - exit_code
+    os._exit(exit_code)
+
+
+def reap(child: int) -> int | None:
+    """Collect the processes that have ended; return the exit code of `child` if it is among them."""
+    while True:
+        pid, status = os.waitpid(-1, os.WNOHANG)
+        if pid == child:
+            return os.waitstatus_to_exitcode(status)
+        if pid == 0:
+            return None
 
 
 def score(reward: Reward, row: dict[str, list[Any]]) -> tuple[float | None, str | None]:
     """Return the score of one row and its error."""
     try:
         with exit_if_forked():
-            [found], errors = scores_of(reward(**row), 1)
-            return found, errors.get(0)
+            scores, errors = scores_of(reward(**row), 1)
+            return scores[0], errors.get(0)
     except MemoryError:
         return None, "MemoryError: it needed more memory than a reward worker has"
     except BaseException as error:
@@ -71,12 +92,11 @@ def score(reward: Reward, row: dict[str, list[Any]]) -> tuple[float | None, str 
 def serve(connection: Connection) -> None:
     """Answer messages until the pipe is closed.
 
-    A pickled message is a pickled reward with a row that it shall score, or with None, which introduces the reward. Each gets
-    one answer, and so does the start. Answers are JSON: the trainer unpickles nothing from here.
+    A pickled message is a pickled reward with a row to score, or with None, which introduces the
+    reward. Each gets one answer, and so does the start. Answers are JSON: the trainer unpickles
+    nothing from here.
     """
-    rewards: dict[
-        bytes, Reward | str
-    ] = {}  # the error as a text if the reward cannot be built here
+    rewards: dict[bytes, Reward | str] = {}  # a text is the error of building the reward
     connection.send_bytes(b"null")
     while True:
         try:
@@ -93,23 +113,27 @@ def serve(connection: Connection) -> None:
 
 
 def introduce(packed: bytes) -> Reward | str:
-    """Return the reward or the error of building it. Score its first example, so that no row has to wait for imports."""
+    """Return a pickled reward, or the error of building it.
+
+    Its first example is scored, so that no row has to wait for imports.
+    """
     try:
         reward = pickle.loads(packed)
     except Exception as error:
         return in_full(error)
     for example in reward.examples[:1]:
         with contextlib.suppress(Exception), exit_if_forked():
-            reward(**example.given)
+            reward(**example.arguments)
     return reward
 
 
 def main() -> None:
     fd, parent, memory_limit = map(int, sys.argv[1:4])
     leave_keeper(parent, fd)
-    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    limit = memory_limit if hard == resource.RLIM_INFINITY else min(memory_limit, hard)
-    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+    _, hard_limit = resource.getrlimit(resource.RLIMIT_DATA)
+    if hard_limit != resource.RLIM_INFINITY:
+        memory_limit = min(memory_limit, hard_limit)
+    resource.setrlimit(resource.RLIMIT_DATA, (memory_limit, memory_limit))
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         serve(Connection(fd))
 

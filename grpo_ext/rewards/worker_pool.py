@@ -1,4 +1,4 @@
-"""The worker processes of a pool. Each has a thread that starts it, feeds it, watches the clock and ends it."""
+"""The worker processes of a `RewardPool`, each with a thread that starts, feeds, times and ends it."""
 
 import json
 import os
@@ -11,7 +11,6 @@ from collections import deque
 from concurrent.futures import Future
 from contextlib import suppress
 from multiprocessing.connection import Pipe
-from typing import Any
 
 from grpo_ext.common.processes import start_beside
 from grpo_ext.rewards.reward import Score
@@ -19,29 +18,36 @@ from grpo_ext.rewards.reward import Score
 START_LIMIT = 60.0  # seconds for a worker to start, or to import what a reward needs
 LONGEST_TIMEOUT = 1e6  # seconds; a longer one overflows `poll`
 MAX_EXTRA = 8  # workers beyond the pool's size, in place of overdue ones
-STEPS_BACK = 5  # added to the niceness of an overdue worker: it gets a third of the time of the others, and may still finish
-END_LIMIT = 5.0  # seconds for a worker that has closed its pipe to end, and to leave its exit code
-MAX_FAILED_STARTS = 3  # in a row; then the rows that wait are given up
+# Added to the niceness of an overdue worker: it gets a third of the time of the others, and may
+# still finish.
+EXTRA_NICENESS = 5
+END_LIMIT = 5.0  # seconds from the end of a worker's pipe to its exit code
+MAX_FAILED_STARTS = 3  # in a row; then the waiting rows are given up
 
 Result = tuple[Score, str | None]  # a row's score and its error
+Job = tuple[Future, bytes]  # a row's future, which gets a `Result`, and the message for the worker
 
 
 class WorkerPool:
-    """Keeps `size` workers ready, with `timeout` seconds a row and `memory_limit` bytes a worker.
+    """Keeps workers ready to score rows.
 
-    A row that takes far longer than usual makes its worker overdue: the worker goes on at low priority and another one is
-    started, so that a few hanging rows do not hold up a batch. All methods may be called from any thread.
+    A row that takes far longer than usual makes its worker overdue: the worker continues at low
+    priority and another one is started, so that a few hanging rows do not hold up a batch. All
+    methods may be called from any thread.
+
+    Args:
+        size: number of workers that are not overdue.
+        timeout: seconds that a row may take.
+        memory_limit: bytes that a worker may hold.
     """
 
     def __init__(self, size: int, timeout: float, memory_limit: int):
-        self.size, self.timeout, self.memory_limit = (
-            size,
-            min(timeout, LONGEST_TIMEOUT),
-            memory_limit,
-        )
+        self.size = size
+        self.timeout = min(timeout, LONGEST_TIMEOUT)
+        self.memory_limit = memory_limit
         self.pid = os.getpid()
         self.workers: list[Worker] = []
-        self.queue: deque[tuple[Future, bytes]] = deque()
+        self.queue: deque[Job] = deque()
         self.rewards: set[bytes] = set()  # pickled
         self.usual = 0.0  # seconds a row takes, a running mean
         self.failed_starts = 0
@@ -53,17 +59,20 @@ class WorkerPool:
         """Seconds after which a row is overdue."""
         return max(0.2, self.timeout / 20, 10 * self.usual)
 
-    def take(self, reward: bytes, rows: list[tuple[Future, bytes]]) -> None:
-        """Score rows with a pickled reward. The future of each message gets a `Result`."""
+    def take(self, reward: bytes, jobs: list[Job]) -> None:
+        """Score rows with a pickled reward."""
         with self.changed:
             self.rewards.add(reward)
             self.failed_starts = 0
-            self.queue.extend(rows)
+            self.queue.extend(jobs)
             self.fill()
             self.changed.notify_all()
 
     def stop(self) -> None:
-        """End all workers and leave the waiting rows unscored. A forked copy of the pool does nothing."""
+        """End all workers and leave the waiting rows unscored.
+
+        Does nothing in a forked copy of the pool.
+        """
         if os.getpid() != self.pid:
             return
         with self.changed:
@@ -78,22 +87,28 @@ class WorkerPool:
                 worker.join(timeout=5)
 
     def fill(self) -> None:
-        """Start workers in place of those that are gone or overdue, or give the waiting rows up. Call it with the lock held."""
-        if not self.stopped and self.failed_starts < MAX_FAILED_STARTS:
+        """Replace workers that are gone or overdue, or give up the waiting rows.
+
+        Call it with the lock held.
+        """
+        if self.stopped:
+            self.give_up("the pool has ended")
+        elif self.failed_starts >= MAX_FAILED_STARTS:
+            self.give_up("no reward worker can be started; their own messages say why")
+        else:
             missing = self.size - sum(not worker.overdue for worker in self.workers)
             for _ in range(min(missing, self.size + MAX_EXTRA - len(self.workers))):
-                self.workers.append(Worker(self))
-                self.workers[-1].start()
-            return
-        ended = (
-            "the pool has ended"
-            if self.stopped
-            else "no reward worker can be started; their own messages say why"
-        )
-        while row := self.next_row():
-            row[0].set_result((None, f"RuntimeError: {ended}"))
+                worker = Worker(self)
+                self.workers.append(worker)
+                worker.start()
 
-    def next_row(self) -> tuple[Future, bytes] | None:
+    def give_up(self, reason: str) -> None:
+        """Leave the waiting rows unscored."""
+        while job := self.next_row():
+            future, _ = job
+            future.set_result((None, f"RuntimeError: {reason}"))
+
+    def next_row(self) -> Job | None:
         """Take the next row that has not been cancelled from the queue."""
         while self.queue:
             future, message = self.queue.popleft()
@@ -101,21 +116,26 @@ class WorkerPool:
                 return future, message
         return None
 
-    def next_job(self, worker: "Worker") -> bytes | tuple[Future, bytes] | None:
-        """Wait for a reward that the worker has not loaded, or for a row; None when the pool is stopped."""
+    def next_job(self, worker: "Worker") -> bytes | Job | None:
+        """Wait for a reward that the worker has not loaded, or for a row.
+
+        Return None when the pool is stopped.
+        """
         with self.changed:
             while not self.stopped:
                 if worker.connection.poll():
                     raise ChildProcessError("the worker has died while it was idle")
-                if unknown := self.rewards - worker.known:
-                    return unknown.pop()
-                if row := self.next_row():
-                    return row
+                new_rewards = self.rewards - worker.loaded
+                if new_rewards:
+                    return new_rewards.pop()
+                job = self.next_row()
+                if job is not None:
+                    return job
                 self.changed.wait()
         return None
 
     def replace(self, worker: "Worker", failed: bool) -> None:
-        """Remove a worker that has failed to start, or is spent, and start another one."""
+        """Replace a worker that is spent, or has failed to start."""
         with self.changed:
             self.workers.remove(worker)
             self.failed_starts += failed
@@ -125,34 +145,36 @@ class WorkerPool:
 class Worker(threading.Thread):
     """A worker process with its thread. The kernel ends the process when the thread ends."""
 
-    process: Any = None  # the `subprocess.Popen`, once it is started
+    process: subprocess.Popen | None = None  # until it is started
     overdue = False
     spent = False  # late, dead, or without memory: not to be used again
 
     def __init__(self, pool: WorkerPool):
         super().__init__(name="reward-worker", daemon=True)
         self.pool = pool
-        self.known: set[bytes] = set()
-        self.connection, self.theirs = Pipe()
+        self.loaded: set[bytes] = set()  # the pickled rewards that the process has loaded
+        self.connection, self.process_connection = Pipe()
 
     def run(self) -> None:
         failed = True
         try:
             self.process = start_beside(
-                "grpo_ext.rewards.worker", self.theirs, self.pool.memory_limit, threads=1
+                "grpo_ext.rewards.worker",
+                self.process_connection,
+                self.pool.memory_limit,
+                threads=1,
             )
             self.await_ready()
-            while not self.spent and (job := self.pool.next_job(self)) is not None:
-                if isinstance(job, bytes):
-                    self.connection.send_bytes(pickle.dumps((job, None)))
-                    self.await_ready()
-                    self.known.add(job)
-                else:
-                    future, message = job
-                    future.set_result(self.score(message))
+            while not self.spent:
+                job = self.pool.next_job(self)
+                if job is None:
+                    break
+                self.run_job(job)
                 self.pool.failed_starts = 0
             failed = False
-        except Exception:  # it could not be started, has died outside a row, or takes too long to import what a reward needs
+        except Exception:
+            # It could not be started, has died outside a row, or takes too long to import what a
+            # reward needs.
             pass
         finally:
             self.pool.replace(self, failed)
@@ -161,15 +183,27 @@ class Worker(threading.Thread):
             if self.process:
                 self.process.wait()
 
+    def run_job(self, job: bytes | Job) -> None:
+        """Load a pickled reward in the process, or score a row."""
+        if isinstance(job, bytes):
+            self.connection.send_bytes(pickle.dumps((job, None)))
+            self.await_ready()
+            self.loaded.add(job)
+        else:
+            future, message = job
+            future.set_result(self.score(message))
+
     def await_ready(self) -> None:
-        """Wait until the worker says that it has started, or has loaded a reward."""
+        """Wait until the worker has started, or has loaded a reward."""
         if not self.connection.poll(START_LIMIT):
             raise TimeoutError
         self.connection.recv_bytes()
 
     def score(self, message: bytes) -> Result:
-        """Send a row to the process and return its answer, or the error if it gives none."""
-        begun, timeout, patience = time.monotonic(), self.pool.timeout, self.pool.patience
+        """Send a row to the process and return its answer, or an error if it gives none."""
+        timeout = self.pool.timeout
+        patience = self.pool.patience
+        start = time.monotonic()
         self.spent = True
         try:
             self.connection.send_bytes(message)
@@ -179,28 +213,32 @@ class Worker(threading.Thread):
                     return None, f"TimeoutError: the row took more than {timeout:g} s"
             score, error = json.loads(self.connection.recv_bytes())
         except Exception:  # it has died, has closed its pipe, or has sent something else
-            if self.pool.stopped:
-                return None, "RuntimeError: the pool has ended"
-            with suppress(subprocess.TimeoutExpired):
-                self.process.wait(timeout=END_LIMIT)
-            code = self.process.returncode
-            return (
-                None,
-                f"ChildProcessError: the worker died with exit code {code}, out of memory or by a crash",
-            )
-        self.pool.usual += 0.05 * (time.monotonic() - begun - self.pool.usual)
-        self.spent = self.overdue or (error or "").startswith(
-            "MemoryError"
-        )  # its memory stays full
+            return None, self.cause_of_death()
+        self.pool.usual += 0.05 * (time.monotonic() - start - self.pool.usual)
+        is_full = error is not None and error.startswith("MemoryError")  # its memory stays full
+        self.spent = self.overdue or is_full
         return score, error
+
+    def cause_of_death(self) -> str:
+        """Return the error of a row whose worker gave no answer."""
+        if self.pool.stopped:
+            return "RuntimeError: the pool has ended"
+        assert self.process is not None
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(timeout=END_LIMIT)
+        return (
+            f"ChildProcessError: the worker died with exit code {self.process.returncode}, "
+            "out of memory or by a crash"
+        )
 
     def step_back(self) -> None:
         """Lower the priority of the process, and let the pool start another worker."""
+        assert self.process is not None
         with self.pool.changed, suppress(OSError):
             self.overdue = True
             self.pool.fill()
-            group = os.PRIO_PGRP, self.process.pid
-            os.setpriority(*group, os.getpriority(*group) + STEPS_BACK)
+            niceness = os.getpriority(os.PRIO_PGRP, self.process.pid)
+            os.setpriority(os.PRIO_PGRP, self.process.pid, niceness + EXTRA_NICENESS)
 
     def kill(self) -> None:
         """End the process, which ends everything below it."""

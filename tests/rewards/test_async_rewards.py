@@ -17,7 +17,7 @@ async def waits(completions, **columns):
 
 def test_one_that_blocks_is_given_up_and_the_next_ones_run(monkeypatch):
     """It blocks until the end of the test, so that nothing after it has waited for it."""
-    monkeypatch.setattr(deadline, "ANSWER", 0.3)
+    monkeypatch.setattr(deadline, "RESPONSE_LIMIT", 0.3)
     end, ended = threading.Event(), threading.Event()
 
     async def blocks(completions, **columns):
@@ -36,7 +36,9 @@ def test_one_that_blocks_is_given_up_and_the_next_ones_run(monkeypatch):
 
 
 def test_the_loop_of_one_that_only_waits_too_long_goes_on(monkeypatch):
-    monkeypatch.setattr(deadline, "ANSWER", LIMIT)  # it answers, however slow the machine is
+    monkeypatch.setattr(
+        deadline, "RESPONSE_LIMIT", LIMIT
+    )  # it answers, however slow the machine is
 
     async def sleeps(completions, **columns):
         await asyncio.sleep(60)

@@ -163,7 +163,7 @@ def test_while_a_row_hangs_the_next_worker_gets_ready(odd):
         worker_pool = pool._ready_worker_pool()
         thread = threading.Thread(target=ask, args=(pool, odd(), "sleep"))
         thread.start()
-        while not (len(worker_pool.workers) == 2 and worker_pool.workers[1].known):
+        while not (len(worker_pool.workers) == 2 and worker_pool.workers[1].loaded):
             assert thread.is_alive()
             time.sleep(0.02)
         ready = {worker.process.pid for worker in worker_pool.workers}

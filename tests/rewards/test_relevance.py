@@ -296,6 +296,6 @@ def test_a_run_gives_model_and_prompts():
 
 def test_the_explanation_says_what_was_judged():
     explain = lookup("relevance").explain
-    assert "Text judged: wet" in explain("<think>why</think>wet", model="m").words
-    assert "no text" in explain("<think>why").words
-    assert json.dumps(explain("x" * 10**6).words)
+    assert "Text judged: wet" in explain("<think>why</think>wet", model="m").text
+    assert "no text" in explain("<think>why").text
+    assert json.dumps(explain("x" * 10**6).text)

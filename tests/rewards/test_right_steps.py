@@ -298,7 +298,7 @@ def test_the_explanation_marks_wrong_steps():
     explanation = lookup("right_steps").explain(completion)
     assert [completion[begin:end] for begin, end, *_ in explanation.marks] == ["7 * 2 = 15"]
     assert explanation.marks[0][2:] == ("fault", "It is 14.")
-    assert "2 distinct steps, 1 of them right" in explanation.words
+    assert "2 distinct steps, 1 of them right" in explanation.text
 
 
 def test_the_report_explains_with_the_given_numbers():

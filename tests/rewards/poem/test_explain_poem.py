@@ -8,39 +8,39 @@ GIVEN = ["水作青龙盘石堤", "桃花夹岸鲁门西", "若教月下乘舟�
 
 
 def test_a_line_without_fault():
-    text = explain_format("<think>想</think><answer>一棹烟波去未迷。</answer>", lines=GIVEN).words
+    text = explain_format("<think>想</think><answer>一棹烟波去未迷。</answer>", lines=GIVEN).text
     assert "Last line read: 一棹烟波去未迷" in text
     assert "七言绝句(仄起平收式)" in text
     assert "poem_format 1.000" in text and "wanted is" not in text
-    text = explain_yun("一棹烟波去未迷", lines=GIVEN).words
+    text = explain_yun("一棹烟波去未迷", lines=GIVEN).text
     assert "poem_yun 1: most rhyming lines share 八齐, and the last line is in it" in text
 
 
 def test_faults_are_named():
-    text = explain_format("梦回故里花如雪", lines=GIVEN).words
+    text = explain_format("梦回故里花如雪", lines=GIVEN).text
     assert "Position 22: 回 is level (平); wanted is an oblique tone (仄)." in text
     assert (
         "Position 27: 雪 is oblique (仄); wanted is a level tone, since the line rhymes (平韵)."
         in text
     )
     assert text.count("wanted is") == 4 and "poem_format 0.429" in text
-    text = explain_yun("梦回故里花如雪", lines=GIVEN).words
+    text = explain_yun("梦回故里花如雪", lines=GIVEN).text
     assert "雪: no level tone in the rhyme book." in text and "poem_yun 0" in text
 
 
 def test_short_long_and_empty():
-    assert explain_format("醉卧松风", lines=GIVEN).words.count("the character is missing") == 3
+    assert explain_format("醉卧松风", lines=GIVEN).text.count("the character is missing") == 3
     long = explain_format("一棹烟波去未迷" * 10, lines=GIVEN)
-    assert len(long.words) < 500 and "is too much" in long.marks[0][-1]
-    assert "No last line was found" in explain_format("no verse", lines=GIVEN).words
-    assert "poem_yun 0" in explain_yun("no verse", lines=GIVEN).words
+    assert len(long.text) < 500 and "is too much" in long.marks[0][-1]
+    assert "No last line was found" in explain_format("no verse", lines=GIVEN).text
+    assert "poem_yun 0" in explain_yun("no verse", lines=GIVEN).text
 
 
 def test_strict_and_the_other_books():
-    assert "poem_format 0.857" in explain_format("回棹烟波去未迷", lines=GIVEN, strict=True).words
+    assert "poem_format 0.857" in explain_format("回棹烟波去未迷", lines=GIVEN, strict=True).text
     assert (
         "十二齐"
-        in explain_yun("一棹烟波去未迷", lines=GIVEN, tones="pingshui", rhyme_book="xinyun").words
+        in explain_yun("一棹烟波去未迷", lines=GIVEN, tones="pingshui", rhyme_book="xinyun").text
     )
 
 
