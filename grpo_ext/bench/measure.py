@@ -5,6 +5,7 @@ gets random weights, and the lengths of completions are drawn.
 """
 
 import gc
+import math
 import os
 import random
 from contextlib import redirect_stdout, suppress
@@ -14,14 +15,13 @@ from statistics import mean, median
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
 import torch
 from huggingface_hub import try_to_load_from_cache
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.utils.logging import disable_progress_bar
 
 from grpo_ext.preflight.forecast import Forecast, known_config, make_forecast
-from grpo_ext.preflight.placements import drawn_lengths
-from grpo_ext.preflight.speeds import MEAN_SHARE, by_run
 from grpo_ext.recipe.load import Recipe, load_recipe
 from grpo_ext.recipe.memory import longest_completion
 from grpo_ext.samplers.base import Request, Sampler
@@ -38,6 +38,8 @@ MOST_TOKENS = {
     "cpu": 32_768,
     "cuda": 131_072,
 }  # of prompts and completions in a step with other settings
+MEAN_SHARE = 0.4  # mean length of drawn completions, as a share of max_completion_length
+LOG_DEVIATION = 0.43  # standard deviation of the logarithm of drawn lengths: 1 % reach the limit
 UNTRAINED_TOKENS = 128  # of the completions that a model with random weights samples
 PHASE = ("time/train", "time/scoring", "time/optimizer")
 TIMES = (*PHASE, "time/generation", "time/rewards", "time/sync")
@@ -94,24 +96,17 @@ class Bench:
         self.batch = self.forecast.plan.batch
 
     def as_it_stands(self) -> dict[str, float]:
-        """Run the recipe for a few generations; return seconds per step and medians, and keep completions and speeds."""
+        """Run the recipe for a few generations; return seconds per step and medians, and keep the last completions."""
         updates = max(1, self.batch.passes // self.batch.gradient_accumulation_steps)
         more = {"max_completion_length": UNTRAINED_TOKENS} if self.untrained else {}
         with TemporaryDirectory() as folder:
             trainer = self._trainer(folder, {**more, "max_steps": GENERATIONS * updates})
             log = trained(trainer)
-            work, speeds = by_run(folder, self.recipe.flat, self.forecast)
         last = recorded(trainer.parts.feed.generation)
         self.completions = self._lengthened(last) if self.untrained else last
         self.replay = Replay(self.completions, trainer.parts.sampler)
         del trainer
         free_memory()
-        sync = median(row.get("time/sync", 0.0) for row in log) * work.updates
-        self.speeds = replace(speeds, sync=sync, switch=sync)
-        lengths = self._drawn(self.batch.completions) if self.untrained else work.lengths
-        self.work = replace(
-            work, lengths=lengths, prompt_tokens=mean(map(len, self.completions.prompt_ids))
-        )
         rows = log[updates:]  # without the first generation
         seconds = {
             key: sum(row.get(key, 0.0) for row in rows) / len(rows)
@@ -125,13 +120,10 @@ class Bench:
             if any(key in r for r in rows)
         }
 
-    def _drawn(self, number: int) -> list[int]:
-        limit = self.recipe.flat["max_completion_length"]
-        return drawn_lengths(number, MEAN_SHARE * limit, limit)
-
     def _lengthened(self, found: Generation) -> Generation:
         """Return completions of random tokens whose lengths are drawn, as those of an untrained model never end."""
-        lengths = self._drawn(len(found.prompt_ids))
+        limit = self.recipe.flat["max_completion_length"]
+        lengths = draw_lengths(len(found.prompt_ids), limit)
         words = random.Random(0)
         ids = [
             [words.choice(row) for _ in range(n)]
@@ -143,7 +135,8 @@ class Bench:
     @property
     def rows(self) -> int:
         """Completions of a step that is measured with other settings: whole groups of the recipe's step, or fewer."""
-        tokens = self.work.prompt_tokens + mean(map(len, self.completions.completion_ids))
+        prompt_tokens = mean(map(len, self.completions.prompt_ids))
+        tokens = prompt_tokens + mean(map(len, self.completions.completion_ids))
         most = MOST_TOKENS["cuda" if torch.cuda.is_available() else "cpu"] / tokens
         group = self.batch.num_generations
         return max(1, int(min(self.batch.completions_per_step, most)) // group) * group
@@ -222,6 +215,13 @@ class Bench:
                 config, dtype=torch.float32 if on_cpu else torch.bfloat16
             )
         return {"model": model, "processing_class": tokenizer}
+
+
+def draw_lengths(number: int, limit: int) -> list[int]:
+    """Draw lengths of completions in tokens: lognormal, with a mean of `MEAN_SHARE` of the limit, cut at the limit."""
+    location = math.log(MEAN_SHARE * limit) - LOG_DEVIATION**2 / 2
+    lengths = np.random.default_rng(0).lognormal(location, LOG_DEVIATION, number)
+    return lengths.round().clip(1, limit).astype(int).tolist()
 
 
 def is_here(name: str) -> bool:

@@ -1,12 +1,11 @@
 """The fastest settings of the training phase: the recipe's, other layouts, micro-batches in tokens, without checkpointing."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any
 
 from grpo_ext.bench.measure import Bench, Measured
-from grpo_ext.preflight.placements import Placement, simulate
 from grpo_ext.recipe.folder import sharding
 
 LAYOUTS = ("chunks", "packed", "padded")
@@ -117,14 +116,6 @@ class Search:
                 batch.slices * rows // size // batch.gradient_accumulation_steps
             )
         return {**found, "gradient_checkpointing": best["gradient_checkpointing"]}
-
-    def placements(self, gpus: int) -> list[Placement]:
-        """Return the placements on so many devices like this one with the fastest settings, the fastest first."""
-        best = self.found[tuple(self.best.items())]
-        assert best is not None
-        return simulate(
-            self.bench.work, replace(self.bench.speeds, token=1 / best.tokens_per_second), gpus
-        )
 
 
 def fastest_settings(config: str) -> dict[str, Any]:

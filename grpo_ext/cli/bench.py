@@ -2,7 +2,7 @@
 
 examples:
   grpo-ext bench --config recipes/countdown/tiny.yaml
-  grpo-ext bench --config recipes/gsm8k/qwen2.5-1.5b.yaml --gpus 8 --json
+  grpo-ext bench --config recipes/gsm8k/qwen2.5-1.5b.yaml --json
 
 It runs the recipe for a few generations, then the training phase alone on the same completions with each layout, with limits of
 a micro-batch in tokens, and with gradient checkpointing off if it is on. It prints lines to paste into the recipe: they change
@@ -20,8 +20,7 @@ import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from grpo_ext.cli.command import add_recipe_command, at_least
-from grpo_ext.cli.plan import placement_lines
+from grpo_ext.cli.command import add_recipe_command
 
 if TYPE_CHECKING:
     from grpo_ext.bench.measure import Bench
@@ -29,13 +28,6 @@ if TYPE_CHECKING:
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
     parser = add_recipe_command(subparsers, __doc__, run)
-    parser.add_argument(
-        "--gpus",
-        type=at_least(2),
-        default=2,
-        metavar="N",
-        help="of the placements compared (default 2)",
-    )
     parser.add_argument("--json", action="store_true", help="print the measurements as JSON")
 
 
@@ -62,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
         show(f"{in_words(settings):44} {measured_in_words(measured)}")
     for layout, why in search.refused.items():
         show(f"layout {layout} does not go with this model: {why}")
-    lines, placements = search.lines(), search.placements(args.gpus)
+    lines = search.lines()
     if lines:
         own, best = (
             search.found[tuple(search.own.items())],
@@ -77,8 +69,8 @@ def run(args: argparse.Namespace) -> int:
         )
     else:
         show("\nthe recipe's own settings are the fastest")
-    show(*placement_lines(placements, f"these measurements, for {args.gpus} devices like this one"))
-    if longest := bench.longest_completion():
+    longest = bench.longest_completion()
+    if longest:
         show(
             f"\nlongest completion that fits by estimate, one per micro-batch with checkpointing: {longest:,} tokens"
         )
@@ -92,12 +84,9 @@ def run(args: argparse.Namespace) -> int:
             "as_it_stands": stands,
             "training_phase": table,
             "settings": lines,
-        }
-        more = {
-            "placements": [placement._asdict() for placement in placements],
             "longest_completion": longest,
         }
-        print(json.dumps({"recipe": args.config, **found, **more}, indent=2))
+        print(json.dumps({"recipe": args.config, **found}, indent=2))
     return 0
 
 

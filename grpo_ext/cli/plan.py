@@ -4,9 +4,11 @@ examples:
   grpo-ext plan --config recipes/countdown/tiny.yaml
   grpo-ext plan --config recipes/countdown/qwen2.5-3b.yaml --num_processes 4 --rows 50000
   grpo-ext plan --config mine.yaml --num_generations 16 --json
+  grpo-ext plan --config mine.yaml --gpu h100
 
-The numbers are those of the run. Memory is an estimate; its formulas are in grpo_ext/recipe/memory.py. --rows gives the number
-of training rows if the data set cannot be read here. If sizes do not fit, the nearest that fit are shown.
+The numbers are those of the run. Memory is an estimate; its formulas are in
+grpo_ext/recipe/memory.py. --rows gives the number of training rows if the data set cannot be read
+here. If sizes do not fit, the nearest that fit are shown.
 
 exit codes: 0 done; 2 the recipe or its data cannot be used
 """
@@ -18,12 +20,14 @@ import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from grpo_ext.cli.command import add_processes, add_recipe_command, at_least
+from grpo_ext.cli.command import add_processes, add_recipe_command
 from grpo_ext.common.files import in_bytes
 
 if TYPE_CHECKING:
     from grpo_ext.preflight.forecast import Forecast
-    from grpo_ext.preflight.placements import Placement
+    from grpo_ext.recipe.load import Recipe
+
+GPU_GIGABYTES = {"4090": 24, "a100": 80, "h20": 96, "h100": 80, "h200": 141, "b200": 180}
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
@@ -33,82 +37,57 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
         "--rows", type=int, metavar="N", help="training rows, if they cannot be counted here"
     )
     parser.add_argument(
-        "--gpus",
-        type=at_least(2),
-        metavar="N",
-        help="compare placements of N GPUs; needs --gpu or --run",
-    )
-    parser.add_argument(
         "--gpu",
-        metavar="CARD",
-        help="with --gpus: speeds by a card's data sheet: h100, a100, h20, ...",
-    )
-    parser.add_argument(
-        "--run",
-        dest="folder",
-        metavar="FOLDER",
-        help="with --gpus: speeds from a run of this recipe",
+        choices=GPU_GIGABYTES,
+        help="also estimate the longest completion that fits into this GPU's memory",
     )
     parser.add_argument("--json", action="store_true", help="print the plan as JSON")
 
 
 def run(args: argparse.Namespace) -> int:
     from grpo_ext.preflight.forecast import make_forecast
-    from grpo_ext.preflight.speeds import CARDS, compared
-    from grpo_ext.recipe.folder import sharding
     from grpo_ext.recipe.load import load_recipe
-    from grpo_ext.recipe.memory import longest_completion
 
     recipe = load_recipe(args.config, args.overrides, args.num_processes)
     forecast = make_forecast(recipe, args.num_processes, args.rows)
-    asked = args.gpus, args.gpu, args.folder
-    placements = compared(recipe.flat, forecast, *asked) if any(asked) else []
+    longest = longest_on(args.gpu, recipe, forecast) if args.gpu else None
     if args.json:
-        more = (
-            {"placements": [placement._asdict() for placement in placements]} if placements else {}
-        )
-        print(
-            json.dumps({"recipe": args.config, **forecast.as_dict(), **more}, indent=2, default=str)
-        )
+        figures = {"recipe": args.config, **forecast.as_dict()}
+        if args.gpu:
+            figures["longest_completion"] = longest
+        print(json.dumps(figures, indent=2, default=str))
         return 0
 
     lines = [*plan_lines(forecast), *size_lines(forecast)]
     if recipe.flat["use_vllm"]:
         lines.append(("vLLM", "needs memory of its own"))
+    if longest is not None:
+        memory = f"{GPU_GIGABYTES[args.gpu]} GB"
+        conditions = "one per micro-batch with gradient checkpointing (estimate)"
+        lines.append(
+            ("longest completion", f"{longest:,} tokens on a GPU of {memory}, {conditions}")
+        )
     width = max(len(title) for title, _ in lines)
     for title, text in lines:
         print(f"{title:{width}}  {text}")
-    if args.gpu and forecast.size is not None:
-        room, prompt = CARDS[args.gpu][2], round(forecast.prompt_tokens or 0)
-        longest = longest_completion(
-            forecast.size,
-            recipe.flat,
-            forecast.plan.batch,
-            int(room),
-            sharding(recipe.flat),
-            prompt,
-        )
-        where = f"on a GPU of {in_bytes(room)}, one per micro-batch with gradient checkpointing (estimate)"
-        print(f"{'longest completion':{width}}  {longest:,} tokens {where}")
-    if placements:
-        print(*placement_lines(placements, args.folder or "a data sheet, an estimate"), sep="\n")
     return 0
 
 
-def placement_lines(placements: list[Placement], source: str) -> Iterator[str]:
-    """Yield a table of colocate, the best split in turn and the best five with overlap, and what is fastest."""
-    yield f"\nseconds a generation by {source}\n          " + "  ".join(
-        f"{key:>13}" for key in placements[0]._fields[1:]
+def longest_on(gpu: str, recipe: Recipe, forecast: Forecast) -> int | None:
+    """Return the tokens of the longest completion that fits; `None` if the model's size is not known."""
+    from grpo_ext.recipe.folder import sharding
+    from grpo_ext.recipe.memory import longest_completion
+
+    if forecast.size is None:
+        return None
+    return longest_completion(
+        forecast.size,
+        recipe.flat,
+        forecast.plan.batch,
+        GPU_GIGABYTES[gpu] * 10**9,
+        sharding(recipe.flat),
+        round(forecast.prompt_tokens or 0),
     )
-    for name, most in (("colocate", 1), ("in turn", 1), ("overlap", 5)):
-        for x in [x for x in placements if x.name == name][:most]:
-            yield f"{name:<8}  " + "  ".join(
-                f"{value:>13.{2 * isinstance(value, float)}f}" for value in x[1:]
-            )
-    other = next(
-        (x for x in placements if x.name not in ("in turn", placements[0].name)), placements[0]
-    )
-    yield f"{placements[0].name} is fastest, {other.whole / placements[0].whole:.2f} times as fast as {other.name}"
 
 
 def plan_lines(forecast: Forecast) -> Iterator[tuple[str, str]]:

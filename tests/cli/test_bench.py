@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from grpo_ext.bench.measure import Bench, is_here
+from grpo_ext.bench.measure import Bench, draw_lengths, is_here
 from grpo_ext.bench.search import Search, budgets
 from grpo_ext.cli.main import main
 from grpo_ext.preflight.forecast import known_config, model_size
@@ -45,7 +45,6 @@ def test_the_settings_it_names_keep_the_completions_of_a_step(
     assert all(
         found["as_it_stands"][f"time/{phase}"] > 0 for phase in ("generation", "rewards", "train")
     )
-    assert {row["name"] for row in found["placements"]} == {"colocate", "in turn", "overlap"}
     overrides = [
         word
         for key, value in found["settings"].items()
@@ -70,7 +69,7 @@ def test_a_model_without_weights_gets_random_ones_and_drawn_lengths(tiny_folder,
     assert (
         bench.untrained and max(lengths) <= SMALL["max_completion_length"] and len({*lengths}) > 2
     )
-    assert stands["time/generation"] > 0 and bench.work.prompt_tokens > 1
+    assert stands["time/generation"] > 0
     measured = bench.training_phase(
         {"layout": "padded", "max_tokens_per_micro_batch": None, "gradient_checkpointing": False}
     )
@@ -92,6 +91,12 @@ def test_episodes_and_options_of_other_options_do_not_matter_to_the_training_pha
     assert bench.training_phase(
         {"layout": "chunks", "max_tokens_per_micro_batch": None, "gradient_checkpointing": False}
     )
+
+
+def test_drawn_lengths_have_their_mean_and_one_in_a_hundred_at_the_limit():
+    lengths = draw_lengths(5000, 4000)
+    assert 0.97 * 1600 < sum(lengths) / 5000 < 1.03 * 1600
+    assert 25 <= lengths.count(4000) <= 100 and min(lengths) >= 1 and max(lengths) == 4000
 
 
 def test_a_model_of_unknown_shape_is_refused(tmp_path, capsys):

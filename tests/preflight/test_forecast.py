@@ -45,6 +45,30 @@ def test_a_forecast_counts_rows_and_weights(tiny_folder):
     assert forecast.prompt_tokens > 10
 
 
+def test_plan_prints_the_longest_completion_that_fits_into_a_gpu(tmp_path, capsys):
+    path = tmp_path / "recipe.yaml"
+    path.write_text(json.dumps({**VALUES, "model_name_or_path": "Qwen/Qwen2.5-1.5B"}))
+    longest = {}
+    for gpu in ("a100", "h200"):
+        assert main(["plan", "--config", str(path), "--gpu", gpu, "--json"]) == 0
+        longest[gpu] = json.loads(capsys.readouterr().out)["longest_completion"]
+        assert main(["plan", "--config", str(path), "--gpu", gpu]) == 0
+        assert f"{longest[gpu]:,} tokens on a GPU of" in capsys.readouterr().out
+    assert 0 < longest["a100"] < longest["h200"]
+    assert main(["plan", "--config", str(path), "--json"]) == 0
+    assert "longest_completion" not in json.loads(capsys.readouterr().out)
+
+
+def test_plan_without_the_size_of_a_model_prints_no_longest_completion(tmp_path, capsys):
+    path = tmp_path / "recipe.yaml"
+    path.write_text(json.dumps({**VALUES, "model_name_or_path": str(tmp_path / "nowhere")}))
+    assert main(["plan", "--config", str(path), "--gpu", "h100", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["longest_completion"] is None
+    assert main(["plan", "--config", str(path), "--gpu", "h100"]) == 0
+    out = capsys.readouterr().out
+    assert "config cannot be read here" in out and "longest completion" not in out
+
+
 def test_an_adapter_is_counted_as_peft_counts_it(tiny_folder):
     from peft import LoraConfig, get_peft_model
 
