@@ -1,8 +1,8 @@
 """The variants of a character, its readings in Mandarin and in 平水韵, its tones and its rhymes.
 
 pypinyin gives the Mandarin readings. The package data has 平水韵 with its 106 groups, made by
-`tests/rewards/poem/build_rhyme_book.py`, and 中华新韵 (2005) with 14 rhymes of modern finals. The name of a group, 八齐 for
-example, begins with its number within the tone.
+`tests/rewards/poem/build_rhyme_book.py`, and 中华新韵 (2005) with 14 rhymes of modern finals. The
+name of a group, 八齐 for example, begins with its number within the tone.
 """
 
 from functools import lru_cache
@@ -13,13 +13,13 @@ from grpo_ext.common.files import data_lines
 Tones = Literal["modern", "pingshui"]
 RhymeBook = Literal["pingshui", "xinyun"]
 
-LEVEL, OBLIQUE = "平", "仄"
+LEVEL = "平"
+OBLIQUE = "仄"
 EITHER = LEVEL + OBLIQUE
-XINYUN = {  # final of a syllable -> its rhyme
-    final: group
-    for group, *finals in map(str.split, data_lines(__package__, "xinyun.txt"))
-    for final in finals
-}
+XINYUN: dict[str, str] = {}  # final of a syllable -> its rhyme
+for line in data_lines(__package__, "xinyun.txt"):
+    rhyme, *finals = line.split()
+    XINYUN |= dict.fromkeys(finals, rhyme)
 APICAL = {"zh", "ch", "sh", "r", "z", "c", "s"}  # after these, the letter i is another vowel
 
 
@@ -45,7 +45,10 @@ def variants() -> dict[str, str]:
 
 @lru_cache(maxsize=1)
 def simplified() -> dict[str, str]:
-    """Traditional character -> its simplified form, where that form has no other one; and that form -> itself."""
+    """Traditional character -> its simplified form, where that form has no other one.
+
+    These simplified forms map to themselves.
+    """
     pairs = {line[0]: line[1] for line in data_lines(__package__, "simplified.txt")}
     return pairs | {character: character for character in pairs.values()}
 
@@ -64,66 +67,80 @@ def pingshui() -> dict[str, tuple[Entry, ...]]:
 
 
 def entries(character: str) -> tuple[Entry, ...]:
-    """Return every reading of a simplified or traditional character in 平水韵; none if the book lacks it."""
-    return tuple(
-        dict.fromkeys(
-            entry
-            for form in variants().get(character, character)
-            for entry in pingshui().get(form, ())
-        )
-    )
+    """Return every reading of a simplified or traditional character in 平水韵.
+
+    There is none if the book lacks it.
+    """
+    readings: dict[Entry, None] = {}
+    for form in variants().get(character, character):
+        readings |= dict.fromkeys(pingshui().get(form, ()))
+    return tuple(readings)
 
 
 @lru_cache(maxsize=1 << 16)
 def syllables(character: str) -> tuple[Syllable, ...]:
     """Return every Mandarin reading of a character, the commonest first; none if pypinyin lacks it.
 
-    A character that stands for several characters of 平水韵 has their readings as well. Dictionaries give a traditional
-    character more of the old readings than its simplified form. Where the two stand only for each other, both are read as
-    the simplified form, so that a poem gets the same verdict in either script.
+    A character that stands for several characters of 平水韵 has their readings as well.
+    Dictionaries give a traditional character more of the old readings than its simplified form.
+    Where the two stand only for each other, both are read as the simplified form, so that a poem
+    gets the same verdict in either script.
     """
     from pypinyin import Style, pinyin  # the import takes a third of a second
 
-    found: dict[Syllable, None] = {}
+    distinct: dict[Syllable, None] = {}
     for form in simplified().get(character) or character + variants().get(character, ""):
         for readings in pinyin(form, style=Style.TONE3, heteronym=True, errors="ignore"):
-            found.update(dict.fromkeys(map(parse, readings)))
-    return tuple(found)
+            distinct |= dict.fromkeys(map(parse, readings))
+    return tuple(distinct)
 
 
 def parse(reading: str) -> Syllable:
     """Return the syllable of a reading with its tone as a digit, such as shi2 or le."""
     from pypinyin.contrib.tone_convert import to_finals, to_initials
 
-    plain = reading.rstrip("1234")
-    final = to_finals(plain, strict=True, v_to_u=False)
-    if final == "i" and to_initials(plain, strict=True) in APICAL:
+    letters = reading.rstrip("1234")
+    tone = int(reading[len(letters) :] or 0)
+    final = to_finals(letters, strict=True, v_to_u=False)
+    if final == "i" and to_initials(letters, strict=True) in APICAL:
         final = "-i"
-    return Syllable(int(reading[len(plain) :] or 0), XINYUN.get(final))
+    return Syllable(tone, XINYUN.get(final))
 
 
 @lru_cache(maxsize=1 << 16)
 def tones_of(character: str, tones: Tones = "modern") -> str:
-    """Return the tones of a simplified or traditional character: "平", "仄", "平仄", or "" if it has no reading.
+    """Return the tones of a character: "平", "仄", "平仄", or "" if it has no reading.
 
-    "modern" is Mandarin: tones 1 and 2 are level, 3 and 4 oblique, and the neutral tone is neither. "pingshui" is the rhyme
-    book, whose entering tone is oblique; characters that it lacks have their modern tones. `ValueError` for other `tones`.
+    Args:
+        character: simplified or traditional.
+        tones: "modern" is Mandarin: tones 1 and 2 are level, 3 and 4 oblique, and the neutral tone
+            is neither. "pingshui" is the rhyme book, whose entering tone is oblique; characters
+            that it lacks have their modern tones.
+
+    Raises:
+        ValueError: for other `tones`.
     """
     if tones not in get_args(Tones):
         raise ValueError(
-            f"tones = {tones!r}, but there are 'modern' (Mandarin) and 'pingshui' (the rhyme book 平水韵)."
+            f"tones = {tones!r}, but there are 'modern' (Mandarin) and 'pingshui' (the rhyme book "
+            "平水韵)."
         )
-    known = entries(character) if tones == "pingshui" else ()
-    found = {LEVEL if entry.tone == "平" else OBLIQUE for entry in known}
-    found = found or {LEVEL if tone <= 2 else OBLIQUE for tone, _ in syllables(character) if tone}
-    return "".join(tone for tone in EITHER if tone in found)
+    is_level: set[bool] = set()
+    if tones == "pingshui":
+        is_level = {entry.tone == "平" for entry in entries(character)}
+    if not is_level:
+        is_level = {tone <= 2 for tone, _ in syllables(character) if tone != 0}
+    return (LEVEL if True in is_level else "") + (OBLIQUE if False in is_level else "")
 
 
 @lru_cache(maxsize=1 << 16)
 def level_groups(character: str, rhyme_book: RhymeBook = "pingshui") -> tuple[str, ...]:
-    """Return the groups in which a character rhymes with a level tone; none for oblique and unknown characters.
+    """Return the groups in which a character rhymes with a level tone.
 
-    `ValueError` if there is no such `rhyme_book`.
+    There is none for oblique and unknown characters.
+
+    Raises:
+        ValueError: if there is no such `rhyme_book`.
     """
     if rhyme_book == "pingshui":
         return tuple(entry.group for entry in entries(character) if entry.tone == "平")

@@ -1,8 +1,9 @@
 """The forms of regulated verse: quatrains (绝句) and eight-line poems (律诗), of five or seven characters.
 
-Each has four patterns. The tones of the second character (仄起, 平起) and of the last (平收: it rhymes, 仄收: it does not)
-fix a line. The first line fixes the others: the second characters differ within a couplet (对) and agree between couplets
-(粘); even lines rhyme, odd lines do not, and the first line may.
+Each has four patterns. The tones of the second character (仄起, 平起) and of the last (平收: it
+rhymes, 仄收: it does not) fix a line. The first line fixes the others: the second characters differ
+within a couplet (对) and agree between couplets (粘); even lines rhyme, odd lines do not, and the
+first line may.
 """
 
 from dataclasses import dataclass
@@ -29,29 +30,44 @@ class Form:
 
     @property
     def rhyming(self) -> tuple[int, ...]:
-        """The rhyming lines, from 0, in the order in which they settle the rhyme: the first line comes last."""
-        return (*range(1, len(self.lines), 2), *([0] if self.lines[0].endswith("平") else []))
+        """The rhyming lines, from 0, in the order in which they settle the rhyme.
+
+        The first line comes last.
+        """
+        even_lines = tuple(range(1, len(self.lines), 2))
+        if self.lines[0].endswith("平"):
+            return (*even_lines, 0)
+        return even_lines
 
 
 def line_pattern(second: str, last: str, length: int) -> str:
     """Return the tones of a line from those of its second and its last character."""
-    return FIVE[second, last] if length == 5 else second * 2 + FIVE[OPPOSITE[second], last]
+    if length == 5:
+        return FIVE[second, last]
+    return second * 2 + FIVE[OPPOSITE[second], last]
 
 
 @lru_cache(maxsize=4)
 def forms(length: int, count: int) -> tuple[Form, ...]:
     """Return the four patterns for `count` lines (4 or 8) of `length` characters (5 or 7)."""
-    found = []
+    patterns = []
     for begin, end in product("仄平", "平仄"):  # tones of the first line
         lines = [line_pattern(begin, end, length)]
         for index in range(1, count):
             second = begin if index % 4 in (0, 3) else OPPOSITE[begin]
-            lines.append(line_pattern(second, "平" if index % 2 else "仄", length))
-        found.append(Form(f"{LENGTHS[length]}{COUNTS[count]}({begin}起{end}收式)", tuple(lines)))
-    return tuple(found)
+            last = "平" if index % 2 else "仄"
+            lines.append(line_pattern(second, last, length))
+        name = f"{LENGTHS[length]}{COUNTS[count]}({begin}起{end}收式)"
+        patterns.append(Form(name, tuple(lines)))
+    return tuple(patterns)
 
 
 @lru_cache(maxsize=4)
 def counted_places(length: int, strict: bool) -> tuple[int, ...]:
-    """Return the places of a line, from 0, whose tone must fit: all if strict, else those that 一三五不论 does not free."""
-    return tuple(range(length)) if strict else (*range(1, length - 1, 2), length - 1)
+    """Return the places of a line, from 0, whose tone must fit.
+
+    All if strict, else those that 一三五不论 does not free.
+    """
+    if strict:
+        return tuple(range(length))
+    return (*range(1, length - 1, 2), length - 1)

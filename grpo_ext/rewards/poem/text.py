@@ -10,9 +10,9 @@ HAN = "〇\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 BETWEEN_LINES = re.compile(rf"[^{HAN} \t\u3000]+")
 OTHER = re.compile(rf"[^{HAN}]+")
 
-# Characters that are read, so that no text takes long: the end of an answer, the beginning of a line.
-TAIL = 2000
-LONGEST = 50
+# Limits in characters, so that no text takes long.
+TAIL = 2000  # the end of an answer that is read
+LONGEST = 50  # the beginning of a line that is read
 
 
 def han(line: str) -> str:
@@ -21,27 +21,33 @@ def han(line: str) -> str:
 
 
 def verse_lines(text: str | Iterable) -> list[str]:
-    """Return the lines of a list, or the runs of Chinese characters of a text. Blanks do not end a run of spaced characters."""
+    """Return the lines of a list, or the runs of Chinese characters of a text.
+
+    Blanks do not end a run of spaced characters.
+    """
     if not isinstance(text, str):
         return [han(str(line)) for line in text]
     lines: list[str] = []
     for stretch in BETWEEN_LINES.split(text):
-        parts = stretch.split()
-        spaced = bool(parts) and all(len(part) == 1 for part in parts)  # 一 棹 烟 波 去 未 迷
-        lines += ["".join(parts)] if spaced else parts
+        runs = stretch.split()
+        if runs and all(len(run) == 1 for run in runs):  # 一 棹 烟 波 去 未 迷
+            lines.append("".join(runs))
+        else:
+            lines += runs
     return lines
 
 
 def last_line(completion: str, given: Sequence[str] = ()) -> str:
     """Return the line that a completion adds to a poem, or "".
 
-    It is the last run of Chinese characters in the first `<answer>` block. Without such a block it is the last run after the
-    thoughts, and "" if the thoughts never end. A copy of a `given` line counts as "".
+    It is the last run of Chinese characters in the first `<answer>` block. Without such a block it
+    is the last run after the thoughts, and "" if the thoughts never end. A copy of a `given` line
+    counts as "".
     """
     text = first_answer(completion)
     if text is None:
-        _, ended, text = completion.rpartition(THINK_END)
-        if not ended and THINK in text:
+        _, end_tag, text = completion.rpartition(THINK_END)
+        if not end_tag and THINK in text:
             return ""
     lines = verse_lines(text[-TAIL:])
     line = lines[-1][:LONGEST] if lines else ""
