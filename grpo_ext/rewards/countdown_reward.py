@@ -15,7 +15,17 @@ _TOLERANCE = 1e-5
 def fault(
     text: str, nums: Sequence[float], target: float, tolerance: float = _TOLERANCE
 ) -> str | None:
-    """Return what is wrong with a completion, as a sentence without its full stop, or None if it is right."""
+    """Return what is wrong with a completion, or None if it is right.
+
+    Args:
+        text: the completion.
+        nums: the given numbers.
+        target: the number to make.
+        tolerance: how far from the target the value may be.
+
+    Returns:
+        A sentence without its full stop.
+    """
     answer = first_answer(text)
     if answer is None:
         return "there is no closed <answer> block"
@@ -25,29 +35,43 @@ def fault(
 def fault_of(
     expression: str, nums: Sequence[float], target: float, tolerance: float = _TOLERANCE
 ) -> str | None:
-    """Return what is wrong with an expression, as for `fault`, or None if it is right."""
+    """Return what is wrong with an expression, or None if it is right; arguments as for `fault`."""
     goal = exact(target, "target")
     try:
-        numbers, result = evaluate(expression)
+        numbers, value = evaluate(expression)
     except ExpressionError as error:
         return f"the answer is not a plain expression: {error}"
-    used, wanted = sorted(numbers), sorted(exact(number, "nums") for number in nums)
-    if used != wanted:
-        return f"it uses the numbers {listing(used)}, but it must use {listing(wanted)}, each once"
-    if result is None:
+    used = sorted(numbers)
+    required = sorted(exact(number, "nums") for number in nums)
+    if used != required:
+        return (
+            f"it uses the numbers {listing(used)}, but it must use {listing(required)}, each once"
+        )
+    if value is None:
         return "it divides by zero"
-    right = result == goal or abs(result - goal) <= Fraction(tolerance)
-    return None if right else f"its value is {readable(result)}, not {target}"
+    if value != goal and abs(value - goal) > Fraction(tolerance):
+        return f"its value is {readable(value)}, not {target}"
+    return None
 
 
 def exact(number: Any, column: str) -> int | Fraction:
-    """Return a number exactly as it is written: 1/10 for 0.1, also from numpy or torch; `TypeError` for anything else."""
+    """Return a number exactly as it is written: 1/10 for 0.1.
+
+    Args:
+        number: of Python, numpy or torch.
+        column: the column of the number, for the message.
+
+    Raises:
+        TypeError: for anything else.
+    """
     if type(number) is int:
         return number
     try:
         if isinstance(number, str):
             raise ValueError
-        return Fraction(str(number.numpy() if hasattr(number, "numpy") else number))
+        if hasattr(number, "numpy"):
+            number = number.numpy()
+        return Fraction(str(number))
     except (ValueError, ArithmeticError):
         raise TypeError(f"The column `{column}` has {number!r}, which is not a number.") from None
 
@@ -71,23 +95,24 @@ def explain_countdown(
     completion: str, *, nums: Sequence[float], target: float, tolerance: float = _TOLERANCE
 ) -> Explanation:
     """Return the score of a completion and the reason, in a few lines of text."""
-    wrong = fault(completion, nums, target, tolerance)
     lines = []
     answer = first_answer(completion)
     if answer is not None:
-        equation, sign, rest = answer.partition("=")
-        lines.append(f"Answer read: {clip(equation.strip())}")
-        if sign:
-            lines.append(f"Ignored, right of the first '=': {clip(rest.strip())}")
-    if completion.count("<answer>") > 1:
-        lines.append(f"Only the first of {completion.count('<answer>')} <answer> blocks counts.")
-    if wrong is None:
-        wanted = listing(sorted(exact(number, "nums") for number in nums))
-        lines.append(f"It uses {wanted}, each once, and its value is {target}.")
-    why = f"0: {wrong}" if wrong else "1: the answer is right"
-    return Explanation(
-        "\n".join([*lines, f"countdown {why}."]), answer_marks(completion, first_span(completion))
-    )
+        expression, equals_sign, ignored = answer.partition("=")
+        lines.append(f"Answer read: {clip(expression.strip())}")
+        if equals_sign:
+            lines.append(f"Ignored, right of the first '=': {clip(ignored.strip())}")
+    num_blocks = completion.count("<answer>")
+    if num_blocks > 1:
+        lines.append(f"Only the first of {num_blocks} <answer> blocks counts.")
+    reason = fault(completion, nums, target, tolerance)
+    if reason is None:
+        numbers = listing(sorted(exact(number, "nums") for number in nums))
+        lines.append(f"It uses {numbers}, each once, and its value is {target}.")
+        lines.append("countdown 1: the answer is right.")
+    else:
+        lines.append(f"countdown 0: {reason}.")
+    return Explanation("\n".join(lines), answer_marks(completion, first_span(completion)))
 
 
 @register("countdown", explain=explain_countdown)
@@ -96,15 +121,16 @@ def countdown(
 ) -> list[float]:
     """1 if the first <answer> uses every given number once and makes the target, else 0.
 
-    The reward reads the text left of the first `=`. It allows digits, `+ - * / ( ) .` and white space, without signs in front
-    of numbers. The value is exact.
+    The reward reads the text left of the first `=`. It allows digits, `+ - * / ( ) .` and white
+    space, without signs in front of numbers. The value is exact.
 
     Args:
         nums: the given numbers, a list for each row.
         target: the number to make.
         tolerance: how far from the target the value may be.
     """
-    return [
-        float(fault(text, numbers, goal, tolerance) is None)
-        for text, numbers, goal in zip(completions, nums, target, strict=True)
-    ]
+    scores = []
+    for completion, row_nums, row_target in zip(completions, nums, target, strict=True):
+        is_right = fault(completion, row_nums, row_target, tolerance) is None
+        scores.append(float(is_right))
+    return scores

@@ -1,4 +1,4 @@
-"""The form of a completion: the think and answer tags, marks of step-by-step work, length, and language."""
+"""Rewards for the form of a completion: tags, marks of step-by-step work, length and language."""
 
 import re
 from itertools import islice
@@ -11,9 +11,7 @@ from grpo_ext.rewards.answers import TAGS
 from grpo_ext.rewards.parts import Part, part_of
 from grpo_ext.rewards.registry import register
 
-MAX_LENGTH = (
-    200_000  # characters of a completion that are searched for steps, or for words of a language
-)
+MAX_LENGTH = 200_000  # characters of a completion that are searched for steps or words
 # The tags with their line breaks in the strict form.
 TAG_LINES = ("<think>\n", "\n</think>\n", "\n<answer>\n", "\n</answer>")
 Mode = Literal["strict", "loose"]
@@ -34,14 +32,13 @@ def format_(completions: list[str], *, mode: Mode = "loose", prefix: str = "") -
             `<think>\\n..\\n</think>\\n<answer>\\n..\\n</answer>`.
         prefix: text to put before the completion, for prompts that already open the first tag.
     """
-    texts = [prefix + text for text in completions]
-    once = [
-        all(text.count(tag) == 1 for tag in TAGS) for text in texts
-    ]  # so that a pattern matches in linear time
-    return [
-        float(ok and FORMS[mode].fullmatch(text) is not None)
-        for ok, text in zip(once, texts, strict=True)
-    ]
+    scores = []
+    for completion in completions:
+        text = prefix + completion
+        # A pattern matches in linear time if each tag occurs once.
+        has_each_tag_once = all(text.count(tag) == 1 for tag in TAGS)
+        scores.append(float(has_each_tag_once and FORMS[mode].fullmatch(text) is not None))
+    return scores
 
 
 @register("tag_count")
@@ -53,7 +50,11 @@ def tag_count(completions: list[str], *, mode: Mode = "loose", prefix: str = "")
         prefix: text to put before the completion, for prompts that already open the first tag.
     """
     tags = TAG_LINES if mode == "strict" else TAGS
-    return [0.25 * sum((prefix + text).count(tag) == 1 for tag in tags) for text in completions]
+    scores = []
+    for completion in completions:
+        text = prefix + completion
+        scores.append(0.25 * sum(text.count(tag) == 1 for tag in tags))
+    return scores
 
 
 # A match at a line start stays within its line, so that no run of line breaks is read more than once.
@@ -68,15 +69,17 @@ _STEP = re.compile(
 def reasoning_steps(completions: list[str], *, target: PositiveInt = 3) -> list[float]:
     """The number of marks of step-by-step work, divided by `target`; at most 1.
 
-    Marks are "Step 2", a numbered or bulleted line, and "First,", "Next,", "Then,", "Finally," and the like.
+    Marks are "Step 2", a numbered or bulleted line, and "First,", "Next,", "Then,", "Finally," and
+    the like.
 
     Args:
         target: how many marks earn the full reward.
     """
-    return [
-        sum(1 for _ in islice(_STEP.finditer(text, 0, MAX_LENGTH), target)) / target
-        for text in completions
-    ]
+    scores = []
+    for completion in completions:
+        steps = list(islice(_STEP.finditer(completion, 0, MAX_LENGTH), target))
+        scores.append(len(steps) / target)
+    return scores
 
 
 @register("length")
@@ -90,24 +93,33 @@ def length(
 ) -> list[float]:
     """1 within the target length, beyond it the ratio of the two lengths; 0 for an empty completion.
 
-    For a length n, "shorter" is min(1, target / n), "longer" is min(1, n / target), "near" the smaller of the two.
+    For a length n, "shorter" is min(1, target / n), "longer" is min(1, n / target), "near" the
+    smaller of the two.
 
     Args:
         target: the length.
         prefer: "shorter", "longer" or "near".
         unit: "tokens" (the trainer's token ids), "characters" or "words" (separated by white space).
     """
-    if unit == "tokens" and completion_ids is None:
+    if unit == "words":
+        lengths = [len(completion.split()) for completion in completions]
+    elif unit == "characters":
+        lengths = [len(completion) for completion in completions]
+    elif completion_ids is None:
         raise ValueError("length: there are no token ids here; set unit: characters or words.")
-    parts: Any = {
-        "tokens": completion_ids,
-        "characters": completions,
-        "words": map(str.split, completions),
-    }[unit]
-    lengths = [len(part) for part in parts]
-    short = [1.0 if prefer == "longer" else min(1.0, target / n) if n else 0.0 for n in lengths]
-    long = [1.0 if prefer == "shorter" else min(1.0, n / target) for n in lengths]
-    return [min(pair) for pair in zip(short, long, strict=True)]
+    else:
+        lengths = [len(ids) for ids in completion_ids]
+    scores = []
+    for n in lengths:
+        score = 1.0
+        if n == 0:
+            score = 0.0
+        elif n > target and prefer != "longer":
+            score = target / n
+        elif n < target and prefer != "shorter":
+            score = n / target
+        scores.append(score)
+    return scores
 
 
 _TABLE = data_yaml("grpo_ext.rewards", "scripts.yaml")
@@ -128,28 +140,36 @@ def language_consistency(
 ) -> list[float]:
     """The share of words in the script of the wanted language; 1 without any words.
 
-    Digits, punctuation, tags and LaTeX commands are not words, nor are single Latin letters in a language with another script.
-    The reward does not distinguish languages that share a script.
+    Digits, punctuation, tags and LaTeX commands are not words, nor are single Latin letters in a
+    language with another script. The reward does not distinguish languages that share a script.
 
     Args:
         language: "en", "zh", "ja", "ko", "ru", "de", "fr" and others, by their two-letter codes.
-        part: what counts of a completion: "all", the "thoughts" or the "answer". A completion in which that part is missing or
-            empty gets 0, so that a model does not earn it by leaving out its thoughts.
+        part: what counts of a completion: "all", the "thoughts" or the "answer". A completion in
+            which that part is missing or empty gets 0, so that a model does not earn it by leaving
+            out its thoughts.
     """
-    texts = [part_of(completion, part) for completion in completions]
-    return [
-        0.0 if part != "all" and not text.strip() else share(text, LANGUAGES[language])
-        for text in texts
-    ]
+    scores = []
+    for completion in completions:
+        text = part_of(completion, part)
+        if part != "all" and not text.strip():
+            scores.append(0.0)
+        else:
+            scores.append(share_in_scripts(text, LANGUAGES[language]))
+    return scores
 
 
-def share(text: str, wanted: list[str]) -> float:
-    """Return the share of words whose script is among `wanted`."""
-    right = total = 0
-    for token in _WORD.finditer(text, 0, MAX_LENGTH):
-        script = token.lastgroup
-        if script is None or (script == "latin" and script not in wanted and len(token[0]) == 1):
+def share_in_scripts(text: str, scripts: list[str]) -> float:
+    """Return the share of words whose script is one of `scripts`; 1 without any words."""
+    matching = 0
+    total = 0
+    for word in _WORD.finditer(text, 0, MAX_LENGTH):
+        script = word.lastgroup
+        if script is None:  # a command or a tag
+            continue
+        if script in scripts:
+            matching += 1
+        elif script == "latin" and len(word[0]) == 1:  # a symbol, such as x
             continue
         total += 1
-        right += script in wanted
-    return right / total if total else 1.0
+    return matching / total if total else 1.0

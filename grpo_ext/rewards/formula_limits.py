@@ -1,12 +1,13 @@
 """Checks the text of a formula before sympy evaluates it.
 
-sympy computes `9^{9^{9}}`, `(10^{9})!` and `\\int` as soon as it reads them, in C where nothing can interrupt it. So a formula
-may have only the commands of usual answers, and its numbers, powers and exponentials must be small. These limits do not
-guarantee that sympy is quick, so a worker with a deadline is needed as well.
+sympy computes `9^{9^{9}}`, `(10^{9})!` and `\\int` as soon as it reads them, in C where nothing can
+interrupt it. So a formula may have only the commands of usual answers, and its numbers, powers and
+exponentials must be small. These limits do not guarantee that sympy is quick, so a worker with a
+deadline is needed as well.
 """
 
 import re
-from itertools import accumulate
+from itertools import chain
 
 from grpo_ext.common.files import data_lines
 
@@ -19,15 +20,18 @@ MAX_EXPANDED = 1_000  # terms times exponent of a bracket with letters
 MAX_TOWER = 4  # the largest number in an exponent that has an exponent
 MAX_FACTORIAL = 200
 
-_KNOWN = {
-    command for line in data_lines("grpo_ext.rewards", "commands.txt") for command in line.split()
-}
+_COMMANDS = set(chain.from_iterable(map(str.split, data_lines("grpo_ext.rewards", "commands.txt"))))
 _REFUSED = re.compile(
     r"""
-    ['"$%] | [0-9]\s*_ | (?<![_0-9])[0-9]+\s+[0-9.]              # marks that latex2sympy skips in numbers
-    | \\begin\{(?![pb]?matrix\}) | \\begin.*\|                   # determinants and other environments
-    | \\frac\s?\{\s?(?:d|\\partial)\s?(?:\^\{?[0-9]\}?)?\s?[a-z]?\s?\}\s?\{\s?(?:d|\\partial)\s?[a-z]  # derivatives
-    | /\s?0+(?:\.0+)?(?![.0-9]) | \}\s?\{\s?0+\s?\}              # divisions by zero
+    # Marks that latex2sympy skips in numbers.
+    ['"$%] | [0-9]\s*_ | (?<![_0-9])[0-9]+\s+[0-9.]
+    # Determinants and other environments.
+    | \\begin\{(?![pb]?matrix\}) | \\begin.*\|
+    # Derivatives.
+    | \\frac\s?\{\s?(?:d|\\partial)\s?(?:\^\{?[0-9]\}?)?\s?[a-z]?\s?\}
+      \s?\{\s?(?:d|\\partial)\s?[a-z]
+    # Divisions by zero.
+    | /\s?0+(?:\.0+)?(?![.0-9]) | \}\s?\{\s?0+\s?\}
     """,
     re.VERBOSE,
 )
@@ -39,8 +43,10 @@ _POWER = re.compile(r"(?:\^|\*\*|\\(?:exp|sinh|cosh)(?![A-Za-z]))\s*")
 _LETTER = re.compile(r"[A-Za-z]")
 _ATOM = re.compile(r"[0-9]+|\\[A-Za-z]+|.", re.DOTALL)
 # The shapes of an exponent; without a match it is all the text that follows.
-_ONE = r"(?>\{(?:[^{}]|\{[^{}]*\})*\}|\([^()]*\)|-?[0-9.]+|[A-Za-z]|\\[A-Za-z]++(?!\s*[\[{(0-9]))"
-_EXPONENT = re.compile(rf"{_POWER.pattern}({_ONE}(?!\s*(?:\^|\*\*))|.+)")
+_SIMPLE_EXPONENT = (
+    r"(?>\{(?:[^{}]|\{[^{}]*\})*\}|\([^()]*\)|-?[0-9.]+|[A-Za-z]|\\[A-Za-z]++(?!\s*[\[{(0-9]))"
+)
+_EXPONENT = re.compile(rf"{_POWER.pattern}({_SIMPLE_EXPONENT}(?!\s*(?:\^|\*\*))|.+)")
 
 
 def is_within_limits(formula: str) -> bool:
@@ -48,26 +54,42 @@ def is_within_limits(formula: str) -> bool:
     if len(formula) > MAX_LENGTH or not formula.isprintable() or _REFUSED.search(formula):
         return False
     commands = _COMMAND.findall(formula)
-    if len(commands) > MAX_COMMANDS or not _KNOWN.issuperset(commands):
+    if len(commands) > MAX_COMMANDS or not _COMMANDS.issuperset(commands):
         return False
     if any(len(digits) > MAX_DIGITS for digits in _INTEGER.findall(formula)):
         return False
-    return nests_little(formula) and has_small_factorials(formula) and has_small_powers(formula)
+    return (
+        has_shallow_brackets(formula)
+        and has_small_factorials(formula)
+        and has_small_powers(formula)
+    )
 
 
-def nests_little(formula: str) -> bool:
+def has_shallow_brackets(formula: str) -> bool:
     """Whether braces match and few brackets of any kind are open at once."""
-    depths = accumulate((character in "{([") - (character in "})]") for character in formula)
-    braces = [0, *accumulate((character == "{") - (character == "}") for character in formula)]
-    return max(depths, default=0) <= MAX_DEPTH and min(braces) == braces[-1] == 0
+    open_brackets = 0
+    open_braces = 0
+    for character in formula:
+        if character in "{([":
+            open_brackets += 1
+        elif character in "})]":
+            open_brackets -= 1
+        if character == "{":
+            open_braces += 1
+        elif character == "}":
+            open_braces -= 1
+        if open_brackets > MAX_DEPTH or open_braces < 0:
+            return False
+    return open_braces == 0
 
 
 def has_small_factorials(formula: str) -> bool:
     """Whether the arguments of factorials and binomials are small numbers, not computed ones."""
     if not _FACTORIAL.search(formula):
         return True
-    small = all(int(n) <= MAX_FACTORIAL for n in _INTEGER.findall(formula))
-    return small and not _AFTER_VALUE.search(formula) and not _POWER.search(formula)
+    if _AFTER_VALUE.search(formula) or _POWER.search(formula):
+        return False
+    return max(numbers_in(formula), default=0) <= MAX_FACTORIAL
 
 
 def has_small_powers(formula: str) -> bool:
@@ -75,7 +97,7 @@ def has_small_powers(formula: str) -> bool:
     if r"\begin" in formula:  # the entries of a matrix grow with every multiplication
         return not _POWER.search(formula)
     for exponent in _EXPONENT.findall(formula):
-        if _POWER.search(exponent) and any(n > MAX_TOWER for n in numbers_in(exponent)):
+        if _POWER.search(exponent) and max(numbers_in(exponent), default=0) > MAX_TOWER:
             return False
         if any(map(_POWER.search, _EXPONENT.findall(exponent))):  # e^{e^{e^e}}
             return False
@@ -87,11 +109,13 @@ def numbers_in(text: str) -> list[int]:
 
 
 def power_cost(formula: str) -> int:
-    """Return how many digits or terms the powers in a formula have at most; more than `MAX_POWER` if a bracket is too large.
+    """Return a bound for the number of digits or terms that the powers in a formula have.
 
-    Summands and factors add to the cost. Only a power of a power multiplies it: `x^5 - x^4 + x^3` costs 12, `((2^9)^9)^9` 729.
+    It is more than `MAX_POWER` if a bracket is too large. Summands and factors add to the cost.
+    Only a power of a power multiplies it: `x^5 - x^4 + x^3` costs 12, `((2^9)^9)^9` 729.
     """
-    total = position = 0
+    total = 0
+    position = 0
     base_cost = 1  # of the atom or bracket just read
     base = ""
     while position < len(formula):
@@ -133,12 +157,18 @@ def exponent_size(exponent: str) -> int:
 
 
 def bracket_content(formula: str, start: int) -> str | None:
-    """Return what stands in the bracket that opens at `start`, or None if none does or it does not close."""
+    """Return the content of the bracket that opens at `start`, or None.
+
+    None if no bracket opens there, or it does not close.
+    """
     if formula[start] not in "({[":
         return None
     depth = 0
     for position in range(start, len(formula)):
-        depth += (formula[position] in "({[") - (formula[position] in ")}]")
+        if formula[position] in "({[":
+            depth += 1
+        elif formula[position] in ")}]":
+            depth -= 1
         if depth == 0:
             return formula[start + 1 : position]
     return None

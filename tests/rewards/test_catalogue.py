@@ -6,7 +6,7 @@ import unicodedata
 import pytest
 
 from grpo_ext.rewards import build, list_rewards
-from grpo_ext.rewards.format_rewards import share
+from grpo_ext.rewards.format_rewards import share_in_scripts
 from grpo_ext.rewards.signature import REQUIRED
 
 CATALOGUE = {info.name: info for info in list_rewards()}
@@ -211,7 +211,7 @@ def test_letters_are_in_the_script_that_unicode_says(script, prefix):
         if unicodedata.category(character) not in ("Lu", "Ll", "Lo"):
             continue
         if unicodedata.name(character, "").startswith(prefix) != (
-            share(character * 2, (script,)) == 1.0
+            share_in_scripts(character * 2, (script,)) == 1.0
         ):
             wrong.append(character)
     assert len(wrong) <= 20, "".join(wrong)
