@@ -166,7 +166,7 @@ def hanging_reward(bench: Bench) -> Outcome:
 
 
 def dead_worker(bench: Bench) -> Outcome:
-    from grpo_ext.rewards.sources import resolve_rewards
+    from grpo_ext.rewards.reward_specs import resolve_rewards
 
     plugin = bench.folder / "dying.py"
     plugin.write_text(DYING)

@@ -13,8 +13,8 @@ from grpo_ext.rewards import RewardInfo, list_rewards
 from grpo_ext.rewards.example_checks import check_reward
 from grpo_ext.rewards.explanation import clip
 from grpo_ext.rewards.registry import lookup, names
+from grpo_ext.rewards.reward_specs import load_plugin
 from grpo_ext.rewards.signature import REQUIRED
-from grpo_ext.rewards.sources import load_plugin
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:

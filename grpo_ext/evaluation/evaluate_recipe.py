@@ -30,8 +30,8 @@ from grpo_ext.evaluation.score import (
 )
 from grpo_ext.evaluation.vllm_completions import VllmCompletions, pick_engine
 from grpo_ext.recipe.load import Recipe
+from grpo_ext.rewards.reward_specs import metric_name
 from grpo_ext.rewards.run_defaults import set_prompts
-from grpo_ext.rewards.sources import metric_name
 from grpo_ext.run.parts import (
     eval_rows,
     guarded_rewards,

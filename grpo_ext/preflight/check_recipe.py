@@ -32,7 +32,7 @@ from grpo_ext.recipe.problems import Findings, RecipeError
 from grpo_ext.recipe.read import Overrides
 from grpo_ext.recipe.rules import Values, processes
 from grpo_ext.recipe.run_plan import too_few_rows
-from grpo_ext.rewards.sources import WeightsError, check_columns
+from grpo_ext.rewards.reward_specs import WeightsError, check_columns
 from grpo_ext.run.parts import named_rewards_and_weights
 
 ROWS = 256  # first rows that are checked

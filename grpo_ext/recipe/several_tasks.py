@@ -138,7 +138,7 @@ def reward_specs(tasks: Mapping[str, TaskOfSeveral]) -> list[Spec]:
 
 
 def metric_of(spec: str | Spec) -> str:
-    """Return the name of a reward's metric, as `rewards.sources.metric_name` will."""
+    """Return the name of a reward's metric, as `rewards.reward_specs.metric_name` will."""
     if isinstance(spec, str):
         return spec.rstrip("/").replace(":", "/").split("/")[-1]
     return spec.get("label") or metric_of(str(spec.get("name")))

@@ -9,8 +9,8 @@ from grpo_ext.environments.rules import COLUMNS
 from grpo_ext.recipe.load import Recipe
 from grpo_ext.recipe.several_tasks import reward_specs
 from grpo_ext.rewards.guard import guard_rewards
+from grpo_ext.rewards.reward_specs import check_columns, resolve_rewards
 from grpo_ext.rewards.run_defaults import set_model
-from grpo_ext.rewards.sources import check_columns, resolve_rewards
 from grpo_ext.run.task_rows import (
     can_hold_out,
     eval_rows_of,

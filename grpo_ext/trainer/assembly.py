@@ -13,7 +13,7 @@ from grpo_ext.observe.health_rules import chosen_rules
 from grpo_ext.observe.run_log import RunLog
 from grpo_ext.recipe.overlap_options import OverlapOptions
 from grpo_ext.rewards.guard import Guard
-from grpo_ext.rewards.sources import check_columns
+from grpo_ext.rewards.reward_specs import check_columns
 from grpo_ext.samplers.base import Sampler
 from grpo_ext.samplers.choose import make_sampler, scoring_params
 from grpo_ext.seams import trl as seam

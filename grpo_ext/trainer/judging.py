@@ -16,8 +16,8 @@ from grpo_ext.recipe.group_options import tie_break_fault
 from grpo_ext.rewards.guard import Guard, RewardFailure, guard_rewards
 from grpo_ext.rewards.reward import Reward
 from grpo_ext.rewards.reward_checks import check_rewards, metric_name, unique_names
+from grpo_ext.rewards.reward_specs import checked_weight, find
 from grpo_ext.rewards.run_defaults import set_model, set_prompts
-from grpo_ext.rewards.sources import checked_weight, find
 from grpo_ext.seams import trl as seam
 from grpo_ext.step.group_shape import GroupShape
 from grpo_ext.step.judge import TieBreak, outcome_order

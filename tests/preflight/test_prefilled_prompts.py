@@ -9,7 +9,7 @@ import pytest
 from grpo_ext import register
 from grpo_ext.preflight.try_rewards import try_rewards
 from grpo_ext.recipe.problems import Findings
-from grpo_ext.rewards.sources import resolve_rewards
+from grpo_ext.rewards.reward_specs import resolve_rewards
 
 ROW = {"prompt": "1+1?", "answer": "2"}
 

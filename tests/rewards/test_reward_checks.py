@@ -9,7 +9,7 @@ import pytest
 from grpo_ext import GRPOExtConfig, GRPOExtTrainer
 from grpo_ext.rewards.guard import Guard
 from grpo_ext.rewards.reward_checks import check_call, metric_name, unique_names
-from grpo_ext.rewards.sources import check_columns, resolve_rewards
+from grpo_ext.rewards.reward_specs import check_columns, resolve_rewards
 from grpo_ext.trainer.judging import rewards_for
 
 

@@ -12,7 +12,7 @@ from grpo_ext import register
 from grpo_ext.preflight.check_recipe import check_recipe
 from grpo_ext.rewards.guard import AsyncGuard, guard_rewards
 from grpo_ext.rewards.registry import build, lookup
-from grpo_ext.rewards.sources import find, resolve_rewards
+from grpo_ext.rewards.reward_specs import find, resolve_rewards
 
 PLUGIN = '''
 from grpo_ext import register

@@ -23,7 +23,7 @@ from grpo_ext.common.modules import load_file
 from grpo_ext.rewards import build
 from grpo_ext.rewards.example_checks import check_reward
 from grpo_ext.rewards.pool import RewardPool
-from grpo_ext.rewards.sources import load_plugin
+from grpo_ext.rewards.reward_specs import load_plugin
 
 FILE = REPO / "examples" / "reasoning_gym" / "problems.py"
 with registry_as_before():

@@ -5,7 +5,7 @@ import sys
 import pytest
 from registry_state import registry_as_before
 
-from grpo_ext.rewards.sources import RESERVED, check_columns, needed_columns, resolve_rewards
+from grpo_ext.rewards.reward_specs import RESERVED, check_columns, needed_columns, resolve_rewards
 
 PLUGIN = """
 from grpo_ext.rewards import Example, register
