@@ -37,7 +37,7 @@ from grpo_ext.common.estimates import mean_difference
 from grpo_ext.observe.jsonl import read
 from grpo_ext.rewards import build
 from grpo_ext.rewards.arithmetic_steps import steps_in
-from grpo_ext.rewards.parts import part_of
+from grpo_ext.rewards.completion_parts import part_of
 from grpo_ext.rewards.right_steps import share_of_right
 from grpo_ext.tiny.model import build_model
 from grpo_ext.tiny.optimizer import MuonWithAdamW

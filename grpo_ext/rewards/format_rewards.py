@@ -8,7 +8,7 @@ from pydantic import PositiveInt
 
 from grpo_ext.common.files import data_yaml
 from grpo_ext.rewards.answers import TAGS
-from grpo_ext.rewards.parts import Part, part_of
+from grpo_ext.rewards.completion_parts import Part, part_of
 from grpo_ext.rewards.registry import register
 
 MAX_LENGTH = 200_000  # characters of a completion that are searched for steps or words

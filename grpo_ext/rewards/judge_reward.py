@@ -17,8 +17,8 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from grpo_ext.rewards.completion_parts import Part, part_of
 from grpo_ext.rewards.judge_client import Reply, ServerUrl, VariableName, ask, key_headers
-from grpo_ext.rewards.parts import Part, part_of
 from grpo_ext.rewards.registry import register
 
 MAX_TEXT = 50_000  # characters of a completion that are sent

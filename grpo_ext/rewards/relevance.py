@@ -13,9 +13,9 @@ from typing import Any, Literal, NamedTuple
 
 from pydantic import PositiveInt
 
+from grpo_ext.rewards.completion_parts import Part, part_of
 from grpo_ext.rewards.deadline import paused
 from grpo_ext.rewards.explanation import Explanation, clip
-from grpo_ext.rewards.parts import Part, part_of
 from grpo_ext.rewards.registry import register
 
 SEARCHED_ROWS = 1000  # of the data, for different prompts

@@ -8,9 +8,9 @@ from typing import Any, Literal
 from pydantic import PositiveInt
 
 from grpo_ext.rewards.arithmetic_steps import Step, steps_in
+from grpo_ext.rewards.completion_parts import Part, part_of
 from grpo_ext.rewards.countdown_reward import exact, readable
 from grpo_ext.rewards.explanation import Explanation, Mark, clip
-from grpo_ext.rewards.parts import Part, part_of
 from grpo_ext.rewards.registry import register
 
 Numbers = Literal["any", "nums"]

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from runaway import no_runaway
 
 from grpo_ext.rewards.answers import TAGS, without_thoughts
-from grpo_ext.rewards.parts import part_of
+from grpo_ext.rewards.completion_parts import part_of
 
 PIECES = st.lists(st.sampled_from([*TAGS, "a", "b ", "\n", "<", "think>"]), max_size=12).map(
     "".join
