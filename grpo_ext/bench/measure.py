@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 from huggingface_hub import try_to_load_from_cache
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, Trainer
 from transformers.utils.logging import disable_progress_bar
 
 from grpo_ext.preflight.forecast import Forecast, known_config, make_forecast
@@ -233,7 +233,7 @@ def is_here(name: str) -> bool:
     return any(folder.glob("*.safetensors")) or any(folder.glob("*.bin"))
 
 
-def trained(trainer: Any) -> list[dict[str, float]]:
+def trained(trainer: Trainer) -> list[dict[str, float]]:
     """Train silently; return the logs of the steps."""
     with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):
         trainer.train()

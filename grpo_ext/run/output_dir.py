@@ -1,13 +1,18 @@
 """The folder of a run: its lock, and the checkpoint from which the next run there begins."""
 
+from __future__ import annotations
+
 import errno
 import logging
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock, Timeout
 
 from grpo_ext.recipe.difference import SAVED, differences
+
+if TYPE_CHECKING:
+    from grpo_ext.seams.port import TransformersTrainer
 
 logger = logging.getLogger(__name__)
 HELD: list[Any] = []  # the lock of this process's run
@@ -48,7 +53,7 @@ def hold_folder(recipe: Any) -> None:
     HELD.append(held)
 
 
-def where_to_begin(recipe: Any, trainer: Any) -> str | bool | None:
+def where_to_begin(recipe: Any, trainer: TransformersTrainer) -> str | bool | None:
     """Return the checkpoint to resume from; `None` if the run starts afresh, which moves older files aside."""
     has_resume = recipe.flat.has("resume")  # supervised training knows only TRL's key
     where = recipe.training.resume_from_checkpoint
@@ -61,7 +66,7 @@ def where_to_begin(recipe: Any, trainer: Any) -> str | bool | None:
     if has_resume and trainer.is_world_process_zero():
         from grpo_ext.observe.run_log import set_aside
 
-        folder = Path(trainer.args.output_dir)
+        folder = Path(str(trainer.args.output_dir))
         if not resume:
             set_aside(folder, OF_ONE_RUN)
         elif found := differences(recipe, folder):

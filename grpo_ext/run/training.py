@@ -1,11 +1,13 @@
 """The common part of the programs `train` and `sft`: from the recipe to the trained model, with errors as messages."""
 
+from __future__ import annotations
+
 import shlex
 import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from grpo_ext.common.devices import wait_calmly
 from grpo_ext.common.files import checkpoints, write_atomically
@@ -22,6 +24,9 @@ from grpo_ext.run.ranks import (
     tell_exit,
 )
 from grpo_ext.vllm import EngineFailure
+
+if TYPE_CHECKING:
+    from grpo_ext.seams.port import TransformersTrainer
 
 
 def run_training(
@@ -125,7 +130,7 @@ def next_commands(recipe: Any, folder: str) -> list[str]:
     return found
 
 
-def stopped(trainer: Any, why: Any, code: int) -> int:
+def stopped(trainer: TransformersTrainer, why: object, code: int) -> int:
     """Print why the run ended early, and return the exit code: 1 if the checkpoint could not be written."""
     error = getattr(trainer, "save_error", None)
     how = f"without a checkpoint of it ({error})" if error else "with a checkpoint"

@@ -5,7 +5,6 @@ import logging
 import os
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any
 
 import torch
 from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
@@ -23,6 +22,7 @@ from grpo_ext.recipe.schema import GRPOExtConfig
 from grpo_ext.samplers.base import Sampler
 from grpo_ext.samplers.function import FunctionSampler
 from grpo_ext.samplers.hf import HFSampler
+from grpo_ext.samplers.port import SampledTrainer
 from grpo_ext.samplers.process import ProcessSampler
 from grpo_ext.samplers.vllm import OurVLLM, VLLMSampler
 from grpo_ext.seams.vllm import generates_with
@@ -40,7 +40,7 @@ def our_vllm(args: GRPOExtConfig) -> AbstractContextManager[None]:
     return generates_with(partial(generation, args))
 
 
-def make_sampler(trainer: Any, watched: bool) -> Sampler:
+def make_sampler(trainer: SampledTrainer, watched: bool) -> Sampler:
     """Make the sampler of a trainer; `watched`: whether the sampling steps of transformers are watched."""
     vllm = VLLMSampler(trainer.vllm_generation) if trainer.use_vllm else None
     if trainer.rollout_func is not None:
@@ -52,7 +52,7 @@ def make_sampler(trainer: Any, watched: bool) -> Sampler:
     return HFSampler(trainer, watched)
 
 
-def process_sampler(trainer: Any) -> ProcessSampler:
+def process_sampler(trainer: SampledTrainer) -> ProcessSampler:
     """Make the sampler process of this rank."""
     if trainer.is_fsdp_enabled or is_deepspeed_zero3_enabled():
         raise ValueError(SHARDED)
@@ -82,7 +82,7 @@ def process_sampler(trainer: Any) -> ProcessSampler:
     return ProcessSampler(model, config, lambda: trainer.parts.scorer.params, device, limit, fast)
 
 
-def scoring_params(trainer: Any, sampler: Sampler) -> SamplingParams:
+def scoring_params(trainer: SampledTrainer, sampler: Sampler) -> SamplingParams:
     """Return the sampling parameters that completions are scored with, by `logprob_policy`.
 
     `ValueError` if the samples cannot be scored exactly, with what to change.
@@ -116,7 +116,7 @@ def scoring_params(trainer: Any, sampler: Sampler) -> SamplingParams:
     return params
 
 
-def _sampling_of(trainer: Any, sampler: Sampler) -> SamplingParams:
+def _sampling_of(trainer: SampledTrainer, sampler: Sampler) -> SamplingParams:
     """Resolve the sampling parameters from all places that set them."""
     args, vllm = trainer.args, sampler.order == "vllm"
     given = dict(args.generation_kwargs or {})
@@ -136,7 +136,7 @@ def _sampling_of(trainer: Any, sampler: Sampler) -> SamplingParams:
     )
 
 
-def _warn_of_dropout(trainer: Any) -> None:
+def _warn_of_dropout(trainer: SampledTrainer) -> None:
     """Warn of the effect of dropout on log-probs, if dropout is on."""
     kinds = (torch.nn.Dropout, torch.nn.AlphaDropout, torch.nn.FeatureAlphaDropout)
     active = [part.p for part in trainer.model.modules() if isinstance(part, kinds) and part.p > 0]
@@ -151,7 +151,7 @@ def _warn_of_dropout(trainer: Any) -> None:
         )
 
 
-def _warn_of_another_policy(trainer: Any, sampler: Sampler) -> None:
+def _warn_of_another_policy(trainer: SampledTrainer, sampler: Sampler) -> None:
     """Warn of the effect of `logprob_policy: model` if samples are not drawn from the plain softmax of the model."""
     try:
         params = _sampling_of(trainer, sampler)
@@ -168,7 +168,7 @@ def _warn_of_another_policy(trainer: Any, sampler: Sampler) -> None:
         )
 
 
-def _refuse_raw_logprobs(trainer: Any) -> None:
+def _refuse_raw_logprobs(trainer: SampledTrainer) -> None:
     """Raise a `ValueError` on all ranks if the log-probs of a vLLM server are not those that it samples with."""
     info = from_main(
         trainer.accelerator, lambda: trainer.vllm_generation.vllm_client.get_server_info()

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from grpo_ext.samplers.base import Request, Sampler
+from grpo_ext.samplers.port import SampledTrainer
 from grpo_ext.step.records import Generation
 
 REQUIRED = ("prompt_ids", "completion_ids", "logprobs")
@@ -24,7 +25,7 @@ class FunctionSampler(Sampler):
     def __init__(
         self,
         rollout_func: Callable[[list[Any], Any], dict[str, Any]],
-        trainer: Any,
+        trainer: SampledTrainer,
         vllm: Sampler | None,
     ):
         self.rollout_func, self.trainer, self.vllm = rollout_func, trainer, vllm

@@ -10,6 +10,7 @@ from grpo_ext.environments.episode import of_episodes
 from grpo_ext.objective.watch import Recorder
 from grpo_ext.samplers.base import Request, Sampler
 from grpo_ext.samplers.by_turns import Completed, play_by_turns
+from grpo_ext.samplers.port import SampledTrainer
 from grpo_ext.seams import trl as seam
 from grpo_ext.seams.generate import watching
 from grpo_ext.step.records import Generation
@@ -20,7 +21,7 @@ class HFSampler(Sampler):
 
     name, plays = "transformers", True
 
-    def __init__(self, trainer: Any, watched: bool):
+    def __init__(self, trainer: SampledTrainer, watched: bool):
         self.trainer, self.watched = trainer, watched
         self._own_generate = False  # whether the model's `generate` is not transformers'
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from grpo_ext.samplers.base import FEW, Sampler
+from grpo_ext.samplers.port import SampledTrainer
 from grpo_ext.samplers.process import ProcessSampler
 from grpo_ext.samplers.vllm import OurVLLM, VLLMSampler
 from grpo_ext.scoring.scorer import Scorer
@@ -29,7 +30,7 @@ class SyncCheck:
     It never compares if the trainer itself samples, or if our log-probs are not those of the policy that samples.
     """
 
-    def __init__(self, trainer: Any, sampler: Sampler, scorer: Scorer, ranks: Ranks):
+    def __init__(self, trainer: SampledTrainer, sampler: Sampler, scorer: Scorer, ranks: Ranks):
         args = trainer.args
         self.trainer, self.scorer, self.ranks, self.every = (
             trainer,

@@ -1,56 +1,118 @@
-"""The check of the private parts of TRL and transformers that this package relies on; `data/contract.yaml` lists them.
+"""The check of what this package relies on in TRL and transformers.
 
-TRL changes its GRPO trainer often and guarantees none of these names. A run on a TRL whose private parts differ could be wrong
-without an error, so `check_contract()` refuses it when a trainer is made.
+TRL changes its GRPO trainer often and guarantees no private name. A run on a TRL whose parts differ
+could be wrong without an error, so `check_contract()` refuses it when a trainer is made. The
+Protocols in `port` name the attributes and the methods that we read; `data/contract.yaml` lists the
+rest.
 """
 
+import dataclasses
 import inspect
+import sys
+from collections.abc import Iterator
 from functools import cache
 from pkgutil import resolve_name
 from typing import Any
 
+import transformers
 import trl
 
 from grpo_ext.common.files import data_yaml
+from grpo_ext.seams.port import TransformersTrainer, TRLTrainer
 
 KNOWN = "1.16"  # the version of TRL that this package is written for
 CONTRACT: dict[str, Any] = data_yaml("grpo_ext.seams", "contract.yaml")
+VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 @cache
 def check_contract() -> None:
-    """Check the installed TRL against the contract; `RuntimeError` names each part that has changed."""
-    moved = []
+    """Check the installed TRL against the contract.
+
+    Raises:
+        RuntimeError: if anything has changed; the message names each change.
+    """
+    changes = [
+        *version_changes(),
+        *method_changes(),
+        *attribute_changes(),
+        *code_changes(),
+        *field_changes(),
+    ]
+    if changes:
+        raise RuntimeError(
+            "grpo_ext does not fit the installed TRL. Install one that it fits: "
+            f"pip install 'trl=={KNOWN}.*'. What has changed: {'; '.join(changes)}."
+        )
+
+
+def version_changes() -> Iterator[str]:
     if not trl.__version__.startswith(f"{KNOWN}."):
-        moved.append(f"TRL is {trl.__version__}, and this package is written for {KNOWN}")
-    for path, methods in CONTRACT["methods"].items():
-        owner: Any = resolve_name(path)
+        yield f"TRL is {trl.__version__}, and this package is written for {KNOWN}"
+
+
+def method_changes() -> Iterator[str]:
+    """Yield the methods that lack a parameter on which we rely."""
+    expected_methods = [
+        (resolve_name(path), CONTRACT["methods"][path]) for path in CONTRACT["methods"]
+    ]
+    expected_methods.append((transformers.Trainer, methods_of(TransformersTrainer)))
+    expected_methods.append((trl.GRPOTrainer, methods_of(TRLTrainer)))
+    for owner, methods in expected_methods:
         for name, expected in methods.items():
             method = getattr(owner, name, None)
-            found = (
-                list(inspect.signature(method).parameters)[1 : len(expected) + 1]
-                if method
-                else None
-            )
-            if found != expected:
-                moved.append(
-                    f"{owner.__name__}.{name}: expected parameters {expected}, found {found}"
+            parameters = None if method is None else parameters_of(method)[: len(expected)]
+            if parameters != expected:
+                yield (
+                    f"{owner.__name__}.{name}: expected parameters {expected}, found {parameters}"
                 )
-    of_trainer = [f"self.{name} = " for name in CONTRACT["attributes"]]
-    for path, texts in [("trl.GRPOTrainer.__init__", of_trainer), *CONTRACT["code"].items()]:
-        above, _, name = path.rpartition(".")
-        owner = resolve_name(above)
-        source = inspect.getsource(getattr(owner, name)) if hasattr(owner, name) else ""
-        moved += [
-            f"{owner.__name__}.{name} no longer has `{text.strip()}`"
-            for text in texts
-            if text not in source
-        ]
+
+
+def methods_of(port: type) -> dict[str, list[str]]:
+    """Return the parameters of each method of a Protocol."""
+    return {
+        name: parameters_of(method)
+        for name, method in vars(port).items()
+        if inspect.isfunction(method) and not name.startswith("__")
+    }
+
+
+def parameters_of(method: Any) -> list[str]:
+    """Return the names of a method's parameters, without `self`, `*args` and `**kwargs`."""
+    parameters = list(inspect.signature(method).parameters.values())[1:]
+    return [parameter.name for parameter in parameters if parameter.kind not in VARIADIC]
+
+
+def attribute_changes() -> Iterator[str]:
+    """Yield the attributes that no trainer sets any more, or that are set too late."""
+    initializer = inspect.getsource(trl.GRPOTrainer.__init__)
+    for name in TRLTrainer.__annotations__:
+        if f"self.{name} = " not in initializer:
+            yield f"GRPOTrainer.__init__ no longer sets `self.{name}`"
+    module = inspect.getsource(sys.modules[transformers.Trainer.__module__])
+    for name in TransformersTrainer.__annotations__:
+        if f"self.{name} = " not in module:
+            yield f"Trainer no longer sets `self.{name}`"
     loop = inspect.getsource(trl.GRPOTrainer._inner_training_loop).partition("on_train_begin")[0]
-    unset = [name for name in CONTRACT["loss_state"] if f"self.{name} = " not in loop]
-    moved += [f"Trainer no longer sets `{name}` before on_train_begin" for name in unset]
-    if moved:
-        raise RuntimeError(
-            f"grpo_ext does not fit the installed TRL. Install one that it fits: pip install 'trl=={KNOWN}.*'. "
-            "What has changed: " + "; ".join(moved) + "."
-        )
+    for name in CONTRACT["loss_state"]:
+        if f"self.{name} = " not in loop:
+            yield f"Trainer no longer sets `{name}` before on_train_begin"
+
+
+def code_changes() -> Iterator[str]:
+    """Yield the functions that no longer contain a text on which a patch of ours relies."""
+    for path, texts in CONTRACT["code"].items():
+        owner_path, _, name = path.rpartition(".")
+        owner = resolve_name(owner_path)
+        source = inspect.getsource(getattr(owner, name)) if hasattr(owner, name) else ""
+        for text in texts:
+            if text not in source:
+                yield f"{owner.__name__}.{name} no longer has `{text.strip()}`"
+
+
+def field_changes() -> Iterator[str]:
+    """Yield the fields of `GRPOConfig` that we read and that it no longer has."""
+    fields = {field.name for field in dataclasses.fields(trl.GRPOConfig)}
+    for name in CONTRACT["config_fields"]:
+        if name not in fields:
+            yield f"GRPOConfig no longer has the field `{name}`"

@@ -1,11 +1,17 @@
-"""transformers' `generate`, with our decoding loop inside it and a recorder behind its logits processors."""
+"""transformers' `generate` with our decoding loop, and with a recorder of what it sampled."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
-from transformers import EosTokenCriteria, GenerationConfig, PreTrainedModel, StoppingCriteriaList
+from transformers import (
+    EosTokenCriteria,
+    GenerationConfig,
+    LogitsProcessorList,
+    PreTrainedModel,
+    StoppingCriteriaList,
+)
 from transformers.utils import logging
 
 from grpo_ext.decoding.decode import decode
@@ -26,27 +32,29 @@ ARGUMENTS = {
 
 @contextmanager
 def fast_generation(model: torch.nn.Module) -> Iterator[None]:
-    """Let the `generate` of a transformers or PEFT model read each distinct prompt once and drop rows that have ended.
+    """Let the `generate` of a model read each distinct prompt once and drop rows that have ended.
 
-    The distribution is the same, and greedy decoding gives the same tokens. If the loop cannot decode as transformers would,
-    transformers decodes, and a warning says why once.
+    The distribution is the same, and greedy decoding gives the same tokens. If the loop cannot
+    decode as transformers would, transformers decodes, and a warning says why once.
+
+    Args:
+        model: a model of transformers, or one with adapters of PEFT.
     """
     inner: Any = base_model(model)
-    plain = inner.generate
+    original_generate = inner.generate
 
     def generate(*args: Any, **kwargs: Any) -> Any:
         try:
-            if args or set(kwargs) - ARGUMENTS:
-                raise NotSupported(
-                    f"generate gets {', '.join(sorted(set(kwargs) - ARGUMENTS)) or 'unnamed arguments'}"
-                )
+            unsupported = ", ".join(sorted(set(kwargs) - ARGUMENTS))
+            if args or unsupported:
+                raise NotSupported(f"generate gets {unsupported or 'unnamed arguments'}")
             check_model(inner)
-            return plain(**kwargs, custom_generate=decode)
+            return original_generate(**kwargs, custom_generate=decode)
         except NotSupported as reason:
             logger.warning_once(
                 f"transformers generates without the faster loop of fast_generate, since {reason}."
             )
-        return plain(*args, **kwargs)
+        return original_generate(*args, **kwargs)
 
     with replaced(inner, generate=generate):
         yield
@@ -56,27 +64,36 @@ def fast_generation(model: torch.nn.Module) -> Iterator[None]:
 def watching(
     model: torch.nn.Module, recorder: Recorder | None, player: Player | None = None
 ) -> Iterator[None]:
-    """Add `recorder` after all processors of the model's `generate`, and let `player` play the episodes of its rows."""
+    """Observe the rows of the model's `generate` within the context.
+
+    Args:
+        model: a model of transformers, or one with adapters of PEFT.
+        recorder: records the tokens that all other processors keep, and their log-probs.
+        player: plays the episodes of the rows; `None` if a completion is one turn.
+    """
     inner: Any = base_model(model)
-    build_processors, build_criteria = inner._get_logits_processor, inner._get_stopping_criteria
+    original_processors = inner._get_logits_processor
+    original_criteria = inner._get_stopping_criteria
 
-    def processors(*args: Any, **kwargs: Any) -> Any:
-        found = build_processors(*args, **kwargs)
+    def get_processors(*args: Any, **kwargs: Any) -> LogitsProcessorList:
+        processors = original_processors(*args, **kwargs)
         if recorder is not None:
-            recorder.check(found)
-        found.extend(added for added in (player, recorder) if added is not None)
-        return found
+            recorder.check(processors)
+        if player is not None:
+            processors.append(player)
+        if recorder is not None:
+            processors.append(recorder)
+        return processors
 
-    def criteria(*args: Any, **kwargs: Any) -> Any:
-        found = build_criteria(*args, **kwargs)
+    def get_criteria(*args: Any, **kwargs: Any) -> StoppingCriteriaList:
+        criteria = original_criteria(*args, **kwargs)
         if player is None:
-            return found
-        ends = [criterion for criterion in found if isinstance(criterion, EosTokenCriteria)]
-        return StoppingCriteriaList(
-            [*(c for c in found if c not in ends), EpisodeEnds(player, ends[0].eos_token_id)]
-        )
+            return criteria
+        end_tokens = [c for c in criteria if isinstance(c, EosTokenCriteria)]
+        others = [c for c in criteria if not isinstance(c, EosTokenCriteria)]
+        return StoppingCriteriaList([*others, EpisodeEnds(player, end_tokens[0].eos_token_id)])
 
-    with replaced(inner, _get_logits_processor=processors, _get_stopping_criteria=criteria):
+    with replaced(inner, _get_logits_processor=get_processors, _get_stopping_criteria=get_criteria):
         yield
 
 
@@ -85,19 +102,23 @@ def generate_batch(
 ) -> list[list[int]]:
     """Return the completion ids of a batch, each cut after its first end-of-sequence token."""
     width = max(len(ids) for ids in prompt_ids)
-    input_ids = torch.tensor(
-        [[config.pad_token_id] * (width - len(ids)) + ids for ids in prompt_ids]
-    )  # (B, P)
-    attention_mask = torch.tensor(
-        [[0] * (width - len(ids)) + [1] * len(ids) for ids in prompt_ids]
-    )  # (B, P)
+    padded_ids = []
+    padding_masks = []
+    for ids in prompt_ids:
+        padding = width - len(ids)
+        padded_ids.append([config.pad_token_id] * padding + ids)
+        padding_masks.append([0] * padding + [1] * len(ids))
+    input_ids = torch.tensor(padded_ids, device=model.device)  # (B, P)
+    attention_mask = torch.tensor(padding_masks, device=model.device)  # (B, P)
     generate: Any = model.generate  # a `GenerationMixin`'s
-    output = generate(
-        input_ids=input_ids.to(model.device), attention_mask=attention_mask.to(model.device)
-    )
-    tails = output[:, width:].tolist()  # (B, C)
-    ends = set(config.eos_token_id)
-    return [
-        ids[: next((t + 1 for t, token in enumerate(ids) if token in ends), len(ids))]
-        for ids in tails
-    ]
+    output = generate(input_ids=input_ids, attention_mask=attention_mask)  # (B, P + T)
+    end_tokens = set(config.eos_token_id)
+    return [cut_after_end(ids, end_tokens) for ids in output[:, width:].tolist()]
+
+
+def cut_after_end(ids: list[int], end_tokens: set[int]) -> list[int]:
+    """Return the tokens up to and including the first end token; all of them without one."""
+    for i, token in enumerate(ids):
+        if token in end_tokens:
+            return ids[: i + 1]
+    return ids

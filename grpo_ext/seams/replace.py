@@ -6,14 +6,14 @@ from typing import Any
 
 
 @contextmanager
-def replaced(owner: Any, **attributes: Any) -> Iterator[None]:
-    """Set attributes of a module or an object to other values within the context, and restore them afterwards."""
-    own = vars(owner)
-    before = {name: own[name] for name in attributes if name in own}
-    own.update(attributes)
+def replaced(owner: object, **attributes: Any) -> Iterator[None]:
+    """Set attributes of a module or an object within the context, and restore them afterwards."""
+    namespace = vars(owner)
+    originals = {name: namespace[name] for name in attributes if name in namespace}
+    namespace.update(attributes)
     try:
         yield
     finally:
         for name in attributes:
-            del own[name]
-        own.update(before)
+            del namespace[name]
+        namespace.update(originals)

@@ -6,13 +6,15 @@ from typing import Any
 
 import trl.trainer.utils as trl_utils
 from accelerate import Accelerator
-from torch import Tensor
+from torch import Tensor, nn
 from trl.models.utils import disable_gradient_checkpointing
 from trl.trainer.utils import use_adapter
 
 from grpo_ext.objective.logprob import Projection
 from grpo_ext.scoring.head import Head
+from grpo_ext.seams.port import TRLTrainer
 from grpo_ext.seams.replace import replaced
+from grpo_ext.seams.trl import checkpointing_options
 from grpo_ext.step.records import Scored, Scores
 
 
@@ -35,11 +37,8 @@ class _StandIn:
         outputs: tuple[str, ...] = (),
     ) -> Any:
         params = self.head.params
-        if (
-            not params.restricted
-            and (hidden.device.type != "cpu" or not self.head.compact)
-            and self.original
-        ):
+        by_head = params.restricted or (hidden.device.type == "cpu" and self.head.compact)
+        if self.original and not by_head:
             return self.original.apply(
                 hidden,
                 weight,
@@ -52,7 +51,8 @@ class _StandIn:
                 outputs,
             )
         logps, entropy = self.head(hidden, weight, bias, targets, Projection(scale, softcap))
-        return logps, entropy if "entropy" in outputs else None, None, None, None
+        asked_entropy = entropy if "entropy" in outputs else None
+        return logps, asked_entropy, None, None, None
 
 
 @contextmanager
@@ -61,29 +61,46 @@ def scoring_with(head: Head) -> Iterator[None]:
 
     TRL leaves out positions without a label only on a GPU, so that shapes stay the same elsewhere.
     """
-    compact, on_gpu = head.compact or head.params.restricted, trl_utils._use_triton
-    ours = _StandIn(head, trl_utils._ChunkedLogProbFunction)
+    compact = head.compact or head.params.restricted
+    uses_triton = trl_utils._use_triton
     with replaced(
         trl_utils,
-        _ChunkedLogProbFunction=ours,
-        _use_triton=lambda device: compact or on_gpu(device),
+        _ChunkedLogProbFunction=_StandIn(head, trl_utils._ChunkedLogProbFunction),
+        _use_triton=lambda device: compact or uses_triton(device),
     ):
         yield
 
 
 def run_model(
-    accelerator: Accelerator, model: Any, head: Head, labels: Tensor, **inputs: Any
+    accelerator: Accelerator, model: nn.Module, head: Head, labels: Tensor, **inputs: Any
 ) -> Scores:
-    """Call a model with TRL's fused head; without its first argument a `RunModel`."""
+    """Call a model with TRL's fused head; without its first argument a `RunModel`.
+
+    Args:
+        accelerator: sets the precision of the pass.
+        model: the policy or the reference.
+        head: scores the hidden states.
+        labels: (B, T), the tokens to score, -100 elsewhere.
+        **inputs: all other inputs of the model.
+    """
     with accelerator.autocast(), scoring_with(head):
         output = model(**inputs, labels=labels, fused_lm_head=True)
     return Scores(output.log_probs, output.entropy, output.aux_loss)
 
 
 def score_images(
-    trainer: Any, model: Any, table: Scored, head: Head, block: int | None, aux_loss: bool
+    trainer: TRLTrainer, model: Any, table: Scored, head: Head, block: int | None, aux_loss: bool
 ) -> Scores:
-    """Score a table with images as TRL does, in rectangles, with our head."""
+    """Score a table with images as TRL does, in rectangles, with our head.
+
+    Args:
+        trainer: scores.
+        model: the policy or the reference.
+        table: the completions.
+        head: scores the hidden states.
+        block: completions of a rectangle; `None` for all.
+        aux_loss: whether the balance of experts is computed.
+    """
     with scoring_with(head):
         logps, entropies, aux = trainer._get_per_token_logps_and_entropies(
             model,
@@ -91,7 +108,7 @@ def score_images(
             table.attention_mask,
             table.width,
             block,
-            compute_entropy=model is not trainer.ref_model,  # which returns none
+            compute_entropy=model is not trainer.ref_model,  # nothing reads the reference's
             compute_aux_loss=aux_loss,
             **table.model_inputs,
         )
@@ -99,16 +116,17 @@ def score_images(
 
 
 @contextmanager
-def reference_of(trainer: Any) -> Iterator[Any]:
+def reference_of(trainer: TRLTrainer) -> Iterator[nn.Module]:
     """Yield the reference: a separate model, or the policy without its adapter."""
     if trainer.ref_model is not None:
         yield trainer.ref_model
         return
     model = trainer.accelerator.unwrap_model(trainer.model)
-    with use_adapter(model, adapter_name="ref" if "ref" in model.peft_config else None):
+    adapter_name = "ref" if "ref" in model.peft_config else None  # `None` switches adapters off
+    with use_adapter(model, adapter_name=adapter_name):
         yield trainer.model
 
 
-def without_checkpointing(trainer: Any) -> AbstractContextManager[None]:
+def without_checkpointing(trainer: TRLTrainer) -> AbstractContextManager[None]:
     """Turn gradient checkpointing off in the context, for passes without gradient."""
-    return disable_gradient_checkpointing(trainer.model, trainer.args.gradient_checkpointing_kwargs)
+    return disable_gradient_checkpointing(trainer.model, checkpointing_options(trainer.args))

@@ -1,4 +1,7 @@
-"""The private part of TRL's `GRPOTrainer`: its state, generation, batches and logs; scoring is in `scoring.py`."""
+"""The private part of TRL's `GRPOTrainer`: its state, generation, batches and logs.
+
+Scoring is in `scoring.py`. B is the number of completions of a batch, R of rewards.
+"""
 
 import copy
 import math
@@ -11,7 +14,7 @@ from typing import Any
 import torch
 from accelerate.utils import gather_object, send_to_device
 from torch import Tensor
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, TrainingArguments
 from trl import GRPOTrainer
 from trl.data_utils import is_conversational
 from trl.models import unwrap_model_for_generation
@@ -23,17 +26,16 @@ from trl.trainer.utils import (
 )
 
 from grpo_ext.seams.chat import can_parse, parse
+from grpo_ext.seams.port import Row, TRLTrainer
 from grpo_ext.seams.replace import replaced
 
-Row = dict[str, Any]
 
-
-def metrics_of(trainer: Any) -> dict[str, list[float]]:
+def metrics_of(trainer: TRLTrainer) -> dict[str, list[float]]:
     """Return the figures that TRL averages at its next log, of training or of evaluation."""
     return trainer._metrics["train" if trainer.model.training else "eval"]
 
 
-def log_figures(trainer: Any, figures: Mapping[str, float]) -> None:
+def log_figures(trainer: TRLTrainer, figures: Mapping[str, float]) -> None:
     """Add figures to those that TRL averages at its next log.
 
     The mean of n independent figures has the standard error sqrt(sum of squares) / n. TRL divides
@@ -41,19 +43,22 @@ def log_figures(trainer: Any, figures: Mapping[str, float]) -> None:
     root of the sum of squares.
     """
     metrics = metrics_of(trainer)
-    for name, value in figures.items():
+    for name, figure in figures.items():
         if name.endswith("_se"):
             root = sum(metrics[name])
-            value = math.hypot(root, value) - root
-        metrics[name].append(value)
+            figure = math.hypot(root, figure) - root
+        metrics[name].append(figure)
 
 
-def entropy_state(trainer: Any) -> tuple[float, float]:
-    """Return the coefficient of the entropy bonus, and the mean entropy of the last step (infinite before the first)."""
+def entropy_state(trainer: TRLTrainer) -> tuple[float, float]:
+    """Return the coefficient of the entropy bonus, and the mean entropy of the last step.
+
+    Before the first step the entropy is infinite.
+    """
     return trainer.entropy_coef, trainer._last_world_entropy
 
 
-def set_entropy_state(trainer: Any, coef: float, last_entropy: float) -> None:
+def set_entropy_state(trainer: TRLTrainer, coef: float, last_entropy: float) -> None:
     """Set what `entropy_state` returns; TRL's own code and its checkpoints read it, too."""
     trainer.entropy_coef = coef
     trainer._last_world_entropy = last_entropy
@@ -62,59 +67,81 @@ def set_entropy_state(trainer: Any, coef: float, last_entropy: float) -> None:
 # ---- generation
 
 
-def prompt_tokens(trainer: Any, prompts: list[Any]) -> list[list[int]]:
-    """Return the prompts as lists of tokens, by the chat template if they are conversations; adjacent copies are read once."""
-    copies = [(prompt, len(list(same))) for prompt, same in groupby(prompts)]
-    found = trainer._tokenize_prompts([prompt for prompt, _ in copies])[0]
-    return [list(ids) for (_, count), ids in zip(copies, found, strict=True) for _ in range(count)]
+def prompt_tokens(trainer: TRLTrainer, prompts: list[Any]) -> list[list[int]]:
+    """Tokenize prompts, conversations by the chat template; adjacent copies are tokenized once."""
+    distinct_prompts = []
+    copy_counts = []
+    for prompt, copies in groupby(prompts):
+        distinct_prompts.append(prompt)
+        copy_counts.append(len(list(copies)))
+    distinct_ids = trainer._tokenize_prompts(distinct_prompts)[0]
+    prompt_ids = []
+    for ids, copy_count in zip(distinct_ids, copy_counts, strict=True):
+        prompt_ids += [list(ids) for _ in range(copy_count)]
+    return prompt_ids
 
 
 def completions_of(
-    trainer: Any, prompts: list[Any], prompt_ids: list[list[int]], ids: list[list[int]]
+    trainer: TRLTrainer,
+    prompts: list[Any],
+    prompt_ids: list[list[int]],
+    completion_ids: list[list[int]],
 ) -> list[Any]:
     """Return completions as rewards get them: texts, or messages if the prompts are conversations."""
     conversational = is_conversational({"prompt": prompts[0]})
     if conversational and can_parse(trainer._tokenizer):
-        return [
-            [parse(trainer._tokenizer, row, prompt, trainer.tools)]
-            for prompt, row in zip(prompt_ids, ids, strict=True)
-        ]
-    texts = trainer.processing_class.batch_decode(ids, skip_special_tokens=True)
-    return [[{"role": "assistant", "content": text}] for text in texts] if conversational else texts
+        completions = []
+        for prefix, ids in zip(prompt_ids, completion_ids, strict=True):
+            completions.append([parse(trainer._tokenizer, ids, prefix, trainer.tools)])
+        return completions
+    texts = trainer.processing_class.batch_decode(completion_ids, skip_special_tokens=True)
+    if not conversational:
+        return texts
+    return [[{"role": "assistant", "content": text}] for text in texts]
 
 
-def complete(trainer: Any, prompt_ids: list[list[int]], num_generations: int) -> list[list[int]]:
+def complete(
+    trainer: TRLTrainer, prompt_ids: list[list[int]], num_generations: int
+) -> list[list[int]]:
     """Complete each list of tokens once, by transformers."""
     training = trainer.model.training
     try:
         return trainer._generate_single_turn(prompt_ids, None, {}, num_generations)[0]
     finally:
-        trainer.model.train(
-            training
-        )  # continuous batching leaves the model in training mode, also in evaluation
+        # continuous batching leaves the model in training mode, also in evaluation
+        trainer.model.train(training)
 
 
 @contextmanager
-def whole_model(trainer: Any) -> Iterator[Any]:
+def whole_model(trainer: TRLTrainer) -> Iterator[PreTrainedModel]:
     """Yield the policy without wrappers and with all of its weights, for generation."""
     args = trainer.args
-    options = {
-        "gather_deepspeed3_params": args.ds3_gather_for_generation,
-        "gradient_checkpointing_kwargs": args.gradient_checkpointing_kwargs,
-    }
+    wrapped_model: Any = trainer.model_wrapped
     with (
-        unwrap_model_for_generation(trainer.model_wrapped, trainer.accelerator, **options) as model,
-        trainer._dist.summon_full_params(trainer.model_wrapped, recurse=False),
+        unwrap_model_for_generation(
+            wrapped_model,
+            trainer.accelerator,
+            gather_deepspeed3_params=args.ds3_gather_for_generation,
+            gradient_checkpointing_kwargs=checkpointing_options(args),
+        ) as model,
+        trainer._dist.summon_full_params(wrapped_model, recurse=False),
     ):
         yield model
 
 
-def pad_token(trainer: Any) -> int:
+def checkpointing_options(args: TrainingArguments) -> dict[str, Any] | None:
+    """Return the options of gradient checkpointing, which transformers has parsed by now."""
+    options: Any = args.gradient_checkpointing_kwargs
+    return options
+
+
+def pad_token(trainer: TRLTrainer) -> int:
     """Return the id of the padding token."""
-    return int(trainer._tokenizer.pad_token_id)
+    pad_token_id: Any = trainer._tokenizer.pad_token_id
+    return int(pad_token_id)
 
 
-def count_tokens(trainer: Any, tokens: int) -> None:
+def count_tokens(trainer: TRLTrainer, tokens: int) -> None:
     """Add the tokens of a generation on all ranks to those that the run has seen."""
     if trainer.model.training:
         trainer.state.num_input_tokens_seen += tokens
@@ -125,142 +152,181 @@ def count_tokens(trainer: Any, tokens: int) -> None:
 
 
 def calculate_rewards(
-    trainer: Any,
+    trainer: TRLTrainer,
     rows: list[Row],
     prompts: list[Any],
     completions: list[Any],
-    ids: list[list[int]],
+    completion_ids: list[list[int]],
     environments: list[Any],
 ) -> Tensor:
-    """Return the rewards (B of all ranks, R); NaN if a reward did not score a completion.
+    """Let TRL calculate the rewards of this rank's completions.
 
-    `environments`: those of TRL's kind, one per completion.
+    Args:
+        trainer: has the reward functions.
+        rows: of the data set, one per completion.
+        prompts: one per completion.
+        completions: texts or messages.
+        completion_ids: their tokens.
+        environments: of TRL's kind, one per completion; empty without environments.
+
+    Returns:
+        (B of all ranks, R), NaN where a reward did not score a completion.
     """
     trainer.environments = environments or None  # where TRL's generation also leaves them
-    return trainer._calculate_rewards(rows, prompts, completions, ids)
+    return trainer._calculate_rewards(rows, prompts, completions, completion_ids)
 
 
-def tools_of(trainer: Any) -> tuple[list[Any], dict[str | None, Any] | None]:
-    """Return the functions that a trainer was given as tools, and the factories of its environments by name."""
+def tools_of(trainer: TRLTrainer) -> tuple[list[Any], dict[str | None, Any] | None]:
+    """Return the functions that a trainer was given as tools, and its environments' factories.
+
+    The factories are by name; they are `None` if the trainer has no environments.
+    """
     return list(trainer._standalone_tools), trainer.environment_factories
 
 
-def drop_reward_logs(trainer: Any) -> None:
+def drop_reward_logs(trainer: TRLTrainer) -> None:
     """Delete what rewards have logged since the last generation."""
     trainer._pending_extra_logs.clear()
     trainer._pending_metrics.clear()
 
 
 def keep_completions(
-    trainer: Any, prompts: list[Any], completions: list[Any], rewards: Tensor, advantages: Tensor
+    trainer: TRLTrainer,
+    prompts: list[Any],
+    completions: list[Any],
+    rewards: Tensor,
+    advantages: Tensor,
 ) -> None:
-    """Add a generation to the table that TRL prints and saves, and the figures that rewards logged to TRL's metrics."""
+    """Add a generation to the table that TRL prints and saves, and rewards' own figures to its logs.
+
+    Args:
+        trainer: keeps the table.
+        prompts: of this rank, one per completion.
+        completions: of this rank.
+        rewards: (B of all ranks, R).
+        advantages: (B of all ranks,).
+    """
     logs = trainer._logs
     logs["prompt"].extend(gather_object(prompts))
     logs["completion"].extend(gather_object(completions))
     for i, name in enumerate(trainer.reward_func_names):
         logs["rewards"][name].extend(rewards[:, i].tolist())
     logs["advantages"].extend(advantages.tolist())
+    # a reward may have logged on some ranks only
     for column in sorted(set(gather_object(list(trainer._pending_extra_logs)))):
-        values = trainer._pending_extra_logs.get(column, [None] * len(prompts))
-        logs["extra"][column].extend(gather_object(values))
+        logged = trainer._pending_extra_logs.get(column, [None] * len(prompts))
+        logs["extra"][column].extend(gather_object(logged))
     for name in sorted(set(gather_object(list(trainer._pending_metrics)))):
-        noted = gather_object(trainer._pending_metrics.get(name, []))
-        metrics_of(trainer)[name].append(float(torch.tensor(noted, dtype=torch.float32).mean()))
+        figures = gather_object(trainer._pending_metrics.get(name, []))
+        mean = torch.tensor(figures, dtype=torch.float32).mean()
+        metrics_of(trainer)[name].append(float(mean))
     drop_reward_logs(trainer)
 
 
 @contextmanager
-def whole_table(trainer: Any, rows: int) -> Iterator[None]:
-    """Within the context, TRL's table of completions holds `rows` rows; else it keeps at most a training generation."""
+def whole_table(trainer: TRLTrainer, rows: int) -> Iterator[None]:
+    """Within the context, let TRL's table of completions hold `rows` rows.
+
+    Otherwise the table holds at most the rows of a training generation.
+    """
     logs = trainer._logs
-    before = logs["prompt"].maxlen
+    capacity = logs["prompt"].maxlen
     for name in trainer.reward_func_names:
         logs["rewards"][name]  # the defaultdict creates it
-    _resize(logs, max(before, rows))
+    _resize(logs, max(capacity, rows))
     try:
         yield
     finally:
-        _resize(logs, before)
+        _resize(logs, capacity)
 
 
-def _resize(logs: dict[str, Any], most: int) -> None:
-    for name, value in logs.items():
-        if isinstance(value, deque):
-            logs[name] = deque(value, maxlen=most)
+def _resize(logs: dict[str, Any], capacity: int) -> None:
+    for name, column in logs.items():
+        if isinstance(column, deque):
+            logs[name] = deque(column, maxlen=capacity)
         else:
-            _resize(value, most)
+            _resize(column, capacity)
 
 
-def last_completions(trainer: Any, rows: int) -> tuple[list[Any], list[Any], Tensor, Tensor]:
-    """Return prompts, completions, rewards (rows, R) and advantages (rows,) of TRL's last generation on all ranks."""
+def last_completions(trainer: TRLTrainer, rows: int) -> tuple[list[Any], list[Any], Tensor, Tensor]:
+    """Return TRL's last generation on all ranks, which has `rows` completions.
+
+    Returns:
+        Prompts, completions, rewards (rows, R) and advantages (rows,).
+    """
     logs = trainer._logs
-    rewards = [list(logs["rewards"][name])[-rows:] for name in trainer.reward_func_names]
-    return (
-        list(logs["prompt"])[-rows:],
-        list(logs["completion"])[-rows:],
-        torch.tensor(rewards, device=trainer.accelerator.device).T,
-        torch.tensor(list(logs["advantages"])[-rows:], device=trainer.accelerator.device),
-    )
+    device = trainer.accelerator.device
+    columns = [list(logs["rewards"][name])[-rows:] for name in trainer.reward_func_names]
+    rewards = torch.tensor(columns, device=device).T  # (rows, R)
+    advantages = torch.tensor(list(logs["advantages"])[-rows:], device=device)  # (rows,)
+    return list(logs["prompt"])[-rows:], list(logs["completion"])[-rows:], rewards, advantages
 
 
-def generate_and_score(trainer: Any, rows: list[Row]) -> Any:
+def generate_and_score(trainer: TRLTrainer, rows: list[Row]) -> Any:
     """Call the trainer's generation, which a subclass may have changed."""
     return trainer._generate_and_score_completions(rows)
 
 
-def trl_generation(trainer: Any, rows: list[Row]) -> dict[str, Any]:
+def trl_generation(trainer: TRLTrainer, rows: list[Row]) -> dict[str, Any]:
     """Let TRL generate and judge, for images.
 
-    TRL does not score old and reference log-probs, as if the generation were used once: our scoring does.
+    TRL does not score old and reference log-probs, as if the generation were used once: our scoring
+    does.
     """
+    generate: Any = GRPOTrainer._generate_and_score_completions
     args = copy.copy(trainer.args)
     args.steps_per_generation = 1
     with replaced(
         trainer, args=args, num_iterations=1, vllm_importance_sampling_correction=False, beta=0.0
     ):
-        return GRPOTrainer._generate_and_score_completions(trainer, rows)
+        return generate(trainer, rows)
 
 
 def split_with_images(table: dict[str, Any], number: int) -> list[dict[str, Any]]:
-    """Shuffle a generation and split it into slices, each with its images."""
+    """Shuffle a generation and split it into `number` slices, each with its images."""
     by_image: Any = split_pixel_values_by_grid(table)
     shuffled: Any = shuffle_sequence_dict(by_image)
-    parts: list[Any] = split_tensor_dict(shuffled, number)
-    return [dict(unsplit_pixel_values_by_grid(part)) for part in parts]
+    slices: Any = split_tensor_dict(shuffled, number)
+    return [dict(unsplit_pixel_values_by_grid(columns)) for columns in slices]
 
 
 # ---- the state of transformers and TRL
 
 
-def expect_tied_weights(model: Any) -> None:
+def expect_tied_weights(model: object) -> None:
     """Tell transformers which weights its checkpoints leave out because they are tied to others.
 
-    Otherwise each resume warns of missing keys, such as `lm_head.weight`, which are not missing. Only weights that are really
-    one parameter with their source are named.
+    Otherwise each resume warns of missing keys, such as `lm_head.weight`, which are not missing.
+    Only weights that are really one parameter with their source are named.
     """
-    tied = getattr(model, "all_tied_weights_keys", None)
-    if not isinstance(model, PreTrainedModel) or not tied:
+    if not isinstance(model, PreTrainedModel):
+        return
+    sources = getattr(model, "all_tied_weights_keys", None)
+    if not sources:
         return
     parameters = dict(model.named_parameters(remove_duplicate=False))
-    same = {name for name, source in tied.items() if parameters.get(name) is parameters.get(source)}
-    model._keys_to_ignore_on_save = {*(model._keys_to_ignore_on_save or ()), *same}
+    ignored = set(model._keys_to_ignore_on_save or ())
+    for name, source in sources.items():
+        if parameters.get(name) is parameters.get(source):
+            ignored.add(name)
+    model._keys_to_ignore_on_save = ignored
 
 
-def state_of(trainer: Any) -> dict[str, Any]:
+def state_of(trainer: TRLTrainer) -> dict[str, Any]:
     """Return the state that the checkpoints of transformers and TRL leave out."""
+    metrics = trainer._metrics["train"]
     return {
         "step": trainer._step,
         "buffer": trainer._buffered_inputs,
         "loss": trainer._tr_loss,
         "total_loss": trainer._total_loss_scalar,
         "last_logged": trainer._globalstep_last_logged,
-        "metrics": {name: list(values) for name, values in trainer._metrics["train"].items()},
+        "metrics": {name: list(figures) for name, figures in metrics.items()},
         "entropy": entropy_state(trainer),
     }
 
 
-def load_state(trainer: Any, state: dict[str, Any]) -> None:
+def load_state(trainer: TRLTrainer, state: dict[str, Any]) -> None:
     """Restore `state_of`, after transformers' loop has set the sums of losses to 0 at its start."""
     trainer._step = state["step"]
     trainer._buffered_inputs = send_to_device(state["buffer"], trainer.accelerator.device)
@@ -272,11 +338,14 @@ def load_state(trainer: Any, state: dict[str, Any]) -> None:
     set_entropy_state(trainer, *state["entropy"])
 
 
-def mean_loss(trainer: Any) -> float:
-    """Return the mean loss of all steps of a run that has ended; transformers divides by the steps since the last resume."""
+def mean_loss(trainer: TRLTrainer) -> float:
+    """Return the mean loss of all steps of a run that has ended.
+
+    transformers divides by the steps since the last resume.
+    """
     return trainer._total_loss_scalar / max(trainer.state.global_step, 1)
 
 
-def keeping_all(args: Any) -> AbstractContextManager[None]:
+def keeping_all(args: TrainingArguments) -> AbstractContextManager[None]:
     """Within the context, transformers deletes no checkpoint."""
     return replaced(args, save_total_limit=None)

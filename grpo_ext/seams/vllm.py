@@ -11,26 +11,30 @@ import trl.trainer.grpo_trainer as trl_trainer
 from grpo_ext.seams.replace import replaced
 
 
-def generates_with(generation: Any) -> AbstractContextManager[None]:
+def generates_with(generation: Callable[..., Any]) -> AbstractContextManager[None]:
     """Within the context, a new trainer makes `generation` instead of a `VLLMGeneration`."""
     return replaced(trl_trainer, VLLMGeneration=generation)
 
 
 def engine_with(settings: dict[str, Any]) -> AbstractContextManager[None]:
-    """Within the context, a new `VLLMGeneration` makes its engine with these arguments in addition to its own."""
-    return replaced(trl_vllm, LLM=partial(trl_vllm.LLM, **settings)) if settings else nullcontext()
+    """Within the context, a new `VLLMGeneration` passes these arguments to its engine, too."""
+    if not settings:
+        return nullcontext()
+    return replaced(trl_vllm, LLM=partial(trl_vllm.LLM, **settings))
 
 
 def add_adapters(llm: Any, request: Callable[[], Any]) -> None:
-    """Let an engine add to its base, whenever it generates, the adapter that `request` returns then."""
-    plain = llm.generate
-    llm.generate = lambda *args, **kwargs: plain(*args, **kwargs, lora_request=request())
+    """Let an engine generate with the adapter that `request` returns at that time."""
+    generate = llm.generate
+    llm.generate = lambda *args, **kwargs: generate(*args, **kwargs, lora_request=request())
 
 
 def weights_held(vllm: Any) -> dict[str, Any]:
-    """Return the parameters of a colocated engine by name; none of a server, or of an engine that sleeps in between."""
+    """Return the parameters of a colocated engine by name.
+
+    There are none for a server, and for an engine that sleeps while the trainer trains.
+    """
     if getattr(vllm, "mode", "") != "colocate" or vllm.enable_sleep_mode:
         return {}
-    return dict(
-        vllm.llm.llm_engine.model_executor.driver_worker.model_runner.model.named_parameters()
-    )
+    executor = vllm.llm.llm_engine.model_executor
+    return dict(executor.driver_worker.model_runner.model.named_parameters())

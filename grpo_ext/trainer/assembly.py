@@ -30,6 +30,7 @@ from grpo_ext.trainer.learning import Learning
 from grpo_ext.trainer.nonfinite import FiniteSteps
 from grpo_ext.trainer.phases import Phases
 from grpo_ext.trainer.policy_update import PolicyUpdate
+from grpo_ext.trainer.port import Trainer
 from grpo_ext.trainer.prompt_order import PromptOrder
 from grpo_ext.trainer.rollout import Rollout
 from grpo_ext.trainer.run_output import RunOutput, check_prompt, columns_of
@@ -45,7 +46,7 @@ class Parts:
     """
 
     def __init__(
-        self, trainer: Any, sampler: Sampler | None, recipe: Mapping[str, Any] | None = None
+        self, trainer: Trainer, sampler: Sampler | None, recipe: Mapping[str, Any] | None = None
     ):
         check_data(trainer)
         args, process = trainer.args, trainer.accelerator
@@ -142,7 +143,7 @@ class Parts:
         self.stopping = Stopping(trainer, self.finite, self.checkpoints)
         self.output = RunOutput(trainer, recipe)
 
-    def watch(self, trainer: Any) -> None:
+    def watch(self, trainer: Trainer) -> None:
         """Let the parts that are callbacks watch the events of a run; the last may stop the run."""
         monitor = [] if self.monitor is None else [self.monitor]
         for part in (self.learning, self.phases, self.log, self.output, *monitor, self.stopping):
@@ -159,7 +160,7 @@ class Parts:
         return {**found, **more}
 
 
-def check_separate(trainer: Any, sampler: Sampler | None, generations: Generations) -> None:
+def check_separate(trainer: Trainer, sampler: Sampler | None, generations: Generations) -> None:
     """Raise a `ValueError` for options about a separate sampler where something else makes the completions."""
     args = trainer.args
     keys = [
@@ -180,7 +181,7 @@ def check_separate(trainer: Any, sampler: Sampler | None, generations: Generatio
         )
 
 
-def check_data(trainer: Any) -> None:
+def check_data(trainer: Trainer) -> None:
     """Raise a `ValueError` if the data sets lack the prompt or a column of a reward."""
     columns = [
         name for name in columns_of(trainer.train_dataset) if name != "completion"
@@ -198,7 +199,7 @@ def check_data(trainer: Any) -> None:
         check_prompt(rows)
 
 
-def about(trainer: Any) -> dict[str, Any]:
+def about(trainer: Trainer) -> dict[str, Any]:
     """Describe rewards and data for the run log."""
     rows = trainer.train_dataset
     data = {"rows": len(rows) if hasattr(rows, "__len__") else None, "columns": columns_of(rows)}

@@ -3,7 +3,6 @@
 from dataclasses import replace
 from functools import partial
 from itertools import product
-from typing import Any
 
 from accelerate.utils import gather_object
 
@@ -18,6 +17,7 @@ from grpo_ext.evaluation.constant import (
 )
 from grpo_ext.evaluation.score import Row, Sample
 from grpo_ext.trainer.judging import Judged
+from grpo_ext.trainer.port import Trainer
 from grpo_ext.trainer.samples import by_name, text_of
 
 
@@ -26,7 +26,7 @@ class ConstantAnswer:
     together.
     """
 
-    def __init__(self, trainer: Any, outcomes: list[str], several_turns: bool):
+    def __init__(self, trainer: Trainer, outcomes: list[str], several_turns: bool):
         self.trainer = trainer
         self.text: str | None = None  # the best constant answer of the last evaluation
         self.outcomes = outcomes  # in the order of `outcome_order`

@@ -38,6 +38,7 @@ from grpo_ext.trainer.judging import (
 )
 from grpo_ext.trainer.old_and_reference import OldAndReference
 from grpo_ext.trainer.phases import Phases
+from grpo_ext.trainer.port import Trainer
 from grpo_ext.trainer.trl_path import scored_by_trl
 
 logger = logging.getLogger(__name__)
@@ -48,7 +49,7 @@ class Generations:
 
     def __init__(
         self,
-        trainer: Any,
+        trainer: Trainer,
         sampler: Sampler,
         scorer: Scorer,
         judge: Judge,

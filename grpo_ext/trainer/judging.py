@@ -22,6 +22,7 @@ from grpo_ext.seams import trl as seam
 from grpo_ext.step.group_shape import GroupShape
 from grpo_ext.step.judge import TieBreak, outcome_order
 from grpo_ext.step.records import Scored
+from grpo_ext.trainer.port import Trainer
 
 Row = dict[str, Any]
 logger = logging.getLogger(__name__)
@@ -68,7 +69,7 @@ def rewards_for(
     )
 
 
-def rewards_of(trainer: Any) -> list[dict[str, Any]]:
+def rewards_of(trainer: Trainer) -> list[dict[str, Any]]:
     """Return the name and weight of each reward, and for a registered one its registered name and its options.
 
     The options are for a log or a page: those with a secret's name are left out.
@@ -91,7 +92,7 @@ def rewards_of(trainer: Any) -> list[dict[str, Any]]:
     return found
 
 
-def exact_weights(trainer: Any) -> Tensor:
+def exact_weights(trainer: Trainer) -> Tensor:
     """Return the weights of the rewards (R,), in float64 as the arguments give them; TRL rounds them to float32.
 
     They stay TRL's under `loss_normalization: micro_batch`, which computes as TRL does.
@@ -104,14 +105,14 @@ def exact_weights(trainer: Any) -> Tensor:
     return weights
 
 
-def outcomes_of_groups(trainer: Any) -> list[int]:
+def outcomes_of_groups(trainer: Trainer) -> list[int]:
     """Return the indices of the rewards that judge groups and count pass rates, in the order of `outcome_order`."""
     return outcome_order(
         trainer.reward_func_names, trainer.reward_weights.tolist(), trainer.args.group_filter_metric
     )
 
 
-def tie_break_of(trainer: Any) -> TieBreak | None:
+def tie_break_of(trainer: Trainer) -> TieBreak | None:
     """Return the tie-break reward of a trainer, or `None`.
 
     `ValueError` if it is not one of the trainer's rewards, has a weight in the sum, or judges groups.
@@ -156,7 +157,7 @@ class Judged:
 class Judge:
     """Runs the rewards of a trainer and counts their failures."""
 
-    def __init__(self, trainer: Any):
+    def __init__(self, trainer: Trainer):
         self.trainer = trainer
         self.failed: dict[
             str, int

@@ -19,6 +19,7 @@ from grpo_ext.step.group_shape import GroupShape
 from grpo_ext.step.loss import POLICY_SHARE
 from grpo_ext.step.records import Scored
 from grpo_ext.trainer.judging import outcomes_of_groups
+from grpo_ext.trainer.port import Trainer
 from grpo_ext.trainer.start_checks import check_start, steps_in_backward, used_parameters
 from grpo_ext.trainer.verdict import LEAST_SHARE, Progress, remarks_of, why_nothing_was_learnt
 from grpo_ext.trainer.weight_sample import WeightSample, checksum, local
@@ -28,7 +29,7 @@ from grpo_ext.trainer.weight_sample import WeightSample, checksum, local
 class Learning(TrainerCallback):
     """Checks the start of a run, watches its steps, and says at its end whether it learnt nothing."""
 
-    trainer: Any
+    trainer: Trainer
     progress: Progress = field(default_factory=Progress)
     verdict: str | None = None  # why the run learnt nothing; `None` if it learnt, or has not ended
     remarks: list[str] = field(

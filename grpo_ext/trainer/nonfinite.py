@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch.distributed.tensor import DTensor
 
+from grpo_ext.trainer.port import Trainer
+
 logger = logging.getLogger(__name__)
 
 
@@ -21,7 +23,7 @@ class NonFiniteSteps(RuntimeError):
 class FiniteSteps:
     """Checks the gradient of each step; the trainer reports each micro-batch and the norm."""
 
-    def __init__(self, trainer: Any):
+    def __init__(self, trainer: Trainer):
         self.trainer = trainer
         self.skipped = 0
         self.in_a_row = 0

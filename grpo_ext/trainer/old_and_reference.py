@@ -5,7 +5,6 @@ An extra pass scores completions that a later step trains on, completions of ano
 """
 
 from dataclasses import replace
-from typing import Any
 
 import torch
 
@@ -16,12 +15,13 @@ from grpo_ext.scoring.scorer import Scorer
 from grpo_ext.seams.scoring import reference_of, without_checkpointing
 from grpo_ext.step.ranks import Ranks
 from grpo_ext.step.records import Scored
+from grpo_ext.trainer.port import Trainer
 
 
 class OldAndReference:
     """Scores tables before they are trained on."""
 
-    def __init__(self, trainer: Any, sampler: Sampler, scorer: Scorer, ranks: Ranks):
+    def __init__(self, trainer: Trainer, sampler: Sampler, scorer: Scorer, ranks: Ranks):
         self.trainer, self.sampler, self.scorer, self.ranks = trainer, sampler, scorer, ranks
         args = trainer.args
         # ratios compare the policy with the sampler, by the log-probs of the sampler

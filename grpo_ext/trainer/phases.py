@@ -15,6 +15,7 @@ from transformers import TrainerCallback
 
 from grpo_ext.scoring.rate import costs, matrix_rate, needed, wait_for
 from grpo_ext.step.records import Scored
+from grpo_ext.trainer.port import Trainer
 
 LOGGED = ("time/", "throughput/", "memory/")  # how the names of the figures begin
 BESIDE = ("evaluation", "checkpoint")  # phases that belong to no step
@@ -27,7 +28,7 @@ class Phases(TrainerCallback):
     `rewards`, `scoring` (old and reference log-probs), `train` (forward and backward), `optimizer`, `evaluation`, `checkpoint`.
     """
 
-    def __init__(self, trainer: Any):
+    def __init__(self, trainer: Trainer):
         self.state, self.device = trainer.state, trainer.accelerator.device
         mixed = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(
             trainer.accelerator.mixed_precision

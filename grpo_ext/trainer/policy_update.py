@@ -2,9 +2,8 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from grpo_ext.objective.aggregate import Stat
 from grpo_ext.scoring.scorer import Scorer
@@ -16,13 +15,14 @@ from grpo_ext.step.metrics import StepStats, age_stats, sampler_stats
 from grpo_ext.step.ranks import Ranks
 from grpo_ext.step.records import LossOutput, MicroBatch, Scored
 from grpo_ext.trainer.phases import Phases
+from grpo_ext.trainer.port import Trainer
 
 
 @dataclass
 class PolicyUpdate:
     """Scores micro-batches and computes their losses."""
 
-    trainer: Any
+    trainer: Trainer
     scorer: Scorer
     settings: LossSettings
     entropy: EntropyControl
@@ -31,29 +31,39 @@ class PolicyUpdate:
     settled: Callable[[dict[str, float]], None]  # takes the figures of each optimizer step
     _stats: StepStats = field(default_factory=StepStats)
 
-    def loss(self, model: Any, batch: MicroBatch, accumulation: int) -> Tensor:
-        """Return a micro-batch's share of the loss of its step, with gradient; the last one logs the figures of the step.
+    def loss(self, model: nn.Module, batch: MicroBatch, accumulation: int) -> Tensor:
+        """Return a micro-batch's share of the loss of its step, with gradient.
 
-        `accumulation` is the number of micro-batches of the step, as the trainer counts them.
+        The last micro-batch logs the figures of the step.
+
+        Args:
+            model: the wrapped model in training.
+            batch: the micro-batch.
+            accumulation: micro-batches of the step, as the trainer counts them.
         """
-        trainer, rows = self.trainer, batch.rows
+        trainer = self.trainer
+        rows = batch.rows
         if trainer.model.training and not batch.filler:
             self.phases.runs(rows)
         scores = self.scorer.score(model, rows, aux_loss=trainer.aux_loss_enabled)
-        mask = None
+        entropy_mask = None  # (B, T)
         if trainer.top_entropy_quantile < 1.0:
-            mask = trainer.get_high_entropy_mask(
+            assert scores.entropies is not None
+            entropy_mask = trainer.get_high_entropy_mask(
                 scores.entropies, rows.loss_mask, 1 - trainer.top_entropy_quantile
             )
         weight = self.entropy.weight(*seam.entropy_state(trainer))
-        output = step_loss(scores, batch, self._settings_now(), weight, mask, accumulation)
+        output = step_loss(scores, batch, self._settings_now(), weight, entropy_mask, accumulation)
         self._note(output, batch, scores.logps)
         if batch.last:
             self._settle()
         return output.loss
 
     def _settings_now(self) -> LossSettings:
-        """Return the settings of the loss, with the attributes of the trainer that a callback may have changed, as in TRL."""
+        """Return the settings of the loss, with the trainer's attributes as they are now.
+
+        A callback may have changed them, as in TRL.
+        """
         trainer = self.trainer
         options = replace(
             self.settings.options,
@@ -75,20 +85,21 @@ class PolicyUpdate:
         return MicroBatch(rows, counts, useful)
 
     def _note(self, output: LossOutput, batch: MicroBatch, logps: Tensor) -> None:
+        """Keep the figures of a micro-batch; `logps` (B, T) are those of the policy now."""
+        trainer = self.trainer
         stats = output.stats
         rows = batch.rows
         sampled = rows.sampling_per_token_logps
-        if self.trainer.model.training and sampled is not None:
-            # With `behaviour_policy: sampler` the old log-probs are the sampler's own, so they tell nothing about it.
-            by_sampler = self.trainer.args.behaviour_policy == "sampler"
-            scored = logps if by_sampler else old_logps(rows, logps)
-            stats = stats | sampler_stats(
-                scored, sampled, rows.loss_mask, rows.importance_sampling_ratio
-            )
-        if self.trainer.model.training and self.trainer.args.overlap != "off":
-            stats = stats | age_stats(
-                rows.policy_step, rows.loss_mask, self.trainer.state.global_step
-            )
+        if trainer.model.training and sampled is not None:
+            # With `behaviour_policy: sampler` the old log-probs are the sampler's own, so they tell
+            # nothing about it.
+            if trainer.args.behaviour_policy != "sampler":
+                logps = old_logps(rows, logps)
+            ratio = rows.importance_sampling_ratio
+            stats = stats | sampler_stats(logps, sampled, rows.loss_mask, ratio)
+        if trainer.model.training and trainer.args.overlap != "off":
+            step = trainer.state.global_step
+            stats = stats | age_stats(rows.policy_step, rows.loss_mask, step)
         if batch.filler:  # its figures mean nothing
             stats = {name: Stat(stat.value, 0.0, stat.kind) for name, stat in stats.items()}
         self._stats.add(stats)
@@ -103,7 +114,7 @@ class PolicyUpdate:
         seam.log_figures(self.trainer, figures)
 
     def _move_coef(self, entropy: float | None) -> None:
-        """Move the coefficient of the bonus after a step; a step without tokens has no entropy and moves nothing."""
+        """Move the coefficient of the bonus after a step; a step without tokens moves nothing."""
         if entropy is not None:
             coef = self.entropy.coef_after(self.trainer.entropy_coef, entropy)
             seam.set_entropy_state(self.trainer, coef, entropy)

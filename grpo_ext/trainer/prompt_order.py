@@ -11,12 +11,13 @@ from grpo_ext.curriculum.pass_rates import PassRates, prompt_id, read_pass_rates
 from grpo_ext.curriculum.sampler import PromptSampler, PromptSupply, Row, from_easy_to_hard
 from grpo_ext.step.groups import GroupStats
 from grpo_ext.trainer.judging import outcomes_of_groups
+from grpo_ext.trainer.port import Trainer
 
 
 class PromptOrder:
     """The resumable order of a trainer's prompts, which may depend on their pass rates."""
 
-    def __init__(self, trainer: Any):
+    def __init__(self, trainer: Trainer):
         self.trainer = trainer
         self.rates = make_rates(trainer)
         self.easy_first = make_easy_first(trainer)
@@ -31,13 +32,15 @@ class PromptOrder:
 
     def make_sampler(self, dataset: Dataset | None) -> PromptSampler:
         """Make the order of prompts for a call of `train()`."""
-        trainer, args = self.trainer, self.trainer.args
+        trainer = self.trainer
+        args = trainer.args
         prompts = args.generation_batch_size // trainer.num_generations
-        repeats = trainer.num_iterations * args.steps_per_generation
         rows = len(trainer.train_dataset if dataset is None else dataset)
-        sizes = rows, prompts, trainer.num_generations, repeats
         self.sampler = PromptSampler(
-            *sizes,
+            rows,
+            prompts,
+            trainer.num_generations,
+            trainer.num_iterations * args.steps_per_generation,
             args.seed,
             trainer.shuffle_dataset,
             self.rates,
@@ -57,11 +60,12 @@ class PromptOrder:
 
     def observe(self, prompts: list[Row], stats: GroupStats) -> None:
         """Record the judged groups of these prompts, of all ranks."""
-        if self.rates is not None:
-            for row, right, samples in zip(
-                prompts, stats.right.tolist(), stats.scored.tolist(), strict=True
-            ):
-                self.rates.observe(prompt_id(row["prompt"]), right, samples)
+        if self.rates is None:
+            return
+        right_counts = stats.right.tolist()
+        scored_counts = stats.scored.tolist()
+        for row, right, scored in zip(prompts, right_counts, scored_counts, strict=True):
+            self.rates.observe(prompt_id(row["prompt"]), right, scored)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state; the same on all ranks."""
@@ -77,39 +81,50 @@ class PromptOrder:
             self.further.load_state_dict(state["further"])
 
 
-def make_rates(trainer: Any) -> PassRates | None:
-    """Return the pass rates that `curriculum: adaptive` begins with, or None; `ValueError` if the data set does not fit."""
-    args, dataset = trainer.args, trainer.train_dataset
+def make_rates(trainer: Trainer) -> PassRates | None:
+    """Return the pass rates that `curriculum: adaptive` begins with; `None` for any other.
+
+    Raises:
+        ValueError: if the data set does not fit the curriculum.
+    """
+    args = trainer.args
+    dataset = trainer.train_dataset
     if args.curriculum == "none":
         return None
     if not isinstance(dataset, Dataset):
         raise ValueError(
-            f"curriculum: {args.curriculum} chooses among all rows, and a stream gives them one by one. Write curriculum: none."
+            f"curriculum: {args.curriculum} chooses among all rows, and a stream gives them one by "
+            "one. Write curriculum: none."
         )
     if args.curriculum != "adaptive":
         return None
-    start = None
+    known_rates = None
     if args.pass_rates_file:
         path = Path(args.pass_rates_file).expanduser()
-        rewards = [trainer.reward_func_names[index] for index in outcomes_of_groups(trainer)]
-        start = read_pass_rates(path, rewards, args.pass_threshold)
-    return PassRates(
-        [prompt_id(prompt) for prompt in dataset["prompt"]], args.pass_rate_decay, start
-    )
+        rewards = [trainer.reward_func_names[i] for i in outcomes_of_groups(trainer)]
+        known_rates = read_pass_rates(path, rewards, args.pass_threshold)
+    prompt_ids = [prompt_id(prompt) for prompt in dataset["prompt"]]
+    return PassRates(prompt_ids, args.pass_rate_decay, known_rates)
 
 
-def make_easy_first(trainer: Any) -> list[int] | None:
-    """Return the order of `curriculum: easy_to_hard`, or None; `ValueError` if the column is missing or not of numbers."""
-    args, dataset = trainer.args, trainer.train_dataset
+def make_easy_first(trainer: Trainer) -> list[int] | None:
+    """Return the order of `curriculum: easy_to_hard`; `None` for any other.
+
+    Raises:
+        ValueError: if the column is missing or not of numbers.
+    """
+    args = trainer.args
+    dataset = trainer.train_dataset
     if args.curriculum != "easy_to_hard":
         return None
-    column = args.difficulty_column
-    if fault := difficulty_fault(column, dataset.column_names, lambda: dataset[column]):
+    column = str(args.difficulty_column)
+    fault = difficulty_fault(column, dataset.column_names, lambda: dataset[column])
+    if fault:
         raise ValueError(fault)
     return from_easy_to_hard(dataset[column], args.seed)
 
 
-def generations_of_run(trainer: Any, per_epoch: int) -> int:
+def generations_of_run(trainer: Trainer, per_epoch: int) -> int:
     """Return the number of generations of a whole run; `per_epoch` are those of an epoch."""
     args = trainer.args
     if args.max_steps <= 0:

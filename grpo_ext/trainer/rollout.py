@@ -24,6 +24,7 @@ from grpo_ext.step.refill import Filled, RefillRule, first_round, refill
 from grpo_ext.step.tables import join
 from grpo_ext.trainer.generations import Generations
 from grpo_ext.trainer.judging import Judged, Row
+from grpo_ext.trainer.port import Trainer
 from grpo_ext.trainer.prompt_order import PromptOrder
 from grpo_ext.trainer.samples import Samples
 from grpo_ext.vllm import EngineFailure
@@ -35,7 +36,7 @@ logger = logging.getLogger(__name__)
 class Rollout:
     """Makes the completions that a trainer trains on."""
 
-    trainer: Any
+    trainer: Trainer
     generations: Generations
     order: PromptOrder
     samples: Samples

@@ -21,6 +21,7 @@ from grpo_ext.recipe.rules import argument_values
 from grpo_ext.samplers.hf import HFSampler, how_it_generates
 from grpo_ext.tasks.sharegpt import is_sharegpt
 from grpo_ext.trainer.judging import rewards_of
+from grpo_ext.trainer.port import Trainer
 
 logger = logging.getLogger(__name__)
 # Arguments that TRL and transformers set themselves.
@@ -38,7 +39,7 @@ class RunOutput(TrainerCallback):
     `recipe` has the values of `recipe.yaml`; `None`: model, arguments and rewards of the trainer.
     """
 
-    def __init__(self, trainer: Any, recipe: Mapping[str, Any] | None):
+    def __init__(self, trainer: Trainer, recipe: Mapping[str, Any] | None):
         self.trainer = trainer
         self.from_python = recipe is None
         self.recipe = as_given(trainer) if recipe is None else recipe
@@ -126,7 +127,7 @@ def check_prompt(rows: Any) -> None:
         )
 
 
-def as_given(trainer: Any) -> dict[str, Any]:
+def as_given(trainer: Trainer) -> dict[str, Any]:
     """Return model, arguments and rewards of a trainer as the values of a recipe, without most defaults."""
     args, known = trainer.args, rewards_of(trainer)
     name, usual = trainer.model.config.name_or_path, settings_here(None, None).items()
@@ -152,7 +153,7 @@ def as_given(trainer: Any) -> dict[str, Any]:
     }
 
 
-def first_lines(trainer: Any) -> str:
+def first_lines(trainer: Trainer) -> str:
     """Describe the run: ranks, sharding, rewards, batch, generation."""
     args, accelerator = trainer.args, trainer.accelerator
     ranks = accelerator.num_processes
@@ -186,7 +187,7 @@ def first_lines(trainer: Any) -> str:
     )
 
 
-def sharding(trainer: Any) -> str:
+def sharding(trainer: Trainer) -> str:
     """Describe how the ranks share the model, as accelerate has really set it up."""
     if trainer.is_deepspeed_enabled:
         return f"sharded by DeepSpeed ZeRO-{trainer.accelerator.state.deepspeed_plugin.zero_stage}"
@@ -195,7 +196,7 @@ def sharding(trainer: Any) -> str:
     return "the whole model on each" if trainer.accelerator.num_processes > 1 else "the whole model"
 
 
-def describe(trainer: Any) -> tuple[str, str]:
+def describe(trainer: Trainer) -> tuple[str, str]:
     """Describe in one line each how a trainer generates, and how it speeds up training."""
     parts, args = trainer.parts, trainer.args
     how = parts.sampler.name

@@ -1,7 +1,8 @@
 """Give every scored completion to the callbacks that ask for it.
 
-Such a callback has `wants(step, group) -> bool`, called on every rank, and `on_samples(rows)`, called on the main process.
-docs/report.md describes a row. TRL also keeps completions, but mixes those of training and evaluation.
+Such a callback has `wants(step, group) -> bool`, called on every rank, and `on_samples(rows)`,
+called on the main process. docs/report.md describes a row. TRL also keeps completions, but mixes
+those of training and evaluation.
 """
 
 from __future__ import annotations
@@ -23,146 +24,172 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from grpo_ext.evaluation.score import Sample
+    from grpo_ext.seams.port import Row
     from grpo_ext.step.records import Scored
     from grpo_ext.trainer.judging import Judged
+    from grpo_ext.trainer.port import Trainer
 
 
 class Samples:
     """Gives the samples of a trainer to its callbacks."""
 
-    def __init__(self, trainer: Any):
+    def __init__(self, trainer: Trainer):
         self.trainer = trainer
         self.eval_name = "eval"  # the data set that TRL evaluates on
-        self._groups_seen: tuple[tuple[Any, ...], int] = (
-            (),
-            0,
-        )  # a step with its data set, and its number of groups so far
+        self._counted: tuple[int, str] | None = None  # the step and data set that are counted
+        self._group_count = 0  # groups of that step and data set so far
 
     def _callbacks(self) -> list[Any]:
         return [c for c in self.trainer.callback_handler.callbacks if hasattr(c, "on_samples")]
 
     def hand_out(self, judged: Judged) -> None:
         """Give out the samples of one generation on all ranks, in the order of the groups."""
-        callbacks, trainer = self._callbacks(), self.trainer
+        callbacks = self._callbacks()
         if not callbacks:
             return
-        train = trainer.model.training
-        step = (
-            trainer.state.global_step + train
-        )  # the step that trains on them, or the step of the evaluated weights
-        mode, name = ("train", "train") if train else ("eval", self.eval_name)
-        accelerator, own = trainer.accelerator, len(judged.prompts)
-        first = accelerator.process_index * own
-        first_group = self._count_groups((step, name), len(judged.shape.sizes))
-        groups = judged.shape.numbers[first : first + own]
-        given = judged.given[first : first + own].tolist()  # (B, R)
-        worth = judged.advantages[first : first + own].tolist()
-        sums = self._weighted(judged.rewards[first : first + own])
-        mine = []
-        for i in range(own):
+        trainer = self.trainer
+        training = trainer.model.training
+        # the step that trains on the samples, or the step of the weights that are evaluated
+        step = trainer.state.global_step + training
+        dataset = "train" if training else self.eval_name
+        first_group = self._count_groups(step, dataset, len(judged.shape.sizes))
+        first_row = trainer.accelerator.process_index * len(judged.prompts)
+        mine = slice(first_row, first_row + len(judged.prompts))
+        groups = judged.shape.numbers[mine]
+        rewards = judged.given[mine].tolist()  # (b, R)
+        advantages = judged.advantages[mine].tolist()  # (b,)
+        weighted_sums = self._weighted_sums(judged.rewards[mine])
+        samples = []
+        for i, row in enumerate(judged.rows):
             group = first_group + groups[i]
-            if any(callback.wants(step, group) for callback in callbacks):
-                mine.append(self._whole(judged.rows[i], sums[i], {
-                    "step": step, "mode": mode, "dataset": name, "group": group, "prompt": judged.prompts[i],
-                    "text": text_of(judged.completions[i], bool(judged.episodes)), "advantage": worth[i],
-                    "length": judged.lengths[i],
-                    "finish_reason": "length" if judged.truncated[i] else "stop",
-                    "rewards": by_name(trainer.reward_func_names, given[i]),
-                    **failed_rewards(trainer.reward_func_names, judged.failed, first + i),
-                    **({"tie_break": True} if judged.ties is not None and bool(judged.ties[first + i]) else {}),
-                    **(judged.episodes[i] if judged.episodes else {}),
-                    **({"tokens": self._tokens(judged.table, i, step)} if trainer.args.log_tokens else {}),
-                }))  # fmt: skip
-        self._give(gather_object(mine))
+            if not any(callback.wants(step, group) for callback in callbacks):
+                continue
+            sample: Row = {
+                "step": step,
+                "mode": "train" if training else "eval",
+                "dataset": dataset,
+                "group": group,
+                "prompt": judged.prompts[i],
+                "text": text_of(judged.completions[i], bool(judged.episodes)),
+                "advantage": advantages[i],
+                "length": judged.lengths[i],
+                "finish_reason": "length" if judged.truncated[i] else "stop",
+                "rewards": by_name(trainer.reward_func_names, rewards[i]),
+            }
+            sample |= failed_rewards(trainer.reward_func_names, judged.failed, first_row + i)
+            if judged.ties is not None and judged.ties[first_row + i]:
+                sample["tie_break"] = True
+            if judged.episodes:
+                sample |= judged.episodes[i]
+            if trainer.args.log_tokens:
+                sample["tokens"] = self._tokens(judged.table, i, step)
+            samples.append(self._with_row(sample, row, weighted_sums[i]))
+        self._give(gather_object(samples))
 
-    def _tokens(self, table: Scored, row: int, step: int) -> dict[str, Any]:
+    def _tokens(self, table: Scored, row: int, step: int) -> dict[str, list[Any]]:
         """Return the text of each token and its figures.
 
-        These are its advantage, its age at the first step that may train on it and, if several do, at the last, and its
-        log-prob where the sampler or a pass gave it.
+        These are its advantage, its age at the first step that may train on it and, if several do,
+        at the last, and its log-prob where the sampler or a pass gave it.
         """
         counted = table.completion_mask[row].bool()  # (T,)
         ids = table.completion_ids[row][counted].tolist()
-        advantages = table.row_advantages[row].expand(len(counted))[counted].tolist()
-        found = {
-            "text": self.trainer.processing_class.batch_decode([[token] for token in ids]), "advantage": advantages,
-            "age": (step - 1 - table.policy_step[row][counted]).tolist(),
-        }  # fmt: skip
+        ages = (step - 1 - table.policy_step[row][counted]).tolist()
+        columns = {
+            "text": self.trainer.processing_class.batch_decode([[token] for token in ids]),
+            "advantage": table.row_advantages[row].expand(len(counted))[counted].tolist(),
+            "age": ages,
+        }
         updates = updates_per_generation(self.trainer.args)
         if updates > 1:
-            found["last_age"] = [age + updates - 1 for age in found["age"]]
-        logps = (
-            table.sampling_per_token_logps
-            if table.old_per_token_logps is None
-            else table.old_per_token_logps
-        )
+            columns["last_age"] = [age + updates - 1 for age in ages]
+        logps = table.old_per_token_logps
+        if logps is None:
+            logps = table.sampling_per_token_logps
         if logps is not None:
-            found["logp"] = [
-                None if value != value else value for value in logps[row][counted].tolist()
-            ]
-        return found
+            columns["logp"] = [none_if_nan(logp) for logp in logps[row][counted].tolist()]
+        return columns
 
-    def hand_out_evaluation(
-        self, samples: list[Sample], rows: list[dict[str, Any]], name: str
-    ) -> None:
-        """Give out the samples of one evaluation, the same on every rank; `name` is the name of the data set."""
-        callbacks, step = self._callbacks(), self.trainer.state.global_step
-        names = self.trainer.reward_func_names
-        scores = [[s.rewards[name] for name in names] for s in samples]
-        given = torch.tensor(
-            [[math.nan if score is None else score for score in row] for row in scores],
-            dtype=torch.float64,
-        )  # (samples, R)
-        sums = self._weighted(fill_unscored(given, self.trainer.eval_decoding.num_samples))
-        self._give([
-            self._whole(rows[s.row], total, {
-                "step": step, "mode": "eval", "dataset": name, "group": s.row, "prompt": rows[s.row].get("prompt"),
-                "text": s.text,
-                "advantage": None, "length": s.length, "finish_reason": s.finish_reason, "rewards": s.rewards,
-                **(s.episode or {}),
-            })
-            for s, total in zip(samples, sums, strict=True) if any(callback.wants(step, s.row) for callback in callbacks)
-        ])  # fmt: skip
+    def hand_out_evaluation(self, samples: list[Sample], rows: list[Row], name: str) -> None:
+        """Give out the samples of one evaluation.
 
-    def _weighted(self, rewards: Tensor) -> list[float | None]:
-        """Return the weighted sums of the rewards (B, R) as training computes them; `None` if nothing was scored."""
-        on_cpu = rewards.cpu().double()  # MPS has no float64
-        sums = self.trainer.parts.generations.rule.weighted(on_cpu).tolist()
-        return [None if math.isnan(total) else total for total in sums]
-
-    def _whole(
-        self, row: dict[str, Any], reward: float | None, sample: dict[str, Any]
-    ) -> dict[str, Any]:
-        """Add to a sample its task, the id of its prompt, its weighted sum, and the columns that rewards read."""
-        columns = sorted(
-            {
-                column
-                for function in self.trainer.reward_funcs
-                for column in getattr(function, "columns", ())
+        Args:
+            samples: the same number of each row, in the order of the rows; the same on every rank.
+            rows: of the data set.
+            name: of the data set.
+        """
+        callbacks = self._callbacks()
+        step = self.trainer.state.global_step
+        scores = []
+        for sample in samples:
+            sample_scores = [sample.rewards[reward] for reward in self.trainer.reward_func_names]
+            scores.append([math.nan if score is None else score for score in sample_scores])
+        rewards = torch.tensor(scores, dtype=torch.float64)  # (samples, R)
+        weighted_sums = self._weighted_sums(fill_unscored(rewards, len(samples) // len(rows)))
+        records = []
+        for sample, weighted_sum in zip(samples, weighted_sums, strict=True):
+            if not any(callback.wants(step, sample.row) for callback in callbacks):
+                continue
+            row = rows[sample.row]
+            record = {
+                "step": step,
+                "mode": "eval",
+                "dataset": name,
+                "group": sample.row,
+                "prompt": row.get("prompt"),
+                "text": sample.text,
+                "advantage": None,
+                "length": sample.length,
+                "finish_reason": sample.finish_reason,
+                "rewards": sample.rewards,
+                **(sample.episode or {}),
             }
-        )
-        asked = (
-            [sample["prompt"], sample["seed"]] if "seed" in sample else sample["prompt"]
-        )  # each seed is another problem
-        found = {"prompt_id": prompt_id(asked), "reward": reward}
-        if isinstance(row.get(TASK), str):
-            found["task"] = row[TASK]
-        return {**sample, **found, "columns": {key: row[key] for key in columns if key in row}}
+            records.append(self._with_row(record, row, weighted_sum))
+        self._give(records)
 
-    def _give(self, rows: list[dict[str, Any]]) -> None:
+    def _weighted_sums(self, rewards: Tensor) -> list[float | None]:
+        """Return the weighted sums of the rewards (B, R), as training computes them.
+
+        `None` if nothing was scored.
+        """
+        on_cpu = rewards.cpu().double()  # MPS has no float64
+        weighted_sums = self.trainer.parts.generations.rule.weighted(on_cpu)  # (B,)
+        return [none_if_nan(weighted_sum) for weighted_sum in weighted_sums.tolist()]
+
+    def _with_row(self, sample: Row, row: Row, weighted_sum: float | None) -> Row:
+        """Return a sample with its prompt's id, weighted sum, task, and the columns of rewards."""
+        columns: set[str] = set()
+        for reward in self.trainer.reward_funcs:
+            columns |= set(getattr(reward, "columns", ()))
+        problem = sample["prompt"]
+        if "seed" in sample:  # each seed is another problem
+            problem = [problem, sample["seed"]]
+        complete = {**sample, "prompt_id": prompt_id(problem), "reward": weighted_sum}
+        if isinstance(row.get(TASK), str):
+            complete["task"] = row[TASK]
+        complete["columns"] = {key: row[key] for key in sorted(columns) if key in row}
+        return complete
+
+    def _give(self, samples: list[Row]) -> None:
         if self.trainer.accelerator.is_main_process:
             for callback in self._callbacks():
-                callback.on_samples(rows)
+                callback.on_samples(samples)
 
-    def _count_groups(self, key: tuple[Any, ...], groups: int) -> int:
-        """Return the number of the first of these groups, counted from 0 within a step and data set."""
-        before = self._groups_seen[1] if self._groups_seen[0] == key else 0
-        self._groups_seen = (key, before + groups)
-        return before
+    def _count_groups(self, step: int, dataset: str, groups: int) -> int:
+        """Return the number of the first of these groups, from 0 within a step and data set."""
+        if self._counted != (step, dataset):
+            self._counted = (step, dataset)
+            self._group_count = 0
+        first_group = self._group_count
+        self._group_count += groups
+        return first_group
 
 
 def text_of(completion: Any, is_episode: bool) -> str:
-    """Return a completion as text: an episode with the answers of its environment, even if it has only one turn."""
+    """Return a completion as text.
+
+    Of an episode this includes the answers of its environment, even if it has only one turn.
+    """
     if isinstance(completion, list) and (is_episode or len(completion) > 1):
         return as_text(completion)
     try:
@@ -175,12 +202,14 @@ def failed_rewards(names: list[str], failed: Tensor | None, row: int) -> dict[st
     """Return under "failed" the rewards that failed on a completion; nothing if none did."""
     if failed is None:
         return {}
-    found = [name for name, wrong in zip(names, failed[row].tolist(), strict=True) if wrong]
-    return {"failed": found} if found else {}
+    failed_names = [names[i] for i in failed[row].nonzero().flatten().tolist()]
+    return {"failed": failed_names} if failed_names else {}
 
 
 def by_name(names: list[str], scores: list[float]) -> dict[str, float | None]:
-    """Return the rewards of one completion by name; `None` for a reward that did not score it (NaN)."""
-    return {
-        name: None if score != score else score for name, score in zip(names, scores, strict=True)
-    }
+    """Return the rewards of one completion by name; `None` where a reward did not score it (NaN)."""
+    return {name: none_if_nan(score) for name, score in zip(names, scores, strict=True)}
+
+
+def none_if_nan(number: float) -> float | None:
+    return None if math.isnan(number) else number

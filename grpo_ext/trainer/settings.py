@@ -2,10 +2,11 @@
 
 import logging
 from collections import defaultdict
+from collections.abc import Callable, Collection
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from transformers import ProcessorMixin
@@ -23,6 +24,7 @@ from grpo_ext.recipe.schema import GRPOExtConfig
 from grpo_ext.rewards.guard import Guard
 from grpo_ext.rewards.reward import Reward
 from grpo_ext.samplers.base import Sampler
+from grpo_ext.samplers.port import CheckedArguments
 from grpo_ext.scoring.layout import Layout, choose_layout
 from grpo_ext.scoring.probe import Probe
 from grpo_ext.scoring.scorer import Scorer
@@ -31,8 +33,11 @@ from grpo_ext.seams.scoring import run_model, score_images
 from grpo_ext.step.cut import CutRule
 from grpo_ext.step.judge import EndRule
 from grpo_ext.step.loss import LossSettings
+from grpo_ext.trainer.port import Trainer
 
 logger = logging.getLogger(__name__)
+# Generation options that end a completion at a text or token of the user.
+STOP_OPTIONS = ("stop", "stop_strings", "stop_token_ids")
 
 
 def checked_arguments(
@@ -40,77 +45,95 @@ def checked_arguments(
     model: Any,
     sampler: Sampler | None = None,
     from_python: bool = True,
-) -> GRPOExtConfig:
-    """Return the arguments of a trainer; fields that a plain `GRPOConfig` lacks get our defaults.
+) -> CheckedArguments:
+    """Return the arguments of a trainer, checked before a model is loaded.
 
-    Odd arguments `from_python` are warned of; the notes on a recipe are printed where it is read. `RecipeError` names every
-    error in them, before a model is loaded; `ValueError`, if `model` is the folder of an adapter.
+    Fields that a plain `GRPOConfig` lacks get our defaults.
+
+    Args:
+        args: of the user; `None` for the defaults, in a folder named after the model.
+        model: of the user: a model, or the id or path of one.
+        sampler: of the user.
+        from_python: whether to warn of odd arguments; the notes on a recipe are printed where it is
+            read.
+
+    Raises:
+        RecipeError: if arguments are wrong or contradict each other; it names them all.
+        ValueError: if `model` is the folder of an adapter.
     """
-    if isinstance(model, str) and (fault := adapter_fault(Path(model).expanduser())):
-        raise ValueError(fault)
+    if isinstance(model, str):
+        fault = adapter_fault(Path(model).expanduser())
+        if fault:
+            raise ValueError(fault)
     if args is None:
         name = model if isinstance(model, str) else model.config._name_or_path
         args = GRPOExtConfig(f"{name.split('/')[-1]}-GRPO")
-    found = with_our_defaults(args)
+    checked = with_our_defaults(args)
     separate_sampler = sampler is not None and sampler.separate
-    check_arguments(found, found.world_size, separate_sampler)
-    if from_python and found.process_index == 0:
-        for note in argument_notes(found, found.world_size):
+    check_arguments(checked, checked.world_size, separate_sampler)
+    if from_python and checked.process_index == 0:
+        for note in argument_notes(checked, checked.world_size):
             logger.warning("%s", note)
-    return found
+    return cast(CheckedArguments, checked)
 
 
-def loss_settings(trainer: Any) -> LossSettings:
+def loss_settings(trainer: Trainer) -> LossSettings:
     """Return the settings of the loss; `ValueError` for a `loss_type` that is not registered."""
     args = trainer.args
-
-    def named(kind: Any) -> dict[str, Any]:
-        return {f.name: getattr(args, f.name) for f in fields(kind) if hasattr(args, f.name)}
-
-    options = {
-        **named(LossOptions),
-        "epsilon_low": trainer.epsilon_low,
-        "epsilon_high": trainer.epsilon_high,
+    # TRL derives these from several arguments
+    epsilons = {"epsilon_low": trainer.epsilon_low, "epsilon_high": trainer.epsilon_high}
+    derived = {
+        "loss": get_loss(args.loss_type),
+        "options": LossOptions(**arguments_named(args, LossOptions, set(epsilons)), **epsilons),
+        "router_aux_loss_coef": trainer.router_aux_loss_coef,
+        "ranks": trainer.accelerator.num_processes,
     }
-    given = {**named(LossSettings), "router_aux_loss_coef": trainer.router_aux_loss_coef}
-    ranks = trainer.accelerator.num_processes
-    return LossSettings(
-        **given, loss=get_loss(args.loss_type), options=LossOptions(**options), ranks=ranks
-    )
+    return LossSettings(**arguments_named(args, LossSettings, set(derived)), **derived)
 
 
-def end_rule(trainer: Any) -> EndRule:
+def arguments_named(
+    args: CheckedArguments, settings: type, excluded: Collection[str]
+) -> dict[str, Any]:
+    """Return the arguments with the names of a dataclass's fields, except those that are excluded."""
+    names = [field.name for field in fields(settings) if field.name not in excluded]
+    return {name: getattr(args, name) for name in names}
+
+
+def end_rule(trainer: Trainer) -> EndRule:
     """Return how to tell whether a completion has ended."""
-    args, given = trainer.args, trainer.args.generation_kwargs or {}
+    args = trainer.args
+    options = args.generation_kwargs or {}
+    max_tokens = options.get("max_new_tokens") or options.get("max_tokens")
     colocated = trainer.use_vllm and trainer.vllm_mode == "colocate"
-    stops = any(given.get(name) for name in ("stop", "stop_strings", "stop_token_ids"))
     return EndRule(
-        frozenset((*trainer.eos_token_ids, seam.pad_token(trainer))),
-        given.get("max_new_tokens") or given.get("max_tokens") or trainer.max_completion_length,
-        args.vllm_max_model_length if colocated else None,
-        bool(stops),
+        tokens=frozenset((*trainer.eos_token_ids, seam.pad_token(trainer))),
+        limit=max_tokens or trainer.max_completion_length,
+        context=args.vllm_max_model_length if colocated else None,
+        stop_strings=any(options.get(name) for name in STOP_OPTIONS),
     )
 
 
-def calls_tools(trainer: Any) -> bool:
-    """Whether `tools` or `environment_factory` were given; an environment without tools may still write the prompts."""
+def calls_tools(trainer: Trainer) -> bool:
+    """Whether `tools` or `environment_factory` were given.
+
+    An environment without tools may still write the prompts.
+    """
     return bool(trainer.tools or trainer.environment_factories)
 
 
-def trl_generates(trainer: Any) -> bool:
-    """Whether TRL generates: for images, and for tools if the sampler or the chat template allows no episodes of ours.
+def trl_generates(trainer: Trainer) -> bool:
+    """Whether TRL generates: for images, and for tools if we cannot play their episodes.
 
-    A warning says what is wrong with such a chat template.
+    We cannot if the sampler or the chat template does not allow it; a warning says what is wrong
+    with such a chat template.
     """
     if isinstance(trainer.processing_class, ProcessorMixin):
         return True
     if not calls_tools(trainer):
         return False
-    if (
-        trainer.as_trl
-        or trainer.use_transformers_continuous_batching
-        or trainer.rollout_func is not None
-    ):
+    if trainer.as_trl or trainer.use_transformers_continuous_batching:
+        return True
+    if trainer.rollout_func is not None:
         return True
     try:
         TurnTokens(
@@ -118,7 +141,7 @@ def trl_generates(trainer: Any) -> bool:
             trainer.eos_token_ids,
             trainer.args.chat_template_kwargs,
             trainer.tools,
-            False,
+            answers_texts=False,
         )
     except ValueError as error:
         logger.warning(
@@ -129,72 +152,91 @@ def trl_generates(trainer: Any) -> bool:
     return False
 
 
-def episodes_of(trainer: Any, sampler: Sampler, by_trl: bool) -> Begin | None:
-    """Return the function that makes the episodes of rows, by `environment` or with tools; `None` without either.
+def episodes_of(trainer: Trainer, sampler: Sampler, by_trl: bool) -> Begin | None:
+    """Return the function that makes the episodes of rows; `None` if a completion is one turn.
 
-    `ValueError` if the sampler plays no episodes, or the chat template does not keep turns as they were sampled.
+    Args:
+        trainer: has the option `environment`, or tools.
+        sampler: plays the episodes.
+        by_trl: whether TRL generates.
+
+    Raises:
+        ValueError: if the sampler plays no episodes, or the chat template does not keep turns as
+            they were sampled.
     """
     args = trainer.args
     if args.environment is None and (by_trl or not calls_tools(trainer)):
         return None
     if args.environment is not None and calls_tools(trainer):
         raise ValueError(
-            "environment in the arguments does not go with tools or environment_factory: take one of the two out."
+            "environment in the arguments does not go with tools or environment_factory: take one "
+            "of the two out."
         )
     if not sampler.plays or by_trl or trainer.as_trl:
         raise ValueError(
-            f"{sampler.name} does not play episodes of several turns, as environment and tools need them."
+            f"{sampler.name} does not play episodes of several turns, as environment and tools "
+            "need them."
         )
-    tokenizer, ends = trainer.processing_class, trainer.eos_token_ids
-    if given := sorted(TURN_ENDS & {*(args.generation_kwargs or {})}):
+    turn_ends = sorted(TURN_ENDS & {*(args.generation_kwargs or {})})
+    if turn_ends:
         raise ValueError(
-            f"A turn ends with an end token or at the limit: take {given[0]} out of generation_kwargs."
+            "A turn ends with an end token or at the limit: take "
+            f"{turn_ends[0]} out of generation_kwargs."
         )
+    tokenizer = trainer.processing_class
+    end_tokens = trainer.eos_token_ids
     if args.environment is not None:
-        return beginning(args.environment, tokenizer, ends, args)
-    return beginning_with_tools(*seam.tools_of(trainer), tokenizer, ends, args)
+        return beginning(args.environment, tokenizer, end_tokens, args)
+    return beginning_with_tools(*seam.tools_of(trainer), tokenizer, end_tokens, args)
 
 
-def turn_weights(trainer: Any) -> dict[str, float] | None:
-    """Return for `credit: turn` the entries of the state that rewards `environment` read, with their weights; else `None`."""
-    if (
-        trainer.args.environment is None
-        or episode_rules(trainer.args.environment).credit == "episode"
-    ):
+def turn_weights(trainer: Trainer) -> dict[str, float] | None:
+    """Return the weights of the state's entries that earn a turn its advantage (`credit: turn`).
+
+    These are the entries that the rewards `environment` read. `None` without `credit: turn`.
+    """
+    environment = trainer.args.environment
+    if environment is None or episode_rules(environment).credit == "episode":
         return None
-    found: dict[str, float] = defaultdict(float)
-    for guard, weight in zip(trainer.reward_funcs, trainer.reward_weights.tolist(), strict=True):
+    weights: dict[str, float] = defaultdict(float)
+    reward_weights = trainer.reward_weights.tolist()
+    for guard, weight in zip(trainer.reward_funcs, reward_weights, strict=True):
         reward = guard.reward if isinstance(guard, Guard) else None
         if isinstance(reward, Reward) and reward.registration.name == "environment":
-            found[reward.options["key"]] += weight
-    return dict(found)
+            weights[reward.options["key"]] += weight
+    return dict(weights)
 
 
-def align_reference(trainer: Any) -> None:
+def align_reference(trainer: Trainer) -> None:
     """Give the reference the weights of the policy that was passed in.
 
-    TRL loads the reference from the policy's path, which is another model if the policy was changed in memory.
+    TRL loads the reference from the policy's path, which is another model if the policy was changed
+    in memory.
     """
     sharded = trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled
     if trainer.ref_model is None or sharded or getattr(trainer.model, "is_quantized", False):
         return
-    unwrap = trainer.accelerator.unwrap_model
-    unwrap(trainer.ref_model).load_state_dict(unwrap(trainer.model).state_dict())
+    policy = trainer.accelerator.unwrap_model(trainer.model)
+    trainer.accelerator.unwrap_model(trainer.ref_model).load_state_dict(policy.state_dict())
 
 
-def layout_of(trainer: Any) -> Layout:
-    """Return how completions are laid out for a pass; `ValueError` for `layout: packed` if rows cannot be packed."""
-    args, model = trainer.args, trainer.accelerator.unwrap_model(trainer.model)
-    # sharded ranks gather each layer together, so all must call the model the same number of times
-    one_call = trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled
-    # each chunk of a reentrant checkpoint runs a separate backward pass, which data parallel ranks take for the last one
+def layout_of(trainer: Trainer) -> Layout:
+    """Return how completions are laid out for a pass.
+
+    Raises:
+        ValueError: for `layout: packed` if rows cannot be packed.
+    """
+    args = trainer.args
+    # Sharded ranks gather each layer together, so all must call the model equally often. Each chunk
+    # of a reentrant checkpoint runs a separate backward pass, which data parallel ranks take for the
+    # last one.
+    sharded = trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled
     reentrant = (args.gradient_checkpointing_kwargs or {}).get("use_reentrant", False)
-    one_call |= bool(
-        args.gradient_checkpointing and reentrant and trainer.accelerator.num_processes > 1
-    )
+    several_ranks = trainer.accelerator.num_processes > 1
+    one_call = sharded or bool(args.gradient_checkpointing and reentrant and several_ranks)
     return choose_layout(
         args.layout,
-        model,
+        trainer.accelerator.unwrap_model(trainer.model),
         one_call=one_call,
         aux_loss=trainer.aux_loss_enabled,
         recomputes=args.gradient_checkpointing,
@@ -202,12 +244,20 @@ def layout_of(trainer: Any) -> Layout:
     )
 
 
-def cut_rule(trainer: Any, layout: Layout, settings: LossSettings) -> CutRule:
-    """Return how a step may be cut; `ValueError` if `max_tokens_per_micro_batch` is set and micro-batches cannot be cut."""
+def cut_rule(trainer: Trainer, layout: Layout, settings: LossSettings) -> CutRule:
+    """Return how a step may be cut.
+
+    Args:
+        trainer: has the options.
+        layout: of the completions.
+        settings: of the loss.
+
+    Raises:
+        ValueError: if `max_tokens_per_micro_batch` is set and micro-batches cannot be cut.
+    """
     args = trainer.args
-    by_batch = (
-        trainer.top_entropy_quantile < 1.0 or trainer.aux_loss_enabled
-    )  # the loss depends on which rows run together
+    # the loss depends on which rows run together
+    by_batch = trainer.top_entropy_quantile < 1.0 or trainer.aux_loss_enabled
     deals = layout.trimmed and not by_batch
     if args.max_tokens_per_micro_batch and (not deals or trainer.is_deepspeed_enabled):
         reason = "a model whose positions count padding"
@@ -216,67 +266,86 @@ def cut_rule(trainer: Any, layout: Layout, settings: LossSettings) -> CutRule:
         if trainer.is_deepspeed_enabled:
             reason = "DeepSpeed, which counts backward passes"
         raise ValueError(f"max_tokens_per_micro_batch does not go with {reason}. Take it out.")
-    bonus = args.entropy_coef != 0.0 or args.use_adaptive_entropy
-    skips = (
-        args.skip_dead_rows and settings.loss.needs_advantage and not settings.beta and not bonus
+    has_bonus = args.entropy_coef != 0.0 or args.use_adaptive_entropy
+    only_advantages = settings.loss.needs_advantage and not settings.beta and not has_bonus
+    return CutRule(
+        deals=deals,
+        skips=args.skip_dead_rows and only_advantages,
+        max_tokens=args.max_tokens_per_micro_batch,
+        keeps_right=args.positive_nll_coef > 0,
     )
-    keeps_right = args.positive_nll_coef > 0
-    return CutRule(deals, skips, args.max_tokens_per_micro_batch, keeps_right)
 
 
-def make_scorer(trainer: Any, params: SamplingParams, layout: Layout) -> Scorer:
-    """Make the scorer of a trainer; `ValueError` for `layout: packed` if packed sequences see each other in the model."""
-    probe, model = probe_of(trainer), trainer.accelerator.unwrap_model(trainer.model)
-    check = (
-        partial(probe.refuse_unless_separate, shares=layout.in_row)
-        if layout.kind == "packed"
-        else None
-    )
-    if check is not None and not (
-        trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled
-    ):  # else the model is not ready yet
-        try:
-            check = check(model)
-        except ValueError as error:
-            if trainer.args.layout == "packed":
-                raise
-            layout, check = (
-                replace(layout, kind="chunks", by_cost=False, why=str(error).partition(": ")[2]),
-                None,
-            )
+def make_scorer(trainer: Trainer, params: SamplingParams, layout: Layout) -> Scorer:
+    """Make the scorer of a trainer.
+
+    Args:
+        trainer: has the model.
+        params: that completions are scored with.
+        layout: of the completions; another one is taken if the model cannot be scored with it.
+
+    Raises:
+        ValueError: for `layout: packed` if packed sequences see each other in the model.
+    """
+    probe = probe_of(trainer)
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    sharded = trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled
+    check_packed: Callable[[Any], None] | None = None
+    if layout.kind == "packed":
+        check_packed = partial(probe.refuse_unless_separate, shares=layout.in_row)
+        if not sharded:  # a sharded model is not ready yet: its first packed pass is checked
+            try:
+                check_packed(model)
+            except ValueError as error:
+                if trainer.args.layout == "packed":
+                    raise
+                why = str(error).partition(": ")[2]
+                layout = replace(layout, kind="chunks", by_cost=False, why=why)
+            check_packed = None
     if layout.shares and not layout.in_row:
         layout = replace(layout, shares=probe.shares_prompts(model))
-    return Scorer(probe.run, params, layout, partial(score_images, trainer), check)
+    return Scorer(probe.run, params, layout, partial(score_images, trainer), check_packed)
 
 
-def probe_of(trainer: Any) -> Probe:
+def probe_of(trainer: Trainer) -> Probe:
     """Return the probe of layouts for a trainer's model."""
-    exact = trainer.model.dtype == torch.float32 and trainer.accelerator.mixed_precision == "no"
-    vocabulary = trainer.model.config.get_text_config().vocab_size
-    run = partial(run_model, trainer.accelerator)
-    return Probe(run, vocabulary, trainer.accelerator.device, 1e-4 if exact else 0.1)
+    config: Any = trainer.model.config
+    accelerator = trainer.accelerator
+    exact = trainer.model.dtype == torch.float32 and accelerator.mixed_precision == "no"
+    return Probe(
+        run=partial(run_model, accelerator),
+        vocab_size=config.get_text_config().vocab_size,
+        device=accelerator.device,
+        limit=1e-4 if exact else 0.1,
+    )
 
 
 def how_it_trains(layout: Layout, rule: CutRule, on_cpu: bool) -> str:
-    """Describe in one line how training is sped up without a change of the gradient."""
+    """Describe in one line how training is sped up without a change of the gradient.
+
+    Args:
+        layout: of the completions.
+        rule: how a step is cut.
+        on_cpu: whether the model is on a CPU.
+    """
     why = f" ({layout.why})" if layout.why else ""
     if layout.kind == "padded":
         return f"one rectangle per micro-batch{why}"
-    rows = {"chunks": "completions of similar length together", "packed": "rows without padding"}[
-        layout.kind
-    ]
-    done = [
-        f"micro-batches by tokens, {rows}{' or chunks, by their tokens' if layout.by_cost else ''}{why}"
-    ]
+    rows = "rows without padding"
+    if layout.kind == "chunks":
+        rows = "completions of similar length together"
+    choice = " or chunks, by their tokens" if layout.by_cost else ""
+    measures = [f"micro-batches by tokens, {rows}{choice}{why}"]
     if layout.shares:
-        once = layout.kind == "chunks" and layout.recomputes
-        done.append("a group's prompt once" + (" (not in the backward pass)" if once else ""))
+        recomputed = layout.kind == "chunks" and layout.recomputes
+        exception = " (not in the backward pass)" if recomputed else ""
+        measures.append(f"a group's prompt once{exception}")
     elif layout.kind == "chunks":
-        done.append(
+        measures.append(
             "each prompt with its completions (the model cannot continue from a shared one)"
         )
     if layout.compact_head and on_cpu:
-        done.append("logits of completions only")
+        measures.append("logits of completions only")
     if rule.skips:
-        done.append("no completion without gradient")
-    return ", ".join(done)
+        measures.append("no completion without gradient")
+    return ", ".join(measures)

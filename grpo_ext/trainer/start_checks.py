@@ -24,6 +24,7 @@ from grpo_ext.recipe.best_model import (
     plain_metric,
 )
 from grpo_ext.rewards.reward_checks import metric_name
+from grpo_ext.trainer.port import Trainer
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +33,7 @@ class CannotLearn(ValueError):
     """The run would train nothing, or choose its best model by a figure that means nothing."""
 
 
-def check_start(trainer: Any, optimizer: Any) -> None:
+def check_start(trainer: Trainer, optimizer: Any) -> None:
     """Refuse a run that would learn nothing or choose its model by nothing.
 
     Raises:
@@ -47,7 +48,7 @@ def check_start(trainer: Any, optimizer: Any) -> None:
 # ---- parameters
 
 
-def check_parameters(trainer: Any, optimizer: Any) -> None:
+def check_parameters(trainer: Trainer, optimizer: Any) -> None:
     """Compare the parameters that the policy uses with those that the optimizer has."""
     model = trainer.accelerator.unwrap_model(trainer.model)
     trainable = [(name, p) for name, p in used_parameters(model) if p.requires_grad]
@@ -156,7 +157,7 @@ def check_metric_of_call(*args: Any, **kwargs: Any) -> None:
         check_metric(training, names, weights, arguments.get("eval_dataset"), callbacks)
 
 
-def check_best_metric(trainer: Any) -> None:
+def check_best_metric(trainer: Trainer) -> None:
     """Check the metric that chooses the best model, stops early or lowers the learning rate."""
     check_metric(
         trainer.args,

@@ -11,13 +11,14 @@ from transformers.trainer_callback import TrainerCallback
 
 from grpo_ext.trainer.checkpoint import Checkpoints
 from grpo_ext.trainer.nonfinite import FiniteSteps, NonFiniteSteps
+from grpo_ext.trainer.port import Trainer
 from grpo_ext.trainer.signals import Interrupted, StopSignals
 
 
 class Stopping(TrainerCallback):
     """Decides at the end of each step whether the run stops; the last callback of the trainer."""
 
-    def __init__(self, trainer: Any, finite: FiniteSteps, checkpoints: Checkpoints):
+    def __init__(self, trainer: Trainer, finite: FiniteSteps, checkpoints: Checkpoints):
         self.trainer, self.finite, self.checkpoints = trainer, finite, checkpoints
         self._signals = StopSignals()
         self._stop: Interrupted | NonFiniteSteps | None = None

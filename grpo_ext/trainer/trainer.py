@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from datasets import Dataset, IterableDataset
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
 from trl import GRPOConfig, GRPOTrainer
 
 from grpo_ext.curriculum.sampler import PromptSampler
@@ -16,6 +17,7 @@ from grpo_ext.observe.progress import show_progress
 from grpo_ext.rewards.failures import UserCodeFailure
 from grpo_ext.samplers.base import Sampler
 from grpo_ext.samplers.choose import our_vllm
+from grpo_ext.samplers.port import CheckedArguments
 from grpo_ext.seams.contract import check_contract
 from grpo_ext.seams.generate import fast_generation
 from grpo_ext.seams.trl import mean_loss, whole_table
@@ -55,9 +57,16 @@ class GRPOExtTrainer(GRPOTrainer):
     """
 
     _tag_names = ["trl", "grpo", "grpo_ext"]  # noqa: RUF012  as TRL has it
-    args: Any
-    model: Any
     parts: Parts
+    # TRL's own annotations are wider than what these hold once `__init__` has run
+    args: CheckedArguments
+    model: PreTrainedModel
+    processing_class: PreTrainedTokenizerBase | ProcessorMixin
+    num_generations: int
+    num_generations_eval: int
+    max_completion_length: int
+    shuffle_dataset: bool
+    chat_template_kwargs: dict[str, Any]
 
     def __init__(
         self,
@@ -211,7 +220,7 @@ class GRPOExtTrainer(GRPOTrainer):
         """
         with self.parts.phases("evaluation"):
             if self.eval_decoding is not None:
-                return evaluate_policy(self, eval_dataset, metric_key_prefix)
+                return evaluate_policy(self, self.eval_decoding, eval_dataset, metric_key_prefix)
             self.parts.samples.eval_name = metric_key_prefix.removeprefix("eval_")
             return super().evaluate(eval_dataset, ignore_keys, metric_key_prefix)  # type: ignore[arg-type]  # or a name
 

@@ -13,6 +13,7 @@ from grpo_ext.step.group_shape import GroupShape
 from grpo_ext.step.judge import AdvantageRule, EndRule, fill_unscored, group_outcomes
 from grpo_ext.step.records import COLUMNS, Scored
 from grpo_ext.trainer.judging import Judged
+from grpo_ext.trainer.port import Trainer
 
 # Inputs of the model that a table of TRL may have in addition to the fields of `Scored`.
 MODEL_INPUTS = (
@@ -29,7 +30,7 @@ MODEL_INPUTS = (
 
 
 def scored_by_trl(
-    trainer: Any,
+    trainer: Trainer,
     rows: list[Any],
     table: dict[str, Any],
     ends: EndRule,

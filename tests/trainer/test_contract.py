@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+import ast
+import dataclasses
+import inspect
+import re
+
 import pytest
 import trl
+from conftest import REPO
 
+from grpo_ext.objective.policy import LossOptions
 from grpo_ext.seams import contract
+from grpo_ext.seams.port import TransformersTrainer, TRLTrainer
+from grpo_ext.step.loss import LossSettings
+
+# How the package calls the arguments of a trainer.
+ARGUMENTS = ("args", "trainer.args", "self.trainer.args", "recipe.training")
 
 
 @pytest.fixture
@@ -52,3 +64,54 @@ def test_another_way_to_the_engine_is_named(fresh, monkeypatch):
         RuntimeError, match=r"VLLMGeneration.generate no longer has `self\.llm\.generate"
     ):
         fresh()
+
+
+def test_a_renamed_field_is_named(fresh, monkeypatch):
+    fields = [
+        ("truncation_delta" if field.name == "delta" else field.name, field.type)
+        for field in dataclasses.fields(trl.GRPOConfig)
+    ]
+    monkeypatch.setattr(trl, "GRPOConfig", dataclasses.make_dataclass("Renamed", fields))
+    with pytest.raises(RuntimeError, match=r"GRPOConfig no longer has the field `delta`\.$"):
+        fresh()
+
+
+def test_a_renamed_attribute_is_named(fresh, monkeypatch):
+    """Of TRL's class, which sets it when it is made, and of transformers'."""
+    read_source = inspect.getsource
+
+    def renamed(part):
+        source = read_source(part)
+        return source.replace("self.epsilon_low", "self.eps_low").replace(
+            "self.callback_handler", "self.callbacks"
+        )
+
+    monkeypatch.setattr(inspect, "getsource", renamed)
+    with pytest.raises(RuntimeError) as error:
+        fresh()
+    assert "GRPOTrainer.__init__ no longer sets `self.epsilon_low`" in str(error.value)
+    assert "Trainer no longer sets `self.callback_handler`" in str(error.value)
+
+
+def test_every_field_that_the_package_reads_is_in_the_contract():
+    """A field that is missing there would be read with our default, or fail in the middle of a run."""
+    fields = {field.name for field in dataclasses.fields(trl.GRPOConfig)}
+    read = {
+        field.name
+        for options in (LossOptions, LossSettings)
+        for field in dataclasses.fields(options)
+    }
+    for path in (REPO / "grpo_ext").rglob("*.py"):
+        if path.parent.name == "cli":  # its args are argparse's
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Attribute) and ast.unparse(node.value) in ARGUMENTS:
+                read.add(node.attr)
+    assert sorted(read & fields - {*contract.CONTRACT["config_fields"]}) == []
+
+
+def test_the_ports_name_only_what_is_read():
+    source = "".join(path.read_text() for path in (REPO / "grpo_ext").rglob("*.py"))
+    for port in (TransformersTrainer, TRLTrainer):
+        for name in [*port.__annotations__, *contract.methods_of(port)]:
+            assert re.search(rf"\b(trainer|self)\.{name}\b", source), name

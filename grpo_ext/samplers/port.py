@@ -1,0 +1,38 @@
+"""What the samplers read of a trainer."""
+
+from typing import Any, Protocol
+
+from grpo_ext.recipe.schema import GRPOExtConfig
+from grpo_ext.scoring.scorer import Scorer
+from grpo_ext.seams.port import TRLTrainer
+
+
+class CheckedArguments(GRPOExtConfig):
+    """For type checkers: the arguments after `checked_arguments`, when no field below is unset."""
+
+    output_dir: str
+    num_generations: int
+    steps_per_generation: int
+    generation_batch_size: int
+    max_completion_length: int
+    generation_kwargs: dict[str, Any] | None
+    gradient_checkpointing_kwargs: dict[str, Any] | None
+    chat_template_kwargs: dict[str, Any] | None
+    model_init_kwargs: dict[str, Any] | None
+
+
+class HasScorer(Protocol):
+    """The parts of a trainer, of which samplers read the scorer."""
+
+    scorer: Scorer
+
+
+class SampledTrainer(TRLTrainer, Protocol):
+    """A trainer whose completions our samplers make."""
+
+    @property
+    def args(self) -> CheckedArguments: ...
+
+    @property
+    def parts(self) -> HasScorer:
+        """The parts, which are complete before the first generation."""

@@ -1,0 +1,25 @@
+"""The trainer as its parts see it: what TRL's class has, and what `GRPOExtTrainer` adds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from grpo_ext.samplers.port import SampledTrainer
+
+if TYPE_CHECKING:
+    from grpo_ext.evaluation.completions import Decoding
+    from grpo_ext.trainer.assembly import Parts
+
+
+class Trainer(SampledTrainer, Protocol):
+    """The attributes and methods of `GRPOExtTrainer` that its parts read."""
+
+    as_trl: bool  # whether TRL generates and computes the loss (`loss_normalization: micro_batch`)
+    eval_decoding: Decoding | None  # `None`: TRL evaluates
+
+    @property
+    def parts(self) -> Parts: ...
+
+    def log_evaluation(self, metrics: dict[str, float]) -> None: ...
+
+    def save_checkpoint(self) -> None: ...
