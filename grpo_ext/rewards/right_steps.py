@@ -22,29 +22,38 @@ def share_of_right(steps: Sequence[Step]) -> float | None:
 
     It measures how well a model calculates. The reward counts steps otherwise, see `counted`.
     """
-    return sum(step.is_right for step in steps) / len(steps) if steps else None
+    if not steps:
+        return None
+    return count_right(steps) / len(steps)
+
+
+def count_right(steps: Sequence[Step]) -> int:
+    return sum(step.is_right for step in steps)
 
 
 def counted(steps: Sequence[Step], nums: Sequence[Any] | None = None) -> list[Step]:
     """Return the steps that the reward counts: of repeated ones the first.
 
-    With `nums`, a right step counts only if each of its numbers is one of `nums`, as often as it occurs there, or the result of
-    an earlier step that counts. Wrong steps always count.
+    With `nums`, a right step counts only if each of its numbers is one of `nums`, as often as it
+    occurs there, or the result of an earlier step that counts. Wrong steps always count.
     """
-    distinct = list({step.identity: step for step in reversed(steps)}.values())[::-1]
+    by_identity: dict[object, Step] = {}
+    for step in steps:
+        by_identity.setdefault(step.identity, step)
+    distinct = list(by_identity.values())
     if nums is None:
         return distinct
     available = Counter(Fraction(exact(number, "nums")) for number in nums)
     results: set[Fraction | None] = set()
-    kept = []
+    counting = []
     for step in distinct:
         if step.is_right:
             used = Counter(step.operands)
             if any(used[number] > available[number] + (number in results) for number in used):
                 continue
             results.add(step.value)
-        kept.append(step)
-    return kept
+        counting.append(step)
+    return counting
 
 
 def steps_that_count(
@@ -65,18 +74,20 @@ def explain_right_steps(
 ) -> Explanation:
     """Return how many steps are right, with a mark on each wrong one."""
     steps = steps_that_count(completion, part, numbers, nums)
-    right = sum(step.is_right for step in steps)
-    lines = [f"{len(steps)} distinct steps, {right} of them right; min_steps is {min_steps}."]
+    lines = [
+        f"{len(steps)} distinct steps, {count_right(steps)} of them right; min_steps is {min_steps}."
+    ]
     if numbers == "nums" and nums is None:
         lines.append("The given numbers were not logged, so this counts steps with any numbers.")
     marks: list[Mark] = []
-    for step in steps:
-        if step.is_right or len(marks) == MAX_MARKS:
-            continue
-        value = "It divides by zero." if step.value is None else f"It is {readable(step.value)}."
-        marks.append((step.begin, step.end, "fault", value))
-    for begin, end, _, value in marks[:3]:
-        lines.append(f"Wrong: {clip(completion[begin:end])}. {value}")
+    wrong_steps = [step for step in steps if not step.is_right]
+    for step in wrong_steps[:MAX_MARKS]:
+        remark = "It divides by zero."
+        if step.value is not None:
+            remark = f"It is {readable(step.value)}."
+        marks.append((step.begin, step.end, "fault", remark))
+    for begin, end, _, remark in marks[:3]:
+        lines.append(f"Wrong: {clip(completion[begin:end])}. {remark}")
     return Explanation("\n".join(lines), tuple(marks))
 
 
@@ -89,17 +100,19 @@ def right_steps(
     part: Part = "thoughts",
     numbers: Numbers = "any",
 ) -> list[float | None]:
-    """The share of right steps among the distinct steps of arithmetic in the thoughts, such as `3 + 4 = 7`.
+    """The share of right steps among the distinct steps of arithmetic in the thoughts.
 
-    With fewer than `min_steps` distinct steps, the number of right ones is divided by `min_steps`; no steps earn 0. Values are
-    exact: `10 / 3 = 3.33` is wrong, and `10 / 3 ≈ 3.33` is no step. `grpo_ext.rewards.arithmetic_steps` says what is a step.
+    A step is an equation such as `3 + 4 = 7`; `grpo_ext.rewards.arithmetic_steps` has the rules.
+    With fewer than `min_steps` distinct steps, the number of right ones is divided by `min_steps`;
+    no steps earn 0. Values are exact: `10 / 3 = 3.33` is wrong, and `10 / 3 ≈ 3.33` is no step.
 
     Args:
         nums: the given numbers of Countdown, a list for each row; read with `numbers: nums` only.
         min_steps: how many distinct right steps earn the full reward, if no step is wrong.
-        part: where the steps stand: "thoughts", "answer" or "all".
-        numbers: "nums" counts a right step only if its numbers are given ones or results of earlier right steps, so that
-            steps beside the task earn nothing; a wrong step always counts. "any" counts all steps.
+        part: where the steps are: "thoughts", "answer" or "all".
+        numbers: "nums" counts a right step only if its numbers are given ones or results of earlier
+            right steps, so that steps beside the task earn nothing; a wrong step always counts.
+            "any" counts all steps.
 
     Returns:
         The shares; None for a row without `nums` that needs them.
@@ -112,6 +125,5 @@ def right_steps(
             scores.append(None)
             continue
         steps = steps_that_count(completion, part, numbers, row_nums)
-        right = sum(step.is_right for step in steps)
-        scores.append(right / max(len(steps), min_steps))
+        scores.append(count_right(steps) / max(len(steps), min_steps))
     return scores

@@ -248,6 +248,11 @@ def test_steps_from_the_given_numbers():
     assert thought("55 + 36 = 92, 92 + 7 = 99", **options, min_steps=1) == 0.0
 
 
+def test_a_repeated_step_gives_its_result_from_the_first_time_on():
+    text = "3 + 4 = 7, 7 * 2 = 14, 3 + 4 = 7"
+    assert thought(text, numbers="nums", nums=[3, 4, 2], min_steps=1) == 1.0
+
+
 def test_numbers_of_any_kind_are_given_exactly():
     assert thought("0.5 + 1 = 1.5", numbers="nums", nums=[0.5, 1.0], min_steps=1) == 1.0
 
