@@ -1,4 +1,4 @@
-"""Divides a completion into its thoughts and its answer, for rewards that judge one of the two."""
+"""The parts of a completion, thoughts and answer, for rewards that judge one of the two."""
 
 from typing import Literal
 
@@ -11,10 +11,11 @@ def part_of(completion: str, part: Part) -> str:
     """Return one part of a completion, in time linear in its length.
 
     - `"all"`: the completion, unchanged.
-    - `"thoughts"`: the content of each `<think>` block, closed or cut off, and all text before a lone `</think>`. All other
-      text is replaced by blanks, so that positions stay those of the completion. Without these tags there are no thoughts.
-    - `"answer"`: the content of the last closed `<answer>` block after the thoughts, else all text outside the thoughts,
-      without white space around it.
+    - `"thoughts"`: the content of each `<think>` block, closed or cut off, and all text before a
+      lone `</think>`. All other text is replaced by blanks, so that positions stay those of the
+      completion. Without these tags there are no thoughts.
+    - `"answer"`: the content of the last closed `<answer>` block after the thoughts, else all text
+      outside the thoughts, without white space around it.
     """
     if part == "all":
         return completion

@@ -13,6 +13,7 @@ def environment(
 
     Args:
         environment: the final state of each completion's environment.
-        key: the key of the number in the state; `score` is the environment's own score of the episode.
+        key: the key of the number in the state; `score` is the environment's own score of the
+            episode.
     """
     return [state[key] for state in environment]

@@ -1,14 +1,15 @@
 """Whether a completion is about its prompt: how much more likely it is after this prompt than after others.
 
-    score = sum over tokens of [log p(token | own prompt) - mean over the others of log p(token | other prompt)]
-            / max(number of tokens, min_tokens)
+    gain(token) = log p(token | own prompt) - mean over other prompts of log p(token | other prompt)
+    score = sum of gain(token) over tokens / max(number of tokens, min_tokens)
 
-This is a pointwise mutual information of text and prompt, by a frozen model. It needs no judge and no reference answer. What
-any prompt makes equally likely (set phrases, an evasive answer) earns 0, and what fits another prompt better less than 0.
+This is a pointwise mutual information of text and prompt, by a frozen model. It needs no judge and
+no reference answer. What any prompt makes equally likely (set phrases, an evasive answer) earns 0,
+and what fits another prompt better earns less than 0.
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
 from pydantic import PositiveInt
@@ -25,34 +26,50 @@ Pair = tuple[list[int], list[int]]  # prompt and text as token ids
 Key = tuple[tuple[int, ...], tuple[int, ...]]
 
 
-def different_prompts(prompts: Iterable[Prompt], most: int) -> list[Prompt]:
-    """Return the first `most` different prompts, in their order."""
-    by_identity: dict[str, Prompt] = {}
+def different_prompts(prompts: Iterable[Prompt], max_count: int) -> list[Prompt]:
+    """Return the first different prompts, at most `max_count`, in their order."""
+    by_key: dict[str, Prompt] = {}
     for prompt in prompts:
-        by_identity.setdefault(identity_of(prompt), prompt)
-        if len(by_identity) == most:
+        by_key.setdefault(prompt_key(prompt), prompt)
+        if len(by_key) == max_count:
             break
-    return list(by_identity.values())
+    return list(by_key.values())
 
 
-def identity_of(prompt: Prompt) -> str:
+def prompt_key(prompt: Prompt) -> str:
+    """Return a text that is the same for equal prompts."""
     return json.dumps(prompt, sort_keys=True, default=str)
 
 
-def unrelated_to(prompt: Prompt, sample: Sequence[Prompt], most: int) -> list[Prompt]:
-    """Return the first `most` prompts of a sample without equal ones that differ from `prompt`."""
-    own = identity_of(prompt)
-    return [other for other in sample if identity_of(other) != own][:most]
+def unrelated_to(prompt: Prompt, sample: Sequence[Prompt], max_count: int) -> list[Prompt]:
+    """Return the first prompts of a sample that differ from `prompt`, at most `max_count`."""
+    key = prompt_key(prompt)
+    return [other for other in sample if prompt_key(other) != key][:max_count]
 
 
-def are_copied(text: Sequence[int], prompt: Sequence[int], run: int) -> list[bool]:
-    """Return for each token of a text whether it stands in `run` tokens in a row that the prompt also has in a row."""
-    runs = {tuple(prompt[begin : begin + run]) for begin in range(len(prompt) - run + 1)}
-    copied = [False] * len(text)
-    for begin in range(len(text) - run + 1):
-        if tuple(text[begin : begin + run]) in runs:
-            copied[begin : begin + run] = [True] * run
+def are_copied(text_ids: Sequence[int], prompt_ids: Sequence[int], run_length: int) -> list[bool]:
+    """Return for each token of a text whether it is in a run that the prompt has as well.
+
+    Args:
+        text_ids: (T,) token ids of the text.
+        prompt_ids: token ids of the prompt.
+        run_length: number of consecutive tokens in a run.
+
+    Returns:
+        (T,)
+    """
+    prompt_runs = set(n_grams(prompt_ids, run_length))
+    copied = [False] * len(text_ids)
+    for begin, run in enumerate(n_grams(text_ids, run_length)):
+        if run in prompt_runs:
+            copied[begin : begin + run_length] = [True] * run_length
     return copied
+
+
+def n_grams(ids: Sequence[int], n: int) -> Iterator[tuple[int, ...]]:
+    """Yield each run of `n` consecutive token ids."""
+    for begin in range(len(ids) - n + 1):
+        yield tuple(ids[begin : begin + n])
 
 
 def explain_relevance(completion: str, *, part: Part = "answer", **options: Any) -> Explanation:
@@ -83,18 +100,21 @@ def relevance(
     dtype: Literal["float32", "bfloat16", "float16"] = "float32",
     device: str | None = None,
 ) -> list[float]:
-    """How much more likely the answer is after its prompt than after other prompts, by a frozen model: nats per token.
+    """How much more likely the answer is after its prompt than after other prompts.
 
-    An answer that fits all prompts alike earns 0, as an empty one does; one that fits the others better earns less than 0.
-    Tokens that are copied from the prompt count 0. The model costs `num_unrelated + 1` passes over prompt and answer.
+    A frozen model measures it, in nats per token. An answer that fits all prompts alike earns 0, as
+    an empty one does; one that fits the others better earns less than 0. Tokens that are copied
+    from the prompt count 0. The model costs `num_unrelated + 1` passes over prompt and answer.
 
     Args:
         model: folder or id of the frozen model; None: the model that the run starts from.
         revision: of the model on the hub.
-        unrelated: the other prompts; None: in a run the first different prompts of its data, elsewhere of the same call.
+        unrelated: the other prompts; None: in a run the first different prompts of its data,
+            elsewhere those of the same call.
         num_unrelated: how many of them each prompt is compared with.
         part: what is judged of a completion: "answer", "thoughts" or "all".
-        min_tokens: shorter texts are divided by this number, so that a single keyword does not have the highest mean.
+        min_tokens: shorter texts are divided by this number, so that a single keyword does not have
+            the highest mean.
         max_tokens: how many tokens of a text are judged.
         copied: tokens in such a long run that the prompt has, too, count 0.
         dtype: type of the model's weights.
@@ -125,32 +145,40 @@ def relevance(
             )
         text_ids = frozen.text_ids(text, max_tokens)
         if text_ids:
-            own_ids = frozen.prompt_ids(prompt)
-            other_ids = [frozen.prompt_ids(other) for other in others]
-            comparisons.append(Comparison(row, text_ids, own_ids, other_ids))
-    pairs = {key: pair for comparison in comparisons for key, pair in comparison.pairs()}
-    logps = dict(zip(pairs, frozen.log_probs(list(pairs.values())), strict=True))
+            prompt_ids = frozen.prompt_ids(prompt)
+            unrelated_ids = [frozen.prompt_ids(other) for other in others]
+            comparisons.append(Comparison(row, text_ids, prompt_ids, unrelated_ids))
+    distinct_pairs: dict[Key, Pair] = {}
+    for comparison in comparisons:
+        distinct_pairs |= comparison.pairs()
+    log_probs = frozen.log_probs(list(distinct_pairs.values()))
+    logps = dict(zip(distinct_pairs, log_probs, strict=True))
     scores = [0.0] * len(texts)
     for comparison in comparisons:
-        own, *rest = [logps[key] for key, _ in comparison.pairs()]  # (T,) each
-        gains = (own - sum(rest) / len(rest)).tolist()
-        is_copy = are_copied(comparison.text, comparison.own, copied)
-        total = sum(0.0 if copy else gain for gain, copy in zip(gains, is_copy, strict=True))
+        prompt_logps = logps[comparison.key(comparison.prompt_ids)]  # (T,)
+        unrelated_logps = [logps[comparison.key(ids)] for ids in comparison.unrelated_ids]
+        mean_logps = sum(unrelated_logps) / len(unrelated_logps)  # (T,)
+        gains = (prompt_logps - mean_logps).tolist()
+        is_copied = are_copied(comparison.text_ids, comparison.prompt_ids, copied)
+        total = sum(gain for gain, is_copy in zip(gains, is_copied, strict=True) if not is_copy)
         scores[comparison.row] = total / max(len(gains), min_tokens)
     return scores
 
 
 class Comparison(NamedTuple):
-    """A text with its own prompt and the others, as token ids."""
+    """A text with its prompt and unrelated prompts, as token ids."""
 
     row: int
-    text: list[int]
-    own: list[int]
-    others: list[list[int]]
+    text_ids: list[int]
+    prompt_ids: list[int]
+    unrelated_ids: list[list[int]]
 
-    def pairs(self) -> list[tuple[Key, Pair]]:
-        """Return prompt and text for the own prompt, then for each other one, each with a key that is equal for equal pairs."""
-        return [
-            ((tuple(prompt), tuple(self.text)), (prompt, self.text))
-            for prompt in (self.own, *self.others)
-        ]
+    def key(self, prompt_ids: list[int]) -> Key:
+        """Return the key of the text after one of the prompts, which is equal for equal pairs."""
+        return tuple(prompt_ids), tuple(self.text_ids)
+
+    def pairs(self) -> dict[Key, Pair]:
+        """Return the text after each of the prompts, by key."""
+        return {
+            self.key(ids): (ids, self.text_ids) for ids in (self.prompt_ids, *self.unrelated_ids)
+        }

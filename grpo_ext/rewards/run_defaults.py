@@ -12,27 +12,34 @@ from grpo_ext.rewards.reward import Reward
 
 def rewards_with_models(rewards: Iterable[Any]) -> list[Reward]:
     """Return the registered rewards that load a language model; `Guard`s are looked into."""
-    functions = [reward.reward if isinstance(reward, Guard) else reward for reward in rewards]
-    return [
-        function
-        for function in functions
-        if isinstance(function, Reward) and function.registration.loads_model
-    ]
+    model_rewards = []
+    for reward in rewards:
+        if isinstance(reward, Guard):
+            reward = reward.reward
+        if isinstance(reward, Reward) and reward.registration.loads_model:
+            model_rewards.append(reward)
+    return model_rewards
 
 
-def set_model(rewards: Sequence[Any], model: Any, revision: str | None = None) -> None:
-    """Give rewards that load a model, and name none, the model that the run starts from; None if it is not known yet.
+def set_model(rewards: Sequence[Any], model: object, revision: str | None = None) -> None:
+    """Give rewards that load a model, and name none, the model that the run starts from.
+
+    Args:
+        rewards: the rewards of the run.
+        model: a folder or id; None if it is not known yet.
+        revision: of the model on the hub.
 
     Raises:
-        ValueError: if `model` is not a folder or id but a loaded model, which training changes.
+        ValueError: if `model` is a loaded model, which training changes.
     """
     for reward in rewards_with_models(rewards):
         if model is None or reward.options.get("model") is not None:
             continue
         if not isinstance(model, str):
             raise ValueError(
-                f"Reward {reward.name!r} loads a frozen model, and the trainer has got a loaded one, which training changes: "
-                f"name a folder or id, build({reward.registration.name!r}, model=...)."
+                f"Reward {reward.name!r} loads a frozen model, and the trainer has got a loaded one, "
+                "which training changes: name a folder or id, "
+                f"build({reward.registration.name!r}, model=...)."
             )
         reward.options |= {"model": model, "revision": revision}
 
@@ -40,15 +47,15 @@ def set_model(rewards: Sequence[Any], model: Any, revision: str | None = None) -
 def set_prompts(rewards: Sequence[Any], rows: Iterable[Mapping[str, Any]] | None) -> None:
     """Give rewards that compare prompts, and name none, the first different ones of the run's data.
 
-    All ranks, steps and resumed runs have the same ones. A reward with `tasks` gets prompts of these tasks.
+    All ranks, steps and resumed runs have the same ones. A reward with `tasks` gets prompts of these
+    tasks.
     """
     for reward in rewards_with_models(rewards):
         options = reward.options
         if rows is None or options.get("unrelated") is not None or "num_unrelated" not in options:
             continue
-        prompts = [
-            row["prompt"]
-            for row in islice(rows, SEARCHED_ROWS)
-            if reward.tasks is None or row.get(TASK) in reward.tasks
-        ]
+        prompts = []
+        for row in islice(rows, SEARCHED_ROWS):
+            if reward.tasks is None or row.get(TASK) in reward.tasks:
+                prompts.append(row["prompt"])
         options["unrelated"] = different_prompts(prompts, options["num_unrelated"] + 1)

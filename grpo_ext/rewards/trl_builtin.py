@@ -1,7 +1,7 @@
 """TRL's rewards by name, with TRL's arguments as options.
 
-`cosine_scaled` and `reasoning_accuracy` judge answers as `accuracy` does: TRL gives any text of a completion to math-verify,
-with alarms that would end the deadline of a guard.
+`cosine_scaled` and `reasoning_accuracy` judge answers as `accuracy` does: TRL gives any text of a
+completion to math-verify, with alarms that would end the deadline of a guard.
 """
 
 import math
@@ -27,7 +27,9 @@ def soft_overlong_punishment(
     max_completion_len: int,
     soft_punish_cache: int,
 ) -> list[float]:
-    """0 for short enough completions, falling to -1 over the last tokens before the limit (TRL; DAPO, equation 13).
+    """0 for short enough completions, falling to -1 over the last tokens before the limit.
+
+    From TRL; DAPO, equation 13.
 
     Args:
         max_completion_len: the limit in tokens.
@@ -46,7 +48,9 @@ def repetition_penalty(
     ngram_size: int = 3,
     max_penalty: float = -1.0,
 ) -> list[float]:
-    """The share of repeated n-grams of tokens, times `max_penalty` (TRL; arXiv 2502.03373, appendix C.2).
+    """The share of repeated n-grams of tokens, times `max_penalty`.
+
+    From TRL; arXiv 2502.03373, appendix C.2.
 
     Args:
         ngram_size: n.
@@ -70,26 +74,30 @@ def cosine_scaled(
     min_value_correct: float = 0.5,
     max_value_correct: float = 1.0,
 ) -> list[float | None]:
-    """Correctness scaled by length: right answers better short, wrong ones better long (TRL; arXiv 2502.03373, C.1).
+    """Correctness scaled by length: right answers better short, wrong ones better long.
+
+    From TRL; arXiv 2502.03373, appendix C.1.
 
     Args:
         solution: the gold answer.
         max_len: the length in tokens at which the scale ends.
         min_value_wrong, max_value_wrong: scores of a wrong answer, at length 0 and at `max_len`.
-        min_value_correct, max_value_correct: scores of a right answer, at `max_len` and at length 0.
+        min_value_correct, max_value_correct: scores of a right answer, at `max_len` and at length
+            0.
     """
-
-    def scaled(right: float, length: int) -> float:
-        end, begin = (
-            (min_value_correct, max_value_correct) if right else (max_value_wrong, min_value_wrong)
-        )
-        return end + 0.5 * (begin - end) * (1.0 + math.cos(math.pi * min(length / max_len, 1.0)))
-
-    right = accuracy(completions, solution, prompts)
-    return [
-        None if r is None else scaled(r, len(ids))
-        for r, ids in zip(right, completion_ids, strict=True)
-    ]
+    scores: list[float | None] = []
+    accuracies = accuracy(completions, solution, prompts)
+    for correctness, ids in zip(accuracies, completion_ids, strict=True):
+        if correctness is None:
+            scores.append(None)
+            continue
+        if correctness:
+            begin, end = max_value_correct, min_value_correct
+        else:
+            begin, end = min_value_wrong, max_value_wrong
+        progress = min(len(ids) / max_len, 1.0)
+        scores.append(end + 0.5 * (begin - end) * (1.0 + math.cos(math.pi * progress)))
+    return scores
 
 
 @register("reasoning_accuracy", needs_cpu="formulas")
@@ -100,7 +108,9 @@ def reasoning_accuracy(
     *,
     reasoning_delimiters: list[str] | None = None,
 ) -> list[float | None]:
-    """1 if the answer after the reasoning equals the gold answer, else 0; 0 if the reasoning does not end (TRL).
+    """1 if the answer after the reasoning equals the gold answer, else 0 (TRL).
+
+    It is 0 if the reasoning does not end.
 
     Args:
         solution: the gold answer.
@@ -110,5 +120,9 @@ def reasoning_accuracy(
     questions = prompts if prompts is not None else [None] * len(completions)
     for text, gold, prompt in zip(completions, solution, questions, strict=True):
         ends = [end for end in reasoning_delimiters or ["</think>"] if end in text]
-        scores.append(score(text.rpartition(ends[0])[2], gold, prompt) if ends else 0.0)
+        if ends:
+            _, _, answer = text.rpartition(ends[0])
+            scores.append(score(answer, gold, prompt))
+        else:
+            scores.append(0.0)
     return scores
