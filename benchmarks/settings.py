@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_ext.bench.measure import Bench
-from grpo_ext.bench.search import LAYOUTS, Search, budgets
+from grpo_ext.bench.search import LAYOUTS, Search, token_budgets
 from grpo_ext.tiny.model import build_model
 from grpo_ext.tiny.tokenizer import build_tokenizer
 
@@ -34,7 +34,8 @@ def sweep(search: Search) -> list[dict[str, Any]]:
     """Return the recipe's settings, every layout alone, and the layouts that take a limit with each limit."""
     base = {"layout": "chunks", "max_tokens_per_micro_batch": None, "gradient_checkpointing": False}
     limited = [
-        {"max_tokens_per_micro_batch": size} for size in (None, *budgets(search.bench.tokens))
+        {"max_tokens_per_micro_batch": size}
+        for size in (None, *token_budgets(search.bench.sequence_lengths))
     ]
     every = [{**base, **limit, "layout": layout} for layout in LAYOUTS for limit in limited]
     return [
@@ -50,7 +51,7 @@ def measure(name: str, words: list[str], rounds: int) -> dict[str, Any]:
         bench = Bench(name, ["--model_name_or_path", folder, *words])
         bench.as_it_stands()
         search = Search(bench)
-        list(search())
+        list(search.run())
         named, every = search.best, sweep(search)
         seconds: dict[Key, list[float]] = {tuple(settings.items()): [] for settings in every}
         medians = dict.fromkeys(seconds, 0.0)
@@ -63,7 +64,7 @@ def measure(name: str, words: list[str], rounds: int) -> dict[str, Any]:
             medians = {key: statistics.median(found) for key, found in seconds.items()}
     fastest = min(medians, key=lambda key: medians[key])
     return {
-        "rows": bench.rows, "named": named, "seconds": medians[tuple(named.items())], "fastest": dict(fastest),
+        "rows": bench.num_completions, "named": named, "seconds": medians[tuple(named.items())], "fastest": dict(fastest),
         "fastest seconds": medians[fastest], "slowest seconds": max(medians.values()),
         "ratio": medians[tuple(named.items())] / medians[fastest], "settings": len(medians),
     }  # fmt: skip

@@ -1,1 +1,1 @@
-"""Short runs of a recipe on this machine, and the settings that are fastest here; `grpo-ext bench` is the command."""
+"""Short runs of a recipe on this machine, which find its fastest settings: `grpo-ext bench`."""

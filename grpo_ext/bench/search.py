@@ -1,137 +1,175 @@
-"""The fastest settings of the training phase: the recipe's, other layouts, micro-batches in tokens, without checkpointing."""
+"""Find the layout, token limit of a micro-batch and checkpointing that train fastest."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from operator import itemgetter
-from typing import Any
 
-from grpo_ext.bench.measure import Bench, Measured
+from grpo_ext.bench.measure import Bench, Measurement, Settings
 from grpo_ext.recipe.folder import sharding
 
+Key = tuple[tuple[str, object], ...]  # the items of settings
+
 LAYOUTS = ("chunks", "packed", "padded")
-CLOSE = 1.5  # settings whose seconds are within this factor of the best are measured again, as machines are noisy
-WORTH = 0.97  # other settings must take less than this share of the recipe's seconds
+# Machines are noisy: settings within this factor of the fastest are measured twice more.
+CLOSE = 1.5
+# Other settings replace the recipe's if they take less than this share of its seconds.
+WORTHWHILE = 0.97
 
 
-@dataclass
 class Search:
-    """Measures settings, each once, and those close to the best twice more; the fastest measurement counts."""
+    """Measures settings of one recipe. The fastest measurement of the same settings counts.
 
-    bench: Bench
-    found: dict[tuple[tuple[str, Any], ...], Measured | None] = field(default_factory=dict)
-    refused: dict[str, str] = field(
-        default_factory=dict
-    )  # layouts that do not go with the model, and why
+    Attributes:
+        measurements: by the items of the settings; `None` where they did not run.
+        refused: layouts that the model cannot take, each with the reason.
+    """
 
-    def measure(self, settings: dict[str, Any], again: bool = False) -> Measured | None:
-        """Return the measurement of settings; `None` if they take too much memory, or the model cannot take the layout."""
-        key = tuple(settings.items())
-        if (before := self.found.get(key)) is not None and not again:
-            return before
-        try:
-            new = self.bench.training_phase(settings)
-        except ValueError as error:
-            self.refused[settings["layout"]], new = (
-                str(error).partition(": ")[2] or str(error),
-                None,
-            )
-        self.found[key] = min(
-            (x for x in (before, new) if x), key=lambda x: x.seconds, default=None
-        )
-        return self.found[key]
+    def __init__(self, bench: Bench):
+        self.bench = bench
+        self.measurements: dict[Key, Measurement | None] = {}
+        self.refused: dict[str, str] = {}
 
-    def __call__(self) -> Iterator[tuple[dict[str, Any], Measured | None]]:
-        """Yield settings and their measurement, as they are measured."""
+    def run(self) -> Iterator[tuple[Settings, Measurement | None]]:
+        """Yield settings and their measurements: of each layout, each limit, without checkpointing.
+
+        Raises:
+            ValueError: no layout fits into memory.
+        """
         checkpointing = self.own["gradient_checkpointing"]
         yield self.own, self.measure(self.own)
-        first = {
-            "layout": "auto",
-            "max_tokens_per_micro_batch": None,
-            "gradient_checkpointing": checkpointing,
-        }
-        stages: list[list[dict[str, Any]]] = [
-            [{**first, "layout": layout} for layout in LAYOUTS],
-            [{"max_tokens_per_micro_batch": budget} for budget in budgets(self.bench.tokens)],
-            [{"gradient_checkpointing": False}] if checkpointing else [],
-        ]
-        for i, stage in enumerate(stages):
-            for change in stage:
-                settings = {**(self._fastest(own=False) if i else first), **change}
-                if settings["layout"] == "padded" and settings["max_tokens_per_micro_batch"]:
-                    continue  # which the recipe's checks refuse
-                yield settings, self.measure(settings)
-            if not self._fastest(own=False):
-                raise ValueError(
-                    "No layout fits into memory: write a smaller num_generations or max_completion_length."
-                )
-        least = self.found[tuple(self.best.items())].seconds  # type: ignore[union-attr]
-        for key in 2 * [
-            key for key, value in self.found.items() if value and value.seconds < CLOSE * least
-        ]:
-            self.measure(dict(key), again=True)
-
-    @property
-    def own(self) -> dict[str, Any]:
-        """The settings of the recipe, for the completions that are measured."""
-        flat, rows = self.bench.recipe.flat, self.bench.rows
-        size = largest_divisor(rows, self.bench.batch.per_device_train_batch_size)
-        keys = "layout", "max_tokens_per_micro_batch", "gradient_checkpointing"
-        sizes = {"per_device_train_batch_size": size, "gradient_accumulation_steps": rows // size}
-        return {**{key: flat[key] for key in keys}, **sizes}
-
-    @property
-    def best(self) -> dict[str, Any]:
-        """The fastest settings so far; the recipe's, if others are hardly faster; empty if none could run."""
-        return self._fastest(own=True)
-
-    def _fastest(self, own: bool) -> dict[str, Any]:
-        key = tuple(self.own.items())
-        done = [
-            (x.seconds * (WORTH if k == key else 1), k)
-            for k, x in self.found.items()
-            if x and (own or k != key)
-        ]
-        return dict(min(done, key=itemgetter(0))[1]) if done else {}
-
-    def lines(self) -> dict[str, Any]:
-        """Return the keys of a recipe that take the fastest settings, with the same completions in each step and generation.
-
-        They are empty if the recipe's own settings are the fastest.
-        """
-        if self.best == self.own:
-            return {}
-        batch, best, tokens = self.bench.batch, self.best, self.bench.tokens
-        rows, found = batch.completions_per_step // batch.num_processes, {"layout": best["layout"]}
-        budget = best["max_tokens_per_micro_batch"] or (sum(tokens) if len(tokens) < rows else None)
-        if best["layout"] == "padded" or sharding(
-            self.bench.recipe.flat
-        ):  # no budget by tokens there
-            size = largest_divisor(rows, int((budget or sum(tokens)) / (sum(tokens) / len(tokens))))
-        else:
-            size = rows
-            found["max_tokens_per_micro_batch"] = budget
-        found |= {"per_device_train_batch_size": size, "gradient_accumulation_steps": rows // size}
-        if batch.slices != batch.gradient_accumulation_steps:
-            found["steps_per_generation"] = (
-                batch.slices * rows // size // batch.gradient_accumulation_steps
+        for layout in LAYOUTS:
+            settings = {
+                "layout": layout,
+                "max_tokens_per_micro_batch": None,
+                "gradient_checkpointing": checkpointing,
+            }
+            yield settings, self.measure(settings)
+        if not self._fastest_other():
+            raise ValueError(
+                "No layout fits into memory: write a smaller num_generations or "
+                "max_completion_length."
             )
-        return {**found, "gradient_checkpointing": best["gradient_checkpointing"]}
+        for budget in token_budgets(self.bench.sequence_lengths):
+            settings = {**self._fastest_other(), "max_tokens_per_micro_batch": budget}
+            if settings["layout"] != "padded":  # recipes refuse a budget there
+                yield settings, self.measure(settings)
+        if checkpointing:
+            settings = {**self._fastest_other(), "gradient_checkpointing": False}
+            yield settings, self.measure(settings)
+        self._measure_close_ones_again()
+
+    def measure(self, settings: Settings, again: bool = False) -> Measurement | None:
+        """Measure settings, once unless `again`; return `None` if they cannot run."""
+        key = tuple(settings.items())
+        previous = self.measurements.get(key)
+        if previous is not None and not again:
+            return previous
+        try:
+            measurement = self.bench.training_phase(settings)
+        except ValueError as error:
+            self.refused[settings["layout"]] = str(error).partition(": ")[2] or str(error)
+            measurement = None
+        if measurement is None or (previous and previous.seconds < measurement.seconds):
+            measurement = previous
+        self.measurements[key] = measurement
+        return measurement
+
+    def _measure_close_ones_again(self) -> None:
+        first = self._seconds()
+        limit = CLOSE * min(first.values())
+        for _ in range(2):
+            for key, seconds in first.items():
+                if seconds < limit:
+                    self.measure(dict(key), again=True)
+
+    @property
+    def own(self) -> Settings:
+        """The recipe's settings, with its micro-batch size for the completions measured here."""
+        recipe = self.bench.recipe.flat
+        num_completions = self.bench.num_completions
+        size = largest_divisor(num_completions, self.bench.batch.per_device_train_batch_size)
+        return {
+            "layout": recipe["layout"],
+            "max_tokens_per_micro_batch": recipe["max_tokens_per_micro_batch"],
+            "gradient_checkpointing": recipe["gradient_checkpointing"],
+            "per_device_train_batch_size": size,
+            "gradient_accumulation_steps": num_completions // size,
+        }
+
+    @property
+    def best(self) -> Settings:
+        """The fastest settings, or the recipe's if they are hardly slower; empty if none ran."""
+        own_seconds = self._seconds().get(tuple(self.own.items()))
+        other = self._fastest_other()
+        if own_seconds is None:
+            return other
+        if not other or WORTHWHILE * own_seconds <= self._seconds()[tuple(other.items())]:
+            return self.own
+        return other
+
+    def _fastest_other(self) -> Settings:
+        """Return the fastest settings but the recipe's; empty if none ran."""
+        seconds = self._seconds()
+        seconds.pop(tuple(self.own.items()), None)
+        if not seconds:
+            return {}
+        fastest = min(seconds, key=seconds.__getitem__)
+        return dict(fastest)
+
+    def _seconds(self) -> dict[Key, float]:
+        """Return the seconds of the settings that ran."""
+        return {key: done.seconds for key, done in self.measurements.items() if done is not None}
+
+    def lines(self) -> Settings:
+        """Return the best settings as keys of the recipe; empty if its own settings are the best.
+
+        They change neither the completions of a step nor those of a generation.
+        """
+        best = self.best
+        if best == self.own:
+            return {}
+        batch = self.bench.batch
+        lengths = self.bench.sequence_lengths
+        num_completions = batch.completions_per_step // batch.num_processes
+        budget = best["max_tokens_per_micro_batch"]
+        if budget is None and len(lengths) < num_completions:
+            budget = sum(lengths)  # what one micro-batch had when it was measured
+        lines = {"layout": best["layout"]}
+        if best["layout"] == "padded" or sharding(self.bench.recipe.flat):
+            # These take no budget, so rows of the mean length approximate it.
+            affordable = (budget or sum(lengths)) * len(lengths) / sum(lengths)
+            size = largest_divisor(num_completions, int(affordable))
+        else:
+            size = num_completions
+            lines["max_tokens_per_micro_batch"] = budget
+        micro_batches = num_completions // size
+        lines["per_device_train_batch_size"] = size
+        lines["gradient_accumulation_steps"] = micro_batches
+        if batch.slices != batch.gradient_accumulation_steps:
+            lines["steps_per_generation"] = (
+                batch.slices * micro_batches // batch.gradient_accumulation_steps
+            )
+        lines["gradient_checkpointing"] = best["gradient_checkpointing"]
+        return lines
 
 
-def fastest_settings(config: str) -> dict[str, Any]:
+def fastest_settings(config: str) -> Settings:
     """Measure a recipe on this machine as `grpo-ext bench` does, and return `Search.lines`."""
     bench = Bench(config, [])
     bench.as_it_stands()
     search = Search(bench)
-    list(search())
+    for _ in search.run():
+        pass
     return search.lines()
 
 
 def largest_divisor(number: int, most: int) -> int:
     """Return the largest divisor of a number up to `most`, at least 1."""
-    return max(n for n in range(1, number + 1) if number % n == 0 and n <= max(1, most))
+    size = max(1, min(number, most))
+    while number % size:
+        size -= 1
+    return size
 
 
-def budgets(tokens: list[int]) -> list[int]:
-    """Return limits of a micro-batch in tokens: the three largest powers of 2 between the longest row and all rows."""
-    return [size for size in (2**k for k in range(24)) if max(tokens) < size < sum(tokens)][-3:]
+def token_budgets(lengths: list[int]) -> list[int]:
+    """Return the three largest powers of 2 between the longest of the lengths and their sum."""
+    powers = [2**exponent for exponent in range(24)]
+    return [power for power in powers if max(lengths) < power < sum(lengths)][-3:]

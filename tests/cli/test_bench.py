@@ -5,8 +5,9 @@ import shutil
 
 import pytest
 
-from grpo_ext.bench.measure import Bench, draw_lengths, is_here
-from grpo_ext.bench.search import Search, budgets
+from grpo_ext.bench.measure import Bench
+from grpo_ext.bench.random_model import draw_lengths, has_weights
+from grpo_ext.bench.search import Search, token_budgets
 from grpo_ext.cli.main import main
 from grpo_ext.preflight.forecast import known_config, model_size
 from grpo_ext.recipe.batch import batch_of
@@ -59,15 +60,17 @@ def test_the_settings_it_names_keep_the_completions_of_a_step(
 def test_a_model_without_weights_gets_random_ones_and_drawn_lengths(tiny_folder, tmp_path):
     shutil.copy(tiny_folder / "config.json", tmp_path)
     assert (
-        is_here(str(tiny_folder))
-        and not is_here(str(tmp_path))
-        and not is_here("nobody/no-such-model")
+        has_weights(str(tiny_folder))
+        and not has_weights(str(tmp_path))
+        and not has_weights("nobody/no-such-model")
     )
     bench = Bench("countdown/tiny", words(tmp_path))
     stands = bench.as_it_stands()
     lengths = [len(ids) for ids in bench.completions.completion_ids]
     assert (
-        bench.untrained and max(lengths) <= SMALL["max_completion_length"] and len({*lengths}) > 2
+        bench.random_weights
+        and max(lengths) <= SMALL["max_completion_length"]
+        and len({*lengths}) > 2
     )
     assert stands["time/generation"] > 0
     measured = bench.training_phase(
@@ -118,7 +121,7 @@ def test_out_of_memory_is_a_result(tiny_folder, monkeypatch):
         return None if settings["layout"] in ("chunks", "padded") else plain(settings)
 
     monkeypatch.setattr(bench, "training_phase", training_phase)
-    rows = list(search())
+    rows = list(search.run())
     assert any(measured is None for _, measured in rows) and search.best["layout"] not in (
         "chunks",
         "padded",
@@ -146,9 +149,9 @@ def test_other_names_have_no_known_shape():
 
 def test_limits_of_a_micro_batch_lie_between_the_longest_row_and_all_rows():
     assert (
-        budgets([100] * 100) == [2048, 4096, 8192]
-        and budgets([100]) == []
-        and budgets([300, 10]) == []
+        token_budgets([100] * 100) == [2048, 4096, 8192]
+        and token_budgets([100]) == []
+        and token_budgets([300, 10]) == []
     )
 
 

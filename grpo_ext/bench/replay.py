@@ -1,0 +1,62 @@
+"""Record a generation and return it in later runs, which so train on the same completions."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Any
+
+from torch import Tensor
+
+from grpo_ext.samplers.base import Request, Sampler
+from grpo_ext.step.records import Generation, Scored
+from grpo_ext.step.tables import join
+
+
+class Replay(Sampler):
+    """Returns the same completions for each generation.
+
+    Args:
+        recorded: the completions, at least as many as a request asks for.
+        original: the sampler that wrote them, whose properties decide how they are scored.
+    """
+
+    name = "recorded completions"
+    tokenizes = True
+
+    def __init__(self, recorded: Generation, original: Sampler):
+        self.recorded = recorded
+        self.separate = original.separate
+        self.watched = original.watched
+        self.order = original.order
+
+    def sample(self, request: Request) -> Generation:
+        columns: dict[str, Any] = {}
+        for field in fields(self.recorded):
+            column = getattr(self.recorded, field.name)
+            if isinstance(column, list):
+                columns[field.name] = column[: len(request.prompts)]
+        return replace(self.recorded, **columns, policy_step=request.policy_step)
+
+
+def recorded_generation(slices: list[Scored]) -> Generation:
+    """Return the completions of a generation, with those of one prompt side by side."""
+    table = join(slices)
+    prompt_ids = [ids.tolist() for ids in unpadded(table.prompt_ids, table.prompt_mask)]
+    completion_ids = unpadded(table.completion_ids, table.completion_mask)
+    order = sorted(range(len(table)), key=prompt_ids.__getitem__)
+    sampling_logps = None
+    if table.sampling_per_token_logps is not None:
+        logps = unpadded(table.sampling_per_token_logps, table.completion_mask)
+        sampling_logps = [logps[i] for i in order]
+    return Generation(
+        prompt_ids=[prompt_ids[i] for i in order],
+        completion_ids=[completion_ids[i].tolist() for i in order],
+        policy_step=0,
+        sampling_logps=sampling_logps,
+        kept=table.kept and [table.kept[i] for i in order],
+    )
+
+
+def unpadded(rows: Tensor, mask: Tensor) -> list[Tensor]:
+    """Return the entries of each row, (B, T), that its mask keeps."""
+    return [row[row_mask.bool()] for row, row_mask in zip(rows, mask, strict=True)]
