@@ -5,15 +5,17 @@ examples:
   grpo-ext check --config recipes/countdown/qwen2.5-3b.yaml --num_processes 4 --elsewhere
   grpo-ext check --config mine.yaml --learning_rate 1e-5 --json
 
-It loads no model and needs no GPU. It checks keys, types, ranges, contradictions and the batch; the first rows of the data,
-with chat template, tools and tokenizer; environment and rewards on three made-up completions; the vLLM server; the disk. A
-data set or model on a hub that cannot be reached is a problem, with --elsewhere a note.
+It loads no model and needs no GPU. It checks keys, types, ranges, contradictions and the batch; the
+first rows of the data, with chat template, tools and tokenizer; environment and rewards on three
+made-up completions; the vLLM server; the disk. A data set or model on a hub that cannot be reached
+is a problem, with --elsewhere a note.
 
 exit codes: 0 the recipe is sound; 1 it is not; 2 there is no such recipe
 """
 
 import argparse
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from grpo_ext.cli.command import add_processes, add_recipe_command
@@ -21,6 +23,8 @@ from grpo_ext.common.files import in_bytes
 from grpo_ext.common.modules import without_collector
 from grpo_ext.common.untrusted import printable
 from grpo_ext.recipe.problems import Findings
+
+MAX_CHARACTERS = 1500  # shown of the first prompt
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
@@ -49,53 +53,61 @@ def run(args: argparse.Namespace) -> int:
 def print_findings(findings: Findings, name: str) -> None:
     """Print figures, notes, problems and the verdict."""
     figures = findings.figures
-    if batch := figures.get("batch"):
-        sizes = "{prompts} prompts, {completions} completions; an optimizer step: {step} completions".format(
-            **batch
+    if figures.get("batch"):
+        batch = figures["batch"]
+        print(
+            f"batch    a generation: {batch['prompts']} prompts, {batch['completions']} completions"
+            f"; an optimizer step: {batch['step']} completions"
         )
-        print(f"batch    a generation: {sizes}")
     for title, part in (("rows", "rows"), ("eval", "evaluation")):
         for sentence in figures.get(part, []):
             print(f"{title:8} {printable(sentence)}")
-    if prompts := figures.get("prompts"):
-        print_prompts(prompts)
+    if figures.get("prompts"):
+        print_prompts(figures["prompts"])
     if figures.get("rewards"):
         print_rewards(figures["rewards"])
-    for task, tried in figures.get("rewards_by_task", {}).items():
-        print_rewards(tried, f" of the task {printable(task)}")
+    for task, rewards in figures.get("rewards_by_task", {}).items():
+        print_rewards(rewards, f" of the task {printable(task)}")
     if "server" in figures:
         print(f"server   {figures['server']}")
     if "disk" in figures:
         print(f"disk     {in_bytes(figures['disk']['free'])} free for output_dir")
-    for title, found in (("note", findings.notes), ("PROBLEM", findings.problems)):
-        for problem in found:
-            print(printable(f"{title:8} {problem}"))
-    count = len(findings.problems)
-    print(
-        f"{name}: " + ("sound" if findings.sound else f"{count} problem{'' if count == 1 else 's'}")
-    )
+    for note in findings.notes:
+        print(printable(f"note     {note}"))
+    for problem in findings.problems:
+        print(printable(f"PROBLEM  {problem}"))
+    if findings.sound:
+        print(f"{name}: sound")
+    else:
+        count = len(findings.problems)
+        print(f"{name}: {count} problem{'' if count == 1 else 's'}")
 
 
-def print_prompts(prompts: dict[str, Any]) -> None:
+def print_prompts(prompts: Mapping[str, Any]) -> None:
     """Print token counts, and the first prompt with its special tokens."""
-    tokens, room = prompts["tokens"], prompts["room"]
-    limit = (
-        "no limit is known" if room is None else f"room for {room}, {prompts['over']:.0%} have more"
+    tokens = prompts["tokens"]
+    limit = "no limit is known"
+    if prompts["room"] is not None:
+        limit = f"room for {prompts['room']}, {prompts['over']:.0%} have more"
+    print(
+        f"prompts  {tokens['min']} to {tokens['max']} tokens, mean {tokens['mean']:.1f}, "
+        f"in the first {prompts['rows']}; {limit}"
     )
-    counts = f"{tokens['min']} to {tokens['max']} tokens, mean {tokens['mean']:.1f}, in the first {prompts['rows']}"
-    print(f"prompts  {counts}; {limit}\n         the first, as the model sees it:")
-    shown = prompts["first"] if len(prompts["first"]) <= 1500 else prompts["first"][:1500] + " ..."
-    print("\n".join(f"         | {line}" for line in printable(shown).split("\n")))
+    print("         the first, as the model sees it:")
+    first_prompt = prompts["first"]
+    if len(first_prompt) > MAX_CHARACTERS:
+        first_prompt = first_prompt[:MAX_CHARACTERS] + " ..."
+    for line in printable(first_prompt).split("\n"):
+        print(f"         | {line}")
 
 
-def print_rewards(rewards: dict[str, Any], which: str = "") -> None:
+def print_rewards(rewards: Mapping[str, Any], task: str = "") -> None:
     """Print the score of each reward for each of the made-up completions of the first row."""
-    labels = list(rewards["completions"])
-    width = max(len(name) for name in rewards["scores"]) if rewards["scores"] else 0
-    print(f"rewards  on three made-up completions of the first row{which}:")
-    print("         " + " " * width + "".join(f"{label:>9}" for label in labels))
+    width = max(map(len, rewards["scores"]), default=0)
+    print(f"rewards  on three made-up completions of the first row{task}:")
+    print("         " + " " * width + "".join(f"{label:>9}" for label in rewards["completions"]))
     for name, scores in rewards["scores"].items():
-        cells = "".join(f"{'-' if score is None else format(score, '.3g'):>9}" for score in scores)
-        print(f"         {name:{width}}{cells}")
+        cells = ["-" if score is None else f"{score:.3g}" for score in scores]
+        print(f"         {name:{width}}" + "".join(f"{cell:>9}" for cell in cells))
     in_tags = printable(rewards["completions"]["in tags"]).replace("\n", "\\n")
     print(f"         in tags: {in_tags[:200]}")

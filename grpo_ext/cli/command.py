@@ -1,4 +1,4 @@
-"""The parsers of subcommands: the help of each is the docstring of its file, and most of them read a recipe."""
+"""Parsers of subcommands. The docstring of a subcommand's module is its `--help`."""
 
 import argparse
 from collections.abc import Callable
@@ -10,9 +10,13 @@ Run = Callable[[argparse.Namespace], int]
 def add_command(
     subparsers: argparse._SubParsersAction, doc: str | None, run: Run, **settings: Any
 ) -> argparse.ArgumentParser:
-    """Return the parser of one subcommand, made with argparse's `settings`.
+    """Add the parser of one subcommand.
 
-    `doc` begins with "`grpo-ext NAME`: what it does."; `--help` shows all of it.
+    Args:
+        subparsers: those of `grpo-ext`.
+        doc: the help text, which begins with "`grpo-ext NAME`: what it does.".
+        run: called with the parsed arguments; returns the exit code.
+        settings: further arguments of `argparse.ArgumentParser`.
     """
     names, _, summary = (doc or "").partition("\n")[0].partition("`: ")
     parser = subparsers.add_parser(
@@ -29,10 +33,14 @@ def add_command(
 def add_recipe_command(
     subparsers: argparse._SubParsersAction, doc: str | None, run: Run
 ) -> argparse.ArgumentParser:
-    """Return the parser of a subcommand that reads a recipe, whose keys can be set as `--key value`."""
+    """Add the parser of a subcommand that reads a recipe; its keys can be set as `--key value`."""
     parser = add_command(subparsers, doc, run, allow_abbrev=False)
-    words = "a YAML file, or a name that `grpo-ext recipes` lists"
-    parser.add_argument("--config", required=True, metavar="RECIPE", help=words)
+    parser.add_argument(
+        "--config",
+        required=True,
+        metavar="RECIPE",
+        help="a YAML file, or a name that `grpo-ext recipes` lists",
+    )
     parser.set_defaults(takes_overrides=True)
     return parser
 
@@ -46,15 +54,15 @@ def add_processes(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def at_least(least: int, kind: type = int) -> Callable[[str], Any]:
-    """Return a reader of numbers of at least `least`, for argparse's `type`."""
+def at_least(minimum: int) -> Callable[[str], int]:
+    """Return a parser of integers of at least `minimum`, for argparse's `type`."""
 
-    def read(text: str) -> Any:
-        if not (number := kind(text)) >= least:
+    def parse(text: str) -> int:
+        number = int(text)
+        if number < minimum:
             raise ValueError(text)
         return number
 
-    read.__name__ = (
-        f"number of at least {least}"  # argparse: "invalid number of at least 2 value: '1'"
-    )
-    return read
+    # argparse then says "invalid number of at least 2 value: '1'"
+    parse.__name__ = f"number of at least {minimum}"
+    return parse

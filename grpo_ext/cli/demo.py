@@ -9,7 +9,7 @@ examples:
   grpo-ext demo check                  Countdown with a tool that checks expressions
   grpo-ext demo --level hard           four numbers to 99 and all operators, 12 minutes
   grpo-ext demo --seed 1               another seed, in another folder
-  grpo-ext demo --max_steps 3          two minutes: all stages run, with a whole warm start and little GRPO
+  grpo-ext demo --max_steps 3          two minutes: all stages, whole warm start, little GRPO
 
 It makes the model, warms it up, trains it with GRPO on a CPU, and shows what changed.
 """
@@ -44,9 +44,13 @@ def run(args: argparse.Namespace) -> int:
     from grpo_ext.demo.known import DEMOS
     from grpo_ext.demo.pipeline import run_demo
 
-    task = args.task if args.level == "easy" else f"{args.task}-hard"
+    task = args.task
+    if args.level == "hard":
+        task += "-hard"
     if task not in DEMOS:
         raise ValueError(f"{args.task} has one level: leave out --level.")
-    folder = args.folder or Path(f"runs/{task}-tiny" + (f"-seed{args.seed}" if args.seed else ""))
-    run_demo(DEMOS[task], folder, args.seed, args.max_steps)
+    folder = f"runs/{task}-tiny"
+    if args.seed:
+        folder += f"-seed{args.seed}"
+    run_demo(DEMOS[task], args.folder or Path(folder), args.seed, args.max_steps)
     return 0

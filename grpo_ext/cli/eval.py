@@ -2,17 +2,17 @@
 
 examples:
   grpo-ext eval --config recipes/countdown/tiny.yaml --model runs/countdown-tiny/grpo
-  grpo-ext eval --config recipes/countdown/tiny.yaml --model runs/countdown-tiny/warm_start --model runs/countdown-tiny/grpo
   grpo-ext eval --config RECIPE --model BASE --model TRAINED --output compared.json --num_samples 16
   grpo-ext eval --config RECIPE --train_rows 256 --num_samples 8 --output rates.json
 
-Held-out prompts are completed greedily and by sampling, and scored with the rewards. Several models complete the same prompts
-and are compared with the first: paired differences with 95 % intervals, and the problems that became right or wrong.
---output FILE.json also writes every completion to FILE_completions.jsonl.
---train_rows N takes N random training rows instead: mixed@K is then the share of groups that will have signal in training with
-num_generations K, a line names the num_generations from 2 to K that fits the rows best, and the completions serve as the
-recipe's pass_rates_file.
-Every key of a recipe can be set as --key value, such as --max_eval_samples 64 or --max_completion_length 512.
+Held-out prompts are completed greedily and by sampling, and scored with the rewards. Several models
+complete the same prompts and are compared with the first: paired differences with 95 % intervals,
+and the problems that became right or wrong. --output FILE.json also writes every completion to
+FILE_completions.jsonl.
+--train_rows N takes N random training rows instead: mixed@K is then the share of groups that will
+have signal in training with num_generations K, a line names the num_generations from 2 to K that
+fits the rows best, and the completions serve as the recipe's pass_rates_file.
+Every key of a recipe can be set as --key value, such as --max_eval_samples 64.
 """
 
 import argparse
@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from grpo_ext.cli.command import add_recipe_command
+
+PARTS = ("greedy", "sampled")
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
@@ -73,40 +75,50 @@ def run(args: argparse.Namespace) -> int:
 
     recipe = load_recipe(args.config, args.overrides)
     models = args.model or [recipe.model.model_name_or_path]
-    how = {
-        "num_samples": args.num_samples,
-        "temperature": args.sample_temperature,
-        "batch_size": args.batch_size,
-    }
-    found = evaluate_models(recipe, models, args.train_rows, **how, engine=args.engine)
-    print_evaluation(found)
+    evaluation = evaluate_models(
+        recipe,
+        models,
+        args.train_rows,
+        num_samples=args.num_samples,
+        temperature=args.sample_temperature,
+        batch_size=args.batch_size,
+        engine=args.engine,
+    )
+    print_evaluation(evaluation)
     if args.output:
-        print(f"Written: {', '.join(map(str, save_evaluation(Path(args.output), found)))}.")
+        files = save_evaluation(Path(args.output), evaluation)
+        print(f"Written: {', '.join(map(str, files))}.")
     return 0
 
 
-def print_evaluation(found: dict[str, Any]) -> None:
+def print_evaluation(evaluation: dict[str, Any]) -> None:
     """Print the figures of the models side by side, and the comparison of each with the first."""
     from grpo_ext.evaluation.constant import constant_doubts
     from grpo_ext.evaluation.table import print_figures, print_grid
 
-    print_figures(found["summaries"], len(found["rows"]))
-    for model, summary in found["summaries"].items():
-        for part in ("greedy", "sampled"):
-            for sentence in constant_doubts(summary.get(part, {}), found["outcomes"]):
+    print_figures(evaluation["summaries"], len(evaluation["rows"]))
+    for model, summary in evaluation["summaries"].items():
+        for part in PARTS:
+            for sentence in constant_doubts(summary.get(part, {}), evaluation["outcomes"]):
                 print(f"{model}, {part}: {sentence}")
-    for model, sentence in found["advice"].items():
+    for model, sentence in evaluation["advice"].items():
         print(f"{model}: {sentence}")
-    for comparison in found["comparisons"]:
-        title = f"{comparison['model']} against {comparison['against']}: paired difference, 95 % interval"
-        rows = [
-            [part, name, as_text(d), d["verdict"] or ""]
-            for part in ("greedy", "sampled")
-            for name, d in comparison.get(part, {}).items()
-        ]
-        print_grid(title, ["", "", "difference", ""], rows, left=2, whole=2)
+    for comparison in evaluation["comparisons"]:
+        rows = []
+        for part in PARTS:
+            for name, difference in comparison.get(part, {}).items():
+                rows.append([part, name, as_text(difference), difference["verdict"] or ""])
+        print_grid(
+            f"{comparison['model']} against {comparison['against']}: "
+            "paired difference, 95 % interval",
+            ["", "", "difference", ""],
+            rows,
+            left=2,
+            whole=2,
+        )
         if "became_right" in comparison:
-            right, wrong = (len(comparison[key]) for key in ("became_right", "became_wrong"))
+            right = len(comparison["became_right"])
+            wrong = len(comparison["became_wrong"])
             print(f"{right} problems became right, {wrong} became wrong (greedy).")
 
 

@@ -7,11 +7,13 @@ examples:
   grpo-ext init letters.jsonl Qwen/Qwen2.5-7B-Instruct --judge http://127.0.0.1:8000/v1
   grpo-ext init rows.jsonl Qwen/Qwen2.5-0.5B-Instruct --bench
 
-It looks at the first rows, proposes the prompt, the reward, sizes that fit this machine by estimate, and a learning rate, and
-asks about the first two. It writes recipe.yaml, rewards.py or the judge's rubric.md, and README.md with the next commands, and
-checks the recipe. With --bench it then measures as `grpo-ext bench` does, and takes the fastest settings.
+It looks at the first rows, proposes the prompt, the reward, sizes that fit this machine by
+estimate, and a learning rate, and asks about the first two. It writes recipe.yaml, rewards.py or
+the judge's rubric.md, and README.md with the next commands, and checks the recipe. With --bench it
+then measures as `grpo-ext bench` does, and takes the fastest settings.
 
-exit codes: 0 written; 1 written, but check or measurement failed; 2 the data cannot be used, or a recipe is there already
+exit codes: 0 written; 1 written, but check or measurement failed; 2 the data cannot be used, or a
+recipe is there already
 """
 
 from __future__ import annotations
@@ -31,8 +33,13 @@ from grpo_ext.common.untrusted import one_line, printable
 if TYPE_CHECKING:
     from grpo_ext.preflight.first_recipe import Found
 
-ROWS = 200  # that are looked at
-RUBRIC = "Grade how well the completion does its task: 10 is as good as the reference or better, 0 is useless.\n"
+MAX_ROWS = 200  # rows to look at
+RUBRIC = (
+    "Grade how well the completion does its task: "
+    "10 is as good as the reference or better, 0 is useless.\n"
+)
+NEWLINE = "\n"
+ESCAPED_NEWLINE = "\\n"  # as it is shown and written in an answer
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
@@ -59,95 +66,124 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from grpo_ext.common.files import data_lines, write_atomically
+    from grpo_ext.common.files import write_atomically
     from grpo_ext.preflight.check_recipe import check_recipe
-    from grpo_ext.preflight.first_recipe import ASK, PROMPTS, judged, look, recipe_of
+    from grpo_ext.preflight.first_recipe import PROMPTS, judged, look, recipe_of
     from grpo_ext.tasks.open_dataset import open_dataset
 
     folder = Path(args.output)
-    if not str(folder).isprintable() or set(str(folder)) & set("\"'`\\"):
-        raise ValueError(
-            "--output: the folder's name must not contain quotes, backslashes or control characters, because it stands in "
-            "the files that are written."
-        )
-    if os.path.lexists(folder / "recipe.yaml"):
-        raise ValueError(f"{folder}/recipe.yaml is there already: write --output OTHER.")
-    rows = [dict(row) for row in islice(open_dataset(args.data, streaming=True), ROWS)]
-    found = look(rows)
+    check_folder(folder)
+    rows = [dict(row) for row in islice(open_dataset(args.data, streaming=True), MAX_ROWS)]
+    proposal = look(rows)
     if not args.yes:
-        shown = printable(found.prompt.replace("\n", "\\n"))
-        question = f"The prompt, a column or a template of columns in braces, is [{shown}]"
-        prompt = answered(question, found.prompt, list(rows[0]), template_of=list(rows[0]))
-        found = found if prompt == found.prompt else look(rows, prompt)
-        known = [name for name in ASK if name != "judge"]  # --judge names that one
-        question = f"The reward is [{found.reward}], since {one_line(found.why)}"
-        reward = answered(question, found.reward, known)
-        found = (
-            found
-            if reward == found.reward
-            else replace(found, reward=reward, why="it was chosen", options={})
-        )
-    judge = args.judge and found.reward == "like_reference"
-    if judge:
-        found = judged(found, args.judge, str(folder))
-    values = recipe_of(found, rows, args.data, args.model, str(folder), args.lora)
+        proposal = ask_about(proposal, rows)
+    with_judge = args.judge and proposal.reward == "like_reference"
+    if with_judge:
+        proposal = judged(proposal, args.judge, str(folder))
+    recipe = recipe_of(proposal, rows, args.data, args.model, str(folder), args.lora)
+    recipe_file = folder / "recipe.yaml"
+    config = shlex.quote(str(recipe_file))
+    commands = (
+        f"grpo-ext check --config {config}\n"
+        f"grpo-ext train --config {config}\n"
+        f"grpo-ext report {shlex.quote(f'{folder}/run')}"
+    )
     folder.mkdir(parents=True, exist_ok=True)
-    write_atomically(folder / "recipe.yaml", in_yaml(values, found, args.lora))
-    if judge:
+    write_atomically(recipe_file, in_yaml(recipe, proposal, args.lora))
+    if with_judge:
         write_atomically(folder / "rubric.md", RUBRIC)
     else:
-        own = "\n".join(data_lines("grpo_ext.preflight", "own_rewards.txt")).replace(
-            "REWARDS", f"{folder}/rewards.py"
-        )
-        write_atomically(folder / "rewards.py", own + "\n")
-    recipe = f"{folder}/recipe.yaml"
-    config = shlex.quote(recipe)
-    run_folder = shlex.quote(f"{folder}/run")
-    commands = f"grpo-ext check --config {config}\ngrpo-ext train --config {config}\ngrpo-ext report {run_folder}"
+        write_atomically(folder / "rewards.py", reward_file(folder))
     write_atomically(folder / "README.md", f"# {folder.name}\n\n```bash\n{commands}\n```\n")
-    print(f"{recipe}: reward {found.reward}, since {one_line(found.why)}. Next:\n{commands}")
-    if found.guessed:
+    reason = one_line(proposal.why)
+    print(f"{recipe_file}: reward {proposal.reward}, since {reason}. Next:\n{commands}")
+    if proposal.guessed:
         print(
-            f"No column has the usual name of a question ({', '.join(PROMPTS)}), so the prompt is the longest text, "
-            f"{one_line(found.prompt)}: write what the model should do into user_prompt."
+            f"No column has the usual name of a question ({', '.join(PROMPTS)}), so the prompt is "
+            f"the longest text, {one_line(proposal.prompt)}: write what the model should do into "
+            "user_prompt."
         )
-    findings = check_recipe(recipe)
-    problems = findings.problems
-    for finding in (*problems, *findings.notes):
+    findings = check_recipe(str(recipe_file))
+    for finding in (*findings.problems, *findings.notes):
         print(printable(str(finding)))
-    if args.bench and not problems:
+    if findings.problems:
+        return 1
+    if args.bench:
         from grpo_ext.bench.search import fastest_settings
 
         print("Measuring for about two minutes.", flush=True)
         try:
-            values |= fastest_settings(recipe)
+            recipe.update(fastest_settings(str(recipe_file)))
         except ValueError as error:
             print(f"Nothing was measured, and the sizes stay estimates: {error}")
             return 1
-        write_atomically(folder / "recipe.yaml", in_yaml(values, found, args.lora, measured=True))
-    return int(bool(problems))
+        write_atomically(recipe_file, in_yaml(recipe, proposal, args.lora, measured=True))
+    return 0
 
 
-def answered(
-    question: str, default: str, allowed: list[str], template_of: list[str] | None = None
+def check_folder(folder: Path) -> None:
+    """Raise `ValueError` for a folder whose name would break a file, or that has a recipe."""
+    if not str(folder).isprintable() or set(str(folder)) & set("\"'`\\"):
+        raise ValueError(
+            "--output: the folder's name must not contain quotes, backslashes or control "
+            "characters, because it stands in the files that are written."
+        )
+    if os.path.lexists(folder / "recipe.yaml"):
+        raise ValueError(f"{folder}/recipe.yaml is there already: write --output OTHER.")
+
+
+def ask_about(proposal: Found, rows: list[dict[str, Any]]) -> Found:
+    """Ask about prompt and reward; return the proposal with the answers."""
+    from grpo_ext.preflight.first_recipe import ASK, look
+
+    columns = list(rows[0])
+    prompt = ask(
+        "The prompt, a column or a template of columns in braces, is "
+        f"[{printable(proposal.prompt.replace(NEWLINE, ESCAPED_NEWLINE))}]",
+        default=proposal.prompt,
+        choices=columns,
+        template_columns=columns,
+    )
+    if prompt != proposal.prompt:
+        proposal = look(rows, prompt)
+    reward = ask(
+        f"The reward is [{proposal.reward}], since {one_line(proposal.why)}",
+        default=proposal.reward,
+        choices=[name for name in ASK if name != "judge"],  # --judge names that one
+    )
+    if reward != proposal.reward:
+        proposal = replace(proposal, reward=reward, why="it was chosen", options={})
+    return proposal
+
+
+def ask(
+    question: str, default: str, choices: list[str], template_columns: list[str] | None = None
 ) -> str:
-    """Return an answer from the terminal: one of `allowed`, or a template of the columns `template_of`; else `default`.
+    """Ask at the terminal until the answer can be used.
 
-    `ValueError` if standard input is closed.
+    Args:
+        question: what to ask.
+        default: the answer to an empty line.
+        choices: the other answers.
+        template_columns: if given, a template of these columns in braces is an answer, too.
+
+    Raises:
+        ValueError: standard input is closed.
     """
     while True:
         try:
-            text = input(f"{question}: ").strip().replace("\\n", "\n")
+            answer = input(f"{question}: ").strip().replace(ESCAPED_NEWLINE, NEWLINE)
         except EOFError:
             raise ValueError(
-                "standard input is closed, so nothing can be asked: write --yes to take what is proposed."
+                "standard input is closed, so nothing can be asked: write --yes to take what is "
+                "proposed."
             ) from None
-        if not text or text == default:
+        if not answer or answer == default:
             return default
-        if text in allowed or (template_of and is_template(text, template_of)):
-            return text
-        more = " or a template with columns in braces" if template_of else ""
-        print(f"Write one of {', '.join(map(one_line, allowed))}{more}.")
+        if answer in choices or (template_columns and is_template(answer, template_columns)):
+            return answer
+        hint = " or a template with columns in braces" if template_columns else ""
+        print(f"Write one of {', '.join(map(one_line, choices))}{hint}.")
 
 
 def is_template(text: str, columns: list[str]) -> bool:
@@ -158,40 +194,62 @@ def is_template(text: str, columns: list[str]) -> bool:
         fields = template_fields(text)
     except ValueError:
         return False
-    return bool(fields) and fields <= {*columns}
+    return bool(fields) and fields.issubset(columns)
 
 
-def yaml_scalar(value: Any) -> str:
-    """Return a value as JSON that is also YAML: characters that YAML reads as line breaks or refuses become escapes."""
+def reward_file(folder: Path) -> str:
+    """Return a file with a reward to start from."""
+    from grpo_ext.common.files import data_lines
+
+    text = "\n".join(data_lines("grpo_ext.preflight", "own_rewards.txt")) + "\n"
+    return text.replace("REWARDS", f"{folder}/rewards.py")
+
+
+def yaml_scalar(value: object) -> str:
+    """Return a value as JSON that is also YAML.
+
+    Characters that YAML reads as line breaks or refuses become escapes.
+    """
     text = json.dumps(value, ensure_ascii=False)
     return "".join(
         character if character.isprintable() else f"\\U{ord(character):08x}" for character in text
     )
 
 
-def in_yaml(values: dict[str, Any], found: Found, lora: bool, measured: bool = False) -> str:
-    """Return the recipe with a comment where a value was a choice; the sizes are `measured` or estimated."""
-    sizes = (
-        "by `grpo-ext bench` on this machine"
-        if measured
-        else "fits by estimate; `grpo-ext bench` measures"
-    )
-    rate = (
-        "as in the demos, for a tiny model"
-        if values["learning_rate"] > 1e-4
-        else "LoRA takes about ten times the rate of full training (thinkingmachines.ai/blog/lora)"
-        if lora
-        else "as DeepSeekMath (2402.03300)"
-    )
-    why = {
-        "reward_funcs": found.why, "max_steps": "raise it once the curves look right",
-        "per_device_train_batch_size": sizes, "learning_rate": rate,
-    }  # fmt: skip
+def in_yaml(recipe: dict[str, Any], proposal: Found, lora: bool, measured: bool = False) -> str:
+    """Return the text of a recipe, with comments at the keys that were a choice.
+
+    Args:
+        recipe: keys and values.
+        proposal: prompt and reward, with the reason.
+        lora: whether an adapter is trained.
+        measured: whether the sizes were measured, or only estimated.
+    """
+    sizes = "fits by estimate; `grpo-ext bench` measures"
+    if measured:
+        sizes = "by `grpo-ext bench` on this machine"
+    if recipe["learning_rate"] > 1e-4:
+        rate = "as in the demos, for a tiny model"
+    elif lora:
+        rate = (
+            "LoRA takes about ten times the rate of full training (thinkingmachines.ai/blog/lora)"
+        )
+    else:
+        rate = "as DeepSeekMath (2402.03300)"
+    reasons = {
+        "reward_funcs": proposal.why,
+        "max_steps": "raise it once the curves look right",
+        "per_device_train_batch_size": sizes,
+        "learning_rate": rate,
+    }
     lines = []
-    for key, value in values.items():
-        text = f"{key}: {yaml_scalar(value)}"
-        lines.append(f"{text}  # {one_line(why[key])}" if key in why else text)
+    for key, value in recipe.items():
+        line = f"{key}: {yaml_scalar(value)}"
+        if key in reasons:
+            line += f"  # {one_line(reasons[key])}"
+        lines.append(line)
     lines.append(
-        "# held_out_share: 0.05   # rows for evaluation only; with eval_strategy: steps and eval_steps: 20 also in training"
+        "# held_out_share: 0.05   # rows for evaluation only; "
+        "with eval_strategy: steps and eval_steps: 20 also in training"
     )
     return "\n".join(lines) + "\n"

@@ -1,15 +1,15 @@
 """`grpo-ext`: GRPO training with Hugging Face TRL: recipes, rewards, evaluation.
 
 examples:
-  grpo-ext demo                                            train a tiny model on Countdown, offline, in minutes
-  grpo-ext check --config countdown/tiny                   find the faults of a recipe before a run
-  grpo-ext train --config countdown/tiny                   train by a recipe
-  grpo-ext train --config RECIPE --learning_rate 1e-5      any key of a recipe can be set here
+  grpo-ext demo                                        train a tiny model, offline, in minutes
+  grpo-ext check --config countdown/tiny               find the faults of a recipe before a run
+  grpo-ext train --config countdown/tiny               train by a recipe
+  grpo-ext train --config RECIPE --learning_rate 1e-5  any key of a recipe can be set here
   grpo-ext eval --config RECIPE --model BEFORE --model AFTER
-  grpo-ext report runs/countdown-tiny                      curves and completions as one HTML file
+  grpo-ext report runs/countdown-tiny                  curves and completions as one HTML file
 
-exit codes: 0 done; 1 a check or a run failed; 2 the command, the recipe or its data cannot be used; 75 a signal ended a run,
-and the same command continues it; 130 interrupted
+exit codes: 0 done; 1 a check or a run failed; 2 the command, the recipe or its data cannot be used;
+75 a signal ended a run, and the same command continues it; 130 interrupted
 """
 
 import argparse
@@ -24,10 +24,21 @@ from grpo_ext.rewards.failures import UserCodeFailure
 from grpo_ext.vllm import EngineFailure
 
 SUBCOMMANDS = (
-    "init", "recipes", "check", "plan", "bench", "train", "serve", "sft", "eval", "merge", "report", "demo",
+    "init",
+    "recipes",
+    "check",
+    "plan",
+    "bench",
+    "train",
+    "serve",
+    "sft",
+    "eval",
+    "merge",
+    "report",
+    "demo",
     "reproduce",
     "rewards",
-)  # fmt: skip
+)
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -47,17 +58,18 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def main(words: list[str] | None = None) -> int:
-    """Run one subcommand and return its exit code."""
+    """Run one subcommand and return its exit code; `words` default to those of the command line."""
     wait_calmly()
     words = sys.argv[1:] if words is None else words
     if words[:1] == ["--version"]:
-        print(*(f"{name} {number}" for name, number in versions().items()), sep="\n")
+        for package, version in versions().items():
+            print(f"{package} {version}")
         return 0
     parser = make_parser()
-    args, rest = parser.parse_known_args(words)
-    if rest and not args.takes_overrides:
-        parser.error(f"unrecognized arguments: {' '.join(rest)}")
-    args.overrides = rest
+    args, overrides = parser.parse_known_args(words)
+    if overrides and not args.takes_overrides:
+        parser.error(f"unrecognized arguments: {' '.join(overrides)}")
+    args.overrides = overrides
     # transformers warns about its own options
     warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")
     try:
@@ -76,9 +88,7 @@ def print_error(error: Exception) -> int:
     if isinstance(error, ValueError | OSError):
         print(f"grpo-ext: {message}", file=sys.stderr)
         return 2
-    known = isinstance(error, UserCodeFailure | EngineFailure)
-    kind, hint = (
-        ("", "") if known else (f"{type(error).__name__}: ", " (`grpo-ext --debug` shows where)")
-    )
-    print(f"grpo-ext: {kind}{message}{hint}", file=sys.stderr)
+    if not isinstance(error, UserCodeFailure | EngineFailure):
+        message = f"{type(error).__name__}: {message} (`grpo-ext --debug` shows where)"
+    print(f"grpo-ext: {message}", file=sys.stderr)
     return 1

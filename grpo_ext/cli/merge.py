@@ -1,10 +1,10 @@
-"""`grpo-ext merge`: an adapter and its base as one whole model, which transformers and vLLM load like any other.
+"""`grpo-ext merge`: make an adapter and its base one model, which transformers and vLLM load.
 
 examples:
-  grpo-ext merge --model runs/poem-qwen2.5-7b-lora                            writes runs/poem-qwen2.5-7b-lora/merged
+  grpo-ext merge --model runs/poem-qwen2.5-7b-lora      writes runs/poem-qwen2.5-7b-lora/merged
   grpo-ext merge --model runs/poem-qwen2.5-7b-lora/checkpoint-300 --out models/poem --dtype float32
 
-It loads the result again and compares its log-probs with those of base and adapter before it keeps it.
+It loads the result again and keeps it only if its log-probs are those of base and adapter.
 """
 
 import argparse
@@ -28,10 +28,9 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
         metavar="FOLDER",
         help="the new folder (default: merged in the adapter's folder)",
     )
-    dtypes = ("auto", "float32", "bfloat16", "float16")
     add(
         "--dtype",
-        choices=dtypes,
+        choices=("auto", "float32", "bfloat16", "float16"),
         default="auto",
         help="of the weights (default: the base's; half types round them)",
     )
@@ -45,6 +44,7 @@ def run(args: argparse.Namespace) -> int:
     out = args.out or args.model / MERGED
     difference = merge_adapter(args.model, out, args.dtype, args.trust_remote_code)
     print(
-        f"Merged into {out}: its log-probs differ from those of base and adapter by at most {difference:.1g}."
+        f"Merged into {out}: its log-probs differ from those of base and adapter by at most "
+        f"{difference:.1g}."
     )
     return 0

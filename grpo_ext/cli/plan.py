@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def longest_on(gpu: str, recipe: Recipe, forecast: Forecast) -> int | None:
-    """Return the tokens of the longest completion that fits; `None` if the model's size is not known."""
+    """Return the longest completion that fits, in tokens; `None` without the model's size."""
     from grpo_ext.recipe.folder import sharding
     from grpo_ext.recipe.memory import longest_completion
 
@@ -94,62 +94,77 @@ def plan_lines(forecast: Forecast) -> Iterator[tuple[str, str]]:
     """Yield title and text of the lines about batch, steps, checkpoints, evaluations and tokens."""
     plan = forecast.plan
     batch = plan.batch
-    longest = plan.max_completion_length
-    tokens = f", at most {batch.completions * longest:,} tokens" if longest else ""
-    what = "prompts"
+    prompts = "prompts"
     if plan.most_slots > 1:
-        what = f"slots (1 to {plan.most_slots} a prompt)"
-    yield "a generation", f"{batch.prompts:,} {what} x {batch.num_generations} completions{tokens}"
+        prompts = f"slots (1 to {plan.most_slots} a prompt)"
+    generation = f"{batch.prompts:,} {prompts} x {batch.num_generations} completions"
+    if plan.max_completion_length:
+        generation += f", at most {batch.completions * plan.max_completion_length:,} tokens"
+    yield "a generation", generation
     updates = batch.passes / batch.gradient_accumulation_steps
     yield "", f"is trained on for {updates:g} optimizer step{'' if updates == 1 else 's'}"
-    micro = f"{batch.per_device_train_batch_size} x {batch.num_processes} processes"
-    step = f"{batch.completions_per_step:,} completions: {micro} x {batch.gradient_accumulation_steps} micro-batches"
-    yield "an optimizer step", step
+    yield (
+        "an optimizer step",
+        f"{batch.completions_per_step:,} completions: {batch.per_device_train_batch_size} x "
+        f"{batch.num_processes} processes x {batch.gradient_accumulation_steps} micro-batches",
+    )
     if plan.rows is not None:
-        sizes = f"{plan.rows:,} rows, {plan.steps_per_epoch:,} steps, {plan.generations_per_epoch:,} generations"
-        yield "an epoch", f"{sizes}, {plan.rows_dropped:,} rows dropped"
+        yield (
+            "an epoch",
+            f"{plan.rows:,} rows, {plan.steps_per_epoch:,} steps, "
+            f"{plan.generations_per_epoch:,} generations, {plan.rows_dropped:,} rows dropped",
+        )
     epochs = "" if plan.epochs is None else f", {plan.epochs:.3g} epochs"
     yield "the run", f"{plan.steps:,} steps{epochs}, {plan.warmup_steps:,} of them warm-up"
     yield (
         "",
-        f"{plan.prompts:,} {what} and {plan.completions:,} completions in {plan.generations:,} generations",
+        f"{plan.prompts:,} {prompts} and {plan.completions:,} completions "
+        f"in {plan.generations:,} generations",
     )
-    yield "checkpoints", checkpoints_in_words(forecast)
+    yield "checkpoints", checkpoint_text(forecast)
     if plan.evaluations:
-        each = (
-            f", {plan.eval_completions:,} completions each"
-            if plan.eval_completions is not None
-            else ""
-        )
-        yield "evaluations", f"{plan.evaluations}{each}"
+        evaluations = f"{plan.evaluations}"
+        if plan.eval_completions is not None:
+            evaluations += f", {plan.eval_completions:,} completions each"
+        yield "evaluations", evaluations
     if plan.token_budget is not None:
-        asked = forecast.prompt_tokens
-        prompts = f"; prompts {asked:.0f} tokens each" if asked else ""
-        yield "tokens", f"at most {plan.token_budget:,} sampled{prompts}"
+        tokens = f"at most {plan.token_budget:,} sampled"
+        if forecast.prompt_tokens:
+            tokens += f"; prompts {forecast.prompt_tokens:.0f} tokens each"
+        yield "tokens", tokens
 
 
-def checkpoints_in_words(forecast: Forecast) -> str:
+def checkpoint_text(forecast: Forecast) -> str:
     """Return the number of checkpoints, their steps and their size."""
-    saved, kept = forecast.plan.checkpoints, forecast.plan.checkpoints_kept
-    if saved == ():
+    steps = forecast.plan.checkpoints
+    if steps == ():
         return "none but the final model"
-    each = f", {in_bytes(forecast.checkpoint)} each" if forecast.checkpoint else ""
-    last = f", the last {kept} kept" if kept else ""
-    if saved is None:
-        return f"at each best evaluation{each}{last}"
-    steps = ", ".join(map(str, saved if len(saved) <= 6 else [*saved[:3], "...", saved[-1]]))
-    return f"{len(saved)}, after steps {steps}{each}{last}"
+    text = "at each best evaluation"
+    if steps is not None:
+        labels = [str(step) for step in steps]
+        if len(labels) > 6:
+            labels[3:-1] = ["..."]
+        text = f"{len(steps)}, after steps {', '.join(labels)}"
+    if forecast.checkpoint:
+        text += f", {in_bytes(forecast.checkpoint)} each"
+    if forecast.plan.checkpoints_kept:
+        text += f", the last {forecast.plan.checkpoints_kept} kept"
+    return text
 
 
 def size_lines(forecast: Forecast) -> Iterator[tuple[str, str]]:
     """Yield title and text of the lines about the model's size and memory."""
-    size, memory = forecast.size, forecast.memory
+    size = forecast.size
+    memory = forecast.memory
     if size is None or memory is None:
         yield "memory", "not known: the model's config cannot be read here"
         return
-    trained = "" if size.trainable == size.parameters else f", {size.trainable:,} trained"
-    yield "model", f"{size.parameters:,} parameters{trained}"
-    parts = ", ".join(
-        f"{name} {in_bytes(value)}" for name, value in memory.items() if value and name != "total"
-    )
-    yield "memory (estimate)", f"{in_bytes(memory['total'])} on each device: {parts}"
+    parameters = f"{size.parameters:,} parameters"
+    if size.trainable != size.parameters:
+        parameters += f", {size.trainable:,} trained"
+    yield "model", parameters
+    parts = []
+    for name, num_bytes in memory.items():
+        if num_bytes and name != "total":
+            parts.append(f"{name} {in_bytes(num_bytes)}")
+    yield "memory (estimate)", f"{in_bytes(memory['total'])} on each device: {', '.join(parts)}"

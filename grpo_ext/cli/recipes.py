@@ -26,7 +26,8 @@ def run(args: argparse.Namespace) -> int:
         print(recipe_path(args.recipe).read_text(encoding="utf-8"), end="")
         return 0
     names = recipe_names()
+    width = max(map(len, names))
     for name in names:
-        first = recipe_path(name).read_text(encoding="utf-8").partition("\n")[0]
-        print(f"{name:{max(map(len, names))}}  {first.removeprefix('# ')}")
+        comment = recipe_path(name).read_text(encoding="utf-8").partition("\n")[0]
+        print(f"{name:{width}}  {comment.removeprefix('# ')}")
     return 0

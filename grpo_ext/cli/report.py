@@ -1,14 +1,15 @@
 """`grpo-ext report`: curves and completions of runs as one HTML file, or live in a browser.
 
 examples:
-  grpo-ext report runs/countdown-tiny                     writes runs/countdown-tiny/report.html
-  grpo-ext report runs/a runs/b --output compare.html     several runs, overlaid and compared
-  grpo-ext report runs                                    all runs in a folder
-  grpo-ext report runs/a --png curves.png                 also the curves as a picture (or .pdf, .svg)
-  grpo-ext report runs --serve                            the same page at http://127.0.0.1:8787, renewed while runs go on
+  grpo-ext report runs/countdown-tiny                  writes runs/countdown-tiny/report.html
+  grpo-ext report runs/a runs/b --output compare.html  several runs, overlaid and compared
+  grpo-ext report runs                                 all runs in a folder
+  grpo-ext report runs/a --png curves.png              also the curves as a picture (.pdf, .svg)
+  grpo-ext report runs --serve                         live at http://127.0.0.1:8787
 
-RUN is a run's output_dir, a demo's folder, or a folder of runs. The file needs no network and no server. It shows curves,
-completions with the score of each reward, figures before and after, the recipe, and alarms.
+RUN is a run's output_dir, a demo's folder, or a folder of runs. The file needs no network and no
+server. It shows curves, completions with the score of each reward, figures before and after, the
+recipe, and alarms. With --serve, the page is renewed while runs go on.
 """
 
 import argparse
@@ -29,36 +30,59 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
         help="the page (default: report.html in the run; of several, here)",
     )
     add("--png", type=Path, metavar="FILE", help="also write the curves as a picture")
-    most = "about how many completions to show, of a share of the prompts (default 50000)"
-    add("--max_completions", type=at_least(0), default=50_000, metavar="N", help=most)
-    port = "write no file, but show the page at 127.0.0.1 until Ctrl-C (default port 8787, or a free one)"
-    add("--serve", type=int, nargs="?", const=8787, metavar="PORT", help=port)
+    add(
+        "--max_completions",
+        type=at_least(0),
+        default=50_000,
+        metavar="N",
+        help="about how many completions to show, of a share of the prompts (default 50000)",
+    )
+    add(
+        "--serve",
+        type=int,
+        nargs="?",
+        const=8787,
+        metavar="PORT",
+        help="write no file, but show the page at 127.0.0.1 until Ctrl-C "
+        "(default port 8787, or a free one)",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     from grpo_ext.common.untrusted import one_line
-    from grpo_ext.observe.read_run import find_folder, runs_in
     from grpo_ext.observe.report.page import write_report
 
     if args.serve is not None:
-        from grpo_ext.observe.report.serve import ReportServer
-
-        for folder in args.runs:
-            runs_in(folder) or find_folder(folder)  # which says what is missing
-        with (
-            ReportServer(args.runs, args.serve, args.max_completions) as server,
-            suppress(KeyboardInterrupt),
-        ):
-            print(f"{server.url} (Ctrl-C ends it)", flush=True)
-            server.serve_forever()
+        serve_report(args.runs, args.serve, args.max_completions)
         return 0
-    page = args.output or (args.runs[0] if len(args.runs) == 1 else Path()) / "report.html"
+    page = args.output
+    if page is None:
+        folder = args.runs[0] if len(args.runs) == 1 else Path()
+        page = folder / "report.html"
     runs = write_report(args.runs, page, args.png, args.max_completions)
-    shown, total = sum(len(run.samples) for run in runs), sum(run.total_samples for run in runs)
-    of = f" of {total}" if shown < total else ""
-    for fault in [fault for run in runs for fault in run.faults]:
-        print(f"Not read: {one_line(fault)}", file=sys.stderr)
-    print(f"{page}: {page.stat().st_size / 1e6:.1f} MB, {shown}{of} completions", flush=True)
+    for run in runs:
+        for fault in run.faults:
+            print(f"Not read: {one_line(fault)}", file=sys.stderr)
+    total = sum(run.total_samples for run in runs)
+    shown = sum(len(run.samples) for run in runs)
+    completions = f"{shown} of {total}" if shown < total else f"{shown}"
+    print(f"{page}: {page.stat().st_size / 1e6:.1f} MB, {completions} completions", flush=True)
     if args.png:
         print(args.png)
     return 0
+
+
+def serve_report(folders: list[Path], port: int, max_completions: int) -> None:
+    """Serve the live report of runs, or of folders of runs, until Ctrl-C."""
+    from grpo_ext.observe.read_run import find_folder, runs_in
+    from grpo_ext.observe.report.serve import ReportServer
+
+    for folder in folders:
+        if not runs_in(folder):
+            find_folder(folder)  # raises an error that says what is missing
+    with (
+        ReportServer(folders, port, max_completions) as server,
+        suppress(KeyboardInterrupt),
+    ):
+        print(f"{server.url} (Ctrl-C ends it)", flush=True)
+        server.serve_forever()

@@ -1,33 +1,44 @@
-"""`grpo-ext reproduce`: check published observations of three experiments, each as a claim with a verdict.
+"""`grpo-ext reproduce`: check published observations of three experiments, each with a verdict.
 
 examples:
-  grpo-ext reproduce countdown                            all claims of Countdown, with tiny models, on a CPU
-  grpo-ext reproduce countdown gsm8k verse                all three experiments
+  grpo-ext reproduce countdown                   all claims of Countdown, with tiny models, on a CPU
+  grpo-ext reproduce countdown gsm8k verse       all three experiments
   grpo-ext reproduce countdown --claim format-sooner --claim length-dips
-  grpo-ext reproduce verse --list                         the names of the claims
-  grpo-ext reproduce verse --plan                         which runs, and how many minutes
+  grpo-ext reproduce verse --list                the names of the claims
+  grpo-ext reproduce verse --plan                which runs, and how many minutes
   grpo-ext reproduce countdown --config countdown/qwen2.5-3b --seeds 1      another model
 
-It makes tiny models, trains them once per seed, measures, and prints for each claim what was published, what is seen here
-with its standard error over seeds, and a verdict by 95 % intervals: agrees, does not, or cannot be seen at this size, and why.
-The page claims.html in the folder has pictures. Finished runs are not repeated, and a killed run continues.
-With --config, the same claims are measured on the model of that recipe; every key of it can be set as --key value.
+It makes tiny models, trains them once per seed, measures, and prints for each claim what was
+published, what is seen here with its standard error over seeds, and a verdict by 95 % intervals:
+agrees, does not, or cannot be seen at this size, and why. The page claims.html in the folder has
+pictures. Finished runs are not repeated, and a killed run continues. With --config, the same claims
+are measured on the model of that recipe; every key of it can be set as --key value.
 """
 
 import argparse
 import os
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from grpo_ext.cli.command import add_command, at_least
+
+if TYPE_CHECKING:
+    from grpo_ext.reproduce.claims import Scale
 
 NAMES = ("countdown", "gsm8k", "verse")
 
 
 class RecipeOfModel(argparse.Action):
-    """Stores the recipe, whose keys may then follow."""
+    """Stores the recipe, and lets its keys follow on the command line."""
 
-    def __call__(self, parser: Any, namespace: Any, values: Any, option: Any = None) -> None:
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: str | Sequence[object] | None,
+        option_string: str | None = None,
+    ) -> None:
         namespace.config = values
         namespace.takes_overrides = True
 
@@ -35,20 +46,67 @@ class RecipeOfModel(argparse.Action):
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
     parser = add_command(subparsers, __doc__, run, allow_abbrev=False)
     add = parser.add_argument
-    add("experiments", nargs="+", choices=NAMES, metavar="EXPERIMENT", help=", ".join(NAMES))
-    add("--claim", action="append", metavar="NAME", help="only this claim; repeatable")
-    add("--seeds", type=at_least(1), default=3, metavar="N", help="runs of each kind (default 3)")
-    add("--folder", type=Path, default=Path("runs/reproduce"), metavar="DIR", help="where to work")
-    scales = (
-        "what is run: decides which claims get a verdict (default: tiny, with --config pretrained)"
+    add(
+        "experiments",
+        nargs="+",
+        choices=NAMES,
+        metavar="EXPERIMENT",
+        help=", ".join(NAMES),
     )
-    add("--scale", choices=("tiny", "pretrained", "full"), help=scales)
-    add("--config", action=RecipeOfModel, metavar="RECIPE", help="the recipe of another model")
-    add("--max_steps", type=at_least(1), metavar="N", help="end every run after N steps, to try it")
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    add("--processes", type=at_least(1), default=cores, metavar="N", help="tiny runs at a time")
+    add(
+        "--claim",
+        action="append",
+        metavar="NAME",
+        help="only this claim; repeatable",
+    )
+    add(
+        "--seeds",
+        type=at_least(1),
+        default=3,
+        metavar="N",
+        help="runs of each kind (default 3)",
+    )
+    add(
+        "--folder",
+        type=Path,
+        default=Path("runs/reproduce"),
+        metavar="DIR",
+        help="where to work",
+    )
+    add(
+        "--scale",
+        choices=("tiny", "pretrained", "full"),
+        help="what is run: decides which claims get a verdict "
+        "(default: tiny, with --config pretrained)",
+    )
+    add(
+        "--config",
+        action=RecipeOfModel,
+        metavar="RECIPE",
+        help="the recipe of another model",
+    )
+    add(
+        "--max_steps",
+        type=at_least(1),
+        metavar="N",
+        help="end every run after N steps, to try it",
+    )
+    add(
+        "--processes",
+        type=at_least(1),
+        default=num_cores(),
+        metavar="N",
+        help="tiny runs at a time",
+    )
     add("--list", action="store_true", help="list the claims and end")
     add("--plan", action="store_true", help="say what would run and for how long, and end")
+
+
+def num_cores() -> int:
+    """Return how many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def run(args: argparse.Namespace) -> int:
@@ -61,6 +119,7 @@ def run(args: argparse.Namespace) -> int:
         raise ValueError("--scale tiny is for the tiny models: take out --config.")
     if args.scale not in (None, "tiny") and not args.config:
         raise ValueError(f"--scale {args.scale} needs the recipe of a model: add --config RECIPE.")
+    scale: Scale = args.scale or ("pretrained" if args.config else "tiny")
     experiments = selected(names, args.claim or [])
     if args.list:
         print_claims(experiments)
@@ -69,7 +128,7 @@ def run(args: argparse.Namespace) -> int:
         experiments,
         args.folder,
         args.seeds,
-        args.scale or ("pretrained" if args.config else "tiny"),
+        scale,
         args.processes,
         args.config,
         args.overrides,

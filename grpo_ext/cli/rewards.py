@@ -12,7 +12,8 @@ from grpo_ext.cli.command import add_command
 from grpo_ext.rewards import RewardInfo, list_rewards
 from grpo_ext.rewards.example_checks import check_reward
 from grpo_ext.rewards.explanation import clip
-from grpo_ext.rewards.registry import lookup, names
+from grpo_ext.rewards.registry import lookup
+from grpo_ext.rewards.registry import names as registered_names
 from grpo_ext.rewards.reward_specs import load_plugin
 from grpo_ext.rewards.signature import REQUIRED
 
@@ -52,58 +53,57 @@ def run_list(args: argparse.Namespace) -> int:
     width = max(len(info.name) for info in catalogue)
     for info in catalogue:
         print(f"{info.name:{width}}  {info.summary}")
-        more = {"columns": ", ".join(info.columns), "options": options_of(info)}
-        if any(more.values()):
-            print(
-                " " * width
-                + "  "
-                + "; ".join(f"{kind} {names}" for kind, names in more.items() if names)
-            )
+        details = []
+        if info.columns:
+            details.append(f"columns {', '.join(info.columns)}")
+        if info.options or info.optional:
+            details.append(f"options {options_with_defaults(info)}")
+        if details:
+            print(f"{'':{width}}  {'; '.join(details)}")
     return 0
 
 
-def options_of(info: RewardInfo) -> str:
-    """Return the options with their defaults, such as `mode='loose', target`; a required option has none."""
-    options = {**info.options, **info.optional}.items()
-    return ", ".join(
-        key if default is REQUIRED else f"{key}={default!r}" for key, default in options
-    )
+def options_with_defaults(info: RewardInfo) -> str:
+    """Return the options, such as `mode='loose', target`; a required option has no default."""
+    options = []
+    for name, default in {**info.options, **info.optional}.items():
+        options.append(name if default is REQUIRED else f"{name}={default!r}")
+    return ", ".join(options)
 
 
 def run_show(args: argparse.Namespace) -> int:
     info = lookup(args.name)
     print(f"{info.name}\n\n{info.doc}\n")
     print(f"Columns:  {', '.join(info.columns) or 'none'}")
-    print(f"Options:  {options_of(info) or 'none'}")
+    print(f"Options:  {options_with_defaults(info) or 'none'}")
     if info.optional:
-        print(
-            f"          (unless set, the column is read if there is one: {', '.join(info.optional)})"
-        )
-    where = (
-        "worker processes, if reward_workers is above 0"
-        if info.needs_cpu
-        else "the training process"
-    )
-    print(f"Runs in:  {where}")
+        names = ", ".join(info.optional)
+        print(f"          (unless set, the column is read if there is one: {names})")
+    if info.needs_cpu:
+        print("Runs in:  worker processes, if reward_workers is above 0")
+    else:
+        print("Runs in:  the training process")
     print("Examples:" if info.examples else "Examples: none")
     for example in info.examples:
-        extras = "".join(
-            f"  {key}={clip(repr(value))}"
-            for key, value in {**example.columns, **example.options}.items()
-        )
         score = "None" if example.score is None else f"{example.score:.3g}"
-        print(f"  {score:>5}  {clip(repr(example.completion))}{extras}")
+        cells = [f"  {score:>5}", clip(repr(example.completion))]
+        for name, argument in {**example.columns, **example.options}.items():
+            cells.append(f"{name}={clip(repr(argument))}")
+        print("  ".join(cells))
     return 0
 
 
 def run_check(args: argparse.Namespace) -> int:
     for name in args.names:
         lookup(name)
-    wrong = 0
-    for name in args.names or names():
+    exit_code = 0
+    for name in args.names or registered_names():
         faults, count = check_reward(name)
-        wrong += bool(faults)
-        print(f"{'FAILED' if faults else 'ok':6}  {name} ({count} examples)")
+        verdict = "ok"
+        if faults:
+            verdict = "FAILED"
+            exit_code = 1
+        print(f"{verdict:6}  {name} ({count} examples)")
         for fault in faults:
             print(f"        {fault}")
-    return 1 if wrong else 0
+    return exit_code

@@ -4,8 +4,8 @@ examples:
   grpo-ext serve --config recipes/countdown/qwen2.5-3b.yaml --vllm_server_devices 2
   grpo-ext train --config recipes/countdown/qwen2.5-3b.yaml          # in another terminal
 
-It runs until it is interrupted. The output of vLLM is written to vllm_server.log in the recipe's output_dir.
-`grpo-ext train --serve` starts the server and trains.
+It runs until it is interrupted. The output of vLLM is written to vllm_server.log in the recipe's
+output_dir. `grpo-ext train --serve` starts the server and trains.
 """
 
 import argparse
@@ -32,15 +32,15 @@ def run(args: argparse.Namespace) -> int:
 
     recipe = load_recipe(args.config, args.overrides, args.num_processes)
     if not args.dry_run:  # a dry run needs no network
-        check_model(recipe.flat, found := Findings(places=recipe.places))
-        found.refuse()
+        findings = Findings(places=recipe.places)
+        check_model(recipe.flat, findings)
+        findings.refuse()
     server = server_of(recipe, args.num_processes, here=args.dry_run)
     print("$ VLLM_SERVER_DEV_MODE=1", shlex.join(["python", *server.words[1:]]), flush=True)
     if args.dry_run:
         return 0
-    signal.signal(
-        signal.SIGTERM, signal.default_int_handler
-    )  # a background job of a script ignores SIGINT
+    # A background job of a script ignores SIGINT, so SIGTERM interrupts it.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         process = server.start()
         server.wait_ready(recipe.training.vllm_server_timeout)

@@ -5,12 +5,13 @@ examples:
   grpo-ext train --config recipes/countdown/tiny.yaml --num_processes 2 --max_steps 5
   grpo-ext train --config recipes/countdown/qwen2.5-3b.yaml --accelerate_config zero3
   grpo-ext train --config recipes/countdown/qwen2.5-3b.yaml --serve --vllm_server_devices 2
-  grpo-ext train --config recipes/countdown/tiny.yaml --report        with its report at http://127.0.0.1:8787
+  grpo-ext train --config countdown/tiny --report     with its report at http://127.0.0.1:8787
 
-It starts `accelerate launch`. Every key of a recipe can be set on the command line as --key value and replaces the recipe's.
-Keys are the fields of TRL's GRPOConfig and ModelConfig with their names, of GRPOExtConfig and RunConfig
-(grpo_ext/recipe/schema.py), of RowOptions (grpo_ext/recipe/row_options.py: which rows are used), and of the recipe's task. A
-key that does not exist is an error that names the nearest one.
+It starts `accelerate launch`. Every key of a recipe can be set on the command line as --key value
+and replaces the recipe's. Keys are the fields of TRL's GRPOConfig and ModelConfig with their names,
+of GRPOExtConfig and RunConfig (grpo_ext/recipe/schema.py), of RowOptions
+(grpo_ext/recipe/row_options.py: which rows are used), and of the recipe's task. A key that does not
+exist is an error that names the nearest one.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
 def add_training_parser(
     subparsers: argparse._SubParsersAction, doc: str | None, module: str
 ) -> argparse.ArgumentParser:
-    """Return the parser of a subcommand that launches `module`."""
+    """Add the parser of a subcommand that launches `module`; `doc` is its help."""
     parser = add_recipe_command(subparsers, doc, run)
     add_processes(parser)
     parser.add_argument(
@@ -67,10 +68,12 @@ def run(args: argparse.Namespace) -> int:
         from grpo_ext.recipe.rules import processes
         from grpo_ext.run.launch import launch
 
-    # The processes check the recipe again; here a fault is reported once, before they start.
     load = load_recipe if args.module == "grpo_ext.train" else load_sft_recipe
-    launcher = ["--accelerate_config", args.accelerate_config] if args.accelerate_config else []
-    recipe = load(args.config, [*args.overrides, *launcher], args.num_processes)
+    overrides = args.overrides
+    if args.accelerate_config:
+        overrides = [*overrides, "--accelerate_config", args.accelerate_config]
+    recipe = load(args.config, overrides, args.num_processes)
+    # The processes check the recipe again; here a fault is reported once, before they start.
     check_start(recipe)
     check_same_run(recipe)
     if args.report:
@@ -82,22 +85,26 @@ def run(args: argparse.Namespace) -> int:
     job = partial(
         launch, args.module, ["--config", args.config, *args.overrides], recipe, args.num_processes
     )
-    return (
-        serve_and(job, recipe, args.num_processes or processes(recipe.flat))
-        if args.serve
-        else job()
-    )
+    if args.serve:
+        return run_beside_server(job, recipe, args.num_processes or processes(recipe.flat))
+    return job()
 
 
-def serve_and(job: Callable[..., int], recipe: Recipe, num_processes: int) -> int:
-    """Run a job beside the server of its recipe, with one key for both; return the exit code of the job."""
+def run_beside_server(job: Callable[..., int], recipe: Recipe, num_processes: int) -> int:
+    """Run a job beside the vLLM server of its recipe, with one key for both.
+
+    Args:
+        job: takes environment variables, and returns its exit code, which is returned here.
+        recipe: uses a vLLM server.
+        num_processes: how many processes the job trains with.
+    """
     from grpo_ext.vllm.server import server_of, trainer_devices
     from grpo_ext.vllm.signature import KEY
 
     os.environ.setdefault(KEY, secrets.token_urlsafe())
-    server, environment = server_of(recipe, num_processes), trainer_devices(recipe)
-    args = recipe.training
+    server = server_of(recipe, num_processes)
     print(f"Starting the vLLM server at {server.url}; its log is {server.log}.", flush=True)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that SIGTERM also stops the server
-    with server.running(args.vllm_server_timeout, restarts=args.vllm_server_retries):
-        return job(environment=environment)
+    training = recipe.training
+    with server.running(training.vllm_server_timeout, restarts=training.vllm_server_retries):
+        return job(environment=trainer_devices(recipe))
