@@ -21,12 +21,12 @@ from transformers import TrainerCallback
 from trl import GRPOTrainer
 
 from grpo_ext import GRPOExtTrainer
-from grpo_ext.demo.known import DEMOS
+from grpo_ext.demo.demos import DEMOS
 from grpo_ext.demo.pipeline import checked_launch, words
 from grpo_ext.evaluation.evaluate_recipe import evaluate_models
 from grpo_ext.recipe.folder import recipe_folder
 from grpo_ext.recipe.load import Recipe, load_recipe, load_sft_recipe
-from grpo_ext.run.parts import named_rewards_and_weights, train_rows
+from grpo_ext.run.from_recipe import named_rewards_and_weights, train_rows
 from grpo_ext.tasks.countdown import Countdown
 from grpo_ext.tiny.demonstrations import Demonstration, chains
 

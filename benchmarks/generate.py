@@ -131,7 +131,7 @@ def countdown(folder: str) -> Shape:
     """32 problems, 8 completions each, at most 72 tokens."""
     from grpo_ext.recipe.folder import recipe_folder
     from grpo_ext.recipe.load import load_recipe
-    from grpo_ext.run.parts import train_rows
+    from grpo_ext.run.from_recipe import train_rows
 
     recipe = load_recipe(recipe_folder() / "countdown/tiny.yaml", {"model_name_or_path": folder})
     tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")

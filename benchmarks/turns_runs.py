@@ -15,12 +15,12 @@ import torch
 from trl import GRPOTrainer
 
 from grpo_ext import GRPOExtTrainer
-from grpo_ext.demo.known import DEMOS
+from grpo_ext.demo.demos import DEMOS
 from grpo_ext.demo.pipeline import words
 from grpo_ext.environments.check import Check
 from grpo_ext.recipe.folder import recipe_folder
 from grpo_ext.recipe.load import load_recipe
-from grpo_ext.run.parts import named_rewards_and_weights, train_rows
+from grpo_ext.run.from_recipe import named_rewards_and_weights, train_rows
 
 QUIET = {"eval_strategy": "no", "eval_on_start": False, "save_strategy": "no", "disable_tqdm": True}
 

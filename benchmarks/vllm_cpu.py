@@ -31,7 +31,7 @@ from benchmarks.countdown_runs import warm_start
 from grpo_ext import GRPOExtConfig, GRPOExtTrainer, load_recipe
 from grpo_ext.recipe.folder import recipe_folder
 from grpo_ext.recipe.load import Recipe
-from grpo_ext.run.parts import train_rows
+from grpo_ext.run.from_recipe import train_rows
 from grpo_ext.samplers.base import Request
 from grpo_ext.seams import trl as seam
 

@@ -31,7 +31,7 @@ from grpo_ext.evaluation.completions import generate_completions
 from grpo_ext.evaluation.evaluate_recipe import evaluate
 from grpo_ext.recipe.load import Recipe
 from grpo_ext.rewards import build
-from grpo_ext.run.parts import eval_rows
+from grpo_ext.run.from_recipe import eval_rows
 
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "TRL": ("TRL", {}),

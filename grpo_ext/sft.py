@@ -24,7 +24,7 @@ def make_trainer(recipe: Recipe) -> SFTTrainer:
 
     from grpo_ext.observe.progress import show_progress
     from grpo_ext.preflight.check_recipe import check_start
-    from grpo_ext.run.parts import adapter_of, model_init_kwargs, optimizer_of
+    from grpo_ext.run.from_recipe import adapter_of, model_init_kwargs, optimizer_of
     from grpo_ext.tasks.open_dataset import open_dataset
 
     check_start(recipe)

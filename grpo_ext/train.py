@@ -27,7 +27,7 @@ def make_trainer(
     from trl import get_quantization_config
 
     from grpo_ext.preflight.check_recipe import check_start
-    from grpo_ext.run.parts import (
+    from grpo_ext.run.from_recipe import (
         adapter_of,
         eval_rows,
         model_init_kwargs,

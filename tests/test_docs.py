@@ -15,7 +15,7 @@ from grpo_ext.cli.main import main, make_parser
 from grpo_ext.recipe.foreign import FOREIGN
 from grpo_ext.recipe.load import load_sft_recipe
 from grpo_ext.rewards.guard import AsyncGuard
-from grpo_ext.run.parts import named_rewards_and_weights, train_rows
+from grpo_ext.run.from_recipe import named_rewards_and_weights, train_rows
 
 PAGES = [
     REPO / "README.md",

@@ -41,7 +41,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from grpo_ext.demo.known import DEMOS
+    from grpo_ext.demo.demos import DEMOS
     from grpo_ext.demo.pipeline import run_demo
 
     task = args.task

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_ext.common.foreign_files import read_text
-from grpo_ext.demo.known import Demo
+from grpo_ext.demo.demos import Demo
 from grpo_ext.demo.stages import Stages
 from grpo_ext.evaluation.evaluate_recipe import evaluate_models, outcomes_of, save_evaluation
 from grpo_ext.evaluation.table import print_figures, print_grid, question

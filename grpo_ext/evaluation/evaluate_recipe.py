@@ -32,7 +32,7 @@ from grpo_ext.evaluation.vllm_completions import VllmCompletions, pick_engine
 from grpo_ext.recipe.load import Recipe
 from grpo_ext.rewards.reward_specs import metric_name
 from grpo_ext.rewards.run_defaults import set_prompts
-from grpo_ext.run.parts import (
+from grpo_ext.run.from_recipe import (
     eval_rows,
     guarded_rewards,
     model_init_kwargs,

@@ -33,7 +33,7 @@ from grpo_ext.recipe.read import Overrides
 from grpo_ext.recipe.rules import Values, processes
 from grpo_ext.recipe.run_plan import too_few_rows
 from grpo_ext.rewards.reward_specs import WeightsError, check_columns
-from grpo_ext.run.parts import named_rewards_and_weights
+from grpo_ext.run.from_recipe import named_rewards_and_weights
 
 ROWS = 256  # first rows that are checked
 MOST_ROWS = 4096  # most rows that are read to see whether they fill a generation

@@ -11,7 +11,7 @@ from datasets.exceptions import DatasetNotFoundError
 from grpo_ext.recipe.load import Recipe
 from grpo_ext.recipe.problems import Findings
 from grpo_ext.rewards.deadline import TooLate, deadline
-from grpo_ext.run.parts import train_rows
+from grpo_ext.run.from_recipe import train_rows
 
 NO_ROW = (
     "the data has no row: loosen the task's limits (see its fields), max_prompt_tokens or max_answer_tokens, or name another "

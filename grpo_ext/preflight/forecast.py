@@ -20,7 +20,7 @@ from grpo_ext.recipe.problems import Findings
 from grpo_ext.recipe.rules import Values, processes
 from grpo_ext.recipe.run_plan import Plan, make_plan
 from grpo_ext.rewards.deadline import TooLate, deadline
-from grpo_ext.run.parts import eval_rows, train_rows
+from grpo_ext.run.from_recipe import eval_rows, train_rows
 from grpo_ext.vllm.settings import TextModel
 
 PATIENCE = 5.0  # seconds that a model's config may take to come from the hub

@@ -96,7 +96,7 @@ class Claim(Section):
 class Start(Section):
     """A tiny model to begin from: the parts of a demo, and how its supervised training differs."""
 
-    demo: str  # a name in `grpo_ext.demo.known.DEMOS`
+    demo: str  # a name in `grpo_ext.demo.demos.DEMOS`
     demonstrations: Literal["demo", "untidy_tags", "line_only"] = "demo"
     count: int  # of demonstrations
     task: dict[str, Any] = {}  # recipe keys of the task that differ

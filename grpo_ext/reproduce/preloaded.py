@@ -5,7 +5,7 @@ import gc
 
 from trl import GRPOTrainer, SFTTrainer
 
-import grpo_ext.demo.known
+import grpo_ext.demo.demos
 import grpo_ext.reproduce.runs
 import grpo_ext.sft
 import grpo_ext.train

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from grpo_ext.demo.known import DEMOS
+from grpo_ext.demo.demos import DEMOS
 from grpo_ext.recipe.folder import recipe_folder
 from grpo_ext.recipe.load import load_recipe
 from grpo_ext.reproduce.claims import Start

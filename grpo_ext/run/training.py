@@ -112,7 +112,7 @@ def _train(words: list[str] | None, make_trainer: Callable[[Any], Any], supervis
 
 def next_commands(recipe: Any, folder: str) -> list[str]:
     """Return the commands that show a finished run, compare its model with the first one, and merge the adapter or go on."""
-    from grpo_ext.run.parts import has_eval_rows
+    from grpo_ext.run.from_recipe import has_eval_rows
 
     out, saved, base = map(
         shlex.quote, (folder, f"{folder}/{SAVED}", str(recipe.get("model_name_or_path")))

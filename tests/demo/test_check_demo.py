@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from conftest import REPO
 
-from grpo_ext.demo.known import DEMOS
+from grpo_ext.demo.demos import DEMOS
 from grpo_ext.recipe.load import load_recipe, load_sft_recipe
 from grpo_ext.sft import make_trainer
 

@@ -10,7 +10,7 @@ import pytest
 from conftest import REPO
 
 from grpo_ext.common.prompt_tokens import encode_prompts
-from grpo_ext.demo.known import DEMOS
+from grpo_ext.demo.demos import DEMOS
 from grpo_ext.demo.pipeline import grpo_words, warm_start_words
 from grpo_ext.recipe.folder import accelerate_settings
 from grpo_ext.recipe.load import load_recipe, load_sft_recipe

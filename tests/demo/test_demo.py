@@ -11,7 +11,7 @@ import pytest
 from conftest import REPO
 from forked import LIMIT, Forked
 
-from grpo_ext.demo.known import DEMOS
+from grpo_ext.demo.demos import DEMOS
 from grpo_ext.demo.pipeline import completions_rows, run_demo
 
 pytestmark = pytest.mark.slow

@@ -14,7 +14,7 @@ from conftest import REPO
 from small_demo import launched, shortened
 
 from grpo_ext.common.prompt_tokens import encode_prompts
-from grpo_ext.demo.known import DEMOS
+from grpo_ext.demo.demos import DEMOS
 from grpo_ext.demo.pipeline import run_demo
 from grpo_ext.recipe.load import load_recipe, load_sft_recipe
 from grpo_ext.rewards import build

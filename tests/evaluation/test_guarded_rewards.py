@@ -8,7 +8,7 @@ import pytest
 
 from grpo_ext.evaluation.evaluate_recipe import rows_and_rewards
 from grpo_ext.recipe.load import load_recipe
-from grpo_ext.run.parts import guarded_rewards
+from grpo_ext.run.from_recipe import guarded_rewards
 
 FORMULA = {"completions": [r"<answer>\sqrt{8}</answer>"], "solution": [r"2\sqrt{2}"]}
 RECIPE = {

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from grpo_ext import load_recipe
 from grpo_ext.preflight.check_recipe import check_recipe
 from grpo_ext.recipe.problems import RecipeError
-from grpo_ext.run.parts import eval_rows, has_eval_rows, named_rewards_and_weights, train_rows
+from grpo_ext.run.from_recipe import eval_rows, has_eval_rows, named_rewards_and_weights, train_rows
 from grpo_ext.tasks.mix import mixed, mixed_streams
 
 COUNTDOWN = {

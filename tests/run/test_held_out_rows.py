@@ -10,7 +10,7 @@ import pytest
 from grpo_ext.cli.main import main
 from grpo_ext.evaluation.evaluate_recipe import rows_and_rewards
 from grpo_ext.recipe.load import load_recipe
-from grpo_ext.run.parts import eval_rows
+from grpo_ext.run.from_recipe import eval_rows
 from grpo_ext.tasks.countdown import Countdown
 from grpo_ext.train import main as train
 from grpo_ext.train import make_trainer

@@ -16,7 +16,7 @@ from grpo_ext.evaluation.evaluate_recipe import rows_and_rewards
 from grpo_ext.preflight.check_recipe import check_recipe
 from grpo_ext.recipe.load import load_recipe
 from grpo_ext.recipe.problems import RecipeError
-from grpo_ext.run.parts import eval_rows, has_eval_rows, train_rows
+from grpo_ext.run.from_recipe import eval_rows, has_eval_rows, train_rows
 from grpo_ext.tasks.countdown import Countdown
 from grpo_ext.tasks.gsm8k import GSM8K
 from grpo_ext.tasks.held_out import HeldOutFilter

@@ -15,7 +15,7 @@ from grpo_ext.cli.main import main
 from grpo_ext.preflight.check_recipe import check_recipe
 from grpo_ext.recipe.load import load_recipe
 from grpo_ext.recipe.problems import RecipeError
-from grpo_ext.run.parts import eval_rows, train_rows
+from grpo_ext.run.from_recipe import eval_rows, train_rows
 from grpo_ext.tasks.gsm8k import GSM8K
 from grpo_ext.tasks.row_lengths import LengthFilter
 

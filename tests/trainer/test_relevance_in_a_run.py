@@ -12,7 +12,7 @@ from grpo_ext.recipe.load import load_recipe
 from grpo_ext.recipe.problems import Findings
 from grpo_ext.rewards import build
 from grpo_ext.rewards.reward_specs import resolve_rewards
-from grpo_ext.run.parts import named_rewards_and_weights
+from grpo_ext.run.from_recipe import named_rewards_and_weights
 
 PROMPTS = [[{"role": "user", "content": f"Write about {n}."}] for n in range(8)]
 
