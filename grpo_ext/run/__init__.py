@@ -1,1 +1,1 @@
-"""A run, from its recipe to its saved model: launch processes, build the parts, lock the folder, train, save."""
+"""A run from its recipe to its saved model: launch, build, lock the folder, train, save."""

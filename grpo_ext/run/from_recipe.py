@@ -1,7 +1,9 @@
-"""The parts of a run by its recipe, for training and evaluation: data, rewards, model arguments."""
+"""Build what a recipe describes: its rows, its rewards, the arguments of its model."""
+
+from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from datasets import Dataset, IterableDataset
 
@@ -14,108 +16,145 @@ from grpo_ext.rewards.run_defaults import set_model
 from grpo_ext.run.task_rows import (
     can_hold_out,
     eval_rows_of,
+    report_filters,
     task_options,
-    tell_filters,
     train_rows_of,
 )
 from grpo_ext.tasks.mix import mixed, mixed_streams
 
+if TYPE_CHECKING:
+    from peft import PeftConfig
 
-def train_rows(recipe: Recipe, **how: Any) -> Dataset | IterableDataset:
-    """Return the training examples of the recipe; `how` are `streaming` and `prompts` of `Task.dataset`.
+Rows: TypeAlias = Dataset | IterableDataset
 
-    The rows of several tasks are mixed by their shares.
+
+def train_rows(recipe: Recipe, *, streaming: bool | None = None, prompts: bool = True) -> Rows:
+    """Return the training examples of a recipe; those of several tasks are mixed by their shares.
+
+    Args:
+        recipe: with one task or several.
+        streaming: yield rows as they are read; `None`: as `dataset_streaming` says.
+        prompts: whether to turn rows into examples.
     """
-    how = {"streaming": recipe.run.dataset_streaming, **how}
-    parts: dict[str, Any] = {}
+    if streaming is None:
+        streaming = recipe.run.dataset_streaming
+    rows_by_task = {}
     for name, (task, options) in task_options(recipe).items():
-        of_task = train_rows_of(recipe, task, options, **how)
-        tell_filters(name, of_task, "training")
-        parts[name] = of_task.rows
+        task_rows = train_rows_of(recipe, task, options, streaming=streaming, prompts=prompts)
+        report_filters(name, task_rows, "training")
+        rows_by_task[name] = task_rows.rows
     if not recipe.tasks:
-        return parts[""]
-    shares = {name: part.options.share for name, part in recipe.tasks.items() if part.options.share}
-    rows = mix(recipe, parts, shares or None)
-    return rows if recipe.run.max_train_samples is None else rows.take(recipe.run.max_train_samples)
+        return rows_by_task[""]
+    shares = {}
+    for name, entry in recipe.tasks.items():
+        if entry.options.share:
+            shares[name] = entry.options.share
+    rows = mix(recipe, rows_by_task, shares or None)
+    limit = recipe.run.max_train_samples
+    if limit is not None:
+        rows = rows.take(limit)
+    return rows
 
 
-def eval_rows(recipe: Recipe, **how: Any) -> Dataset | IterableDataset:
-    """Return the held-out examples of the recipe, as `train_rows`; `ValueError` if its data has no such rows.
+def eval_rows(recipe: Recipe, *, streaming: bool = False, prompts: bool = True) -> Rows:
+    """Return the held-out examples of a recipe; those of several tasks are mixed, each once.
 
-    The rows of several tasks are mixed, each once.
+    Args:
+        recipe: with one task or several.
+        streaming: yield rows as they are read.
+        prompts: whether to turn rows into examples.
+
+    Raises:
+        ValueError: the data has no held-out rows.
     """
-    parts: dict[str, Any] = {}
+    rows_by_task = {}
     for name, (task, options) in task_options(recipe).items():
-        of_task = eval_rows_of(recipe, task, options, **how)
-        tell_filters(name, of_task, "evaluation")
-        parts[name] = of_task.rows
+        task_rows = eval_rows_of(recipe, task, options, streaming=streaming, prompts=prompts)
+        report_filters(name, task_rows, "evaluation")
+        rows_by_task[name] = task_rows.rows
     if not recipe.tasks:
-        return parts[""]
-    rows = mix(recipe, parts, None)
-    return rows if recipe.run.max_eval_samples is None else rows.take(recipe.run.max_eval_samples)
+        return rows_by_task[""]
+    rows = mix(recipe, rows_by_task, None)
+    limit = recipe.run.max_eval_samples
+    if limit is not None:
+        rows = rows.take(limit)
+    return rows
 
 
-def mix(recipe: Recipe, parts: dict[str, Any], shares: dict[str, float] | None) -> Any:
-    """Return the rows of several tasks as one data set or stream."""
-    if all(isinstance(rows, Dataset) for rows in parts.values()):
-        return mixed(parts, shares)
-    return mixed_streams(parts, shares, recipe.get("seed"))
+def mix(recipe: Recipe, rows_by_task: dict[str, Any], shares: dict[str, float] | None) -> Rows:
+    """Return the rows of several tasks as one data set, or as one stream if one is a stream."""
+    if all(isinstance(rows, Dataset) for rows in rows_by_task.values()):
+        return mixed(rows_by_task, shares)
+    return mixed_streams(rows_by_task, shares, recipe.get("seed"))
 
 
 def has_eval_rows(recipe: Recipe) -> bool:
-    """Whether there may be held-out rows, of every task if there are several."""
+    """Return whether there may be held-out rows, of every task if there are several."""
     return all(can_hold_out(options) for _, options in task_options(recipe).values())
 
 
 def named_rewards_and_weights(recipe: Recipe) -> tuple[list[Any], list[float]]:
-    """Return the rewards of a recipe, or of its tasks, with weights; `ValueError` for an unknown reward or option."""
+    """Return the rewards of a recipe, or of its tasks, with their weights.
+
+    Raises:
+        ValueError: a reward or one of its options is unknown.
+    """
     run = recipe.run
     specs: Any = run.reward_funcs
     if recipe.tasks:
         specs = reward_specs(recipe.tasks)
     elif specs is None:
-        specs = [
-            {"name": name, "weight": weight} for name, weight in recipe.task.default_rewards.items()
-        ]
-    weights = recipe.values["training"].get("reward_weights")
-    resolved = resolve_rewards(specs, reward_weights=weights, plugins=run.reward_plugins or ())
-    set_model(resolved[0], recipe.model.model_name_or_path, recipe.model.model_revision)
-    return resolved
+        weights_by_name = recipe.task.default_rewards
+        specs = [{"name": name, "weight": weight} for name, weight in weights_by_name.items()]
+    rewards, weights = resolve_rewards(
+        specs,
+        reward_weights=recipe.values["training"].get("reward_weights"),
+        plugins=run.reward_plugins or (),
+    )
+    set_model(rewards, recipe.model.model_name_or_path, recipe.model.model_revision)
+    return rewards, weights
 
 
 def guarded_rewards(recipe: Recipe, columns: Iterable[str] | None) -> tuple[list[Any], list[float]]:
-    """Return `named_rewards_and_weights` behind guards with the recipe's time limit and worker processes, as in training.
+    """Return the rewards behind guards, as in training, with their weights.
 
-    `ValueError` if the data set's `columns` are known and lack one that a reward reads.
+    Args:
+        recipe: whose time limit and number of worker processes the guards have.
+        columns: those of the data set; `None` if they are not known.
+
+    Raises:
+        ValueError: the data set lacks a column that a reward reads.
     """
     rewards, weights = named_rewards_and_weights(recipe)
-    of_episodes = COLUMNS if recipe.get("environment") else ()
-    check_columns(rewards, columns and [*columns, *of_episodes])
-    limits = {"workers": recipe.get("reward_workers"), "timeout": recipe.get("reward_timeout")}
-    return guard_rewards(rewards, **limits), weights
+    if columns is not None and recipe.get("environment"):
+        columns = [*columns, *COLUMNS]
+    check_columns(rewards, columns)
+    guarded = guard_rewards(
+        rewards, workers=recipe.get("reward_workers"), timeout=recipe.get("reward_timeout")
+    )
+    return guarded, weights
 
 
 def model_init_kwargs(recipe: Recipe) -> dict[str, Any]:
     """Return the arguments to load the model with, as TRL's script passes them."""
     model = recipe.model
-    more: Any = recipe.training.model_init_kwargs or {}  # text has become a mapping
-    own = {
+    overrides: Any = recipe.training.model_init_kwargs or {}  # text has become a mapping
+    return {
         "revision": model.model_revision,
         "attn_implementation": model.attn_implementation,
         "dtype": model.dtype,
+        **overrides,
     }
-    return {**own, **more}
 
 
-def adapter_of(recipe: Recipe) -> Any:
-    """Return peft's config of the adapter that the recipe trains; `None` if it trains the whole model."""
+def adapter_of(recipe: Recipe) -> PeftConfig | None:
+    """Return peft's config of the adapter to train; `None` if the whole model is trained."""
     from trl import get_peft_config
 
     config = get_peft_config(recipe.model)
     if config is not None:
-        config.revision = (
-            recipe.model.model_revision
-        )  # saved with the adapter, to identify its base
+        # saved with the adapter, to identify its base
+        config.revision = recipe.model.model_revision
     return config
 
 
@@ -123,7 +162,11 @@ def optimizer_of(recipe: Recipe) -> tuple[Any, dict[str, Any]] | None:
     """Return the `optimizer_cls_and_kwargs` of a trainer; `None` if `optim` names the optimizer."""
     from grpo_ext.tiny.optimizer import MuonWithAdamW
 
-    options = {"lr": recipe.training.learning_rate, "weight_decay": recipe.training.weight_decay}
-    return (
-        (lambda: MuonWithAdamW, options) if recipe.get("muon") else None
-    )  # a factory's optimizer gets the model
+    if not recipe.get("muon"):
+        return None
+    training = recipe.training
+    # The trainer passes the model to the optimizer of a factory.
+    return lambda: MuonWithAdamW, {
+        "lr": training.learning_rate,
+        "weight_decay": training.weight_decay,
+    }

@@ -1,22 +1,39 @@
 """The merge of an adapter into the weights of its base model, by peft, for engines without peft."""
 
+from __future__ import annotations
+
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from grpo_ext.common.adapters import check_model_folder
 
-LIMIT, HALF_LIMIT = 1e-3, 0.2  # on differences of log-probs; half types round each weight once more
+if TYPE_CHECKING:
+    from torch import Tensor
+    from transformers import PreTrainedModel
+
+# Limits of differences of log-probs; half-precision types round each weight once more.
+FLOAT32_LIMIT = 1e-3
+HALF_LIMIT = 0.2
 
 
 def merge_adapter(
     folder: Path, out: Path, dtype: str = "auto", trust_remote_code: bool = False
 ) -> float:
-    """Save the base model of the adapter in `folder`, with the adapter merged into its weights, and its tokenizer to `out`.
+    """Merge an adapter into the weights of its base model, and save model and tokenizer.
 
-    `dtype` is the type of the weights; `"auto"` takes that of the base's files. Returns the largest difference of log-probs
-    between the saved model and base with adapter. `ValueError` if that is too large, which removes `out` again, or if `out` is
-    not empty; `ValueError` or `OSError` from peft if there is no adapter or no base.
+    Args:
+        folder: the adapter's.
+        out: where to save; an empty folder, or none.
+        dtype: of the weights; `"auto"`: that of the base's files.
+        trust_remote_code: run code that comes with the base model.
+
+    Returns:
+        The largest difference of log-probs between the saved model and base with adapter.
+
+    Raises:
+        ValueError: that difference is too large, and `out` is removed again; `out` is not empty.
+        ValueError, OSError: from peft, if there is no adapter or no base.
     """
     from peft import AutoPeftModelForCausalLM
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -27,32 +44,37 @@ def merge_adapter(
     model = AutoPeftModelForCausalLM.from_pretrained(
         folder, dtype=dtype, trust_remote_code=trust_remote_code
     )
-    base, before = model.peft_config["default"], log_probs_of(model)
+    adapter = model.peft_config["default"]
+    expected_logps = probe_logps(model)
     model.merge_and_unload(safe_merge=True).save_pretrained(out)
     del model  # two large models do not fit
     merged = AutoModelForCausalLM.from_pretrained(
         out, dtype="auto", trust_remote_code=trust_remote_code
     )
-    difference = (log_probs_of(merged) - before).abs().max().item()
-    if not difference <= (LIMIT if merged.dtype.itemsize == 4 else HALF_LIMIT):
+    difference = (probe_logps(merged) - expected_logps).abs().max().item()
+    limit = FLOAT32_LIMIT if merged.dtype.itemsize == 4 else HALF_LIMIT
+    if not difference <= limit:  # NaN is not
         shutil.rmtree(out)
-        why = "The cause is usually an adapter on weights that the base uses twice, such as a tied output head."
         raise ValueError(
-            f"log-probs of the merged model would differ by up to {difference:.3g}. {why}"
+            f"log-probs of the merged model would differ by up to {difference:.3g}. The cause is "
+            "usually an adapter on weights that the base uses twice, such as a tied output head."
         )
-    saved = (folder / "tokenizer_config.json").is_file()
-    name, revision = (str(folder), None) if saved else (base.base_model_name_or_path, base.revision)
+    name, revision = adapter.base_model_name_or_path, adapter.revision
+    if (folder / "tokenizer_config.json").is_file():
+        name, revision = str(folder), None
     AutoTokenizer.from_pretrained(
         name, revision=revision, trust_remote_code=trust_remote_code
     ).save_pretrained(out)
     return difference
 
 
-def log_probs_of(model: Any) -> Any:
+def probe_logps(model: PreTrainedModel) -> Tensor:
     """Return the log-probs (T, V) of a model over a fixed sequence of tokens."""
     import torch
 
-    size = model.get_input_embeddings().weight.shape[0]
-    tokens = torch.randint(size, (1, 32), generator=torch.Generator().manual_seed(0))  # (1, T)
+    vocab_size = model.get_input_embeddings().get_parameter("weight").shape[0]
+    generator = torch.Generator().manual_seed(0)
+    input_ids = torch.randint(vocab_size, (1, 32), generator=generator)  # (1, T)
     with torch.no_grad():
-        return model.eval()(tokens).logits[0].float().log_softmax(-1)  # (T, V)
+        logits = model.eval()(input_ids).logits[0].float()  # (T, V)
+    return logits.log_softmax(-1)

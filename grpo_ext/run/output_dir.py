@@ -5,25 +5,33 @@ from __future__ import annotations
 import errno
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from filelock import FileLock, Timeout
 
 from grpo_ext.recipe.difference import SAVED, differences
 
 if TYPE_CHECKING:
+    from grpo_ext.recipe.load import Recipe
     from grpo_ext.seams.port import TransformersTrainer
 
 logger = logging.getLogger(__name__)
-HELD: list[Any] = []  # the lock of this process's run
+HELD: list[FileLock | None] = []  # the lock of this process's run
 PATIENCE = 5.0  # seconds that the ranks of a killed run may take to end
-OF_ONE_RUN = ("checkpoint-*[0-9]", "trainer_state.json", SAVED)  # files beside logs and model
+RUN_FILES = ("checkpoint-*[0-9]", "trainer_state.json", SAVED)  # beside logs and model
 
 
 def hold(folder: Path, seconds: float = 0.0) -> FileLock | None:
-    """Make a folder if necessary and lock it, until the lock is released or the process ends in any way.
+    """Lock a folder, which is made if necessary, until the lock is released or the process ends.
 
-    Returns the lock; `None` if another process still has it after `seconds`. A disk without locks is not guarded.
+    A disk without locks is not guarded.
+
+    Args:
+        folder: of a run.
+        seconds: how long to wait for the lock.
+
+    Returns:
+        The lock; `None` if another process still has it.
     """
     folder.mkdir(parents=True, exist_ok=True)
     # one lock for all threads; a soft lock would outlive a killed process
@@ -38,38 +46,53 @@ def hold(folder: Path, seconds: float = 0.0) -> FileLock | None:
     return lock
 
 
-def hold_folder(recipe: Any) -> None:
-    """Lock the run's folder until this process ends; `ValueError`, on all ranks, if another run has the lock."""
+def hold_folder(recipe: Recipe) -> None:
+    """Lock the run's folder until this process ends.
+
+    Raises:
+        ValueError: on all ranks, if another run has the lock.
+    """
     from accelerate import PartialState
     from accelerate.utils import broadcast_object_list
 
     folder = recipe.output_dir  # this also sets up the ranks
-    main = PartialState().is_main_process
-    held = hold(folder, PATIENCE) if main else None
-    if broadcast_object_list([main and held is None])[0]:
+    lock = None
+    is_taken = False
+    if PartialState().is_main_process:
+        lock = hold(folder, PATIENCE)
+        is_taken = lock is None
+    if broadcast_object_list([is_taken])[0]:
         raise ValueError(
             f"another run is writing to {folder}: stop it, or name another --output_dir."
         )
-    HELD.append(held)
+    HELD.append(lock)
 
 
-def where_to_begin(recipe: Any, trainer: TransformersTrainer) -> str | bool | None:
-    """Return the checkpoint to resume from; `None` if the run starts afresh, which moves older files aside."""
+def checkpoint_to_resume(recipe: Recipe, trainer: TransformersTrainer) -> str | bool | None:
+    """Choose the checkpoint to resume from; without one, move the files of an earlier run aside.
+
+    Returns:
+        The checkpoint's folder; `True` for the newest, which transformers finds; `None` for none.
+    """
     has_resume = recipe.flat.has("resume")  # supervised training knows only TRL's key
-    where = recipe.training.resume_from_checkpoint
-    if not where and has_resume:
-        where = recipe.get("resume")
-    if where in ("auto", "true", "True"):
-        resume = trainer.newest_checkpoint() if hasattr(trainer, "newest_checkpoint") else True
-    else:
-        resume = None if where in (None, "never", "false", "False") else where
+    choice = recipe.training.resume_from_checkpoint
+    if not choice and has_resume:
+        choice = recipe.get("resume")
+    checkpoint: str | bool | None = choice
+    if choice in ("auto", "true", "True"):
+        checkpoint = True
+        if hasattr(trainer, "newest_checkpoint"):
+            checkpoint = trainer.newest_checkpoint()
+    elif choice in ("never", "false", "False"):
+        checkpoint = None
     if has_resume and trainer.is_world_process_zero():
         from grpo_ext.observe.run_log import set_aside
 
-        folder = Path(str(trainer.args.output_dir))
-        if not resume:
-            set_aside(folder, OF_ONE_RUN)
-        elif found := differences(recipe, folder):
-            logger.warning(f"{resume} continues with other values: {', '.join(found)}.")
+        if checkpoint:
+            changed = differences(recipe, recipe.output_dir)
+            if changed:
+                logger.warning(f"{checkpoint} continues with other values: {', '.join(changed)}.")
+        else:
+            set_aside(recipe.output_dir, RUN_FILES)
     trainer.accelerator.wait_for_everyone()
-    return resume
+    return checkpoint

@@ -1,4 +1,7 @@
-"""The duties of a training process towards its launcher: check the ranks, report, end with it, end in order."""
+"""What a training process owes its launcher.
+
+It verifies the number of ranks, reports readiness and exit code, dies with it, shuts down cleanly.
+"""
 
 import gc
 import os
@@ -10,39 +13,44 @@ from pathlib import Path
 
 import psutil
 
-EXIT_INTERRUPTED = (
-    75  # EX_TEMPFAIL: a signal ended the run with a checkpoint; the same command continues it
-)
+# EX_TEMPFAIL: a signal ended the run with a checkpoint; the same command continues it
+EXIT_INTERRUPTED = 75
+# environment variables
 LAUNCHER = "GRPO_EXT_LAUNCHER"  # process id of the command; its ranks end with it
-RANKS = (
-    "GRPO_EXT_RANKS"  # folder in which ranks report that they handle signals, and their exit codes
-)
+RANKS = "GRPO_EXT_RANKS"  # folder in which ranks report that they handle signals, and exit codes
 
 
 def end_with_launcher() -> None:
-    """End this process when the `grpo-ext train` that started it is killed: a new start would write the same files."""
-    if launcher := os.environ.get(LAUNCHER):
+    """Let this process die with the `grpo-ext train` that started it.
+
+    If it went on, a new start of the command would write the same files.
+    """
+    launcher = os.environ.get(LAUNCHER)
+    if launcher:
         threading.Thread(
-            target=_watch, args=(int(launcher),), name="launcher-watch", daemon=True
+            target=_die_with, args=(int(launcher),), name="launcher-watch", daemon=True
         ).start()
 
 
-def _watch(launcher: int) -> None:
-    while lives(launcher):
+def _die_with(pid: int) -> None:
+    while is_alive(pid):
         time.sleep(0.5)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def tell_ready() -> None:
+def report_ready() -> None:
     """Report to `grpo-ext train`, if it started this process, that it handles signals now."""
-    if folder := os.environ.get(RANKS):
+    folder = os.environ.get(RANKS)
+    if folder:
         Path(folder, f"rank-{os.getpid()}").touch()
 
 
-def tell_exit(code: int) -> int:
-    """Report the exit code to `grpo-ext train`, if it started this process, and return the code to exit with.
+def report_exit(code: int) -> int:
+    """Report the exit code to `grpo-ext train`, if it started this process.
 
-    That is 0 for an interrupted run, since torch's launcher would report a failure and end the other ranks.
+    Returns:
+        The code to exit with: 0 for an interrupted run, because torch's launcher would report a
+        failure and end the other ranks.
     """
     folder = os.environ.get(RANKS)
     if not folder:
@@ -54,9 +62,9 @@ def tell_exit(code: int) -> int:
 def leave_ranks() -> None:
     """Destroy the process group, if there is one, when no trainer is in scope any more.
 
-    Otherwise a gloo thread can free the tensors of its last collective while Python shuts down, which aborts the process
-    (SIGABRT, "terminate called without an active exception"). If a trainer still held the group, that thread and the one that
-    frees the trainer could wait for each other.
+    Otherwise a gloo thread can free the tensors of its last collective while Python shuts down,
+    which aborts the process (SIGABRT, "terminate called without an active exception"). If a trainer
+    still held the group, that thread and the one that frees the trainer could wait for each other.
     """
     import torch.distributed as dist
 
@@ -65,7 +73,7 @@ def leave_ranks() -> None:
     gc.collect()  # a trainer is in reference cycles, and its DDP reducer holds the group
     time.sleep(0.1)  # DeepSpeed never frees its groups: let their threads finish
     if "vllm.distributed" in sys.modules:
-        # An engine in this process destroys its groups as Python exits, when torch has forgotten them.
+        # An engine in this process destroys its groups as Python exits, too late for torch.
         from vllm.distributed import destroy_distributed_environment, destroy_model_parallel
 
         destroy_model_parallel()
@@ -77,31 +85,43 @@ def leave_ranks() -> None:
 def check_ranks() -> None:
     """Raise `SystemExit` if accelerate was asked for several processes and started one.
 
-    On a CPU it sets the rendezvous address of several processes and starts a single one without a rank.
+    On a CPU it sets the rendezvous address of several processes, but starts one without a rank.
     """
-    asked = "ACCELERATE_MIXED_PRECISION" in os.environ and "MASTER_PORT" in os.environ
-    if (
-        asked
-        and "WORLD_SIZE" not in os.environ
-        and os.environ.get("ACCELERATE_USE_CPU", "").lower() == "true"
-    ):
-        how = "`--config_file recipes/accelerate/cpu_2.yaml`, or `grpo-ext train --num_processes N`, which start them all."
+    has_rendezvous = {"ACCELERATE_MIXED_PRECISION", "MASTER_PORT"} <= os.environ.keys()
+    if has_rendezvous and "WORLD_SIZE" not in os.environ and is_set("ACCELERATE_USE_CPU"):
         raise SystemExit(
-            f"accelerate was asked for several processes on a CPU and started only one. Use {how}"
+            "accelerate was asked for several processes on a CPU and started only one. Use "
+            "`--config_file recipes/accelerate/cpu_2.yaml`, or `grpo-ext train --num_processes N`, "
+            "which start them all."
         )
 
 
 def check_sharding(fsdp: bool, deepspeed: bool) -> None:
-    """Raise `SystemExit` if the launcher asked for a sharded model and the trainer does not shard, as on a CPU."""
-    for name, variable, sharded in (("FSDP", "FSDP", fsdp), ("DeepSpeed", "DEEPSPEED", deepspeed)):
-        if os.environ.get(f"ACCELERATE_USE_{variable}", "").lower() == "true" and not sharded:
-            why = "it shards only on GPUs, and silently gives each rank the whole model on a CPU"
-            words = f"The accelerate config asks for {name}, and accelerate has not set it up"
-            raise SystemExit(f"{words}: {why}. Use recipes/accelerate/cpu_2.yaml there.")
+    """Raise `SystemExit` if the launcher asked for a sharded model that the trainer does not shard.
+
+    Args:
+        fsdp: whether the trainer shards by FSDP.
+        deepspeed: whether it shards by DeepSpeed.
+    """
+    for name, is_sharded in (("FSDP", fsdp), ("DeepSpeed", deepspeed)):
+        if is_set(f"ACCELERATE_USE_{name.upper()}") and not is_sharded:
+            raise SystemExit(
+                f"The accelerate config asks for {name}, and accelerate has not set it up: it "
+                "shards only on GPUs, and silently gives each rank the whole model on a CPU. Use "
+                "recipes/accelerate/cpu_2.yaml there."
+            )
 
 
-def lives(pid: int) -> bool:
-    """Whether a process runs; a zombie does not, and a process that cannot be queried counts as running."""
+def is_set(variable: str) -> bool:
+    """Return whether an environment variable of accelerate is true."""
+    return os.environ.get(variable, "").lower() == "true"
+
+
+def is_alive(pid: int) -> bool:
+    """Return whether a process runs.
+
+    A zombie does not run; a process that cannot be queried counts as running.
+    """
     try:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.Error as error:

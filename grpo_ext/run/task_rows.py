@@ -1,4 +1,6 @@
-"""The rows of one task by the keys of a recipe: which ones a run trains on, and which ones it is evaluated on."""
+"""The rows of one task that a recipe trains on, and those that it evaluates on."""
+
+from __future__ import annotations
 
 import json
 import os
@@ -6,7 +8,7 @@ import sys
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from datasets import Dataset, IterableDataset
 
@@ -20,26 +22,45 @@ from grpo_ext.tasks.open_dataset import is_unsplit
 from grpo_ext.tasks.row_filters import RowFilter
 from grpo_ext.tasks.row_lengths import LengthFilter
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
 Options = RunConfig | TaskOptions
 
 
 @dataclass
 class TaskRows:
-    """The rows of a task, and the filters that they passed, which count the rows of a stream as they are read."""
+    """The rows of a task, and the filters that they passed.
+
+    The filters of a stream count its rows as they are read.
+    """
 
     rows: Dataset | IterableDataset
     filters: list[RowFilter]
 
 
 def task_options(recipe: Recipe) -> dict[str, tuple[Task, Options]]:
-    """Return each task of a recipe with its options: by the name of its entry, or by "" if there is only one."""
+    """Return each task of a recipe with its options, by the name of its entry in `tasks`.
+
+    The task of a recipe without `tasks` has the name "".
+    """
     if not recipe.tasks:
         return {"": (recipe.task, recipe.run)}
     return {name: (entry.task, entry.options) for name, entry in recipe.tasks.items()}
 
 
-def train_rows_of(recipe: Recipe, task: Task, options: Options, **how: Any) -> TaskRows:
-    """Return the training examples of one task; `how` are `streaming` and `prompts` of `Task.dataset`."""
+def train_rows_of(
+    recipe: Recipe, task: Task, options: Options, streaming: bool = False, prompts: bool = True
+) -> TaskRows:
+    """Return the training examples of one task.
+
+    Args:
+        recipe: the whole recipe.
+        task: one of its tasks.
+        options: of this task.
+        streaming: as for `Task.dataset`.
+        prompts: as for `Task.dataset`.
+    """
     filters = row_filters(recipe, options, held_out=False)
     rows = task.dataset(
         options.dataset_train_split,
@@ -48,34 +69,47 @@ def train_rows_of(recipe: Recipe, task: Task, options: Options, **how: Any) -> T
         filters=filters,
         limit=options.max_train_samples,
         draw_seed=recipe.get("seed") if options.random_train_samples else None,
-        **how,
+        streaming=streaming,
+        prompts=prompts,
     )
     return TaskRows(rows, filters)
 
 
-def eval_rows_of(recipe: Recipe, task: Task, options: Options, **how: Any) -> TaskRows:
-    """Return the held-out examples of one task; `ValueError` if its data set has no such rows.
+def eval_rows_of(
+    recipe: Recipe, task: Task, options: Options, streaming: bool = False, prompts: bool = True
+) -> TaskRows:
+    """Return the held-out examples of one task.
 
-    With `held_out_share` and `dataset_streaming`, the rows are read from the stream until there are `max_eval_samples`.
+    With `held_out_share` and `dataset_streaming`, the rows are read from the stream until there are
+    `max_eval_samples`.
+
+    Args:
+        recipe: the whole recipe.
+        task: one of its tasks.
+        options: of this task.
+        streaming: as for `Task.dataset`.
+        prompts: as for `Task.dataset`.
+
+    Raises:
+        ValueError: the data set has no held-out rows.
     """
     name = options.eval_dataset_name or options.dataset_name
     if not can_hold_out(options) and is_unsplit(Path(str(name)).expanduser()):
         raise ValueError(
-            f"{name} has no held-out rows: set held_out_share, as in `held_out_share: 0.05`, or eval_dataset_name to a file "
-            "or folder of held-out rows."
+            f"{name} has no held-out rows: set held_out_share, as in `held_out_share: 0.05`, or "
+            "eval_dataset_name to a file or folder of held-out rows."
         )
     filters = row_filters(recipe, options, held_out=True)
     held_out = options.held_out_share is not None
-    from_stream = held_out and recipe.run.dataset_streaming and not how.get("streaming")
-    if from_stream:
-        how["streaming"] = True
+    from_stream = held_out and recipe.run.dataset_streaming and not streaming
     rows = task.dataset(
         options.dataset_train_split if held_out else options.dataset_test_split,
         dataset_name=name,
         dataset_config=options.dataset_config,
         filters=filters,
         limit=options.max_eval_samples,
-        **how,
+        streaming=streaming or from_stream,
+        prompts=prompts,
     )
     if from_stream:
         rows = Dataset.from_list(list(rows))
@@ -85,62 +119,67 @@ def eval_rows_of(recipe: Recipe, task: Task, options: Options, **how: Any) -> Ta
 
 
 def row_filters(recipe: Recipe, options: Options, held_out: bool) -> list[RowFilter]:
-    """Return the filters of the rows for evaluation (`held_out`) or for training, in the order in which they apply."""
+    """Return the filters of the rows for evaluation (`held_out`) or training, in their order."""
     filters: list[RowFilter] = []
-    lengths = length_filter(recipe, options)
     if options.held_out_share is not None:
         filters.append(HeldOutFilter(options.held_out_share, held_out))
-    if lengths is not None:
-        filters.append(lengths)
+    if options.max_prompt_tokens is not None or options.max_answer_tokens is not None:
+        filters.append(length_filter(recipe, options))
     return filters
 
 
 def can_hold_out(options: Options) -> bool:
-    """Whether the data may have held-out rows; a file, or a folder that `datasets` saved without such a split, has none."""
+    """Return whether the data may have held-out rows.
+
+    A file has none, nor has a folder that `datasets` saved without the split for evaluation.
+    """
     if options.eval_dataset_name or options.held_out_share or not options.dataset_name:
         return True
-    splits = Path(options.dataset_name).expanduser() / "dataset_dict.json"
-    if splits.is_file():
-        return (
-            options.dataset_test_split
-            in json.loads(read_text(splits, within=splits.parent))["splits"]
-        )
-    return not is_unsplit(Path(options.dataset_name).expanduser())
+    data = Path(options.dataset_name).expanduser()
+    splits_file = data / "dataset_dict.json"
+    if splits_file.is_file():
+        splits = json.loads(read_text(splits_file, within=data))["splits"]
+        return options.dataset_test_split in splits
+    return not is_unsplit(data)
 
 
 def source_of_eval_rows(options: Options) -> str:
-    """Say where the rows for evaluation come from."""
+    """Describe where the rows for evaluation come from."""
     name = options.eval_dataset_name or options.dataset_name
     if name is None:
         return "held-out rows that the task makes"
     unsplit = is_unsplit(Path(name).expanduser())
-    if options.held_out_share is not None:
-        where = "" if unsplit else f"the split {options.dataset_train_split} of "
-        return f"held-out rows of {where}{name}"
-    return name if unsplit else f"the split {options.dataset_test_split} of {name}"
+    if options.held_out_share is None:
+        return name if unsplit else f"the split {options.dataset_test_split} of {name}"
+    if unsplit:
+        return f"held-out rows of {name}"
+    return f"held-out rows of the split {options.dataset_train_split} of {name}"
 
 
-def length_filter(recipe: Recipe, options: Options) -> LengthFilter | None:
-    """Return the filter by `max_prompt_tokens` and `max_answer_tokens`; `None` if neither is set.
+def length_filter(recipe: Recipe, options: Options) -> LengthFilter:
+    """Return the filter by `max_prompt_tokens` and `max_answer_tokens`, with the model's tokenizer.
 
-    Its tokenizer is the model's. `OSError` if that cannot be loaded.
+    Raises:
+        OSError: the tokenizer cannot be loaded.
     """
-    if options.max_prompt_tokens is None and options.max_answer_tokens is None:
-        return None
-    v = recipe.flat
-    kwargs = v["chat_template_kwargs"]
-    if isinstance(kwargs, str):
-        kwargs = json.loads(kwargs)
+    values = recipe.flat
+    template_kwargs = values["chat_template_kwargs"]
+    if isinstance(template_kwargs, str):
+        template_kwargs = json.loads(template_kwargs)
+    tokenizer = load_tokenizer(
+        values["model_name_or_path"],
+        values["model_revision"],
+        bool(values["trust_remote_code"]),
+    )
     return LengthFilter(
-        tokenizer_of(v["model_name_or_path"], v["model_revision"], bool(v["trust_remote_code"])),
-        options.max_prompt_tokens,
-        options.max_answer_tokens,
-        kwargs,
+        tokenizer, options.max_prompt_tokens, options.max_answer_tokens, template_kwargs
     )
 
 
 @lru_cache(maxsize=2)
-def tokenizer_of(name: str, revision: str | None, trust_remote_code: bool) -> Any:
+def load_tokenizer(
+    name: str, revision: str | None, trust_remote_code: bool
+) -> PreTrainedTokenizerBase:
     """Return a model's tokenizer, which is loaded once in a process."""
     from transformers import AutoTokenizer
 
@@ -149,11 +188,20 @@ def tokenizer_of(name: str, revision: str | None, trust_remote_code: bool) -> An
     )
 
 
-def tell_filters(name: str, rows: TaskRows, purpose: str) -> None:
-    """Print on the first rank how many rows each filter has kept; nothing of a stream, which is not read yet."""
+def report_filters(task: str, rows: TaskRows, purpose: str) -> None:
+    """Print on the first rank how many rows each filter has kept.
+
+    Nothing is printed of a stream, which is not read yet.
+
+    Args:
+        task: the name of the rows' task, or "".
+        rows: the rows.
+        purpose: what they are for, such as "training".
+    """
     if os.environ.get("RANK", "0") != "0":
         return
-    whose = f"{name}, {purpose}" if name else purpose
+    if task:
+        purpose = f"{task}, {purpose}"
     for row_filter in rows.filters:
         if row_filter.read:
-            print(f"Rows for {whose}: {row_filter.summary()}.", file=sys.stderr)
+            print(f"Rows for {purpose}: {row_filter.summary()}.", file=sys.stderr)

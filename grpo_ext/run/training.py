@@ -1,4 +1,4 @@
-"""The common part of the programs `train` and `sft`: from the recipe to the trained model, with errors as messages."""
+"""What `grpo_ext.train` and `grpo_ext.sft` share: from the recipe to the saved model."""
 
 from __future__ import annotations
 
@@ -15,40 +15,50 @@ from grpo_ext.common.modules import without_collector
 from grpo_ext.recipe.difference import SAVED, as_yaml, check_same_run
 from grpo_ext.recipe.read import split_config
 from grpo_ext.rewards.failures import UserCodeFailure
-from grpo_ext.run.output_dir import hold_folder, where_to_begin
+from grpo_ext.run.output_dir import checkpoint_to_resume, hold_folder
 from grpo_ext.run.ranks import (
     check_ranks,
     check_sharding,
     end_with_launcher,
     leave_ranks,
-    tell_exit,
+    report_exit,
 )
 from grpo_ext.vllm import EngineFailure
 
 if TYPE_CHECKING:
+    from grpo_ext.recipe.load import Recipe
     from grpo_ext.seams.port import TransformersTrainer
+
+MakeTrainer = Callable[["Recipe"], Any]
 
 
 def run_training(
-    words: list[str] | None, make_trainer: Callable[[Any], Any], supervised: bool = False
+    words: list[str] | None, make_trainer: MakeTrainer, supervised: bool = False
 ) -> int:
-    """Train by the recipe and overrides in `words`, by default the command line, and save the model.
+    """Train by a recipe and save the model.
 
-    The exit code is 0; 1 if a reward, the environment or vLLM failed too often, steps had no finite gradient, an alarm ended
-    the run, or the run learnt nothing; 2 if the recipe, its data, its rewards or the checkpoint cannot be used, or the run
-    could not learn; 75 if a signal ended the run, which can be continued.
+    Args:
+        words: those of the command line (the default): the recipe and overrides of its keys.
+        make_trainer: returns the trainer of a recipe.
+        supervised: whether the recipe is one of supervised training.
+
+    Returns:
+        The exit code: 0; 1 if a reward, the environment or vLLM failed too often, steps had no
+        finite gradient, an alarm ended the run, or the run learnt nothing; 2 if the recipe, its
+        data, its rewards or the checkpoint cannot be used, or the run could not learn; 75 if a
+        signal ended the run, which can be continued.
     """
     wait_calmly()
     code = _train(words, make_trainer, supervised)
     leave_ranks()  # the trainer is out of scope here
-    return tell_exit(code)
+    return report_exit(code)
 
 
-def _train(words: list[str] | None, make_trainer: Callable[[Any], Any], supervised: bool) -> int:
+def _train(words: list[str] | None, make_trainer: MakeTrainer, supervised: bool) -> int:
     """Return the exit code."""
     with without_collector():
         from grpo_ext.recipe.load import load_recipe, load_sft_recipe
-        from grpo_ext.trainer.checkpoint import CheckpointMismatch, save_result
+        from grpo_ext.trainer.checkpoint import CheckpointMismatch
         from grpo_ext.trainer.nonfinite import NonFiniteSteps
         from grpo_ext.trainer.signals import Interrupted
         from grpo_ext.trainer.start_checks import CannotLearn
@@ -57,84 +67,99 @@ def _train(words: list[str] | None, make_trainer: Callable[[Any], Any], supervis
     end_with_launcher()
     # transformers warns about its own options
     warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")
-    path, words = split_config(sys.argv[1:] if words is None else words)
+    path, overrides = split_config(sys.argv[1:] if words is None else words)
+    recipe_name = path or "without a recipe"
+    load = load_sft_recipe if supervised else load_recipe
     try:
-        recipe = load_sft_recipe(path, words) if supervised else load_recipe(path, words)
+        recipe = load(path, overrides)
         check_same_run(recipe)
         hold_folder(recipe)
         trainer = make_trainer(recipe)
-        resume = where_to_begin(recipe, trainer)
+        checkpoint = checkpoint_to_resume(recipe, trainer)
     except (ValueError, OSError) as error:
-        print(f"Cannot run {path or 'without a recipe'}:\n{error}", file=sys.stderr)
+        print(f"Cannot run {recipe_name}:\n{error}", file=sys.stderr)
         return 2
     check_sharding(trainer.is_fsdp_enabled, trainer.is_deepspeed_enabled)
-    if (
-        "task" not in recipe.schema and trainer.is_world_process_zero()
-    ):  # with a task, the trainer does it
-        write_atomically(
-            Path(trainer.args.output_dir) / SAVED, as_yaml(recipe.flat)
-        )  # with preset and command line
+    if "task" not in recipe.schema and trainer.is_world_process_zero():
+        # with preset and command line; the trainer of a recipe with a task does the same
+        write_atomically(recipe.output_dir / SAVED, as_yaml(recipe.flat))
     for note in recipe.notes:
         trainer.accelerator.print(f"note: {note}")
-    trainer.accelerator.print(
-        f"Resumes from {resume}." if resume else "Starts without a checkpoint."
-    )
+    if checkpoint:
+        trainer.accelerator.print(f"Resumes from {checkpoint}.")
+    else:
+        trainer.accelerator.print("Starts without a checkpoint.")
     try:
-        trainer.train(resume_from_checkpoint=resume)
+        trainer.train(resume_from_checkpoint=checkpoint)
     except CheckpointMismatch as error:
         print(f"Cannot resume: {error}", file=sys.stderr)
         return 2
     except CannotLearn as error:
         if trainer.is_world_process_zero():
-            print(f"Cannot run {path or 'without a recipe'}:\n{error}", file=sys.stderr)
+            print(f"Cannot run {recipe_name}:\n{error}", file=sys.stderr)
         return 2
     except (UserCodeFailure, EngineFailure, NonFiniteSteps) as error:
-        return stopped(trainer, error, 1)
+        return end_early(trainer, error, 1)
     except Interrupted as signal:
-        why = f"The cause is {signal}. The same command continues from there."
-        return stopped(trainer, why, int(signal.code or 1))
+        reason = f"The cause is {signal}. The same command continues from there."
+        return end_early(trainer, reason, int(signal.code or 1))
     if getattr(trainer, "stopped_by", None):
-        return stopped(trainer, trainer.stopped_by, 1)
-    if wrong := save_result(trainer):
-        how = "Free space on that disk: the same command then continues from the last checkpoint and saves the model."
+        return end_early(trainer, trainer.stopped_by, 1)
+    return save_model(recipe, trainer)
+
+
+def save_model(recipe: Recipe, trainer: TransformersTrainer) -> int:
+    """Save the trained model and suggest the next commands; return the exit code."""
+    from grpo_ext.trainer.checkpoint import save_result
+
+    failure = save_result(trainer)
+    if failure:
         trainer.accelerator.print(
-            f"The trained model could not be saved in {trainer.args.output_dir} ({wrong}). {how}"
+            f"The trained model could not be saved in {recipe.output_dir} ({failure}). Free space "
+            "on that disk: the same command then continues from the last checkpoint and saves the "
+            "model."
         )
         return 1
-    trainer.accelerator.print(f"Saved to {trainer.args.output_dir}.")
+    trainer.accelerator.print(f"Saved to {recipe.output_dir}.")
     if "task" in recipe.schema:
-        trainer.accelerator.print(
-            "next:", *next_commands(recipe, trainer.args.output_dir), sep="\n  "
-        )
-    trainer.accelerator.wait_for_everyone()  # no rank destroys the process group while another one saves
-    return 1 if getattr(trainer, "learnt_nothing", None) else 0
+        commands = next_commands(recipe, str(recipe.output_dir))
+        trainer.accelerator.print("next:", *commands, sep="\n  ")
+    # No rank destroys the process group while another one saves.
+    trainer.accelerator.wait_for_everyone()
+    return int(bool(getattr(trainer, "learnt_nothing", None)))
 
 
-def next_commands(recipe: Any, folder: str) -> list[str]:
-    """Return the commands that show a finished run, compare its model with the first one, and merge the adapter or go on."""
+def next_commands(recipe: Recipe, folder: str) -> list[str]:
+    """Return the commands to run after a finished run.
+
+    They show the run, compare its model with the first one, and merge the adapter or train longer.
+    """
     from grpo_ext.run.from_recipe import has_eval_rows
 
-    out, saved, base = map(
-        shlex.quote, (folder, f"{folder}/{SAVED}", str(recipe.get("model_name_or_path")))
-    )
-    length = "max_steps" if recipe.get("max_steps") > 0 else "num_train_epochs"
+    model = shlex.quote(folder)
+    saved_recipe = shlex.quote(f"{folder}/{SAVED}")
+    first_model = shlex.quote(str(recipe.get("model_name_or_path")))
     rows = "" if has_eval_rows(recipe) else " --train_rows 64"
-    found = [
-        f"grpo-ext report {out}",
-        f"grpo-ext eval --config {saved} --model {base} --model {out}{rows}",
+    commands = [
+        f"grpo-ext report {model}",
+        f"grpo-ext eval --config {saved_recipe} --model {first_model} --model {model}{rows}",
     ]
     if recipe.get("use_peft"):
-        found.append(f"grpo-ext merge --model {out}")
+        commands.append(f"grpo-ext merge --model {model}")
     elif checkpoints(Path(folder)):  # without one, a longer run is refused
-        found.append(f"grpo-ext train --config {saved} --{length} {2 * recipe.get(length):g}")
-    return found
+        length = "max_steps" if recipe.get("max_steps") > 0 else "num_train_epochs"
+        twice = f"--{length} {2 * recipe.get(length):g}"
+        commands.append(f"grpo-ext train --config {saved_recipe} {twice}")
+    return commands
 
 
-def stopped(trainer: TransformersTrainer, why: object, code: int) -> int:
-    """Print why the run ended early, and return the exit code: 1 if the checkpoint could not be written."""
+def end_early(trainer: TransformersTrainer, reason: object, code: int) -> int:
+    """Print why the run ended early; return `code`, or 1 if the checkpoint could not be written."""
     error = getattr(trainer, "save_error", None)
-    how = f"without a checkpoint of it ({error})" if error else "with a checkpoint"
     if trainer.is_world_process_zero():
-        print(f"Stopped after step {trainer.state.global_step}, {how}.\n{why}", file=sys.stderr)
+        saved = f"without a checkpoint of it ({error})" if error else "with a checkpoint"
+        print(
+            f"Stopped after step {trainer.state.global_step}, {saved}.\n{reason}", file=sys.stderr
+        )
     trainer.accelerator.wait_for_everyone()
     return 1 if error else code

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 
-from grpo_ext.run.ranks import EXIT_INTERRUPTED, tell_ready
+from grpo_ext.run.ranks import EXIT_INTERRUPTED, report_ready
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 logger = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ class StopSignals:
             self._before = {
                 s: signal.signal(s, self._note) for s in SIGNALS if signal.getsignal(s) in usual
             }
-            tell_ready()
+            report_ready()
         return self
 
     def __exit__(self, *exception: object) -> None:
