@@ -1,7 +1,5 @@
 """Tasks by name. A task says how rows become prompts and which rewards judge them."""
 
-from typing import Any
-
 from grpo_ext.common.modules import load_class
 from grpo_ext.tasks.base import Task
 
@@ -15,10 +13,14 @@ MODULES = {
 }
 
 
-def get_task_class(name: Any) -> type[Task]:
-    """Return the dataclass of a task: a name of this package, or a user's `pkg.module:Class` or `file.py:Class`.
+def get_task_class(name: object) -> type[Task]:
+    """Return the dataclass of a task.
 
-    `ValueError` if there is no such task.
+    Args:
+        name: a name of this package, or a user's `pkg.module:Class` or `file.py:Class`.
+
+    Raises:
+        ValueError: there is no such task.
     """
     cls = load_class("task", str(name), MODULES)
     if not (isinstance(cls, type) and issubclass(cls, Task)):

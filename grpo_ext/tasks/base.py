@@ -1,8 +1,9 @@
-"""The base of tasks: how rows become prompts, which rewards judge them, and where the rows come from.
+"""The base of tasks: how rows become prompts, which rewards judge them, where rows come from.
 
-A task is a dataclass whose fields are recipe keys: `max_number: 12` in a recipe sets `Countdown.max_number`. A row passes
-through three small methods that a task may override: `keep` drops rows, `columns` derives what the rewards read, and `prompt`
-writes the chat messages. Rows come from the task's own generator, or from the file or hub id of `dataset_name`.
+A task is a dataclass whose fields are recipe keys: `max_number: 12` in a recipe sets
+`Countdown.max_number`. A row passes through three small methods that a task may override: `keep`
+drops rows, `columns` derives what the rewards read, and `prompt` writes the chat messages. Rows
+come from the task's own generator, or from the file or hub id of `dataset_name`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from grpo_ext.tasks.open_dataset import open_dataset
-from grpo_ext.tasks.row_filters import RowFilter, drawn, filtered
+from grpo_ext.tasks.row_filters import RowFilter, draw_rows, filter_rows
 
 if TYPE_CHECKING:
     from datasets import Dataset, IterableDataset
@@ -23,21 +24,24 @@ Messages = list[dict[str, str]]
 
 
 class CheckedRow(dict):
-    """A row whose missing and null columns raise `ValueError` when they are read, except by `get`: templates write "None"."""
+    """A row whose missing and null columns raise `ValueError` when they are read.
+
+    Templates would write "None" for them. `get` does not raise.
+    """
 
     def __missing__(self, column: str) -> Any:
-        there = ", ".join(sorted(self))
-        how = "`task: prompts` reads what prompt_column, user_prompt and rename_columns name."
         raise ValueError(
-            f"the task reads the column {column!r}, which the data lacks. Its columns: {there}. {how}"
+            f"the task reads the column {column!r}, which the data lacks. Its columns: "
+            f"{', '.join(sorted(self))}. `task: prompts` reads what prompt_column, user_prompt and "
+            "rename_columns name."
         )
 
     def __getitem__(self, column: str) -> Any:
         value = super().__getitem__(column)
         if value is None:
-            row = str(dict(self))[:200]
             raise ValueError(
-                f"the column {column!r} is null in the row {row}: fill it, or drop the row."
+                f"the column {column!r} is null in the row {str(dict(self))[:200]}: fill it, or "
+                "drop the row."
             )
         return value
 
@@ -47,16 +51,19 @@ class Task:
     """Base of all tasks; subclasses are dataclasses whose fields are recipe keys."""
 
     name: ClassVar[str]  # the name after `task:` in a recipe
-    default_rewards: ClassVar[
-        dict[str, float]
-    ] = {}  # weights by reward, if the recipe names no `reward_funcs`
+    # weights by reward, if the recipe names no `reward_funcs`
+    default_rewards: ClassVar[dict[str, float]] = {}
 
     def generate(self, split: str) -> Iterator[Row] | None:
-        """Return rows that the task makes for `split` ("train" or "test"), or None if it needs a data set."""
+        """Return the rows that the task makes, or None if it needs a data set.
+
+        Args:
+            split: "train" or "test".
+        """
         return None
 
     def keep(self, row: Row) -> bool:
-        """Whether a row is used."""
+        """Return whether a row is used."""
         return True
 
     def columns(self, row: Row) -> Row:
@@ -68,9 +75,10 @@ class Task:
         raise NotImplementedError
 
     def held_out_key(self, row: Row) -> Any:
-        """Return what a row asks, which `held_out_share` hashes: numbers, text, or lists and mappings of them.
+        """Return what a row asks, which `held_out_share` hashes.
 
-        Rows with the same key are held out together. It should come from the data alone, so that another wording of the prompt
+        The key is a number, a text, or a list or mapping of keys. Rows with the same key are held
+        out together. It should come from the data alone, so that another wording of the prompt
         holds out the same rows. By default it is the prompt without its system message.
         """
         row = {**row, **self.columns(CheckedRow(row))}
@@ -82,7 +90,8 @@ class Task:
     def reference_answer(self, row: Row) -> str:
         """Return the text of the reference answer of one example, for `max_answer_tokens`.
 
-        `ValueError` if the task, or the example, has none.
+        Raises:
+            ValueError: the task, or the example, has none.
         """
         raise ValueError(
             f"max_answer_tokens: rows of the task {self.name!r} have no reference answer. "
@@ -110,47 +119,58 @@ class Task:
 
         Args:
             split: "train" or "test"; for a data set of the hub, any split that it has.
-            dataset_name: a jsonl, json, csv or parquet file, a folder saved by `datasets`, or a hub id. `None`: the
-                task's own rows.
+            dataset_name: a jsonl, json, csv or parquet file, a folder saved by `datasets`, or a hub
+                id. `None`: the task's own rows.
             dataset_config: the name of the configuration, for hub data sets that have several.
             streaming: yield examples as they are read, without holding them in memory.
             filters: further rules that rows must pass, applied in order after `keep`.
             limit: the largest number of examples, counted after all filters. `None`: all.
-            draw_seed: draw `limit` rows at random by this seed, without replacement and in their order. `None`, and of a stream
-                always: the first rows.
+            draw_seed: draw `limit` rows at random by this seed, without replacement and in their
+                order. `None`, and of a stream always: the first rows.
             prompts: whether to turn rows into examples; if not, the rows stay as they are.
 
         Raises:
-            ValueError: if the task makes no such rows, or if no row is kept; of a stream this shows only when it is read.
+            ValueError: the task makes no such rows, or no row is kept; of a stream this shows only
+                when it is read.
         """
         from datasets import Dataset, IterableDataset
 
         if dataset_name is not None:
             rows = open_dataset(dataset_name, split, dataset_config, streaming)
-        elif (own := self.generate(split)) is None:
-            words = "makes no rows of its own. Set `dataset_name` to a jsonl, json, csv or parquet file, or to a hub id."
-            raise ValueError(f"Task {self.name!r} {words}")
-        elif streaming:
-            rows = IterableDataset.from_generator(self.generate, gen_kwargs={"split": split})
         else:
-            rows = Dataset.from_list(list(own))
+            generated = self.generate(split)
+            if generated is None:
+                raise ValueError(
+                    f"Task {self.name!r} makes no rows of its own. Set `dataset_name` to a jsonl, "
+                    "json, csv or parquet file, or to a hub id."
+                )
+            if streaming:
+                rows = IterableDataset.from_generator(self.generate, gen_kwargs={"split": split})
+            else:
+                rows = Dataset.from_list(list(generated))
         if type(self).keep is not Task.keep:
             rows = rows.filter(lambda row: self.keep(CheckedRow(row)))
         if isinstance(rows, Dataset) and len(rows) == 0:
-            words = f" after filtering {dataset_name!r}" if dataset_name else ""
-            words += ". Loosen the task's limits (see its fields), or name another data set."
-            raise ValueError(f"The {split} split of task {self.name!r} has no rows left{words}")
+            source = f" after filtering {dataset_name!r}" if dataset_name else ""
+            raise ValueError(
+                f"The {split} split of task {self.name!r} has no rows left{source}. Loosen the "
+                "task's limits (see its fields), or name another data set."
+            )
         for row_filter in filters:
-            rows = filtered(rows, self, row_filter)
+            rows = filter_rows(rows, self, row_filter)
         if limit is not None and draw_seed is not None and isinstance(rows, Dataset):
-            rows = drawn(rows, limit, draw_seed)
+            rows = draw_rows(rows, limit, draw_seed)
         elif limit is not None:
             rows = rows.take(limit)
         return rows.map(self.example) if prompts else rows
 
 
 def held_out(split: str) -> bool:
-    """Whether a split of generated rows is the held-out one; `ValueError` if it is neither "train" nor "test"."""
+    """Return whether a split of generated rows is the held-out one.
+
+    Raises:
+        ValueError: `split` is neither "train" nor "test".
+    """
     if split not in ("train", "test"):
         raise ValueError(f"The task makes the splits 'train' and 'test', not {split!r}.")
     return split == "test"
@@ -158,26 +178,37 @@ def held_out(split: str) -> bool:
 
 def chat(system: str | None, user: str | Messages) -> Messages:
     """Return the system message, if there is one, and the user's text or messages."""
-    said = [{"role": "user", "content": user}] if isinstance(user, str) else user
-    return [{"role": "system", "content": system}, *said] if system else [*said]
+    messages = [{"role": "user", "content": user}] if isinstance(user, str) else [*user]
+    if system:
+        messages.insert(0, {"role": "system", "content": system})
+    return messages
 
 
 def template_fields(template: str) -> set[str]:
-    """Return the names in braces; `ValueError` if the braces do not match."""
+    """Return the names in braces.
+
+    Raises:
+        ValueError: the braces do not match.
+    """
     try:
-        return {field for _, field, _, _ in string.Formatter().parse(template) if field is not None}
+        parts = list(string.Formatter().parse(template))
     except ValueError as error:
         raise ValueError(
             f"user_prompt is not a format template ({error}): write {{{{ for a brace."
         ) from error
+    return {field for _, field, _, _ in parts if field is not None}
 
 
 def check_template(template: str, required: set[str], allowed: set[str]) -> None:
     """Raise `ValueError` unless `template` has all required fields and only allowed ones."""
     fields = template_fields(template)
-    if required - fields or fields - allowed:
-        wrong = sorted(fields - allowed) or sorted(required - fields)
-        raise ValueError(
-            f"user_prompt {'has unknown fields' if fields - allowed else 'lacks'} {wrong}: it must have "
-            f"{sorted(required)} and may have {sorted(allowed)}, in braces."
-        )
+    if fields - allowed:
+        fault = f"has unknown fields {sorted(fields - allowed)}"
+    elif required - fields:
+        fault = f"lacks {sorted(required - fields)}"
+    else:
+        return
+    raise ValueError(
+        f"user_prompt {fault}: it must have {sorted(required)} and may have {sorted(allowed)}, in "
+        "braces."
+    )

@@ -1,15 +1,15 @@
 """Countdown: make an equation out of the given numbers that equals the target.
 
-Rows have the schema of `Jiayi-Pan/Countdown-Tasks-3to4`: `nums` (list of int) and `target` (int). The task makes each problem
-from a solution. A hash of its sorted numbers and its target decides its split, so that no training set, whatever its seed,
-has a problem of any test set.
+Rows have the schema of `Jiayi-Pan/Countdown-Tasks-3to4`: `nums` (list of int) and `target` (int).
+The task makes each problem from a solution. A hash of its sorted numbers and its target decides its
+split, so that no training set, whatever its seed, has a problem of any test set.
 """
 
 import random
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import combinations, combinations_with_replacement, islice
+from itertools import combinations, combinations_with_replacement, islice, product
 from math import comb
 from typing import ClassVar
 
@@ -19,8 +19,8 @@ from grpo_ext.tasks.base import Messages, Row, Task, chat, check_template, held_
 
 PROMPTS = data_yaml("grpo_ext.tasks", "prompts.yaml")["countdown"]
 
-# By count of numbers, the largest number of sets that are all listed; from more sets, problems are drawn. A set of four
-# takes a hundred times the work of a set of three.
+# By count of numbers, the largest number of sets that are all listed; from more sets, problems are
+# drawn. A set of four takes a hundred times the work of a set of three.
 LISTABLE_SETS = {2: 20_000, 3: 20_000, 4: 300}
 PATIENCE = 50_000  # draws in a row without a new problem, after which hardly any are left
 
@@ -29,7 +29,8 @@ PATIENCE = 50_000  # draws in a row without a new problem, after which hardly an
 class Countdown(Task):
     """Seeded Countdown problems and their prompts.
 
-    `ValueError` if a field is out of range, or `user_prompt` lacks a field or has an unknown one.
+    Raises:
+        ValueError: a field is out of range, or `user_prompt` lacks a field or has an unknown one.
     """
 
     name: ClassVar[str] = "countdown"
@@ -41,26 +42,27 @@ class Countdown(Task):
     max_numbers: int = 4
     min_number: int = 1  # the range of each number, both ends included
     max_number: int = 99
-    operators: str = (
-        "+-*/"  # operators of the hidden solution, whose steps are whole and never negative
-    )
+    # of the hidden solution, whose steps are whole and never negative
+    operators: str = "+-*/"
     max_target: int = 100  # targets lie in 1 to `max_target`
     test_fraction: float = 0.15  # share of all problems that is held out
-    task_seed: int = (
-        0  # chooses the problems and their order; it does not change the split of a problem
-    )
+    # chooses the problems and their order; it does not change the split of a problem
+    task_seed: int = 0
     system_prompt: str = PROMPTS["system"]  # an empty string omits the message
-    user_prompt: str = PROMPTS[
-        "user"
-    ]  # has {nums} and {target}, and may have {operators} and {example}
+    # has {nums} and {target}, and may have {operators} and {example}
+    user_prompt: str = PROMPTS["user"]
 
     def __post_init__(self) -> None:
         if not 2 <= self.min_numbers <= self.max_numbers <= 6:
-            given = f"min_numbers={self.min_numbers}, max_numbers={self.max_numbers}"
-            raise ValueError(f"{given}: write 2 <= min_numbers <= max_numbers <= 6.")
+            raise ValueError(
+                f"min_numbers={self.min_numbers}, max_numbers={self.max_numbers}: write "
+                "2 <= min_numbers <= max_numbers <= 6."
+            )
         if not 1 <= self.min_number <= self.max_number:
-            given = f"min_number={self.min_number}, max_number={self.max_number}"
-            raise ValueError(f"{given}: write 1 <= min_number <= max_number.")
+            raise ValueError(
+                f"min_number={self.min_number}, max_number={self.max_number}: write "
+                "1 <= min_number <= max_number."
+            )
         if not self.operators or set(self.operators) - set("+-*/"):
             raise ValueError(
                 f"operators={self.operators!r}: write one or more of + - * /, as in '+-'."
@@ -78,12 +80,12 @@ class Countdown(Task):
     def generate(self, split: str) -> Iterator[Row]:
         """Yield distinct problems of `split` in an order that the seed fixes."""
         test = held_out(split)
-        wanted = self.num_test_problems if test else self.num_problems
-        source = self._every_problem() if self._is_listable() else self._drawn_problems()
-        yield from islice((row for row in source if self.is_held_out(row) == test), wanted)
+        count = self.num_test_problems if test else self.num_problems
+        problems = self._every_problem() if self._is_listable() else self._drawn_problems()
+        yield from islice((row for row in problems if self.is_held_out(row) == test), count)
 
     def is_held_out(self, row: Row) -> bool:
-        """Whether a problem, from any source, belongs to the test split."""
+        """Return whether a problem, from any source, belongs to the test split."""
         return in_share(self.held_out_key(row), self.test_fraction)
 
     def held_out_key(self, row: Row) -> str:
@@ -94,8 +96,9 @@ class Countdown(Task):
     def columns(self, row: Row) -> Row:
         """Return `nums` and `target` as numbers, also from files that have them as text (csv)."""
         nums = row["nums"]
-        nums = re.findall(r"\d+", nums) if isinstance(nums, str) else nums
-        return {"nums": [int(n) for n in nums], "target": int(row["target"])}
+        if isinstance(nums, str):
+            nums = re.findall(r"\d+", nums)
+        return {"nums": list(map(int, nums)), "target": int(row["target"])}
 
     def prompt(self, row: Row) -> Messages:
         user = self.user_prompt.format(
@@ -106,24 +109,24 @@ class Countdown(Task):
         )
         return chat(self.system_prompt, user)
 
+    @property
+    def _counts(self) -> range:
+        """How many numbers a problem may have."""
+        return range(self.min_numbers, self.max_numbers + 1)
+
     def _is_listable(self) -> bool:
         span = self.max_number - self.min_number + 1
-        return all(
-            comb(span + k - 1, k) <= LISTABLE_SETS.get(k, 0)
-            for k in range(self.min_numbers, self.max_numbers + 1)
-        )
+        return all(comb(span + k - 1, k) <= LISTABLE_SETS.get(k, 0) for k in self._counts)
 
     def _every_problem(self) -> Iterator[Row]:
         rng = random.Random(self.task_seed)
-        problems = [
-            (nums, target)
-            for k in range(self.min_numbers, self.max_numbers + 1)
-            for nums in combinations_with_replacement(
-                range(self.min_number, self.max_number + 1), k
-            )
-            for target in sorted(reachable(nums, self.operators))
-            if 1 <= target <= self.max_target
-        ]
+        numbers = range(self.min_number, self.max_number + 1)
+        problems = []
+        for count in self._counts:
+            for nums in combinations_with_replacement(numbers, count):
+                for target in sorted(reachable(nums, self.operators)):
+                    if 1 <= target <= self.max_target:
+                        problems.append((nums, target))
         rng.shuffle(problems)
         for nums, target in problems:
             yield {"nums": rng.sample(nums, len(nums)), "target": target}
@@ -137,12 +140,11 @@ class Countdown(Task):
             count = rng.randint(self.min_numbers, self.max_numbers)
             nums = [rng.randint(self.min_number, self.max_number) for _ in range(count)]
             target = random_value(nums, self.operators, rng)
-            if (
-                target is not None
-                and 1 <= target <= self.max_target
-                and (key := (*sorted(nums), target)) not in seen
-            ):
-                seen.add(key)
+            if target is None or not 1 <= target <= self.max_target:
+                continue
+            problem = (*sorted(nums), target)
+            if problem not in seen:
+                seen.add(problem)
                 misses = 0
                 yield {"nums": nums, "target": target}
 
@@ -159,31 +161,43 @@ def apply(operator: str, a: int, b: int) -> int | None:
 
 
 def random_value(nums: list[int], operators: str, rng: random.Random) -> int | None:
-    """Return the value of a random equation that uses every number once, or None if a step is negative or not whole."""
+    """Return the value of a random equation that uses every number once.
+
+    None if a step is negative or not whole.
+    """
     values = list(nums)
     while len(values) > 1:
-        a = values.pop(int(rng.random() * len(values)))
-        b = values.pop(int(rng.random() * len(values)))
-        value = apply(operators[int(rng.random() * len(operators))], a, b)
+        left = values.pop(random_index(values, rng))
+        right = values.pop(random_index(values, rng))
+        value = apply(operators[random_index(operators, rng)], left, right)
         if value is None:
             return None
         values.append(value)
     return values[0]
 
 
+def random_index(sequence: Sequence[object], rng: random.Random) -> int:
+    """Return a random index, faster than `rng.randrange`."""
+    return int(rng.random() * len(sequence))
+
+
 def reachable(nums: tuple[int, ...], operators: str) -> set[int]:
-    """Return all values of equations that use each number once and whose steps are whole and not negative."""
+    """Return the values of all equations that use each number once.
+
+    Every step of them is whole and not negative.
+    """
     if len(nums) == 1:
         return {nums[0]}
-    values: set[int] = set()
-    # The first number is always on the left side, so that each way to cut the numbers in two comes once.
-    for size in range(len(nums) - 1):
-        for chosen in combinations(range(1, len(nums)), size):
-            left = reachable((nums[0], *(nums[i] for i in chosen)), operators)
-            right = reachable(
-                tuple(nums[i] for i in range(1, len(nums)) if i not in chosen), operators
-            )
-            pairs = [pair for x in left for y in right for pair in ((x, y), (y, x))]
-            results = (apply(operator, x, y) for operator in operators for x, y in pairs)
-            values.update(value for value in results if value is not None)
-    return values
+    values: set[int | None] = set()
+    # The first number is always on the left side, so each way to divide the numbers comes once.
+    first, *others = nums
+    for size in range(len(others)):
+        for chosen in combinations(range(len(others)), size):
+            left = [first, *(others[i] for i in chosen)]
+            right = [number for i, number in enumerate(others) if i not in chosen]
+            pairs = product(reachable(tuple(left), operators), reachable(tuple(right), operators))
+            for x, y in pairs:
+                for operator in operators:
+                    values.add(apply(operator, x, y))
+                    values.add(apply(operator, y, x))
+    return {value for value in values if value is not None}

@@ -1,7 +1,8 @@
-"""Grade-school word problems in GSM8K's format: `question`, and `answer` with its steps and a last line `#### n`.
+"""Grade-school word problems in GSM8K's format: `question`, and `answer` with its steps.
 
-Rows come from a data set (the real GSM8K, by file or hub id), or from the task's own story templates, which need no network.
-Stories have the same format, with calculator marks `<<2*3=6>>`, one or two steps, and small numbers.
+The last line of `answer` is `#### n`. Rows come from a data set (the real GSM8K, by file or hub
+id), or from the task's own story templates, which need no network. Stories have the same format,
+with calculator marks `<<2*3=6>>`, one or two steps, and small numbers.
 """
 
 import json
@@ -9,7 +10,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 from grpo_ext.common.files import data_lines, data_yaml
 from grpo_ext.common.share import in_share
@@ -20,7 +21,24 @@ PROMPTS = data_yaml("grpo_ext.tasks", "prompts.yaml")["gsm8k"]
 TEST_FRACTION = 0.15  # share of the stories that is held out
 PATIENCE = 20_000  # draws in a row without a new story, after which hardly any are left
 
-NAMES = "Ana Ben Carla Dev Elif Farid Grace Hugo Ines Jun Kofi Lena Mei Nils Olga Pia".split()  # noqa: SIM905
+NAMES = [
+    "Ana",
+    "Ben",
+    "Carla",
+    "Dev",
+    "Elif",
+    "Farid",
+    "Grace",
+    "Hugo",
+    "Ines",
+    "Jun",
+    "Kofi",
+    "Lena",
+    "Mei",
+    "Nils",
+    "Olga",
+    "Pia",
+]
 THINGS = [
     "apples",
     "books",
@@ -40,8 +58,8 @@ THINGS = [
 class Story(NamedTuple):
     """A template of word problems.
 
-    A step is an equation, `left operator right`, and a sentence with the field {equation}. Each side is a number, one of a, b
-    and c, or x, the result of the step before.
+    A step is an equation, `left operator right`, and a sentence with the field {equation}. Each
+    side is a number, one of a, b and c, or x, the result of the step before.
     """
 
     question: str  # with {name}, {other}, {things} and the numbers {a}, {b}, {c} it uses
@@ -53,7 +71,11 @@ STORIES = [Story(**json.loads(line)) for line in data_lines("grpo_ext.tasks", "s
 
 @dataclass
 class GSM8K(Task):
-    """Rows of GSM8K, or generated stories in their format; `ValueError` if a field is out of range."""
+    """Rows of GSM8K, or generated stories in their format.
+
+    Raises:
+        ValueError: a field is out of range.
+    """
 
     name: ClassVar[str] = "gsm8k"
     default_rewards: ClassVar[dict[str, float]] = {"format": 0.5, "tag_count": 0.5, "accuracy": 1.0}
@@ -72,11 +94,13 @@ class GSM8K(Task):
             raise ValueError(f"max_story_steps={self.max_story_steps}: write 1 or 2.")
 
     def generate(self, split: str) -> Iterator[Row]:
-        """Yield distinct stories of `split`. No story has the same template and numbers as a story of the other split."""
+        """Yield distinct stories of `split`.
+
+        Stories of different splits differ in their template or their numbers.
+        """
         test = held_out(split)
-        yield from islice(
-            self._stories(test), self.num_test_problems if test else self.num_problems
-        )
+        count = self.num_test_problems if test else self.num_problems
+        yield from islice(self._stories(test), count)
 
     def columns(self, row: Row) -> Row:
         """Return `solution`: the reference answer, whose `####` line has the result."""
@@ -106,27 +130,38 @@ class GSM8K(Task):
             if in_share(f"{STORIES.index(story)}:{sorted(numbers.items())}", TEST_FRACTION) != test:
                 continue
             name, other = rng.sample(NAMES, 2)
-            row = tell(story, numbers, {"name": name, "other": other, "things": rng.choice(THINGS)})
+            names = {"name": name, "other": other, "things": rng.choice(THINGS)}
+            row = write_story(story, numbers, names)
             if row is not None and row["question"] not in seen:
                 seen.add(row["question"])
                 misses = 0
                 yield row
 
 
-def tell(story: Story, numbers: dict[str, int], words: dict[str, str]) -> Row | None:
-    """Return question and answer of a story, or None if a step is not whole and positive."""
-    values: dict[str, Any] = dict(numbers)
+def write_story(story: Story, numbers: dict[str, int], names: dict[str, str]) -> Row | None:
+    """Return question and answer of a story.
+
+    Args:
+        story: the template.
+        numbers: by the letters of the template.
+        names: the template's `name`, `other` and `things`.
+
+    Returns:
+        None if the result of a step is not whole and positive.
+    """
+    values = dict(numbers)
     lines = []
     for equation, sentence in story.steps:
-        left, sign, right = equation.split()
-        x, y = (values.get(side) or int(side) for side in (left, right))
-        values["x"] = apply(sign, x, y)
-        if not values["x"]:
+        left, operator, right = equation.split()
+        left_value = values.get(left) or int(left)
+        right_value = values.get(right) or int(right)
+        result = apply(operator, left_value, right_value)
+        if not result:
             return None
+        values["x"] = result
+        sum_text = f"{left_value}{operator}{right_value}"
         lines.append(
-            sentence.format(
-                equation=f"{x}{sign}{y}=<<{x}{sign}{y}={values['x']}>>{values['x']}", **words
-            )
+            sentence.format(equation=f"{sum_text}=<<{sum_text}={result}>>{result}", **names)
         )
-    answer = "\n".join([*lines, f"#### {values['x']}"])
-    return {"question": story.question.format(**numbers, **words), "answer": answer}
+    lines.append(f"#### {values['x']}")
+    return {"question": story.question.format(**numbers, **names), "answer": "\n".join(lines)}

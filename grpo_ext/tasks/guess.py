@@ -1,4 +1,7 @@
-"""Guess a number in several turns. The rows are seeds for the environment `guess`, which draws the number."""
+"""Guess a number in several turns.
+
+The rows are seeds for the environment `guess`, which draws the number.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,8 +17,8 @@ PROMPTS = data_yaml("grpo_ext.tasks", "prompts.yaml")["guess"]
 class GuessTask(Task):
     """Games of guessing a number, for `environment: guess`.
 
-    Held-out seeds begin at 0, so that a multiple of the range's size of held-out games has each number equally often; training
-    seeds follow them.
+    Held-out seeds begin at 0, so that a multiple of the range's size of held-out games has each
+    number equally often; training seeds follow them.
     """
 
     name: ClassVar[str] = "guess"
@@ -28,12 +31,11 @@ class GuessTask(Task):
 
     def generate(self, split: str) -> Iterator[Row]:
         """Yield the seeds of a split."""
-        first, count = (
-            (0, self.num_test_problems)
-            if held_out(split)
-            else (self.num_test_problems, self.num_problems)
-        )
-        yield from ({"seed": seed} for seed in range(first, first + count))
+        seeds = range(self.num_test_problems)
+        if not held_out(split):
+            seeds = range(self.num_test_problems, self.num_test_problems + self.num_problems)
+        for seed in seeds:
+            yield {"seed": seed}
 
     def prompt(self, row: Row) -> Messages:
         return chat(self.system_prompt, self.user_prompt)

@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from grpo_ext.common.share import in_share
 
 if TYPE_CHECKING:
     from grpo_ext.tasks.base import Row, Task
 
-# Keeps the choice independent of other choices by a hash of the same text, such as `Countdown.test_fraction`.
+# Keeps the choice independent of other choices by a hash of the same text, such as
+# `Countdown.test_fraction`.
 PURPOSE = "held_out_share"
 
 
@@ -20,8 +21,9 @@ PURPOSE = "held_out_share"
 class HeldOutFilter:
     """Keeps the held-out rows of a data set, or the other ones.
 
-    The side of a row depends on `Task.held_out_key` and `share` alone: not on its position, the other rows, or a seed. Rows
-    with the same key are on the same side, and a larger share holds out every row that a smaller one does.
+    The side of a row depends on `Task.held_out_key` and `share` alone: not on its position, the
+    other rows, or a seed. Rows with the same key are on the same side, and a larger share holds out
+    every row that a smaller one does.
     """
 
     share: float  # expected share of held-out keys, between 0 and 1
@@ -41,38 +43,39 @@ class HeldOutFilter:
         return stays
 
     def summary(self, part: str = "") -> str:
-        """Say how many rows stayed; `part` stands before the number of rows read, such as "the first "."""
+        """Return how many rows stayed, with `part`, such as "the first ", before the rows read."""
         side = "held out" if self.held_out else "not held out"
-        return (
-            f"held_out_share {self.share:g}: {self.kept:,} of {part}{self.read:,} rows are {side}"
-        )
+        counts = f"{self.kept:,} of {part}{self.read:,}"
+        return f"held_out_share {self.share:g}: {counts} rows are {side}"
 
     def is_held_out(self, task: Task, row: Row) -> bool:
-        """Whether a row is held out."""
+        """Return whether a row is held out."""
         return in_share(f"{PURPOSE} {canonical(task.held_out_key(row))}", self.share)
 
     def nothing_left(self, count: int) -> str:
         """Return the error message for `count` rows, all of the other side."""
+        share = f"held_out_share {self.share:g}"
         if self.held_out:
-            return f"held_out_share {self.share:g} holds out none of the {count:,} rows. Raise held_out_share."
-        return f"held_out_share {self.share:g} holds out all {count:,} rows. Lower held_out_share."
+            return f"{share} holds out none of the {count:,} rows. Raise held_out_share."
+        return f"{share} holds out all {count:,} rows. Lower held_out_share."
 
 
-def canonical(key: Any) -> str:
+def canonical(key: object) -> str:
     """Return a key as text that does not depend on the other rows of its data set.
 
-    A column of numbers becomes one of floats if any row has a float, and mappings get the keys of all rows, with null where a
-    row lacks one. Whole floats are therefore written as integers, and keys with null are left out.
+    A column of numbers becomes one of floats if any row has a float, and mappings get the keys of
+    all rows, with null where a row lacks one. Whole floats are therefore written as integers, and
+    keys with null are left out.
     """
-    return json.dumps(plain(key), ensure_ascii=True, sort_keys=True, default=str)
+    return json.dumps(normalized(key), ensure_ascii=True, sort_keys=True, default=str)
 
 
-def plain(value: Any) -> Any:
-    """Return a value without what `canonical` leaves out."""
-    if isinstance(value, Mapping):
-        return {str(key): plain(part) for key, part in value.items() if part is not None}
-    if isinstance(value, list | tuple):
-        return [plain(part) for part in value]
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    return value
+def normalized(key: object) -> object:
+    """Return a key without what depends on other rows."""
+    if isinstance(key, Mapping):
+        return {str(name): normalized(part) for name, part in key.items() if part is not None}
+    if isinstance(key, list | tuple):
+        return [normalized(part) for part in key]
+    if isinstance(key, float) and key.is_integer():
+        return int(key)
+    return key

@@ -1,6 +1,4 @@
-"""Mix the rows of several tasks into one data set, whose column "task" has the name of each row's
-task.
-"""
+"""Mix the rows of several tasks. The column "task" has the name of each row's task."""
 
 from __future__ import annotations
 
@@ -19,8 +17,9 @@ if TYPE_CHECKING:
 
 
 def mixed(parts: Mapping[str, Dataset], shares: Mapping[str, float] | None = None) -> Dataset:
-    """Return the rows of all tasks, evenly interleaved; a column that a task lacks is None in its
-    rows.
+    """Return the rows of all tasks, evenly interleaved.
+
+    A column that a task lacks is None in its rows.
 
     Args:
         parts: the rows of each task, by its name.
@@ -35,28 +34,29 @@ def mixed(parts: Mapping[str, Dataset], shares: Mapping[str, float] | None = Non
     for name, rows in parts.items():
         if not len(rows):
             raise ValueError(f"tasks: {name} has no rows.")
-    named = []
+    labelled = {}
     for name, rows in parts.items():
-        unnamed = rows.remove_columns(TASK) if TASK in rows.column_names else rows
-        named.append(unnamed.add_column(TASK, [name] * len(unnamed)))
-    check_types(dict(zip(parts, named, strict=True)))
-    sizes = np.array([len(rows) for rows in named])
-    counts = (
-        sizes if shares is None else repeated(sizes, np.array([shares[name] for name in parts]))
-    )
+        if TASK in rows.column_names:
+            rows = rows.remove_columns(TASK)
+        labelled[name] = rows.add_column(TASK, [name] * len(rows))
+    check_types(labelled)
+    sizes = np.array([len(rows) for rows in labelled.values()])
+    counts = sizes
+    if shares is not None:
+        counts = repeated_counts(sizes, np.array([shares[name] for name in parts]))
     starts = np.cumsum(sizes) - sizes
-    indices = [
-        start + np.arange(count) % size
-        for start, count, size in zip(starts, counts, sizes, strict=True)
-    ]
-    # the j-th of n rows stands at (j + 1/2) / n of the whole
-    places = [(np.arange(count) + 0.5) / count for count in counts]
-    order = np.argsort(np.concatenate(places), kind="stable")
-    return concatenate_datasets(named).select(np.concatenate(indices)[order])
+    indices = []
+    positions = []
+    for start, size, count in zip(starts, sizes, counts, strict=True):
+        j = np.arange(count)
+        indices.append(start + j % size)
+        positions.append((j + 0.5) / count)  # row j stands at (j + 1/2) / count of the whole
+    order = np.argsort(np.concatenate(positions), kind="stable")
+    return concatenate_datasets(list(labelled.values())).select(np.concatenate(indices)[order])
 
 
-def repeated(sizes: np.ndarray, shares: np.ndarray) -> np.ndarray:
-    """Return the numbers of rows by the shares, none of them smaller than its size."""
+def repeated_counts(sizes: np.ndarray, shares: np.ndarray) -> np.ndarray:
+    """Return the numbers of rows, (tasks,), that have the shares; none is smaller than its size."""
     total = (sizes / shares).max()
     return np.maximum(np.rint(total * shares).astype(int), sizes)
 
@@ -64,11 +64,17 @@ def repeated(sizes: np.ndarray, shares: np.ndarray) -> np.ndarray:
 def mixed_streams(
     parts: Mapping[str, IterableDataset], shares: Mapping[str, float] | None, seed: int
 ) -> IterableDataset:
-    """Return the rows of all tasks, each next task drawn by its share (`None`: equal shares), until
-    all have ended.
+    """Return the rows of all tasks, until all streams have ended; those that end begin again.
 
-    The streams of tasks that have ended begin again. Every row has the columns of all tasks.
-    `ValueError` if a task has no rows.
+    Every row has the columns of all tasks.
+
+    Args:
+        parts: the rows of each task, by its name.
+        shares: the chances of the tasks, of which each next one is drawn. `None`: equal chances.
+        seed: of the draws.
+
+    Raises:
+        ValueError: a task has no rows.
     """
     from datasets import interleave_datasets
 
@@ -79,10 +85,13 @@ def mixed_streams(
             raise ValueError(f"tasks: {name} has no rows.")
         columns |= dict.fromkeys(first)
     empty = dict.fromkeys([*columns, TASK])
-    named = [rows.map(partial(_with_task, name=name, empty=empty)) for name, rows in parts.items()]
-    weights = np.array([1.0 if shares is None else shares[name] for name in parts])
-    chances = (weights / weights.sum()).tolist()
-    return interleave_datasets(named, chances, seed=seed, stopping_strategy="all_exhausted")
+    labelled = []
+    weights = []
+    for name, rows in parts.items():
+        labelled.append(rows.map(partial(_with_task, name=name, empty=empty)))
+        weights.append(1.0 if shares is None else shares[name])
+    chances = (np.array(weights) / np.sum(weights)).tolist()
+    return interleave_datasets(labelled, chances, seed=seed, stopping_strategy="all_exhausted")
 
 
 def _with_task(row: Row, name: str, empty: Row) -> Row:

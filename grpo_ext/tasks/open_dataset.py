@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 
 # The file types that are read, with the names of their builders in `datasets`.
 FILE_BUILDERS = {".jsonl": "json", ".json": "json", ".csv": "csv", ".parquet": "parquet"}
-MOST_ROWS = 2**23  # of a row group of a parquet file
-MOST_GROUP = 2**32  # bytes of a row group without compression
+# limits of a row group of a parquet file, which is read whole
+MAX_GROUP_ROWS = 2**23
+MAX_GROUP_BYTES = 2**32  # without compression
 # A split as `datasets` writes it: names, each with an optional slice, joined by "+".
 SPLIT_NAME = re.compile(r"(?:^|\+)\s*([\w.-]+)")
 SLICED = re.compile(r"[\[+]")
@@ -27,22 +28,30 @@ ROW_NUMBERS = re.compile(r"(?P<split>[\w.-]+)\[(?P<first>\d*):(?P<end>\d*)\]")
 def open_dataset(
     name: str, split: str = "train", config: str | None = None, streaming: bool = False
 ) -> Dataset | IterableDataset:
-    """Open a data set by its file (jsonl, json, csv, parquet), by a folder that `datasets` saved, or by its hub id.
+    """Open a data set.
 
-    A file, or the folder of a `Dataset`, has no splits and is read whole; the folder of a `DatasetDict` has splits.
+    A file, or the folder of a `Dataset`, has no splits and is read whole; the folder of a
+    `DatasetDict` has splits.
+
+    Args:
+        name: a file (jsonl, json, csv, parquet), a folder that `datasets` saved, or a hub id.
+        split: as `datasets` writes it, such as `train[:1000]`.
+        config: the name of the configuration, for hub data sets that have several.
+        streaming: read rows as they are needed.
 
     Raises:
-        FileNotFoundError: if there is no such file, folder or hub data set.
-        ConnectionError: if the hub does not answer.
-        ValueError: if the file is empty, if the data lacks the split, if `split` is a slice of data without splits, or if a
-            folder has links out of it or files that are not plain.
+        FileNotFoundError: there is no such file, folder or hub data set.
+        ConnectionError: the hub does not answer.
+        ValueError: the file is empty, the data lacks the split, `split` is a slice of data without
+            splits, or a folder has links out of it or files that are not plain.
     """
     from datasets import load_dataset, load_from_disk
 
     path = Path(name).expanduser()
     if is_unsplit(path) and SLICED.search(split):
         raise ValueError(
-            f"dataset_name: {path} has no splits, so {split!r} chooses nothing of it. Use max_train_samples for its first rows."
+            f"dataset_name: {path} has no splits, so {split!r} chooses nothing of it. Use "
+            "max_train_samples for its first rows."
         )
     if path.suffix in FILE_BUILDERS:
         if not path.is_file():
@@ -75,7 +84,10 @@ def open_dataset(
 
 
 def check_first_rows(path: Path) -> None:
-    """Raise `ValueError` if the first rows of a file could fill the memory: `datasets` reads a line or row group whole."""
+    """Raise `ValueError` if the first rows of a file could fill the memory.
+
+    `datasets` reads a line of jsonl, or a row group of parquet, whole.
+    """
     if path.suffix == ".jsonl":
         with open_plain(path) as file:
             try:
@@ -87,22 +99,24 @@ def check_first_rows(path: Path) -> None:
         from pyarrow.parquet import read_metadata
 
         try:
-            about = read_metadata(path)
+            metadata = read_metadata(path)
         except (ArrowInvalid, OSError):
             return  # `datasets` says what is wrong
-        groups = [about.row_group(number) for number in range(about.num_row_groups)]
-        rows = max((group.num_rows for group in groups), default=0)
-        size = max((group.total_byte_size for group in groups), default=0)
-        if rows > MOST_ROWS or size > MOST_GROUP:
+        for i in range(metadata.num_row_groups):
+            group = metadata.row_group(i)
+            if group.num_rows <= MAX_GROUP_ROWS and group.total_byte_size <= MAX_GROUP_BYTES:
+                continue
             raise ValueError(
-                f"dataset_name: {path} has a row group of {rows:,} rows and {size:,} bytes, which must be in memory at once; "
-                f"at most {MOST_ROWS:,} rows and {MOST_GROUP:,} bytes are read. Write it again with smaller ones: "
+                f"dataset_name: {path} has a row group of {group.num_rows:,} rows and "
+                f"{group.total_byte_size:,} bytes, which must be in memory at once; at most "
+                f"{MAX_GROUP_ROWS:,} rows and {MAX_GROUP_BYTES:,} bytes are read. Write it again "
+                "with smaller ones: "
                 "pyarrow.parquet.write_table(table, path, row_group_size=10_000)."
             )
 
 
 def is_unsplit(path: Path) -> bool:
-    """Whether a data set is a file, or the folder of a `Dataset`, which have no splits."""
+    """Return whether a data set is a file, or the folder of a `Dataset`, which have no splits."""
     return path.suffix in FILE_BUILDERS or (path / "state.json").exists()
 
 
@@ -111,25 +125,30 @@ def load_split(
 ) -> Dataset | IterableDataset:
     """Load a split, or a slice such as `train[:1000]`, of a hub data set or of a folder of files.
 
-    `datasets` streams only whole splits. A slice by row numbers is cut from the stream of its split; any other slice is loaded
-    and then streamed. `ValueError` with the names of the splits if there is no such split.
+    `datasets` streams only whole splits. A slice by row numbers is cut from the stream of its
+    split; any other slice is loaded and then streamed. The arguments are those of `open_dataset`.
+
+    Raises:
+        ValueError: there is no such split.
     """
     from datasets import load_dataset
 
     try:
         if not streaming or not SLICED.search(split):
             return load_dataset(name, config, split=split, streaming=streaming)
-        if numbers := ROW_NUMBERS.fullmatch(split):
-            rows = load_dataset(name, config, split=numbers["split"], streaming=True)
-            first = int(numbers["first"] or 0)
-            rows = rows.skip(first)
-            return rows.take(max(int(numbers["end"]) - first, 0)) if numbers["end"] else rows
-        return load_dataset(name, config, split=split).to_iterable_dataset()
+        row_numbers = ROW_NUMBERS.fullmatch(split)
+        if row_numbers is None:
+            return load_dataset(name, config, split=split).to_iterable_dataset()
+        first = int(row_numbers["first"] or 0)
+        rows = load_dataset(name, config, split=row_numbers["split"], streaming=True).skip(first)
+        if row_numbers["end"]:
+            rows = rows.take(max(int(row_numbers["end"]) - first, 0))
+        return rows
     except ValueError as error:
         splits = split_names(name, config)
-        missing = [part for part in SPLIT_NAME.findall(split) if splits and part not in splits]
-        if missing:
-            raise ValueError(no_split(name, missing[0], splits)) from error
+        for part in SPLIT_NAME.findall(split):
+            if splits and part not in splits:
+                raise ValueError(no_split(name, part, splits)) from error
         raise
 
 
@@ -146,6 +165,7 @@ def split_names(name: str, config: str | None) -> list[str]:
 def no_split(name: object, split: str, splits: Iterable[str]) -> str:
     """Return the error message for a split that a data set lacks."""
     return (
-        f"dataset_name: {name} has no split {split!r}. Its splits: {', '.join(splits)}. Name one in dataset_train_split or "
-        "dataset_test_split; held_out_share holds out rows of the training split."
+        f"dataset_name: {name} has no split {split!r}. Its splits: {', '.join(splits)}. "
+        "Name one in dataset_train_split or dataset_test_split; held_out_share holds out rows of "
+        "the training split."
     )

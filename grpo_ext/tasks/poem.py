@@ -1,13 +1,16 @@
-"""Poem: write the last line of a Chinese quatrain or eight-line poem, in its tone pattern and its rhyme.
+"""Poem: write the last line of a Chinese quatrain or eight-line poem in its tones and rhyme.
 
-Rows have `lines`, the whole poem (4 or 8 lines) or the given lines (3 or 7) with an optional `last_line`, and may have `title`
-and `author`. The package ships famous quatrains from the Tang to the Qing, all in the public domain. Each rhymes by 平水韵
-and has at most one tonal fault by `rewards.poem`.
+Rows have `lines`, the whole poem (4 or 8 lines) or the given lines (3 or 7) with an optional
+`last_line`, and may have `title` and `author`. The package ships famous quatrains from the Tang to
+the Qing, all in the public domain. Each rhymes by 平水韵 and has at most one tonal fault by
+`rewards.poem`.
 """
 
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import cycle
+from operator import add
 from typing import ClassVar
 
 from grpo_ext.common.files import data_lines, data_yaml
@@ -26,25 +29,25 @@ OPTIONAL = ("form", "length", "title", "author", "pattern", "rhyme_group")
 class Poem(Task):
     """Last lines of regulated verse.
 
-    `user_prompt` has {lines}, and may have {form} (such as 七言绝句), {length} (五 or 七), {title}, {author}, {pattern} and
-    {rhyme_group}. The last two describe only the given lines, by the defaults of `judge`: their tones in the pattern that they
-    fit best, and their rhyme group in 平水韵, such as 十五删, or 无.
+    `user_prompt` has {lines}, and may have {form} (such as 七言绝句), {length} (五 or 七), {title},
+    {author}, {pattern} and {rhyme_group}. The last two describe only the given lines, by the
+    defaults of `judge`: their tones in the pattern that they fit best, and their rhyme group in
+    平水韵, such as 十五删, or 无.
 
-    `ValueError` if `test_fraction` is out of range, or `user_prompt` lacks a field or has an unknown one.
+    Raises:
+        ValueError: `test_fraction` is out of range, or `user_prompt` lacks a field or has an
+            unknown one.
     """
 
     name: ClassVar[str] = "poem"
     default_rewards: ClassVar[dict[str, float]] = {"poem_format": 1.0, "poem_yun": 1.0}
 
-    chain_of_thought: bool = (
-        True  # ask for thoughts in <think> and the line in <answer>; if False, only for the line
-    )
-    test_fraction: float = (
-        0.2  # share of the shipped poems that is held out, by a hash of their given lines
-    )
-    system_prompt: str | None = (
-        None  # `None`: as `chain_of_thought` says; an empty string omits the message
-    )
+    # ask for thoughts in <think> and the line in <answer>; if False, only for the line
+    chain_of_thought: bool = True
+    # share of the shipped poems that is held out, by a hash of their given lines
+    test_fraction: float = 0.2
+    # `None`: as `chain_of_thought` says; an empty string omits the message
+    system_prompt: str | None = None
     user_prompt: str = PROMPTS["user"]
 
     def __post_init__(self) -> None:
@@ -55,12 +58,15 @@ class Poem(Task):
         check_template(self.user_prompt, required={"lines"}, allowed={"lines", *OPTIONAL})
 
     def generate(self, split: str) -> Iterator[Row]:
-        """Return the shipped quatrains of `split`: `title`, `author`, `form` (七绝 or 五绝) and all four `lines`."""
+        """Return the shipped quatrains of `split`.
+
+        Their columns are `title`, `author`, `form` (七绝 or 五绝) and all four `lines`.
+        """
         test = held_out(split)
         return (dict(row) for row in QUATRAINS if self.is_held_out(row) == test)
 
     def is_held_out(self, row: Row) -> bool:
-        """Whether a poem, from any source, belongs to the test split."""
+        """Return whether a poem, from any source, belongs to the test split."""
         return in_share(self.held_out_key(row), self.test_fraction)
 
     def held_out_key(self, row: Row) -> str:
@@ -68,34 +74,32 @@ class Poem(Task):
         return "".join(self.columns(row)["lines"])
 
     def keep(self, row: Row) -> bool:
-        """Whether a poem has 4 or 8 lines and its given lines have five characters each, or seven."""
-        given = self.columns(row)["lines"]
-        return (
-            len(given) + 1 in COUNTS
-            and len({len(line) for line in given}) == 1
-            and len(given[0]) in LENGTHS
-        )
+        """Return whether a poem has 4 or 8 lines, the given ones of 5 or of 7 characters."""
+        lines = self.columns(row)["lines"]
+        lengths = set(map(len, lines))
+        return len(lines) + 1 in COUNTS and len(lengths) == 1 and lengths <= LENGTHS.keys()
 
     def columns(self, row: Row) -> Row:
-        """Return `lines`, the given lines without punctuation, and `last_line`, or "" if it is unknown."""
+        """Return the given `lines` without punctuation, and `last_line`, "" if it is unknown."""
         lines = verse_lines(row["lines"])
         if len(lines) in COUNTS:
             return {"lines": lines[:-1], "last_line": lines[-1]}
         return {"lines": lines, "last_line": han(row.get("last_line") or "")}
 
     def prompt(self, row: Row) -> Messages:
-        given = self.columns(row)["lines"]
-        verdict = judge([*given, ""])
-        ends = ["，" if number % 2 == 0 else "。" for number in range(len(given))]
-        length = LENGTHS[len(given[0])]
+        lines = self.columns(row)["lines"]
+        verdict = judge([*lines, ""])
+        length = LENGTHS[len(lines[0])]
         user = self.user_prompt.format(
-            lines="\n".join(line + end for line, end in zip(given, ends, strict=True)),
-            form=length + COUNTS[len(given) + 1],
+            lines="\n".join(map(add, lines, cycle("，。"))),
+            form=length + COUNTS[len(lines) + 1],
             length=length[0],
             title=row.get("title") or "无题",
             author=row.get("author") or "佚名",
             pattern="\n".join(verdict.pattern[:-1]),
             rhyme_group=verdict.rhyme_group or "无",
         )
-        usual = PROMPTS["think_first" if self.chain_of_thought else "line_alone"]
-        return chat(usual if self.system_prompt is None else self.system_prompt, user)
+        system = self.system_prompt
+        if system is None:
+            system = PROMPTS["think_first" if self.chain_of_thought else "line_alone"]
+        return chat(system, user)

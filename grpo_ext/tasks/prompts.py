@@ -12,48 +12,52 @@ from grpo_ext.tasks.sharegpt import chat_messages
 
 @dataclass
 class Prompts(Task):
-    """A data set whose rows have a prompt, or the columns of a template for it; rewards read all columns.
+    """A data set whose rows have a prompt, or the columns of a template for it.
 
-    Without `system_prompt` and `user_prompt`, the prompt of a row does not change: chat messages, for the tokenizer's chat
-    template, or a text, which the model continues. Messages of ShareGPT's form, with `from` and `value`, become chat messages.
+    Rewards read all columns. Without `system_prompt` and `user_prompt`, the prompt of a row does
+    not change: chat messages, for the tokenizer's chat template, or a text, which the model
+    continues. Messages of ShareGPT's form, with `from` and `value`, become chat messages.
 
-    `rename_columns` gives columns the names that rewards read, as in {"solution": "answer"}. A dot reaches into a column that
-    holds a mapping, also for `prompt_column`: {"solution": "reward_model.ground_truth"}.
+    `rename_columns` gives columns the names that rewards read, as in {"solution": "answer"}. A dot
+    reaches into a column that holds a mapping, also for `prompt_column`:
+    {"solution": "reward_model.ground_truth"}.
 
-    `answer_column` is for chat messages that end with the assistant's answer: the answer leaves the prompt and becomes the
-    column of this name.
+    `answer_column` is for chat messages that end with the assistant's answer: the answer leaves the
+    prompt and becomes the column of this name.
 
-    `user_prompt` has columns of the row in braces, as in "{question} Answer briefly."; then `prompt_column` is not read.
-    `ValueError` if its braces do not match or, when rows are read, if a column or the assistant's answer is missing.
+    `user_prompt` has columns of the row in braces, as in "{question} Answer briefly."; then
+    `prompt_column` is not read.
+
+    Raises:
+        ValueError: the braces of `user_prompt` do not match or, when rows are read, a column or the
+            assistant's answer is missing.
     """
 
     name: ClassVar[str] = "prompts"
 
     prompt_column: str = "prompt"  # a text or a list of messages
-    system_prompt: str | None = (
-        None  # if it is set, a prompt that is a text becomes the user's message
-    )
+    # if it is set, a prompt that is a text becomes the user's message
+    system_prompt: str | None = None
     user_prompt: str | None = None
-    rename_columns: dict[str, str] | None = (
-        None  # the name that rewards read -> the column of the data
-    )
+    # the name that rewards read -> the column of the data
+    rename_columns: dict[str, str] | None = None
     answer_column: str | None = None  # for the assistant's last message
 
     def __post_init__(self) -> None:
         template_fields(self.user_prompt or "")  # raises if its braces do not match
 
     def columns(self, row: Row) -> Row:
-        renamed = {
-            name: value_at(row, column) for name, column in (self.rename_columns or {}).items()
-        }
-        if self.answer_column is None:
-            return renamed
-        return {**renamed, self.answer_column: self._messages_and_answer(row)[1]}
+        columns = {}
+        for name, column in (self.rename_columns or {}).items():
+            columns[name] = value_at(row, column)
+        if self.answer_column is not None:
+            _, columns[self.answer_column] = self._messages_and_answer(row)
+        return columns
 
     def held_out_key(self, row: Row) -> Any:
-        """Return the columns that `user_prompt` names, or the prompt without the answer of `answer_column`.
+        """Return the columns that `user_prompt` names, or the prompt without its answer.
 
-        A row whose `user_prompt` names no column differs from the others only in its columns, all of which are then the key.
+        If `user_prompt` names no column, rows differ only in their columns, and all are the key.
         """
         row = CheckedRow(row)
         if self.user_prompt is not None:
@@ -66,26 +70,31 @@ class Prompts(Task):
                 return row[columns[0]]
             return [row[column] for column in columns]
         if self.answer_column is not None:
-            return self._messages_and_answer(row)[0]
+            messages, _ = self._messages_and_answer(row)
+            return messages
         return value_at(row, self.prompt_column)
 
     def reference_answer(self, row: Row) -> str:
-        """Return the column that `answer_column` or `rename_columns` makes or, without them, the usual column of answers."""
-        named = [name for name in ANSWERS if name in (self.rename_columns or {})]
-        usual = [name for name in ANSWERS if name in row]
-        column = next(iter([*named, *usual]), None) or answer_column(row)
-        if self.answer_column is not None:
-            column = self.answer_column
+        """Return the text of the column with the answers.
+
+        That is the column of `answer_column`, one that `rename_columns` makes, or one with a usual
+        name.
+        """
+        column = self.answer_column
+        if column is None:
+            renamed = [name for name in ANSWERS if name in (self.rename_columns or {})]
+            present = [name for name in ANSWERS if name in row]
+            column = next(iter(renamed + present), None) or answer_column(row)
         if column is None:
             raise ValueError(
-                "max_answer_tokens: no column holds a reference answer. Name it in rename_columns, as in "
-                "{solution: my_column}, or remove max_answer_tokens."
+                "max_answer_tokens: no column holds a reference answer. Name it in rename_columns, "
+                "as in {solution: my_column}, or remove max_answer_tokens."
             )
         answer = value_at(row, column)
         if not isinstance(answer, str):
             raise ValueError(
-                f"max_answer_tokens counts the tokens of a text, and the reference answer in {column!r} is "
-                f"{str(answer)[:80]}. Remove max_answer_tokens."
+                "max_answer_tokens counts the tokens of a text, and the reference answer in "
+                f"{column!r} is {str(answer)[:80]}. Remove max_answer_tokens."
             )
         return answer
 
@@ -94,29 +103,31 @@ class Prompts(Task):
         if self.user_prompt is not None:
             prompt = self.user_prompt.format_map(row)
         elif self.answer_column is not None:
-            prompt = self._messages_and_answer(row)[0]
+            prompt, _ = self._messages_and_answer(row)
         else:
             prompt = chat_messages(value_at(row, self.prompt_column))
-        plain = isinstance(prompt, str) and self.user_prompt is None and not self.system_prompt
-        return prompt if plain else chat(self.system_prompt, prompt)
+        if isinstance(prompt, str) and self.user_prompt is None and not self.system_prompt:
+            return prompt  # a text that the model continues
+        return chat(self.system_prompt, prompt)
 
     def _messages_and_answer(self, row: Row) -> tuple[Messages, str]:
         """Return the messages before the assistant's last one, and its text."""
         messages = chat_messages(value_at(row, self.prompt_column))
-        if (
-            not isinstance(messages, list)
-            or not messages
-            or messages[-1].get("role") != "assistant"
-        ):
+        last = messages[-1] if isinstance(messages, list) and messages else {}
+        if last.get("role") != "assistant":
             raise ValueError(
-                f"answer_column needs chat messages in {self.prompt_column!r} that end with the assistant's; this row has "
-                f"{str(messages)[:200]}"
+                f"answer_column needs chat messages in {self.prompt_column!r} that end with the "
+                f"assistant's; this row has {str(messages)[:200]}"
             )
-        return messages[:-1], messages[-1]["content"]
+        return messages[:-1], last["content"]
 
 
 def value_at(row: Row, path: str) -> Any:
-    """Return a column, or by `column.key` what a column's mapping has; `ValueError` if it is missing."""
+    """Return a column, or by `column.key` an entry of a column's mapping.
+
+    Raises:
+        ValueError: it is missing.
+    """
     if path in row or "." not in path:
         return row[path]
     column, *keys = path.split(".")

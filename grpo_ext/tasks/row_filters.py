@@ -31,19 +31,24 @@ class RowFilter(Protocol):
         """Return for each row, as it was read, whether it stays."""
 
     def summary(self, part: str = "") -> str:
-        """Say how many rows stayed; `part` stands before the number of rows read, such as "the first "."""
+        """Return how many rows stayed, with `part`, such as "the first ", before the rows read."""
 
     def nothing_left(self, count: int) -> str:
         """Return the error message for `count` rows of which none stays."""
 
 
-def filtered(
+def filter_rows(
     rows: Dataset | IterableDataset, task: Task, row_filter: RowFilter
 ) -> Dataset | IterableDataset:
-    """Return the rows that `row_filter` keeps, in their order.
+    """Return the rows that a filter keeps, in their order.
 
-    A stream is filtered as it is read. `ValueError` if a data set that is not a stream has rows and
-    none of them stays.
+    Args:
+        rows: a stream is filtered as it is read.
+        task: the rows' task.
+        row_filter: the filter.
+
+    Raises:
+        ValueError: a data set that is not a stream has rows, and none of them stays.
     """
     from datasets import Dataset
     from tqdm.auto import tqdm
@@ -53,7 +58,7 @@ def filtered(
 
     if not isinstance(rows, Dataset):
         return rows.filter(keeps, batched=True, batch_size=BATCH)
-    kept: list[int] = []
+    indices: list[int] = []
     first_rank = os.environ.get("RANK", "0") == "0"
     with tqdm(
         total=len(rows),
@@ -64,15 +69,15 @@ def filtered(
     ) as bar:
         for start in range(0, len(rows), BATCH):
             stays = keeps(rows[start : start + BATCH])
-            kept += [start + offset for offset, stay in enumerate(stays) if stay]
+            indices += (start + np.flatnonzero(stays)).tolist()
             bar.update(len(stays))
-    if len(rows) and not kept:
+    if len(rows) and not indices:
         raise ValueError(row_filter.nothing_left(len(rows)))
-    return rows.select(kept)
+    return rows.select(indices)
 
 
-def drawn(rows: Dataset, count: int, seed: int) -> Dataset:
-    """Return `count` rows drawn at random without replacement, in their order; all rows if there are not more."""
+def draw_rows(rows: Dataset, count: int, seed: int) -> Dataset:
+    """Draw `count` rows without replacement, in their order; all if there are not more."""
     order = np.random.default_rng(seed).permutation(len(rows))
     return rows.select(np.sort(order[:count]))
 

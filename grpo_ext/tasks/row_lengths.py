@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from grpo_ext.common.prompt_tokens import encode_prompts
 
 if TYPE_CHECKING:
@@ -49,39 +51,39 @@ class LengthFilter:
         return " and ".join(stated)
 
     def summary(self, part: str = "") -> str:
-        """Say how many rows stayed; `part` stands before the number of rows read, such as "the first "."""
+        """Return how many rows stayed, with `part`, such as "the first ", before the rows read."""
         return f"{self.limits}: {self.kept:,} of {part}{self.read:,} rows stay"
 
     def keeps(self, task: Task, rows: Sequence[Row]) -> list[bool]:
         """Return for each row whether it stays.
 
-        `ValueError` for prompts with images, whose tokens only the model's processor knows, and,
-        with `max_answer_tokens`, if the task has no reference answer.
+        Raises:
+            ValueError: prompts have images, whose tokens only the model's processor knows, or, with
+                `max_answer_tokens`, the task has no reference answer.
         """
         if not rows:
             return []
         examples = [task.example(row) for row in rows]
-        stays = [True] * len(examples)
+        stays = np.ones(len(examples), dtype=bool)
         if self.max_prompt_tokens is not None:
             lengths = self.prompt_lengths(examples)
-            self.shortest_prompt = least(self.shortest_prompt, lengths)
-            stays = [length <= self.max_prompt_tokens for length in lengths]
+            self.shortest_prompt = smallest(self.shortest_prompt, lengths)
+            stays &= np.array(lengths) <= self.max_prompt_tokens
         if self.max_answer_tokens is not None:
             lengths = self.answer_lengths(task, examples)
-            self.shortest_answer = least(self.shortest_answer, lengths)
-            short = [length <= self.max_answer_tokens for length in lengths]
-            stays = [stay and fits for stay, fits in zip(stays, short, strict=True)]
+            self.shortest_answer = smallest(self.shortest_answer, lengths)
+            stays &= np.array(lengths) <= self.max_answer_tokens
         self.read += len(rows)
-        self.kept += sum(stays)
-        return stays
+        self.kept += int(stays.sum())
+        return stays.tolist()
 
     def prompt_lengths(self, examples: Sequence[Row]) -> list[int]:
         """Return the number of tokens of each prompt as the model reads it."""
         for name in IMAGES:
             if any(example.get(name) is not None for example in examples):
                 raise ValueError(
-                    f"max_prompt_tokens counts the tokens of text, and the column {name!r} adds images "
-                    "to the prompts. Remove max_prompt_tokens."
+                    f"max_prompt_tokens counts the tokens of text, and the column {name!r} adds "
+                    "images to the prompts. Remove max_prompt_tokens."
                 )
         prompts = [example["prompt"] for example in examples]
         encoded = encode_prompts(prompts, self.tokenizer, self.chat_template_kwargs)
@@ -90,8 +92,8 @@ class LengthFilter:
     def answer_lengths(self, task: Task, examples: Sequence[Row]) -> list[int]:
         """Return the number of tokens of each reference answer."""
         answers = [task.reference_answer(example) for example in examples]
-        encoded: Any = self.tokenizer(answers, add_special_tokens=False)
-        return [len(ids) for ids in encoded["input_ids"]]
+        encoded = self.tokenizer(answers, add_special_tokens=False)
+        return [len(ids) for ids in encoded.input_ids]
 
     def nothing_left(self, count: int) -> str:
         """Return the error message for `count` rows of which none stays."""
@@ -100,10 +102,12 @@ class LengthFilter:
             shortest.append(f"the shortest prompt has {self.shortest_prompt} tokens")
         if self.shortest_answer is not None:
             shortest.append(f"the shortest reference answer has {self.shortest_answer} tokens")
-        return f"{self.limits} leaves none of the {count:,} rows: {', '.join(shortest)}. Raise the limit."
+        reason = ", ".join(shortest)
+        return f"{self.limits} leaves none of the {count:,} rows: {reason}. Raise the limit."
 
 
-def least(before: int | None, lengths: Sequence[int]) -> int:
-    """Return the smallest of `lengths` and of `before`, if that is known."""
-    smallest = min(lengths)
-    return smallest if before is None else min(before, smallest)
+def smallest(previous: int | None, lengths: Sequence[int]) -> int:
+    """Return the smallest of `lengths` and of `previous`, if that is known."""
+    if previous is None:
+        return min(lengths)
+    return min(previous, *lengths)

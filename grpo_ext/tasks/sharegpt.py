@@ -1,7 +1,8 @@
 """Conversations in ShareGPT's form, `[{"from": "human", "value": ...}, ...]`, as chat messages."""
 
-from typing import Any
+from typing import Any, TypeGuard
 
+KEYS = {"from", "value"}
 ROLES = {
     "system": "system",
     "human": "user",
@@ -11,32 +12,33 @@ ROLES = {
 }
 
 
-def chat_messages(prompt: Any) -> Any:
-    """Return a conversation of ShareGPT's form as messages with `role` and `content`; anything else unchanged.
+def chat_messages(prompt: object) -> Any:
+    """Return a conversation of ShareGPT's form as messages with `role` and `content`.
 
-    TRL's `maybe_convert_to_chatml` renames the keys and leaves roles as they are: a chat template would skip, or refuse,
-    `human` and `gpt`.
+    Anything else is returned unchanged. TRL's `maybe_convert_to_chatml` renames the keys and leaves
+    roles as they are: a chat template would skip, or refuse, `human` and `gpt`.
 
     Raises:
-        ValueError: for a role without a counterpart, such as that of a tool call.
+        ValueError: a role has no counterpart, such as that of a tool call.
     """
     if not is_sharegpt(prompt):
         return prompt
     return [{"role": role_of(message["from"]), "content": message["value"]} for message in prompt]
 
 
-def is_sharegpt(prompt: Any) -> bool:
-    """Whether all messages of a prompt have `from` and `value`."""
+def is_sharegpt(prompt: object) -> TypeGuard[list[dict[str, Any]]]:
+    """Return whether a prompt is a list of messages that have `from` and `value`."""
     if not isinstance(prompt, list) or not prompt:
         return False
-    return all(isinstance(message, dict) and {"from", "value"} <= {*message} for message in prompt)
+    return all(isinstance(message, dict) and message.keys() >= KEYS for message in prompt)
 
 
-def role_of(sender: Any) -> str:
+def role_of(sender: str) -> str:
     """Return the role of the value of `from`."""
     if sender not in ROLES:
         raise ValueError(
-            f"a message is from {sender!r}: conversations with `from` and `value` are read if all messages are from "
-            f"{', '.join(ROLES)}. Write this data as messages with `role` and `content`."
+            f"a message is from {sender!r}: conversations with `from` and `value` are read if all "
+            f"messages are from {', '.join(ROLES)}. Write this data as messages with `role` and "
+            "`content`."
         )
     return ROLES[sender]
