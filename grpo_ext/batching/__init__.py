@@ -1,1 +1,3 @@
-"""Pure functions that decide which rows run together, and how wide, to compute the same gradient with less work."""
+"""Pure functions that decide which rows run together, and how wide, to compute the same gradient
+with less work.
+"""

@@ -1,6 +1,7 @@
 """Cut a step into micro-batches, and a micro-batch into chunks that run through the model together.
 
-Costs are counted in tokens with padding, because the cost of a forward and backward pass depends on these.
+Costs are counted in tokens with padding, because the cost of a forward and backward pass depends on
+these.
 """
 
 from bisect import bisect_left
@@ -14,7 +15,8 @@ MAX_CHUNKS = 8
 def call_tokens(device: torch.device) -> int:
     """Return the cost of one more call of the model, in tokens, in addition to its own.
 
-    On a CPU 64 to 128 was fastest with two and four layers; it is higher on a GPU, where batches also have more tokens.
+    On a CPU 64 to 128 was fastest with two and four layers; it is higher on a GPU, where batches
+    also have more tokens.
     """
     return 128 if device.type == "cpu" else 512
 
@@ -26,11 +28,13 @@ def deal_rows(
     live: torch.Tensor,
     pieces: int,
 ) -> list[torch.Tensor]:
-    """Deal the live rows of a step to micro-batches, so that the largest has as few tokens as possible.
+    """Deal the live rows of a step to micro-batches, so that the largest has as few tokens as
+    possible.
 
-    Rows are ordered by prompt, so that those of one prompt stay together, shorter groups first. The order is cut where the
-    largest piece is smallest; cuts into equal numbers of rows are among the candidates, so no piece becomes larger than with
-    those. A piece without a live row gets a dead row.
+    Rows are ordered by prompt, so that those of one prompt stay together, shorter groups first. The
+    order is cut where the largest piece is smallest; cuts into equal numbers of rows are among the
+    candidates, so no piece becomes larger than with those. A piece without a live row gets a dead
+    row.
 
     Args:
         prompts: (B,), the number of each row's prompt.
@@ -52,14 +56,14 @@ def deal_rows(
     rows = rows[np.lexsort((length[rows], group, mean[group]))]
     cuts = even_cuts(before[rows] + length[rows], pieces)
     dealt = [torch.from_numpy(part) for part in np.split(rows, cuts)]
-    spare = iter(
-        sorted(np.flatnonzero(~wanted), key=lambda i: length[i] == 0)
-    )  # one with tokens first
+    # one with tokens first
+    spare = iter(sorted(np.flatnonzero(~wanted), key=lambda i: length[i] == 0))
     return [part if len(part) else torch.tensor([next(spare)]) for part in dealt]
 
 
 def even_cuts(costs: np.ndarray, pieces: int) -> list[int]:
-    """Return the pieces - 1 rising positions that cut a sequence so that the largest sum is smallest.
+    """Return the pieces - 1 rising positions that cut a sequence so that the largest sum is
+    smallest.
 
     No piece is empty if there are enough items.
     """
@@ -79,7 +83,8 @@ def even_cuts(costs: np.ndarray, pieces: int) -> list[int]:
 
 def _fill(costs: np.ndarray, bound: int) -> list[int]:
     """Cut before each item that would raise the running sum above the bound."""
-    cuts, total = [], 0
+    cuts = []
+    total = 0
     for position, cost in enumerate(costs.tolist()):
         if total + cost > bound and position:
             cuts.append(position)
@@ -99,41 +104,52 @@ def packs(
     Args:
         prompt_lengths: (B,), in tokens.
         lengths: (B,), of completions, in tokens.
-        max_tokens: the maximum length of a packed row of several rows; `None`: there is one packed row.
-        prompts: (B,), the number of each row's prompt, which a packed row then has once; `None`: each row brings its own.
+        max_tokens: the maximum length of a packed row of several rows; `None`: there is one packed
+            row.
+        prompts: (B,), the number of each row's prompt, which a packed row then has once; `None`:
+            each row brings its own.
     """
     if max_tokens is None:
         return [torch.arange(len(lengths))]
     order = torch.arange(len(lengths)) if prompts is None else prompts.cpu().argsort(stable=True)
     found: list[list[int]] = []
-    tokens, last = 0, None
+    tokens = 0
+    last = None
     for i in order.tolist():
         number = i if prompts is None else int(prompts[i])
-        own, before = int(lengths[i]), int(prompt_lengths[i])
+        own = int(lengths[i])
+        before = int(prompt_lengths[i])
         more = own if number == last else own + before
         if not found or tokens + more > max_tokens:
             found.append([])
-            tokens, more = 0, own + before
+            tokens = 0
+            more = own + before
         found[-1].append(i)
-        tokens, last = tokens + more, number
+        tokens = tokens + more
+        last = number
     return [torch.tensor(rows) for rows in found]
 
 
 def length_chunks(
     lengths: torch.Tensor, per_row: int = 0, call: int | None = None, max_tokens: int | None = None
 ) -> list[torch.Tensor]:
-    """Split rows into chunks of similar length if this saves more padding than another call of the model costs.
+    """Split rows into chunks of similar length if this saves more padding than another call of the
+    model costs.
 
-    Finds, for rows sorted by length, the cuts with the smallest sum of `rows x (per_row + longest) + call`: `lengths` (B,) are
-    those of completions, in tokens, every row has `per_row` more, and `call` is by default that of the device. A chunk of
-    several rows has at most `max_tokens`; there may then be more than `MAX_CHUNKS`. Returns the indices of the rows of each
-    chunk, shortest first.
+    Finds, for rows sorted by length, the cuts with the smallest sum of `rows x (per_row + longest)
+    + call`: `lengths` (B,) are those of completions, in tokens, every row has `per_row` more, and
+    `call` is by default that of the device. A chunk of several rows has at most `max_tokens`; there
+    may then be more than `MAX_CHUNKS`. Returns the indices of the rows of each chunk, shortest
+    first.
     """
     order = torch.argsort(lengths.cpu(), stable=True)
     widths = lengths.cpu()[order].double().numpy() + per_row  # (B,), rising
-    num, call = len(widths), call_tokens(lengths.device) if call is None else call
+    num = len(widths)
+    call = call_tokens(lengths.device) if call is None else call
     best = np.full(num + 1, np.inf)  # best[j]: the least cost of the first j rows
-    best[0], start, depth = 0.0, np.zeros(num + 1, dtype=int), np.zeros(num + 1, dtype=int)
+    best[0] = 0.0
+    start = np.zeros(num + 1, dtype=int)
+    depth = np.zeros(num + 1, dtype=int)
     for j in range(1, num + 1):
         tokens = (j - np.arange(j)) * widths[j - 1]  # (j,), of a chunk from row i to row j - 1
         cost = best[:j] + tokens + call
@@ -142,7 +158,9 @@ def length_chunks(
         else:
             cost[:-1][tokens[:-1] > max_tokens] = np.inf
         i = int(cost.argmin())
-        best[j], start[j], depth[j] = cost[i], i, depth[i] + 1
+        best[j] = cost[i]
+        start[j] = i
+        depth[j] = depth[i] + 1
     chunks = []
     while num:
         chunks.append(order[start[num] : num])
@@ -155,7 +173,8 @@ def equal_prompts(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Find the rows with the same prompt, for left-padded prompts (B, P) and their mask (B, P).
 
-    Returns the first row (N,) of each of the N distinct prompts, and the number (B,) of each row's prompt among them.
+    Returns the first row (N,) of each of the N distinct prompts, and the number (B,) of each row's
+    prompt among them.
     """
     first: dict[bytes, int] = {}  # the tokens of a prompt -> its first row
     keys = [row.tobytes() for row in torch.where(prompt_mask.bool(), prompt_ids, -1).cpu().numpy()]

@@ -24,7 +24,8 @@ def adapter_fault(folder: Path) -> str | None:
 
 
 def special_file_fault(folder: Path) -> str | None:
-    """Return what to do about a file on which loading a model from a folder could block; `None` if there is none.
+    """Return what to do about a file on which loading a model from a folder could block; `None` if
+    there is none.
 
     A model's files may be links to anywhere: large weights often lie on another disk.
     """

@@ -111,9 +111,10 @@ def mean_of(
 def mean_over_runs(estimates: Sequence[Estimate]) -> Estimate:
     """Return the mean of one figure over independent runs, as of several seeds.
 
-    The standard error is that of the runs' scatter, or that of the runs' own errors if it is larger: few runs may agree by
-    chance. The interval is by Student's t. Runs without own errors whose figures are all -1, 0 or 1 have the interval of
-    `mean_difference`. A single run keeps its own interval.
+    The standard error is that of the runs' scatter, or that of the runs' own errors if it is
+    larger: few runs may agree by chance. The interval is by Student's t. Runs without own errors
+    whose figures are all -1, 0 or 1 have the interval of `mean_difference`. A single run keeps its
+    own interval.
     """
     if len(estimates) == 1:
         return estimates[0]

@@ -1,8 +1,10 @@
-"""Files that others may have written: in run folders, data folders and checkpoints that were copied, downloaded or shared.
+"""Files that others may have written: in run folders, data folders and checkpoints that were
+copied, downloaded or shared.
 
-Whoever wrote such a folder chooses what lies in it: a FIFO that blocks its reader, a device without an end, a link to one of
-the reader's own files, one line of many gigabytes. The functions here open only plain files, never block, follow no link out of
-the folder, and read a bounded number of bytes at a time. `tests/test_house.py` keeps out other ways to open such files.
+Whoever wrote such a folder chooses what lies in it: a FIFO that blocks its reader, a device without
+an end, a link to one of the reader's own files, one line of many gigabytes. The functions here open
+only plain files, never block, follow no link out of the folder, and read a bounded number of bytes
+at a time. `tests/test_house.py` keeps out other ways to open such files.
 """
 
 import errno
@@ -23,7 +25,9 @@ CACHED_REPOS = ("models--", "datasets--")  # how folders of the hub's cache begi
 
 
 class ForeignFile(OSError):
-    """A file or folder that is not read, because it is not plain, too large, or a link out of its folder."""
+    """A file or folder that is not read, because it is not plain, too large, or a link out of its
+    folder.
+    """
 
 
 def open_plain(path: Path, within: Path | None = None) -> BufferedReader:
@@ -31,9 +35,9 @@ def open_plain(path: Path, within: Path | None = None) -> BufferedReader:
 
     Args:
         path: the file, or a link to it.
-        within: the folder that the file must be in after all links are resolved. A link into the hub's cache is also
-            allowed, because `huggingface_hub` makes folders of such links. `None`: the reader has named the file, and links
-            may lead anywhere.
+        within: the folder that the file must be in after all links are resolved. A link into the
+            hub's cache is also allowed, because `huggingface_hub` makes folders of such links.
+            `None`: the reader has named the file, and links may lead anywhere.
 
     Raises:
         ForeignFile: if it is a FIFO, a device, a socket or a folder, or outside `within`.
@@ -44,7 +48,9 @@ def open_plain(path: Path, within: Path | None = None) -> BufferedReader:
 
 
 def append_plain(path: Path, within: Path) -> FileIO:
-    """Open a plain file for appending without a buffer, and create it if necessary; errors as for `open_plain`."""
+    """Open a plain file for appending without a buffer, and create it if necessary; errors as for
+    `open_plain`.
+    """
     real = Path(os.path.realpath(path))
     return FileIO(_descriptor(path, real, within, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab")
 
@@ -70,7 +76,9 @@ def _descriptor(path: Path, real: Path, within: Path | None, flags: int) -> int:
 
 
 def read_bytes(path: Path, most: int = MOST_BYTES, within: Path | None = None) -> bytes:
-    """Return the content of a file of at most `most` bytes; `OSError` as for `open_plain`, or if the file is larger."""
+    """Return the content of a file of at most `most` bytes; `OSError` as for `open_plain`, or if
+    the file is larger.
+    """
     with open_plain(path, within) as file:
         content = file.read(most + 1)
     if len(content) > most:
@@ -84,9 +92,11 @@ def read_text(path: Path, most: int = MOST_BYTES, within: Path | None = None) ->
 
 
 def lines_of(file: BinaryIO, path: Path) -> Iterator[bytes]:
-    """Yield the lines from the file's position to its present end, so that a file that grows does not keep its reader.
+    """Yield the lines from the file's position to its present end, so that a file that grows does
+    not keep its reader.
 
-    The last one may lack its line end. `ForeignFile`, with the path, at a line of more than `MOST_LINE` bytes.
+    The last one may lack its line end. `ForeignFile`, with the path, at a line of more than
+    `MOST_LINE` bytes.
     """
     left = os.fstat(file.fileno()).st_size - file.tell()
     while left > 0:
@@ -100,7 +110,9 @@ def lines_of(file: BinaryIO, path: Path) -> Iterator[bytes]:
 
 
 def entries(folder: Path) -> list[Path]:
-    """Return the files and folders in a folder by name; `ForeignFile` if there are more than `MOST_ENTRIES`."""
+    """Return the files and folders in a folder by name; `ForeignFile` if there are more than
+    `MOST_ENTRIES`.
+    """
     with os.scandir(folder) as listing:
         names = [entry.name for entry in islice(listing, MOST_ENTRIES + 1)]
     if len(names) > MOST_ENTRIES:
@@ -125,7 +137,9 @@ def leads_out(path: Path, within: Path) -> bool:
 
 
 def special_file(folder: Path) -> Path | None:
-    """Return a FIFO, device or socket of a folder, on which a library that loads it could block; `None` if it has none."""
+    """Return a FIFO, device or socket of a folder, on which a library that loads it could block;
+    `None` if it has none.
+    """
     for path in entries(folder):
         try:
             mode = os.stat(path).st_mode
@@ -137,7 +151,8 @@ def special_file(folder: Path) -> Path | None:
 
 
 def check_tree(folder: Path) -> None:
-    """Raise `ForeignFile` unless a folder and all folders in it have only plain files, and no links out.
+    """Raise `ForeignFile` unless a folder and all folders in it have only plain files, and no links
+    out.
 
     It is for libraries that open the files of a folder by themselves.
     """
@@ -160,7 +175,8 @@ def check_tree(folder: Path) -> None:
 
 
 def check_yaml(text: str) -> None:
-    """Raise `ValueError` if a YAML text has aliases or is nested too deeply, which could take endless memory or time.
+    """Raise `ValueError` if a YAML text has aliases or is nested too deeply, which could take
+    endless memory or time.
 
     A text that is not YAML passes: the loader says what is wrong with it.
     """

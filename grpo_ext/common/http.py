@@ -1,4 +1,6 @@
-"""HTTP requests to a server that may be anything, with limits on the time and the size of each answer."""
+"""HTTP requests to a server that may be anything, with limits on the time and the size of each
+answer.
+"""
 
 import json as jsons
 import socket
@@ -57,7 +59,8 @@ class Line:
     def ask(
         self, method: str, url: str, body: bytes | None, seconds: float, **headers: str
     ) -> Answer:
-        place, end = urlsplit(url), time.monotonic() + seconds
+        place = urlsplit(url)
+        end = time.monotonic() + seconds
         headers = {"Content-Type": "application/json", **self.headers, **headers}
         kind = HTTPSConnection if place.scheme == "https" else HTTPConnection
         try:
@@ -80,16 +83,16 @@ class Line:
                 line.close()
         except (OSError, HTTPException, ValueError) as error:
             garbled = isinstance(error, HTTPException) and not isinstance(error, OSError)
-            cause = (
-                "what answers does not speak HTTP" if garbled else str(error)
-            )  # its bytes are not shown
+            # its bytes are not shown
+            cause = "what answers does not speak HTTP" if garbled else str(error)
             if isinstance(error, TimeoutError) or time.monotonic() >= end:
                 cause = f"no whole answer within {seconds:g} s"
             raise ConnectionError(f"{place.netloc.rpartition('@')[2]}: {cause}") from None
         return said
 
     def _read(self, answer: Any) -> bytes:
-        pieces, size = [], 0
+        pieces = []
+        size = 0
         while (piece := answer.read(2**20)) and (size := size + len(piece)) <= self.most:
             pieces.append(piece)
         if piece:

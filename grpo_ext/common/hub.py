@@ -12,8 +12,8 @@ KEYS = {"model": "model_name_or_path", "dataset": "dataset_name"}
 def find_repo(name: str, kind: str) -> None:
     """Return if the cache or the hub has the model or data set `name`, which is not a folder here.
 
-    `FileNotFoundError` if there is none, with a similar name beside that path or in the cache; `ConnectionError` if the hub
-    cannot be reached.
+    `FileNotFoundError` if there is none, with a similar name beside that path or in the cache;
+    `ConnectionError` if the hub cannot be reached.
     """
     from huggingface_hub import HfApi
     from huggingface_hub.constants import HF_HUB_CACHE

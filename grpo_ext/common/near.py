@@ -11,10 +11,12 @@ MOST_MISSING = 2  # words of the known name that were not written
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return ` Did you mean 'x'?` for the known name that `name` was probably meant to be, or an empty text.
+    """Return ` Did you mean 'x'?` for the known name that `name` was probably meant to be, or an
+    empty text.
 
-    Names are compared word by word, so that a shared ending such as `_name_or_path` does not make two names similar. Words of
-    the known name may be missing: `generations` is near `num_generations`.
+    Names are compared word by word, so that a shared ending such as `_name_or_path` does not make
+    two names similar. Words of the known name may be missing: `generations` is near
+    `num_generations`.
     """
     near = [candidate for candidate in known if _is_near(name, candidate)]
     if not near:
@@ -33,7 +35,8 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> str:
 
 
 def _is_near(name: str, candidate: str) -> bool:
-    written, meant = _words(name), _words(candidate)
+    written = _words(name)
+    meant = _words(candidate)
     if not written:
         return False
     if _similarity("".join(written), "".join(meant)) >= NAME_SIMILARITY:

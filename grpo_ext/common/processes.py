@@ -14,10 +14,12 @@ PR_SET_PDEATHSIG = 1
 def start_beside(
     module: str, pipe: Connection, *words: Any, threads: int, keep: tuple[int, ...] = ()
 ) -> subprocess.Popen:
-    """Start `python -m module`, with the numbers of its end of a pipe and of this process, and `words`, as arguments.
+    """Start `python -m module`, with the numbers of its end of a pipe and of this process, and
+    `words`, as arguments.
 
-    It imports from where this process does, uses `threads` threads and inherits the descriptors `keep`. Ctrl-C does not reach
-    it. This process's copy of `pipe` is closed, so that the pipe ends with the other process.
+    It imports from where this process does, uses `threads` threads and inherits the descriptors
+    `keep`. Ctrl-C does not reach it. This process's copy of `pipe` is closed, so that the pipe ends
+    with the other process.
     """
     path = os.pathsep.join(dict.fromkeys(entry or os.getcwd() for entry in sys.path))
     with pipe:

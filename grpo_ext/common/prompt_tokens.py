@@ -13,7 +13,9 @@ def encode_prompts(
     tokenizer: PreTrainedTokenizerBase,
     chat_template_kwargs: dict[str, Any] | None = None,
 ) -> list[list[int]]:
-    """Return the token ids of each prompt: chat messages by the chat template, plain text by the tokenizer."""
+    """Return the token ids of each prompt: chat messages by the chat template, plain text by the
+    tokenizer.
+    """
     if isinstance(prompts[0], str):
         return tokenizer(prompts)["input_ids"]
     encoded: Any = tokenizer.apply_chat_template(

@@ -1,9 +1,9 @@
 """Whether a curve has a trend: the Bayes factor of a trend in noise against noise alone.
 
-Both sides have stationary AR(1) noise of unknown autocorrelation. Its variance is unknown or, if the
-standard errors of the values are known, at least theirs, and probably theirs. A trend is a steady
-rise, a step, or a rise that levels off. The factor that calls a trend one is chosen so that noise
-is called one in at most 6 % of the curves, whatever its autocorrelation is from 0 to 0.9.
+Both sides have stationary AR(1) noise of unknown autocorrelation. Its variance is unknown or, if
+the standard errors of the values are known, at least theirs, and probably theirs. A trend is a
+steady rise, a step, or a rise that levels off. The factor that calls a trend one is chosen so that
+noise is called one in at most 6 % of the curves, whatever its autocorrelation is from 0 to 0.9.
 `python -m benchmarks.curve_verdicts` counts that, prints the best that any test can do, and with
 `--thresholds` the factors that would do it exactly; with `--errors` all for known errors.
 """

@@ -1,7 +1,7 @@
 """Keys and values of the rows that are being decoded, written in place.
 
-transformers' `DynamicLayer` copies all keys and values at every step to append one position. Here a buffer with spare room
-holds them, and a step writes only its own position.
+transformers' `DynamicLayer` copies all keys and values at every step to append one position. Here a
+buffer with spare room holds them, and a step writes only its own position.
 """
 
 from typing import Any, TypeGuard
@@ -15,9 +15,11 @@ SPARE = 64  # positions by which a full buffer grows
 
 
 class BufferedLayer(DynamicLayer):
-    """A `DynamicLayer` whose `keys` and `values` are views of longer buffers (b, heads, more positions, dim).
+    """A `DynamicLayer` whose `keys` and `values` are views of longer buffers (b, heads, more
+    positions, dim).
 
-    It takes the states of the rows `rows` (b,) of `layer`, in this order; a row may occur several times.
+    It takes the states of the rows `rows` (b,) of `layer`, in this order; a row may occur several
+    times.
     """
 
     keys: torch.Tensor
@@ -25,7 +27,9 @@ class BufferedLayer(DynamicLayer):
 
     def __init__(self, layer: DynamicLayer, rows: torch.Tensor):
         super().__init__()
-        self.dtype, self.device, self.is_initialized = layer.dtype, layer.device, True
+        self.dtype = layer.dtype
+        self.device = layer.device
+        self.is_initialized = True
         assert layer.keys is not None and layer.values is not None
         rows = rows.to(layer.device)
         self._buffers = [

@@ -1,10 +1,12 @@
-"""The decoding loop: computes what `GenerationMixin._sample` computes, but only for rows that have not ended.
+"""The decoding loop: computes what `GenerationMixin._sample` computes, but only for rows that have
+not ended.
 
 prefill: each distinct prompt once                 (U, P)
 repeat its keys and values for its rows            (B, P)
 until all rows have ended: logits -> processors -> draw -> stopping criteria
     when an eighth of the rows has ended: remove them from tokens, mask and cache
-    while the next token of every row is given: no logits; the model reads those tokens together afterwards
+    while the next token of every row is given: no logits; the model reads those tokens together
+        afterwards
 """
 
 from typing import Any, cast
@@ -28,25 +30,28 @@ ENDED_SHARE = 1 / 8  # rows that have ended are removed when they are this share
 class DecodeBatch:
     """The rows that are being decoded, and those that have left.
 
-    `input_ids` (B, P) are left-padded prompts, `max_length` bounds prompt and completion together, and `pad` fills a row after
-    its end. `inputs` are `past_key_values`, and optionally `attention_mask` (B, P) and `position_ids` (B or 1, P).
+    `input_ids` (B, P) are left-padded prompts, `max_length` bounds prompt and completion together,
+    and `pad` fills a row after its end. `inputs` are `past_key_values`, and optionally
+    `attention_mask` (B, P) and `position_ids` (B or 1, P).
     """
 
     def __init__(self, input_ids: torch.Tensor, max_length: int, pad: int, inputs: dict[str, Any]):
         batch, width = input_ids.shape
-        mask, positions = inputs.get("attention_mask"), inputs.get("position_ids")
-        self.length, self.pad, self.cache = width, pad, inputs["past_key_values"]
+        mask = inputs.get("attention_mask")
+        positions = inputs.get("position_ids")
+        self.length = width
+        self.pad = pad
+        self.cache = inputs["past_key_values"]
         self._read = width  # tokens a row that the model has read
         self._ids = functional.pad(input_ids, (0, max_length - width), value=pad)  # (b, max_length)
+        # (b, max_length)
         self._mask = (
             None if mask is None else functional.pad(mask, (0, max_length - width), value=1)
-        )  # (b, max_length)
-        self._positions = (
-            None if positions is None else positions[:, -1:].expand(batch, 1)
-        )  # (b, 1)
-        self._rows = torch.arange(
-            batch, device=input_ids.device
-        )  # (b,), the index of each row in the whole batch
+        )
+        # (b, 1)
+        self._positions = None if positions is None else positions[:, -1:].expand(batch, 1)
+        # (b,), the index of each row in the whole batch
+        self._rows = torch.arange(batch, device=input_ids.device)
         self._left: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     @property
@@ -65,7 +70,9 @@ class DecodeBatch:
             self._positions = self._positions + 1
 
     def next_inputs(self) -> dict[str, Any]:
-        """Return the inputs of the next forward pass: the tokens that the model has not read yet, mostly one."""
+        """Return the inputs of the next forward pass: the tokens that the model has not read yet,
+        mostly one.
+        """
         inputs = {
             "input_ids": self._ids[:, self._read : self.length],
             "past_key_values": self.cache,
@@ -79,9 +86,12 @@ class DecodeBatch:
         return inputs
 
     def keep(self, rows: torch.Tensor, leaving: torch.Tensor) -> None:
-        """Continue with only the rows `rows`; `rows` and `leaving` are indices into the current batch."""
+        """Continue with only the rows `rows`; `rows` and `leaving` are indices into the current
+        batch.
+        """
         self._left.append((self._rows[leaving], self.ids[leaving]))
-        self._rows, self._ids = self._rows[rows], self._ids[rows]
+        self._rows = self._rows[rows]
+        self._ids = self._ids[rows]
         self._mask = None if self._mask is None else self._mask[rows]
         self._positions = None if self._positions is None else self._positions[rows]
         self.cache.batch_select_indices(rows)
@@ -103,14 +113,17 @@ def decode(
     generation_config: GenerationConfig,
     **inputs: Any,
 ) -> torch.Tensor:
-    """Sample or decode greedily; a `custom_generate` of transformers' `generate`, which prepares the arguments.
+    """Sample or decode greedily; a `custom_generate` of transformers' `generate`, which prepares
+    the arguments.
 
-    A logits processor with a state per row must have `select_rows(input_ids, rows)`. It gets the ids (b, P + t) before rows
-    leave, and the rows that continue. One that forces tokens may have `gives_all()`: whether it forces the next token of every
-    row, so that the logits do not matter; processors then see earlier logits.
+    A logits processor with a state per row must have `select_rows(input_ids, rows)`. It gets the
+    ids (b, P + t) before rows leave, and the rows that continue. One that forces tokens may have
+    `gives_all()`: whether it forces the next token of every row, so that the logits do not matter;
+    processors then see earlier logits.
 
-    Returns prompts and completions (B, P + T), padded after the end of each row, as `GenerationMixin._sample` does.
-    `NotSupported`, before anything is computed, if only the loop of transformers can decode this.
+    Returns prompts and completions (B, P + T), padded after the end of each row, as
+    `GenerationMixin._sample` does. `NotSupported`, before anything is computed, if only the loop of
+    transformers can decode this.
     """
     check_config(generation_config)
     check_call(logits_processor, stopping_criteria, inputs)
@@ -135,7 +148,8 @@ def decode(
                 if hasattr(processor, "select_rows"):
                     processor.select_rows(batch.ids, rows)
             batch.keep(rows, ended.nonzero().squeeze(1))
-            ended, logits = ended[rows], logits[rows]
+            ended = ended[rows]
+            logits = logits[rows]
         if any(
             hasattr(processor, "gives_all") and processor.gives_all()
             for processor in logits_processor
@@ -149,7 +163,8 @@ def decode(
 def prefill(
     model: torch.nn.Module, input_ids: torch.Tensor, inputs: dict[str, Any]
 ) -> torch.Tensor:
-    """Read each distinct prompt once and fill the cache of `inputs` with B rows; return the logits (B, V) of the first tokens.
+    """Read each distinct prompt once and fill the cache of `inputs` with B rows; return the logits
+    (B, V) of the first tokens.
 
     If noise (dropout) makes equal rows differ, every prompt is read.
     """
@@ -167,23 +182,26 @@ def prefill(
 
 
 def _last_logits(outputs: Any, device: torch.device) -> torch.Tensor:
-    """Return a copy (b, V), float32, so that the logits of whole prompts can be freed after the first pass."""
+    """Return a copy (b, V), float32, so that the logits of whole prompts can be freed after the
+    first pass.
+    """
     return outputs.logits[:, -1].to(copy=True, dtype=torch.float32, device=device)
 
 
 def draw_tokens(scores: torch.Tensor, do_sample: bool) -> torch.Tensor:
-    """Return the next token (b,), int64, of each row, drawn from the softmax of `scores`, or without `do_sample` the likeliest.
+    """Return the next token (b,), int64, of each row, drawn from the softmax of `scores`, or
+    without `do_sample` the likeliest.
 
-    `scores` (b, V), float32, come from the logits processors. `ValueError` if those of a row are not a distribution (NaN, or
-    no token left).
+    `scores` (b, V), float32, come from the logits processors. `ValueError` if those of a row are
+    not a distribution (NaN, or no token left).
     """
     if not do_sample:
         return scores.argmax(dim=-1)
     probs = scores.softmax(dim=-1)  # (b, V)
     if probs.device.type != "cpu":
         return torch.multinomial(probs, num_samples=1).squeeze(1)
-    # Inverse transform sampling in float64, with one variate per row: on a CPU `torch.multinomial` draws an exponential variate
-    # for each token of the vocabulary.
+    # Inverse transform sampling in float64, with one variate per row: on a CPU `torch.multinomial`
+    # draws an exponential variate for each token of the vocabulary.
     mass = probs.cumsum(dim=-1, dtype=torch.float64)  # (b, V)
     total = mass[:, -1:]
     if not bool((total > 0).all()):
@@ -191,7 +209,6 @@ def draw_tokens(scores: torch.Tensor, do_sample: bool) -> torch.Tensor:
             "The scores of a row are not a distribution: they are NaN, or every token was removed."
         )
     point = torch.rand(total.shape, dtype=torch.float64) * total
-    point = torch.minimum(
-        point, torch.nextafter(total, torch.zeros_like(total))
-    )  # rounding must not reach the total
+    # rounding must not reach the total
+    point = torch.minimum(point, torch.nextafter(total, torch.zeros_like(total)))
     return torch.searchsorted(mass, point, right=True).squeeze(1)

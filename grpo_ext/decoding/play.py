@@ -1,7 +1,9 @@
-"""Play episodes within one call of `generate`: a row continues after the end of its turn, and no token is read twice.
+"""Play episodes within one call of `generate`: a row continues after the end of its turn, and no
+token is read twice.
 
-When a turn of the model ends, its environment answers. The tokens of the answer are forced on the row, one per step, while
-other rows are sampled; they go through the model once, and together if all rows read answers. A row ends with its episode.
+When a turn of the model ends, its environment answers. The tokens of the answer are forced on the
+row, one per step, while other rows are sampled; they go through the model once, and together if all
+rows read answers. A row ends with its episode.
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ class Player(LogitsProcessor):
 
     def see(self, input_ids: torch.Tensor) -> None:
         """Take the last token of each row (b, P + t) once; the first call has the prompts only."""
-        before, self._width = self._width, input_ids.size(1)
+        before = self._width
+        self._width = input_ids.size(1)
         if before in (None, self._width):
             return
         for episode, token in zip(self.episodes, input_ids[:, -1].tolist(), strict=True):
@@ -55,9 +58,8 @@ class Player(LogitsProcessor):
             rows, tokens = (
                 torch.tensor(part, device=scores.device) for part in zip(*forced, strict=True)
             )
-            scores = cast(
-                torch.FloatTensor, scores.clone()
-            )  # the recorder still reads the given ones
+            # the recorder still reads the given ones
+            scores = cast(torch.FloatTensor, scores.clone())
             scores[rows] = -torch.inf
             scores[rows, tokens] = 0.0
         return scores
@@ -72,10 +74,13 @@ class Player(LogitsProcessor):
 
 
 class EpisodeEnds(StoppingCriteria):
-    """Ends a row with its episode, not at its first end token. `generate` pads ended rows if a criterion has `eos_token_id`."""
+    """Ends a row with its episode, not at its first end token. `generate` pads ended rows if a
+    criterion has `eos_token_id`.
+    """
 
     def __init__(self, player: Player, eos_token_id: torch.Tensor):
-        self.player, self.eos_token_id = player, eos_token_id
+        self.player = player
+        self.eos_token_id = eos_token_id
 
     def __call__(
         self, input_ids: torch.LongTensor, scores: torch.FloatTensor, **kwargs: Any

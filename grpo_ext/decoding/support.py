@@ -1,4 +1,6 @@
-"""Checks of what the fast loop can decode as transformers does; transformers decodes everything else, with the reason."""
+"""Checks of what the fast loop can decode as transformers does; transformers decodes everything
+else, with the reason.
+"""
 
 from typing import Any
 
@@ -73,7 +75,9 @@ def check_config(config: GenerationConfig) -> None:
 
 
 def check_call(processors: list[Any], criteria: list[Any], inputs: dict[str, Any]) -> None:
-    """Raise `NotSupported` for logits processors, stopping criteria, caches and inputs that do not allow rows to leave."""
+    """Raise `NotSupported` for logits processors, stopping criteria, caches and inputs that do not
+    allow rows to leave.
+    """
     for processor in processors:
         if type(processor) not in PROCESSORS and not hasattr(processor, "select_rows"):
             raise NotSupported(f"{type(processor).__name__} may have a state per row")
@@ -92,7 +96,9 @@ def check_call(processors: list[Any], criteria: list[Any], inputs: dict[str, Any
 
 
 def is_noisy(model: torch.nn.Module) -> bool:
-    """Whether equal rows may have different outputs: dropout in training mode, or the jitter of a router."""
+    """Whether equal rows may have different outputs: dropout in training mode, or the jitter of a
+    router.
+    """
     for module in model.modules():
         if not module.training:
             continue

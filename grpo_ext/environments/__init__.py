@@ -1,1 +1,3 @@
-"""Environments: worlds that answer the model's turns. An episode is one list of tokens, of which the model wrote some."""
+"""Environments: worlds that answer the model's turns. An episode is one list of tokens, of which
+the model wrote some.
+"""

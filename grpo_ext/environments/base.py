@@ -17,46 +17,55 @@ MODULES = {
 
 
 class Environment:
-    """A world for one completion: it begins the episode, answers each turn of the model, and ends the episode.
+    """A world for one completion: it begins the episode, answers each turn of the model, and ends
+    the episode.
 
-    A subclass takes its options as keyword arguments of `__init__`. Public attributes are its state.
+    A subclass takes its options as keyword arguments of `__init__`. Public attributes are its
+    state.
     """
 
     score: float | None = None  #: worth of the episode, for the reward `environment`
     joint = "\n"  #: text between the prompt and the text of `reset`
 
     def tools(self) -> Sequence[Callable[..., Any]]:
-        """Return functions that the model may call, such as bound methods; with type hints and docstrings in Google style.
+        """Return functions that the model may call, such as bound methods; with type hints and
+        docstrings in Google style.
 
         Their results become messages of role `tool`. A turn without a call goes to `step`.
         """
         return ()
 
     def reset(self, row: Row) -> str | None:
-        """Begin an episode with a row of the data set, and return text that follows the prompt in its last message, if any.
+        """Begin an episode with a row of the data set, and return text that follows the prompt in
+        its last message, if any.
 
-        `row["seed"]`, a column or an int made of the columns, is the same for all completions of a prompt. Draw only from it,
-        so that the completions of a group face the same world.
+        `row["seed"]`, a column or an int made of the columns, is the same for all completions of a
+        prompt. Draw only from it, so that the completions of a group face the same world.
         """
 
     def step(self, text: str) -> tuple[str, bool]:
-        """Return the answer to a turn of the model, and whether the episode is over; then the model does not get the answer.
+        """Return the answer to a turn of the model, and whether the episode is over; then the model
+        does not get the answer.
 
-        `text` is the turn without special tokens. The default, for environments with tools, ends the episode.
+        `text` is the turn without special tokens. The default, for environments with tools, ends
+        the episode.
         """
         if self.tools():
             return "", True
         raise NotImplementedError
 
     def problem_key(self) -> str | int | None:
-        """Return what episodes of the same problem share, although their seeds differ; `None`: each seed is a problem.
+        """Return what episodes of the same problem share, although their seeds differ; `None`: each
+        seed is a problem.
 
         Evaluation asks after `reset`: its standard errors count episodes of one problem once.
         """
         return None
 
     def state(self) -> dict[str, Any]:
-        """Return what rewards read in the column `environment`: the score and the public attributes with plain data."""
+        """Return what rewards read in the column `environment`: the score and the public attributes
+        with plain data.
+        """
         return {"score": self.score, **plain_attributes(self)}
 
 
@@ -70,9 +79,11 @@ def plain_attributes(instance: Any) -> dict[str, Any]:
 
 
 def environment_class(name: str) -> type:
-    """Return an environment by its name, or a user's class by `package.module:Class` or `file.py:Class`.
+    """Return an environment by its name, or a user's class by `package.module:Class` or
+    `file.py:Class`.
 
-    It is a subclass of `Environment` or a class that TRL's `environment_factory` takes, else `ValueError`.
+    It is a subclass of `Environment` or a class that TRL's `environment_factory` takes, else
+    `ValueError`.
     """
     cls = load_class("environment", name, MODULES)
     if not (isinstance(cls, type) and (issubclass(cls, Environment) or hasattr(cls, "reset"))):

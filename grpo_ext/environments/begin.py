@@ -17,8 +17,8 @@ Begin = Callable[[Sequence[Row]], list[Episode]]  # makes an episode of each row
 def beginning(given: Any, tokenizer: Any, ends: Collection[int], args: Any) -> Begin:
     """Return a function that makes the episodes of rows in `given`, the `environment` of a recipe.
 
-    `ends` are the tokens that end a turn. `args` has `max_completion_length`, the limit of a whole episode, and
-    `chat_template_kwargs`. `ValueError` as for `episode_rules` and `TurnTokens`.
+    `ends` are the tokens that end a turn. `args` has `max_completion_length`, the limit of a whole
+    episode, and `chat_template_kwargs`. `ValueError` as for `episode_rules` and `TurnTokens`.
     """
     rules = episode_rules(given)
     answers = answers_texts(rules.probe)
@@ -33,14 +33,18 @@ def beginning_with_tools(
     ends: Collection[int],
     args: Any,
 ) -> Begin:
-    """Return a function that makes the episodes of rows with tools and environments as TRL's trainer takes them.
+    """Return a function that makes the episodes of rows with tools and environments as TRL's
+    trainer takes them.
 
-    Each episode of a batch has an instance of its own, which is reset and used again in later batches.
+    Each episode of a batch has an instance of its own, which is reset and used again in later
+    batches.
 
     Args:
         tools: functions that every prompt describes.
-        factories: by the name in the column `environment`, or by `None` one for all rows; `None` for no environments.
-        tokenizer, ends, args: as for `beginning`; `args.max_tool_calling_iterations` limits the turns.
+        factories: by the name in the column `environment`, or by `None` one for all rows; `None`
+            for no environments.
+        tokenizer, ends, args: as for `beginning`; `args.max_tool_calling_iterations` limits the
+            turns.
     """
     most = (
         sys.maxsize - 1

@@ -22,8 +22,8 @@ MOST_FAILURES = 3  # failures of an environment that end its episode
 class Episode:
     """One completion of several turns, token by token.
 
-    `room` is the limit for the tokens of all turns and answers. The `prompt` of the row is a conversation. Without an
-    `environment` the rules make one.
+    `room` is the limit for the tokens of all turns and answers. The `prompt` of the row is a
+    conversation. Without an `environment` the rules make one.
     """
 
     def __init__(
@@ -34,16 +34,16 @@ class Episode:
         row: Row,
         environment: Environment | None = None,
     ):
-        self.rules, self.tokens, self.room = rules, tokens, room
-        prompt = row.get(
-            "prompt", [{"role": "user", "content": ""}]
-        )  # TRL's environments may write the whole prompt
+        self.rules = rules
+        self.tokens = tokens
+        self.room = room
+        # TRL's environments may write the whole prompt
+        prompt = row.get("prompt", [{"role": "user", "content": ""}])
         if isinstance(prompt, str) or not isinstance(prompt[-1]["content"], str):
             raise ValueError("environment needs prompts that are conversations of texts.")
         self.ids: list[int] = []  #: tokens of turns and answers so far
-        self.mask: list[
-            int
-        ] = []  #: for each token 1 if the model wrote it, 0 if the environment did
+        #: for each token 1 if the model wrote it, 0 if the environment did
+        self.mask: list[int] = []
         self.messages: list[Message] = []  #: turns and answers so far
         self.said: list[str] = []  #: text of each turn
         self.pending: deque[int] = deque()  #: tokens of an answer that the model has not read yet
@@ -56,9 +56,8 @@ class Episode:
         self.seed = zlib.crc32(repr(sorted(row.items())).encode()) if seed is None else seed
         with protected(rules.name, self.seed, "make"):
             self.environment = environment or rules.make()
-        self.world = GuardedEnvironment(
-            self.environment, rules, self.seed
-        )  #: counts failures and calls
+        #: counts failures and calls
+        self.world = GuardedEnvironment(self.environment, rules, self.seed)
         opening = self.world.reset({**row, "seed": self.seed})
         self.opening = opening  #: text of `reset`, the end of the prompt
         *others, last = prompt
@@ -68,16 +67,17 @@ class Episode:
             if opening
             else prompt
         )
-        self.states = [
-            self._numbers()
-        ]  #: numbers of the state at the start and after each turn; empty without credit by turn
+        #: numbers of the state at the start and after each turn; empty without credit by turn
+        self.states = [self._numbers()]
 
     @cached_property
     def prompt_ids(self) -> list[int]:
         return self.tokens.prompt(self.prompt, self.opening)
 
     def limit(self, room: int) -> None:
-        """Set the limit for the tokens of all turns and answers; without any room the episode ends before its first turn."""
+        """Set the limit for the tokens of all turns and answers; without any room the episode ends
+        before its first turn.
+        """
         self.room = max(room, 0)
         if room <= 0:
             self.messages = [{"role": "assistant", "content": ""}]
@@ -96,7 +96,8 @@ class Episode:
 
     def turn_left(self) -> int:
         """Return how many tokens the current turn may still have."""
-        left, limit = self.room - len(self.ids), self.rules.turn_tokens
+        left = self.room - len(self.ids)
+        limit = self.rules.turn_tokens
         return left if limit is None else min(left, limit - (len(self.ids) - self._first))
 
     def read(self) -> None:
@@ -136,7 +137,8 @@ class Episode:
         """
         self.messages.append(message)
         self.said.append(text)
-        self._stopped, self.asking = stopped, True
+        self._stopped = stopped
+        self.asking = True
         self.truncated = not stopped and len(self.ids) == self.room
         calls = broken or message.get("tool_calls")
         self.ended = self.truncated or bool(
@@ -177,7 +179,9 @@ class Episode:
         }
 
     def gains(self, weights: Mapping[str, float]) -> list[float]:
-        """Return what each turn earned: how much the numbers of the state rose in it, weighted by their names."""
+        """Return what each turn earned: how much the numbers of the state rose in it, weighted by
+        their names.
+        """
         return [
             sum(
                 weight * (after[key] - before[key])
@@ -192,8 +196,8 @@ class Episode:
     ) -> dict[str, Any]:
         """Return `prompt`, `seed` and `messages` as `samples.jsonl` has them.
 
-        A turn has `counted_tokens`, the number of its tokens in the loss (0 if the loss does not count the episode) and, with
-        the `weights` of `gains`, what it `earned`.
+        A turn has `counted_tokens`, the number of its tokens in the loss (0 if the loss does not
+        count the episode) and, with the `weights` of `gains`, what it `earned`.
         """
         lengths = [len(list(tokens)) for mask, tokens in groupby(self.mask) if mask]
         turns: list[dict[str, Any]] = [{"counted_tokens": length * counts} for length in lengths]
@@ -220,7 +224,9 @@ class Episode:
 
 
 def instances(episodes: Sequence[Episode]) -> list[Any]:
-    """Return the instances of TRL's environments, one per episode; an empty list for other environments."""
+    """Return the instances of TRL's environments, one per episode; an empty list for other
+    environments.
+    """
     found = [getattr(episode.environment, "instance", None) for episode in episodes]
     return found if any(instance is not None for instance in found) else []
 

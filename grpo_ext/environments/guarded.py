@@ -1,4 +1,6 @@
-"""A guard around an environment: whatever its code does, the model gets an answer and the run continues."""
+"""A guard around an environment: whatever its code does, the model gets an answer and the run
+continues.
+"""
 
 import inspect
 import time
@@ -21,14 +23,18 @@ Begun = Callable[[], Any]  # waits for a user's code, and returns its result or 
 
 
 class GuardedEnvironment:
-    """Asks an environment, and turns errors, results of a wrong type, hangs and long texts into answers.
+    """Asks an environment, and turns errors, results of a wrong type, hangs and long texts into
+    answers.
 
     `rules.failures` counts the failures of all episodes. `seed` is that of this episode.
     """
 
     def __init__(self, environment: Environment, rules: EpisodeRules, seed: Any):
-        self.environment, self.rules, self.seed = environment, rules, seed
-        self.failures = 0  # turns in which the environment or a tool took too long or the environment raised an error
+        self.environment = environment
+        self.rules = rules
+        self.seed = seed
+        # turns in which the environment or a tool took too long or the environment raised an error
+        self.failures = 0
         self._entries = 0  # how often its code has been run
         self.calls = self.failed_calls = 0  # calls of tools, and those that failed for any reason
         self._tools: list[Tool] = []
@@ -44,11 +50,13 @@ class GuardedEnvironment:
         return self._answer_of("reset", row, lambda: self.environment.reset(copy))[0]
 
     def ask(self, turn: Message, broken: bool) -> None:
-        """Pass a turn of the model to the environment. Async code runs until `answer`, beside that of other environments.
+        """Pass a turn of the model to the environment. Async code runs until `answer`, beside that
+        of other environments.
 
         `turn` is a chat message, and `broken` says whether it has a call that cannot be read.
         """
-        self._requests, self._broken = turn.get("tool_calls") or [], broken
+        self._requests = turn.get("tool_calls") or []
+        self._broken = broken
         self._turn = turn["content"]
         work = [
             partial(call, self._tools, copy_containers(requested.get("function") or {}))
@@ -70,9 +78,8 @@ class GuardedEnvironment:
             return [{"role": "user", "content": said}], over
         before = self.failures
         results = [self._result(*pair) for pair in zip(self._requests, self._begun, strict=True)]
-        self.failures = min(
-            self.failures, before + 1
-        )  # a call that is late leaves no time for the others
+        # a call that is late leaves no time for the others
+        self.failures = min(self.failures, before + 1)
         return results, False
 
     def state(self) -> dict[str, Any]:
@@ -127,13 +134,15 @@ class GuardedEnvironment:
     def _answer_of(
         self, method: str, arguments: Any, work: Callable[[], Any], is_tool: bool = False
     ) -> tuple[str, bool]:
-        """Return the text that `work` returns, within its time and length, and True; if it fails, why in words, and False.
+        """Return the text that `work` returns, within its time and length, and True; if it fails,
+        why in words, and False.
 
         Args:
             method: the name of the environment's method, or of the tool.
             arguments: what it was called with, for the log.
             work: returns the text.
-            is_tool: an error of a tool is often the model's fault, and it may try again: the environment did not fail.
+            is_tool: an error of a tool is often the model's fault, and it may try again: the
+                environment did not fail.
         """
         function = getattr(self.environment, method, None)
         try:
@@ -146,15 +155,18 @@ class GuardedEnvironment:
                     raise
                 except BaseException as error:
                     # formatted within the deadline, since a user's error may hang
-                    said, details = _words(error), in_full(error, function)
+                    said = _words(error)
+                    details = in_full(error, function)
                     failed = not isinstance(error, Misuse)
                     forgiven = is_tool and isinstance(error, Exception)
                 else:
                     self.rules.failures.succeeded(method)
                     return self._shortened(said or ""), True
         except TooLate as error:
-            said, details = f"error: {error}", in_full(error, function)
-            failed, forgiven = True, False
+            said = f"error: {error}"
+            details = in_full(error, function)
+            failed = True
+            forgiven = False
         if failed and forgiven:
             self.rules.failures.tool_raised(method, details, arguments)
         elif failed:
@@ -165,7 +177,8 @@ class GuardedEnvironment:
     def _protected(self) -> AbstractContextManager[None]:
         """Protect the process from the next call of the environment.
 
-        Its random numbers depend on the seed of the episode and the number of the call, as for all completions of a prompt.
+        Its random numbers depend on the seed of the episode and the number of the call, as for all
+        completions of a prompt.
         """
         self._entries += 1
         return protected(self.rules.name, self.seed, self._entries)
@@ -177,16 +190,19 @@ class GuardedEnvironment:
 
 
 def protected(*key: object) -> AbstractContextManager[None]:
-    """Protect the working directory and the random numbers of the process in a block that runs an environment's code.
+    """Protect the working directory and the random numbers of the process in a block that runs an
+    environment's code.
 
-    The generators of Python, numpy and torch are seeded with a checksum of `key` in the block. Async code is not protected: it
-    runs in another thread while the model writes other turns.
+    The generators of Python, numpy and torch are seeded with a checksum of `key` in the block.
+    Async code is not protected: it runs in another thread while the model writes other turns.
     """
     return preserve_process_state(checksum(key))
 
 
 def checked_step(returned: Any) -> tuple[str | None, bool]:
-    """Return what `step` returned, an answer and whether the episode is over; `TypeError` if it is anything else."""
+    """Return what `step` returned, an answer and whether the episode is over; `TypeError` if it is
+    anything else.
+    """
     if not isinstance(returned, tuple) or len(returned) != 2:
         raise TypeError(
             "step must return two values, a text and whether the episode is over; "

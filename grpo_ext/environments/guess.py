@@ -1,7 +1,8 @@
 """A game: find a number; each answer says whether the guess is too low or too high.
 
-With five guesses for 1 to 31, distinct guesses that ignore the answers win 16 % of the games, random guesses among the numbers
-that are left 54 %, and halving the numbers that are left 100 %. So a gain needs the answers and a strategy.
+With five guesses for 1 to 31, distinct guesses that ignore the answers win 16 % of the games,
+random guesses among the numbers that are left 54 %, and halving the numbers that are left 100 %. So
+a gain needs the answers and a strategy.
 """
 
 import re
@@ -14,17 +15,20 @@ from grpo_ext.rewards.answers import last_answer, without_thoughts
 class Guess(Environment):
     """Find a number; each answer says whether the guess is too low or too high.
 
-    It is `low` plus `row["seed"]` modulo the size of the range `low` to `high`, so that consecutive seeds have each number
-    equally often.
+    It is `low` plus `row["seed"]` modulo the size of the range `low` to `high`, so that consecutive
+    seeds have each number equally often.
     """
 
     def __init__(self, low: int = 1, high: int = 31):
         if low >= high:
             raise ValueError(f"low={low}, high={high}: write low < high.")
-        self.low, self.high, self.target = low, high, 0
+        self.low = low
+        self.high = high
+        self.target = 0
         self.used = 0  # guesses so far
         self.score = 0.0  # 1 if the game is won
-        # 1 - log(1 + numbers left) / log(1 + numbers at the start), 1 if the game is won; halving 31 numbers adds a fifth
+        # 1 - log(1 + numbers left) / log(1 + numbers at the start), 1 if the game is won; halving
+        # 31 numbers adds a fifth
         self.narrowed = 0.0
         self.left = range(low, high + 1)  # numbers that the answers allow
 
@@ -43,7 +47,8 @@ class Guess(Environment):
         if guess == self.target:
             self.score = self.narrowed = 1.0
             return "yes", True
-        low, high = self.left.start, self.left.stop
+        low = self.left.start
+        high = self.left.stop
         self.left = (
             range(max(low, guess + 1), high)
             if guess < self.target
@@ -54,6 +59,8 @@ class Guess(Environment):
 
 
 def number_in(text: str) -> int | None:
-    """Return the whole number in a turn, inside the answer tags if there are any; `None` for no number or several."""
+    """Return the whole number in a turn, inside the answer tags if there are any; `None` for no
+    number or several.
+    """
     found = re.findall(r"\d{1,9}", last_answer(text) or without_thoughts(text))
     return int(found[0]) if len(found) == 1 else None

@@ -1,4 +1,6 @@
-"""The rules of episodes, from `environment` in a recipe: the environment with its options, and the limits of an episode."""
+"""The rules of episodes, from `environment` in a recipe: the environment with its options, and the
+limits of an episode.
+"""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -39,7 +41,9 @@ class EpisodeRules:
 
     @cached_property
     def probe(self) -> Environment:
-        """An environment that plays no episode. It shows whether one can be made and which tools it has."""
+        """An environment that plays no episode. It shows whether one can be made and which tools it
+        has.
+        """
         return self.make()
 
     @cached_property
@@ -56,9 +60,11 @@ OWN = {
 
 
 def episode_rules(given: str | Mapping[str, Any]) -> EpisodeRules:
-    """Return the rules for `environment` of a recipe: a name, or a mapping of `name`, keys of `OWN` and the class's options.
+    """Return the rules for `environment` of a recipe: a name, or a mapping of `name`, keys of `OWN`
+    and the class's options.
 
-    `ValueError` for an unknown name or option, a value out of range, or options that the class refuses.
+    `ValueError` for an unknown name or option, a value out of range, or options that the class
+    refuses.
     """
     given = {"name": given} if isinstance(given, str) else dict(given)
     name = given.pop("name", None)
@@ -100,7 +106,9 @@ def answers_texts(environment: Environment) -> bool:
 
 
 def check_answers(name: str, environment: Environment) -> None:
-    """Raise `ValueError` if `tools` fails, or if an environment without `step` has none, so that nothing answers the model."""
+    """Raise `ValueError` if `tools` fails, or if an environment without `step` has none, so that
+    nothing answers the model.
+    """
     try:
         tools = list(environment.tools())
     except Exception as error:  # of a user's class

@@ -13,15 +13,18 @@ NO_TOOLS = ("reset", "get_reward")  # public methods that the model cannot call
 
 
 class ToolEnvironment(Environment):
-    """Functions, an instance of an environment of TRL, or both; an episode ends with a turn without a call.
+    """Functions, an instance of an environment of TRL, or both; an episode ends with a turn without
+    a call.
 
-    The functions have type hints and a docstring. The instance has `reset(**row)`, and the model may call its other methods.
+    The functions have type hints and a docstring. The instance has `reset(**row)`, and the model
+    may call its other methods.
     """
 
     joint = ""
 
     def __init__(self, functions: Sequence[Tool] = (), instance: Any = None):
-        self._functions, self.instance = list(functions), instance
+        self._functions = list(functions)
+        self.instance = instance
 
     def tools(self) -> Sequence[Tool]:
         return [*self._functions, *public_methods(self.instance)]
@@ -53,7 +56,9 @@ class ToolEnvironment(Environment):
 
 
 def public_methods(instance: Any) -> list[Tool]:
-    """Return the methods that the model may call. They are found on the class, so that no property is evaluated."""
+    """Return the methods that the model may call. They are found on the class, so that no property
+    is evaluated.
+    """
     names = (
         [name for name, _ in inspect.getmembers(type(instance), inspect.isfunction)]
         if instance is not None
@@ -71,12 +76,15 @@ class Misuse(ValueError):
 
 
 def call(tools: Sequence[Tool], function: dict[str, Any]) -> Any:
-    """Call a tool by `{"name": ..., "arguments": {...}}` and return its result; for an async tool, its coroutine.
+    """Call a tool by `{"name": ..., "arguments": {...}}` and return its result; for an async tool,
+    its coroutine.
 
-    `Misuse` if there is no such tool or it does not take these arguments, and whatever the tool raises.
+    `Misuse` if there is no such tool or it does not take these arguments, and whatever the tool
+    raises.
     """
     by_name = {tool.__name__: tool for tool in tools}
-    name, arguments = function.get("name"), function.get("arguments")
+    name = function.get("name")
+    arguments = function.get("arguments")
     if not isinstance(name, str) or name not in by_name:
         raise Misuse(
             f"there is no tool {str(name)[:100]!r}; there are {', '.join(sorted(by_name))}"

@@ -1,4 +1,6 @@
-"""An episode as one text, in which the turns of the model and the answers of its environment can be told apart."""
+"""An episode as one text, in which the turns of the model and the answers of its environment can be
+told apart.
+"""
 
 import json
 import re

@@ -1,8 +1,10 @@
-"""The tokens between two turns of the model. Nothing that was sampled is ever decoded and tokenised again.
+"""The tokens between two turns of the model. Nothing that was sampled is ever decoded and tokenised
+again.
 
 A template writes a conversation like this::
 
-    ... <|im_start|>assistant / 17 <|im_end|> / <|im_start|>user / low <|im_end|> / <|im_start|>assistant / 24 <|im_end|>
+    ... <|im_start|>assistant / 17 <|im_end|> / <|im_start|>user / low <|im_end|> /
+    <|im_start|>assistant / 24 <|im_end|>
                                turn            around            answer  around                           turn
 """
 
@@ -14,7 +16,8 @@ from transformers import PreTrainedTokenizerBase
 from grpo_ext.rewards.deadline import TooLate, deadline
 from grpo_ext.seams.chat import learn_to_parse, parse, training_template
 
-QUESTION, ANSWER = "a question", "an answer of the environment"
+QUESTION = "a question"
+ANSWER = "an answer of the environment"
 OPENING = "the text with which an environment opens"
 TURN = "a turn"
 THOUGHT = "<think>\na thought\n</think>\n\n"  # some templates take thoughts out of earlier turns
@@ -31,9 +34,11 @@ USER = (("user", ""),)
 
 
 class TurnTokens:
-    """Turns prompts and answers into tokens as the chat template does, and a turn's tokens into a message.
+    """Turns prompts and answers into tokens as the chat template does, and a turn's tokens into a
+    message.
 
-    If the chat template changes earlier turns, TRL's training variant of the template is used, if there is one.
+    If the chat template changes earlier turns, TRL's training variant of the template is used, if
+    there is one.
 
     Args:
         tokenizer: the model's tokenizer.
@@ -43,7 +48,8 @@ class TurnTokens:
         answers_texts: whether turns without calls get an answer.
 
     Raises:
-        ValueError: if there is no template, if it changes earlier turns, or if it does not describe the tools.
+        ValueError: if there is no template, if it changes earlier turns, or if it does not describe
+            the tools.
     """
 
     def __init__(
@@ -58,7 +64,9 @@ class TurnTokens:
             raise ValueError(
                 "environment needs a tokenizer with a chat template, and this one has none."
             )
-        self.tokenizer, self.ends, self.tools = tokenizer, frozenset(ends), list(tools)
+        self.tokenizer = tokenizer
+        self.ends = frozenset(ends)
+        self.tools = list(tools)
         self._options = {**(template_options or {}), **({"tools": self.tools} if tools else {})}
         self._around: dict[Shape, list[list[int]]] = {}
         self.end = self._end_of_turn()
@@ -84,8 +92,9 @@ class TurnTokens:
     def prompt(self, messages: list[Message], opening: str = "") -> list[int]:
         """Return the tokens of a conversation that the model answers next.
 
-        `opening` is the end of the last message, which an environment wrote. Special tokens that it spells stay text, as in an
-        answer. `ValueError` if the template does not write that text as it is.
+        `opening` is the end of the last message, which an environment wrote. Special tokens that it
+        spells stay text, as in an answer. `ValueError` if the template does not write that text as
+        it is.
         """
         if opening and self._spells_special_token(messages[-1]["content"], len(opening)):
             before, middle, after = self._around_opening(messages, opening)
@@ -100,7 +109,9 @@ class TurnTokens:
         return list(encoded["input_ids"])
 
     def answer(self, messages: list[Message], ended: bool) -> list[int]:
-        """Return the tokens of an answer and of the template around it; `ended`: the model's turn has its end token."""
+        """Return the tokens of an answer and of the template around it; `ended`: the model's turn
+        has its end token.
+        """
         first, *others = self._of_shape(tuple((m["role"], m.get("name", "")) for m in messages))
         found = [*([] if ended else [self.end]), *first]
         for message, after in zip(messages, others, strict=True):
@@ -114,13 +125,17 @@ class TurnTokens:
         return list(encoded["input_ids"])
 
     def _spells_special_token(self, content: str, length: int) -> bool:
-        """Whether a special token is written in the last `length` characters of a message, or reaches into them."""
+        """Whether a special token is written in the last `length` characters of a message, or
+        reaches into them.
+        """
         begin = len(content) - length
         special = [t.content for t in self.tokenizer.added_tokens_decoder.values() if t.special]
         return any(content.find(text, max(0, begin - len(text) + 1)) >= 0 for text in special)
 
     def _around_opening(self, messages: list[Message], opening: str) -> tuple[str, str, str]:
-        """Return what the template writes before the end `opening` of the last message, that text, and what follows."""
+        """Return what the template writes before the end `opening` of the last message, that text,
+        and what follows.
+        """
         *others, last = messages
         begin = last["content"].removesuffix(opening)
         marked = self._written([*others, {**last, "content": begin + OPENING}], opens=True)
@@ -136,9 +151,11 @@ class TurnTokens:
         return before, middle, after
 
     def message(self, text: str, ids: list[int], prefix: list[int]) -> tuple[Message, bool]:
-        """Return a turn of the model as a chat message, and whether it has a call that cannot be read.
+        """Return a turn of the model as a chat message, and whether it has a call that cannot be
+        read.
 
-        `text` is the turn without special tokens, `ids` are its tokens, and `prefix` the tokens before it.
+        `text` is the turn without special tokens, `ids` are its tokens, and `prefix` the tokens
+        before it.
         """
         plain = {"role": "assistant", "content": text}
         if not self.tools:
@@ -168,7 +185,8 @@ class TurnTokens:
 
     def _end_of_turn(self) -> int:
         """Return the token with which the template ends a turn of the model."""
-        asked, turn = {"role": "user", "content": QUESTION}, {"role": "assistant", "content": TURN}
+        asked = {"role": "user", "content": QUESTION}
+        turn = {"role": "assistant", "content": TURN}
         after = self._written([asked, turn, asked]).partition(TURN)[2]
         first = (self.tokenizer(after, add_special_tokens=False)["input_ids"] or [-1])[0]
         if first not in self.ends:
@@ -185,7 +203,9 @@ class TurnTokens:
             self._of_shape(shape)
 
     def _of_shape(self, shape: Shape) -> list[list[int]]:
-        """Return the tokens before the first message of an answer, between its messages, and after them."""
+        """Return the tokens before the first message of an answer, between its messages, and after
+        them.
+        """
         if shape not in self._around:
             whole = self._after_a_turn(shape)
             parts = []
@@ -202,7 +222,9 @@ class TurnTokens:
         return self._around[shape]
 
     def _after_a_turn(self, shape: Shape) -> str:
-        """Return what the template writes after the end token of a turn if an answer of this shape follows."""
+        """Return what the template writes after the end token of a turn if an answer of this shape
+        follows.
+        """
         said: list[Message] = [
             {"role": role, "content": f"{ANSWER} {n}"} for n, (role, _) in enumerate(shape)
         ]
@@ -230,7 +252,8 @@ class TurnTokens:
 
     def _find_opening_of_call(self) -> str | None:
         """Return the text that a call of a tool begins with, such as `<tool_call>`."""
-        asked, turn = {"role": "user", "content": QUESTION}, {"role": "assistant", "content": ""}
+        asked = {"role": "user", "content": QUESTION}
+        turn = {"role": "assistant", "content": ""}
         plain, calling = (
             self._written([asked, {**turn, **more}])
             for more in ({}, {"tool_calls": [_call("called")]})

@@ -1,4 +1,5 @@
-"""The objective, as functions of tensors: log-probs of the sampling policy, policy terms, KL, aggregation, advantages.
+"""The objective, as functions of tensors: log-probs of the sampling policy, policy terms, KL,
+aggregation, advantages.
 
 No module here imports a trainer. Each can be read beside the papers that its docstrings name.
 """

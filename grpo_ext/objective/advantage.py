@@ -2,18 +2,21 @@
 
     A_i = (r_i - mean(group)) / (std + 1e-4)
 
-GRPO (DeepSeekMath, arXiv 2402.03300, section 4.1.2) divides by the std of the group, Dr. GRPO (arXiv 2503.20783) does not
-divide, and `batch` divides by the std over all groups. The paper's std is that of a population; TRL's is that of a sample
-(n - 1), which is larger by sqrt(n / (n - 1)): with two completions the advantages are 0.71 instead of 1.
+GRPO (DeepSeekMath, arXiv 2402.03300, section 4.1.2) divides by the std of the group, Dr. GRPO
+(arXiv 2503.20783) does not divide, and `batch` divides by the std over all groups. The paper's std
+is that of a population; TRL's is that of a sample (n - 1), which is larger by sqrt(n / (n - 1)):
+with two completions the advantages are 0.71 instead of 1.
 
-Division by a small std turns rounding errors into advantages. Rewards therefore stay in float64 up to here, and rewards of a
-group that differ by no more than float64 rounds count as equal: their advantages are exactly 0.
+Division by a small std turns rounding errors into advantages. Rewards therefore stay in float64 up
+to here, and rewards of a group that differ by no more than float64 rounds count as equal: their
+advantages are exactly 0.
 """
 
 import torch
 
 _EPSILON = 1e-4
-# Rewards of a group are equal if they differ by at most this many units of the last place: sums of up to 64 terms round so far.
+# Rewards of a group are equal if they differ by at most this many units of the last place: sums of
+# up to 64 terms round so far.
 _ROUNDING_UNITS = 64
 
 
@@ -26,7 +29,8 @@ def group_advantages(
 ) -> torch.Tensor:
     """Return the advantages (B,) of whole groups; exactly 0 throughout a group of equal rewards.
 
-    A NaN reward marks a completion that was not scored: its advantage is 0, and the mean and std of the group leave it out.
+    A NaN reward marks a completion that was not scored: its advantage is 0, and the mean and std of
+    the group leave it out.
 
     Args:
         rewards: (B,), weighted and summed; B whole groups of `num_generations`.
@@ -52,16 +56,19 @@ def turn_advantages(
     scale_rewards: str = "group",
     std_estimator: str = "sample",
 ) -> torch.Tensor:
-    """Return the advantages of turns: the reward that an episode earns from a turn on, compared with that turn of its group.
+    """Return the advantages of turns: the reward that an episode earns from a turn on, compared
+    with that turn of its group.
 
         G_ik = r_i - sum over j < k of g_ij,    A_ik = (G_ik - mean_k) / (std_k + 1e-4)
 
-    Rewards to go as in process supervision (DeepSeekMath, section 4.1.3), but normalised after they are summed, among
-    the episodes of the group that have a turn k. Episodes of one turn get the same advantages as from `group_advantages`.
+    Rewards to go as in process supervision (DeepSeekMath, section 4.1.3), but normalised after they
+    are summed, among the episodes of the group that have a turn k. Episodes of one turn get the
+    same advantages as from `group_advantages`.
 
     Args:
         rewards: (B,), weighted and summed, of whole episodes; NaN marks one that was not scored.
-        gains: (B, K), the part of the reward that came with each turn; the rest came with the last turn.
+        gains: (B, K), the part of the reward that came with each turn; the rest came with the last
+            turn.
         turns: (B,), the number of turns of each episode, at most K.
         num_generations: completions per prompt.
         scale_rewards: "group", or "none": no division.
@@ -93,12 +100,14 @@ def turn_advantages(
 def equal_in_group(
     rewards: torch.Tensor, num_generations: int, magnitudes: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """Return (B,), bool, whether the rewards of a completion's group are equal, up to the rounding of their sums.
+    """Return (B,), bool, whether the rewards of a completion's group are equal, up to the rounding
+    of their sums.
 
     Args:
         rewards: (B,), whole groups; NaN rewards are left out, and a group of NaN is equal.
         num_generations: completions per prompt.
-        magnitudes: (B,), the sum of the absolute values that each reward was added up from; `None`: those of the rewards.
+        magnitudes: (B,), the sum of the absolute values that each reward was added up from; `None`:
+            those of the rewards.
     """
     grouped = rewards.view(-1, num_generations)  # (groups, G)
     missing = grouped.isnan()
@@ -114,7 +123,8 @@ def has_signal(advantages: torch.Tensor, num_generations: int) -> torch.Tensor:
     """Return (B,), bool, whether any advantage of a completion's group is not 0.
 
     Args:
-        advantages: (B,), or (B, K) of turns: episodes of equal rewards differ if they earned them in different turns.
+        advantages: (B,), or (B, K) of turns: episodes of equal rewards differ if they earned them
+            in different turns.
         num_generations: completions per prompt.
     """
     by_group = advantages.reshape(len(advantages) // num_generations, -1)
@@ -122,7 +132,9 @@ def has_signal(advantages: torch.Tensor, num_generations: int) -> torch.Tensor:
 
 
 def nan_std(values: torch.Tensor, dim: int, estimator: str = "sample") -> torch.Tensor:
-    """Return the standard deviation along `dim`, which is kept, without NaN entries; NaN if it is not defined."""
+    """Return the standard deviation along `dim`, which is kept, without NaN entries; NaN if it is
+    not defined.
+    """
     count = (~values.isnan()).sum(dim, keepdim=True)
     squares = ((values - values.nanmean(dim, keepdim=True)) ** 2).nansum(dim, keepdim=True)
     return (squares / (count - 1 if estimator == "sample" else count)).sqrt()
@@ -147,10 +159,12 @@ def group_stds(
 def normalized_then_summed(
     rewards: torch.Tensor, weights: torch.Tensor, num_generations: int
 ) -> torch.Tensor:
-    """Return advantages (B,) with each reward normalised separately: GDPO (arXiv 2601.05242), as TRL computes it.
+    """Return advantages (B,) with each reward normalised separately: GDPO (arXiv 2601.05242), as
+    TRL computes it.
 
-    Each reward is centred and divided by its std within the group; then the weighted sum is centred and divided by its std over
-    the batch. A group in which no weighted reward differs gets exactly 0.
+    Each reward is centred and divided by its std within the group; then the weighted sum is centred
+    and divided by its std over the batch. A group in which no weighted reward differs gets exactly
+    0.
 
     Args:
         rewards: (B, R), B whole groups; NaN if a reward did not score a completion.

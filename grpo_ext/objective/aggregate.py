@@ -4,7 +4,8 @@ An optimizer step is cut into micro-batches and divided among ranks. Its loss is
 
     loss = sum over the step's tokens of w(token) loss(token),    w as below,
 
-so each micro-batch contributes its own sum, and the sums add up to the same loss however the step is cut.
+so each micro-batch contributes its own sum, and the sums add up to the same loss however the step
+is cut.
 
 =============  =======================================  =====================================================
 aggregation    w(token)                                 weight of one token of a completion of length n
@@ -36,9 +37,8 @@ class StepCounts:
 class Stat:
     """A figure of a micro-batch, which is merged over micro-batches and ranks."""
 
-    value: (
-        torch.Tensor | float
-    )  #: a part of a sum if `kind` is "mean" or "sum", else a minimum or maximum
+    #: a part of a sum if `kind` is "mean" or "sum", else a minimum or maximum
+    value: torch.Tensor | float
     weight: torch.Tensor | float = 1.0  #: the divisor of a mean; 0 leaves the figure out
     kind: str = "mean"  #: "mean", "sum", "min" or "max"
 
@@ -60,7 +60,8 @@ def aggregate(
         max_completion_length: in tokens; only "constant" uses it.
 
     Returns:
-        A scalar; its sum over the micro-batches and ranks of a step is the loss of the step, 0 for a step without tokens.
+        A scalar; its sum over the micro-batches and ranks of a step is the loss of the step, 0 for
+        a step without tokens.
     """
     sums = (per_token * mask).sum(-1)  # (B,)
     if aggregation == "sequence_mean":

@@ -1,8 +1,10 @@
-"""The correction for a separate sampler: p as scored here divided by p of the sampler, for one policy in two engines.
+"""The correction for a separate sampler: p as scored here divided by p of the sampler, for one
+policy in two engines.
 
-"token" modes weight each token by its own ratio, "sequence" modes by the product over the completion, and "geometric" modes by
-the geometric mean over it, which does not grow with the length. "truncate" clamps a ratio to the bounds, "mask" sets a ratio
-outside them to 0 (TRL's `vllm_importance_sampling_mode`; TIS, MIS).
+"token" modes weight each token by its own ratio, "sequence" modes by the product over the
+completion, and "geometric" modes by the geometric mean over it, which does not grow with the
+length. "truncate" clamps a ratio to the bounds, "mask" sets a ratio outside them to 0 (TRL's
+`vllm_importance_sampling_mode`; TIS, MIS).
 """
 
 import torch
@@ -22,7 +24,8 @@ def sampler_correction(
         logps: (B, T), of the policy that sampled, as scored here.
         sampled: (B, T), of the sampler; NaN if it returned none: the ratio is then 1.
         mask: (B, T), 1 for counted tokens.
-        mode: "token_truncate", "token_mask", "sequence_truncate", "sequence_mask", "geometric_truncate" or "geometric_mask".
+        mode: "token_truncate", "token_mask", "sequence_truncate", "sequence_mask",
+            "geometric_truncate" or "geometric_mask".
         lowest, highest: bounds of the ratio; `None`: no bound.
 
     Returns:

@@ -1,9 +1,10 @@
 """The tokens that a sampler kept, stored compactly.
 
-A position with few kept tokens stores their ids (4 bytes each), one with many stores one bit per token of the vocabulary. The
-choice is made for each position, so a position never takes more than V / 8 bytes, and usually a few hundred with top_k or
-top_p. A threshold would be smaller, but it does not apply to a policy that has changed, and it is not exact: two forward passes
-may round a score near it to different sides.
+A position with few kept tokens stores their ids (4 bytes each), one with many stores one bit per
+token of the vocabulary. The choice is made for each position, so a position never takes more than V
+/ 8 bytes, and usually a few hundred with top_k or top_p. A threshold would be smaller, but it does
+not apply to a policy that has changed, and it is not exact: two forward passes may round a score
+near it to different sides.
 """
 
 from __future__ import annotations
@@ -18,13 +19,11 @@ class KeptSet:
     """Kept tokens of N positions, in host memory."""
 
     vocab_size: int  # V
-    counts: (
-        torch.Tensor
-    )  # (N,), the number of ids stored for a position; -1 if it is stored as bits
+    # (N,), the number of ids stored for a position; -1 if it is stored as bits
+    counts: torch.Tensor
     ids: torch.Tensor  # (sum of counts,), int32, position by position
-    bits: (
-        torch.Tensor
-    )  # (positions stored as bits, ceil(V / 8)), uint8; token 8 i + j is bit j of byte i
+    # (positions stored as bits, ceil(V / 8)), uint8; token 8 i + j is bit j of byte i
+    bits: torch.Tensor
 
     def __len__(self) -> int:
         return self.counts.size(0)
@@ -65,7 +64,8 @@ class KeptSet:
         sizes = self.counts.clamp(min=0)
         starts = sizes.cumsum(0) - sizes
         chosen = sizes[positions]
-        # id number n of the selection is id number `n - (ids before it in the selection)` of its position
+        # id number n of the selection is id number `n - (ids before it in the selection)` of its
+        # position
         shift = (starts[positions] - (chosen.cumsum(0) - chosen)).repeat_interleave(chosen)
         dense = self.counts < 0
         row_of_bits = dense.cumsum(0) - 1

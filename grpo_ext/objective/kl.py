@@ -1,6 +1,7 @@
 """Estimators of KL(policy || reference) per token, and the expected gradient of each.
 
-With r = p_ref(token) / p(token), J. Schulman, "Approximating KL Divergence" (2020), http://joschu.net/blog/kl-approx.html.
+With r = p_ref(token) / p(token), J. Schulman, "Approximating KL Divergence" (2020),
+http://joschu.net/blog/kl-approx.html.
 
 ==  ===============  ========  ====================================  ==================
 k   estimate         bias      expected gradient                     if corrected
@@ -11,13 +12,15 @@ k3  r - 1 - log r    unbiased  that of KL(p_ref, p), as in GRPO      that of KL(
                                (arXiv 2402.03300, eq. 4)
 ==  ===============  ========  ====================================  ==================
 
-"Corrected" means multiplied by the importance ratio p / p_old (DeepSeek-V3.2, arXiv 2512.02556), which reweights tokens of an
-older policy and adds the missing part of the gradient. Without the correction the table holds if p_old is p.
+"Corrected" means multiplied by the importance ratio p / p_old (DeepSeek-V3.2, arXiv 2512.02556),
+which reweights tokens of an older policy and adds the missing part of the gradient. Without the
+correction the table holds if p_old is p.
 """
 
 import torch
 
-# (estimator, whether it is corrected) whose gradient is not that of a KL: why, and what to write instead.
+# (estimator, whether it is corrected) whose gradient is not that of a KL: why, and what to write
+# instead.
 REFUSED = {
     ("k1", False): (
         "k1 without the importance ratio has an expected gradient of 0, so beta has no effect: write "
@@ -42,12 +45,14 @@ def kl_per_token(
         logps: (B, T), of the policy, with gradient.
         ref_logps: (B, T), of the reference.
         estimator: "k1", "k2" or "k3".
-        ratio: (B, T), the importance ratio of each token, with gradient; `None`: the estimate is not corrected.
+        ratio: (B, T), the importance ratio of each token, with gradient; `None`: the estimate is
+            not corrected.
     """
     log_r = ref_logps - logps
     if estimator == "k3" and ratio is not None:
-        # r times the ratio is p_ref / p_old, whatever the policy is. Left in the graph, its two parts would cancel in the
-        # gradient, and where r is large rounding would be all that is left.
+        # r times the ratio is p_ref / p_old, whatever the policy is. Left in the graph, its two
+        # parts would cancel in the gradient, and where r is large rounding would be all that is
+        # left.
         return (torch.exp(log_r) * ratio).detach() - (log_r + 1) * ratio
     if estimator == "k1":
         kl = -log_r

@@ -1,11 +1,14 @@
-"""Log-probs of the policy that sampled: log softmax over the tokens that it could draw, one panel of logits at a time.
+"""Log-probs of the policy that sampled: log softmax over the tokens that it could draw, one panel
+of logits at a time.
 
-With z = f(hidden W^T + bias) / temperature, where f is the model's logit scale and soft cap, and K the kept tokens:
+With z = f(hidden W^T + bias) / temperature, where f is the model's logit scale and soft cap, and K
+the kept tokens:
 
     log p(token) = z_token - logsumexp_{v in K} z_v        entropy = - sum_{v in K} p(v) log p(v)
 
-TRL's fused head has tiles of 4,096 positions and 32,768 tokens, which suit the one kernel of a GPU. A CPU would read and write
-such a tile about twenty times from main memory, so tiles on a CPU hold whole rows and fit into its cache.
+TRL's fused head has tiles of 4,096 positions and 32,768 tokens, which suit the one kernel of a GPU.
+A CPU would read and write such a tile about twenty times from main memory, so tiles on a CPU hold
+whole rows and fit into its cache.
 """
 
 from dataclasses import dataclass
@@ -52,7 +55,8 @@ def sampling_log_probs(
     kept: KeptSet | None = None,
     projection: Projection | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, KeptSet | None]:
-    """Return the log-prob of each target and the entropy of its position, under the distribution it was sampled from.
+    """Return the log-prob of each target and the entropy of its position, under the distribution it
+    was sampled from.
 
     Args:
         hidden: (N, H), the model's last hidden states.
@@ -60,13 +64,13 @@ def sampling_log_probs(
         bias: (V,) or `None`.
         targets: (N,), the sampled tokens.
         params: the sampling parameters.
-        kept: the tokens that truncation kept; `None`: they are computed from the logits. A target always counts as kept, so
-            rounding never gives a sampled token probability 0.
+        kept: the tokens that truncation kept; `None`: they are computed from the logits. A target
+            always counts as kept, so rounding never gives a sampled token probability 0.
         projection: logit scale and soft cap.
 
     Returns:
-        log-probs (N,) and entropies (N,), float32, both with gradient; the kept tokens that were used, `None` without
-        truncation.
+        log-probs (N,) and entropies (N,), float32, both with gradient; the kept tokens that were
+        used, `None` without truncation.
     """
     kept = kept if params.truncated else None
     return _LogProb.apply(hidden, weight, bias, targets, params, kept, projection or Projection())
@@ -102,9 +106,8 @@ class _LogProb(torch.autograd.Function):
             and any(ctx.needs_input_grad[:3])
         )
         plain = projection.softcap is None and dtype == weight.dtype == torch.float32
-        errors = (
-            memory_for(hidden.size(0), weight.size(0)) if few and plain else None
-        )  # p(v) - [v = target]
+        # p(v) - [v = target]
+        errors = memory_for(hidden.size(0), weight.size(0)) if few and plain else None
         for _, logits, tiles in panels(hidden, weight, bias, dtype, params, errors):
             projection(logits)
             for rows, z in tiles:  # (n, V)
@@ -120,10 +123,8 @@ class _LogProb(torch.autograd.Function):
                 gone = _gone(target, mask, z, params)
                 scores = z if gone is None else z.masked_fill(gone, -torch.inf)
                 p = torch.softmax(scores, -1)
-                top, log_total = (
-                    scores.amax(-1, keepdim=True),
-                    -p.amax(-1).log(),
-                )  # of the top score, p is 1 / total
+                top = scores.amax(-1, keepdim=True)  # (n, 1)
+                log_total = -p.amax(-1).log()  # (n,); the top score has p = 1 / total
                 logps[rows] = z.sub_(top).gather(-1, target).squeeze(-1) - log_total
                 entropy[rows] = log_total - z.mul_(p).sum(
                     -1
@@ -200,7 +201,8 @@ def _grad_of_scores(
     h: torch.Tensor | None,
     entropy: torch.Tensor,
 ) -> None:
-    """Replace `log_p` by the gradient of the scores z: of g log p(target), g ([v = target] - p(v)); of h entropy,
+    """Replace `log_p` by the gradient of the scores z: of g log p(target), g ([v = target] - p(v));
+    of h entropy,
     - h p(v) (log p(v) + entropy)."""
     if h is None:
         assert g is not None  # backward is called for at least one of them
@@ -220,7 +222,9 @@ def _mask(kept: KeptSet | None, rows: slice, device: torch.device) -> torch.Tens
 def _gone(
     target: torch.Tensor, kept: torch.Tensor | None, z: torch.Tensor, params: SamplingParams
 ) -> torch.Tensor | None:
-    """Return (n, V), bool, the tokens that could not be drawn; `None`: all could. A target (n, 1) always could."""
+    """Return (n, V), bool, the tokens that could not be drawn; `None`: all could. A target (n, 1)
+    always could.
+    """
     if kept is not None:
         return (~kept).scatter_(-1, target, False)
     if not params.suppressed:
@@ -230,5 +234,7 @@ def _gone(
 
 
 def _without(p: torch.Tensor, gone: torch.Tensor | None) -> torch.Tensor:
-    """Set p to 0 after the exponential: the exponential of a very low score takes ten times as long."""
+    """Set p to 0 after the exponential: the exponential of a very low score takes ten times as
+    long.
+    """
     return p if gone is None else p.masked_fill_(gone, 0.0)

@@ -1,4 +1,6 @@
-"""Logits of many positions: panels, the result of one product each, and tiles of a panel, which are read many times."""
+"""Logits of many positions: panels, the result of one product each, and tiles of a panel, which are
+read many times.
+"""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -11,17 +13,16 @@ from grpo_ext.objective.sampling import SamplingParams
 # A CPU multiplies fast with many rows at a time, and reads fast what fits into its cache.
 PANEL_LOGITS = 2**24  # 64 MiB in float32
 TILE_LOGITS = 2**19  # 2 MiB
-# On a GPU, and where truncation sorts, a panel is one tile. Sorting it takes about 30 bytes per logit. With this many logits
-# per position it takes less memory than the (positions, 32768) tile of TRL's fused head, at 2 bytes per logit.
+# On a GPU, and where truncation sorts, a panel is one tile. Sorting it takes about 30 bytes per
+# logit. With this many logits per position it takes less memory than the (positions, 32768) tile of
+# TRL's fused head, at 2 bytes per logit.
 _LOGITS_PER_POSITION = 2048
 _MAX_POSITIONS = 4096
 _MIN_TILE = 2**20
-KEPT_LOGITS = (
-    2**25
-)  # a CPU keeps the probabilities of a call with at most so many logits for the backward pass: 128 MiB
-_spare: list[
-    Tensor
-] = []  # memory for the next logits: the first writes to new memory take as long as a softmax
+# a CPU keeps the probabilities of a call with at most so many logits for the backward pass: 128 MiB
+KEPT_LOGITS = 2**25
+# memory for the next logits: the first writes to new memory take as long as a softmax
+_spare: list[Tensor] = []
 
 
 def panels(
@@ -32,10 +33,12 @@ def panels(
     params: SamplingParams,
     out: Tensor | None = None,
 ) -> Iterator[tuple[slice, Tensor, list[tuple[slice, Tensor]]]]:
-    """Yield panel by panel its positions, their logits (n, V), and the tiles of these with the positions of each.
+    """Yield panel by panel its positions, their logits (n, V), and the tiles of these with the
+    positions of each.
 
-    Logits are rounded to the type `dtype` of the model, as the sampler rounds them, and then float32. Those of all positions
-    are in `out` (N, V) if it is given; else each panel may overwrite the one before.
+    Logits are rounded to the type `dtype` of the model, as the sampler rounds them, and then
+    float32. Those of all positions are in `out` (N, V) if it is given; else each panel may
+    overwrite the one before.
     """
     panel_rows, tile_rows = _sizes(hidden, weight, params)
     own = out is None and hidden.device.type == "cpu" and dtype == weight.dtype == torch.float32
@@ -66,7 +69,8 @@ def panels(
 
 def _sizes(hidden: Tensor, weight: Tensor, params: SamplingParams) -> tuple[int, int]:
     """Return the number of positions of a panel and of a tile."""
-    panel, tile = PANEL_LOGITS, TILE_LOGITS
+    panel = PANEL_LOGITS
+    tile = TILE_LOGITS
     if params.truncated or hidden.device.type != "cpu":
         panel = tile = max(_MIN_TILE, min(len(hidden), _MAX_POSITIONS) * _LOGITS_PER_POSITION)
     return max(1, panel // weight.size(0)), max(1, tile // weight.size(0))

@@ -1,8 +1,9 @@
 """The policy term of each loss: the loss of one token before aggregation.
 
-Symbols: w is the importance ratio of a token, p / p_old, or with `importance_sampling_level: sequence` the geometric mean
-of the ratios of its sequence; A is the advantage; sg() stops the gradient. A loss is a policy term and an aggregation (see
-`aggregate`). `@register_loss` adds a loss.
+Symbols: w is the importance ratio of a token, p / p_old, or with `importance_sampling_level:
+sequence` the geometric mean of the ratios of its sequence; A is the advantage; sg() stops the
+gradient. A loss is a policy term and an aggregation (see `aggregate`). `@register_loss` adds a
+loss.
 """
 
 import math
@@ -16,7 +17,9 @@ from grpo_ext.objective.aggregate import AGGREGATIONS, Stat
 
 @dataclass(frozen=True)
 class LossOptions:
-    """Constants of the losses, with the names and defaults of TRL's `GRPOConfig`; `epsilon_low` is its `epsilon`."""
+    """Constants of the losses, with the names and defaults of TRL's `GRPOConfig`; `epsilon_low` is
+    its `epsilon`.
+    """
 
     epsilon_low: float = 0.2
     epsilon_high: float = 0.2
@@ -40,7 +43,8 @@ class LossInputs:
     advantages: torch.Tensor  #: (B, 1) or (B, T)
     mask: torch.Tensor  #: (B, T), 1 for counted tokens
     options: LossOptions
-    #: (B, T) or (B, 1), p_old as scored here divided by p_old of the sampler; `None` without a separate sampler
+    #: (B, T) or (B, 1), p_old as scored here divided by p_old of the sampler; `None` without a
+    #: separate sampler
     sampler_ratio: torch.Tensor | None = None
     level: str = (
         "token"  #: "token" or "sequence": what a ratio is of, and what the clip figures count
@@ -71,7 +75,8 @@ _LOSSES: dict[str, Loss] = {}
 def clip_stats(x: LossInputs) -> dict[str, Stat]:
     """Return the shares of tokens, or of sequences, whose ratio is outside the clip range.
 
-    At the sequence level each sequence counts once, as in TRL. Sequences without tokens do not count.
+    At the sequence level each sequence counts once, as in TRL. Sequences without tokens do not
+    count.
     """
     low = (x.ratio < 1 - x.options.epsilon_low) & (x.advantages < 0)  # (B, T)
     high = (x.ratio > 1 + x.options.epsilon_high) & (x.advantages > 0)  # (B, T)
@@ -113,9 +118,11 @@ def register_loss(
     needs_advantage: bool = False,
     corrects_sampler: bool = False,
 ) -> Callable[[PolicyTerm], PolicyTerm]:
-    """Register a policy term as a value of `loss_type`; a recipe finds it in a file of `reward_plugins`.
+    """Register a policy term as a value of `loss_type`; a recipe finds it in a file of
+    `reward_plugins`.
 
-    The arguments are the fields of `Loss`. `ValueError` for a name that is taken, or an unknown aggregation.
+    The arguments are the fields of `Loss`. `ValueError` for a name that is taken, or an unknown
+    aggregation.
     """
     if name in _LOSSES:
         raise ValueError(f"loss {name!r} is registered already: choose another name.")
@@ -160,9 +167,11 @@ def dppo_stats(x: LossInputs) -> dict[str, Stat]:
 
 
 def ratios_move(accumulation: int, passes: int) -> bool:
-    """Whether several optimizer steps train on one generation, so that ratios differ from 1 and old log-probs are needed.
+    """Whether several optimizer steps train on one generation, so that ratios differ from 1 and old
+    log-probs are needed.
 
-    A step takes `accumulation` micro-batches, and a generation gives `passes` (steps_per_generation x num_iterations).
+    A step takes `accumulation` micro-batches, and a generation gives `passes` (steps_per_generation
+    x num_iterations).
     """
     return accumulation % passes != 0
 
@@ -172,9 +181,10 @@ def importance_ratio(
 ) -> torch.Tensor:
     """Return w, (B, T), with gradient.
 
-    At level "sequence" it is the ratio of GSPO-token (arXiv 2507.18071, section 4.3), sg(s) p / sg(p), where s is the geometric
-    mean of the ratios of the sequence. Its value is s in each token; its gradient is that of the token alone, so that what
-    differs between tokens (advantages of turns, masks, the sampler's correction) acts on each token. Where nothing differs, the
+    At level "sequence" it is the ratio of GSPO-token (arXiv 2507.18071, section 4.3), sg(s) p /
+    sg(p), where s is the geometric mean of the ratios of the sequence. Its value is s in each
+    token; its gradient is that of the token alone, so that what differs between tokens (advantages
+    of turns, masks, the sampler's correction) acts on each token. Where nothing differs, the
     gradient of the sequence is that of GSPO.
     """
     log_ratio = logps - old_logps  # (B, T)
@@ -193,11 +203,12 @@ def importance_ratio(
 def clipped(x: LossInputs) -> torch.Tensor:
     """-min(w A, clip(w, 1 - eps_low, 1 + eps_high) A), PPO (arXiv 1707.06347, eq. 7).
 
-    `delta` caps the first w: two-sided clipping, INTELLECT-2 (arXiv 2505.07291). Five losses share this term: `grpo`,
-    DeepSeekMath (arXiv 2402.03300, eq. 3); `dr_grpo` (arXiv 2503.20783); `dapo` (arXiv 2503.14476), with eps_high above
-    eps_low; `luspo`, Length-Unbiased Sequence Policy Optimization (arXiv 2602.05261), at the sequence level, where its sum is
-    the term times the length of the completion; `bnpo`, a name of TRL without a paper, which equals `dapo` as its batch is the
-    step.
+    `delta` caps the first w: two-sided clipping, INTELLECT-2 (arXiv 2505.07291). Five losses share
+    this term: `grpo`, DeepSeekMath (arXiv 2402.03300, eq. 3); `dr_grpo` (arXiv 2503.20783); `dapo`
+    (arXiv 2503.14476), with eps_high above eps_low; `luspo`, Length-Unbiased Sequence Policy
+    Optimization (arXiv 2602.05261), at the sequence level, where its sum is the term times the
+    length of the completion; `bnpo`, a name of TRL without a paper, which equals `dapo` as its
+    batch is the step.
     """
     o = x.options
     inside = x.ratio.clamp(1 - o.epsilon_low, 1 + o.epsilon_high)
@@ -207,9 +218,11 @@ def clipped(x: LossInputs) -> torch.Tensor:
 
 @register_loss("cispo", aggregation="token_mean", stats=cispo_stats, needs_advantage=True)
 def cispo(x: LossInputs) -> torch.Tensor:
-    """CISPO of MiniMax-M1 (arXiv 2506.13585): -sg(min(w, eps_high)) A log p; every token keeps its gradient.
+    """CISPO of MiniMax-M1 (arXiv 2506.13585): -sg(min(w, eps_high)) A log p; every token keeps its
+    gradient.
 
-    `epsilon_high` is the cap, as in TRL and ScaleRL (arXiv 2510.13786); the paper writes 1 + eps_high.
+    `epsilon_high` is the cap, as in TRL and ScaleRL (arXiv 2510.13786); the paper writes 1 +
+    eps_high.
     """
     return -x.ratio.clamp(max=x.options.epsilon_high).detach() * x.advantages * x.logps
 
@@ -223,7 +236,9 @@ def _by_sign(
 
 @register_loss("sapo", aggregation="sequence_mean", needs_advantage=True, stats=lambda x: {})
 def sapo(x: LossInputs) -> torch.Tensor:
-    """SAPO, Soft Adaptive Policy Optimization (arXiv 2511.20347): -(4 / tau) sigmoid(tau (w - 1)) A, tau by the sign of A."""
+    """SAPO, Soft Adaptive Policy Optimization (arXiv 2511.20347): -(4 / tau) sigmoid(tau (w - 1))
+    A, tau by the sign of A.
+    """
     o = x.options
     tau = _by_sign(x.advantages > 0, o.sapo_temperature_pos, o.sapo_temperature_neg, x)
     return -torch.sigmoid(tau * (x.ratio - 1)) * 4 / tau * x.advantages
@@ -231,16 +246,20 @@ def sapo(x: LossInputs) -> torch.Tensor:
 
 @register_loss("dppo", aggregation="token_mean", stats=dppo_stats, needs_advantage=True)
 def dppo(x: LossInputs) -> torch.Tensor:
-    """DPPO, Divergence Proximal Policy Optimization (arXiv 2602.04879): -M w A, with the mask of `dppo_mask` and no clip."""
+    """DPPO, Divergence Proximal Policy Optimization (arXiv 2602.04879): -M w A, with the mask of
+    `dppo_mask` and no clip.
+    """
     return -dppo_mask(x) * x.ratio * x.advantages
 
 
 @torch.no_grad()
 def dppo_mask(x: LossInputs) -> torch.Tensor:
-    """(B, T), 0 for tokens that the update would move further away from a policy that they have left, by binary variation.
+    """(B, T), 0 for tokens that the update would move further away from a policy that they have
+    left, by binary variation.
 
-    A token has left it where abs(p - p_old) is above `dppo_delta`; it moves away with A > 0 and w > 1, or A < 0 and w < 1. The
-    clip of PPO goes by w alone, which is large for rare tokens whose probability hardly changed.
+    A token has left it where abs(p - p_old) is above `dppo_delta`; it moves away with A > 0 and w >
+    1, or A < 0 and w < 1. The clip of PPO goes by w alone, which is large for rare tokens whose
+    probability hardly changed.
     """
     away = torch.where(x.advantages > 0, x.ratio > 1, x.ratio < 1)
     return (~(away & ((x.logps.exp() - x.old_logps.exp()).abs() > x.options.dppo_delta))).float()
@@ -254,17 +273,22 @@ def dppo_mask(x: LossInputs) -> torch.Tensor:
     corrects_sampler=True,
 )
 def vespo(x: LossInputs) -> torch.Tensor:
-    """VESPO, Variational Sequence-Level Soft Policy Optimization (arXiv 2602.10693): -phi(W) A log p, see `vespo_weight`."""
+    """VESPO, Variational Sequence-Level Soft Policy Optimization (arXiv 2602.10693): -phi(W) A log
+    p, see `vespo_weight`.
+    """
     return -vespo_weight(x) * x.advantages * x.logps
 
 
 @torch.no_grad()
 def vespo_weight(x: LossInputs) -> torch.Tensor:
-    """phi(W) = W^k exp(lambda (1 - W)), (B, 1), W the product of the sequence's ratios; k and lambda by the sign of A.
+    """phi(W) = W^k exp(lambda (1 - W)), (B, 1), W the product of the sequence's ratios; k and
+    lambda by the sign of A.
 
-    log W is clamped to [log 1e-8, 20], each token's to [-20, 20]. With a separate sampler, W includes its ratio.
+    log W is clamped to [log 1e-8, 20], each token's to [-20, 20]. With a separate sampler, W
+    includes its ratio.
     """
-    o, lower = x.options, math.log(1e-8)
+    o = x.options
+    lower = math.log(1e-8)
     log_w = ((x.logps - x.old_logps).clamp(-20.0, 20.0) * x.mask).sum(-1, keepdim=True)  # (B, 1)
     if x.sampler_ratio is not None:
         log_w = log_w + x.sampler_ratio.log().clamp(lower, 20.0).sum(-1, keepdim=True)

@@ -2,8 +2,9 @@
 
     L = L_policy + c L_NLL,    L_NLL = - (1 / sum over right i of n_i) sum over right i, t of log p(a_it)
 
-VAPO (arXiv 2504.05118, "positive-example LM loss", where c is 0.1). Right completions are a data set of their own: neither
-advantages nor importance ratios weigh them, and a group whose completions are all right counts in full.
+VAPO (arXiv 2504.05118, "positive-example LM loss", where c is 0.1). Right completions are a data
+set of their own: neither advantages nor importance ratios weigh them, and a group whose completions
+are all right counts in full.
 """
 
 import torch
@@ -11,7 +12,8 @@ from torch import Tensor
 
 
 def positive_nll_terms(logps: Tensor, right: Tensor) -> Tensor:
-    """Return the negative log-likelihood of each token of the right completions, 0 for other tokens: (B, T).
+    """Return the negative log-likelihood of each token of the right completions, 0 for other
+    tokens: (B, T).
 
     Args:
         logps: (B, T), with gradient.
@@ -26,9 +28,11 @@ def positive_nll_share(terms: Tensor, mask: Tensor, right_tokens: float) -> Tens
     Args:
         terms: (B, T), from `positive_nll_terms`.
         mask: (B, T), 1 for counted tokens.
-        right_tokens: tokens of right completions in the loss of the whole optimizer step, over all micro-batches and ranks.
+        right_tokens: tokens of right completions in the loss of the whole optimizer step, over all
+            micro-batches and ranks.
 
     Returns:
-        A scalar; its sum over the micro-batches and ranks of a step is L_NLL, 0 for a step without right completions.
+        A scalar; its sum over the micro-batches and ranks of a step is L_NLL, 0 for a step without
+        right completions.
     """
     return (terms * mask).sum() / max(right_tokens, 1.0)

@@ -1,4 +1,6 @@
-"""Presets, by name: for each field its value and the source of the value. `data/presets.yaml` has them."""
+"""Presets, by name: for each field its value and the source of the value. `data/presets.yaml` has
+them.
+"""
 
 from typing import Any
 

@@ -6,7 +6,8 @@ from typing import Any
 
 from grpo_ext.common.files import data_yaml
 
-# The values of transformers if neither the caller nor the model sets one (`GenerationConfig._get_default_generation_params`).
+# The values of transformers if neither the caller nor the model sets one
+# (`GenerationConfig._get_default_generation_params`).
 HF_DEFAULTS = {"temperature": 1.0, "top_k": 50, "top_p": 1.0, "min_p": None}
 FIELD_DEFAULTS = {
     "temperature": 1.0,
@@ -15,10 +16,12 @@ FIELD_DEFAULTS = {
     "min_p": None,
     "repetition_penalty": 1.0,
 }
-# Values without effect of the options below; 1 is the neutral factor and the neutral number of beams.
+# Values without effect of the options below; 1 is the neutral factor and the neutral number of
+# beams.
 NEUTRAL: tuple[object, ...] = (None, False, 0, 1, [], {})
 
-# Options that change the scores of tokens: `not_scorable`, with the reason, and `masking`, with the values without effect.
+# Options that change the scores of tokens: `not_scorable`, with the reason, and `masking`, with the
+# values without effect.
 OPTIONS: dict[str, dict[str, Any]] = data_yaml("grpo_ext.objective", "generation_options.yaml")
 
 UNTOLD_KEPT_SETS = (
@@ -67,15 +70,18 @@ def resolve_sampling(
     """Return the parameters that apply.
 
     Args:
-        fields: `temperature`, `top_k`, `top_p`, `min_p`, `repetition_penalty` of the training arguments.
+        fields: `temperature`, `top_k`, `top_p`, `min_p`, `repetition_penalty` of the training
+            arguments.
         generation_kwargs: of the training arguments; they override the fields.
-        model_defaults: the generation config of the model, which replaces values that are `None` in transformers only.
+        model_defaults: the generation config of the model, which replaces values that are `None` in
+            transformers only.
         sampler: "hf" or "vllm".
-        watched: whether the sampling steps can be watched, so that options that only remove tokens can be scored.
+        watched: whether the sampling steps can be watched, so that options that only remove tokens
+            can be scored.
 
     Raises:
-        ValueError: if a field and `generation_kwargs` contradict each other, a value is out of range, or the samples cannot
-            be scored exactly.
+        ValueError: if a field and `generation_kwargs` contradict each other, a value is out of
+            range, or the samples cannot be scored exactly.
     """
     given = dict(generation_kwargs or {})
     for name, value in given.items():
@@ -106,7 +112,8 @@ def resolve_sampling(
         raise ValueError(
             f"top_p is {top_p} and min_p {min_p}: top_p must lie in (0, 1], min_p in [0, 1]."
         )
-    masked, suppressed = bool(_masks(everything)), tuple(everything.get("suppress_tokens") or ())
+    masked = bool(_masks(everything))
+    suppressed = tuple(everything.get("suppress_tokens") or ())
     return SamplingParams(
         temperature, max(int(effective["top_k"]), 0), top_p, min_p, sampler, masked, suppressed
     )

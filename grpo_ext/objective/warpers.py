@@ -1,4 +1,6 @@
-"""Which tokens a sampler keeps, given its logits: the truncations of transformers and vLLM, with ties."""
+"""Which tokens a sampler keeps, given its logits: the truncations of transformers and vLLM, with
+ties.
+"""
 
 from typing import Any
 
@@ -9,10 +11,11 @@ from grpo_ext.objective.sampling import SamplingParams
 
 
 def kept_tokens(scores: torch.Tensor, params: SamplingParams) -> torch.Tensor:
-    """Return the tokens that suppression and truncation keep: (N, V), bool, at least one token per row.
+    """Return the tokens that suppression and truncation keep: (N, V), bool, at least one token per
+    row.
 
-    The steps are transformers' own, and equal vLLM's `apply_top_k_top_p` and `MinPLogitsProcessor`, in the order of the
-    sampler: each step uses the renormalised tokens that the step before kept.
+    The steps are transformers' own, and equal vLLM's `apply_top_k_top_p` and `MinPLogitsProcessor`,
+    in the order of the sampler: each step uses the renormalised tokens that the step before kept.
 
     Args:
         scores: (N, V), the logits divided by the temperature, float32.
@@ -28,6 +31,8 @@ def kept_tokens(scores: torch.Tensor, params: SamplingParams) -> torch.Tensor:
 
 
 def suppressed_ids(scores: torch.Tensor, params: SamplingParams) -> torch.Tensor:
-    """Return the suppressed tokens (S,) that are in the vocabulary of the scores (N, V), as transformers does."""
+    """Return the suppressed tokens (S,) that are in the vocabulary of the scores (N, V), as
+    transformers does.
+    """
     ids = [token for token in params.suppressed if 0 <= token < scores.size(-1)]
     return torch.tensor(ids, dtype=torch.long, device=scores.device)

@@ -1,4 +1,6 @@
-"""Watch the sampler of transformers: which tokens it kept at each step, and the log-prob of the token that it drew."""
+"""Watch the sampler of transformers: which tokens it kept at each step, and the log-prob of the
+token that it drew.
+"""
 
 from typing import Any
 
@@ -28,16 +30,21 @@ _MASK_BYTES = 2**24
 
 
 class Recorder:
-    """The last logits processor of the sampler: records the tokens that the others kept and the log-prob of the drawn token.
+    """The last logits processor of the sampler: records the tokens that the others kept and the
+    log-prob of the drawn token.
 
     Args:
         params: the resolved sampling parameters.
-        strict: whether to refuse processors that do more than divide by the temperature and remove tokens.
-        every: record log-probs of one row in `every`, to save time; kept tokens are recorded for all rows.
+        strict: whether to refuse processors that do more than divide by the temperature and remove
+            tokens.
+        every: record log-probs of one row in `every`, to save time; kept tokens are recorded for
+            all rows.
     """
 
     def __init__(self, params: SamplingParams, strict: bool = True, every: int = 1):
-        self.params, self.strict, self.every = params, strict, every
+        self.params = params
+        self.strict = strict
+        self.every = every
         self._rows = torch.empty(0)  # (b,), the rows of the batch that are still decoded
         self._scores: torch.Tensor | None = (
             None  # (b, V), of the step whose tokens are not drawn yet
@@ -114,23 +121,24 @@ class Recorder:
     def rows(
         self, completion_ids: list[list[int]]
     ) -> tuple[list[KeptSet] | None, list[torch.Tensor] | None]:
-        """Return for each completion the kept tokens (`None` without truncation) and the log-probs (NaN if not recorded).
+        """Return for each completion the kept tokens (`None` without truncation) and the log-probs
+        (NaN if not recorded).
 
-        Both are `None` if no step was recorded, because something other than `generate` made the completions. `RuntimeError` if
-        a completion has a token that was not recorded.
+        Both are `None` if no step was recorded, because something other than `generate` made the
+        completions. `RuntimeError` if a completion has a token that was not recorded.
         """
         if not self._steps:
             return None, None
-        lengths, last = [len(ids) for ids in completion_ids], len(self._steps) - 1
+        lengths = [len(ids) for ids in completion_ids]
+        last = len(self._steps) - 1
         if max(lengths) > last:
             tokens = [
                 completion_ids[i][last] if lengths[i] > last else 0 for i in self._rows.tolist()
             ]
             self._drawn(torch.tensor(tokens, device=self._rows.device))
         logps = torch.zeros(len(lengths), len(self._logps), device=self._rows.device)  # (B, steps)
-        places = torch.full(
-            logps.shape, -1
-        )  # (B, steps), the position of each step of a row among all kept sets
+        # (B, steps), the position of each step of a row among all kept sets
+        places = torch.full(logps.shape, -1)
         start = 0
         for step, (rows, values) in enumerate(zip(self._steps, self._logps, strict=False)):
             logps[rows, step] = values

@@ -24,12 +24,14 @@ def play_as_ready(
 ) -> str | None:
     """Play episodes to their end, or until a request fails; another call continues them.
 
-    Threads send requests. Environments answer in the calling thread, since deadlines work in the main thread only.
+    Threads send requests. Environments answer in the calling thread, since deadlines work in the
+    main thread only.
 
     Args:
         episodes: of this rank.
         prompt_ids: tokens of their prompts.
-        logps: of the tokens of each episode so far, `None` for those of environments; extended here.
+        logps: of the tokens of each episode so far, `None` for those of environments; extended
+            here.
         ask: completes a list of tokens with at most so many tokens.
 
     Returns:

@@ -1,7 +1,8 @@
 """Restore the base of a model exactly after its adapter was merged and unmerged.
 
-peft adds the product of the adapter to a weight and later subtracts it, and both operations round. Some weights come back
-changed, in bfloat16 more with every weight sync, so the frozen base that the reference and the saved adapter need would drift.
+peft adds the product of the adapter to a weight and later subtracts it, and both operations round.
+Some weights come back changed, in bfloat16 more with every weight sync, so the frozen base that the
+reference and the saved adapter need would drift.
 """
 
 from collections.abc import Iterator
@@ -14,10 +15,11 @@ from peft.tuners.tuners_utils import BaseTunerLayer
 
 @contextmanager
 def base_kept(model: PeftModel) -> Iterator[None]:
-    """The context may merge and unmerge a model's adapters; afterwards the base has exactly its former values.
+    """The context may merge and unmerge a model's adapters; afterwards the base has exactly its
+    former values.
 
-    Each layer is merged and unmerged once beforehand, to find the numbers that change. They are few: the CPU keeps them with
-    their positions.
+    Each layer is merged and unmerged once beforehand, to find the numbers that change. They are
+    few: the CPU keeps them with their positions.
     """
     lost = [
         kept
@@ -34,15 +36,16 @@ def base_kept(model: PeftModel) -> Iterator[None]:
 def lost_by_merging(
     layer: BaseTunerLayer,
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
-    """Yield each weight of a layer's base that changes, with the positions (N,) and the right numbers (N,) there."""
+    """Yield each weight of a layer's base that changes, with the positions (N,) and the right
+    numbers (N,) there.
+    """
     weights = list(layer.get_base_layer().parameters())
     before = [weight.detach().clone() for weight in weights]
     layer.merge()
     layer.unmerge()
     for weight, former in zip(weights, before, strict=True):
-        places = (
-            (weight.data != former).flatten().nonzero().squeeze(1)
-        )  # (N,); peft may have replaced `data`
+        # (N,); peft may have replaced `data`
+        places = (weight.data != former).flatten().nonzero().squeeze(1)
         weight.data.copy_(former)
         if len(places):
             yield weight, places.cpu(), former.flatten()[places].cpu()

@@ -1,4 +1,6 @@
-"""Play episodes with an engine that completes one turn per request, after the tokens of all turns before."""
+"""Play episodes with an engine that completes one turn per request, after the tokens of all turns
+before.
+"""
 
 from collections.abc import Callable
 
@@ -9,23 +11,24 @@ from grpo_ext.samplers.base import Request
 from grpo_ext.samplers.function import logp_tensors
 from grpo_ext.step.records import Generation
 
-Completed = tuple[
-    list[list[int]], list[list[float | None]]
-]  # tokens, and the log-prob of each; `None`: unknown
+# tokens, and the log-prob of each; `None`: unknown
+Completed = tuple[list[list[int]], list[list[float | None]]]
 
 
 def play_by_turns(
     request: Request, turn: Callable[[list[list[int]], int], Completed]
 ) -> Generation:
-    """Play the episodes of a request on all ranks together: each rank requests the same number of turns.
+    """Play the episodes of a request on all ranks together: each rank requests the same number of
+    turns.
 
-    An engine that several ranks share divides its answers equally, so a rank whose episodes have ended requests unused turns.
-    A request is for the smallest number of tokens that any episode may still have; a turn that is not complete then continues
-    with the next request.
+    An engine that several ranks share divides its answers equally, so a rank whose episodes have
+    ended requests unused turns. A request is for the smallest number of tokens that any episode may
+    still have; a turn that is not complete then continues with the next request.
 
     Args:
         request: a request with episodes.
-        turn: completes lists of tokens by a maximum number of tokens; all ranks call it, with the same number of lists.
+        turn: completes lists of tokens by a maximum number of tokens; all ranks call it, with the
+            same number of lists.
     """
     episodes = request.episodes
     logps: list[list[float | None]] = [[] for _ in episodes]
@@ -46,7 +49,9 @@ def play_by_turns(
 
 
 def of_played(request: Request, logps: list[list[float | None]]) -> Generation:
-    """Return the generation of a request whose episodes have ended, with the log-prob of each token that the model wrote."""
+    """Return the generation of a request whose episodes have ended, with the log-prob of each token
+    that the model wrote.
+    """
     found = Generation(
         prompt_ids=request.prompt_ids,
         completion_ids=[episode.ids for episode in request.episodes],
@@ -64,14 +69,18 @@ def read_answer(episode: Episode, logps: list[float | None]) -> None:
 
 
 def hear(episodes: list[Episode]) -> None:
-    """Wait for the answers to turns that `write_turn` has ended; async environments work at the same time."""
+    """Wait for the answers to turns that `write_turn` has ended; async environments work at the
+    same time.
+    """
     for episode in episodes:
         if episode.asking:
             episode.hear()
 
 
 def write_turn(episode: Episode, tokens: list[int], asked: int) -> int:
-    """Add the answer to a request for `asked` tokens to an episode; return how many tokens belong to the turn."""
+    """Add the answer to a request for `asked` tokens to an episode; return how many tokens belong
+    to the turn.
+    """
     for count, token in enumerate(tokens, 1):
         if episode.write(token):
             episode.ask()

@@ -1,4 +1,6 @@
-"""Choose the sampler of a trainer, its sampling parameters, and check that its samples can be scored exactly."""
+"""Choose the sampler of a trainer, its sampling parameters, and check that its samples can be
+scored exactly.
+"""
 
 import copy
 import logging
@@ -31,7 +33,9 @@ logger = logging.getLogger(__name__)
 
 
 def our_vllm(args: GRPOExtConfig) -> AbstractContextManager[None]:
-    """Within the context, a new trainer samples with `OurVLLM`, or `AdapterVLLM` for `vllm_sync_adapter: adapter`."""
+    """Within the context, a new trainer samples with `OurVLLM`, or `AdapterVLLM` for
+    `vllm_sync_adapter: adapter`.
+    """
     generation: type[OurVLLM] = OurVLLM
     if args.vllm_sync_adapter == "adapter":
         from grpo_ext.samplers.vllm_adapter import (
@@ -41,7 +45,9 @@ def our_vllm(args: GRPOExtConfig) -> AbstractContextManager[None]:
 
 
 def make_sampler(trainer: SampledTrainer, watched: bool) -> Sampler:
-    """Make the sampler of a trainer; `watched`: whether the sampling steps of transformers are watched."""
+    """Make the sampler of a trainer; `watched`: whether the sampling steps of transformers are
+    watched.
+    """
     vllm = VLLMSampler(trainer.vllm_generation) if trainer.use_vllm else None
     if trainer.rollout_func is not None:
         return FunctionSampler(trainer.rollout_func, trainer, vllm)
@@ -61,11 +67,9 @@ def process_sampler(trainer: SampledTrainer) -> ProcessSampler:
         raise ValueError(
             "sampler: process needs one GPU for each process that trains: start it by accelerate launch."
         )
-    ranks, gpus, device = (
-        int(os.environ.get("LOCAL_WORLD_SIZE", 1)),
-        torch.cuda.device_count(),
-        "cpu",
-    )
+    ranks = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+    gpus = torch.cuda.device_count()
+    device = "cpu"
     if gpus > ranks:
         device = f"cuda:{ranks + trainer.accelerator.local_process_index % (gpus - ranks)}"
     elif gpus and trainer.accelerator.is_main_process and not args.sampler_device:
@@ -78,7 +82,8 @@ def process_sampler(trainer: SampledTrainer) -> ProcessSampler:
     device = args.sampler_device or device
     if (where := torch.device(device)).type == "cuda" and (where.index or 0) >= gpus:
         raise ValueError(f"sampler_device: {device} is not there: {gpus} GPUs are visible.")
-    limit, fast = args.vllm_server_request_timeout, args.fast_generate
+    limit = args.vllm_server_request_timeout
+    fast = args.fast_generate
     return ProcessSampler(model, config, lambda: trainer.parts.scorer.params, device, limit, fast)
 
 
@@ -118,7 +123,8 @@ def scoring_params(trainer: SampledTrainer, sampler: Sampler) -> SamplingParams:
 
 def _sampling_of(trainer: SampledTrainer, sampler: Sampler) -> SamplingParams:
     """Resolve the sampling parameters from all places that set them."""
-    args, vllm = trainer.args, sampler.order == "vllm"
+    args = trainer.args
+    vllm = sampler.order == "vllm"
     given = dict(args.generation_kwargs or {})
     if args.vllm_structured_outputs_regex and vllm:
         given["structured_outputs"] = args.vllm_structured_outputs_regex
@@ -152,14 +158,17 @@ def _warn_of_dropout(trainer: SampledTrainer) -> None:
 
 
 def _warn_of_another_policy(trainer: SampledTrainer, sampler: Sampler) -> None:
-    """Warn of the effect of `logprob_policy: model` if samples are not drawn from the plain softmax of the model."""
+    """Warn of the effect of `logprob_policy: model` if samples are not drawn from the plain softmax
+    of the model.
+    """
     try:
         params = _sampling_of(trainer, sampler)
         cuts = f"top_k {params.top_k}, top_p {params.top_p:g}, min_p {params.min_p:g}"
         how = f"temperature {params.temperature:g}, {cuts}"
         bare = params.temperature == 1.0 and not params.restricted
     except ValueError as error:
-        how, bare = str(error).split(". ")[0], False
+        how = str(error).split(". ")[0]
+        bare = False
     if not bare and trainer.accelerator.is_main_process:
         logger.warning(
             "logprob_policy: model scores completions without the temperature and truncation that they are sampled with "
@@ -169,7 +178,9 @@ def _warn_of_another_policy(trainer: SampledTrainer, sampler: Sampler) -> None:
 
 
 def _refuse_raw_logprobs(trainer: SampledTrainer) -> None:
-    """Raise a `ValueError` on all ranks if the log-probs of a vLLM server are not those that it samples with."""
+    """Raise a `ValueError` on all ranks if the log-probs of a vLLM server are not those that it
+    samples with.
+    """
     info = from_main(
         trainer.accelerator, lambda: trainer.vllm_generation.vllm_client.get_server_info()
     )

@@ -14,13 +14,15 @@ REQUIRED = ("prompt_ids", "completion_ids", "logprobs")
 
 
 class FunctionSampler(Sampler):
-    """Calls `rollout_func(prompts, trainer)`, which returns lists of tokens and columns for the rewards.
+    """Calls `rollout_func(prompts, trainer)`, which returns lists of tokens and columns for the
+    rewards.
 
-    The sampler loads the trainer's weights into `vllm`, which the function may use; `None`: the function samples from the
-    model of the trainer.
+    The sampler loads the trainer's weights into `vllm`, which the function may use; `None`: the
+    function samples from the model of the trainer.
     """
 
-    name, tokenizes = "rollout_func", True
+    name = "rollout_func"
+    tokenizes = True
 
     def __init__(
         self,
@@ -28,7 +30,9 @@ class FunctionSampler(Sampler):
         trainer: SampledTrainer,
         vllm: Sampler | None,
     ):
-        self.rollout_func, self.trainer, self.vllm = rollout_func, trainer, vllm
+        self.rollout_func = rollout_func
+        self.trainer = trainer
+        self.vllm = vllm
         self.separate = vllm is not None and vllm.separate
         self.order = "hf" if vllm is None else vllm.order
 

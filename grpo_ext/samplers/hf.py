@@ -1,4 +1,6 @@
-"""Sampling with transformers' `generate` on the model in training, watched so that any truncation is scored exactly."""
+"""Sampling with transformers' `generate` on the model in training, watched so that any truncation
+is scored exactly.
+"""
 
 from typing import Any
 
@@ -17,18 +19,24 @@ from grpo_ext.step.records import Generation
 
 
 class HFSampler(Sampler):
-    """transformers' `generate` on the model of a trainer; `watched`: whether kept tokens and log-probs are recorded."""
+    """transformers' `generate` on the model of a trainer; `watched`: whether kept tokens and
+    log-probs are recorded.
+    """
 
-    name, plays = "transformers", True
+    name = "transformers"
+    plays = True
 
     def __init__(self, trainer: SampledTrainer, watched: bool):
-        self.trainer, self.watched = trainer, watched
+        self.trainer = trainer
+        self.watched = watched
         self._own_generate = False  # whether the model's `generate` is not transformers'
 
     def sample(self, request: Request) -> Generation:
         if request.episodes and self._own_generate:
             return play_by_turns(request, self._turn)
-        trainer, args, params = self.trainer, self.trainer.args, self.trainer.parts.scorer.params
+        trainer = self.trainer
+        args = self.trainer.args
+        params = self.trainer.parts.scorer.params
         strict = args.logprob_policy == "sampling"  # else completions are not scored exactly anyway
         recorder = (
             Recorder(params, strict, round(1 / args.sampler_check_share)) if self.watched else None
@@ -48,7 +56,9 @@ class HFSampler(Sampler):
         )
 
     def _turn(self, contexts: list[list[int]], left: int) -> Completed:
-        """Complete one turn of each episode by a `generate` of the model's own, which runs no processors of ours."""
+        """Complete one turn of each episode by a `generate` of the model's own, which runs no
+        processors of ours.
+        """
         turns = [ids[:left] for ids in seam.complete(self.trainer, contexts, 1)]
         return turns, [[None] * len(ids) for ids in turns]
 

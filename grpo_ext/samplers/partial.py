@@ -1,11 +1,12 @@
-"""`partial_rollouts`: completions that are not done at the border of a generation go on under the next weights, so that a few
-long ones hold nothing up (Kimi k1.5, arXiv 2501.12599, section 2.6.2).
+"""`partial_rollouts`: completions that are not done at the border of a generation go on under the
+next weights, so that a few long ones hold nothing up (Kimi k1.5, arXiv 2501.12599, section 2.6.2).
 
     prompts of two generations ──► a round of `tokens` tokens ──► half of the groups are done ──► training
                                             ▲                            │ the others
                                             └──── after the border ──────┘
 
-Each token keeps the log-prob that it was drawn with, and the step of its weights. What is under way at `max_steps` is dropped.
+Each token keeps the log-prob that it was drawn with, and the step of its weights. What is under way
+at `max_steps` is dropped.
 """
 
 from torch import cat
@@ -18,7 +19,8 @@ from grpo_ext.step.records import Generation, PartialRollout
 
 
 class PartialSampler(Sampler):
-    """Completes prompts in rounds, through another sampler, and returns the first groups that are done.
+    """Completes prompts in rounds, through another sampler, and returns the first groups that are
+    done.
 
     Args:
         sampler: completes lists of tokens.
@@ -32,14 +34,12 @@ class PartialSampler(Sampler):
     def __init__(
         self, sampler: Sampler, ends: EndRule, tokens: int, rows: int, size: int, ranks: Ranks
     ):
-        self.sampler, self.ends, self.tokens, self.rows, self.size, self.ranks = (
-            sampler,
-            ends,
-            tokens,
-            rows,
-            size,
-            ranks,
-        )
+        self.sampler = sampler
+        self.ends = ends
+        self.tokens = tokens
+        self.rows = rows
+        self.size = size
+        self.ranks = ranks
         self.rounds = tokens, rows, size, ends.limit
 
     def submit(self, request: Request) -> None:
@@ -62,7 +62,9 @@ class PartialSampler(Sampler):
         return [rollout for rollout in self.under_way if not rollout.ended]
 
     def sample(self, request: Request) -> Generation:
-        """Return the first groups that are done, after further rounds with the same weights while these are too few."""
+        """Return the first groups that are done, after further rounds with the same weights while
+        these are too few.
+        """
         while True:
             found = self.sampler.collect()
             self.seconds += self.sampler.seconds

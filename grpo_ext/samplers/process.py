@@ -1,6 +1,8 @@
-"""`sampler: process`: transformers' `generate` in a second process, on another device than the trainer.
+"""`sampler: process`: transformers' `generate` in a second process, on another device than the
+trainer.
 
-Each rank has its own process. The weights are in memory that both map; the trainer writes them while the process waits.
+Each rank has its own process. The weights are in memory that both map; the trainer writes them
+while the process waits.
 """
 
 import contextlib
@@ -43,7 +45,9 @@ class ProcessSampler(Sampler):
         fast: whether rows that have ended leave the batch (`fast_generate`).
     """
 
-    name, separate, watched = "another process", True, True
+    name = "another process"
+    separate = True
+    watched = True
 
     def __init__(
         self,
@@ -54,15 +58,14 @@ class ProcessSampler(Sampler):
         limit: float,
         fast: bool,
     ):
-        self.model, self.config, self.params, self.limit, self.syncs = (
-            model,
-            config,
-            params,
-            limit,
-            0,
-        )
+        self.model = model
+        self.config = config
+        self.params = params
+        self.limit = limit
+        self.syncs = 0
         self._places, size = places_of(tensors_of(model))
-        memory, threads = new_memory(size), torch.get_num_threads()
+        memory = new_memory(size)
+        threads = torch.get_num_threads()
         weakref.finalize(self, os.close, memory)
         self._start = Start(packed(model), memory, size, self._places, device, threads, fast)
         self._shared = mapped(memory, size, self._places)
@@ -86,7 +89,8 @@ class ProcessSampler(Sampler):
                     self._loaded is None or tensor.requires_grad or not place.trained
                 ):  # a frozen base is sent once
                     shared.copy_(tensor)
-        self._loaded, self.syncs = version, self.syncs + 1
+        self._loaded = version
+        self.syncs = self.syncs + 1
 
     def dtype(self) -> str:
         """Return the number type of the weights, such as `"float32"`."""
@@ -117,7 +121,9 @@ class ProcessSampler(Sampler):
             self._send()
 
     def sample(self, request: Request) -> Generation:
-        """Return the generation. A process that died is started again, and repeats it with the weights that it had."""
+        """Return the generation. A process that died is started again, and repeats it with the
+        weights that it had.
+        """
         answer = self._answer()
         if failed := [
             error for error in gather_object([answer if isinstance(answer, str) else None]) if error
@@ -156,7 +162,8 @@ class ProcessSampler(Sampler):
 
     def _launch(self) -> None:
         self._line, theirs = Pipe()
-        start, module = self._start, "grpo_ext.samplers.process_worker"
+        start = self._start
+        module = "grpo_ext.samplers.process_worker"
         self._process = start_beside(module, theirs, threads=start.threads, keep=(start.weights,))
         weakref.finalize(self, ended, self._process)
         self._line.send_bytes(pickle.dumps(start))

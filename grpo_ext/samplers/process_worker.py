@@ -1,4 +1,5 @@
-"""The program of a sampler process: it completes prompts with the weights that the trainer has written into shared memory.
+"""The program of a sampler process: it completes prompts with the weights that the trainer has
+written into shared memory.
 
 It is a fresh interpreter, so that the training script is not run again, and ends with the trainer.
 """
@@ -48,10 +49,13 @@ class Job:
 
 
 def serve(connection: Connection) -> None:
-    """Load the model, and answer each `Job` with `complete(...)`, or with its error as a text, until the pipe is closed."""
+    """Load the model, and answer each `Job` with `complete(...)`, or with its error as a text,
+    until the pipe is closed.
+    """
     start: Start = pickle.loads(connection.recv_bytes())
     torch.set_num_threads(start.threads)
-    shared, model = mapped(start.weights, start.size, start.places), None
+    shared = mapped(start.weights, start.size, start.places)
+    model = None
     while True:
         try:
             job: Job = pickle.loads(connection.recv_bytes())
@@ -75,7 +79,9 @@ def serve(connection: Connection) -> None:
 
 
 def complete(model: Any, job: Job, fast: bool) -> tuple[Any, ...]:
-    """Return completions, kept sets and log-probs of all rows in one (a pipe takes 0.3 ms a tensor), and seconds."""
+    """Return completions, kept sets and log-probs of all rows in one (a pipe takes 0.3 ms a
+    tensor), and seconds.
+    """
     begun = time.monotonic()
     torch.manual_seed(job.seed)
     # else the config of the model, or of its base, fills in options that the recipe leaves out

@@ -1,7 +1,8 @@
-"""The weights of a model in memory that two processes map, so that one writes them and the other reads them in place.
+"""The weights of a model in memory that two processes map, so that one writes them and the other
+reads them in place.
 
-The model itself travels as a pickle in which tensors are numbers: places in that memory. Both sides are this program, so a
-pickle is as safe as the model's own code.
+The model itself travels as a pickle in which tensors are numbers: places in that memory. Both sides
+are this program, so a pickle is as safe as the model's own code.
 """
 
 import io
@@ -36,7 +37,8 @@ def tensors_of(model: torch.nn.Module) -> list[Tensor]:
 
 def places_of(tensors: list[Tensor]) -> tuple[list[Place], int]:
     """Return a place for each tensor, and the bytes that all need."""
-    places, start = [], 0
+    places = []
+    start = 0
     for tensor in tensors:
         places.append(
             Place(start, tuple(tensor.shape), tensor.dtype, isinstance(tensor, torch.nn.Parameter))
@@ -46,7 +48,9 @@ def places_of(tensors: list[Tensor]) -> tuple[list[Place], int]:
 
 
 def new_memory(size: int) -> int:
-    """Return the descriptor of a file without a name, which is gone with the last process that has it."""
+    """Return the descriptor of a file without a name, which is gone with the last process that has
+    it.
+    """
     if hasattr(os, "memfd_create"):
         fd = os.memfd_create("weights")
     else:
@@ -57,7 +61,9 @@ def new_memory(size: int) -> int:
 
 
 def mapped(fd: int, size: int, places: list[Place]) -> list[Tensor]:
-    """Return the tensors of a file; what is written into one is seen by every process that has mapped the file."""
+    """Return the tensors of a file; what is written into one is seen by every process that has
+    mapped the file.
+    """
     whole = torch.from_file(f"/dev/fd/{fd}", shared=True, size=size, dtype=torch.uint8)
     found = []
     for place in places:
@@ -67,7 +73,9 @@ def mapped(fd: int, size: int, places: list[Place]) -> list[Tensor]:
 
 
 def nothing(*args: Any, **kwargs: Any) -> None:
-    """Replace a hook that is defined within a function, such as that of gradient checkpointing: sampling does not need it."""
+    """Replace a hook that is defined within a function, such as that of gradient checkpointing:
+    sampling does not need it.
+    """
 
 
 def packed(model: torch.nn.Module) -> bytes:

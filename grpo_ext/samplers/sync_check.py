@@ -1,8 +1,10 @@
-"""Check that a separate sampler has the trainer's weights: by checksums of them, and by its log-probs of completions.
+"""Check that a separate sampler has the trainer's weights: by checksums of them, and by its
+log-probs of completions.
 
-A tensor that did not arrive, such as a tied output head that the engine copies, hardly changes greedy text, but changes
-log-probs at once. After an update at a learning rate of 1e-6, the difference is below the rounding of bfloat16. Then checksums
-show that no weights were sent, and a few tensors of a colocated engine show that weights did not arrive.
+A tensor that did not arrive, such as a tied output head that the engine copies, hardly changes
+greedy text, but changes log-probs at once. After an update at a learning rate of 1e-6, the
+difference is below the rounding of bfloat16. Then checksums show that no weights were sent, and a
+few tensors of a colocated engine show that weights did not arrive.
 """
 
 from dataclasses import replace
@@ -27,17 +29,16 @@ from grpo_ext.vllm import EngineFailure
 class SyncCheck:
     """Compares log-probs after the first weight sync, and then every `vllm_sync_check_steps` syncs.
 
-    It never compares if the trainer itself samples, or if our log-probs are not those of the policy that samples.
+    It never compares if the trainer itself samples, or if our log-probs are not those of the policy
+    that samples.
     """
 
     def __init__(self, trainer: SampledTrainer, sampler: Sampler, scorer: Scorer, ranks: Ranks):
         args = trainer.args
-        self.trainer, self.scorer, self.ranks, self.every = (
-            trainer,
-            scorer,
-            ranks,
-            args.vllm_sync_check_steps,
-        )
+        self.trainer = trainer
+        self.scorer = scorer
+        self.ranks = ranks
+        self.every = args.vllm_sync_check_steps
         self.engine: Any = sampler.vllm if isinstance(sampler, VLLMSampler) else sampler
         truncated = args.top_k or args.top_p < 1 or args.min_p or args.generation_kwargs
         same = args.logprob_policy == "sampling" or not truncated
@@ -62,10 +63,12 @@ class SyncCheck:
         )
 
     def check(self, table: Scored) -> None:
-        """Log the mean absolute difference of log-probs in `table`, if a check is due. All ranks call it.
+        """Log the mean absolute difference of log-probs in `table`, if a check is due. All ranks
+        call it.
 
-        `table` has the completions that the engine has just sampled, without carried groups, whose log-probs are of older
-        weights. `EngineFailure` on all ranks, if the difference is above the limit.
+        `table` has the completions that the engine has just sampled, without carried groups, whose
+        log-probs are of older weights. `EngineFailure` on all ranks, if the difference is above the
+        limit.
         """
         self.refuse_stale()
         if not self.due or self.ranks.any(
@@ -75,7 +78,8 @@ class SyncCheck:
         total, tokens = self.ranks.total(torch.stack(self._apart(table))).tolist()
         if not tokens:  # all of them are truncated and masked
             return
-        self._checked, difference = self.engine.syncs, total / tokens
+        self._checked = self.engine.syncs
+        difference = total / tokens
         exact = (
             self.trainer.accelerator.mixed_precision == "no" and self.engine.dtype() == "float32"
         )
@@ -89,14 +93,13 @@ class SyncCheck:
 
     @torch.no_grad()
     def refuse_stale(self) -> None:
-        """Raise an `EngineFailure` on all ranks if weights have changed since the last sync, or if a tensor that arrived in the
-        first sync did not arrive in this one. All ranks call it."""
+        """Raise an `EngineFailure` on all ranks if weights have changed since the last sync, or if
+        a tensor that arrived in the first sync did not arrive in this one. All ranks call it.
+        """
         if not self.compares:
             return
-        model, found = (
-            self.trainer.accelerator.unwrap_model(self.trainer.model),
-            weights_held(self.engine),
-        )
+        model = self.trainer.accelerator.unwrap_model(self.trainer.model)
+        found = weights_held(self.engine)
         now = checksums(model)
         if self.engine.syncs != self._sent[0]:
             self._sent = self.engine.syncs, now
@@ -116,13 +119,16 @@ class SyncCheck:
 
     @torch.no_grad()
     def _apart(self, table: Scored) -> tuple[Tensor, Tensor]:
-        """Return the sum of the differences for a few completions of this rank, and the number of their tokens.
+        """Return the sum of the differences for a few completions of this rank, and the number of
+        their tokens.
 
-        If sampling is truncated, the tenth of the tokens that differ most is left out: rounding may keep or remove a token at
-        the edge of the kept set.
+        If sampling is truncated, the tenth of the tokens that differ most is left out: rounding may
+        keep or remove a token at the edge of the kept set.
         """
-        few, model = table.take(torch.arange(min(FEW, len(table)))), self.trainer.model
-        sampled, training = few.sampling_per_token_logps, model.training
+        few = table.take(torch.arange(min(FEW, len(table))))
+        model = self.trainer.model
+        sampled = few.sampling_per_token_logps
+        training = model.training
         assert sampled is not None
         model.eval()  # another engine has no dropout
         try:
@@ -136,7 +142,9 @@ class SyncCheck:
 
 
 def checksums(model: torch.nn.Module) -> list[int]:
-    """Return the sum of the bits of each trained tensor, of a sharded one this rank's part: the least update changes some."""
+    """Return the sum of the bits of each trained tensor, of a sharded one this rank's part: the
+    least update changes some.
+    """
     local = [getattr(p, "to_local", p.detach)() for p in model.parameters() if p.requires_grad]
     sums = [
         p.view(getattr(torch, f"int{8 * p.element_size()}")).sum(dtype=torch.int64) for p in local

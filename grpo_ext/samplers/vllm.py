@@ -1,8 +1,10 @@
-"""vLLM as a sampler: started with the number type of the trainer, and asked again if its server fails.
+"""vLLM as a sampler: started with the number type of the trainer, and asked again if its server
+fails.
 
-TRL's `VLLMGeneration` makes the engine or the client, syncs weights and generates; `OurVLLM` replaces it. Only the main process
-pushes weights to a server; with episodes every rank asks it for turns. All ranks learn the result before any of them continues,
-so they push weights, retry and give up together.
+TRL's `VLLMGeneration` makes the engine or the client, syncs weights and generates; `OurVLLM`
+replaces it. Only the main process pushes weights to a server; with episodes every rank asks it for
+turns. All ranks learn the result before any of them continues, so they push weights, retry and give
+up together.
 """
 
 from __future__ import annotations
@@ -36,10 +38,13 @@ logger = logging.getLogger(__name__)
 class VLLMSampler(Sampler):
     """Samples with vLLM, which gets the trainer's weights if the step has changed."""
 
-    separate, plays, order = True, True, "vllm"
+    separate = True
+    plays = True
+    order = "vllm"
 
     def __init__(self, vllm: OurVLLM):
-        self.vllm, self.name = vllm, f"vLLM ({vllm.mode})"
+        self.vllm = vllm
+        self.name = f"vLLM ({vllm.mode})"
         self._loaded: int | None = None  # the step whose weights it has
 
     def stop(self) -> None:
@@ -110,7 +115,8 @@ class OurVLLM(VLLMGeneration):
     model: Any
 
     def __init__(self, options: GRPOExtConfig, *args: Any, **kwargs: Any):
-        self.options, self.syncs = options, 0
+        self.options = options
+        self.syncs = 0
         super().__init__(*args, **kwargs)
 
     def _init_vllm(self) -> None:
@@ -164,7 +170,9 @@ class OurVLLM(VLLMGeneration):
         return str(found).removeprefix("torch.")
 
     def sync_weights(self) -> None:
-        """As TRL's, but wait for a server that fails; raise `EngineFailure` on all ranks if it does not come back."""
+        """As TRL's, but wait for a server that fails; raise `EngineFailure` on all ranks if it does
+        not come back.
+        """
         self._until_answered(self._push)
         self.syncs += 1
 
@@ -173,7 +181,9 @@ class OurVLLM(VLLMGeneration):
         super().sync_weights()
 
     def _iter_named_params(self) -> Iterator[tuple[str, Any]]:
-        """As TRL's, which merges the adapter for the transfer; afterwards restore a base that is not sharded."""
+        """As TRL's, which merges the adapter for the transfer; afterwards restore a base that is
+        not sharded.
+        """
         whole = not (self._dist.is_fsdp or self._dist.is_zero3)
         with (
             base_kept(self.model) if whole and isinstance(self.model, PeftModel) else nullcontext()
@@ -196,9 +206,11 @@ class OurVLLM(VLLMGeneration):
         )  # gathers the prompts of all ranks; the client answers nothing yet
 
     def play(self, request: Request, logps: LogProbs) -> None:
-        """Play a request's episodes, on all ranks at once, each with separate requests; `logps` as `play_as_ready` has them.
+        """Play a request's episodes, on all ranks at once, each with separate requests; `logps` as
+        `play_as_ready` has them.
 
-        A server that fails is waited for, given the current weights, and the episodes go on. `EngineFailure` as for `generate`.
+        A server that fails is waited for, given the current weights, and the episodes go on.
+        `EngineFailure` as for `generate`.
         """
         client = self._client_of_rank()
         names = (
@@ -212,7 +224,8 @@ class OurVLLM(VLLMGeneration):
         sampling = {"min_p": self.min_p or 0.0, **{name: getattr(self, name) for name in names}}
 
         def work() -> None:
-            # the version of the weights that each turn must come from; the server takes an adapter for another model
+            # the version of the weights that each turn must come from; the server takes an adapter
+            # for another model
             version, client.model = broadcast_object_list([client.version, client.model])
 
             def ask(ids: list[int], most: int) -> Turn:
@@ -226,7 +239,9 @@ class OurVLLM(VLLMGeneration):
         self._until_answered(work)
 
     def _client_of_rank(self) -> Any:
-        """Return this rank's client of the server. `EngineFailure` on all ranks, if one of them finds no server."""
+        """Return this rank's client of the server. `EngineFailure` on all ranks, if one of them
+        finds no server.
+        """
         error = None
         if not hasattr(self, "vllm_client"):  # the main process has one
             try:
@@ -261,7 +276,9 @@ class OurVLLM(VLLMGeneration):
         )
 
     def _recover(self, attempt: str) -> None:
-        """Wait for the server and push the weights to it; the next request shows whether this worked."""
+        """Wait for the server and push the weights to it; the next request shows whether this
+        worked.
+        """
         if self.accelerator.is_main_process:
             logger.warning(
                 f"The vLLM server failed: {self.vllm_client.failure}. Waiting {self.server_timeout:g} s for a server that will "

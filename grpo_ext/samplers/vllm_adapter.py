@@ -1,7 +1,9 @@
-"""Give vLLM only the adapter: the base stays as the engine loaded it, and the engine adds the adapter when it computes.
+"""Give vLLM only the adapter: the base stays as the engine loaded it, and the engine adds the
+adapter when it computes.
 
-After each step the adapter is written as peft writes it, read by the engine under a new name, and removed. The new name keeps
-vLLM from using results of an earlier adapter: its prefix cache depends on name and path.
+After each step the adapter is written as peft writes it, read by the engine under a new name, and
+removed. The new name keeps vLLM from using results of an earlier adapter: its prefix cache depends
+on name and path.
 """
 
 import tempfile
@@ -86,7 +88,9 @@ class AdapterVLLM(OurVLLM):
 
 
 class AdapterClient(ServerClient):
-    """As `ServerClient`, for a server that reads an adapter of rank `rank` from a folder, without a group for weights."""
+    """As `ServerClient`, for a server that reads an adapter of rank `rank` from a folder, without a
+    group for weights.
+    """
 
     def __init__(self, *args: Any, rank: int, **kwargs: Any):
         self._rank = rank
@@ -96,9 +100,8 @@ class AdapterClient(ServerClient):
         """Raise a `ValueError` if the server takes no adapters of this rank; join nothing."""
         self._device = device
         config = self.get_server_info()["lora_config"]
-        path = self.session.get(
-            f"{self.base_url}/v1/load_lora_adapter"
-        )  # status 405 if the path exists, for POST only
+        # status 405 if the path exists, for POST only
+        path = self.session.get(f"{self.base_url}/v1/load_lora_adapter")
         if config is None or config["max_lora_rank"] < self._rank or path.status_code == 404:
             rank = adapter_settings(self._rank)["max_lora_rank"]
             raise ValueError(
@@ -108,11 +111,14 @@ class AdapterClient(ServerClient):
             )
 
     def load_adapter(self, writing: AbstractContextManager[str]) -> None:
-        """Let the server read the adapter from the folder that `writing` yields, and use it from now on."""
+        """Let the server read the adapter from the folder that `writing` yields, and use it from
+        now on.
+        """
         self._attempt(lambda: self._load(writing))
 
     def _load(self, writing: AbstractContextManager[str]) -> None:
-        name, former = uuid.uuid4().hex, self.version
+        name = uuid.uuid4().hex
+        former = self.version
         with writing as folder:
             self._tell("load_lora_adapter", lora_name=name, lora_path=folder)
         self.model = self.version = name  # requests name a model
@@ -120,9 +126,8 @@ class AdapterClient(ServerClient):
             self._tell("unload_lora_adapter", lora_name=former)
 
     def _tell(self, what: str, **body: str) -> None:
-        answer = self.session.post(
-            f"{self.base_url}/v1/{what}", json=body
-        )  # without JSON on success
+        # without JSON on success
+        answer = self.session.post(f"{self.base_url}/v1/{what}", json=body)
         if answer.status_code == 404 and "lora_path" in body:
             raise Exception(
                 f"Request failed: 404, the server does not find {body['lora_path']}: it must have output_dir under the same "
@@ -148,7 +153,9 @@ def trained(model: PeftModel) -> LoraConfig:
 
 
 def check_adapter(model: Any) -> None:
-    """Raise a `ValueError` if a model's adapter has another output in vLLM than in the trainer, with the reason."""
+    """Raise a `ValueError` if a model's adapter has another output in vLLM than in the trainer,
+    with the reason.
+    """
     if not isinstance(model, PeftModel):
         raise ValueError(
             "vllm_sync_adapter: adapter needs an adapter, and the model has none: give a peft_config."
@@ -157,7 +164,8 @@ def check_adapter(model: Any) -> None:
     if type(config) is not LoraConfig:
         raise ValueError(f"vLLM takes LoRA adapters, not {type(config).__name__}{OR_MERGED}")
     adapter_settings(config.r)
-    plain, names = LoraConfig(), [field.name for field in fields(config) if field.name not in KNOWN]
+    plain = LoraConfig()
+    names = [field.name for field in fields(config) if field.name not in KNOWN]
     changed = [name for name in names if getattr(config, name) != getattr(plain, name)]
     if config.init_lora_weights not in (True, False, "gaussian"):  # others change the base
         changed.append("init_lora_weights")
@@ -180,7 +188,9 @@ def check_adapter(model: Any) -> None:
 
 @contextmanager
 def saved(model: PeftModel, parent: Path | str | None = None) -> Iterator[str]:
-    """Save the adapter in a temporary folder of `parent` and yield its absolute path; `None`: the system's default folder."""
+    """Save the adapter in a temporary folder of `parent` and yield its absolute path; `None`: the
+    system's default folder.
+    """
     if parent is not None:
         Path(parent).mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(

@@ -1,8 +1,8 @@
-"""The trainer's client of a vLLM server: it waits a limited time, checks that the server still has its weights, and takes only
-completions that it asked for.
+"""The trainer's client of a vLLM server: it waits a limited time, checks that the server still has
+its weights, and takes only completions that it asked for.
 
-It is based on TRL's client. If a request fails, `ServerClient` stores the cause and returns nothing, instead of an error on the
-one rank that makes requests; `OurVLLM` then informs all ranks.
+It is based on TRL's client. If a request fails, `ServerClient` stores the cause and returns
+nothing, instead of an error on the one rank that makes requests; `OurVLLM` then informs all ranks.
 """
 
 import time
@@ -34,9 +34,11 @@ NOTHING: dict[str, Any] = {
 
 
 class ServerClient(VLLMClient):
-    """As TRL's, but after a failed generation or weight update `failure` is set and requests do nothing until `reconnect()`.
+    """As TRL's, but after a failed generation or weight update `failure` is set and requests do
+    nothing until `reconnect()`.
 
-    Additional arguments: `request_timeout`, the time limit of an answer in seconds, and `vocabulary`, the number of tokens.
+    Additional arguments: `request_timeout`, the time limit of an answer in seconds, and
+    `vocabulary`, the number of tokens.
     """
 
     communicator: Any
@@ -44,15 +46,19 @@ class ServerClient(VLLMClient):
 
     def __init__(self, *args: Any, request_timeout: float, vocabulary: int, **kwargs: Any):
         self.failure: str | None = None  # what went wrong
-        self.starts, self.seconds = False, 0.0
+        self.starts = False
+        self.seconds = 0.0
         self._answer: Future[dict[str, Any]] | None = None  # to the request under way
         self._dropped: Future[dict[str, Any]] | None = None  # to one that nobody waits for
         self.version: str | None = None  # of the weights that the server must have
-        self._line, self._vocabulary = VllmLine(request_timeout), vocabulary
+        self._line = VllmLine(request_timeout)
+        self._vocabulary = vocabulary
         super().__init__(*args, **kwargs)
 
     def check_server(self, total_timeout: float = 0.0, retry_interval: float = 1.0) -> None:
-        """Wait for a healthy vLLM server; raise `ConnectionError` with the last cause after `total_timeout` seconds."""
+        """Wait for a healthy vLLM server; raise `ConnectionError` with the last cause after
+        `total_timeout` seconds.
+        """
         self.session = self._line  # replaces the session that TRL has just made
         end = time.monotonic() + total_timeout
         while True:
@@ -80,7 +86,8 @@ class ServerClient(VLLMClient):
             super().init_communicator(device)
 
     def _join_by_gloo(self) -> None:
-        address, ranks = own_address(str(self.host)), self.get_world_size() + 1
+        address = own_address(str(self.host))
+        ranks = self.get_world_size() + 1
         store = listening_store(address, self.group_port, ranks)  # before the workers look for it
         body = {"init_info": {"address": address, "port": store.port, "world_size": ranks}}
         with ThreadPoolExecutor(max_workers=1) as pool:
@@ -102,7 +109,8 @@ class ServerClient(VLLMClient):
             else super().update_named_params
         )
         self._attempt(lambda: send(metadata, named_params))
-        # use up the iterator also after a failure: other ranks gather with us, and it unmerges the adapter at its end
+        # use up the iterator also after a failure: other ranks gather with us, and it unmerges the
+        # adapter at its end
         deque(named_params, maxlen=0)
 
     def _send_by_gloo(self, metadata: Any, named_params: Any) -> None:
@@ -141,12 +149,14 @@ class ServerClient(VLLMClient):
     ) -> dict[str, Any]:
         """As TRL's if the answer is what was asked for; else `NOTHING`.
 
-        With `starts` set, send the request in a thread and return `NOTHING`; the next call returns its answer.
+        With `starts` set, send the request in a thread and return `NOTHING`; the next call returns
+        its answer.
         """
         generate = super().generate
         self._await_dropped()
         if self._answer is not None:
-            found, self._answer = self._answer.result(), None
+            found = self._answer.result()
+            self._answer = None
             return found
 
         def work() -> dict[str, Any]:
@@ -170,7 +180,9 @@ class ServerClient(VLLMClient):
 
     def drop_answer(self) -> None:
         """Forget the request under way; the next one waits until the server has answered it."""
-        self._dropped, self._answer, self.starts = self._answer or self._dropped, None, False
+        self._dropped = self._answer or self._dropped
+        self._answer = None
+        self.starts = False
 
     def _await_dropped(self) -> None:
         if self._dropped is not None:
@@ -203,7 +215,9 @@ class ServerClient(VLLMClient):
         num_logprobs: int | None,
         sampling: Any,
     ) -> dict[str, Any]:
-        """Return completions from TRL's `generate`; `ConnectionError` if they are not what was requested."""
+        """Return completions from TRL's `generate`; `ConnectionError` if they are not what was
+        requested.
+        """
         try:
             found = generate(prompts, features, n, **sampling)
             wrong = completions_fault(found, prompts, n, longest, num_logprobs, self._vocabulary)
@@ -234,7 +248,9 @@ class ServerClient(VLLMClient):
     def complete(
         self, ids: list[int], version: str | None, max_tokens: int, **sampling: Any
     ) -> dict[str, Any]:
-        """Return one completion of `ids` with log-probs, sampled by the weights of this version; raise any error."""
+        """Return one completion of `ids` with log-probs, sampled by the weights of this version;
+        raise any error.
+        """
         own = {
             k: v
             for k, v in (sampling.pop("generation_kwargs") or {}).items()
@@ -253,7 +269,9 @@ class ServerClient(VLLMClient):
         self._attempt(lambda: None)
 
     def reconnect(self, seconds: float) -> None:
-        """Find a server within `seconds` and join its workers; if that fails, `failure` is set again."""
+        """Find a server within `seconds` and join its workers; if that fails, `failure` is set
+        again.
+        """
         self.failure = self.version = None
         self._attempt(lambda: self._connect(seconds))
 
@@ -269,7 +287,9 @@ class ServerClient(VLLMClient):
             super().close_communicator()
 
     def _attempt(self, work: Callable[[], Any]) -> Any:
-        """Return the result of `work()` if nothing has failed and the server has the trainer's weights; else `None`."""
+        """Return the result of `work()` if nothing has failed and the server has the trainer's
+        weights; else `None`.
+        """
         if self.failure is not None:
             return None
         try:
@@ -277,12 +297,15 @@ class ServerClient(VLLMClient):
             answer = work()
             self._check_weights(self.version)
             return answer
-        except Exception as error:  # of the connection, a RuntimeError of gloo, or a bare Exception of TRL for a bad status
+        # of the connection, a RuntimeError of gloo, or a bare Exception of TRL for a bad status
+        except Exception as error:
             self.failure = short(error)
             return None
 
     def _check_weights(self, version: str | None, seconds: float = PROBE_SECONDS) -> None:
-        """Raise a `ConnectionError` if the server has other weights than those of this version, because it was restarted."""
+        """Raise a `ConnectionError` if the server has other weights than those of this version,
+        because it was restarted.
+        """
         if version is None:
             return
         answer = self.session.get(f"{self.base_url}/weight_info", timeout=seconds)

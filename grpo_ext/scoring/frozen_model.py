@@ -1,4 +1,6 @@
-"""A frozen causal language model that scores texts after prompts, for rewards. It is not the model in training."""
+"""A frozen causal language model that scores texts after prompts, for rewards. It is not the model
+in training.
+"""
 
 import inspect
 from collections.abc import Sequence
@@ -32,7 +34,9 @@ class FrozenModel:
         self.takes_logits_to_keep = "logits_to_keep" in parameters
 
     def prompt_ids(self, prompt: Prompt) -> list[int]:
-        """Return the tokens of a prompt, at least one; a conversation goes through the chat template, if there is one."""
+        """Return the tokens of a prompt, at least one; a conversation goes through the chat
+        template, if there is one.
+        """
         if isinstance(prompt, str):
             ids = self.tokenizer(printable(prompt)).input_ids
         else:
@@ -58,11 +62,12 @@ class FrozenModel:
 
     @torch.no_grad()
     def log_probs(self, pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[Tensor]:
-        """Return the log-probs of the tokens of each text after its prompt: (T,) in float32 on the CPU.
+        """Return the log-probs of the tokens of each text after its prompt: (T,) in float32 on the
+        CPU.
 
         Args:
-            pairs: prompt and text as token ids; neither is empty. A prompt that does not fit the model's context beside its
-                text loses its beginning.
+            pairs: prompt and text as token ids; neither is empty. A prompt that does not fit the
+                model's context beside its text loses its beginning.
         """
         whole = [self.fitted(prompt, text) for prompt, text in pairs]
         order = sorted(range(len(pairs)), key=lambda row: len(whole[row]))
@@ -137,10 +142,12 @@ def load_frozen(
     Args:
         name: a folder or an id of the Hugging Face hub.
         dtype: torch's name of the type of its weights.
-        device: torch's name of a device; None: the GPU of this process, if there is one, else the CPU.
+        device: torch's name of a device; None: the GPU of this process, if there is one, else the
+            CPU.
 
     Raises:
-        RuntimeError: under DeepSpeed ZeRO-3, or FSDP that loads on one rank, where `from_pretrained` divides every model.
+        RuntimeError: under DeepSpeed ZeRO-3, or FSDP that loads on one rank, where
+            `from_pretrained` divides every model.
         OSError: if there is no such model.
     """
     if is_deepspeed_zero3_enabled() or is_fsdp_enabled():

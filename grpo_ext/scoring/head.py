@@ -22,7 +22,9 @@ class Head:
     kept: KeptSet | None = (
         None  # the kept tokens at each scored position of the pass; `None`: found from the logits
     )
-    compact: bool = True  # compute logits at the scored positions only; with `False` a CPU computes all of them, as TRL does
+    # compute logits at the scored positions only; with `False` a CPU computes all of them, as TRL
+    # does
+    compact: bool = True
     used: list[KeptSet] = field(default_factory=list)  # the kept tokens that each block used
     _scored: int = 0  # positions of the blocks so far
 
@@ -34,8 +36,11 @@ class Head:
         targets: Tensor,
         projection: Projection,
     ) -> tuple[Tensor, Tensor]:
-        """Return log-probs (N,) and entropies (N,) of N positions; the arguments are those of `sampling_log_probs`."""
-        kept, end = self.kept, self._scored + len(hidden)
+        """Return log-probs (N,) and entropies (N,) of N positions; the arguments are those of
+        `sampling_log_probs`.
+        """
+        kept = self.kept
+        end = self._scored + len(hidden)
         if kept is not None and len(kept) != len(hidden):
             kept = kept.select(torch.arange(self._scored, end))
         logps, entropies, used = sampling_log_probs(
@@ -46,11 +51,14 @@ class Head:
         return logps, entropies
 
 
-# Calls a model with a head instead of its own: `(model, head, labels, **inputs)`. Its scores are 0 without a label, and have
-# one column less than the input, since the first token has no prediction. The reference returns no entropies.
+# Calls a model with a head instead of its own: `(model, head, labels, **inputs)`. Its scores are 0
+# without a label, and have one column less than the input, since the first token has no prediction.
+# The reference returns no entropies.
 RunModel = Callable[..., Scores]
 
 
 def outermost(model: Any, first: bool) -> Any:
-    """Return the model to call: data parallel ranks must call the wrapper once per batch, however many chunks each has."""
+    """Return the model to call: data parallel ranks must call the wrapper once per batch, however
+    many chunks each has.
+    """
     return model.module if isinstance(model, DistributedDataParallel) and not first else model

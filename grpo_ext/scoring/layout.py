@@ -1,4 +1,6 @@
-"""How completions are laid out for a pass through a model, chosen by the model, its attention and the ranks."""
+"""How completions are laid out for a pass through a model, chosen by the model, its attention and
+the ranks.
+"""
 
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -6,7 +8,8 @@ from typing import Any, Literal
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer, LinearAttentionCacheLayerMixin
 
-# With a mask, attention costs the square of the row length: on a CPU rows of 2,048 take 1.5 times as long as rows of 512.
+# With a mask, attention costs the square of the row length: on a CPU rows of 2,048 take 1.5 times
+# as long as rows of 512.
 MASKED_ROW_TOKENS = 512
 Kind = Literal["padded", "chunks", "packed"]
 
@@ -60,22 +63,28 @@ def choose_layout(
         ValueError: for "packed" if the model cannot take packed rows.
     """
     attention = str(model.config.get_text_config()._attn_implementation)
-    flash, flex = "flash" in attention, attention == "flex_attention"
+    flash = "flash" in attention
+    flex = attention == "flex_attention"
     reason = (
         "the loss on the balance of experts is taken over a rectangle"
         if aux_loss
         else why_not_packed(model)
     )
-    rotary, padded, why = has_rotary_positions(model), asked == "padded", ""
+    rotary = has_rotary_positions(model)
+    padded = asked == "padded"
+    why = ""
     kind: Kind = "padded" if padded else "packed" if asked == "packed" else "chunks"
     if asked == "packed" and reason:
         refuse_packing(reason)
     if asked == "auto" and (flash or flex) and reason is None:
-        kind, why = "packed", f"{attention} skips what a token does not see"
+        kind = "packed"
+        why = f"{attention} skips what a token does not see"
     elif not padded and (not rotary or aux_loss):
-        kind, why = "padded", str(reason)
+        kind = "padded"
+        why = str(reason)
     elif kind == "chunks" and one_call:
-        kind, why = "padded", "sharded ranks call the model equally often"
+        kind = "padded"
+        why = "sharded ranks call the model equally often"
     by_cost = asked == "auto" and flash and kind == "packed" and not one_call and keeps_all(model)
     return Layout(
         kind=kind,

@@ -1,7 +1,7 @@
 """Padding-free scoring: the sequences of a micro-batch are concatenated into a single row.
 
-Each sequence has its own positions and sees only itself. Where attention takes a mask, the completions of one prompt can see
-the same copy of it.
+Each sequence has its own positions and sees only itself. Where attention takes a mask, the
+completions of one prompt can see the same copy of it.
 """
 
 from collections.abc import Callable
@@ -21,20 +21,19 @@ from grpo_ext.step.records import Scores
 def run_packed(
     run: RunModel, model: Any, head: Head, ids: Tensor, mask: Tensor, width: int, shares: bool
 ) -> Scores:
-    """Run the tokens of a padded batch (B, P + T) as one row, and return the log-probs (B, T) of the completions.
+    """Run the tokens of a padded batch (B, P + T) as one row, and return the log-probs (B, T) of
+    the completions.
 
-    `width` is T. With `shares`, each distinct prompt is in the row once; else each completion brings its own, and transformers
-    makes attention block-diagonal from positions that start at 0 again.
+    `width` is T. With `shares`, each distinct prompt is in the row once; else each completion
+    brings its own, and transformers makes attention block-diagonal from positions that start at 0
+    again.
     """
-    end = (
-        ids.size(1) - width - 1 if shares else 0
-    )  # where what is not shared begins: at the last token of the prompt
+    # where what is not shared begins: at the last token of the prompt
+    end = ids.size(1) - width - 1 if shares else 0
     whole = ids.new_empty(0), ids.new_empty(0)  # nothing is shared
     first, prompt_of = equal_prompts(ids[:, : end + 1], mask[:, : end + 1]) if shares else whole
-    head_mask, tail_mask = (
-        mask[first, :end].bool(),
-        mask[:, end:].bool(),
-    )  # (N, end), (B, P + T - end)
+    head_mask = mask[first, :end].bool()  # (N, end)
+    tail_mask = mask[:, end:].bool()  # (B, P + T - end)
 
     def row(values: Tensor) -> Tensor:
         return torch.cat([values[first, :end][head_mask], values[:, end:][tail_mask]])  # (tokens,)
@@ -82,7 +81,9 @@ def _number(mask: Tensor) -> Tensor:
 def attention_mask(
     model: Any, sees: Callable[..., Tensor], length: int, device: torch.device
 ) -> Any:
-    """Return a mask for a model's attention: blocks for flex attention, else (1, 1, L, L), added to scores or bool for SDPA."""
+    """Return a mask for a model's attention: blocks for flex attention, else (1, 1, L, L), added to
+    scores or bool for SDPA.
+    """
     model = outermost(model, first=False)  # the wrapper of data parallel ranks has no config
     attention = str(model.config.get_text_config()._attn_implementation)
     if attention == "flex_attention":

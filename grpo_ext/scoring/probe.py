@@ -1,4 +1,6 @@
-"""Try a layout on a model at the start of a run: two short rows, scored with the layout and as plain rows."""
+"""Try a layout on a model at the start of a run: two short rows, scored with the layout and as
+plain rows.
+"""
 
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +24,9 @@ class Probe:
     limit: float  # the largest difference of log-probs allowed, divided by their standard deviation
 
     def refuse_unless_separate(self, model: Any, shares: bool) -> None:
-        """Raise a `ValueError` for a model whose log-probs of packed rows differ; `shares` as in `run_packed`."""
+        """Raise a `ValueError` for a model whose log-probs of packed rows differ; `shares` as in
+        `run_packed`.
+        """
         try:
             apart = self._apart(model, "packed", shares)
         except (TypeError, NotImplementedError) as error:
@@ -33,7 +37,9 @@ class Probe:
             )
 
     def shares_prompts(self, model: Any) -> bool:
-        """Whether log-probs of completions are the same if the model reads a prompt once for several of them."""
+        """Whether log-probs of completions are the same if the model reads a prompt once for
+        several of them.
+        """
         try:
             return self._apart(model, "chunks", True) <= self.limit
         except Exception:  # a model that cannot continue from a prompt may raise anything
@@ -41,16 +47,18 @@ class Probe:
 
     @torch.no_grad()
     def _apart(self, model: Any, kind: str, shares: bool) -> float:
-        """Return the largest difference of log-probs between packed rows, or rows that share a prompt, and plain rows."""
+        """Return the largest difference of log-probs between packed rows, or rows that share a
+        prompt, and plain rows.
+        """
         generator = torch.Generator().manual_seed(0)  # leaves the random state of the run unchanged
         ids = torch.randint(self.vocab_size, (2, 16), generator=generator).to(self.device)
-        mask, training = torch.ones_like(ids), model.training
-        ids[1, :8], mask[:, :3], mask[0, 13:] = (
-            ids[0, :8],
-            0,
-            0,
-        )  # a prompt of 5 tokens, completions of 5 and 8, padding
-        labels, params = labels_of(ids, mask, 8), SamplingParams()
+        mask = torch.ones_like(ids)
+        training = model.training
+        ids[1, :8] = ids[0, :8]
+        mask[:, :3] = 0  # left padding: the prompt has 5 tokens
+        mask[0, 13:] = 0  # right padding: the completions have 5 and 8 tokens
+        labels = labels_of(ids, mask, 8)
+        params = SamplingParams()
         model.eval()
         try:
             alone = self.run(model, Head(params), labels, input_ids=ids, attention_mask=mask)

@@ -1,7 +1,8 @@
 """Run the prompt of a group once instead of once per completion.
 
-A model reads each distinct prompt and keeps its keys and values; then the completions run after them. Positions are passed
-explicitly, because some models (Qwen2.5-VL) would take them from their last generation.
+A model reads each distinct prompt and keeps its keys and values; then the completions run after
+them. Positions are passed explicitly, because some models (Qwen2.5-VL) would take them from their
+last generation.
 """
 
 from copy import copy
@@ -17,18 +18,20 @@ from grpo_ext.step.records import Scores
 
 
 class ReadPrompts:
-    """The distinct prompts of rows that a model has read, without their last token, which runs with the completions.
+    """KV cache of each distinct prompt, excluding its last token.
 
-    `prompt_ids` and `prompt_mask` (B, P) are padded on the left.
+    The last token of a prompt is scored together with the completion.
+
+    Args:
+        prompt_ids: (B, P), padded on the left.
+        prompt_mask: (B, P), 1 for tokens of the prompt.
     """
 
     def __init__(self, prompt_ids: Tensor, prompt_mask: Tensor):
         first, self.prompt_of = equal_prompts(prompt_ids, prompt_mask)
         self.end = prompt_ids.size(1) - 1
-        self.ids, self.mask = (
-            prompt_ids[first][:, : self.end],
-            prompt_mask[first][:, : self.end],
-        )  # (N, P - 1)
+        self.ids = prompt_ids[first][:, : self.end]  # (N, P - 1)
+        self.mask = prompt_mask[first][:, : self.end]  # (N, P - 1)
         self.cache = DynamicCache()
 
     @property
@@ -59,11 +62,12 @@ class ReadPrompts:
     ) -> Scores:
         """Run completions after their prompts, starting with the last token of the prompt.
 
-        `ids` and `mask` (b, P + T) are prompts and completions of this chunk, `width` is T, and `chunk` (b,) the indices of
-        the completions among the rows whose prompts were read.
+        `ids` and `mask` (b, P + T) are prompts and completions of this chunk, `width` is T, and
+        `chunk` (b,) the indices of the completions among the rows whose prompts were read.
         """
         number = self.prompt_of[chunk.to(self.prompt_of.device)]
-        cache, read = DynamicCache(), list[Any](self.cache.layers)
+        cache = DynamicCache()
+        read = list[Any](self.cache.layers)
         for layer in map(copy, read):
             layer.keys, layer.values = (of_rows(x, number) for x in (layer.keys, layer.values))
             cache.layers.append(layer)
@@ -78,10 +82,13 @@ class ReadPrompts:
 
 
 def of_rows(x: Tensor, number: Tensor) -> Tensor:
-    """Return the rows of x (N, ...) with these numbers (b,); those of a single row share its memory."""
+    """Return the rows of x (N, ...) with these numbers (b,); those of a single row share its
+    memory.
+    """
     if len(x) == 1:
         return x.expand(len(number), *x.shape[1:])
-    # flat, because torch adds gradients of slices slowly, and in float32, because some devices round after each addition
+    # flat, because torch adds gradients of slices slowly, and in float32, because some devices
+    # round after each addition
     flat = x.flatten(1).to(torch.promote_types(x.dtype, torch.float32))  # (N, ...)
     return flat.index_select(0, number).to(x.dtype).unflatten(1, x.shape[1:])
 

@@ -1,9 +1,10 @@
 """The operations that training needs, and the rate at which a device multiplies matrices.
 
-A weight takes 6 operations per token if it is trained, and 4 if it is frozen (forward, and the gradient of its input).
-Attention takes 12 operations per layer, hidden size and pair of tokens that see each other. The head counts at completions
-only, and each distinct prompt once. Padding, recomputation and scoring without gradient do not count. (Korthikanti et al.
-2022, arXiv 2205.05198, appendix A, with causal attention.)
+A weight takes 6 operations per token if it is trained, and 4 if it is frozen (forward, and the
+gradient of its input). Attention takes 12 operations per layer, hidden size and pair of tokens that
+see each other. The head counts at completions only, and each distinct prompt once. Padding,
+recomputation and scoring without gradient do not count. (Korthikanti et al. 2022, arXiv 2205.05198,
+appendix A, with causal attention.)
 """
 
 import time
@@ -41,7 +42,9 @@ def wait_for(device: str) -> None:
 
 
 def needed(rows: Scored) -> Tensor:
-    """Return (3,) of a micro-batch: tokens of distinct prompts and completions, of completions, and pairs in attention."""
+    """Return (3,) of a micro-batch: tokens of distinct prompts and completions, of completions, and
+    pairs in attention.
+    """
     first, _ = equal_prompts(rows.prompt_ids, rows.prompt_mask)
     # on the CPU, since an Apple GPU has no float64
     before, own = (
@@ -53,12 +56,14 @@ def needed(rows: Scored) -> Tensor:
 
 
 def costs(model: Any) -> Tensor:
-    """Return (3,), the operations of a forward and a backward pass for each of the counts of `needed`.
+    """Return (3,), the operations of a forward and a backward pass for each of the counts of
+    `needed`.
 
     The model may have an adapter and may be sharded by ZeRO; all experts count.
     """
     sizes = [(getattr(p, "ds_numel", p.numel()), p.requires_grad) for p in model.parameters()]
-    config, embedding = model.config.get_text_config(), model.get_input_embeddings().weight
+    config = model.config.get_text_config()
+    embedding = model.get_input_embeddings().weight
     table = getattr(embedding, "ds_numel", embedding.numel())
     tied = getattr(model.get_output_embeddings(), "weight", None) is embedding
     head = table * (6 if embedding.requires_grad else 4)

@@ -1,4 +1,6 @@
-"""Score a table of completions: lay it out, run it chunk by chunk, and restore the order of the table."""
+"""Score a table of completions: lay it out, run it chunk by chunk, and restore the order of the
+table.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -25,7 +27,8 @@ class Scorer:
     run: RunModel
     params: SamplingParams
     layout: Layout
-    # scores tables with model inputs; takes the model, table, head, rows at a time, whether to compute the balance of experts
+    # scores tables with model inputs; takes the model, table, head, rows at a time, whether to
+    # compute the balance of experts
     images: Callable[..., Scores]
     check_packed: Callable[[Any], None] | None = (
         None  # called once, with the model, before the first packed pass
@@ -34,17 +37,21 @@ class Scorer:
     def score(
         self, model: Any, table: Scored, block: int | None = None, aux_loss: bool = False
     ) -> Scores:
-        """Return log-probs and entropies (B, T) of the completions in `table`, over its `kept` tokens if it has them.
+        """Return log-probs and entropies (B, T) of the completions in `table`, over its `kept`
+        tokens if it has them.
 
-        `model` is the wrapped model in training, or the reference. At most `block` rows run at a time; `None`: no limit. With
-        `aux_loss` the balance of experts is also computed, which needs one rectangle.
+        `model` is the wrapped model in training, or the reference. At most `block` rows run at a
+        time; `None`: no limit. With `aux_loss` the balance of experts is also computed, which needs
+        one rectangle.
         """
         if table.model_inputs:
             head, lengths = self._head(table)
             scores = self.images(model, table, head, block, aux_loss)
             return replace(scores, kept=_by_row(head, lengths))
-        # `block` rows at a time: in the given order and as wide as the widest, or in chunks of similar length
-        block, plain = block or len(table), aux_loss or self.layout.kind == "padded"
+        # `block` rows at a time: in the given order and as wide as the widest, or in chunks of
+        # similar length
+        block = block or len(table)
+        plain = aux_loss or self.layout.kind == "padded"
         order: list[Tensor] = []
         parts: list[tuple[Tensor, Tensor | None]] = []  # log-probs and entropies (b, t)
         aux: list[Any] = []
@@ -76,7 +83,9 @@ class Scorer:
         )
 
     def _head(self, table: Scored) -> tuple[Head, list[int]]:
-        """Return the head for a pass of these completions and, if sampling was truncated, their lengths."""
+        """Return the head for a pass of these completions and, if sampling was truncated, their
+        lengths.
+        """
         lengths = table.completion_mask.sum(1).tolist() if self.params.truncated else []
         kept = None
         if (
@@ -98,7 +107,8 @@ class Scorer:
         aux_loss: bool,
     ) -> Scores:
         """Call the model once."""
-        ids, mask = part.input_ids, part.attention_mask
+        ids = part.input_ids
+        mask = part.attention_mask
         if prompts is not None:
             return prompts.run(self.run, model, head, ids, mask, part.width, chunk)
         if packed:
@@ -119,8 +129,10 @@ class Scorer:
             return self.layout.kind == "packed"
         first, _ = equal_prompts(table.prompt_ids, table.prompt_mask)
         shares = not (torch.is_grad_enabled() and self.layout.recomputes)
-        lengths, longest = table.completion_mask.sum(1), table.prompt_ids.size(1)
-        per_row, call = 1 if shares else longest, call_tokens(lengths.device)
+        lengths = table.completion_mask.sum(1)
+        longest = table.prompt_ids.size(1)
+        per_row = 1 if shares else longest
+        call = call_tokens(lengths.device)
         chunks = length_chunks(lengths, per_row, max_tokens=self.layout.max_tokens)
         padded = sum(len(rows) * (int(lengths[rows].max()) + per_row) + call for rows in chunks)
         return (
@@ -157,9 +169,8 @@ class Scorer:
         head = Head(SamplingParams(self.params.temperature))  # nothing is scored
         if prompts.read(self.run, outermost(model, first=False), head):
             return prompts
-        self.layout = replace(
-            self.layout, shares=False
-        )  # the model recomputes, or does not use the cache
+        # the model recomputes, or does not use the cache
+        self.layout = replace(self.layout, shares=False)
         return None
 
 

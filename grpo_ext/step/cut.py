@@ -1,6 +1,7 @@
 """Deal the completions of a step to micro-batches on all ranks, with the counts of the whole step.
 
-The loss is divided by counts of the whole step, so it does not depend on which completions run together, or on which rank.
+The loss is divided by counts of the whole step, so it does not depend on which completions run
+together, or on which rank.
 """
 
 from dataclasses import dataclass
@@ -19,13 +20,17 @@ from grpo_ext.step.tables import join
 class CutRule:
     """How a step may be cut."""
 
-    #: Whether rows may move between micro-batches. They may not if positions count padding, or if the loss depends on which
-    #: rows a micro-batch holds (entropy quantiles and the balance of experts).
+    #: Whether rows may move between micro-batches. They may not if positions count padding, or if
+    #: the loss depends on which rows a micro-batch holds (entropy quantiles and the balance of
+    #: experts).
     deals: bool = True
-    skips: bool = True  #: whether rows with advantage 0 are left out, because nothing else gives them a gradient
-    #: The token limit of a micro-batch of several rows. Each rank then runs more micro-batches, the same number on all ranks.
+    #: whether rows with advantage 0 are left out, because nothing else gives them a gradient
+    skips: bool = True
+    #: The token limit of a micro-batch of several rows. Each rank then runs more micro-batches, the
+    #: same number on all ranks.
     max_tokens: int | None = None
-    keeps_right: bool = False  #: whether right completions have a gradient whatever their advantage (`positive_nll_coef`)
+    #: whether right completions have a gradient whatever their advantage (`positive_nll_coef`)
+    keeps_right: bool = False
 
     def matters(self, table: Scored) -> Tensor:
         """Return the rows that can change the gradient: (B,), bool."""
@@ -41,9 +46,10 @@ class CutRule:
 def cut(slices: list[Scored], rule: CutRule, ranks: Ranks) -> list[MicroBatch]:
     """Cut an optimizer step into micro-batches.
 
-    `slices` are this rank's completions, one table for each micro-batch that the trainer asks for. The result has at least as
-    many micro-batches. If rows are dealt, each is cut to its own longest prompt and completion, and all ranks run micro-batches
-    of about the same size at the same time. `ValueError` if `max_tokens` is set and a table cannot be cut.
+    `slices` are this rank's completions, one table for each micro-batch that the trainer asks for.
+    The result has at least as many micro-batches. If rows are dealt, each is cut to its own longest
+    prompt and completion, and all ranks run micro-batches of about the same size at the same time.
+    `ValueError` if `max_tokens` is set and a table cannot be cut.
     """
     counts, useful, whole = step_counts(slices, ranks)
     if whole and rule.max_tokens:
@@ -63,7 +69,9 @@ def cut(slices: list[Scored], rule: CutRule, ranks: Ranks) -> list[MicroBatch]:
 
 
 def step_counts(slices: list[Scored], ranks: Ranks) -> tuple[StepCounts, StepCounts, bool]:
-    """Return the counts of the step, the counts of its groups with signal, and whether any rank has model inputs."""
+    """Return the counts of the step, the counts of its groups with signal, and whether any rank has
+    model inputs.
+    """
     dtype = torch.float64 if ranks.device.type != "mps" else torch.float32
     sums = torch.zeros(7, dtype=dtype, device=ranks.device)
     for part in slices:
@@ -80,7 +88,8 @@ def step_counts(slices: list[Scored], ranks: Ranks) -> tuple[StepCounts, StepCou
 
 
 def dealt(slices: list[Scored], rule: CutRule, ranks: Ranks) -> list[tuple[Scored, bool]]:
-    """Return this rank's share of the live rows in pieces, and for each piece whether it is a filler without a live row.
+    """Return this rank's share of the live rows in pieces, and for each piece whether it is a
+    filler without a live row.
 
     If no row is live, no piece counts as a filler, so that entropy is still logged.
     """
@@ -88,8 +97,10 @@ def dealt(slices: list[Scored], rule: CutRule, ranks: Ranks) -> list[tuple[Score
     if ranks.count > 1:
         table = join(ranks.gather_objects([table.on("cpu")]))
     prompts = equal_prompts(table.prompt_ids, table.prompt_mask)[1]
-    prompt_lengths, lengths = table.prompt_mask.sum(1), table.completion_mask.sum(1)
-    live, least = rule.matters(table), len(slices) * ranks.count
+    prompt_lengths = table.prompt_mask.sum(1)
+    lengths = table.completion_mask.sum(1)
+    live = rule.matters(table)
+    least = len(slices) * ranks.count
     pieces = deal_rows(prompts, prompt_lengths, lengths, live, least)
     tokens = (prompt_lengths + lengths).cpu()
     while rule.max_tokens and len(pieces) + ranks.count <= len(live):
@@ -106,7 +117,9 @@ def dealt(slices: list[Scored], rule: CutRule, ranks: Ranks) -> list[tuple[Score
 
 
 def dealt_to(ranks: Ranks, pieces: list[Tensor], tokens: Tensor) -> list[Tensor]:
-    """Return this rank's pieces, largest first. They are dealt back and forth over the ranks, so that sums are about equal."""
+    """Return this rank's pieces, largest first. They are dealt back and forth over the ranks, so
+    that sums are about equal.
+    """
     pieces = sorted(pieces, key=lambda rows: -int(tokens[rows].sum()))
     return [
         pieces[i + (ranks.index if (i // ranks.count) % 2 == 0 else ranks.count - 1 - ranks.index)]

@@ -1,7 +1,7 @@
 """The entropy bonus: a constant coefficient, or one that keeps the entropy near a target.
 
-Skywork-OR1 (arXiv 2505.22312): the coefficient rises while the entropy is at or below the target, falls while it is above, and
-applies only while it is at or below.
+Skywork-OR1 (arXiv 2505.22312): the coefficient rises while the entropy is at or below the target,
+falls while it is above, and applies only while it is at or below.
 """
 
 from dataclasses import dataclass
@@ -9,7 +9,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class EntropyControl:
-    """How the coefficient of the entropy bonus moves. The coefficient itself is the trainer's `entropy_coef`, as in TRL."""
+    """How the coefficient of the entropy bonus moves. The coefficient itself is the trainer's
+    `entropy_coef`, as in TRL.
+    """
 
     enabled: bool  # whether the run has a bonus; fixed at its start, as in TRL
     adaptive: bool = False
@@ -23,7 +25,8 @@ class EntropyControl:
 
         Args:
             coef: the present coefficient.
-            last_entropy: mean entropy of the last step's tokens over all ranks; infinite before the first step.
+            last_entropy: mean entropy of the last step's tokens over all ranks; infinite before the
+                first step.
         """
         if not self.enabled:
             return None

@@ -1,7 +1,8 @@
 """The micro-batches of each optimizer step, from generations that are made when they are needed.
 
-A generation is split into `steps_per_generation` slices and used `num_iterations` times. All micro-batches of a step are made
-at its start: the policy does not change within a step, so the samples are the same, and the counts of the step are known.
+A generation is split into `steps_per_generation` slices and used `num_iterations` times. All
+micro-batches of a step are made at its start: the policy does not change within a step, so the
+samples are the same, and the counts of the step are known.
 """
 
 from collections import deque
@@ -26,7 +27,8 @@ class BatchesAhead:
     def of(self, source: Iterator[Any]) -> "BatchesAhead":
         """Continue with this iterator, which is another one in each epoch."""
         if source is not self._source:
-            self._source, self._seen = source, deque()
+            self._source = source
+            self._seen = deque()
         return self
 
     def __iter__(self) -> "BatchesAhead":
@@ -36,7 +38,9 @@ class BatchesAhead:
         return self._seen.popleft() if self._seen else next(self._source)
 
     def peek(self, distance: int) -> Any:
-        """Return the batch that `next` returns after `distance` others; `None` if the epoch ends before."""
+        """Return the batch that `next` returns after `distance` others; `None` if the epoch ends
+        before.
+        """
         self._seen.extend(islice(self._source, max(0, distance + 1 - len(self._seen))))
         return self._seen[distance] if distance < len(self._seen) else None
 
@@ -47,9 +51,8 @@ class Feed:
 
     generate: Callable[[Any], Scored]  # makes scored completions from a batch of the data loader
     split: Callable[[Scored, int], list[Scored]]  # splits a generation into a number of slices
-    cut: Callable[
-        [list[Scored]], list[MicroBatch]
-    ]  # makes the micro-batches of a step from its slices
+    # makes the micro-batches of a step from its slices
+    cut: Callable[[list[Scored]], list[MicroBatch]]
     slices: int  # of a generation
     uses: int  # slices that are handed out before the next generation
     device: torch.device  # to which a generation is restored
@@ -62,10 +65,14 @@ class Feed:
 
     def begin_step(self, batches: list[Any]) -> None:
         """Begin an optimizer step with these batches of the data loader."""
-        self._asked, self._ready, self._to_come = list(batches), [], len(batches)
+        self._asked = list(batches)
+        self._ready = []
+        self._to_come = len(batches)
 
     def following(self, after: int = 0) -> Any:
-        """Return the batch of the next generation, or of the one that is `after` later; `None` if the epoch ends before."""
+        """Return the batch of the next generation, or of the one that is `after` later; `None` if
+        the epoch ends before.
+        """
         return self.batches.peek((1 + after) * self.uses - len(self._asked))
 
     def next(self, batch: Any) -> MicroBatch:
@@ -74,7 +81,9 @@ class Feed:
         return self._ready.pop(0)
 
     def surplus(self, batch: Any) -> int:
-        """Return how many micro-batches must run now in addition to the one that the trainer asks for."""
+        """Return how many micro-batches must run now in addition to the one that the trainer asks
+        for.
+        """
         self._make_ready(batch)
         surplus = -(-len(self._ready) // max(1, self._to_come)) - 1
         self._to_come -= 1
@@ -95,7 +104,8 @@ class Feed:
         return {"position": self.position, "generation": self.generation}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.position, generation = state["position"], state["generation"]
+        self.position = state["position"]
+        generation = state["generation"]
         self.generation = generation and [part.on(self.device) for part in generation]
 
 

@@ -1,7 +1,9 @@
-"""Groups of unequal size: a prompt that takes several slots of `num_generations` completions has one group of all of them.
+"""Groups of unequal size: a prompt that takes several slots of `num_generations` completions has
+one group of all of them.
 
-What compares the completions of a group takes tables of equal groups. So the tables of unequal groups are spread to groups as
-large as the largest, whose other places hold NaN, which counts as "not scored" everywhere.
+What compares the completions of a group takes tables of equal groups. So the tables of unequal
+groups are spread to groups as large as the largest, whose other places hold NaN, which counts as
+"not scored" everywhere.
 """
 
 from __future__ import annotations
@@ -55,7 +57,8 @@ class GroupShape:
         return [number for number, size in enumerate(self.sizes) for _ in range(size)]
 
     def spread(self, values: Tensor, fill: float = math.nan) -> Tensor:
-        """Return (N largest, ...) from `values` (B, ...), with `fill` in the places that a group does not have.
+        """Return (N largest, ...) from `values` (B, ...), with `fill` in the places that a group
+        does not have.
 
         Bool tables have `False` there.
         """

@@ -1,8 +1,9 @@
 """Groups of completions: which of them have signal, and tables of whole groups.
 
-A group is the G completions of one prompt. It is judged by one outcome reward, not by the weighted sum: with the sum, a group
-of wrong completions would have signal if a format reward varied (DAPO, arXiv 2503.14476, section 3.2, filters by accuracy).
-Groups of different tasks may have different outcome rewards (`step.judge.group_outcomes`).
+A group is the G completions of one prompt. It is judged by one outcome reward, not by the weighted
+sum: with the sum, a group of wrong completions would have signal if a format reward varied (DAPO,
+arXiv 2503.14476, section 3.2, filters by accuracy). Groups of different tasks may have different
+outcome rewards (`step.judge.group_outcomes`).
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from grpo_ext.step.tables import join
 
 @dataclass(frozen=True)
 class GroupRule:
-    """When a group has signal: if the outcome reward varies within it, or if a tie-break reward decides it."""
+    """When a group has signal: if the outcome reward varies within it, or if a tie-break reward
+    decides it.
+    """
 
     num_generations: int  #: G, completions per prompt
     pass_threshold: float = 1.0  #: a completion is right if its outcome reward is at least this
@@ -30,7 +33,8 @@ class GroupRule:
 
         Args:
             outcomes: (N G,), the outcome rewards; NaN for a completion that was not scored.
-            ties: (N G,), bool, the completions of groups that a tie-break reward decides; `None`: there is no such reward.
+            ties: (N G,), bool, the completions of groups that a tie-break reward decides; `None`:
+                there is no such reward.
         """
         grouped = outcomes.view(-1, self.num_generations)  # (N, G)
         scored = (~grouped.isnan()).sum(1)
@@ -57,7 +61,8 @@ class GroupStats:
     right: Tensor  #: (N,), number of right completions
     scored: Tensor  #: (N,), number of completions that the outcome reward scored
     all_right: Tensor  #: (N,), bool, all rewards are equal and right
-    all_wrong: Tensor  #: (N,), bool, all rewards are equal and not right; `False` if no completion was scored
+    #: (N,), bool, all rewards are equal and not right; `False` if no completion was scored
+    all_wrong: Tensor
     tied: Tensor | None = (
         None  #: (N,), bool, the tie-break reward decides it; `None` without such a reward
     )
@@ -117,7 +122,9 @@ def join_groups(parts: Sequence[Groups | None]) -> Groups | None:
 
 
 def silenced(groups: Groups) -> Groups:
-    """Return the groups as fillers of a batch: without tokens in the loss, without advantage, and not counted."""
+    """Return the groups as fillers of a batch: without tokens in the loss, without advantage, and
+    not counted.
+    """
     everything = torch.ones(len(groups.table), dtype=torch.bool, device=groups.rewards.device)
     return replace(
         groups,
@@ -131,9 +138,11 @@ def groups_to_draw(missing: int, kept: int, drawn: int, most: int, unit: int) ->
 
     Args:
         missing: the number of groups to find.
-        kept, drawn: groups with signal, and all groups, among those generated so far; with `drawn` 0 the result is `missing`.
+        kept, drawn: groups with signal, and all groups, among those generated so far; with `drawn`
+            0 the result is `missing`.
         most: the maximum, a multiple of `unit`.
-        unit: the result is a multiple of this, so that all ranks generate the same number of completions.
+        unit: the result is a multiple of this, so that all ranks generate the same number of
+            completions.
     """
     wanted = missing if drawn == 0 else -(-missing * drawn // max(kept, 1))
     return min(most, -(-wanted // unit) * unit)

@@ -1,6 +1,8 @@
-"""Judge a generation: which completions are truncated, the sum of their rewards, and their advantages within the group.
+"""Judge a generation: which completions are truncated, the sum of their rewards, and their
+advantages within the group.
 
-"Truncated", "weighted" and "outcome" have one meaning here, for the loss, the metrics, the samples and the report.
+"Truncated", "weighted" and "outcome" have one meaning here, for the loss, the metrics, the samples
+and the report.
 """
 
 from collections.abc import Sequence
@@ -71,21 +73,26 @@ class AdvantageRule:
     tie_break: TieBreak | None = None  #: `None`: nothing decides groups of equal rewards
 
     def weighted(self, rewards: Tensor) -> Tensor:
-        """Return the weighted sum (B,) of the rewards (B, R) of each completion; NaN if no reward scored it."""
+        """Return the weighted sum (B,) of the rewards (B, R) of each completion; NaN if no reward
+        scored it.
+        """
         weighted = (rewards * self.weights.to(rewards)).nansum(dim=1)
         return weighted.masked_fill(rewards.isnan().all(dim=1), torch.nan)
 
     def group_stds(self, rewards: Tensor) -> Tensor:
-        """Return the std (N,) of the weighted rewards within each group, from the rewards (B, R) of whole groups.
+        """Return the std (N,) of the weighted rewards within each group, from the rewards (B, R) of
+        whole groups.
 
         NaN for a group in which fewer than two completions were scored.
         """
         return group_stds(self.weighted(rewards), self.num_generations, self.std_estimator)
 
     def ties(self, rewards: Tensor, outcomes: Tensor) -> Tensor | None:
-        """Return which completions are in groups that the tie-break reward decides, (B,), bool; `None` without such a reward.
+        """Return which completions are in groups that the tie-break reward decides, (B,), bool;
+        `None` without such a reward.
 
-        It decides a group if the weighted rewards are equal, every completion is right, and the tie-break reward differs.
+        It decides a group if the weighted rewards are equal, every completion is right, and the
+        tie-break reward differs.
 
         Args:
             rewards: (B, R), of whole groups, with missing ones filled in.
@@ -102,7 +109,8 @@ class AdvantageRule:
     def advantages(self, rewards: Tensor, ties: Tensor | None = None) -> Tensor:
         """Return the advantages (B,) for the rewards (B, R) of whole groups.
 
-        In the groups of `ties` (B,) they are those of the tie-break reward, by the same normaliser, times its coefficient.
+        In the groups of `ties` (B,) they are those of the tie-break reward, by the same normaliser,
+        times its coefficient.
         """
         if self.aggregation == "normalize_then_sum":
             weights = self.weights.to(rewards)
@@ -119,7 +127,9 @@ class AdvantageRule:
         return (rewards * self.weights.to(rewards)).abs().nansum(dim=1)
 
     def turn_advantages(self, rewards: Tensor, gains: Sequence[Sequence[float]]) -> Tensor:
-        """Return the advantages (B, K) of turns, from the rewards (B, R) of whole groups and the gain of each turn."""
+        """Return the advantages (B, K) of turns, from the rewards (B, R) of whole groups and the
+        gain of each turn.
+        """
         return turn_advantages(
             self.weighted(rewards),
             padded(gains, dtype=rewards.dtype).to(rewards.device),
@@ -131,7 +141,9 @@ class AdvantageRule:
 
 
 def by_token(table: Scored, of_turns: Tensor) -> Tensor:
-    """Return for each token of the model the advantage of its turn: (B, T); `of_turns` (B, K) has that of each turn."""
+    """Return for each token of the model the advantage of its turn: (B, T); `of_turns` (B, K) has
+    that of each turn.
+    """
     assert table.tool_mask is not None
     wrote = table.tool_mask.bool()  # (B, T)
     begins = wrote & ~torch.nn.functional.pad(wrote, (1, -1))
@@ -142,9 +154,10 @@ def by_token(table: Scored, of_turns: Tensor) -> Tensor:
 def fill_unscored(rewards_per_func: Tensor, num_generations: int) -> Tensor:
     """Replace a missing reward (NaN) by the mean of its group on that reward.
 
-    TRL sums the rewards that are not NaN, which counts a missing reward as 0 and so lowers the row against its group. With the
-    mean of the group, the row is judged by the rewards that scored it. A reward that scored no row of the group counts as 0
-    for all of them. A row that no reward scored stays NaN, and has the advantage 0.
+    TRL sums the rewards that are not NaN, which counts a missing reward as 0 and so lowers the row
+    against its group. With the mean of the group, the row is judged by the rewards that scored it.
+    A reward that scored no row of the group counts as 0 for all of them. A row that no reward
+    scored stays NaN, and has the advantage 0.
 
     Args:
         rewards_per_func: (B, R), B whole groups of `num_generations` rows.
@@ -163,7 +176,8 @@ def fill_unscored(rewards_per_func: Tensor, num_generations: int) -> Tensor:
 
 
 def outcome_index(names: Sequence[str], weights: Sequence[float], metric: str | None) -> int:
-    """Return the index of the outcome reward, which judges the groups: `metric`, or the first of those with the largest weight.
+    """Return the index of the outcome reward, which judges the groups: `metric`, or the first of
+    those with the largest weight.
 
     `ValueError` if there is no reward of that name.
     """
@@ -179,8 +193,9 @@ def outcome_index(names: Sequence[str], weights: Sequence[float], metric: str | 
 def outcome_order(names: Sequence[str], weights: Sequence[float], metric: str | None) -> list[int]:
     """Return the indices of the rewards that may judge a group; the first that scored it does.
 
-    First comes `outcome_index`, then the other rewards by falling weight, without those of weight 0. With rewards of
-    several tasks, each of which scores only its own rows, every group is thus judged by the largest reward of its task.
+    First comes `outcome_index`, then the other rewards by falling weight, without those of weight
+    0. With rewards of several tasks, each of which scores only its own rows, every group is thus
+    judged by the largest reward of its task.
     """
     first = outcome_index(names, weights, metric)
     others = [index for index in range(len(names)) if index != first and weights[index] != 0]
@@ -190,15 +205,19 @@ def outcome_order(names: Sequence[str], weights: Sequence[float], metric: str | 
 def group_outcomes(
     rewards: Tensor, order: Sequence[int], num_generations: int, failed: Tensor | None = None
 ) -> Tensor:
-    """Return the outcome reward of each completion, (B,): the first reward in `order` that scored any row of its group.
+    """Return the outcome reward of each completion, (B,): the first reward in `order` that scored
+    any row of its group.
 
-    A reward that failed on a group, and scored none of it, leaves the group unjudged (NaN): no other reward takes its place.
+    A reward that failed on a group, and scored none of it, leaves the group unjudged (NaN): no
+    other reward takes its place.
 
     Args:
-        rewards: (B, R), B whole groups of `num_generations` rows; NaN if a reward did not score a completion.
+        rewards: (B, R), B whole groups of `num_generations` rows; NaN if a reward did not score a
+            completion.
         order: indices of rewards, from `outcome_order`.
         num_generations: completions per prompt.
-        failed: (B, R), bool, where a reward failed instead of declining the completion; `None`: nowhere.
+        failed: (B, R), bool, where a reward failed instead of declining the completion; `None`:
+            nowhere.
     """
     grouped = rewards.view(-1, num_generations, rewards.size(1))  # (B / G, G, R)
     judges = ~grouped.isnan()  # (B / G, G, R)

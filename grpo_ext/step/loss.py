@@ -1,10 +1,11 @@
 """The loss of a micro-batch: its share of the loss of the optimizer step.
 
-    loss = policy term + beta KL + supervised term on right completions - entropy bonus + balance of experts
+    loss = policy term + beta KL + supervised term on right completions - entropy bonus + balance of
+    experts
 
-Each part is summed over the micro-batch and divided by counts of the whole step, over all micro-batches and ranks. The shares
-add up to the loss of the step, however the step is cut. Ranks average their gradients, so each rank multiplies its share by the
-number of ranks.
+Each part is summed over the micro-batch and divided by counts of the whole step, over all
+micro-batches and ranks. The shares add up to the loss of the step, however the step is cut. Ranks
+average their gradients, so each rank multiplies its share by the number of ranks.
 """
 
 from dataclasses import dataclass, field
@@ -18,13 +19,16 @@ from grpo_ext.objective.policy import Loss, LossInputs, LossOptions, importance_
 from grpo_ext.objective.positive_nll import positive_nll_share, positive_nll_terms
 from grpo_ext.step.records import LossOutput, MicroBatch, Scored, Scores
 
-#: Metric: the share of the policy term in the gradient with respect to the log-probs; the rest is that of the KL.
+#: Metric: the share of the policy term in the gradient with respect to the log-probs; the rest is
+#: that of the KL.
 POLICY_SHARE = "kl/policy_share"
 
 
 @dataclass(frozen=True)
 class LossSettings:
-    """The settings of the loss. A field without a comment is the training argument of the same name."""
+    """The settings of the loss. A field without a comment is the training argument of the same
+    name.
+    """
 
     loss: Loss  #: policy term and aggregation of `loss_type`
     options: LossOptions = field(default_factory=LossOptions)  #: constants of the policy term
@@ -61,11 +65,15 @@ def step_loss(
         batch: the completions and the counts of the step.
         settings: the settings of the loss.
         entropy_coef: weight of the entropy bonus; `None`: there is no bonus.
-        entropy_mask: (B, T), the tokens of high entropy, if only these are trained on; `None`: all tokens are.
-        accumulation: number of micro-batches of the step, for terms that are means over a micro-batch.
+        entropy_mask: (B, T), the tokens of high entropy, if only these are trained on; `None`: all
+            tokens are.
+        accumulation: number of micro-batches of the step, for terms that are means over a
+            micro-batch.
     """
-    rows, mask = batch.rows, batch.rows.loss_mask
-    logps, old = scores.logps, old_logps(rows, scores.logps)
+    rows = batch.rows
+    mask = batch.rows.loss_mask
+    logps = scores.logps
+    old = old_logps(rows, scores.logps)
     level = settings.importance_sampling_level
     inputs = LossInputs(
         logps,
@@ -110,7 +118,9 @@ def step_loss(
 
 
 def old_logps(rows: Scored, logps: Tensor) -> Tensor:
-    """Return the old log-probs (B, T): those scored before, or else those of the policy that takes this step."""
+    """Return the old log-probs (B, T): those scored before, or else those of the policy that takes
+    this step.
+    """
     old = rows.old_per_token_logps
     return logps.detach() if old is None else torch.where(old.isnan(), logps.detach(), old)
 
@@ -122,21 +132,24 @@ def _share(per_token: Tensor, mask: Tensor, counts: StepCounts, settings: LossSe
 
 
 def _kl_correction(inputs: LossInputs) -> Tensor:
-    """Return the factor (B, T) that makes the KL of sampled tokens that of the policy, with gradient.
+    """Return the factor (B, T) that makes the KL of sampled tokens that of the policy, with
+    gradient.
 
-    It is the ratio of the policy to the sampler: p / p_old of each token, even where the policy term uses the ratio of the
-    sequence, times p_old / p_sampler where another engine has sampled.
+    It is the ratio of the policy to the sampler: p / p_old of each token, even where the policy
+    term uses the ratio of the sequence, times p_old / p_sampler where another engine has sampled.
     """
     ratio = importance_ratio(inputs.logps, inputs.old_logps, inputs.mask, "token")
     return ratio if inputs.sampler_ratio is None else ratio * inputs.sampler_ratio
 
 
 def _policy_share(policy: Tensor, penalty: Tensor, logps: Tensor) -> Stat:
-    """Return how much of the gradient with respect to the log-probs (B, T) comes from what rewards say, and not from the KL.
+    """Return how much of the gradient with respect to the log-probs (B, T) comes from what rewards
+    say, and not from the KL.
 
     `policy` is the policy term, with the supervised term on right completions.
 
-    Each part counts with the sum of its absolute gradient over tokens. The model does not run backward for it.
+    Each part counts with the sum of its absolute gradient over tokens. The model does not run
+    backward for it.
     """
     of_policy = _gradient_size(policy, logps)
     return Stat(of_policy, of_policy + _gradient_size(penalty, logps))
@@ -169,7 +182,8 @@ def _near_the_sampler(inputs: LossInputs, rows: Scored, threshold: float) -> Ten
 
     Off-policy sequence masking of DeepSeek-V3.2 (arXiv 2512.02556).
     """
-    sampled, mask = rows.sampling_per_token_logps, inputs.mask
+    sampled = rows.sampling_per_token_logps
+    mask = inputs.mask
     sampled = (
         inputs.old_logps
         if sampled is None
@@ -191,8 +205,8 @@ def _entropy_bonus(
 ) -> Tensor:
     """Return this micro-batch's share of the mean entropy of the step's tokens.
 
-    With an entropy mask it is the mean over the masked tokens of the micro-batch, as in TRL: how many tokens of the step are in
-    the mask is unknown until all of them are scored.
+    With an entropy mask it is the mean over the masked tokens of the micro-batch, as in TRL: how
+    many tokens of the step are in the mask is unknown until all of them are scored.
     """
     assert scores.entropies is not None
     if entropy_mask is None:

@@ -1,7 +1,7 @@
 """Figures of micro-batches and generations, and how those of a step are merged into one value each.
 
-TRL calls the other ranks six to eight times in each micro-batch, only to log. Here each rank records sums and extremes on its
-device, and one call at the end of the step merges them.
+TRL calls the other ranks six to eight times in each micro-batch, only to log. Here each rank
+records sums and extremes on its device, and one call at the end of the step merges them.
 """
 
 import math
@@ -32,15 +32,17 @@ class StepStats:
             self._noted.setdefault(name, []).append(stat)
 
     def merge(self, ranks: Ranks) -> dict[str, float]:
-        """Merge the figures over micro-batches and ranks, which must have the same names, into one value each; clear them."""
-        noted, self._noted = self._noted, {}
+        """Merge the figures over micro-batches and ranks, which must have the same names, into one
+        value each; clear them.
+        """
+        noted = self._noted
+        self._noted = {}
         names = sorted(noted)
         if not names:
             return {}
         dtype = torch.float32 if ranks.device.type == "mps" else torch.float64
-        mine = torch.stack(
-            [_merged(noted[name], ranks.device, dtype) for name in names]
-        )  # (names, 2)
+        # (names, 2)
+        mine = torch.stack([_merged(noted[name], ranks.device, dtype) for name in names])
         found = {}
         for name, pairs in zip(
             names, ranks.gather(mine).view(-1, len(names), 2).unbind(1), strict=True
@@ -69,7 +71,9 @@ def _merged(stats: list[Stat], device: torch.device, dtype: torch.dtype) -> Tens
 
 
 def length_figures(lengths: Tensor, truncated: Tensor) -> dict[str, float]:
-    """Return the figures for the lengths (B,) of the completions of all ranks; `truncated` (B,), bool."""
+    """Return the figures for the lengths (B,) of the completions of all ranks; `truncated` (B,),
+    bool.
+    """
     figures = {"completions/clipped_ratio": truncated.float().mean().item()}
     for name, those in {"length": lengths, "terminated_length": lengths[~truncated]}.items():
         values = those.float() if len(those) else torch.zeros(1)
@@ -140,7 +144,8 @@ def generation_figures(
     tasks: Sequence[str] = (),
     groups: Tensor | None = None,
 ) -> dict[str, float]:
-    """Return `length_figures` and `reward_figures`; with the `tasks` of the completions, also of each task alone.
+    """Return `length_figures` and `reward_figures`; with the `tasks` of the completions, also of
+    each task alone.
 
     A task NAME has the same figures under `tasks/NAME/` as a run of its rows alone would have.
     """
@@ -161,7 +166,9 @@ def generation_figures(
 
 
 def rows_by_task(tasks: Sequence[str]) -> dict[str, list[int]]:
-    """Return the positions of each task, by its name in sorted order; nothing for more than `MOST_TASKS` tasks."""
+    """Return the positions of each task, by its name in sorted order; nothing for more than
+    `MOST_TASKS` tasks.
+    """
     if len(set(tasks)) > MOST_TASKS:
         return {}
     rows: dict[str, list[int]] = {task: [] for task in sorted(set(tasks))}
@@ -171,13 +178,13 @@ def rows_by_task(tasks: Sequence[str]) -> dict[str, list[int]]:
 
 
 def episode_figures(counts: Sequence[Sequence[int]], tools: bool, ranks: Ranks) -> dict[str, float]:
-    """Return the means per episode over all ranks; with `tools` also those of tool calls, under TRL's names.
+    """Return the means per episode over all ranks; with `tools` also those of tool calls, under
+    TRL's names.
 
     `counts` has for each episode its turns, failures, tool calls, and failed tool calls.
     """
-    table = torch.tensor(
-        [[*row, 1] for row in counts], dtype=torch.float32, device=ranks.device
-    )  # (B, 5)
+    # (B, 5)
+    table = torch.tensor([[*row, 1] for row in counts], dtype=torch.float32, device=ranks.device)
     turns, failures, calls, failed_calls, episodes = ranks.total(table.sum(0)).tolist()
     figures = {"episodes/turns": turns / episodes, "episodes/failures": failures / episodes}
     if tools:
@@ -193,8 +200,8 @@ def sampler_stats(
 ) -> dict[str, Stat]:
     """Return how far the log-probs that were scored here are from those of the sampler.
 
-    `sampling/kl` estimates the KL divergence of the policy as scored here from the sampler, in nats a token, by
-    r - 1 - log r with the ratio r (http://joschu.net/blog/kl-approx.html, k3).
+    `sampling/kl` estimates the KL divergence of the policy as scored here from the sampler, in nats
+    a token, by r - 1 - log r with the ratio r (http://joschu.net/blog/kl-approx.html, k3).
 
     Args:
         scored: (B, T), of the policy that sampled, as scored here.

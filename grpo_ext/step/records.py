@@ -1,7 +1,9 @@
-"""The records that travel through an optimizer step: `Generation`, `Scored`, `MicroBatch`, `LossOutput`.
+"""The records that travel through an optimizer step: `Generation`, `Scored`, `MicroBatch`,
+`LossOutput`.
 
-A record is never changed: a stage returns a new one with more fields set. B is the number of completions of a batch, P of its
-prompt tokens and T of its completion tokens. Prompts are padded on the left, completions on the right.
+A record is never changed: a stage returns a new one with more fields set. B is the number of
+completions of a batch, P of its prompt tokens and T of its completion tokens. Prompts are padded on
+the left, completions on the right.
 """
 
 from __future__ import annotations
@@ -24,12 +26,13 @@ class Generation:
 
     prompt_ids: list[list[int]]  #: B lists of tokens
     completion_ids: list[list[int]]  #: B lists of tokens, with the end token; a list may be empty
-    policy_step: (
-        int | list[list[int]]
-    )  #: the optimizer step whose weights sampled them, or that of each token
-    #: the sampler's log-prob of each token, NaN where it returned none; `None` if it returned none at all
+    #: the optimizer step whose weights sampled them, or that of each token
+    policy_step: int | list[list[int]]
+    #: the sampler's log-prob of each token, NaN where it returned none; `None` if it returned none
+    #: at all
     sampling_logps: list[Tensor] | None = None
-    #: the tokens that truncated sampling kept at each position; `None` if the sampler does not return them
+    #: the tokens that truncated sampling kept at each position; `None` if the sampler does not
+    #: return them
     kept: list[KeptSet] | None = None
     #: 1 for tokens of the policy, 0 for tokens of an environment; `None` if the policy wrote all
     tool_mask: list[list[int]] | None = None
@@ -37,11 +40,12 @@ class Generation:
         None  #: the conversations after the prompts, if there are several turns
     )
     cut: list[bool] | None = (
-        None  #: completions that ended because the token limit was reached, regardless of their last token
+        #: completions that ended because the token limit was reached, regardless of their last
+        #: token
+        None
     )
-    extra_fields: dict[str, Any] = field(
-        default_factory=dict
-    )  #: more columns for rewards, of an environment or `rollout_func`
+    #: more columns for rewards, of an environment or `rollout_func`
+    extra_fields: dict[str, Any] = field(default_factory=dict)
     rows: list[dict[str, Any]] | None = (
         None  #: of the data set, if they are not those that were asked for last
     )
@@ -54,19 +58,19 @@ class PartialRollout:
     row: dict[str, Any]  #: of the data set
     prompt_ids: list[int]
     completion_ids: list[int] = field(default_factory=list)  #: T tokens so far
-    policy_step: list[int] = field(
-        default_factory=list
-    )  #: T, the optimizer step whose weights sampled each token
+    #: T, the optimizer step whose weights sampled each token
+    policy_step: list[int] = field(default_factory=list)
     logps: list[Tensor] = field(default_factory=list)  #: the sampler's log-probs, T in all
-    kept: list[KeptSet] = field(
-        default_factory=list
-    )  #: the tokens that truncation kept, T positions in all
+    #: the tokens that truncation kept, T positions in all
+    kept: list[KeptSet] = field(default_factory=list)
     ended: bool = False
 
 
 @dataclass(frozen=True)
 class Scored:
-    """Completions with everything that their loss reads, one per row. A field that a later stage sets is `None` until then."""
+    """Completions with everything that their loss reads, one per row. A field that a later stage
+    sets is `None` until then.
+    """
 
     prompt_ids: Tensor  #: (B, P)
     prompt_mask: Tensor  #: (B, P)
@@ -75,7 +79,8 @@ class Scored:
         Tensor  #: (B, T), 0 for padding and for every token of a completion that is left out
     )
     advantages: Tensor  #: (B,) or (B, T)
-    counted: Tensor  #: (B,), 0 for completions that are not counted (masked truncated ones, and those left out)
+    #: (B,), 0 for completions that are not counted (masked truncated ones, and those left out)
+    counted: Tensor
     signal: Tensor  #: (B,), 0 where no completion of the group has an advantage
     policy_step: Tensor  #: (B, T), the optimizer step whose weights sampled the token
     right: Tensor | None = None  #: (B,), 1 for completions that the outcome reward passes
@@ -83,15 +88,15 @@ class Scored:
     sampling_per_token_logps: Tensor | None = (
         None  #: (B, T), of the sampler; NaN where it returned none
     )
-    #: (B, T), of the policy that ratios compare with; `None` or NaN if it is the one that takes the step
+    #: (B, T), of the policy that ratios compare with; `None` or NaN if it is the one that takes the
+    #: step
     old_per_token_logps: Tensor | None = None
     ref_per_token_logps: Tensor | None = None  #: (B, T), of the reference
     #: (B, T) or (B, 1), probability of that policy as scored here, divided by that of the sampler
     importance_sampling_ratio: Tensor | None = None
     kept: list[KeptSet] | None = None  #: for each row the tokens that truncated sampling kept
-    model_inputs: dict[str, Any] = field(
-        default_factory=dict
-    )  #: more inputs of the model, such as images; prevent cutting
+    #: more inputs of the model, such as images; prevent cutting
+    model_inputs: dict[str, Any] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.completion_ids)
@@ -148,7 +153,8 @@ class Scored:
                 f"Rows with {', '.join(self.model_inputs)} cannot be taken from their batch."
             )
         rows = rows.to(self.completion_ids.device)
-        prompt, width = self.prompt_ids.size(1), self.width
+        prompt = self.prompt_ids.size(1)
+        width = self.width
         if trim:
             prompt = max(1, int(self.prompt_mask[rows].sum(1).max()))
             width = max(1, int(self.completion_mask[rows].sum(1).max()))
@@ -179,7 +185,9 @@ class Scored:
         )
 
     def without(self, left_out: Tensor) -> Scored:
-        """Return the table with the rows `left_out` (B,) excluded from the loss and from every count that divides it."""
+        """Return the table with the rows `left_out` (B,) excluded from the loss and from every
+        count that divides it.
+        """
         stays = ~left_out
         return replace(
             self,
@@ -199,7 +207,8 @@ class MicroBatch:
     counts: StepCounts  #: of the whole step
     useful: StepCounts  #: of the groups with signal in the whole step
     last: bool = True  #: whether it is the last one of the step on this rank
-    filler: bool = False  #: no row can change the gradient, but the rank has nothing else to run while others do
+    #: no row can change the gradient, but the rank has nothing else to run while others do
+    filler: bool = False
 
 
 @dataclass(frozen=True)

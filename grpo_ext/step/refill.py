@@ -18,9 +18,8 @@ from torch import Tensor
 
 from grpo_ext.step.groups import Groups, count, groups_to_draw, join_groups, silenced
 
-GenerateGroups = Callable[
-    [list[Any]], tuple[Groups, Tensor]
-]  # prompts to their groups, and which have signal, (N,) bool
+# prompts to their groups, and which have signal, (N,) bool
+GenerateGroups = Callable[[list[Any]], tuple[Groups, Tensor]]
 
 
 def updates_per_generation(args: Any) -> int:
@@ -37,7 +36,9 @@ class RefillRule:
     max_staleness: int  #: the number of optimizer steps for which a carried group may be kept
     may_carry: bool  #: whether groups may be generated in excess
     between: int = 1  #: `updates_per_generation`
-    unit: int = 1  #: groups are generated in multiples of this, so that all ranks make the same number of completions
+    #: groups are generated in multiples of this, so that all ranks make the same number of
+    #: completions
+    unit: int = 1
 
     @classmethod
     def of(cls, args: Any, ranks: int) -> RefillRule:
@@ -79,11 +80,13 @@ def refill(
 ) -> Filled:
     """Generate until there are enough groups with signal, or the rounds have run out.
 
-    `wanted` is the number of groups of the step, `carried` are groups from the generation before, and `take` returns the next
-    prompts. All ranks call `generate` together.
+    `wanted` is the number of groups of the step, `carried` are groups from the generation before,
+    and `take` returns the next prompts. All ranks call `generate` together.
     """
     live, expired = fresh(carried, step, rule.max_staleness)
-    dead, reused, drawn = None, min(count(live), wanted), 0
+    dead = None
+    reused = min(count(live), wanted)
+    drawn = 0
     for _ in range(1 + rule.max_rounds):
         if count(live) >= wanted:
             break

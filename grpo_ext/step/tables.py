@@ -33,10 +33,8 @@ def join(parts: Sequence[Scored]) -> Scored:
         raise ValueError(
             f"Completions cannot be joined: {', '.join(sorted(odd))} belong to their batch."
         )
-    prompt, width = (
-        max(part.prompt_ids.size(1) for part in parts),
-        max(part.width for part in parts),
-    )
+    prompt = max(part.prompt_ids.size(1) for part in parts)
+    width = max(part.width for part in parts)
 
     def joined(name: str, values: list[Any]) -> Any:
         if all(value is None for value in values):
@@ -68,7 +66,9 @@ def join(parts: Sequence[Scored]) -> Scored:
 def padded(
     lists: Sequence[Any], left: bool = False, fill: float = 0, dtype: torch.dtype | None = None
 ) -> Tensor:
-    """Stack lists or tensors of different lengths into one tensor (B, longest) with at least one column."""
+    """Stack lists or tensors of different lengths into one tensor (B, longest) with at least one
+    column.
+    """
     tensors = [torch.as_tensor(item, dtype=dtype) for item in lists]
     table = pad_sequence(
         tensors, batch_first=True, padding_value=fill, padding_side="left" if left else "right"
@@ -84,13 +84,17 @@ def table_of(
     Args:
         generation: the generation of this rank.
         pad_token: the token that fills the padding.
-        left_out: (B,), bool, truncated completions that are masked: neither they nor their tokens are counted.
+        left_out: (B,), bool, truncated completions that are masked: neither they nor their tokens
+            are counted.
         device: the device of the tensors.
     """
-    prompts, completions = generation.prompt_ids, generation.completion_ids
-    rows, stays = len(completions), ~left_out.cpu()
+    prompts = generation.prompt_ids
+    completions = generation.completion_ids
+    rows = len(completions)
+    stays = ~left_out.cpu()
     ones = [torch.ones(len(ids), dtype=torch.long) for ids in completions]
-    logps, steps = generation.sampling_logps, generation.policy_step
+    logps = generation.sampling_logps
+    steps = generation.policy_step
     made = (
         [torch.full((max(1, len(ids)),), steps) for ids in completions]
         if isinstance(steps, int)

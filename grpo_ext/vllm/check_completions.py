@@ -1,4 +1,6 @@
-"""The check of a server's completions against its request, since wrong completions would give a wrong signal."""
+"""The check of a server's completions against its request, since wrong completions would give a
+wrong signal.
+"""
 
 from typing import Annotated, Any
 
@@ -11,9 +13,8 @@ class Found(TypedDict):
 
     prompt_ids: list[Any]
     completion_ids: list[list[Annotated[int, Field(ge=0)]]]
-    logprobs: (
-        list[list[list[Annotated[float, Field(lt=1e-3, allow_inf_nan=False)]]]] | None
-    )  # rounding can exceed 0
+    # rounding can exceed 0
+    logprobs: list[list[list[Annotated[float, Field(lt=1e-3, allow_inf_nan=False)]]]] | None
     logprob_token_ids: list[list[list[int]]] | None
 
 
@@ -22,8 +23,9 @@ def completions_fault(
 ) -> str | None:
     """Return what is wrong with completions; `None` if nothing is.
 
-    `found` is the server's answer, in the form of `Found`, for P `prompts` (texts or lists of tokens): `n` completions of each
-    with at most `longest` tokens below `vocabulary`, and at most `num_logprobs` log-probs of a token (`None`: not requested).
+    `found` is the server's answer, in the form of `Found`, for P `prompts` (texts or lists of
+    tokens): `n` completions of each with at most `longest` tokens below `vocabulary`, and at most
+    `num_logprobs` log-probs of a token (`None`: not requested).
     """
     try:
         rows = TypeAdapter(Found).validate_python(found, strict=True)["completion_ids"]
@@ -43,7 +45,8 @@ def completions_fault(
             return f"number {i} has tokens that are not among the model's {vocabulary}"
     if num_logprobs is None:
         return None
-    logps, names = found["logprobs"], found["logprob_token_ids"]
+    logps = found["logprobs"]
+    names = found["logprob_token_ids"]
     if logps is None or names is None or not len(logps) == len(names) == len(rows):
         return "their log-probs are missing"
     for i, (row, values, tokens) in enumerate(zip(rows, logps, names, strict=True)):

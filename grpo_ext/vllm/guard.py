@@ -1,6 +1,7 @@
 """Middleware for vLLM's `--middleware` that guards all routes of a server with its key.
 
-vLLM's own key guards only `/v1`, and not the routes that take weights, return settings and call functions of the workers.
+vLLM's own key guards only `/v1`, and not the routes that take weights, return settings and call
+functions of the workers.
 """
 
 import hashlib
@@ -13,16 +14,18 @@ from grpo_ext.vllm.signature import KEY, PROOF, SIGNATURE, WINDOW, Signature, pr
 
 
 class Guard:
-    """Answers only requests that the key has signed, each of them once, and proves its answers with the key.
+    """Answers only requests that the key has signed, each of them once, and proves its answers with
+    the key.
 
-    Other requests get status 401, except `/health`, which is answered without a proof. Web sockets are refused, because nothing
-    signs what they carry. Answers are sent when they are whole.
+    Other requests get status 401, except `/health`, which is answered without a proof. Web sockets
+    are refused, because nothing signs what they carry. Answers are sent when they are whole.
     """
 
     def __init__(self, app: Any):
         self.app = app
         self.key = os.environ[KEY]
-        # a request that was recorded before a restart is older, so it cannot be sent to the new server
+        # a request that was recorded before a restart is older, so it cannot be sent to the new
+        # server
         self.started = int(time.time())
         self.nonces: set[str] = set()
         self.ends: deque[tuple[float, str]] = deque()  # when each nonce can be forgotten
@@ -52,7 +55,9 @@ class Guard:
             await answer.flush(self.key, signature)
 
     def signature_of(self, scope: Any) -> Signature | None:
-        """Return the signature of a request; `None` if the key did not make it, it was used before, or it is not of now."""
+        """Return the signature of a request; `None` if the key did not make it, it was used before,
+        or it is not of now.
+        """
         header = dict(scope["headers"]).get(SIGNATURE.encode(), b"")
         signature = Signature.parse(header.decode("latin-1"))
         query = scope["query_string"].decode("latin-1")
@@ -87,7 +92,9 @@ class Buffered:
             self.whole = not message.get("more_body", False)
 
     async def flush(self, key: str, signature: Signature) -> None:
-        """Send the answer; nothing if it is not whole, because the client has gone or the app failed on the way."""
+        """Send the answer; nothing if it is not whole, because the client has gone or the app
+        failed on the way.
+        """
         if not self.whole:
             return
         body = b"".join(self.pieces)
@@ -98,7 +105,9 @@ class Buffered:
 
 
 async def body_of(receive: Any, signature: Signature) -> bytes | None:
-    """Return the body of a request; `None` if it is not the one that was signed. No more than that is read."""
+    """Return the body of a request; `None` if it is not the one that was signed. No more than that
+    is read.
+    """
     pieces = []
     size = 0
     more = True

@@ -1,7 +1,9 @@
-"""HTTP requests to a server that may not be vLLM, with limits on the time, the size and the form of each answer.
+"""HTTP requests to a server that may not be vLLM, with limits on the time, the size and the form of
+each answer.
 
-`VllmLine` replaces the `requests.Session` of TRL's client, which limits only the time of a single read from the socket, and so
-waits forever for a server that sends byte by byte. With a key, requests are signed and answers proved; the key stays here.
+`VllmLine` replaces the `requests.Session` of TRL's client, which limits only the time of a single
+read from the socket, and so waits forever for a server that sends byte by byte. With a key,
+requests are signed and answers proved; the key stays here.
 """
 
 import os
@@ -30,7 +32,8 @@ TRANSFER = shape(backend=Name) | None
 LORA = shape(max_lora_rank=int) | None
 SHAPES = {
     "/version": shape(version=Name),
-    "/v1/models": shape(data=Annotated[list[shape(id=Name)], Field(min_length=1)]),  # type: ignore[misc]  # a call
+    # type: ignore[misc]  # a call
+    "/v1/models": shape(data=Annotated[list[shape(id=Name)], Field(min_length=1)]),
     "/server_info": shape(
         vllm_config=shape(model_config=MODEL, weight_transfer_config=TRANSFER, lora_config=LORA)
     ),
@@ -59,7 +62,8 @@ class VllmAnswer(Answer):
 
 @dataclass
 class VllmLine(Line):
-    """A client of a vLLM server. With a key it signs each request, and the answer must prove that the server has the key.
+    """A client of a vLLM server. With a key it signs each request, and the answer must prove that
+    the server has the key.
 
     The proof holds for this request and this answer alone.
     """

@@ -22,8 +22,8 @@ def register() -> None:
 def keep_weight(layer: Any, remove_weight: bool) -> None:
     """Let a layer multiply by its weight.
 
-    vLLM replaces the weight by a packed copy for oneDNN. Then a linear layer cannot be loaded again, and an output head that is
-    tied to the embedding keeps the first weights.
+    vLLM replaces the weight by a packed copy for oneDNN. Then a linear layer cannot be loaded
+    again, and an output head that is tied to the embedding keeps the first weights.
     """
     import torch
 

@@ -35,13 +35,16 @@ LOG = "vllm_server.log"  # in the run's folder
 
 
 class Server:
-    """One vLLM server: the command `words`, which answers at `url` and appends its output to the file `log`.
+    """One vLLM server: the command `words`, which answers at `url` and appends its output to the
+    file `log`.
 
     `devices` is its `CUDA_VISIBLE_DEVICES`; `None` keeps that of this process.
     """
 
     def __init__(self, words: list[str], url: str, log: Path, devices: str | None = None):
-        self.words, self.url, self.log = words, url, log
+        self.words = words
+        self.url = url
+        self.log = log
         self.environment = {
             **os.environ,
             "VLLM_SERVER_DEV_MODE": "1",
@@ -60,7 +63,9 @@ class Server:
         self.process: Any = None  # a `Popen` once the server is started
 
     def start(self) -> subprocess.Popen:
-        """Start the server without waiting for it; `ValueError` if something already answers at its address."""
+        """Start the server without waiting for it; `ValueError` if something already answers at its
+        address.
+        """
         place = urlsplit(self.url)
         with (
             suppress(OSError),
@@ -84,7 +89,9 @@ class Server:
         return self.process
 
     def wait_ready(self, seconds: float) -> None:
-        """Wait until the server answers; `EngineFailure`, with the end of its log, if it ends or needs more than `seconds`."""
+        """Wait until the server answers; `EngineFailure`, with the end of its log, if it ends or
+        needs more than `seconds`.
+        """
         end = time.monotonic() + seconds
         while not answers(self.url):
             if (code := self.process.poll()) is not None:
@@ -116,7 +123,9 @@ class Server:
 
     @contextmanager
     def running(self, seconds: float, restarts: int) -> Iterator[None]:
-        """Run the server during a `with` block, with at most so many restarts; `EngineFailure` as from `wait_ready`."""
+        """Run the server during a `with` block, with at most so many restarts; `EngineFailure` as
+        from `wait_ready`.
+        """
         done = threading.Event()
         self.start()
         keeper = threading.Thread(target=self._keep, args=(done, restarts), daemon=True)
@@ -157,8 +166,9 @@ def answers(url: str) -> bool:
 def server_of(recipe: Recipe, num_processes: int = 1, here: bool = False) -> Server:
     """Return the server of a recipe, not started, for `num_processes` training processes.
 
-    `ValueError` if the recipe uses no server, its model cannot be served on this CPU, or other machines could reach the server
-    without a key. `OSError` if the model's config, which a CPU needs, cannot be read; with `here` only from this machine.
+    `ValueError` if the recipe uses no server, its model cannot be served on this CPU, or other
+    machines could reach the server without a key. `OSError` if the model's config, which a CPU
+    needs, cannot be read; with `here` only from this machine.
     """
     v = recipe.flat
     if not v["use_vllm"] or v["vllm_mode"] != "server":
@@ -170,7 +180,8 @@ def server_of(recipe: Recipe, num_processes: int = 1, here: bool = False) -> Ser
     if v["use_cpu"] or not gpu_is_there():
         from transformers import AutoConfig
 
-        name, trust = v["model_name_or_path"], bool(v["trust_remote_code"])
+        name = v["model_name_or_path"]
+        trust = bool(v["trust_remote_code"])
         how = {
             "revision": v["model_revision"],
             "trust_remote_code": trust,
@@ -191,7 +202,9 @@ def server_of(recipe: Recipe, num_processes: int = 1, here: bool = False) -> Ser
 
 
 def check_reach(url: str) -> None:
-    """Warn of a server that other machines can reach, and refuse it without a key, because it takes weights and adapters."""
+    """Warn of a server that other machines can reach, and refuse it without a key, because it takes
+    weights and adapters.
+    """
     host = urlsplit(url).hostname or ""
     try:
         alone = ipaddress.ip_address(host).is_loopback
@@ -210,7 +223,8 @@ def check_reach(url: str) -> None:
 
 
 def trainer_devices(recipe: Recipe) -> dict[str, str]:
-    """Return the environment variable with the GPUs of the trainers, those that the server does not use.
+    """Return the environment variable with the GPUs of the trainers, those that the server does not
+    use.
 
     `ValueError` if the recipe does not name the GPUs of the server, or leaves none to the trainers.
     """

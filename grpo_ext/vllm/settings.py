@@ -34,8 +34,8 @@ MOST_SEQUENCES = 256  # sequences that a vLLM server runs at once
 def vllm_dtype(weights: str, bf16: bool, fp16: bool) -> str:
     """Return the type that the trainer computes in, which its engine must also use.
 
-    Weights are float32, bfloat16 or float16; with `bf16` or `fp16` the trainer casts them. By default vLLM would run a float32
-    checkpoint in bfloat16.
+    Weights are float32, bfloat16 or float16; with `bf16` or `fp16` the trainer casts them. By
+    default vLLM would run a float32 checkpoint in bfloat16.
     """
     if weights == "float32" and (bf16 or fp16):
         return "float16" if fp16 else "bfloat16"
@@ -63,7 +63,8 @@ class TextModel:
         return cls(text.num_hidden_layers, heads, head, longest, dtype)
 
     def cache_bytes(self, dtype: str, sequences: int, tokens: int) -> int:
-        """Return the size of the cache for so many sequences of so many tokens, in whole blocks: 64 MiB to 4 GiB.
+        """Return the size of the cache for so many sequences of so many tokens, in whole blocks: 64
+        MiB to 4 GiB.
 
         It is never too small for one sequence; vLLM lets other sequences wait.
         """
@@ -83,7 +84,8 @@ class TextModel:
 def cpu_settings(
     model: TextModel, dtype: str, sequences: int, tokens: int | None
 ) -> dict[str, Any]:
-    """Return the arguments of `vllm.LLM` on a CPU: no compilation, for a start in seconds, and the size of the cache.
+    """Return the arguments of `vllm.LLM` on a CPU: no compilation, for a start in seconds, and the
+    size of the cache.
 
     `ValueError` if vLLM has no CPU kernel for the size of the attention heads.
     """
@@ -97,7 +99,9 @@ def cpu_settings(
 
 
 def adapter_settings(r: int) -> dict[str, Any]:
-    """Return further arguments of `vllm.LLM` for one adapter of rank `r`; `ValueError` if the rank is too large."""
+    """Return further arguments of `vllm.LLM` for one adapter of rank `r`; `ValueError` if the rank
+    is too large.
+    """
     rank = vllm_rank(r)
     if rank is None:
         raise ValueError(f"vLLM takes no adapter of rank {r}: write vllm_sync_adapter: merged.")

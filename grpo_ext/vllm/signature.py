@@ -1,8 +1,9 @@
 """Signatures of requests and proofs of answers between trainers and a vLLM server that share a key.
 
-The key itself never travels. A request carries an HMAC-SHA256 (RFC 2104) of its method, path and query, body, time and a random
-number; an answer carries one of the request's signature, its own status and its body. So neither can be sent again, changed, or
-passed on as an answer to another request.
+The key itself never travels. A request carries an HMAC-SHA256 (RFC 2104) of its method, path and
+query, body, time and a random number; an answer carries one of the request's signature, its own
+status and its body. So neither can be sent again, changed, or passed on as an answer to another
+request.
 """
 
 import hashlib
@@ -58,7 +59,9 @@ class Signature:
 
 
 def proof_of(key: str, signature: Signature, status: int, body: bytes) -> str:
-    """Return the proof that an answer of this status and body comes from the key's owner and belongs to a request."""
+    """Return the proof that an answer of this status and body comes from the key's owner and
+    belongs to a request.
+    """
     return mac_of(key, "answer", signature.mac, status, hashlib.sha256(body).hexdigest())
 
 
@@ -68,6 +71,8 @@ def is_proof(proof: str, key: str, signature: Signature, status: int, body: byte
 
 
 def mac_of(key: str, *fields: str | int) -> str:
-    """Return the HMAC-SHA256 of fields, in hexadecimal. JSON separates the fields without ambiguity."""
+    """Return the HMAC-SHA256 of fields, in hexadecimal. JSON separates the fields without
+    ambiguity.
+    """
     message = json.dumps(fields).encode()
     return hmac.new(key.encode(errors="surrogateescape"), message, hashlib.sha256).hexdigest()

@@ -1,7 +1,7 @@
 """The transfer of weights from the trainer to the workers of a vLLM server by gloo.
 
-In a separate process group, the trainer is rank 0 and the workers are the other ranks. vLLM loads tensor by tensor, under the
-names of the checkpoint.
+In a separate process group, the trainer is rank 0 and the workers are the other ranks. vLLM loads
+tensor by tensor, under the names of the checkpoint.
 """
 
 import socket
@@ -32,7 +32,9 @@ def own_address(peer: str) -> str:
 
 
 def listening_store(address: str, port: int, world_size: int) -> TCPStore:
-    """Return the store in which the workers find the trainer, at `port` or the next free one; raise `ConnectionError`."""
+    """Return the store in which the workers find the trainer, at `port` or the next free one; raise
+    `ConnectionError`.
+    """
     for candidate in range(port, port + PORTS):
         with suppress(OSError):  # in use; an error of the store itself is another class, and raised
             listener = socket.create_server(
@@ -53,13 +55,16 @@ def listening_store(address: str, port: int, world_size: int) -> TCPStore:
 
 
 class WeightGroup:
-    """The process group of the trainer and the workers of a server, whose members find each other in `store`.
+    """The process group of the trainer and the workers of a server, whose members find each other
+    in `store`.
 
-    gloo's default is the address of the machine's name, often 127.0.0.1; here each side uses the one that the other reaches.
+    gloo's default is the address of the machine's name, often 127.0.0.1; here each side uses the
+    one that the other reaches.
     """
 
     def __init__(self, store: TCPStore, address: str, rank: int, world_size: int):
-        options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]  # missing in torch's stubs
+        # type: ignore[attr-defined]  # missing in torch's stubs
+        options = ProcessGroupGloo._Options()
         options._devices = [ProcessGroupGloo.create_device(hostname=address)]
         options._timeout = TIMEOUT
         self.group: Any = ProcessGroupGloo(PrefixStore("weights", store), rank, world_size, options)
@@ -90,7 +95,8 @@ class GlooUpdate(WeightTransferUpdateInfo):
 class GlooTransferEngine(WeightTransferEngine[GlooInit, GlooUpdate]):
     """The side of a worker; vLLM makes one for each."""
 
-    init_info_cls, update_info_cls = GlooInit, GlooUpdate
+    init_info_cls = GlooInit
+    update_info_cls = GlooUpdate
     weights: WeightGroup | None = None
 
     def init_transfer_engine(self, init_info: GlooInit) -> None:
