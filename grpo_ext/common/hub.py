@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from grpo_ext.common.foreign_files import entries
-from grpo_ext.common.near import did_you_mean
+from grpo_ext.common.suggestions import did_you_mean
 
 PATIENCE = 3.0  # seconds that the hub may take to answer
 KEYS = {"model": "model_name_or_path", "dataset": "dataset_name"}

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from grpo_ext.common.near import did_you_mean, unknown
+from grpo_ext.common.suggestions import did_you_mean, unknown
 
 PACKAGES = (
     "grpo_ext",

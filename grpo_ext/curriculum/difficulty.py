@@ -5,7 +5,7 @@ import numbers
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from grpo_ext.common.near import did_you_mean
+from grpo_ext.common.suggestions import did_you_mean
 
 
 def difficulty_fault(

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, get_type_hints
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
-from grpo_ext.common.near import did_you_mean, unknown
+from grpo_ext.common.suggestions import did_you_mean, unknown
 from grpo_ext.environments.base import Environment, environment_class
 from grpo_ext.environments.failures import EnvironmentFailures
 from grpo_ext.environments.tools import ToolEnvironment

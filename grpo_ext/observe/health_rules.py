@@ -14,12 +14,12 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from grpo_ext.common.files import data_yaml
-from grpo_ext.common.near import did_you_mean
 from grpo_ext.common.noise import (
     autocorrelation_of_neighbours,
     error_of_neighbours,
     means_of_neighbours,
 )
+from grpo_ext.common.suggestions import did_you_mean
 
 WINDOW = 10  # logs of a mean
 Action = Literal["warn", "checkpoint", "stop"]  # from the mildest to the strongest

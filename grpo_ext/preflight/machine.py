@@ -8,7 +8,7 @@ from pathlib import Path
 
 from grpo_ext.common.devices import gpu_is_there
 from grpo_ext.common.files import data_yaml
-from grpo_ext.common.near import unknown
+from grpo_ext.common.suggestions import unknown
 from grpo_ext.recipe.folder import accelerate_config, accelerate_settings
 from grpo_ext.recipe.problems import Findings
 from grpo_ext.recipe.rules import Values

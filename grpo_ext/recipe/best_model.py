@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from grpo_ext.common.near import did_you_mean
+from grpo_ext.common.suggestions import did_you_mean
 from grpo_ext.objective.policy import get_loss
 from grpo_ext.recipe.group_options import reward_weights_of
 from grpo_ext.recipe.problems import Problem

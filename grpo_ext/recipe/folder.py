@@ -8,7 +8,7 @@ import yaml
 
 import grpo_ext
 from grpo_ext.common.foreign_files import check_yaml, read_text
-from grpo_ext.common.near import did_you_mean
+from grpo_ext.common.suggestions import did_you_mean
 
 MOST_BYTES = 2**18  # of an accelerate config
 

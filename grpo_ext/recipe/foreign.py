@@ -5,7 +5,7 @@ import re
 from collections.abc import Collection, Container
 
 from grpo_ext.common.files import data_yaml
-from grpo_ext.common.near import unknown
+from grpo_ext.common.suggestions import unknown
 from grpo_ext.tasks import task_classes
 
 FOREIGN: dict[str, list[str]] = data_yaml(

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from grpo_ext.common.near import did_you_mean
+from grpo_ext.common.suggestions import did_you_mean
 from grpo_ext.recipe.problems import Problem
 from grpo_ext.recipe.several_tasks import metric_of, read_tasks, reward_specs
 from grpo_ext.recipe.values import Count, CountOrZero, Positive, Share

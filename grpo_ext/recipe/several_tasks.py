@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from grpo_ext.common.near import unknown
+from grpo_ext.common.suggestions import unknown
 from grpo_ext.recipe.fields import hints_of
 from grpo_ext.recipe.problems import Problem
 from grpo_ext.recipe.row_options import RowOptions

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
-from grpo_ext.common.near import did_you_mean
+from grpo_ext.common.suggestions import did_you_mean
 from grpo_ext.recipe.read import Word
 
 Count = Annotated[int, Field(ge=1)]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from rich import print
 
-from grpo_ext.common.near import did_you_mean
+from grpo_ext.common.suggestions import did_you_mean
 from grpo_ext.reproduce.claims import Experiment, Scale, load_experiment
 from grpo_ext.reproduce.execute import execute, predicted_minutes
 from grpo_ext.reproduce.outcomes import Logs, Outcome, obstacle, out_of_scale, outcome_of

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from grpo_ext.common.modules import load_module
-from grpo_ext.common.near import did_you_mean
+from grpo_ext.common.suggestions import did_you_mean
 from grpo_ext.rewards.explanation import Explanation
 from grpo_ext.rewards.reward import Example, NeedsCpu, Reward, RewardInfo, shipped_examples
 from grpo_ext.rewards.signature import (

@@ -18,7 +18,7 @@ from typing import Any
 
 from grpo_ext.common.columns import ANSWERS, NESTED_ANSWERS, TASK
 from grpo_ext.common.modules import load_class, load_file
-from grpo_ext.common.near import did_you_mean, unknown
+from grpo_ext.common.suggestions import did_you_mean, unknown
 from grpo_ext.rewards.guard import reward_name
 from grpo_ext.rewards.registry import build, list_rewards, names
 from grpo_ext.rewards.reward_checks import (

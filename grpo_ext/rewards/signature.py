@@ -13,7 +13,7 @@ from typing import Any, cast, get_args, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from grpo_ext.common.near import did_you_mean, unknown
+from grpo_ext.common.suggestions import did_you_mean, unknown
 from grpo_ext.common.untrusted import is_secret
 
 # What TRL's trainer passes beside the completions and the data set's columns.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from grpo_ext.common.foreign_files import ForeignFile, check_tree, lines_of, open_plain
 from grpo_ext.common.hub import find_repo, neighbours
-from grpo_ext.common.near import did_you_mean
+from grpo_ext.common.suggestions import did_you_mean
 
 if TYPE_CHECKING:
     from datasets import Dataset, IterableDataset

@@ -13,7 +13,7 @@ from transformers.trainer_callback import TrainerCallback
 import grpo_ext.trainer.settings as settings
 from grpo_ext.common.devices import how_threads_wait, settings_here
 from grpo_ext.common.files import write_atomically
-from grpo_ext.common.near import did_you_mean
+from grpo_ext.common.suggestions import did_you_mean
 from grpo_ext.evaluation.constant import constant_sentences
 from grpo_ext.evaluation.table import add_to_card, draw_curves, gained
 from grpo_ext.recipe.difference import SAVED, as_yaml
