@@ -23,7 +23,7 @@ from grpo_ext.common.foreign_files import (
     open_plain,
     read_text,
 )
-from grpo_ext.common.share import in_share
+from grpo_ext.common.hash_sample import in_share
 from grpo_ext.common.untrusted import one_line
 from grpo_ext.observe.jsonl import parts, read, row_of
 from grpo_ext.observe.run_log import LEARNT_NOTHING, METRICS, RUN, SAMPLE, SAMPLES

@@ -16,8 +16,8 @@ from transformers.trainer_callback import TrainerCallback
 
 from grpo_ext.common.files import write_atomically
 from grpo_ext.common.foreign_files import read_text, size_of
+from grpo_ext.common.hash_sample import in_share
 from grpo_ext.common.modules import versions
-from grpo_ext.common.share import in_share
 from grpo_ext.observe.jsonl import JsonLines, parts, read, row_of
 
 METRICS, SAMPLES, RUN = "metrics.jsonl", "samples.jsonl", "run.json"
