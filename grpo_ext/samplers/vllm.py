@@ -22,7 +22,7 @@ from trl.generation.vllm_generation import VLLMGeneration
 
 from grpo_ext.common.main_rank import from_main
 from grpo_ext.recipe.schema import GRPOExtConfig
-from grpo_ext.samplers.as_ready import LogProbs, Turn, play_as_ready
+from grpo_ext.samplers.async_episodes import LogProbs, Turn, play_as_ready
 from grpo_ext.samplers.base import FEW, FEW_TOKENS, Request, Sampler
 from grpo_ext.samplers.base_kept import base_kept
 from grpo_ext.samplers.by_turns import Completed, of_played, play_by_turns

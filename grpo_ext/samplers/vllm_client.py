@@ -18,7 +18,7 @@ import torch
 from trl.generation.vllm_client import VLLMClient
 
 from grpo_ext.common.http import MOST_BYTES
-from grpo_ext.samplers.as_ready import short
+from grpo_ext.samplers.async_episodes import short
 from grpo_ext.samplers.base import Request
 from grpo_ext.vllm.check_completions import completions_fault
 from grpo_ext.vllm.http import PROBE_SECONDS, VllmLine, who_answers

@@ -10,7 +10,7 @@ from worlds import Counting
 from grpo_ext.environments.episode import Episode
 from grpo_ext.environments.rules import EpisodeRules
 from grpo_ext.environments.turn_tokens import TurnTokens
-from grpo_ext.samplers.as_ready import play_as_ready
+from grpo_ext.samplers.async_episodes import play_as_ready
 
 
 @pytest.fixture
