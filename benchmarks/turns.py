@@ -31,7 +31,7 @@ from grpo_ext.decoding.play import Player
 from grpo_ext.environments.episode import Episode
 from grpo_ext.environments.rules import EpisodeRules
 from grpo_ext.environments.turn_tokens import TurnTokens
-from grpo_ext.samplers.by_turns import hear, write_turn
+from grpo_ext.samplers.lockstep_episodes import hear, write_turn
 from grpo_ext.seams.generate import fast_generation, watching
 from grpo_ext.tiny.model import build_model
 from grpo_ext.tiny.tokenizer import build_tokenizer

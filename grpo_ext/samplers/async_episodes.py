@@ -4,7 +4,7 @@ from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
 from grpo_ext.environments.episode import Episode
-from grpo_ext.samplers.by_turns import hear, read_answer, write_turn
+from grpo_ext.samplers.lockstep_episodes import hear, read_answer, write_turn
 
 MOST_REQUESTS = 256  # of a rank at a time
 Turn = tuple[list[int], list[float | None]]  # tokens of a turn, and the log-prob of each

@@ -11,7 +11,7 @@ from grpo_ext.decoding.support import NotSupported, base_model, check_config, ch
 from grpo_ext.environments.episode import of_episodes
 from grpo_ext.objective.watch import Recorder
 from grpo_ext.samplers.base import Request, Sampler
-from grpo_ext.samplers.by_turns import Completed, play_by_turns
+from grpo_ext.samplers.lockstep_episodes import Completed, play_by_turns
 from grpo_ext.samplers.port import SampledTrainer
 from grpo_ext.seams import trl as seam
 from grpo_ext.seams.generate import watching

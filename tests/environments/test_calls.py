@@ -25,7 +25,7 @@ from grpo_ext.environments.tools import ToolEnvironment
 from grpo_ext.environments.transcript import as_text
 from grpo_ext.environments.turn_tokens import TurnTokens
 from grpo_ext.recipe.schema import GRPOExtConfig
-from grpo_ext.samplers.by_turns import hear, write_turn
+from grpo_ext.samplers.lockstep_episodes import hear, write_turn
 
 TEMPLATES = Path(trl.__file__).parent / "chat_templates"
 ASKED = {"prompt": [{"role": "user", "content": "What is 3 times 4?"}]}

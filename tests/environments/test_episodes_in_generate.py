@@ -13,7 +13,7 @@ from grpo_ext.decoding.play import Player
 from grpo_ext.environments.episode import Episode
 from grpo_ext.environments.rules import EpisodeRules
 from grpo_ext.environments.turn_tokens import TurnTokens
-from grpo_ext.samplers.by_turns import hear, write_turn
+from grpo_ext.samplers.lockstep_episodes import hear, write_turn
 from grpo_ext.seams.generate import fast_generation, watching
 
 PROMPTS = ["Use 3, 4, 5.", "Use 1.", "Use 9, 9, 1 to make 17."]

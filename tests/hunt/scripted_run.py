@@ -32,8 +32,8 @@ from grpo_ext import Environment, GRPOExtConfig, GRPOExtTrainer
 from grpo_ext.objective.kept import KeptSet
 from grpo_ext.run.ranks import leave_ranks
 from grpo_ext.samplers.base import Request, Sampler
-from grpo_ext.samplers.by_turns import play_by_turns
 from grpo_ext.samplers.hf import HFSampler
+from grpo_ext.samplers.lockstep_episodes import play_by_turns
 from grpo_ext.samplers.process import ProcessSampler
 from grpo_ext.samplers.vllm import VLLMSampler
 from grpo_ext.seams.replace import replaced

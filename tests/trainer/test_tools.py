@@ -15,7 +15,7 @@ from trl import GRPOConfig
 
 from grpo_ext import GRPOExtConfig, GRPOExtTrainer
 from grpo_ext.samplers.base import Sampler
-from grpo_ext.samplers.by_turns import play_by_turns
+from grpo_ext.samplers.lockstep_episodes import play_by_turns
 
 TEMPLATE = Path(trl.__file__).parent / "chat_templates" / "qwen2_5.jinja"
 
