@@ -24,7 +24,7 @@ from grpo_ext.common.main_rank import from_main
 from grpo_ext.recipe.schema import GRPOExtConfig
 from grpo_ext.samplers.async_episodes import LogProbs, Turn, play_as_ready
 from grpo_ext.samplers.base import FEW, FEW_TOKENS, Request, Sampler
-from grpo_ext.samplers.base_kept import base_kept
+from grpo_ext.samplers.exact_unmerge import base_kept
 from grpo_ext.samplers.function import logp_tensors
 from grpo_ext.samplers.lockstep_episodes import Completed, of_played, play_by_turns
 from grpo_ext.seams.vllm import engine_with

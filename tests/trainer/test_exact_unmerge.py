@@ -7,7 +7,7 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM
 
-from grpo_ext.samplers.base_kept import base_kept
+from grpo_ext.samplers.exact_unmerge import base_kept
 
 
 @pytest.mark.parametrize("dora", [False, True])
