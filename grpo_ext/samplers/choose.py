@@ -22,10 +22,10 @@ from grpo_ext.objective.sampling import (
 from grpo_ext.recipe.overlap_options import SHARDED
 from grpo_ext.recipe.schema import GRPOExtConfig
 from grpo_ext.samplers.base import Sampler
-from grpo_ext.samplers.function import FunctionSampler
 from grpo_ext.samplers.hf import HFSampler
 from grpo_ext.samplers.port import SampledTrainer
 from grpo_ext.samplers.process import ProcessSampler
+from grpo_ext.samplers.rollout_function import FunctionSampler
 from grpo_ext.samplers.vllm import OurVLLM, VLLMSampler
 from grpo_ext.seams.vllm import generates_with
 

@@ -8,7 +8,7 @@ from accelerate.utils import gather_object
 
 from grpo_ext.environments.episode import Episode, of_episodes
 from grpo_ext.samplers.base import Request
-from grpo_ext.samplers.function import logp_tensors
+from grpo_ext.samplers.rollout_function import logp_tensors
 from grpo_ext.step.records import Generation
 
 # tokens, and the log-prob of each; `None`: unknown

@@ -25,8 +25,8 @@ from grpo_ext.recipe.schema import GRPOExtConfig
 from grpo_ext.samplers.async_episodes import LogProbs, Turn, play_as_ready
 from grpo_ext.samplers.base import FEW, FEW_TOKENS, Request, Sampler
 from grpo_ext.samplers.exact_unmerge import base_kept
-from grpo_ext.samplers.function import logp_tensors
 from grpo_ext.samplers.lockstep_episodes import Completed, of_played, play_by_turns
+from grpo_ext.samplers.rollout_function import logp_tensors
 from grpo_ext.seams.vllm import engine_with
 from grpo_ext.step.records import Generation
 from grpo_ext.vllm import EngineFailure
