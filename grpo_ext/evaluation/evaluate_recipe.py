@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from grpo_ext.common.adapters import check_model_folder
 from grpo_ext.common.files import write_atomically
-from grpo_ext.environments.begin import beginning
+from grpo_ext.environments.start_episodes import beginning
 from grpo_ext.evaluation.by_task import compare_by_task, figures_of, parts_of_tasks
 from grpo_ext.evaluation.completions import Completion, Decoding, end_tokens, generate_completions
 from grpo_ext.evaluation.constant import (

@@ -6,7 +6,7 @@ from typing import Any
 from transformers import TrainerState
 
 from grpo_ext.common.columns import answer_column
-from grpo_ext.environments.begin import Begin
+from grpo_ext.environments.start_episodes import Begin
 from grpo_ext.evaluation.completions import Completion
 from grpo_ext.evaluation.score import score_completions
 from grpo_ext.preflight.first_rows import quiet
