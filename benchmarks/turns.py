@@ -29,7 +29,7 @@ from benchmarks.turns_runs import exactness, read_in_training
 from grpo_ext import Environment
 from grpo_ext.decoding.play import Player
 from grpo_ext.environments.episode import Episode
-from grpo_ext.environments.rules import EpisodeRules
+from grpo_ext.environments.episode_rules import EpisodeRules
 from grpo_ext.environments.turn_tokens import TurnTokens
 from grpo_ext.samplers.lockstep_episodes import hear, write_turn
 from grpo_ext.seams.generate import fast_generation, watching

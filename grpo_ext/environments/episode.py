@@ -10,8 +10,8 @@ from numbers import Real
 from typing import Any, cast
 
 from grpo_ext.environments.base import Environment, Row
+from grpo_ext.environments.episode_rules import EpisodeRules
 from grpo_ext.environments.guarded import GuardedEnvironment, protected
-from grpo_ext.environments.rules import EpisodeRules
 from grpo_ext.environments.transcript import as_read
 from grpo_ext.environments.turn_tokens import Message, TurnTokens
 from grpo_ext.step.records import Generation

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from grpo_ext.environments.base import Environment, Row
-from grpo_ext.environments.rules import EpisodeRules
+from grpo_ext.environments.episode_rules import EpisodeRules
 from grpo_ext.environments.tools import Misuse, Tool, call
 from grpo_ext.environments.turn_tokens import Message
 from grpo_ext.rewards.deadline import TooLate, deadline, waiting

@@ -6,8 +6,8 @@ from typing import Any
 
 from grpo_ext.environments.base import Row
 from grpo_ext.environments.episode import Episode
+from grpo_ext.environments.episode_rules import EpisodeRules, answers_texts, episode_rules
 from grpo_ext.environments.guarded import protected
-from grpo_ext.environments.rules import EpisodeRules, answers_texts, episode_rules
 from grpo_ext.environments.tools import Tool, ToolEnvironment
 from grpo_ext.environments.turn_tokens import TurnTokens
 

@@ -11,7 +11,7 @@ from transformers import get_scheduler
 
 from grpo_ext.common.columns import TASK
 from grpo_ext.curriculum.difficulty import difficulty_fault
-from grpo_ext.environments.rules import COLUMNS
+from grpo_ext.environments.episode_rules import COLUMNS
 from grpo_ext.preflight.first_rows import (
     NO_ROW,
     check_prompts,

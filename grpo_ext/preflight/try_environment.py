@@ -10,7 +10,7 @@ from typing import Any
 from transformers import GenerationConfig
 
 from grpo_ext.environments.episode import Episode
-from grpo_ext.environments.rules import episode_rules
+from grpo_ext.environments.episode_rules import episode_rules
 from grpo_ext.environments.start_episodes import Begin, beginning
 from grpo_ext.environments.tools import ToolEnvironment
 from grpo_ext.evaluation.completions import end_tokens

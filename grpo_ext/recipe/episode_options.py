@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from grpo_ext.environments.rules import episode_rules
+from grpo_ext.environments.episode_rules import episode_rules
 from grpo_ext.recipe.problems import Problem
 
 # of `generation_kwargs`, which would end turns in another way

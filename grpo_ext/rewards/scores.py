@@ -26,7 +26,7 @@ MACHINERY = {
         "rewards/deadline.py",
         "environments/guarded.py",
         "environments/tools.py",
-        "environments/rules.py",
+        "environments/episode_rules.py",
     )
 }
 STANDARD_LIBRARY = str(Path(traceback.__file__).parent)

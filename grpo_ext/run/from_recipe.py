@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from datasets import Dataset, IterableDataset
 
-from grpo_ext.environments.rules import COLUMNS
+from grpo_ext.environments.episode_rules import COLUMNS
 from grpo_ext.recipe.load import Recipe
 from grpo_ext.recipe.several_tasks import reward_specs
 from grpo_ext.rewards.guard import guard_rewards

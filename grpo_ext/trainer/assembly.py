@@ -7,7 +7,7 @@ from accelerate.utils import gather_object
 from torch.distributed.checkpoint.stateful import Stateful
 
 import grpo_ext.trainer.settings as settings
-from grpo_ext.environments.rules import COLUMNS
+from grpo_ext.environments.episode_rules import COLUMNS
 from grpo_ext.observe.health import HealthMonitor
 from grpo_ext.observe.health_rules import chosen_rules
 from grpo_ext.observe.run_log import RunLog

@@ -13,7 +13,7 @@ from transformers import ProcessorMixin
 from trl import GRPOConfig
 
 from grpo_ext.common.adapters import adapter_fault
-from grpo_ext.environments.rules import episode_rules
+from grpo_ext.environments.episode_rules import episode_rules
 from grpo_ext.environments.start_episodes import Begin, beginning, beginning_with_tools
 from grpo_ext.environments.turn_tokens import TurnTokens
 from grpo_ext.objective.policy import LossOptions, get_loss

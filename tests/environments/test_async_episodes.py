@@ -8,7 +8,7 @@ from transformers import AutoTokenizer
 from worlds import Counting
 
 from grpo_ext.environments.episode import Episode
-from grpo_ext.environments.rules import EpisodeRules
+from grpo_ext.environments.episode_rules import EpisodeRules
 from grpo_ext.environments.turn_tokens import TurnTokens
 from grpo_ext.samplers.async_episodes import play_as_ready
 

@@ -19,7 +19,7 @@ from transformers import AutoTokenizer
 from grpo_ext.decoding.play import Player
 from grpo_ext.environments.base import Environment
 from grpo_ext.environments.episode import Episode
-from grpo_ext.environments.rules import EpisodeRules
+from grpo_ext.environments.episode_rules import EpisodeRules
 from grpo_ext.environments.start_episodes import beginning, beginning_with_tools
 from grpo_ext.environments.tools import ToolEnvironment
 from grpo_ext.environments.transcript import as_text

@@ -11,7 +11,7 @@ from worlds import Counting, Faulty
 
 from grpo_ext.decoding.play import Player
 from grpo_ext.environments.episode import Episode
-from grpo_ext.environments.rules import EpisodeRules
+from grpo_ext.environments.episode_rules import EpisodeRules
 from grpo_ext.environments.turn_tokens import TurnTokens
 from grpo_ext.samplers.lockstep_episodes import hear, write_turn
 from grpo_ext.seams.generate import fast_generation, watching

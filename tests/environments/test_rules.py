@@ -3,8 +3,8 @@
 import pytest
 
 from grpo_ext.environments.base import Environment, environment_class
+from grpo_ext.environments.episode_rules import episode_rules
 from grpo_ext.environments.guess import Guess
-from grpo_ext.environments.rules import episode_rules
 
 
 def test_a_name_and_options():

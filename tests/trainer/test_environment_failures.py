@@ -11,8 +11,8 @@ import pytest
 import worlds
 from test_episodes import make
 
+from grpo_ext.environments.episode_rules import EpisodeRules
 from grpo_ext.environments.failures import EnvironmentFailure, EnvironmentFailures
-from grpo_ext.environments.rules import EpisodeRules
 
 STEP = inspect.getsourcelines(worlds.Failing.step)[1]
 PLACE = rf"\({worlds.__file__}:{STEP + 3}, in step\)"
