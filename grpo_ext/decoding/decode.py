@@ -22,7 +22,7 @@ from transformers import (
 
 from grpo_ext.batching.cuts import equal_prompts
 from grpo_ext.decoding.cache import expand
-from grpo_ext.decoding.support import check_call, check_config, is_noisy
+from grpo_ext.decoding.checks import check_call, check_config, is_noisy
 
 ENDED_SHARE = 1 / 8  # rows that have ended are removed when they are this share of the batch
 

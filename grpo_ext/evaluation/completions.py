@@ -14,8 +14,8 @@ from tqdm.auto import tqdm
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from grpo_ext.common.prompt_tokens import encode_prompts
+from grpo_ext.decoding.checks import base_model
 from grpo_ext.decoding.play import Player
-from grpo_ext.decoding.support import base_model
 from grpo_ext.environments.episode import Episode
 from grpo_ext.environments.transcript import as_text
 from grpo_ext.seams.generate import fast_generation, generate_batch, watching

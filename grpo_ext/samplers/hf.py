@@ -6,8 +6,8 @@ from typing import Any
 
 from transformers import GenerationConfig
 
+from grpo_ext.decoding.checks import NotSupported, base_model, check_config, check_model
 from grpo_ext.decoding.play import Player
-from grpo_ext.decoding.support import NotSupported, base_model, check_config, check_model
 from grpo_ext.environments.episode import of_episodes
 from grpo_ext.objective.watch import Recorder
 from grpo_ext.samplers.base import Request, Sampler

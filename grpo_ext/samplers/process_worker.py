@@ -17,7 +17,7 @@ import torch
 from transformers import GenerationConfig
 
 from grpo_ext.common.processes import die_with
-from grpo_ext.decoding.support import base_model
+from grpo_ext.decoding.checks import base_model
 from grpo_ext.objective.kept import KeptSet
 from grpo_ext.objective.sampling import SamplingParams
 from grpo_ext.objective.watch import Recorder

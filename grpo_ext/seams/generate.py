@@ -14,9 +14,9 @@ from transformers import (
 )
 from transformers.utils import logging
 
+from grpo_ext.decoding.checks import NotSupported, base_model, check_model
 from grpo_ext.decoding.decode import decode
 from grpo_ext.decoding.play import EpisodeEnds, Player
-from grpo_ext.decoding.support import NotSupported, base_model, check_model
 from grpo_ext.objective.watch import Recorder
 from grpo_ext.seams.replace import replaced
 

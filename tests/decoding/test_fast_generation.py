@@ -16,7 +16,7 @@ from transformers import (
 )
 from transformers.generation import LogitsProcessor, StoppingCriteria
 
-from grpo_ext.decoding.support import NotSupported, check_model
+from grpo_ext.decoding.checks import NotSupported, check_model
 from grpo_ext.seams import generate
 from grpo_ext.seams.generate import fast_generation
 
