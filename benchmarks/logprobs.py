@@ -35,8 +35,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from benchmarks.invariance import Config, lucky, tiny_model
 from grpo_ext import GRPOExtTrainer
 from grpo_ext.common.estimates import mean_difference
+from grpo_ext.objective.recorder import Recorder
 from grpo_ext.objective.sampling import SamplingParams
-from grpo_ext.objective.watch import Recorder
 from grpo_ext.step.records import Scored
 
 GRID = [

@@ -9,7 +9,7 @@ from transformers import GenerationConfig
 from grpo_ext.decoding.checks import NotSupported, base_model, check_config, check_model
 from grpo_ext.decoding.play import Player
 from grpo_ext.environments.episode import of_episodes
-from grpo_ext.objective.watch import Recorder
+from grpo_ext.objective.recorder import Recorder
 from grpo_ext.samplers.base import Request, Sampler
 from grpo_ext.samplers.lockstep_episodes import Completed, play_by_turns
 from grpo_ext.samplers.port import SampledTrainer

@@ -19,8 +19,8 @@ from transformers import GenerationConfig
 from grpo_ext.common.processes import die_with
 from grpo_ext.decoding.checks import base_model
 from grpo_ext.objective.kept import KeptSet
+from grpo_ext.objective.recorder import Recorder
 from grpo_ext.objective.sampling import SamplingParams
-from grpo_ext.objective.watch import Recorder
 from grpo_ext.samplers.shared_weights import Place, mapped, tensors_of, unpacked
 from grpo_ext.seams.generate import fast_generation, generate_batch, watching
 

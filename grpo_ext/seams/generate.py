@@ -17,7 +17,7 @@ from transformers.utils import logging
 from grpo_ext.decoding.checks import NotSupported, base_model, check_model
 from grpo_ext.decoding.decode import decode
 from grpo_ext.decoding.play import EpisodeEnds, Player
-from grpo_ext.objective.watch import Recorder
+from grpo_ext.objective.recorder import Recorder
 from grpo_ext.seams.replace import replaced
 
 logger = logging.get_logger(__name__)

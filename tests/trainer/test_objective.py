@@ -13,8 +13,8 @@ from benchmarks import logprobs
 from benchmarks.invariance import CUTS, GROUP, LOSSES, Exact, Plain, apart, keep_order, train
 from grpo_ext import GRPOExtTrainer
 from grpo_ext.objective.policy import clipped, register_loss
+from grpo_ext.objective.recorder import Recorder
 from grpo_ext.objective.sampling import SamplingParams
-from grpo_ext.objective.watch import Recorder
 from grpo_ext.recipe.needs import TRL_LOSSES
 from grpo_ext.samplers.base import Sampler
 from grpo_ext.seams.generate import watching

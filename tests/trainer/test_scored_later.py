@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from scripted_groups import GROUP, train
 
 from grpo_ext import GRPOExtConfig, GRPOExtTrainer
-from grpo_ext.objective.watch import Recorder
+from grpo_ext.objective.recorder import Recorder
 from grpo_ext.samplers.base import Sampler
 from grpo_ext.scoring.scorer import Scorer
 from grpo_ext.seams.generate import watching

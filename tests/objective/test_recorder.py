@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from grpo_ext.objective.recorder import Recorder
 from grpo_ext.objective.sampling import SamplingParams
-from grpo_ext.objective.watch import Recorder
 
 
 def test_log_probs_are_noted_of_a_share_of_the_rows():
