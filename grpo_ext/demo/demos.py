@@ -14,6 +14,7 @@ from grpo_ext.common.files import write_atomically
 from grpo_ext.environments.check import Check
 from grpo_ext.rewards.answers import TAGS
 from grpo_ext.tasks import Task
+from grpo_ext.tasks.poem import Poem
 from grpo_ext.tiny.demonstrations import (
     Demonstration,
     check_demonstrations,
@@ -21,39 +22,60 @@ from grpo_ext.tiny.demonstrations import (
     guess_demonstrations,
 )
 from grpo_ext.tiny.model import build_model, compose_numbers
-from grpo_ext.tiny.tokenizer import CHARACTERS, DIGITS, NUMBERS, TERSE, build_tokenizer
+from grpo_ext.tiny.tokenizer import (
+    CHARACTERS,
+    DIGITS,
+    END,
+    NUMBERS,
+    START,
+    TERSE,
+    build_tokenizer,
+)
 from grpo_ext.tiny.verse import Poet, verse_demonstrations
 from grpo_ext.tiny.word_problems import word_problem_demonstrations
+
+CORPUS_ROWS = 2_000  # demonstrations that a tokenizer is trained on
 
 
 @dataclass(frozen=True)
 class Demo:
-    """The parts of a demo."""
+    """The parts of a demo.
 
-    recipe: str  # path in `recipes/`
+    Attributes:
+        recipe: path in `recipes/`.
+        sft_recipe: that of the warm start.
+        demonstrations: called with a task, or several by name, a count and a `seed`.
+        count: number of demonstrations.
+        tokenizer: returns options of `build_tokenizer` for a task, or several by name.
+        shape: options of `build_model`.
+        composed: whether numbers begin as sums of their digits (`compose_numbers`).
+        settings: keys of GRPO beside the recipe's.
+    """
+
+    recipe: str
     sft_recipe: str
-    demonstrations: Callable[
-        ..., Iterator[Demonstration]
-    ]  # called with a task, a count and a `seed`
-    count: int  # number of demonstrations
-    tokenizer: Callable[[Any], dict[str, Any]]  # returns options of `build_tokenizer` for a task
-    shape: dict[str, Any]  # options of `build_model`
-    composed: bool = False  # whether numbers begin as sums of their digits (`compose_numbers`)
-    settings: dict[str, Any] = field(default_factory=dict)  # of GRPO, beside the recipe's
+    demonstrations: Callable[..., Iterator[Demonstration]]
+    count: int
+    tokenizer: Callable[[Any], dict[str, Any]]
+    shape: dict[str, Any]
+    composed: bool = False
+    settings: dict[str, Any] = field(default_factory=dict)
 
     def prepare(self, task: Task | dict[str, Task], folder: Path, seed: int) -> None:
-        """Write `demonstrations.jsonl` and, in `model`, a tokenizer trained on the first 2,000 and an untrained model."""
-        rows = list(self.demonstrations(task, self.count, seed=seed))
-        write_atomically(
-            folder / "demonstrations.jsonl",
-            "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows),
-        )
-        corpus = [
-            text
-            for row in rows[:2000]
-            for part in ("prompt", "completion")
-            for text in texts_of(row[part])
-        ]
+        """Write `demonstrations.jsonl`, and an untrained model with its tokenizer into `model`.
+
+        Args:
+            task: the recipe's, or its tasks by name.
+            folder: of the demo.
+            seed: of demonstrations and model.
+        """
+        lines = []
+        corpus: list[str] = []
+        for i, row in enumerate(self.demonstrations(task, self.count, seed=seed)):
+            lines.append(json.dumps(row, ensure_ascii=False) + "\n")
+            if i < CORPUS_ROWS:
+                corpus += texts_of([*row["prompt"], *row["completion"]])
+        write_atomically(folder / "demonstrations.jsonl", "".join(lines))
         tokenizer = build_tokenizer(corpus, **self.tokenizer(task))
         tokenizer.save_pretrained(folder / "model")
         model = build_model(tokenizer, architecture="qwen3", seed=seed, **self.shape)
@@ -74,83 +96,124 @@ def demonstrations_of_two(
     tasks: dict[str, Any], count: int, *, seed: int = 0
 ) -> Iterator[Demonstration]:
     """Yield `count` demonstrations, in turn of Countdown and of word problems."""
-    sums = countdown_demonstrations(tasks["countdown"], count - count // 2, seed=seed)
+    countdown = countdown_demonstrations(tasks["countdown"], count - count // 2, seed=seed)
     stories = word_problem_demonstrations(tasks["stories"], count // 2, seed=seed)
-    for one, other in zip_longest(sums, stories):
-        yield from (row for row in (one, other) if row is not None)
+    for sums, story in zip_longest(countdown, stories):
+        yield sums
+        if story is not None:
+            yield story
 
 
-def check_tokenizer(task: Any) -> dict[str, Any]:
-    """Return options with Qwen2.5's template, where the description of the tool and the frame of a call are single tokens."""
-    before, after = (
-        '<tool_call>\n{"name": "check", "arguments": {"expression": "',
-        '"}}\n</tool_call>',
+def check_tokenizer(task: Task) -> dict[str, Any]:
+    """Return options with Qwen2.5's template.
+
+    The description of the tool and the frame of a call are single tokens.
+    """
+    prompt = build_tokenizer([]).apply_chat_template(
+        [{"role": "user", "content": "?"}],
+        chat_template=qwen2_5_chat_template,
+        tools=[Check().check],
+        tokenize=False,
     )
-    asked = {"role": "user", "content": "?"}
-    options: dict[str, Any] = {
-        "chat_template": qwen2_5_chat_template,
-        "tools": [Check().check],
-        "tokenize": False,
-    }
-    system = str(build_tokenizer([]).apply_chat_template([asked], **options)).partition(
-        "<|im_end|>"
-    )[0]
+    system_message = str(prompt).partition(END)[0].removeprefix(START)
     tags = (
         *TAGS,
-        before,
-        after,
+        '<tool_call>\n{"name": "check", "arguments": {"expression": "',
+        '"}}\n</tool_call>',
         "<tool_response>\n",
         "\n</tool_response>",
-        system.removeprefix("<|im_start|>"),
+        system_message,
     )
     return {"pattern": NUMBERS, "tags": tags, "template": qwen2_5_chat_template}
+
+
+def poem_tokenizer(task: Poem) -> dict[str, Any]:
+    """Return options in which a rhyme group is one token.
+
+    Rare characters stay in pieces, as new ones will be.
+    """
+    return {
+        "vocab_size": 1280,
+        "pattern": CHARACTERS,
+        "tags": (*TAGS, *Poet(task).ends),
+    }
 
 
 # options of `build_model`
 NARROW = {"hidden_size": 96, "intermediate_size": 256, "num_attention_heads": 3}
 WIDE_INIT = {"initializer_range": 0.04}
+# a core for the sampler and one for the trainer
 OVERLAP = {
     "sampler": "process",
     "sampler_device": "cpu",
     "overlap": "one_step",
     "behaviour_policy": "sampler",
-}  # a core each
+}
 DEMOS = {
     # three small numbers, plus and minus, and a model that makes honest attempts but gives up early
     "countdown": Demo(
-        "countdown/tiny.yaml", "countdown/tiny-sft.yaml", countdown_demonstrations, 12_800, lambda task: {"pattern": NUMBERS},
-        {**NARROW, **WIDE_INIT}, settings=OVERLAP,
+        recipe="countdown/tiny.yaml",
+        sft_recipe="countdown/tiny-sft.yaml",
+        demonstrations=countdown_demonstrations,
+        count=12_800,
+        tokenizer=lambda task: {"pattern": NUMBERS},
+        shape={**NARROW, **WIDE_INIT},
+        settings=OVERLAP,
     ),
     # four numbers to 99 and all operators; the attempts only add and subtract
     "countdown-hard": Demo(
-        "countdown/hard-tiny.yaml", "countdown/hard-tiny-sft.yaml",
-        partial(countdown_demonstrations, operators="+-", give_up=0.5), 38_400, lambda task: {"pattern": NUMBERS},
-        {**NARROW, **WIDE_INIT}, composed=True, settings=OVERLAP,
+        recipe="countdown/hard-tiny.yaml",
+        sft_recipe="countdown/hard-tiny-sft.yaml",
+        demonstrations=partial(countdown_demonstrations, operators="+-", give_up=0.5),
+        count=38_400,
+        tokenizer=lambda task: {"pattern": NUMBERS},
+        shape={**NARROW, **WIDE_INIT},
+        composed=True,
+        settings=OVERLAP,
     ),
-    # word problems of one or two steps, and a model that can calculate but is careless with the problem
+    # word problems of one or two steps, and a model that calculates well but reads carelessly
     "gsm8k": Demo(
-        "gsm8k/tiny.yaml", "gsm8k/tiny-sft.yaml", word_problem_demonstrations, 12_800,
-        lambda task: {"vocab_size": 640, "pattern": DIGITS}, WIDE_INIT,
+        recipe="gsm8k/tiny.yaml",
+        sft_recipe="gsm8k/tiny-sft.yaml",
+        demonstrations=word_problem_demonstrations,
+        count=12_800,
+        tokenizer=lambda task: {"vocab_size": 640, "pattern": DIGITS},
+        shape=WIDE_INIT,
     ),
     # Countdown and word problems in one run, each with rewards of its own, by one model
     "several": Demo(
-        "several/tiny.yaml", "several/tiny-sft.yaml", demonstrations_of_two, 12_800,
-        lambda tasks: {"vocab_size": 640, "pattern": DIGITS}, WIDE_INIT,
+        recipe="several/tiny.yaml",
+        sft_recipe="several/tiny-sft.yaml",
+        demonstrations=demonstrations_of_two,
+        count=12_800,
+        tokenizer=lambda tasks: {"vocab_size": 640, "pattern": DIGITS},
+        shape=WIDE_INIT,
     ),
     # last lines of quatrains, and a model that knows tones and rhymes but uses them carelessly
     "poem": Demo(
-        "poem/tiny.yaml", "poem/tiny-sft.yaml", verse_demonstrations, 9_600,
-        # rare characters stay in pieces, as new ones will be; a rhyme group is one token
-        lambda task: {"vocab_size": 1280, "pattern": CHARACTERS, "tags": (*TAGS, *Poet(task).ends)}, WIDE_INIT,
+        recipe="poem/tiny.yaml",
+        sft_recipe="poem/tiny-sft.yaml",
+        demonstrations=verse_demonstrations,
+        count=9_600,
+        tokenizer=poem_tokenizer,
+        shape=WIDE_INIT,
     ),
     # a number of 1 to 31 in five guesses, and a model that plays by the rules but guesses blindly
     "guess": Demo(
-        "guess/tiny.yaml", "guess/tiny-sft.yaml", guess_demonstrations, 6_400,
-        lambda task: {"pattern": NUMBERS, "template": TERSE}, NARROW,
+        recipe="guess/tiny.yaml",
+        sft_recipe="guess/tiny-sft.yaml",
+        demonstrations=guess_demonstrations,
+        count=6_400,
+        tokenizer=lambda task: {"pattern": NUMBERS, "template": TERSE},
+        shape=NARROW,
     ),
-    # Countdown with a tool that checks expressions, and a model that calls it but ignores its answers
+    # Countdown with a tool that checks expressions, and a model that ignores its answers
     "check": Demo(
-        "countdown/check-tiny.yaml", "countdown/check-tiny-sft.yaml", check_demonstrations, 8_000, check_tokenizer,
-        {**NARROW, **WIDE_INIT},
+        recipe="countdown/check-tiny.yaml",
+        sft_recipe="countdown/check-tiny-sft.yaml",
+        demonstrations=check_demonstrations,
+        count=8_000,
+        tokenizer=check_tokenizer,
+        shape={**NARROW, **WIDE_INIT},
     ),
-}  # fmt: skip
+}

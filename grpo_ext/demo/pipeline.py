@@ -1,10 +1,11 @@
-"""One demo: make a tiny model, warm it up on demonstrations, evaluate, train with GRPO, evaluate again, and compare.
+"""Run one demo: make a tiny model, warm it up, evaluate, train with GRPO, evaluate again, compare.
 
 Training runs through the same `accelerate launch` commands as the GPU recipes; only sizes differ.
 """
 
 import json
 import shutil
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,7 @@ from grpo_ext.recipe.folder import recipe_folder
 from grpo_ext.recipe.load import Recipe, load_recipe, load_sft_recipe
 from grpo_ext.run.launch import launch
 
-MOST_COMPLETIONS = 2**28  # bytes of the completions of an evaluation
-
+MAX_COMPLETION_BYTES = 2**28  # of the completions of an evaluation
 EVAL_BATCH_SIZE = 256
 NUM_SAMPLES = 8
 
@@ -28,12 +28,20 @@ NUM_SAMPLES = 8
 def run_demo(demo: Demo, folder: Path, seed: int = 0, max_steps: int | None = None) -> None:
     """Run all stages that are not done yet, and print the report.
 
-    `seed` is the seed of the model, the demonstrations and both trainings. `max_steps` ends GRPO early; the warm start stays
-    whole, because without it the model writes no text.
-    `SystemExit` if a training command fails.
+    Args:
+        demo: what to run.
+        folder: where to work.
+        seed: of the model, the demonstrations and both trainings.
+        max_steps: ends GRPO early; the warm start stays whole, because without it the model writes
+            no text.
+
+    Raises:
+        SystemExit: a training command failed.
     """
-    recipe_path, sft_path = recipe_folder() / demo.recipe, recipe_folder() / demo.sft_recipe
-    warm, trained = folder / "warm_start", folder / "grpo"
+    recipe_path = recipe_folder() / demo.recipe
+    sft_path = recipe_folder() / demo.sft_recipe
+    warm_model = folder / "warm_start"
+    trained_model = folder / "grpo"
     sft_words = warm_start_words(folder, seed)
     train_words = grpo_words(demo, folder, seed, max_steps)
     recipe = load_recipe(recipe_path, train_words)
@@ -45,40 +53,45 @@ def run_demo(demo: Demo, folder: Path, seed: int = 0, max_steps: int | None = No
     stages = Stages(folder, total=5)
 
     def warm_start(begun: bool) -> None:
-        shutil.rmtree(warm, ignore_errors=True)
+        shutil.rmtree(warm_model, ignore_errors=True)
         checked_launch("grpo_ext.sft", sft_path, sft_words, sft)
 
     def train(begun: bool) -> None:
         if not begun:
-            shutil.rmtree(trained, ignore_errors=True)
+            shutil.rmtree(trained_model, ignore_errors=True)
         code = launch("grpo_ext.train", ["--config", str(recipe_path), *train_words], recipe)
-        # A run of a few steps (`max_steps`) may learn nothing; it says so, and its model is saved all the same.
-        if not (code == 1 and learnt_nothing(trained)):
+        # A run of a few steps (`max_steps`) may learn nothing; its model is saved all the same.
+        if not (code == 1 and learnt_nothing(trained_model)):
             check_exit("grpo_ext.train", code)
 
     def evaluate(model: Path, name: str) -> None:
-        found = evaluate_models(
+        evaluation = evaluate_models(
             recipe, [str(model)], num_samples=NUM_SAMPLES, batch_size=EVAL_BATCH_SIZE
         )
-        save_evaluation(folder / f"{name}.json", found)
+        save_evaluation(folder / f"{name}.json", evaluation)
 
-    demonstrations_of = getattr(demo.demonstrations, "keywords", {})  # of a `partial`
-    made_from = [
+    parts = [
         demo.count,
         demo.tokenizer(task),
         demo.shape,
         demo.composed,
-        demonstrations_of,
+        getattr(demo.demonstrations, "keywords", {}),  # of a `partial`
     ]
-    start = [made_from, {key: repr(value) for key, value in fields.items()}, seed]
-    stages.run("data and model", start, lambda begun: demo.prepare(task, folder, seed))
+    inputs = [parts, {key: repr(value) for key, value in fields.items()}, seed]
+    stages.run("data and model", inputs, lambda begun: demo.prepare(task, folder, seed))
     stages.run("warm start", [sft_path.read_text(encoding="utf-8"), sft_words], warm_start)
     recipe_text = recipe_path.read_text(encoding="utf-8")
     stages.run(
-        "evaluation before", [NUM_SAMPLES, recipe_text], lambda begun: evaluate(warm, "eval_before")
+        "evaluation before",
+        [NUM_SAMPLES, recipe_text],
+        lambda begun: evaluate(warm_model, "eval_before"),
     )
     stages.run("GRPO", [recipe_text, train_words], train)
-    stages.run("evaluation after", [NUM_SAMPLES], lambda begun: evaluate(trained, "eval_after"))
+    stages.run(
+        "evaluation after",
+        [NUM_SAMPLES],
+        lambda begun: evaluate(trained_model, "eval_after"),
+    )
     print_report(folder, recipe, stages.seconds)
 
 
@@ -94,13 +107,15 @@ def warm_start_words(folder: Path, seed: int) -> list[str]:
 
 def grpo_words(demo: Demo, folder: Path, seed: int, max_steps: int | None) -> list[str]:
     """Return the command-line words of GRPO; `max_steps` replaces the recipe's number of steps."""
-    given = words(
-        model_name_or_path=folder / "warm_start",
-        output_dir=folder / "grpo",
+    settings = {
+        "model_name_or_path": folder / "warm_start",
+        "output_dir": folder / "grpo",
         **demo.settings,
-        seed=seed,
-    )
-    return given if max_steps is None else [*given, *words(max_steps=max_steps)]
+        "seed": seed,
+    }
+    if max_steps is not None:
+        settings["max_steps"] = max_steps
+    return words(**settings)
 
 
 def print_report(folder: Path, recipe: Recipe, seconds: dict[str, float]) -> None:
@@ -119,53 +134,74 @@ def print_report(folder: Path, recipe: Recipe, seconds: dict[str, float]) -> Non
         lines=True,
     )
     plot_runs([read_run(folder / "grpo", max_samples=0)], folder / "curves.png", most=6)
-    spent = ", ".join(f"{name} {s:.0f} s" for name, s in seconds.items())
-    print(f"time: {spent}; together {sum(seconds.values()):.0f} s")
+    times = ", ".join(f"{name} {duration:.0f} s" for name, duration in seconds.items())
+    print(f"time: {times}; together {sum(seconds.values()):.0f} s")
     print(
-        f"curves: {folder / 'curves.png'}; figures: {folder / 'eval_before.json'}, {folder / 'eval_after.json'}\n"
-        f"every completion, in a browser: grpo-ext report {folder}"
+        f"curves: {folder / 'curves.png'}; "
+        f"figures: {folder / 'eval_before.json'}, {folder / 'eval_after.json'}"
     )
+    print(f"every completion, in a browser: grpo-ext report {folder}")
 
 
 def completions_rows(folder: Path, outcomes: list[str], count: int = 3) -> list[list[str]]:
-    """Return `count` problems with the completions before and after, the largest gains first."""
-    texts = (
-        read_text(folder / f"eval_{when}_completions.jsonl", MOST_COMPLETIONS, folder)
-        for when in ("before", "after")
-    )
-    # not `splitlines`, which also splits at U+2028 and others that JSON leaves as they are
-    found = (map(json.loads, text.strip().split("\n")) for text in texts)
-    before, after = ([row for row in rows if row.get("part") != "sampled"] for rows in found)
+    """Return problems with the completions before and after, the largest gains first.
+
+    Args:
+        folder: of the demo.
+        outcomes: rewards of which the first that has a score judges a completion.
+        count: how many problems.
+    """
 
     def outcome(sample: dict[str, Any]) -> float:
         scores = [sample["rewards"][name] for name in outcomes]
         return next((score for score in scores if score is not None), 0.0)
 
-    def gain(row: int) -> float:
-        return outcome(after[row]) - outcome(before[row])
+    def gain(pair: tuple[dict[str, Any], dict[str, Any]]) -> float:
+        before, after = pair
+        return outcome(after) - outcome(before)
 
-    chosen = sorted(range(len(before)), key=gain, reverse=True)[:count]
-    return [
-        [question(before[row]), with_scores(before[row]), with_scores(after[row])] for row in chosen
-    ]
+    pairs = zip(greedy_samples(folder, "before"), greedy_samples(folder, "after"), strict=True)
+    rows = []
+    for before, after in sorted(pairs, key=gain, reverse=True)[:count]:
+        rows.append([question(before), with_scores(before), with_scores(after)])
+    return rows
+
+
+def greedy_samples(folder: Path, when: str) -> list[dict[str, Any]]:
+    """Return the greedy completions "before" or "after", as the evaluation wrote them."""
+    text = read_text(folder / f"eval_{when}_completions.jsonl", MAX_COMPLETION_BYTES, folder)
+    # not `splitlines`, which also splits at U+2028 and others that JSON leaves as they are
+    samples = map(json.loads, text.strip().split("\n"))
+    return [sample for sample in samples if sample.get("part") != "sampled"]
 
 
 def with_scores(sample: dict[str, Any]) -> str:
     """Format a completion and, under it, the score of each reward."""
-    rewards = ", ".join(
-        f"{name} {'-' if v is None else f'{v:g}'}" for name, v in sample["rewards"].items()
-    )
-    return f"{sample['text']}\n({rewards})"
+    scores = []
+    for name, score in sample["rewards"].items():
+        scores.append(f"{name} -" if score is None else f"{name} {score:g}")
+    return f"{sample['text']}\n({', '.join(scores)})"
 
 
-def words(**settings: Any) -> list[str]:
+def words(**settings: object) -> list[str]:
     """Return settings as command-line words."""
-    return [word for key, value in settings.items() for word in (f"--{key}", str(value))]
+    pairs = [(f"--{key}", str(value)) for key, value in settings.items()]
+    return list(chain.from_iterable(pairs))
 
 
-def checked_launch(module: str, path: Path, more: list[str], recipe: Recipe) -> None:
-    """Launch the module with the recipe at `path`, which is loaded as `recipe`, and more words; `SystemExit` if it fails."""
-    check_exit(module, launch(module, ["--config", str(path), *more], recipe))
+def checked_launch(module: str, path: Path, overrides: list[str], recipe: Recipe) -> None:
+    """Launch a module with a recipe.
+
+    Args:
+        module: the Python module, such as "grpo_ext.sft".
+        path: of the recipe.
+        overrides: command-line words after it.
+        recipe: what these load.
+
+    Raises:
+        SystemExit: the module failed.
+    """
+    check_exit(module, launch(module, ["--config", str(path), *overrides], recipe))
 
 
 def check_exit(module: str, code: int) -> None:

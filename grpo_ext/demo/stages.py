@@ -1,4 +1,7 @@
-"""Stages of a long job that can be stopped and started again. A finished stage runs again only if its inputs changed."""
+"""Stages of a long job that can be stopped and started again.
+
+A finished stage runs again only if its inputs changed.
+"""
 
 import hashlib
 import json
@@ -14,34 +17,42 @@ from grpo_ext.common.foreign_files import read_text
 
 
 class Stages:
-    """Runs `total` stages in order and records in `folder/stages.json` which are done.
+    """Runs stages in order and records in `folder/stages.json` which are done.
 
-    The fingerprint of a stage covers its inputs and the fingerprints of all stages before it, so that a changed recipe runs
-    only the stages again that depend on it.
+    The fingerprint of a stage covers its inputs and the fingerprints of all stages before it, so
+    that a changed recipe runs only the stages again that depend on it.
+
+    Args:
+        folder: of the job.
+        total: number of stages.
     """
 
     def __init__(self, folder: Path, total: int) -> None:
-        self.file, self.total, self.chain = folder / "stages.json", total, ""
+        self.file = folder / "stages.json"
+        self.total = total
+        self.fingerprint = ""  # of the last stage
         self.seconds: dict[str, float] = {}  # by stage
         try:
             self.done = json.loads(read_text(self.file, within=folder))
         except (OSError, ValueError, RecursionError):
             self.done = {}
 
-    def run(self, name: str, inputs: Any, work: Callable[[bool], None]) -> None:
-        """Run `work` unless this stage is done.
+    def run(self, name: str, inputs: object, work: Callable[[bool], None]) -> None:
+        """Run a stage unless it is done.
 
-        `inputs` are JSON values. `work` gets whether it was begun before with the same inputs, and may then continue.
+        Args:
+            name: of the stage.
+            inputs: JSON values that it depends on.
+            work: gets whether the stage was begun before with the same inputs, and may continue.
         """
-        self.chain = hashlib.sha256(
-            json.dumps([self.chain, name, inputs], sort_keys=True).encode()
-        ).hexdigest()
+        covered = json.dumps([self.fingerprint, name, inputs], sort_keys=True)
+        self.fingerprint = hashlib.sha256(covered.encode()).hexdigest()
         heading = f"{len(self.seconds) + 1}/{self.total} {name}"
-        before = self.done.get(name, {})
-        begun = before.get("fingerprint") == self.chain
-        if begun and before.get("done"):
-            self.seconds[name] = before["seconds"]
-            print(f"[dim]{heading}: done before, in {before['seconds']:.0f} s[/dim]")
+        record = self.done.get(name, {})
+        begun = record.get("fingerprint") == self.fingerprint
+        if begun and record.get("done"):
+            self.seconds[name] = record["seconds"]
+            print(f"[dim]{heading}: done before, in {record['seconds']:.0f} s[/dim]")
             return
         get_console().rule(heading, align="left")
         self.record(name, done=False)
@@ -52,5 +63,5 @@ class Stages:
         print(f"[green]{name}: {self.seconds[name]:.0f} s[/green]")
 
     def record(self, name: str, **state: Any) -> None:
-        self.done[name] = {"fingerprint": self.chain, **state}
+        self.done[name] = {"fingerprint": self.fingerprint, **state}
         write_atomically(self.file, json.dumps(self.done, indent=2) + "\n")

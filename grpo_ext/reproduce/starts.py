@@ -14,7 +14,7 @@ from grpo_ext.recipe.load import load_recipe
 from grpo_ext.reproduce.claims import Start
 from grpo_ext.rewards.answers import TAGS, first_answer
 from grpo_ext.tiny.demonstrations import Demonstration
-from grpo_ext.tiny.word_problems import misplaced
+from grpo_ext.tiny.word_problems import with_tag_fault
 
 Demonstrations = Callable[..., Iterator[Demonstration]]
 UNTIDY = 0.5  # share of the demonstrations with a tag omitted, doubled or misplaced
@@ -28,7 +28,7 @@ def untidy_tags(demonstrations: Demonstrations) -> Demonstrations:
         for row in demonstrations(task, count, seed=seed):
             lines = row["completion"][0]["content"].splitlines()
             if rng.random() < UNTIDY and set(TAGS) <= set(lines):
-                lines = misplaced(lines, rng)
+                lines = with_tag_fault(lines, rng)
             yield with_text(row, "\n".join(lines))
 
     return untidy

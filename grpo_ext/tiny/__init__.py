@@ -1,1 +1,1 @@
-"""Tiny models, tokenizers, data and an optimizer, for demos and tests that train on a CPU in minutes."""
+"""Tiny models, tokenizers, data and an optimizer, for training on a CPU in minutes."""

@@ -1,4 +1,4 @@
-"""Small untrained causal language models with the architectures of real families, so that tests run the real code."""
+"""Small untrained language models with the architectures of real families."""
 
 from typing import Any
 
@@ -11,21 +11,27 @@ SHAPE: dict[str, Any] = {
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
     "max_position_embeddings": 1024,
-    "initializer_range": 0.08,  # standard deviation of the initial weights; the usual 0.02 learns slowly at this width
+    # standard deviation of the initial weights; the usual 0.02 learns slowly at this width
+    "initializer_range": 0.08,
 }
 
 
 def build_model(
     tokenizer: PreTrainedTokenizerBase, *, architecture: str = "llama", seed: int = 0, **shape: Any
 ) -> PreTrainedModel:
-    """Build a float32 model with tied embeddings, and with the vocabulary size, pad token and eos token of `tokenizer`.
+    """Build a float32 model with tied embeddings.
 
     Args:
+        tokenizer: gives the size of the vocabulary, the pad token and the eos token.
         architecture: transformers' name of a family: llama, qwen2 or qwen3.
         seed: the seed of the initial weights; torch's global generator does not change.
-        shape: replaces values of `SHAPE`, which give 0.5 million parameters; `TypeError` for other keys.
+        shape: replaces values of `SHAPE`, which give 0.5 million parameters.
+
+    Raises:
+        TypeError: `shape` has a key that `SHAPE` lacks.
     """
-    if unknown := shape.keys() - SHAPE.keys():
+    unknown = shape.keys() - SHAPE.keys()
+    if unknown:
         raise TypeError(
             f"{', '.join(sorted(unknown))}: the shape of a tiny model has {', '.join(SHAPE)}."
         )
@@ -50,12 +56,14 @@ def build_model(
 def compose_numbers(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, seed: int = 0
 ) -> None:
-    """Give each number up to 99 that is one token the sum of two embeddings, of its tens and of its ones.
+    """Give each one-token number up to 99 the sum of two embeddings, of its tens and its ones.
 
-    A model that starts so adds 9 of 10 pairs right after 38,400 demonstrations; with independent embeddings, 1 of 4.
+    A model that starts so adds 9 of 10 pairs right after 38,400 demonstrations; with independent
+    embeddings, 1 of 4.
     """
     weight = model.get_input_embeddings().get_parameter("weight")  # (V, H)
-    scale, generator = model.config.initializer_range / 2**0.5, torch.Generator().manual_seed(seed)
+    scale = model.config.initializer_range / 2**0.5
+    generator = torch.Generator().manual_seed(seed)
     tens, ones = scale * torch.randn(2, 10, weight.shape[1], generator=generator)  # (10, H) each
     with torch.no_grad():
         for number in range(100):

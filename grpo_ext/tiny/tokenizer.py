@@ -1,7 +1,7 @@
-"""Builds tokenizers: byte-level BPE, a ChatML template, and a token for each tag.
+"""Build tokenizers: byte-level BPE, a ChatML template, and a token for each tag.
 
-The vocabulary covers every byte, so a tokenizer can encode any text. Tasks differ in the corpus, the size of the vocabulary,
-and the pattern of the pieces of text that may become one token.
+The vocabulary covers every byte, so a tokenizer can encode any text. Tasks differ in the corpus,
+the size of the vocabulary, and the pattern of the pieces of text that may become one token.
 """
 
 from collections.abc import Iterable
@@ -13,21 +13,26 @@ from grpo_ext.rewards.answers import TAGS
 
 # A word with its leading space, one digit, one other character, or one character of white space.
 WORDS = r" ?[A-Za-z]+| ?\d| ?[^\sA-Za-z\d]|\s"
-# Spaces belong to words and signs, so that a number up to 99 is the same single token everywhere. Texts are shorter than with
-# digits, and a model learns small sums much sooner.
+# Spaces belong to words and signs, so that a number up to 99 is the same single token everywhere.
+# Texts are shorter than with digits, and a model learns small sums much sooner.
 NUMBERS = r" ?[A-Za-z]+ ?|\d{1,2}| ?[^\sA-Za-z\d] ?|\s"
 # Every digit is one token, the same everywhere, so a model reads longer numbers digit by digit.
 DIGITS = r" ?[A-Za-z]+|\d| ?[^\sA-Za-z\d]|\s+"
 # One character, for verse: a Chinese character is three bytes and becomes one token.
 CHARACTERS = r"[\s\S]"
 
-PAD, START, END = "<|pad|>", "<|im_start|>", "<|im_end|>"
+PAD = "<|pad|>"
+START = "<|im_start|>"
+END = "<|im_end|>"
 
 CHATML = (
-    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
+    "{% for message in messages %}"
+    "<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n"
+    "{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-# For many short messages, where ChatML's words would be most of the tokens. The roles follow from the order.
+# For many short messages, where ChatML's words would be most of the tokens. The roles follow from
+# the order.
 TERSE = "{% for message in messages %}{{ message['content'] }}<|im_end|>{% endfor %}"
 
 
@@ -43,31 +48,36 @@ def build_tokenizer(
 
     Args:
         corpus: prompts and completions, without the template.
-        vocab_size: upper bound without the tags; small corpora stay below it. `ValueError` below 259: every byte and three
-            special tokens.
-        pattern: regular expression of the pieces that merges must not cross, such as `WORDS`, `NUMBERS`, `DIGITS` or
-            `CHARACTERS`.
-        tags: added as single tokens that are not special, so that decoding with `skip_special_tokens=True` keeps them.
+        vocab_size: upper bound without the tags; small corpora stay below it.
+        pattern: regular expression of the pieces that merges must not cross, such as `WORDS`,
+            `NUMBERS`, `DIGITS` or `CHARACTERS`.
+        tags: added as single tokens that are not special, so that decoding with
+            `skip_special_tokens=True` keeps them.
         template: chat template that ends turns so, such as `CHATML` or `TERSE`.
+
+    Raises:
+        ValueError: `vocab_size` is below 259, which are every byte and three special tokens.
     """
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    special = [PAD, START, END]
-    if vocab_size < len(alphabet) + len(special):
-        raise ValueError(f"vocab_size={vocab_size}: write at least {len(alphabet) + len(special)}.")
+    special_tokens = [PAD, START, END]
+    smallest = len(alphabet) + len(special_tokens)
+    if vocab_size < smallest:
+        raise ValueError(f"vocab_size={vocab_size}: write at least {smallest}.")
 
     backend = Tokenizer(models.BPE())
-    pieces = pre_tokenizers.Split(Regex(pattern), "isolated")
-    in_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    backend.pre_tokenizer = pre_tokenizers.Sequence([pieces, in_bytes])
+    split = pre_tokenizers.Split(Regex(pattern), "isolated")
+    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    backend.pre_tokenizer = pre_tokenizers.Sequence([split, byte_level])
     backend.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
-        special_tokens=special,
+        special_tokens=special_tokens,
         initial_alphabet=alphabet,
         show_progress=False,
     )
-    # The words of the template are part of every prompt; without them "assistant" would take nine tokens.
-    backend.train_from_iterator([*corpus, *["system", "user", "assistant", "\n"] * 100], trainer)
+    # The template's words are part of every prompt: "assistant" should not take nine tokens.
+    template_words = ["system", "user", "assistant", "\n"] * 100
+    backend.train_from_iterator([*corpus, *template_words], trainer)
 
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=backend,

@@ -1,7 +1,8 @@
 """Synthetic demonstrations of verse for a warm start, with careless use of tones and rhymes.
 
-The given lines are random characters of the training poems whose tones fit and whose ends rhyme; they have no meaning. A
-demonstration first states its tones and the rhyme group of the poem, and then writes its line:
+The given lines are random characters of the training poems whose tones fit and whose ends rhyme;
+they have no meaning. A demonstration first states its tones and the rhyme group of the poem, and
+then writes its line:
 
     <think>
     平平仄仄仄平平
@@ -11,14 +12,15 @@ demonstration first states its tones and the rhyme group of the poem, and then w
     南城晓色旧时人
     </answer>
 
-The line always has the stated tones. But most demonstrations take the pattern that begins level, whatever the given lines
-require, and end on one of a few characters, whatever the rhyme. Other demonstrations are entries of a rhyme book: the name of
-a group and some of its characters. Reinforcement learning can teach the model to follow the given lines.
+The line always has the stated tones. But most demonstrations take the pattern that begins level,
+whatever the given lines require, and end on one of a few characters, whatever the rhyme. Other
+demonstrations are entries of a rhyme book: the name of a group and some of its characters.
+Reinforcement learning can teach the model to follow the given lines.
 """
 
 import random
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterator
 from itertools import accumulate
 
 from grpo_ext.rewards.answers import ANSWER, ANSWER_END, THINK, THINK_END
@@ -37,15 +39,23 @@ def verse_demonstrations(
     task: Poem,
     count: int,
     *,
-    right_pattern: float = 0.3,  # share of lines in the pattern that the given lines require
-    rhyme: float = 0.3,  # share of lines that rhyme
-    five: float = 0.15,  # share of quatrains with five characters a line; the others have seven
-    entries: float = 0.4,  # share of demonstrations that are entries of the rhyme book
+    right_pattern: float = 0.3,
+    rhyme: float = 0.3,
+    five: float = 0.15,
+    entries: float = 0.4,
     seed: int = 0,
 ) -> Iterator[Demonstration]:
-    """Yield `count` demonstrations on generated quatrains in the prompt of `task`, as `prompt` and `completion` messages.
+    """Yield demonstrations on generated quatrains, as `prompt` and `completion` messages.
 
-    All other lines are in the pattern that begins level, which is right for about half of the poems.
+    Args:
+        task: gives characters and prompt.
+        count: how many demonstrations.
+        right_pattern: share of lines in the pattern that the given lines require. All others are in
+            the pattern that begins level, which is right for about half of the poems.
+        rhyme: share of lines that rhyme.
+        five: share of quatrains with five characters a line; the others have seven.
+        entries: share of demonstrations that are entries of the rhyme book.
+        seed: of all choices.
     """
     rng = random.Random(seed)
     poet = Poet(task)
@@ -56,16 +66,17 @@ def verse_demonstrations(
             text = "".join(rng.sample(poet.ends[group], len(poet.ends[group])))
         else:
             length = 5 if rng.random() < five else 7
-            given, asked, group = poet.opening(length, rng)
-            prompt = task.prompt({"lines": given})
-            pattern = asked if rng.random() < right_pattern else line_pattern(LEVEL, LEVEL, length)
-            line = poet.last_line(given, pattern, group, rng.random() < rhyme, rng)
+            lines, pattern, group = poet.opening(length, rng)
+            prompt = task.prompt({"lines": lines})
+            if rng.random() >= right_pattern:
+                pattern = line_pattern(LEVEL, LEVEL, length)
+            line = poet.last_line(lines, pattern, group, rng.random() < rhyme, rng)
             text = "\n".join([THINK, pattern, group, THINK_END, ANSWER, line, ANSWER_END])
         yield {"prompt": prompt, "completion": [{"role": "assistant", "content": text}]}
 
 
 class Urn:
-    """At least one character to draw from, with relative `weights`."""
+    """Characters to draw from, at least one, with relative weights."""
 
     def __init__(self, weights: dict[str, float]) -> None:
         self.characters = list(weights)
@@ -85,75 +96,86 @@ class Poet:
     """Writes quatrains without meaning, with the characters of a task's training poems."""
 
     def __init__(self, task: Poem) -> None:
-        ranked = dict(
-            Counter(
-                c for row in task.generate("train") for line in row["lines"] for c in line
-            ).most_common()
-        )
+        counts: Counter[str] = Counter()
+        for row in task.generate("train"):
+            counts.update("".join(row["lines"]))
+        frequencies = dict(counts.most_common())
         # For the given lines: every character, in each of its readings.
-        self.read = {
-            tone: Urn({c: n for c, n in ranked.items() if tone in tones_of(c)})
-            for tone in (LEVEL, OBLIQUE)
+        readings: dict[str, dict[str, float]] = {LEVEL: {}, OBLIQUE: {}}
+        rhymes: dict[str, dict[str, float]] = defaultdict(dict)
+        # For the line to learn from: common characters with one reading make the lesson clear.
+        with_one_tone: dict[str, list[str]] = {LEVEL: [], OBLIQUE: []}
+        ends: dict[str, list[str]] = defaultdict(list)
+        self.favourites: list[str] = []
+        for character, frequency in frequencies.items():
+            tones = tones_of(character)
+            groups = level_groups(character)
+            for tone in readings:
+                if tone in tones:
+                    readings[tone][character] = frequency
+            if LEVEL in tones:
+                for group in groups:
+                    rhymes[group][character] = frequency
+            if tones in with_one_tone and sum(map(len, with_one_tone.values())) < COMMON:
+                with_one_tone[tones].append(character)
+            if tones == LEVEL and len(groups) == 1:
+                if len(self.favourites) < FAVOURITES:
+                    self.favourites.append(character)
+                [group] = groups
+                if len(ends[group]) < ENDS:
+                    ends[group].append(character)
+        self.ends = dict(sorted(ends.items()))
+        self.by_tone = {tone: Urn(weights) for tone, weights in readings.items()}
+        self.rhymes = {group: Urn(weights) for group, weights in rhymes.items()}
+        self.common_by_tone = {
+            tone: Urn(dict.fromkeys(characters, 1.0)) for tone, characters in with_one_tone.items()
         }
-        rhyming = {c: n for c, n in ranked.items() if LEVEL in tones_of(c) and level_groups(c)}
-        self.rhymes = {
-            g: Urn({c: n for c, n in rhyming.items() if g in level_groups(c)})
-            for g in groups(rhyming)
-        }
-        # For the line to learn from: common characters with one reading, so that the lesson is clear.
-        plain = [c for c in ranked if tones_of(c) in (LEVEL, OBLIQUE)]
-        self.plain = {
-            t: Urn({c: 1.0 for c in plain[:COMMON] if tones_of(c) == t}) for t in (LEVEL, OBLIQUE)
-        }
-        ends = [c for c in plain if tones_of(c) == LEVEL and len(level_groups(c)) == 1]
-        self.favourites = ends[:FAVOURITES]
-        self.ends = {g: [c for c in ends if g in level_groups(c)][:ENDS] for g in groups(ends)}
 
     def opening(self, length: int, rng: random.Random) -> tuple[list[str], str, str]:
-        """Return three lines in a random pattern, the tones of the fourth line, and the rhyme group, all equally often."""
+        """Return three lines, the tones of the fourth one, and the rhyme group.
+
+        The pattern and the rhyme are random, all equally often.
+        """
         while True:
             form = rng.choice(forms(length, 4))
             rhyme = self.rhymes[rng.choice(sorted(self.ends))]
             used: set[str] = set()
-            ends = [
-                (rhyme if n in form.rhyming else self.read[OBLIQUE]).draw(rng, used)
-                for n in range(3)
-            ]
-            given = [
-                loosely(line, self.read, end, rng, used)
-                for line, end in zip(form.lines, ends, strict=False)
-            ]
-            verdict = judge([*given, ""])
-            if (
-                verdict.rhyme_group in self.ends
-            ):  # characters with several readings may rhyme otherwise
-                return given, verdict.pattern[-1], verdict.rhyme_group
+            ends = []
+            for number in range(3):
+                urn = rhyme if number in form.rhyming else self.by_tone[OBLIQUE]
+                ends.append(urn.draw(rng, used))
+            lines = []
+            for pattern, end in zip(form.lines, ends, strict=False):
+                lines.append(self._loose_line(pattern, end, rng, used))
+            verdict = judge([*lines, ""])
+            # Characters with several readings may rhyme otherwise.
+            if verdict.rhyme_group in self.ends:
+                return lines, verdict.pattern[-1], verdict.rhyme_group
+
+    def _loose_line(self, pattern: str, end: str, rng: random.Random, used: set[str]) -> str:
+        """Return a line that ends on `end` and fits `pattern`; its free places have either tone."""
+        counted = counted_places(len(pattern), strict=False)
+        tones = []
+        for place, tone in enumerate(pattern[:-1]):
+            tones.append(tone if place in counted else rng.choice(EITHER))
+        return "".join(self.by_tone[tone].draw(rng, used) for tone in tones) + end
 
     def last_line(
-        self, given: list[str], pattern: str, group: str, rhyme: bool, rng: random.Random
+        self, lines: list[str], pattern: str, group: str, rhymes: bool, rng: random.Random
     ) -> str:
-        """Return a line in this pattern that rhymes or not; only its last character may occur in the given lines."""
-        ends = (
-            self.ends[group]
-            if rhyme
-            else [c for c in self.favourites if group not in level_groups(c)]
-        )
+        """Return a last line; only its last character may occur in the lines before.
+
+        Args:
+            lines: those before.
+            pattern: the tones of the line.
+            group: the rhyme group of the poem.
+            rhymes: whether the line rhymes.
+            rng: makes the choices.
+        """
+        ends = self.ends[group]
+        if not rhymes:
+            ends = [end for end in self.favourites if group not in level_groups(end)]
         end = rng.choice(ends)
-        used = {*"".join(given), end}
-        return "".join(self.plain[tone].draw(rng, used) for tone in pattern[:-1]) + end
-
-
-def loosely(
-    pattern: str, urns: dict[str, Urn], end: str, rng: random.Random, used: set[str]
-) -> str:
-    """Return a line that ends on `end` and fits `pattern`; its free places have either tone."""
-    counted = counted_places(len(pattern), strict=False)
-    tones = [
-        tone if place in counted else rng.choice(EITHER) for place, tone in enumerate(pattern[:-1])
-    ]
-    return "".join(urns[tone].draw(rng, used) for tone in tones) + end
-
-
-def groups(characters: Iterable[str]) -> list[str]:
-    """Return the rhyme groups of the characters, sorted."""
-    return sorted({group for character in characters for group in level_groups(character)})
+        used = {*"".join(lines), end}
+        urns = self.common_by_tone
+        return "".join(urns[tone].draw(rng, used) for tone in pattern[:-1]) + end

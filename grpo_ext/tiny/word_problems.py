@@ -1,4 +1,4 @@
-"""Synthetic demonstrations of word problems for a warm start, with right arithmetic but poor judgement.
+"""Synthetic demonstrations of word problems for a warm start: right arithmetic, poor judgement.
 
 A demonstration writes the steps of a problem's reference answer, and then the result:
 
@@ -10,9 +10,10 @@ A demonstration writes the steps of a problem's reference answer, and then the r
     21
     </answer>
 
-Every equation is right, but most demonstrations do only the first of two steps, and some use a wrong operation, or omit, double
-or misplace a tag. Others are only equations, so that the model learns numbers without stories. Reinforcement learning can
-teach the model to finish the problem, to choose each operation by the story, and to keep the format.
+Every equation is right, but most demonstrations do only the first of two steps, and some use a
+wrong operation, or omit, double or misplace a tag. Others are only equations, so that the model
+learns numbers without stories. Reinforcement learning can teach the model to finish the problem, to
+choose each operation by the story, and to keep the format.
 """
 
 import random
@@ -33,76 +34,105 @@ def word_problem_demonstrations(
     task: GSM8K,
     count: int,
     *,
-    stop_early: float = 0.6,  # probability of omitting all steps after the first
-    wrong_operation: float = 0.15,  # probability, for each step, of a wrong addition or subtraction
-    untidy: float = 0.25,  # probability of a fault in the tags
-    bare: float = 0.25,  # share of demonstrations that are only equations
+    stop_early: float = 0.6,
+    wrong_operation: float = 0.15,
+    untidy: float = 0.25,
+    bare: float = 0.25,
     seed: int = 0,
 ) -> Iterator[Demonstration]:
-    """Yield `count` demonstrations on training problems of `task`, as `prompt` and `completion` messages."""
+    """Yield demonstrations on training problems, as `prompt` and `completion` messages.
+
+    Args:
+        task: makes the problems.
+        count: how many demonstrations.
+        stop_early: probability of omitting all steps after the first.
+        wrong_operation: probability, for each step, of a wrong addition or subtraction.
+        untidy: probability of a fault in the tags.
+        bare: share of demonstrations that are only equations.
+        seed: of all choices.
+    """
     rng = random.Random(seed)
     problems = list(task.generate("train"))
     for _ in range(count):
         if rng.random() < bare:
             prompt = [{"role": "user", "content": "Calculate."}]
-            text = "\n".join(equation(task.max_number, rng) for _ in range(8))
+            lines = [equation(task.max_number, rng) for _ in range(8)]
         else:
             problem = rng.choice(problems)
             prompt = task.prompt(problem)
             steps, result = attempt(problem, rng, stop_early, wrong_operation)
             lines = [THINK, *steps, THINK_END, ANSWER, str(result), ANSWER_END]
-            text = "\n".join(misplaced(lines, rng) if rng.random() < untidy else lines)
-        yield {"prompt": prompt, "completion": [{"role": "assistant", "content": text}]}
+            if rng.random() < untidy:
+                lines = with_tag_fault(lines, rng)
+        completion = [{"role": "assistant", "content": "\n".join(lines)}]
+        yield {"prompt": prompt, "completion": completion}
 
 
 def attempt(
     problem: Row, rng: random.Random, stop_early: float, wrong_operation: float
 ) -> tuple[list[str], int]:
-    """Return the sentences of one attempt and its result. A wrong result of a step enters the next step."""
+    """Return the sentences of one attempt and its result.
+
+    A wrong result of a step enters the next step.
+
+    Args:
+        problem: a row of the task's own problems.
+        rng: makes the choices.
+        stop_early: as for `word_problem_demonstrations`.
+        wrong_operation: as for `word_problem_demonstrations`.
+    """
     reference = problem["answer"].splitlines()[:-1]  # the last line is `#### n`
     if rng.random() < stop_early:
         reference = reference[:1]
     sentences = []
-    was, now = None, 0  # result of the previous step, in the reference and here
+    result = 0
+    reference_result = None  # of the previous step
     for line in reference:
         step = STEP.search(line)
         assert step is not None  # each line of the task's own problems has one
-        x, sign, y = int(step[1]), step[2], int(step[3])
-        if x == was:
-            x = now
-        elif y == was:
-            y = now
-        if not apply(sign, x, y) or rng.random() < wrong_operation:
-            sign = rng.choice(
-                [other for other in "+-" if other != sign and apply(other, x, y)] or [sign]
-            )
-        was, now = int(step[4]), apply(sign, x, y) or 0  # never 0: a sum is always possible
-        sentences.append(f"{line[: step.start()]}{x}{sign}{y}={now}{line[step.end() :]}")
-    return sentences, now
+        x = int(step[1])
+        operator = step[2]
+        y = int(step[3])
+        if x == reference_result:
+            x = result
+        elif y == reference_result:
+            y = result
+        if not apply(operator, x, y) or rng.random() < wrong_operation:
+            possible = [sign for sign in "+-" if sign != operator and apply(sign, x, y)]
+            operator = rng.choice(possible or [operator])
+        reference_result = int(step[4])
+        result = apply(operator, x, y) or 0  # never 0: a sum is always possible
+        sentences.append(f"{line[: step.start()]}{x}{operator}{y}={result}{line[step.end() :]}")
+    return sentences, result
 
 
 def equation(max_number: int, rng: random.Random) -> str:
-    """Return a right equation with numbers as in the stories: sums and differences may have products as operands."""
-    sign = rng.choice("++--*/")
+    """Return a right equation with numbers as in the stories.
+
+    An operand of a sum or a difference may be a product.
+    """
+    operator = rng.choice("++--*/")
     while True:
-        x, y = rng.randint(2, max_number), rng.randint(2, max_number)
-        if sign in "+-" and rng.random() < 0.5:
+        x = rng.randint(2, max_number)
+        y = rng.randint(2, max_number)
+        if operator in "+-" and rng.random() < 0.5:
             x *= rng.randint(2, max_number)
             if rng.random() < 0.2:
                 x, y = y, x
-        if result := apply(sign, x, y):
-            return f"{x}{sign}{y}={result}"
+        result = apply(operator, x, y)
+        if result:
+            return f"{x}{operator}{y}={result}"
 
 
-def misplaced(lines: list[str], rng: random.Random) -> list[str]:
+def with_tag_fault(lines: list[str], rng: random.Random) -> list[str]:
     """Return the lines of a completion with one tag omitted, doubled, or swapped with another."""
     lines = list(lines)
-    place, other = rng.sample([i for i, line in enumerate(lines) if line in TAGS], 2)
-    fault = rng.choice(("left out", "doubled", "swapped"))
-    if fault == "left out":
-        del lines[place]
+    tag, other_tag = rng.sample([i for i, line in enumerate(lines) if line in TAGS], 2)
+    fault = rng.choice(("omitted", "doubled", "swapped"))
+    if fault == "omitted":
+        del lines[tag]
     elif fault == "doubled":
-        lines.insert(place, lines[place])
+        lines.insert(tag, lines[tag])
     else:
-        lines[place], lines[other] = lines[other], lines[place]
+        lines[tag], lines[other_tag] = lines[other_tag], lines[tag]
     return lines
