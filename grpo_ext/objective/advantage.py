@@ -132,12 +132,21 @@ def has_signal(advantages: torch.Tensor, num_generations: int) -> torch.Tensor:
 
 
 def nan_std(values: torch.Tensor, dim: int, estimator: str = "sample") -> torch.Tensor:
-    """Return the standard deviation along `dim`, which is kept, without NaN entries; NaN if it is
-    not defined.
+    """Return the standard deviation along `dim`, leaving out NaN entries.
+
+    Args:
+        values: any shape; `dim` is kept with size 1.
+        dim: the dimension to reduce.
+        estimator: "sample" (n - 1) or "population" (n).
+
+    Returns:
+        The standard deviation; NaN where it is not defined.
     """
     count = (~values.isnan()).sum(dim, keepdim=True)
-    squares = ((values - values.nanmean(dim, keepdim=True)) ** 2).nansum(dim, keepdim=True)
-    return (squares / (count - 1 if estimator == "sample" else count)).sqrt()
+    deviations = values - values.nanmean(dim, keepdim=True)
+    sum_of_squares = (deviations**2).nansum(dim, keepdim=True)
+    divisor = count - 1 if estimator == "sample" else count
+    return (sum_of_squares / divisor).sqrt()
 
 
 def group_stds(
@@ -159,12 +168,11 @@ def group_stds(
 def normalized_then_summed(
     rewards: torch.Tensor, weights: torch.Tensor, num_generations: int
 ) -> torch.Tensor:
-    """Return advantages (B,) with each reward normalised separately: GDPO (arXiv 2601.05242), as
-    TRL computes it.
+    """Return advantages (B,) with each reward normalised separately: GDPO (arXiv 2601.05242).
 
-    Each reward is centred and divided by its std within the group; then the weighted sum is centred
-    and divided by its std over the batch. A group in which no weighted reward differs gets exactly
-    0.
+    As in TRL, each reward is centred and divided by its std within the group; then the weighted
+    sum is centred and divided by its std over the batch. A group in which no weighted reward
+    differs gets exactly 0.
 
     Args:
         rewards: (B, R), B whole groups; NaN if a reward did not score a completion.
@@ -172,8 +180,9 @@ def normalized_then_summed(
         num_generations: completions per prompt.
     """
     normalized = [group_advantages(column, num_generations) for column in rewards.unbind(1)]
-    parts = torch.stack(normalized, dim=1) * weights  # (B, R)
-    total = parts.sum(dim=1).masked_fill(rewards.isnan().all(dim=1), torch.nan)  # (B,)
+    weighted = torch.stack(normalized, dim=1) * weights  # (B, R)
+    unscored = rewards.isnan().all(dim=1)  # (B,)
+    total = weighted.sum(dim=1).masked_fill(unscored, torch.nan)  # (B,)
     advantages = (total - total.nanmean()) / (nan_std(total, 0) + _EPSILON)
-    equal = equal_in_group(total, num_generations, parts.abs().sum(dim=1))
+    equal = equal_in_group(total, num_generations, weighted.abs().sum(dim=1))
     return advantages.nan_to_num(nan=0.0).masked_fill(equal, 0.0)

@@ -67,4 +67,6 @@ def aggregate(
     if aggregation == "sequence_mean":
         sums = sums / mask.sum(-1).clamp(min=1.0)
     divisor = max(counts.tokens if aggregation == "token_mean" else counts.sequences, 1.0)
-    return sums.sum() / (divisor * (max_completion_length if aggregation == "constant" else 1))
+    if aggregation == "constant":
+        divisor = divisor * max_completion_length
+    return sums.sum() / divisor

@@ -37,5 +37,7 @@ def sampler_correction(
     if mode.startswith("geometric"):
         difference = difference / mask.sum(-1, keepdim=True).clamp(min=1.0)
     ratio = difference.exp()
-    inside = ratio.clamp(lowest or 0.0, highest)  # a ratio is never below 0
-    return inside if mode.endswith("truncate") else ratio.masked_fill(ratio != inside, 0.0)
+    clamped = ratio.clamp(lowest or 0.0, highest)  # a ratio is never below 0
+    if mode.endswith("truncate"):
+        return clamped
+    return ratio.masked_fill(ratio != clamped, 0.0)

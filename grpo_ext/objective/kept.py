@@ -31,28 +31,24 @@ class KeptSet:
     @classmethod
     def from_mask(cls, mask: torch.Tensor) -> KeptSet:
         """Store a mask (N, V)."""
+        vocab_size = mask.size(-1)
         counts = mask.sum(-1)  # (N,)
-        dense = 32 * counts > mask.size(-1)
+        dense = 32 * counts > vocab_size  # (N,), positions for which bits are smaller than ids
         ids = (mask & ~dense.unsqueeze(-1)).nonzero()[:, 1].int().cpu()
-        width = -(-mask.size(-1) // 8)
-        bits = (
-            torch.nn.functional.pad(mask[dense], (0, 8 * width - mask.size(-1)))
-            .view(-1, width, 8)
-            .to(torch.uint8)
-        )
-        packed = (bits << torch.arange(8, dtype=torch.uint8, device=mask.device)).sum(
-            -1, dtype=torch.uint8
-        )
-        return cls(mask.size(-1), counts.masked_fill(dense, -1).cpu(), ids, packed.cpu())
+        num_bytes = -(-vocab_size // 8)
+        padded = torch.nn.functional.pad(mask[dense], (0, 8 * num_bytes - vocab_size))
+        bits = padded.view(-1, num_bytes, 8).to(torch.uint8)
+        places = torch.arange(8, dtype=torch.uint8, device=mask.device)
+        packed = (bits << places).sum(-1, dtype=torch.uint8)  # (dense positions, bytes)
+        return cls(vocab_size, counts.masked_fill(dense, -1).cpu(), ids, packed.cpu())
 
     def mask(self, device: torch.device | str = "cpu") -> torch.Tensor:
         """Return the kept tokens as a mask (N, V), bool."""
         mask = torch.zeros(len(self), self.vocab_size, dtype=torch.bool, device=device)
-        dense = self.counts < 0
+        dense = self.counts < 0  # (N,)
         if dense.any():
-            bits = self.bits.to(device).unsqueeze(-1) >> torch.arange(
-                8, dtype=torch.uint8, device=device
-            )
+            places = torch.arange(8, dtype=torch.uint8, device=device)
+            bits = self.bits.to(device).unsqueeze(-1) >> places  # (dense positions, bytes, 8)
             mask[dense.to(device)] = (bits & 1).bool().flatten(1)[:, : self.vocab_size]
         positions = torch.arange(len(self)).repeat_interleave(self.counts.clamp(min=0))
         mask[positions.to(device), self.ids.to(device).long()] = True
@@ -83,5 +79,9 @@ class KeptSet:
     @staticmethod
     def cat(parts: list[KeptSet]) -> KeptSet:
         """Concatenate the positions of at least one part."""
-        fields = zip(*((part.counts, part.ids, part.bits) for part in parts), strict=True)
-        return KeptSet(parts[0].vocab_size, *map(torch.cat, fields))
+        return KeptSet(
+            parts[0].vocab_size,
+            torch.cat([part.counts for part in parts]),
+            torch.cat([part.ids for part in parts]),
+            torch.cat([part.bits for part in parts]),
+        )

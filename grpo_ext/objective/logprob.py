@@ -89,52 +89,54 @@ class _LogProb(torch.autograd.Function):
         projection: Projection,
     ) -> tuple[torch.Tensor, torch.Tensor, KeptSet | None]:
         ctx.set_materialize_grads(False)  # entropy is often only logged
+        num_positions = hidden.size(0)  # N
+        vocab_size = weight.size(0)  # V
         device = hidden.device.type
-        dtype = (
-            torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
-        )
-        finds = params.truncated and kept is None
-        found = (
-            [KeptSet.from_mask(torch.zeros(0, weight.size(0), dtype=torch.bool))] if finds else []
-        )
-        log_z, logps, entropy = (
-            torch.empty(hidden.size(0), device=hidden.device) for _ in range(3)
-        )
-        few = (
-            hidden.size(0) * weight.size(0) <= KEPT_LOGITS
-            and device == "cpu"
+        dtype = hidden.dtype
+        if torch.is_autocast_enabled(device):
+            dtype = torch.get_autocast_dtype(device)
+        finds_kept = params.truncated and kept is None
+        kept_parts: list[KeptSet] = []
+        if finds_kept:  # `KeptSet.cat` needs one part even if there are no positions
+            kept_parts.append(KeptSet.from_mask(torch.zeros(0, vocab_size, dtype=torch.bool)))
+        log_z = torch.empty(num_positions, device=hidden.device)  # (N,)
+        logps = torch.empty(num_positions, device=hidden.device)  # (N,)
+        entropy = torch.empty(num_positions, device=hidden.device)  # (N,)
+        errors = None  # (N, V), p(v) - [v = target]
+        if (
+            device == "cpu"
+            and num_positions * vocab_size <= KEPT_LOGITS
             and any(ctx.needs_input_grad[:3])
-        )
-        plain = projection.softcap is None and dtype == weight.dtype == torch.float32
-        # p(v) - [v = target]
-        errors = memory_for(hidden.size(0), weight.size(0)) if few and plain else None
+            and projection.softcap is None
+            and dtype == weight.dtype == torch.float32
+        ):
+            errors = memory_for(num_positions, vocab_size)
         for _, logits, tiles in panels(hidden, weight, bias, dtype, params, errors):
             projection(logits)
             for rows, z in tiles:  # (n, V)
                 target = targets[rows].unsqueeze(-1)  # (n, 1)
-                z = z if params.temperature == 1.0 else z.div_(params.temperature)
-                mask = (
-                    kept_tokens(z, params).scatter_(-1, target, True)
-                    if finds
-                    else _mask(kept, rows, z.device)
-                )
-                if finds and mask is not None:
-                    found.append(KeptSet.from_mask(mask))
-                gone = _gone(target, mask, z, params)
-                scores = z if gone is None else z.masked_fill(gone, -torch.inf)
-                p = torch.softmax(scores, -1)
+                if params.temperature != 1.0:
+                    z.div_(params.temperature)
+                if finds_kept:
+                    mask = kept_tokens(z, params).scatter_(-1, target, True)  # (n, V)
+                    kept_parts.append(KeptSet.from_mask(mask))
+                else:
+                    mask = _mask(kept, rows, z.device)
+                removed = _removed_tokens(target, mask, z, params)
+                scores = z if removed is None else z.masked_fill(removed, -torch.inf)
+                p = torch.softmax(scores, -1)  # (n, V)
                 top = scores.amax(-1, keepdim=True)  # (n, 1)
                 log_total = -p.amax(-1).log()  # (n,); the top score has p = 1 / total
                 logps[rows] = z.sub_(top).gather(-1, target).squeeze(-1) - log_total
-                entropy[rows] = log_total - z.mul_(p).sum(
-                    -1
-                )  # autocast would round a dot product to bfloat16
+                # autocast would round a dot product to bfloat16
+                entropy[rows] = log_total - z.mul_(p).sum(-1)
                 log_z[rows] = log_total + top.squeeze(-1)
                 if errors is not None:
                     z.copy_(p.scatter_add_(-1, target, p.new_full(target.shape, -1.0)))
-                del z, scores, p, mask, gone
+                del z, scores, p, mask, removed
             del logits, tiles
-        kept = KeptSet.cat(found) if finds else kept
+        if finds_kept:
+            kept = KeptSet.cat(kept_parts)
         ctx.save_for_backward(hidden, weight, bias, targets, log_z, entropy, errors)
         ctx.plan = (params, kept, projection, dtype)
         return logps, entropy, kept
@@ -146,95 +148,118 @@ class _LogProb(torch.autograd.Function):
     ) -> tuple[torch.Tensor | None, ...]:
         hidden, weight, bias, targets, log_z, entropy, errors = ctx.saved_tensors
         params, kept, projection, dtype = ctx.plan
+        needs_hidden, needs_weight, needs_bias = ctx.needs_input_grad[:3]
         if errors is not None and grad_entropy is None:
             assert grad_logps is not None  # backward is called for at least one of them
             scaled = grad_logps.mul(-projection.scale / params.temperature).unsqueeze(-1)  # (N, 1)
-            needs = ctx.needs_input_grad
             by_input = (
-                (errors @ weight).mul_(scaled) if needs[0] else None,
-                errors.t() @ (hidden * scaled) if needs[1] else None,
-                (errors.t() @ scaled).squeeze(-1) if needs[2] else None,
+                (errors @ weight).mul_(scaled) if needs_hidden else None,
+                errors.t() @ (hidden * scaled) if needs_weight else None,
+                (errors.t() @ scaled).squeeze(-1) if needs_bias else None,
             )
-            give_back(
-                errors
-            )  # if the graph runs once more after another call wrote here, autograd refuses it
-            return (*by_input, *[None] * 4)
-        # sums over panels in float32, regardless of the model's type
-        grads = [
-            torch.zeros(x.shape, device=x.device, dtype=torch.float32) if need else None
-            for x, need in zip((hidden, weight, bias), ctx.needs_input_grad[:3], strict=True)
-        ]
+            # If the graph runs again after another call wrote here, autograd refuses it.
+            give_back(errors)
+            return (*by_input, None, None, None, None)
+        # Sums over panels are float32, whatever the model's type.
+        grad_hidden = _float_zeros(hidden) if needs_hidden else None  # (N, H)
+        grad_weight = _float_zeros(weight) if needs_weight else None  # (V, H)
+        grad_bias = _float_zeros(bias) if needs_bias else None  # (V,)
         for panel, logits, tiles in panels(hidden, weight, bias, dtype, params):
             projection(logits)
-            for rows, z in tiles:
-                target = targets[rows].unsqueeze(-1)
+            for rows, z in tiles:  # (n, V)
+                target = targets[rows].unsqueeze(-1)  # (n, 1)
                 capped = z.clone() if projection.softcap is not None else z
-                gone = _gone(
-                    target, _mask(kept, rows, z.device), z.div_(params.temperature), params
-                )
+                mask = _mask(kept, rows, z.device)
+                removed = _removed_tokens(target, mask, z.div_(params.temperature), params)
                 log_p = z.sub_(log_z[rows].unsqueeze(-1))
-                g, h = (
-                    x if x is None else x[rows].float().unsqueeze(-1)
-                    for x in (grad_logps, grad_entropy)
-                )
-                _grad_of_scores(log_p, gone, target, g, h, entropy[rows].unsqueeze(-1))
+                g = _column(grad_logps, rows)
+                h = _column(grad_entropy, rows)
+                _grad_of_scores(log_p, removed, target, g, h, entropy[rows].unsqueeze(-1))
                 projection.grad(z.div_(params.temperature), capped)
-            grad = logits.to(dtype)  # of the logits, which each tile has replaced
-            if grads[0] is not None:
-                grads[0][panel] = (grad @ weight.to(dtype)).float()
-            if grads[1] is not None:
-                add_product(grads[1], grad.t(), hidden[panel].to(dtype))
-            if grads[2] is not None:
-                grads[2] += grad.sum(0, dtype=torch.float32)
-        typed = [
-            g if g is None else g.to(x.dtype)
-            for g, x in zip(grads, (hidden, weight, bias), strict=True)
-        ]
-        return (*typed, None, None, None, None)
+            grad = logits.to(dtype)  # (n, V), of the logits; each tile has replaced its part
+            if grad_hidden is not None:
+                grad_hidden[panel] = (grad @ weight.to(dtype)).float()
+            if grad_weight is not None:
+                add_product(grad_weight, grad.t(), hidden[panel].to(dtype))
+            if grad_bias is not None:
+                grad_bias += grad.sum(0, dtype=torch.float32)
+        return (
+            None if grad_hidden is None else grad_hidden.to(hidden.dtype),
+            None if grad_weight is None else grad_weight.to(weight.dtype),
+            None if grad_bias is None else grad_bias.to(bias.dtype),
+            *(None, None, None, None),
+        )
 
 
 def _grad_of_scores(
     log_p: torch.Tensor,
-    gone: torch.Tensor | None,
+    removed: torch.Tensor | None,
     target: torch.Tensor,
     g: torch.Tensor | None,
     h: torch.Tensor | None,
     entropy: torch.Tensor,
 ) -> None:
-    """Replace `log_p` by the gradient of the scores z: of g log p(target), g ([v = target] - p(v));
-    of h entropy,
-    - h p(v) (log p(v) + entropy)."""
+    """Replace `log_p` by the gradient of the scores z.
+
+    With the incoming gradient g of log p(target) it is g ([v = target] - p(v)); with the incoming
+    gradient h of the entropy it is - h p(v) (log p(v) + entropy).
+
+    Args:
+        log_p: (n, V).
+        removed: (n, V), bool, tokens that could not be drawn; `None`: all could.
+        target: (n, 1).
+        g: (n, 1) or `None`.
+        h: (n, 1) or `None`.
+        entropy: (n, 1).
+    """
     if h is None:
         assert g is not None  # backward is called for at least one of them
-        _without(log_p.exp_(), gone).mul_(-g)
+        _zero_removed(log_p.exp_(), removed).mul_(-g)
     else:
-        p = _without(log_p.exp(), gone)
+        p = _zero_removed(log_p.exp(), removed)
         grad = log_p.add_(entropy).mul_(-h)
-        (grad if g is None else grad.sub_(g)).mul_(p)
+        if g is not None:
+            grad.sub_(g)
+        grad.mul_(p)
     if g is not None:
         log_p.scatter_add_(-1, target, g)
 
 
 def _mask(kept: KeptSet | None, rows: slice, device: torch.device) -> torch.Tensor | None:
-    return None if kept is None else kept.select(torch.arange(rows.start, rows.stop)).mask(device)
+    """Return the kept tokens of some positions: (n, V), bool."""
+    if kept is None:
+        return None
+    return kept.select(torch.arange(rows.start, rows.stop)).mask(device)
 
 
-def _gone(
+def _column(grad: torch.Tensor | None, rows: slice) -> torch.Tensor | None:
+    """Return the gradient of some positions: (n, 1), float32."""
+    return None if grad is None else grad[rows].float().unsqueeze(-1)
+
+
+def _float_zeros(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.zeros(tensor.shape, device=tensor.device, dtype=torch.float32)
+
+
+def _removed_tokens(
     target: torch.Tensor, kept: torch.Tensor | None, z: torch.Tensor, params: SamplingParams
 ) -> torch.Tensor | None:
-    """Return (n, V), bool, the tokens that could not be drawn; `None`: all could. A target (n, 1)
-    always could.
+    """Return the tokens that could not be drawn, (n, V), bool; `None`: all could.
+
+    A target (n, 1) could always be drawn.
     """
     if kept is not None:
         return (~kept).scatter_(-1, target, False)
     if not params.suppressed:
         return None
-    gone = torch.zeros_like(z, dtype=torch.bool).index_fill_(-1, suppressed_ids(z, params), True)
-    return gone.scatter_(-1, target, False)
+    removed = torch.zeros_like(z, dtype=torch.bool)
+    removed.index_fill_(-1, suppressed_ids(z, params), True)
+    return removed.scatter_(-1, target, False)
 
 
-def _without(p: torch.Tensor, gone: torch.Tensor | None) -> torch.Tensor:
-    """Set p to 0 after the exponential: the exponential of a very low score takes ten times as
-    long.
+def _zero_removed(p: torch.Tensor, removed: torch.Tensor | None) -> torch.Tensor:
+    """Set p to 0 for removed tokens.
+
+    It is done after the exponential, because that of a very low score takes ten times as long.
     """
-    return p if gone is None else p.masked_fill_(gone, 0.0)
+    return p if removed is None else p.masked_fill_(removed, 0.0)

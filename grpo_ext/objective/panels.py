@@ -41,39 +41,38 @@ def panels(
     overwrite the one before.
     """
     panel_rows, tile_rows = _sizes(hidden, weight, params)
-    own = out is None and hidden.device.type == "cpu" and dtype == weight.dtype == torch.float32
-    memory = memory_for(min(panel_rows, len(hidden)), weight.size(0)) if own else out
+    on_cpu = hidden.device.type == "cpu"
+    reuses_memory = out is None and on_cpu and dtype == weight.dtype == torch.float32
+    memory = out
+    if reuses_memory:
+        memory = memory_for(min(panel_rows, len(hidden)), weight.size(0))
     for panel in _slices(0, len(hidden), panel_rows):
         x = hidden[panel].to(dtype)
         if memory is None:
-            logits = torch.nn.functional.linear(
-                x, weight.to(dtype), None if bias is None else bias.to(dtype)
-            ).float()
+            typed_bias = None if bias is None else bias.to(dtype)
+            logits = torch.nn.functional.linear(x, weight.to(dtype), typed_bias).float()  # (n, V)
         else:
-            logits = memory[: len(x)] if own else memory[panel]
-            torch.addmm(
-                logits if bias is None else bias,
-                x,
-                weight.t(),
-                beta=int(bias is not None),
-                out=logits,
-            )
-        tiles = zip(
-            _slices(panel.start, panel.stop, tile_rows), logits.split(tile_rows), strict=True
-        )
-        yield panel, logits, list(tiles)
+            logits = memory[: len(x)] if reuses_memory else memory[panel]
+            added = logits if bias is None else bias  # not read with beta = 0
+            torch.addmm(added, x, weight.t(), beta=int(bias is not None), out=logits)
+        tile_positions = _slices(panel.start, panel.stop, tile_rows)
+        tiles = list(zip(tile_positions, logits.split(tile_rows), strict=True))
+        yield panel, logits, tiles
         del logits, tiles  # before the next product
-    if own and memory is not None:
+    if reuses_memory and memory is not None:
         give_back(memory)
 
 
 def _sizes(hidden: Tensor, weight: Tensor, params: SamplingParams) -> tuple[int, int]:
     """Return the number of positions of a panel and of a tile."""
-    panel = PANEL_LOGITS
-    tile = TILE_LOGITS
+    panel_logits = PANEL_LOGITS
+    tile_logits = TILE_LOGITS
     if params.truncated or hidden.device.type != "cpu":
-        panel = tile = max(_MIN_TILE, min(len(hidden), _MAX_POSITIONS) * _LOGITS_PER_POSITION)
-    return max(1, panel // weight.size(0)), max(1, tile // weight.size(0))
+        positions = min(len(hidden), _MAX_POSITIONS)
+        panel_logits = max(_MIN_TILE, positions * _LOGITS_PER_POSITION)
+        tile_logits = panel_logits
+    vocab_size = weight.size(0)
+    return max(1, panel_logits // vocab_size), max(1, tile_logits // vocab_size)
 
 
 def _slices(start: int, stop: int, step: int) -> list[slice]:
@@ -92,11 +91,10 @@ def memory_for(rows: int, width: int) -> Tensor:
 
 def give_back(memory: Tensor) -> None:
     """Keep memory for the next logits, unless there is more already."""
-    size = memory.untyped_storage().nbytes()
-    # only `torch.inference_mode` can write to memory that was made in it
-    if not memory.is_inference() and all(
-        size > spare.untyped_storage().nbytes() for spare in _spare
-    ):
+    if memory.is_inference():  # only `torch.inference_mode` can write to it
+        return
+    num_bytes = memory.untyped_storage().nbytes()
+    if all(num_bytes > spare.untyped_storage().nbytes() for spare in _spare):
         _spare[:] = [memory]
 
 

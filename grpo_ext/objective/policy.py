@@ -254,15 +254,16 @@ def dppo(x: LossInputs) -> torch.Tensor:
 
 @torch.no_grad()
 def dppo_mask(x: LossInputs) -> torch.Tensor:
-    """(B, T), 0 for tokens that the update would move further away from a policy that they have
-    left, by binary variation.
+    """Return (B, T), 0 for tokens whose update would leave the trust region further.
 
-    A token has left it where abs(p - p_old) is above `dppo_delta`; it moves away with A > 0 and w >
-    1, or A < 0 and w < 1. The clip of PPO goes by w alone, which is large for rare tokens whose
-    probability hardly changed.
+    The distance is the binary total variation: a token is outside if abs(p - p_old) is above
+    `dppo_delta`, and its update leads further away if A > 0 and w > 1, or A < 0 and w < 1. The clip
+    of PPO uses w alone, which is large for rare tokens whose probability hardly changed.
     """
-    away = torch.where(x.advantages > 0, x.ratio > 1, x.ratio < 1)
-    return (~(away & ((x.logps.exp() - x.old_logps.exp()).abs() > x.options.dppo_delta))).float()
+    away = torch.where(x.advantages > 0, x.ratio > 1, x.ratio < 1)  # (B, T)
+    distance = (x.logps.exp() - x.old_logps.exp()).abs()  # (B, T)
+    outside = distance > x.options.dppo_delta
+    return (~(away & outside)).float()
 
 
 @register_loss(
@@ -281,19 +282,21 @@ def vespo(x: LossInputs) -> torch.Tensor:
 
 @torch.no_grad()
 def vespo_weight(x: LossInputs) -> torch.Tensor:
-    """phi(W) = W^k exp(lambda (1 - W)), (B, 1), W the product of the sequence's ratios; k and
-    lambda by the sign of A.
+    """Return phi(W) = W^k exp(lambda (1 - W)), (B, 1); W is the product of the sequence's ratios.
 
-    log W is clamped to [log 1e-8, 20], each token's to [-20, 20]. With a separate sampler, W
-    includes its ratio.
+    k and lambda depend on the sign of A. log W is clamped to [log 1e-8, 20], each token's to
+    [-20, 20]. With a separate sampler, W includes its ratio.
     """
-    o = x.options
-    lower = math.log(1e-8)
-    log_w = ((x.logps - x.old_logps).clamp(-20.0, 20.0) * x.mask).sum(-1, keepdim=True)  # (B, 1)
+    options = x.options
+    lowest = math.log(1e-8)
+    token_log_ratios = (x.logps - x.old_logps).clamp(-20.0, 20.0)  # (B, T)
+    log_w = (token_log_ratios * x.mask).sum(-1, keepdim=True)  # (B, 1)
     if x.sampler_ratio is not None:
-        log_w = log_w + x.sampler_ratio.log().clamp(lower, 20.0).sum(-1, keepdim=True)
-    log_w = log_w.clamp(lower, 20.0)
+        log_w = log_w + x.sampler_ratio.log().clamp(lowest, 20.0).sum(-1, keepdim=True)
+    log_w = log_w.clamp(lowest, 20.0)
     positive = x.advantages >= 0
-    k = _by_sign(positive, o.vespo_k_pos, o.vespo_k_neg, x)
-    lam = _by_sign(positive, o.vespo_lambda_pos, o.vespo_lambda_neg, x).clamp(min=1e-4)
-    return (lam + k * log_w - lam * log_w.exp()).exp().nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
+    k = _by_sign(positive, options.vespo_k_pos, options.vespo_k_neg, x)
+    lam = _by_sign(positive, options.vespo_lambda_pos, options.vespo_lambda_neg, x)
+    lam = lam.clamp(min=1e-4)
+    phi = (lam + k * log_w - lam * log_w.exp()).exp()
+    return phi.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)

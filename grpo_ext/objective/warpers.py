@@ -2,32 +2,36 @@
 ties.
 """
 
-from typing import Any
-
 import torch
-from transformers import MinPLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
+from transformers import LogitsProcessor, MinPLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 from grpo_ext.objective.sampling import SamplingParams
 
+_NO_IDS = torch.empty(0, 0, dtype=torch.long)  # these warpers do not read the tokens
+
 
 def kept_tokens(scores: torch.Tensor, params: SamplingParams) -> torch.Tensor:
-    """Return the tokens that suppression and truncation keep: (N, V), bool, at least one token per
-    row.
+    """Return the tokens that suppression and truncation keep: (N, V), bool, at least one per row.
 
-    The steps are transformers' own, and equal vLLM's `apply_top_k_top_p` and `MinPLogitsProcessor`,
-    in the order of the sampler: each step uses the renormalised tokens that the step before kept.
+    The steps are those of transformers, and equal vLLM's `apply_top_k_top_p` and
+    `MinPLogitsProcessor`. They run in the order of the sampler; each step uses the renormalised
+    tokens that the step before kept.
 
     Args:
         scores: (N, V), the logits divided by the temperature, float32.
         params: suppressed tokens, truncation and its order.
     """
-    top: list[Any] = [TopKLogitsWarper(params.top_k)] if params.top_k else []
-    top += [TopPLogitsWarper(params.top_p)] if params.top_p < 1.0 else []
-    least: list[Any] = [MinPLogitsWarper(params.min_p)] if params.min_p else []
-    left = scores.index_fill(-1, suppressed_ids(scores, params), -torch.inf)
-    for step in least + top if params.order == "vllm" else top + least:
-        left = step(None, left)
-    return left > -torch.inf
+    top: list[LogitsProcessor] = []
+    if params.top_k:
+        top.append(TopKLogitsWarper(params.top_k))
+    if params.top_p < 1.0:
+        top.append(TopPLogitsWarper(params.top_p))
+    min_p: list[LogitsProcessor] = [MinPLogitsWarper(params.min_p)] if params.min_p else []
+    steps = min_p + top if params.order == "vllm" else top + min_p
+    scores = scores.index_fill(-1, suppressed_ids(scores, params), -torch.inf)
+    for step in steps:
+        scores = step(_NO_IDS, scores)
+    return scores > -torch.inf
 
 
 def suppressed_ids(scores: torch.Tensor, params: SamplingParams) -> torch.Tensor:

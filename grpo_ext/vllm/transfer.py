@@ -63,8 +63,8 @@ class WeightGroup:
     """
 
     def __init__(self, store: TCPStore, address: str, rank: int, world_size: int):
-        # type: ignore[attr-defined]  # missing in torch's stubs
-        options = ProcessGroupGloo._Options()
+        # The attribute is missing in torch's stubs.
+        options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]
         options._devices = [ProcessGroupGloo.create_device(hostname=address)]
         options._timeout = TIMEOUT
         self.group: Any = ProcessGroupGloo(PrefixStore("weights", store), rank, world_size, options)
