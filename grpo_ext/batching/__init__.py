@@ -1,3 +1,1 @@
-"""Pure functions that decide which rows run together, and how wide, to compute the same gradient
-with less work.
-"""
+"""Pure functions that choose which rows run together, to compute the same gradient faster."""

@@ -28,8 +28,7 @@ def deal_rows(
     live: torch.Tensor,
     pieces: int,
 ) -> list[torch.Tensor]:
-    """Deal the live rows of a step to micro-batches, so that the largest has as few tokens as
-    possible.
+    """Deal the live rows of a step to micro-batches, so that the largest has few tokens.
 
     Rows are ordered by prompt, so that those of one prompt stay together, shorter groups first. The
     order is cut where the largest piece is smallest; cuts into equal numbers of rows are among the
@@ -43,21 +42,22 @@ def deal_rows(
         live: (B,), bool, rows that can change the gradient.
         pieces: the number of micro-batches, at most B.
 
-    Returns the indices of the rows of each piece, none empty; the other dead rows are left out.
+    Returns:
+        The indices of the rows of each piece, none empty; the other dead rows are left out.
     """
-    groups, before, length, wanted = (
-        x.cpu().numpy() for x in (prompts, prompt_lengths, completion_lengths, live)
-    )
-    rows = np.flatnonzero(wanted)
-    group = groups[rows]
-    mean = np.bincount(group, weights=length[rows]) / np.maximum(
-        np.bincount(group), 1
-    )  # of each prompt's live rows
-    rows = rows[np.lexsort((length[rows], group, mean[group]))]
-    cuts = even_cuts(before[rows] + length[rows], pieces)
+    prompt_of_row = prompts.cpu().numpy()
+    prompt_tokens = prompt_lengths.cpu().numpy()
+    tokens = completion_lengths.cpu().numpy()
+    is_live = live.cpu().numpy()
+    rows = np.flatnonzero(is_live)
+    group = prompt_of_row[rows]
+    group_sizes = np.maximum(np.bincount(group), 1)
+    mean_tokens = np.bincount(group, weights=tokens[rows]) / group_sizes  # of a prompt's live rows
+    rows = rows[np.lexsort((tokens[rows], group, mean_tokens[group]))]
+    cuts = even_cuts(prompt_tokens[rows] + tokens[rows], pieces)
     dealt = [torch.from_numpy(part) for part in np.split(rows, cuts)]
-    # one with tokens first
-    spare = iter(sorted(np.flatnonzero(~wanted), key=lambda i: length[i] == 0))
+    # dead rows fill empty pieces, those with tokens first
+    spare = iter(sorted(np.flatnonzero(~is_live), key=lambda i: tokens[i] == 0))
     return [part if len(part) else torch.tensor([next(spare)]) for part in dealt]
 
 
@@ -96,7 +96,7 @@ def _fill(costs: np.ndarray, bound: int) -> list[int]:
 def packs(
     prompt_lengths: torch.Tensor,
     lengths: torch.Tensor,
-    max_tokens: int | None,
+    max_tokens: int | None = None,
     prompts: torch.Tensor | None = None,
 ) -> list[torch.Tensor]:
     """Return the rows of each packed row.
@@ -111,23 +111,25 @@ def packs(
     """
     if max_tokens is None:
         return [torch.arange(len(lengths))]
-    order = torch.arange(len(lengths)) if prompts is None else prompts.cpu().argsort(stable=True)
-    found: list[list[int]] = []
-    tokens = 0
-    last = None
-    for i in order.tolist():
-        number = i if prompts is None else int(prompts[i])
-        own = int(lengths[i])
-        before = int(prompt_lengths[i])
-        more = own if number == last else own + before
-        if not found or tokens + more > max_tokens:
-            found.append([])
+    if prompts is None:
+        prompts = torch.arange(len(lengths))
+    prompts = prompts.cpu()
+    packed_rows: list[list[int]] = []
+    tokens = 0  # of the current packed row
+    last_prompt = None
+    for i in prompts.argsort(stable=True).tolist():
+        prompt = int(prompts[i])
+        completion_tokens = int(lengths[i])
+        with_prompt = int(prompt_lengths[i]) + completion_tokens
+        added = completion_tokens if prompt == last_prompt else with_prompt
+        if not packed_rows or tokens + added > max_tokens:
+            packed_rows.append([])
             tokens = 0
-            more = own + before
-        found[-1].append(i)
-        tokens = tokens + more
-        last = number
-    return [torch.tensor(rows) for rows in found]
+            added = with_prompt
+        packed_rows[-1].append(i)
+        tokens += added
+        last_prompt = prompt
+    return [torch.tensor(rows) for rows in packed_rows]
 
 
 def length_chunks(

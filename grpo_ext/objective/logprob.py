@@ -117,11 +117,10 @@ class _LogProb(torch.autograd.Function):
                 target = targets[rows].unsqueeze(-1)  # (n, 1)
                 if params.temperature != 1.0:
                     z.div_(params.temperature)
+                mask = _mask(kept, rows, z.device)  # (n, V)
                 if finds_kept:
-                    mask = kept_tokens(z, params).scatter_(-1, target, True)  # (n, V)
+                    mask = kept_tokens(z, params).scatter_(-1, target, True)
                     kept_parts.append(KeptSet.from_mask(mask))
-                else:
-                    mask = _mask(kept, rows, z.device)
                 removed = _removed_tokens(target, mask, z, params)
                 scores = z if removed is None else z.masked_fill(removed, -torch.inf)
                 p = torch.softmax(scores, -1)  # (n, V)

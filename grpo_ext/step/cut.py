@@ -46,24 +46,35 @@ class CutRule:
 def cut(slices: list[Scored], rule: CutRule, ranks: Ranks) -> list[MicroBatch]:
     """Cut an optimizer step into micro-batches.
 
-    `slices` are this rank's completions, one table for each micro-batch that the trainer asks for.
-    The result has at least as many micro-batches. If rows are dealt, each is cut to its own longest
-    prompt and completion, and all ranks run micro-batches of about the same size at the same time.
-    `ValueError` if `max_tokens` is set and a table cannot be cut.
+    If rows are dealt, each micro-batch is cut to its own longest prompt and completion, and all
+    ranks run micro-batches of about the same size at the same time.
+
+    Args:
+        slices: this rank's completions, one table for each micro-batch that the trainer asks for.
+        rule: how the step may be cut.
+        ranks: all ranks call this together.
+
+    Returns:
+        At least as many micro-batches as `slices`.
+
+    Raises:
+        ValueError: if `max_tokens` is set and a table cannot be cut.
     """
-    counts, useful, whole = step_counts(slices, ranks)
-    if whole and rule.max_tokens:
-        names = {name for part in slices for name in part.model_inputs}
+    counts, useful, has_model_inputs = step_counts(slices, ranks)
+    if has_model_inputs and rule.max_tokens:
+        input_names = {name for table in slices for name in table.model_inputs}
         raise ValueError(
-            f"max_tokens_per_micro_batch does not go with {', '.join(sorted(names)) or 'images'}. Take it out."
+            "max_tokens_per_micro_batch does not go with "
+            f"{', '.join(sorted(input_names)) or 'images'}. Take it out."
         )
     pieces = (
         dealt(slices, rule, ranks)
-        if rule.deals and not whole
-        else [(part, False) for part in slices]
+        if rule.deals and not has_model_inputs
+        else [(table, False) for table in slices]
     )
+    last = len(pieces) - 1
     return [
-        MicroBatch(rows, counts, useful, i == len(pieces) - 1, filler)
+        MicroBatch(rows, counts, useful, i == last, filler)
         for i, (rows, filler) in enumerate(pieces)
     ]
 
@@ -88,40 +99,55 @@ def step_counts(slices: list[Scored], ranks: Ranks) -> tuple[StepCounts, StepCou
 
 
 def dealt(slices: list[Scored], rule: CutRule, ranks: Ranks) -> list[tuple[Scored, bool]]:
-    """Return this rank's share of the live rows in pieces, and for each piece whether it is a
-    filler without a live row.
+    """Return this rank's pieces of the step's rows, and for each whether it has no live row.
 
-    If no row is live, no piece counts as a filler, so that entropy is still logged.
+    Such a piece is a filler. If no row of the step is live, no piece counts as a filler, so that
+    entropy is still logged.
     """
     table = join(slices)
     if ranks.count > 1:
         table = join(ranks.gather_objects([table.on("cpu")]))
     prompts = equal_prompts(table.prompt_ids, table.prompt_mask)[1]
-    prompt_lengths = table.prompt_mask.sum(1)
-    lengths = table.completion_mask.sum(1)
-    live = rule.matters(table)
-    least = len(slices) * ranks.count
-    pieces = deal_rows(prompts, prompt_lengths, lengths, live, least)
+    prompt_lengths = table.prompt_mask.sum(1)  # (B,)
+    lengths = table.completion_mask.sum(1)  # (B,)
     tokens = (prompt_lengths + lengths).cpu()
-    while rule.max_tokens and len(pieces) + ranks.count <= len(live):
-        if all(len(rows) == 1 or int(tokens[rows].sum()) <= rule.max_tokens for rows in pieces):
-            break
-        pieces = deal_rows(prompts, prompt_lengths, lengths, live, len(pieces) + ranks.count)
-    found = []
+    live = rule.matters(table)  # (B,)
+    num_pieces = len(slices) * ranks.count
+    pieces = deal_rows(prompts, prompt_lengths, lengths, live, num_pieces)
+    if rule.max_tokens:
+        while not _all_fit(pieces, tokens, rule.max_tokens):
+            num_pieces = len(pieces) + ranks.count
+            if num_pieces > len(live):
+                break
+            pieces = deal_rows(prompts, prompt_lengths, lengths, live, num_pieces)
+    any_live = bool(live.any())
+    own_pieces = []
     for rows in dealt_to(ranks, pieces, tokens):
-        filler = bool(live.any()) and not bool(live[rows].any())
-        found.append(
-            (table.take(rows, 1 if filler else None).on(ranks.device), filler)
-        )  # a filler needs only one token
-    return found
+        filler = any_live and not bool(live[rows].any())
+        most = 1 if filler else None  # a filler needs only one token
+        own_pieces.append((table.take(rows, most).on(ranks.device), filler))
+    return own_pieces
+
+
+def _all_fit(pieces: list[Tensor], tokens: Tensor, max_tokens: int) -> bool:
+    """Whether each piece of several rows has at most `max_tokens`; `tokens` (B,) are of each row."""
+    return all(len(rows) == 1 or int(tokens[rows].sum()) <= max_tokens for rows in pieces)
 
 
 def dealt_to(ranks: Ranks, pieces: list[Tensor], tokens: Tensor) -> list[Tensor]:
-    """Return this rank's pieces, largest first. They are dealt back and forth over the ranks, so
-    that sums are about equal.
+    """Return this rank's pieces, largest first.
+
+    They are dealt back and forth over the ranks, so that the ranks' sums are about equal.
+
+    Args:
+        ranks: the ranks; their number divides that of the pieces.
+        pieces: the rows of each piece.
+        tokens: (B,), of each row.
     """
-    pieces = sorted(pieces, key=lambda rows: -int(tokens[rows].sum()))
-    return [
-        pieces[i + (ranks.index if (i // ranks.count) % 2 == 0 else ranks.count - 1 - ranks.index)]
-        for i in range(0, len(pieces), ranks.count)
-    ]
+    largest_first = sorted(pieces, key=lambda rows: -int(tokens[rows].sum()))
+    own_pieces = []
+    for start in range(0, len(pieces), ranks.count):
+        forwards = (start // ranks.count) % 2 == 0
+        place = ranks.index if forwards else ranks.count - 1 - ranks.index
+        own_pieces.append(largest_first[start + place])
+    return own_pieces

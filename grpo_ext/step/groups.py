@@ -94,15 +94,12 @@ class Groups:
         """Return some groups in the given order; `None` if `indices` is empty."""
         if not len(indices):
             return None
-        size = len(self.rewards) // len(self)
-        rows = (
-            torch.arange(len(self.rewards), device=self.rewards.device)
-            .view(-1, size)[list(indices)]
-            .flatten()
-        )
-        return Groups(
-            self.table.take(rows), self.rewards[rows], tuple(self.steps[i] for i in indices)
-        )
+        num_rows = len(self.rewards)
+        size = num_rows // len(self)
+        rows_by_group = torch.arange(num_rows, device=self.rewards.device).view(-1, size)  # (N, G)
+        rows = rows_by_group[list(indices)].flatten()
+        steps = tuple(self.steps[i] for i in indices)
+        return Groups(self.table.take(rows), self.rewards[rows], steps)
 
 
 def count(groups: Groups | None) -> int:
@@ -112,12 +109,13 @@ def count(groups: Groups | None) -> int:
 
 def join_groups(parts: Sequence[Groups | None]) -> Groups | None:
     """Concatenate groups; `None` if there are none."""
-    found = [part for part in parts if part is not None]
-    if not found:
+    present = [part for part in parts if part is not None]
+    if not present:
         return None
-    rewards = torch.cat([part.rewards for part in found])
     return Groups(
-        join([part.table for part in found]), rewards, sum((part.steps for part in found), ())
+        table=join([part.table for part in present]),
+        rewards=torch.cat([part.rewards for part in present]),
+        steps=tuple(step for part in present for step in part.steps),
     )
 
 

@@ -38,13 +38,15 @@ class EndRule:
     ) -> list[bool]:
         """Return which completions are truncated; an empty one is not."""
         return [
-            len(ids) > 0
-            and ids[-1] not in self.tokens
-            and not (
-                self.stop_strings and len(ids) < self.room(len(prompt))
-            )  # ended by a stop string
-            for prompt, ids in zip(prompt_ids, completion_ids, strict=True)
+            self._is_truncated(len(prompt), completion)
+            for prompt, completion in zip(prompt_ids, completion_ids, strict=True)
         ]
+
+    def _is_truncated(self, prompt_length: int, completion: Sequence[int]) -> bool:
+        if len(completion) == 0 or completion[-1] in self.tokens:
+            return False
+        ended_by_string = self.stop_strings and len(completion) < self.room(prompt_length)
+        return not ended_by_string
 
     def room(self, prompt: int) -> int:
         """Return the maximum length of a completion after a prompt of `prompt` tokens."""

@@ -32,8 +32,9 @@ class StepStats:
             self._noted.setdefault(name, []).append(stat)
 
     def merge(self, ranks: Ranks) -> dict[str, float]:
-        """Merge the figures over micro-batches and ranks, which must have the same names, into one
-        value each; clear them.
+        """Merge the figures over micro-batches and ranks into one value each, and clear them.
+
+        All ranks call this together, and must have figures of the same names.
         """
         noted = self._noted
         self._noted = {}
@@ -41,33 +42,39 @@ class StepStats:
         if not names:
             return {}
         dtype = torch.float32 if ranks.device.type == "mps" else torch.float64
-        # (names, 2)
-        mine = torch.stack([_merged(noted[name], ranks.device, dtype) for name in names])
-        found = {}
-        for name, pairs in zip(
-            names, ranks.gather(mine).view(-1, len(names), 2).unbind(1), strict=True
-        ):
-            stats = [Stat(value, weight, noted[name][0].kind) for value, weight in pairs]
+        own = torch.stack(
+            [_merged(noted[name], ranks.device, dtype) for name in names]
+        )  # (names, 2)
+        by_rank = ranks.gather(own).view(-1, len(names), 2)  # (ranks, names, 2)
+        figures = {}
+        for name, pairs in zip(names, by_rank.unbind(1), strict=True):
+            kind = noted[name][0].kind
+            stats = [Stat(value, weight, kind) for value, weight in pairs]
             value, weight = _merged(stats, ranks.device, dtype).tolist()
-            value = value / weight if weight and stats[0].kind == "mean" else value
+            if weight and kind == "mean":
+                value = value / weight
             if weight and math.isfinite(value):
-                found[name] = value
-        return found
+                figures[name] = value
+        return figures
+
+
+def _stacked(values: Sequence[Tensor | float], device: torch.device, dtype: torch.dtype) -> Tensor:
+    return torch.stack([torch.as_tensor(value).detach().to(device, dtype) for value in values])
 
 
 def _merged(stats: list[Stat], device: torch.device, dtype: torch.dtype) -> Tensor:
     """Return value and weight (2,) of several figures of one name; NaN values are left out."""
-    values = torch.stack([torch.as_tensor(stat.value).detach().to(device, dtype) for stat in stats])
-    weights = torch.stack(
-        [torch.as_tensor(stat.weight).detach().to(device, dtype) for stat in stats]
-    )
+    values = _stacked([stat.value for stat in stats], device, dtype)  # (figures,)
+    weights = _stacked([stat.weight for stat in stats], device, dtype)  # (figures,)
     unused = (weights <= 0) | values.isnan()
-    neutral, reduce = {"min": (torch.inf, Tensor.amin), "max": (-torch.inf, Tensor.amax)}.get(
-        stats[0].kind, (0.0, Tensor.sum)
-    )
-    return torch.stack(
-        [reduce(values.masked_fill(unused, neutral)), weights.masked_fill(unused, 0.0).sum()]
-    )
+    kind = stats[0].kind
+    if kind == "min":
+        merged = values.masked_fill(unused, torch.inf).amin()
+    elif kind == "max":
+        merged = values.masked_fill(unused, -torch.inf).amax()
+    else:
+        merged = values.masked_fill(unused, 0.0).sum()
+    return torch.stack([merged, weights.masked_fill(unused, 0.0).sum()])
 
 
 def length_figures(lengths: Tensor, truncated: Tensor) -> dict[str, float]:
@@ -75,12 +82,11 @@ def length_figures(lengths: Tensor, truncated: Tensor) -> dict[str, float]:
     bool.
     """
     figures = {"completions/clipped_ratio": truncated.float().mean().item()}
-    for name, those in {"length": lengths, "terminated_length": lengths[~truncated]}.items():
-        values = those.float() if len(those) else torch.zeros(1)
-        figures |= {
-            f"completions/{kind}_{name}": getattr(values, kind)().item()
-            for kind in ("mean", "min", "max")
-        }
+    for name, chosen in {"length": lengths, "terminated_length": lengths[~truncated]}.items():
+        values = chosen.float() if len(chosen) else torch.zeros(1)
+        figures[f"completions/mean_{name}"] = values.mean().item()
+        figures[f"completions/min_{name}"] = values.min().item()
+        figures[f"completions/max_{name}"] = values.max().item()
     return figures
 
 

@@ -80,41 +80,60 @@ def refill(
 ) -> Filled:
     """Generate until there are enough groups with signal, or the rounds have run out.
 
-    `wanted` is the number of groups of the step, `carried` are groups from the generation before,
-    and `take` returns the next prompts. All ranks call `generate` together.
+    All ranks call `generate` together.
+
+    Args:
+        wanted: the number of groups of the step.
+        take: returns a number of further prompts.
+        generate: generates the groups of some prompts, and says which have signal.
+        carried: groups from the generation before.
+        step: the present optimizer step.
+        rule: how the step is refilled.
     """
-    live, expired = fresh(carried, step, rule.max_staleness)
+    live, expired = not_too_old(carried, step, rule.max_staleness)
     dead = None
     reused = min(count(live), wanted)
     drawn = 0
     for _ in range(1 + rule.max_rounds):
         if count(live) >= wanted:
             break
+        missing = wanted - count(live)
         seen = drawn if rule.may_carry else 0
-        number = groups_to_draw(wanted - count(live), count(live) - reused, seen, wanted, rule.unit)
-        new, kept = generate(take(number))
-        live = join_groups([live, new.take(kept.nonzero().flatten().tolist())])
-        dead = join_groups([dead, new.take((~kept).nonzero().flatten().tolist())])
+        number = groups_to_draw(missing, count(live) - reused, seen, wanted, rule.unit)
+        new, has_signal = generate(take(number))
+        live = join_groups([live, new.take(has_signal.nonzero().flatten().tolist())])
+        dead = join_groups([dead, new.take((~has_signal).nonzero().flatten().tolist())])
         drawn += number
     used = min(count(live), wanted)
-    rest = None if dead is None else dead.take(range(wanted - used))
-    groups = join_groups(
-        [live.take(range(used)) if live else None, None if rest is None else silenced(rest)]
-    )
+    parts: list[Groups | None] = []
+    if live is not None:
+        parts.append(live.take(range(used)))
+    fillers = None if dead is None else dead.take(range(wanted - used))
+    if fillers is not None:
+        parts.append(silenced(fillers))
+    groups = join_groups(parts)
     assert groups is not None and len(groups) == wanted
-    left = live.take(range(used, len(live))) if live else None
     return Filled(
-        groups, left, used, max(0, drawn - wanted + reused), expired, reused, wanted - used
+        groups=groups,
+        carried=None if live is None else live.take(range(used, len(live))),
+        used=used,
+        further=max(0, drawn - wanted + reused),
+        expired=expired,
+        reused=reused,
+        missing=wanted - used,
     )
 
 
 def first_round(wanted: int, carried: Groups | None, step: int, rule: RefillRule) -> int:
     """Return how many groups `refill` will draw first."""
-    missing = wanted - count(fresh(carried, step, rule.max_staleness)[0])
-    return groups_to_draw(missing, 0, 0, wanted, rule.unit) if missing > 0 else 0
+    live, _ = not_too_old(carried, step, rule.max_staleness)
+    missing = wanted - count(live)
+    if missing <= 0:
+        return 0
+    return groups_to_draw(missing, 0, 0, wanted, rule.unit)
 
 
-def fresh(carried: Groups | None, step: int, max_staleness: int) -> tuple[Groups | None, int]:
+def not_too_old(carried: Groups | None, step: int, max_staleness: int) -> tuple[Groups | None, int]:
     """Return the carried groups whose policy is not too old, and the number of the others."""
     if carried is None:
         return None, 0

@@ -1,6 +1,7 @@
 """Tables of completions: built from a generation, and joined."""
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 import torch
@@ -24,43 +25,47 @@ PADDING = {
 def join(parts: Sequence[Scored]) -> Scored:
     """Join several tables into one, as wide as the widest.
 
-    `ValueError` if only some of the tables have a field, or if one has model inputs.
+    Raises:
+        ValueError: if only some of the tables have a field, or if one has model inputs.
     """
     if len(parts) == 1:
         return parts[0]
-    odd = {name for part in parts for name in part.model_inputs}
-    if odd:
+    input_names = {name for part in parts for name in part.model_inputs}
+    if input_names:
         raise ValueError(
-            f"Completions cannot be joined: {', '.join(sorted(odd))} belong to their batch."
+            f"Completions cannot be joined: {', '.join(sorted(input_names))} belong to their batch."
         )
-    prompt = max(part.prompt_ids.size(1) for part in parts)
+    return Scored(**{name: _joined_column(name, parts) for name in COLUMNS})
+
+
+def _joined_column(name: str, parts: Sequence[Scored]) -> Any:
+    """Return one field of several tables, padded to the widest prompt and completion."""
+    columns = [getattr(part, name) for part in parts]
+    if all(column is None for column in columns):
+        return None
+    if any(column is None for column in columns) and name not in MISSING:
+        raise ValueError(f"Completions cannot be joined: some have {name}, others do not.")
+    if any(isinstance(column, list) for column in columns):
+        return list(chain.from_iterable(columns))
+    prompt_width = max(part.prompt_ids.size(1) for part in parts)
     width = max(part.width for part in parts)
-
-    def joined(name: str, values: list[Any]) -> Any:
-        if all(value is None for value in values):
-            return None
-        if any(value is None for value in values) and name not in MISSING:
-            raise ValueError(f"Completions cannot be joined: some have {name}, others do not.")
-        if any(isinstance(value, list) for value in values):
-            return [item for value in values for item in value]
-        # a table of one column may look as if a value per row were a value per token
-        tokens = all(v is None or part.has_tokens(v) for part, v in zip(parts, values, strict=True))
-        found = []
-        for part, value in zip(parts, values, strict=True):
-            if value is None:
-                value = torch.full(
-                    (len(part), part.width), MISSING[name], device=part.completion_ids.device
-                )
-            if name in PROMPT:
-                value = pad(value, (prompt - value.size(1), 0))
-            elif tokens:
-                value = pad(value, (0, width - value.size(1)), value=PADDING.get(name, 0.0))
-            found.append(value)
-        return torch.cat(found)
-
-    return Scored(
-        **{name: joined(name, [getattr(part, name) for part in parts]) for name in COLUMNS}
+    # a table of one column may look as if a value per row were a value per token
+    by_token = all(
+        column is None or part.has_tokens(column)
+        for part, column in zip(parts, columns, strict=True)
     )
+    widened = []
+    for part, column in zip(parts, columns, strict=True):
+        if column is None:
+            shape = (len(part), part.width)
+            column = torch.full(shape, MISSING[name], device=part.completion_ids.device)
+        if name in PROMPT:
+            column = pad(column, (prompt_width - column.size(1), 0))  # (B, P)
+        elif by_token:
+            padding = (0, width - column.size(1))
+            column = pad(column, padding, value=PADDING.get(name, 0.0))  # (B, T)
+        widened.append(column)
+    return torch.cat(widened)
 
 
 def padded(
@@ -90,29 +95,33 @@ def table_of(
     """
     prompts = generation.prompt_ids
     completions = generation.completion_ids
-    rows = len(completions)
-    stays = ~left_out.cpu()
-    ones = [torch.ones(len(ids), dtype=torch.long) for ids in completions]
-    logps = generation.sampling_logps
-    steps = generation.policy_step
-    made = (
-        [torch.full((max(1, len(ids)),), steps) for ids in completions]
-        if isinstance(steps, int)
-        else steps
-    )
+    num_rows = len(completions)
+    stays = ~left_out.cpu()  # (B,)
+    prompt_ones = [torch.ones(len(ids), dtype=torch.long) for ids in prompts]
+    completion_ones = [torch.ones(len(ids), dtype=torch.long) for ids in completions]
+    policy_steps: Sequence[Any]
+    if isinstance(generation.policy_step, int):
+        step = generation.policy_step
+        policy_steps = [torch.full((max(1, len(ids)),), step) for ids in completions]
+    else:
+        policy_steps = generation.policy_step
+    sampling_logps = None
+    if generation.sampling_logps is not None:
+        sampling_logps = padded([logps.float() for logps in generation.sampling_logps]).to(device)
+    tool_mask = None
+    if generation.tool_mask is not None:
+        tool_mask = padded(generation.tool_mask, fill=1)
     table = Scored(
         prompt_ids=padded(prompts, True, pad_token, torch.long),
-        prompt_mask=padded([torch.ones(len(ids), dtype=torch.long) for ids in prompts], left=True),
+        prompt_mask=padded(prompt_ones, left=True),
         completion_ids=padded(completions, False, pad_token, torch.long),
-        completion_mask=padded(ones) * stays.unsqueeze(1).long(),
-        advantages=torch.zeros(rows),
+        completion_mask=padded(completion_ones) * stays.unsqueeze(1).long(),
+        advantages=torch.zeros(num_rows),
         counted=stays.float(),
-        signal=torch.ones(rows),
-        policy_step=padded(made, dtype=torch.long),
-        tool_mask=None if generation.tool_mask is None else padded(generation.tool_mask, fill=1),
-        sampling_per_token_logps=None
-        if logps is None
-        else padded([x.float() for x in logps]).to(device),
+        signal=torch.ones(num_rows),
+        policy_step=padded(policy_steps, dtype=torch.long),
+        tool_mask=tool_mask,
+        sampling_per_token_logps=sampling_logps,
         kept=generation.kept,
     )
     return table.on(device)

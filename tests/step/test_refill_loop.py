@@ -10,7 +10,7 @@ import torch
 
 from grpo_ext.step.groups import Groups
 from grpo_ext.step.records import Scored
-from grpo_ext.step.refill import RefillRule, fresh, refill
+from grpo_ext.step.refill import RefillRule, not_too_old, refill
 
 SIZE, STEP = 2, 5
 
@@ -158,6 +158,9 @@ def test_the_unit_gives_all_ranks_equally_many_completions(group, ranks, unit):
 
 
 def test_freshness():
-    assert fresh(None, 3, 1) == (None, 0)
+    assert not_too_old(None, 3, 1) == (None, 0)
     groups = groups_of([1, 2], 4)
-    assert numbers(fresh(groups, 5, 1)[0]) == [1, 2] and fresh(groups, 6, 1) == (None, 2)
+    assert numbers(not_too_old(groups, 5, 1)[0]) == [1, 2] and not_too_old(groups, 6, 1) == (
+        None,
+        2,
+    )
