@@ -24,7 +24,8 @@ class GroupLog:
 
         Args:
             stats: of N groups.
-            reward_stds: (N,), the std of the weighted rewards within each group; NaN where it is not defined.
+            reward_stds: (N,), the std of the weighted rewards within each group; NaN where it is
+                not defined.
             tasks: the task of each group, or empty.
         """
         add_sums(self._sums, stats, reward_stds)
@@ -33,7 +34,9 @@ class GroupLog:
             add_sums(sums, stats.take(groups), reward_stds[groups])
 
     def figures(self) -> dict[str, float]:
-        """Return the figures of the generation under their log names; those of a task begin with `tasks/NAME/`."""
+        """Return the figures of the generation under their log names; those of a task begin with
+        `tasks/NAME/`.
+        """
         figures = figures_of(self._sums)
         for task, sums in self._by_task.items():
             figures |= {f"tasks/{task}/{name}": value for name, value in figures_of(sums).items()}
@@ -50,7 +53,8 @@ class GroupLog:
 
 
 def add_sums(sums: dict[str, float], stats: GroupStats, reward_stds: Tensor) -> None:
-    """Add to `sums` the groups by their kind, the completions that were scored and that are right, and the stds.
+    """Add to `sums` the groups by their kind, the completions that were scored and that are right,
+    and the stds.
 
     `reward_stds` (N,) are added up under `std`; `with_std` counts those that are defined.
     """
@@ -71,8 +75,9 @@ def add_sums(sums: dict[str, float], stats: GroupStats, reward_stds: Tensor) -> 
 def figures_of(sums: dict[str, float]) -> dict[str, float]:
     """Return shares and numbers of groups.
 
-    The share of right completions is left out if none was scored, the mean std of a group's rewards if none has one, and the
-    share of groups that a tie-break reward decided if there is no such reward.
+    The share of right completions is left out if none was scored, the mean std of a group's rewards
+    if none has one, and the share of groups that a tie-break reward decided if there is no such
+    reward.
     """
     groups = max(sums["generated"], 1)
     figures = {

@@ -24,10 +24,12 @@ def read_pass_rates(
 ) -> dict[str, tuple[int, int]]:
     """Return how many completions of each prompt are right, and how many were scored, by prompt id.
 
-    A prompt is judged by the first of `rewards` that scored any of its completions; a prompt that none scored is left out.
+    A prompt is judged by the first of `rewards` that scored any of its completions; a prompt that
+    none scored is left out.
 
     Args:
-        path: the completions that `grpo-ext eval` writes, whose greedy ones are left out, or `samples.jsonl` of a run.
+        path: the completions that `grpo-ext eval` writes, whose greedy ones are left out, or
+            `samples.jsonl` of a run.
         rewards: the rewards that may judge a prompt, in the order of `outcome_order`.
         threshold: the least score of a right completion.
 
@@ -72,10 +74,12 @@ def read_pass_rates(
 
 
 class PassRates:
-    """The counts of each prompt of a data set whose rows have these ids; rows with the same prompt share their counts.
+    """The counts of each prompt of a data set whose rows have these ids; rows with the same prompt
+    share their counts.
 
-    The counts of a prompt are multiplied by `decay` before new ones are added, because the policy changes: 0 remembers only the
-    last group, 1 everything. `start` has earlier counts: right and all, by prompt id.
+    The counts of a prompt are multiplied by `decay` before new ones are added, because the policy
+    changes: 0 remembers only the last group, 1 everything. `start` has earlier counts: right and
+    all, by prompt id.
     """
 
     def __init__(
@@ -99,19 +103,20 @@ class PassRates:
             self.samples[number] = self.decay * self.samples[number] + samples
 
     def slots(self, num_generations: int, most: int) -> np.ndarray:
-        """Return how many slots of `num_generations` completions a prompt takes, (rows,): the least number with which one
-        right completion is expected, 1 / p completions, but at least 1 and at most `most`.
+        """Return how many slots of `num_generations` completions a prompt takes, (rows,): the least
+        number with which one right completion is expected, 1 / p completions, but at least 1 and at
+        most `most`.
 
         p is the mean of Beta(right + 1, wrong + 1).
         """
         rate = (self.right + 1) / (self.samples + 2)
-        wanted = np.ceil(
-            1 / (rate * num_generations) - 1e-9
-        )  # 1e-9: for the rounding of whole numbers
+        # 1e-9: for the rounding of whole numbers
+        wanted = np.ceil(1 / (rate * num_generations) - 1e-9)
         return np.clip(wanted, 1, most).astype(int)[self.of_row]
 
     def chance_of_signal(self, num_generations: int, most_slots: int = 1) -> np.ndarray:
-        """Return the chances (rows,) of a mixed group: the mean of 1 - p^G - (1-p)^G over Beta(right + 1, wrong + 1).
+        """Return the chances (rows,) of a mixed group: the mean of 1 - p^G - (1-p)^G over
+        Beta(right + 1, wrong + 1).
 
         G is `num_generations` times the prompt's slots, of which it takes at most `most_slots`.
         """

@@ -4,10 +4,11 @@
     adaptive      weighted by the chance that a group has right and wrong completions
     easy_to_hard  by a column of the data, from the easiest prompts to the hardest over the whole run
 
-`adaptive` draws each generation by the present pass rates, without passes over the data. It draws without replacement, one
-prompt after another in proportion to the weights of those left, so that expected counts are less uneven than the weights. It
-changes the objective, in which prompts with mixed groups weigh more. The random state of each draw is made from seed, epoch and
-number, so that no random state has to be saved.
+`adaptive` draws each generation by the present pass rates, without passes over the data. It draws
+without replacement, one prompt after another in proportion to the weights of those left, so that
+expected counts are less uneven than the weights. It changes the objective, in which prompts with
+mixed groups weigh more. The random state of each draw is made from seed, epoch and number, so that
+no random state has to be saved.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -33,8 +34,8 @@ _SUPPLY, _STREAM, _FURTHER, _TIES = (
 
 @dataclass(eq=False, repr=False)
 class PromptSampler(Sampler):
-    """Sampler of indices in the order of TRL's `RepeatSampler`: the prompts of a generation, each `num_generations` times, and
-    all of that `repeat_count` times.
+    """Sampler of indices in the order of TRL's `RepeatSampler`: the prompts of a generation, each
+    `num_generations` times, and all of that `repeat_count` times.
     """
 
     rows: int  # length of the data set
@@ -51,9 +52,8 @@ class PromptSampler(Sampler):
     )
     generations: int = 1  # of the whole run, in which "easy_to_hard" reaches the hardest rows
     epoch: int = 0
-    drawn: list[list[int]] = field(
-        default_factory=list
-    )  # the generations of this epoch, repeated if it starts again
+    # the generations of this epoch, repeated if it starts again
+    drawn: list[list[int]] = field(default_factory=list)
 
     def __len__(self) -> int:
         return self.rows // self.prompts * self.prompts * self.num_generations * self.repeat_count
@@ -93,10 +93,11 @@ class PromptSampler(Sampler):
         return self.drawn[number]
 
     def _window(self, easy_first: list[int], number: int) -> list[int]:
-        """Return neighbouring rows of a sorted order, which move from its first to its last rows in the run's generations.
+        """Return neighbouring rows of a sorted order, which move from its first to its last rows in
+        the run's generations.
 
-        A run of one epoch takes each row once, a longer one several times in successive generations, and a shorter one leaves
-        rows out evenly.
+        A run of one epoch takes each row once, a longer one several times in successive
+        generations, and a shorter one leaves rows out evenly.
         """
         before = self.epoch * (self.rows // self.prompts) + number
         share = min(1.0, before / max(1, self.generations - 1))
@@ -133,7 +134,9 @@ class PromptSampler(Sampler):
 
 
 def from_easy_to_hard(difficulty: Sequence[float], seed: int) -> list[int]:
-    """Return the indices of rows with this difficulty, the easiest first, and equal ones in an order drawn by `seed`."""
+    """Return the indices of rows with this difficulty, the easiest first, and equal ones in an
+    order drawn by `seed`.
+    """
     ties = np.random.default_rng((seed, _TIES)).permutation(len(difficulty))
     return np.lexsort((ties, np.asarray(difficulty))).tolist()
 

@@ -1,1 +1,3 @@
-"""Evaluation on held-out rows: completions, their scores by the rewards of a run, figures with standard errors."""
+"""Evaluation on held-out rows: completions, their scores by the rewards of a run, figures with
+standard errors.
+"""

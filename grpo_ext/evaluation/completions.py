@@ -1,7 +1,7 @@
 """Completions of prompts by a transformers model, which leave the caller's random state unchanged.
 
-A model's `generation_config` (Qwen2.5's has top_p 0.8 and a repetition penalty) replaces defaults of a config that is passed to
-`generate`. Therefore the model's config is swapped during the call.
+A model's `generation_config` (Qwen2.5's has top_p 0.8 and a repetition penalty) replaces defaults
+of a config that is passed to `generate`. Therefore the model's config is swapped during the call.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -43,7 +43,9 @@ class Decoding:
     def generation_config(
         self, tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel
     ) -> GenerationConfig:
-        """Return the `transformers` config of these settings, with all end-of-sequence ids of model and tokenizer."""
+        """Return the `transformers` config of these settings, with all end-of-sequence ids of model
+        and tokenizer.
+        """
         sampling: dict[str, Any] = {"do_sample": False}
         if self.temperature > 0:
             truncation = {"top_p": self.top_p, "top_k": self.top_k, "min_p": self.min_p}
@@ -67,8 +69,10 @@ def end_tokens(tokenizer: PreTrainedTokenizerBase, config: GenerationConfig) -> 
 
 @dataclass(frozen=True)
 class Completion:
-    """One completion: its text without special tokens, its token ids with the end-of-sequence token, why it ended (`"stop"`, or
-    `"length"` at the limit), and its `episode` if it has several turns."""
+    """One completion: its text without special tokens, its token ids with the end-of-sequence
+    token, why it ended (`"stop"`, or `"length"` at the limit), and its `episode` if it has several
+    turns.
+    """
 
     text: str
     ids: list[int]
@@ -81,7 +85,9 @@ class Completion:
         return sum(self.episode.mask) if self.episode else len(self.ids)
 
     def for_rewards(self, row: dict[str, Any]) -> tuple[Any, Any, dict[str, Any]]:
-        """Return what rewards read: the prompt, the completion (messages if the prompt is a conversation), and the columns."""
+        """Return what rewards read: the prompt, the completion (messages if the prompt is a
+        conversation), and the columns.
+        """
         if self.episode:
             return self.episode.prompt, self.episode.messages, {**row, **self.episode.columns()}
         prompt = row["prompt"]
@@ -94,7 +100,9 @@ class Completion:
 
 @contextmanager
 def _decoding_as(model: PreTrainedModel, config: GenerationConfig, seed: int) -> Iterator[None]:
-    """Set generation config (an adapter's base has one too), eval mode and random state of a model, and restore them."""
+    """Set generation config (an adapter's base has one too), eval mode and random state of a model,
+    and restore them.
+    """
     was, was_training = (
         [(m, m.generation_config) for m in (model, base_model(model))],
         model.training,
@@ -125,11 +133,12 @@ def generate_completions(
     progress: str | None = None,
     begin: Callable[[list[dict[str, Any]]], list[Episode]] | None = None,
 ) -> list[list[Completion]]:
-    """Return for the `prompt` of each row, chat messages or plain text, a list of `decoding.num_samples` completions.
+    """Return for the `prompt` of each row, chat messages or plain text, a list of
+    `decoding.num_samples` completions.
 
-    `batch_size` completions are decoded at once. `fast` runs each distinct prompt once, and decodes no completion beyond its
-    end. `progress` is the title of a progress bar; `None` shows none. `begin` makes the episodes of the rows; with `None` a
-    completion is one turn.
+    `batch_size` completions are decoded at once. `fast` runs each distinct prompt once, and decodes
+    no completion beyond its end. `progress` is the title of a progress bar; `None` shows none.
+    `begin` makes the episodes of the rows; with `None` a completion is one turn.
     """
     config = decoding.generation_config(tokenizer, model)
     asked = [row for row in rows for _ in range(decoding.num_samples)]

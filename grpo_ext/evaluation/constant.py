@@ -34,7 +34,8 @@ def rewards_for_constants(rewards: Mapping[str, Any]) -> Rewards:
     """Return those rewards, by name, that a constant answer can be scored with at little cost.
 
     They are functions behind guards, with the same limits, but their failures are not counted.
-    Reward models, async functions and registered rewards that ask a server or load a model are left out.
+    Reward models, async functions and registered rewards that ask a server or load a model are left
+    out.
     """
     return {
         name: guard.try_out

@@ -45,12 +45,14 @@ from grpo_ext.step.judge import outcome_order
 def evaluate_models(
     recipe: Recipe, model_names: list[str], num_train_rows: int = 0, **settings: Any
 ) -> dict[str, Any]:
-    """Evaluate models (folders or hub ids) one after another on the rows of a recipe, and compare each with the first.
+    """Evaluate models (folders or hub ids) one after another on the rows of a recipe, and compare
+    each with the first.
 
-    The rows are those of `rows_and_rewards`. `settings` are arguments of `evaluate_on`: `engine`, `batch_size`, `num_samples`,
-    `temperature`. Returns `rows`; `outcomes`, those of `outcomes_of`; `summaries` and `samples` of `evaluate` by model;
-    `comparisons`, the results of `compare` with `model` and `against`; `advice`, by model a line on `num_generations`
-    if the rows are training rows. `ValueError` if a model is named twice, or as for `check_model_folder`.
+    The rows are those of `rows_and_rewards`. `settings` are arguments of `evaluate_on`: `engine`,
+    `batch_size`, `num_samples`, `temperature`. Returns `rows`; `outcomes`, those of `outcomes_of`;
+    `summaries` and `samples` of `evaluate` by model; `comparisons`, the results of `compare` with
+    `model` and `against`; `advice`, by model a line on `num_generations` if the rows are training
+    rows. `ValueError` if a model is named twice, or as for `check_model_folder`.
     """
     if len(set(model_names)) < len(model_names):
         raise ValueError("a model is named twice: name each model once.")
@@ -90,7 +92,9 @@ def evaluate_models(
 def rows_and_rewards(
     recipe: Recipe, num_train_rows: int = 0
 ) -> tuple[list[dict[str, Any]], Rewards]:
-    """Return the recipe's held-out rows, or `num_train_rows` random training rows, and its reward functions by name."""
+    """Return the recipe's held-out rows, or `num_train_rows` random training rows, and its reward
+    functions by name.
+    """
     dataset = (
         train_rows(recipe).shuffle(seed=recipe.get("seed")).take(num_train_rows)
         if num_train_rows
@@ -104,8 +108,9 @@ def rows_and_rewards(
 def save_evaluation(path: Path, found: dict[str, Any]) -> list[Path]:
     """Write the results of `evaluate_models` and return the two files.
 
-    `path` gets the figures as JSON: the summary of a single model, or `models` and `comparisons`. `<stem>_completions.jsonl`
-    beside it has every completion with its row and rewards; `part` is `greedy` or `sampled`.
+    `path` gets the figures as JSON: the summary of a single model, or `models` and `comparisons`.
+    `<stem>_completions.jsonl` beside it has every completion with its row and rewards; `part` is
+    `greedy` or `sampled`.
     """
     rows, summaries, comparisons = found["rows"], found["summaries"], found["comparisons"]
     completions = path.with_name(f"{path.stem}_completions.jsonl")
@@ -138,7 +143,9 @@ def without_ids(sample: Sample) -> dict[str, Any]:
 
 
 def outcomes_of(recipe: Recipe) -> list[str]:
-    """Return the rewards that decide whether a row is solved, in the order of `outcome_order`, without reward models."""
+    """Return the rewards that decide whether a row is solved, in the order of `outcome_order`,
+    without reward models.
+    """
     rewards, weights = named_rewards_and_weights(recipe)
     names = [metric_name(reward) for reward in rewards]
     order = outcome_order(names, weights, recipe.get("group_filter_metric"))
@@ -157,15 +164,18 @@ def evaluate(
     seed: int = 0,
     constants: bool = True,
 ) -> tuple[dict[str, Any], dict[str, list[Sample]]]:
-    """Evaluate greedily, and with `num_samples` above 0 by sampling; the first of `outcomes` that scores a row decides pass@k.
+    """Evaluate greedily, and with `num_samples` above 0 by sampling; the first of `outcomes` that
+    scores a row decides pass@k.
 
-    `complete` takes rows, a `Decoding` and `progress`, the title of a bar, and returns a list of completions for each row, as
-    `generate_completions`. `rows` have `prompt` and the columns of the rewards.
+    `complete` takes rows, a `Decoding` and `progress`, the title of a bar, and returns a list of
+    completions for each row, as `generate_completions`. `rows` have `prompt` and the columns of the
+    rewards.
 
-    Returns the summary, `{"n": 193, "greedy": {"countdown": 0.27, "countdown_se": 0.03, ..., "length": 28.1, "pass@1": 0.27},
-    "sampled": {"num_samples": 8, "temperature": 1.0, ..., "pass@8": 0.6, "pass@8_se": 0.03}}`, and the samples of each part.
-    With `constants` each part also has what the best constant answer earns: `countdown_constant`, `countdown_constant_se`. With
-    a column "task" each part also has the figures of each task, under `tasks/NAME/`.
+    Returns the summary, `{"n": 193, "greedy": {"countdown": 0.27, "countdown_se": 0.03, ...,
+    "length": 28.1, "pass@1": 0.27}, "sampled": {"num_samples": 8, "temperature": 1.0, ...,
+    "pass@8": 0.6, "pass@8_se": 0.03}}`, and the samples of each part. With `constants` each part
+    also has what the best constant answer earns: `countdown_constant`, `countdown_constant_se`.
+    With a column "task" each part also has the figures of each task, under `tasks/NAME/`.
     """
     settings = {"greedy": Decoding(max_new_tokens, seed=seed)}
     if num_samples:
@@ -221,8 +231,9 @@ def evaluate_on(
 ) -> tuple[dict[str, Any], dict[str, list[Sample]]]:
     """Load the model `model_name` as the recipe loads its model, and evaluate it on `rows`.
 
-    `engine` is an argument of `pick_engine`; transformers decodes `batch_size` completions at once. `settings` are arguments of
-    `evaluate`. `ValueError` if the rows are chats and the tokenizer has no chat template, or if the engine cannot be used.
+    `engine` is an argument of `pick_engine`; transformers decodes `batch_size` completions at once.
+    `settings` are arguments of `evaluate`. `ValueError` if the rows are chats and the tokenizer has
+    no chat template, or if the engine cannot be used.
     """
     training = recipe.training
     engine = pick_engine(engine, model_name, training.use_cpu, training.environment)

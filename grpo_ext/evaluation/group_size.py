@@ -1,20 +1,24 @@
-"""Which `num_generations` fits the difficulty of the training prompts, from several completions of each.
+"""Which `num_generations` fits the difficulty of the training prompts, from several completions of
+each.
 
-A fixed number N of completions a step makes N / G groups. With `scale_rewards: group` the gradient of a group is
+A fixed number N of completions a step makes N / G groups. With `scale_rewards: group` the gradient
+of a group is
 
     s (mean over right of grad log p - mean over wrong of grad log p),    s the std of its rewards
 
-for rewards of 0 and 1, and 0 if all are equal. Where prompts pull in different directions, the noise of the mean over
-N / G prompts falls with the square root of their number, so signal to noise goes with
+for rewards of 0 and 1, and 0 if all are equal. Where prompts pull in different directions, the
+noise of the mean over N / G prompts falls with the square root of their number, so signal to noise
+goes with
 
     E[s(G)] / sqrt(G).
 
-Large groups find the rare right completion of a hard prompt, small groups leave room for more prompts. For prompts of one low
-pass rate p the best G is about sqrt(2 / p), with little loss up to twice and down to half of it. Where prompts pull in the same
-direction, larger groups lose less than this says.
+Large groups find the rare right completion of a hard prompt, small groups leave room for more
+prompts. For prompts of one low pass rate p the best G is about sqrt(2 / p), with little loss up to
+twice and down to half of it. Where prompts pull in the same direction, larger groups lose less than
+this says.
 
-The plain share of groups with signal per completion, E[1 - p^G - (1-p)^G] / G, cannot choose: it never grows with G, so that it
-always names 2.
+The plain share of groups with signal per completion, E[1 - p^G - (1-p)^G] / G, cannot choose: it
+never grows with G, so that it always names 2.
 """
 
 from collections.abc import Hashable, Sequence
@@ -66,8 +70,8 @@ class GroupSize:
 
 
 def advice_on_group_size(size: GroupSize | None, k: int, present: int | None) -> str:
-    """Return one line on `num_generations`; `size` is that of `best_group_size` for `k` completions of each row, and
-    `present` is the recipe's.
+    """Return one line on `num_generations`; `size` is that of `best_group_size` for `k` completions
+    of each row, and `present` is the recipe's.
     """
     if size is None:
         return (
@@ -124,8 +128,8 @@ def size_of(scores: NDArray[np.float64], problems: Sequence[Hashable]) -> GroupS
 def mean_stds(scores: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the mean std of the scores in the groups of 2 to k of each row's completions.
 
-    The mean over all groups is exact for a row of two different scores. For a row of more it is one over random groups, the
-    beginnings of random orders of the row's completions, which is unbiased.
+    The mean over all groups is exact for a row of two different scores. For a row of more it is one
+    over random groups, the beginnings of random orders of the row's completions, which is unbiased.
 
     Args:
         scores: (rows, k).

@@ -1,4 +1,6 @@
-"""Scores of completions, their means with standard errors, and paired comparisons of two models on the same rows."""
+"""Scores of completions, their means with standard errors, and paired comparisons of two models on
+the same rows.
+"""
 
 import asyncio
 import inspect
@@ -21,10 +23,11 @@ RESERVED = {"prompt", "completion", "completion_ids"}
 
 @dataclass(frozen=True)
 class Sample:
-    """One completion of one row: the score of each reward (`None`: not scored), the length in tokens, and why it ended.
+    """One completion of one row: the score of each reward (`None`: not scored), the length in
+    tokens, and why it ended.
 
-    `episode` is what `samples.jsonl` has of an episode. Rows with the same `problem` are not independent (`problem_of`);
-    `None`: no other row has it.
+    `episode` is what `samples.jsonl` has of an episode. Rows with the same `problem` are not
+    independent (`problem_of`); `None`: no other row has it.
     """
 
     row: int
@@ -45,8 +48,8 @@ def score_completions(
 ) -> list[Sample]:
     """Return a sample for each completion, with the scores of all rewards, async ones included.
 
-    `rows` have `prompt` and the columns of the rewards. `extras` are further arguments of every reward, such as TRL's
-    `trainer_state`, `log_extra` and `log_metric`.
+    `rows` have `prompt` and the columns of the rewards. `extras` are further arguments of every
+    reward, such as TRL's `trainer_state`, `log_extra` and `log_metric`.
     """
     flat = [(i, c) for i, group in enumerate(completions) for c in group]
     if not flat:
@@ -78,13 +81,17 @@ def score_completions(
 
 
 def by_row(samples: list[Sample], name: str | None) -> pd.Series:
-    """Return the score of each sample by the reward `name` (`None`: its length) under the number of its row; NaN: no score."""
+    """Return the score of each sample by the reward `name` (`None`: its length) under the number of
+    its row; NaN: no score.
+    """
     values = [sample.length if name is None else sample.rewards[name] for sample in samples]
     return pd.Series(values, [sample.row for sample in samples], dtype=float)
 
 
 def row_means(samples: list[Sample], name: str | None) -> pd.Series:
-    """Return the mean of each row's samples by the reward `name` (`None`: of their lengths); NaN if none was scored."""
+    """Return the mean of each row's samples by the reward `name` (`None`: of their lengths); NaN if
+    none was scored.
+    """
     return by_row(samples, name).groupby(level=0).mean()
 
 
@@ -116,12 +123,15 @@ def with_errors(estimates: dict[str, Estimate | None]) -> dict[str, float | None
 
 
 def length_key(names: Sequence[str]) -> str:
-    """Return the key of the length in tokens beside rewards of these `names`, of which one may be called `length`."""
+    """Return the key of the length in tokens beside rewards of these `names`, of which one may be
+    called `length`.
+    """
     return "length" if "length" not in names else "completion_length"
 
 
 def summarize(samples: list[Sample], names: list[str]) -> dict[str, float | None]:
-    """Return the mean of each reward over rows with its standard error under `NAME_se`, and the mean length.
+    """Return the mean of each reward over rows with its standard error under `NAME_se`, and the
+    mean length.
 
     The length is `length`, or `completion_length` if a reward is called `length`.
     """
@@ -133,9 +143,10 @@ def summarize(samples: list[Sample], names: list[str]) -> dict[str, float | None
 def pass_at_k(samples: list[Sample], name: str, k: int) -> Estimate | None:
     """Return the unbiased estimate of pass@k, the chance that one of k completions passes.
 
-    A completion passes if the reward `name` gave it a score of 1 or more. The estimate is the mean over rows of
-    1 - C(n - c, k) / C(n, k) for n scored samples of which c pass (Chen et al. 2021, arXiv 2107.03374, equation 1). Rows with
-    fewer than k scored samples are left out. `None` if no row is left; `ValueError` if a row has fewer than k samples.
+    A completion passes if the reward `name` gave it a score of 1 or more. The estimate is the mean
+    over rows of 1 - C(n - c, k) / C(n, k) for n scored samples of which c pass (Chen et al. 2021,
+    arXiv 2107.03374, equation 1). Rows with fewer than k scored samples are left out. `None` if no
+    row is left; `ValueError` if a row has fewer than k samples.
     """
     scores = by_row(samples, name)
     fewest = scores.groupby(level=0).size().min()
@@ -154,8 +165,9 @@ def pass_at_k(samples: list[Sample], name: str, k: int) -> Estimate | None:
 def outcome_figures(samples: list[Sample], name: str, k: int) -> dict[str, float | None]:
     """Return the figures of the outcome reward `name` for `k` samples of each row.
 
-    They are `pass@1`, and for k above 1 `mean@k`, the mean reward, `pass@k`, and `mixed@k`, the `mixed_share`; each with its
-    standard error under `..._se` (`None` for a single problem). All leave out samples without a score.
+    They are `pass@1`, and for k above 1 `mean@k`, the mean reward, `pass@k`, and `mixed@k`, the
+    `mixed_share`; each with its standard error under `..._se` (`None` for a single problem). All
+    leave out samples without a score.
     """
     figures = {"pass@1": pass_at_k(samples, name, 1)}
     if k > 1:
@@ -168,7 +180,8 @@ def outcome_figures(samples: list[Sample], name: str, k: int) -> dict[str, float
 def mixed_share(samples: list[Sample], name: str) -> Estimate | None:
     """Return the share of rows whose samples got different scores from the reward `name`.
 
-    For k samples of a row it estimates the share of groups with signal in training with `num_generations` k.
+    For k samples of a row it estimates the share of groups with signal in training with
+    `num_generations` k.
     """
     scores = by_row(samples, name).dropna().astype("float32")  # as the trainer compares
     return over_rows(samples, scores.groupby(level=0).nunique() > 1)
@@ -177,11 +190,12 @@ def mixed_share(samples: list[Sample], name: str) -> Estimate | None:
 def paired_difference(
     before: list[Sample], after: list[Sample], name: str | None
 ) -> dict[str, Any] | None:
-    """Return how much the reward `name` (`None`: the length) increases row by row, so that the difficulty of rows cancels out.
+    """Return how much the reward `name` (`None`: the length) increases row by row, so that the
+    difficulty of rows cancels out.
 
-    The keys are `mean`, the bounds `low` and `high` of its 95 % interval, the `verdict`, `rows`, the number of rows with both
-    values, and `problems`, how many different ones these rows have. Bounds and verdict are `None` for a single problem. `None`
-    if there are no such rows.
+    The keys are `mean`, the bounds `low` and `high` of its 95 % interval, the `verdict`, `rows`,
+    the number of rows with both values, and `problems`, how many different ones these rows have.
+    Bounds and verdict are `None` for a single problem. `None` if there are no such rows.
     """
     was, now = row_means(before, name).align(row_means(after, name), join="inner")
     found = mean_difference(was.to_numpy(), now.to_numpy(), problems_of(before, was.index))
@@ -198,7 +212,9 @@ def paired_difference(
 
 
 def with_outcome(samples: list[Sample], outcomes: Sequence[str]) -> list[Sample]:
-    """Return the samples with the outcome reward alone: of each row, the first of `outcomes` that scored any sample of it."""
+    """Return the samples with the outcome reward alone: of each row, the first of `outcomes` that
+    scored any sample of it.
+    """
     scored: dict[int, set[str]] = {}
     for sample in samples:
         by_sample = {name for name in outcomes if sample.rewards[name] is not None}
@@ -219,9 +235,10 @@ def compare(
 ) -> dict[str, Any]:
     """Return all differences of the rewards `names` between two evaluations of the same rows.
 
-    `{"greedy": {"countdown": {"mean": 0.1, "low": 0.05, "high": 0.15, "verdict": "rose", "rows": 189, "problems": 189}, ...,
-    "length": {...}}, "sampled": {...}, "became_right": [3, 17], "became_wrong": [5]}`. A row is solved if the first of the
-    rewards `outcomes` that scored it gave it 1 or more; rows without a score in one of the two are in neither list.
+    `{"greedy": {"countdown": {"mean": 0.1, "low": 0.05, "high": 0.15, "verdict": "rose", "rows":
+    189, "problems": 189}, ..., "length": {...}}, "sampled": {...}, "became_right": [3, 17],
+    "became_wrong": [5]}`. A row is solved if the first of the rewards `outcomes` that scored it
+    gave it 1 or more; rows without a score in one of the two are in neither list.
     """
     found: dict[str, Any] = {}
     for part in before:

@@ -1,4 +1,6 @@
-"""Tables of figures on the terminal and in Markdown, for evaluations and for the model card of a run."""
+"""Tables of figures on the terminal and in Markdown, for evaluations and for the model card of a
+run.
+"""
 
 import json
 import re
@@ -138,7 +140,9 @@ def question(row: dict[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Gain:
-    """First and last value of a figure of a run with standard errors, and the verdict, empty if there is no error."""
+    """First and last value of a figure of a run with standard errors, and the verdict, empty if
+    there is no error.
+    """
 
     name: str
     first: str
@@ -149,8 +153,8 @@ class Gain:
 def gained(history: list[dict[str, Any]], names: list[str]) -> list[Gain]:
     """Return how the figures of a run changed, by its log.
 
-    They are the rewards in training, with each of several `names`, and the figures of evaluations; see
-    `grpo_ext.common.curves.curve_change`.
+    They are the rewards in training, with each of several `names`, and the figures of evaluations;
+    see `grpo_ext.common.curves.curve_change`.
     """
     keys = ["reward", *(f"rewards/{name}/mean" for name in names if len(names) > 1)]
     evaluated = dict.fromkeys(key for row in history for key in row if key.startswith("eval_"))
@@ -184,7 +188,8 @@ def add_to_card(
     recipe: Mapping[str, Any],
     sentences: Sequence[str] = (),
 ) -> None:
-    """Add rewards, the rows of `gained`, curves and the recipe to the model card that TRL has written.
+    """Add rewards, the rows of `gained`, curves and the recipe to the model card that TRL has
+    written.
 
     `sentences` about the run stand above the table of gains, each in its own paragraph.
     """

@@ -15,10 +15,11 @@ from grpo_ext.evaluation.completions import Completion, Decoding
 def pick_engine(
     wanted: str, model_name: str, use_cpu: bool = False, environment: Any = None
 ) -> str:
-    """Return `transformers` or `vllm`; `auto` takes vLLM if it is installed, there is a GPU, and it can do the work.
+    """Return `transformers` or `vllm`; `auto` takes vLLM if it is installed, there is a GPU, and it
+    can do the work.
 
-    `ValueError` if vLLM is wanted and is not installed, the model is an adapter, which vLLM cannot load without its base, or
-    an environment plays.
+    `ValueError` if vLLM is wanted and is not installed, the model is an adapter, which vLLM cannot
+    load without its base, or an environment plays.
     """
     adapter = (Path(model_name) / "adapter_config.json").exists()
     if wanted == "auto":
@@ -43,8 +44,9 @@ def pick_engine(
 class VllmCompletions:
     """A vLLM engine in this process that completes prompts; `close` frees its memory.
 
-    `dtype` is the type of the weights, such as "bfloat16" (`None` or "auto": that of the checkpoint), `tokens` the limit of a
-    prompt with its completion (`None`: that of the model). `options` are further arguments of `vllm.LLM`.
+    `dtype` is the type of the weights, such as "bfloat16" (`None` or "auto": that of the
+    checkpoint), `tokens` the limit of a prompt with its completion (`None`: that of the model).
+    `options` are further arguments of `vllm.LLM`.
     """
 
     def __init__(
@@ -76,9 +78,11 @@ class VllmCompletions:
     def __call__(
         self, rows: list[Any], decoding: Decoding, progress: str | None = None
     ) -> list[list[Completion]]:
-        """Complete the prompt of each row `decoding.num_samples` times, as `generate_completions` does.
+        """Complete the prompt of each row `decoding.num_samples` times, as `generate_completions`
+        does.
 
-        The seed is the engine's `seed` instead of `decoding.seed`, because vLLM takes no seed with a request on a CPU.
+        The seed is the engine's `seed` instead of `decoding.seed`, because vLLM takes no seed with
+        a request on a CPU.
         """
         from vllm import SamplingParams
 

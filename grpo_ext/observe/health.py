@@ -17,8 +17,8 @@ GROUPS_READ = 4  # groups of each generation that are checked for repetition
 class HealthMonitor(TrainerCallback):
     """Writes alarms to the log of the process and to `metrics.jsonl`, and acts as their rules say.
 
-    `warn` does nothing more, `checkpoint` saves one at the end of the step, `stop` saves one and ends the run. The main process
-    judges; all act together.
+    `warn` does nothing more, `checkpoint` saves one at the end of the step, `stop` saves one and
+    ends the run. The main process judges; all act together.
     """
 
     def __init__(self, rules: list[Rule], log: RunLog):

@@ -1,7 +1,8 @@
-"""Signs that a run goes wrong: a figure of the last logs for each rule. `data/health_rules.yaml` has thresholds and words.
+"""Signs that a run goes wrong: a figure of the last logs for each rule. `data/health_rules.yaml`
+has thresholds and words.
 
-A rule computes a figure from a `History`, such that a larger figure is worse, and compares it with a threshold. Windows are
-counted in logs; with `logging_steps: 1` these are steps.
+A rule computes a figure from a `History`, such that a larger figure is worse, and compares it with
+a threshold. Windows are counted in logs; with `logging_steps: 1` these are steps.
 """
 
 import math
@@ -28,7 +29,9 @@ REPETITION = "samples/repetition"
 
 
 class History:
-    """The finite values of each metric in the order of the logs. `odd` holds the values of the last log that are not finite."""
+    """The finite values of each metric in the order of the logs. `odd` holds the values of the last
+    log that are not finite.
+    """
 
     def __init__(self) -> None:
         self.values: dict[str, list[float]] = {}
@@ -67,9 +70,11 @@ class Rule:
 
 
 def reward_collapse(history: History) -> float | None:
-    """Return how far the mean reward of 5 logs has fallen from its best, in standard errors of such a mean.
+    """Return how far the mean reward of 5 logs has fallen from its best, in standard errors of such
+    a mean.
 
-    A fall by less than a fifth of the best counts as 0. The errors count the autocorrelation of the noise before the fall.
+    A fall by less than a fifth of the best counts as 0. The errors count the autocorrelation of the
+    noise before the fall.
     """
     values = np.array(history.of("reward")[-500:])
     window = WINDOW // 2
@@ -86,7 +91,9 @@ def reward_collapse(history: History) -> float | None:
 
 
 def rise(values: list[float], floor: float, window: int = 3) -> float | None:
-    """Return the median of the last values divided by the median of up to 50 values before, which is at least `floor`."""
+    """Return the median of the last values divided by the median of up to 50 values before, which
+    is at least `floor`.
+    """
     enough = len(values) >= WINDOW + window
     return (
         median(values[-window:]) / max(median(values[-50 - window : -window]), floor)
@@ -112,7 +119,9 @@ def fall_from_start(values: list[float]) -> float | None:
 
 
 def logp_difference(history: History) -> float | None:
-    """Return the difference of sampler and trainer; with overlap that after a weight sync, to which age adds nothing."""
+    """Return the difference of sampler and trainer; with overlap that after a weight sync, to which
+    age adds nothing.
+    """
     logged = (
         "sampling/logp_difference/mean",
         "sampling/sampling_logp_difference/mean",
@@ -150,9 +159,8 @@ class Watch:
 
     rules: list[Rule]
     history: History = field(default_factory=History)
-    quiet: dict[str, int] = field(
-        default_factory=dict
-    )  # logs since the rule last was over its threshold
+    # logs since the rule last was over its threshold
+    quiet: dict[str, int] = field(default_factory=dict)
 
     def add(self, logs: dict[str, Any]) -> list[dict[str, Any]]:
         """Take a training log and return the new alarms as rows for `metrics.jsonl`."""
@@ -175,10 +183,11 @@ class Watch:
 
 
 def chosen_rules(settings: dict[str, Any] | None, action: str = "warn") -> list[Rule]:
-    """Return the rules, changed by `settings`: for a rule `false`, a threshold, or `{threshold: ..., action: ...}`.
+    """Return the rules, changed by `settings`: for a rule `false`, a threshold, or `{threshold:
+    ..., action: ...}`.
 
-    `action` is that of the rules without one in `settings`; `"none"` returns no rules. `ValueError` for an unknown rule or
-    action, or another kind of setting.
+    `action` is that of the rules without one in `settings`; `"none"` returns no rules. `ValueError`
+    for an unknown rule or action, or another kind of setting.
     """
     if action == "none":
         return []
@@ -206,6 +215,8 @@ def chosen_rules(settings: dict[str, Any] | None, action: str = "warn") -> list[
 
 
 def repeats_itself(text: str) -> bool:
-    """Whether a text of at least 200 bytes repeats itself: its first 4,000 bytes compress to less than a tenth."""
+    """Whether a text of at least 200 bytes repeats itself: its first 4,000 bytes compress to less
+    than a tenth.
+    """
     data = text.encode("utf-8", "replace")[:4000]
     return len(data) >= 200 and len(zlib.compress(data, 1)) < len(data) / 10

@@ -1,8 +1,10 @@
-"""A log of JSON lines that survives crashes: whole lines, parts of bounded size, cut back where a run resumes.
+"""A log of JSON lines that survives crashes: whole lines, parts of bounded size, cut back where a
+run resumes.
 
-The newest lines are in `NAME.jsonl`, older ones in `NAME-0001.jsonl`, `NAME-0002.jsonl`, and so on. Every line begins with its
-step, and steps never fall from one line to the next. A run that resumes from a checkpoint of step S writes the lines after S
-again, so `cut` removes them and a half-written last line. A second `cut` changes nothing.
+The newest lines are in `NAME.jsonl`, older ones in `NAME-0001.jsonl`, `NAME-0002.jsonl`, and so on.
+Every line begins with its step, and steps never fall from one line to the next. A run that resumes
+from a checkpoint of step S writes the lines after S again, so `cut` removes them and a half-written
+last line. A second `cut` changes nothing.
 """
 
 import errno
@@ -32,9 +34,8 @@ logger = logging.getLogger(__name__)
 
 STEP = re.compile(rb'\{"step": (\d{1,18})[,}]')
 DEEPEST = 16  # levels of a line's nesting
-KEPT_BACK = (
-    64 * 2**20
-)  # bytes kept in memory while the disk fails; beyond them the oldest lines are lost
+# bytes kept in memory while the disk fails; beyond them the oldest lines are lost
+KEPT_BACK = 64 * 2**20
 
 
 @dataclass
@@ -48,7 +49,8 @@ class JsonLines:
     def append(self, rows: list[dict[str, Any]]) -> None:
         """Add a line for each row; the first key of a row is `step`.
 
-        A full disk does not end the run: lines that cannot be written stay in memory and are written with the next ones.
+        A full disk does not end the run: lines that cannot be written stay in memory and are
+        written with the next ones.
         """
         for row in rows:
             line = encoded(row)
@@ -75,7 +77,9 @@ class JsonLines:
             logger.warning("%s cannot be written (%s). %s", self.path, error, how)
 
     def sync(self) -> None:
-        """Flush the log to the disk, so that no checkpoint is newer than its log. A failure is a warning."""
+        """Flush the log to the disk, so that no checkpoint is newer than its log. A failure is a
+        warning.
+        """
         try:
             with suppress(FileNotFoundError), open_plain(self.path, self.path.parent) as file:
                 os.fsync(file.fileno())
@@ -113,7 +117,9 @@ class JsonLines:
 
 
 def encoded(row: dict[str, Any]) -> bytes:
-    """Return a row as one line of strict JSON. Numbers that are not finite become null and are named under `not_finite`."""
+    """Return a row as one line of strict JSON. Numbers that are not finite become null and are
+    named under `not_finite`.
+    """
     try:
         text = json.dumps(row, ensure_ascii=False, allow_nan=False, default=plain)
     except ValueError:  # looked for only then: most rows have none, and every sample is written
@@ -134,7 +140,9 @@ def plain(value: Any) -> Any:
 
 
 def finite(value: Any, place: str, found: dict[str, str]) -> Any:
-    """Return `value` with `None` for numbers that are not finite, and note these in `found` by place, such as `rewards/a`."""
+    """Return `value` with `None` for numbers that are not finite, and note these in `found` by
+    place, such as `rewards/a`.
+    """
     if isinstance(value, dict):
         return {
             key: finite(part, f"{place}/{key}".lstrip("/"), found) for key, part in value.items()
@@ -164,7 +172,8 @@ def parts(path: Path) -> list[Path]:
 
 
 def end_of(part: Path, step: int) -> int:
-    """Return where the first line begins that is later than `step` or not whole; without such a line, the file's size.
+    """Return where the first line begins that is later than `step` or not whole; without such a
+    line, the file's size.
 
     A file that is not the log's own, such as a link out of its folder, has no such lines.
     """
@@ -187,12 +196,14 @@ def end_of(part: Path, step: int) -> int:
 def read(
     path: Path, fields: dict[str, Any] | None = None, faults: list[str] | None = None
 ) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a log, oldest first. The log may still be written: a last line that is not whole is left out.
+    """Yield the rows of a log, oldest first. The log may still be written: a last line that is not
+    whole is left out.
 
-    A log is untrusted. A line that is not a row, with `step` and `fields` of these types, is skipped. One sentence says how
-    many there were and where the first one is; it goes to `faults`, or with `None` to the log of the process. A file of the log
-    that cannot be read, and the rest of one after a line that is too long, are left out with a sentence each. A number that is
-    not finite, or beyond 1e100, becomes `None`.
+    A log is untrusted. A line that is not a row, with `step` and `fields` of these types, is
+    skipped. One sentence says how many there were and where the first one is; it goes to `faults`,
+    or with `None` to the log of the process. A file of the log that cannot be read, and the rest of
+    one after a line that is too long, are left out with a sentence each. A number that is not
+    finite, or beyond 1e100, becomes `None`.
     """
     for _, row in placed(path, fields, faults):
         yield row
@@ -204,7 +215,9 @@ def placed(
     faults: list[str] | None = None,
     start: int = 0,
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the rows of `read`, each with its place: the bytes before it in all parts. `start`: the place of the first."""
+    """Yield the rows of `read`, each with its place: the bytes before it in all parts. `start`: the
+    place of the first.
+    """
     bad = 0
     first = ""
     begin = 0

@@ -20,7 +20,9 @@ class Panel:
 
     @property
     def silent(self) -> bool:
-        """Whether it shows nothing: at most one value in each curve or, but for rewards, one value throughout."""
+        """Whether it shows nothing: at most one value in each curve or, but for rewards, one value
+        throughout.
+        """
         known = [[value for value in s.values if value is not None] for s in self.series]
         return all(
             len(values if "reward" in self.title.lower() else {*values}) <= 1 for values in known
@@ -118,14 +120,18 @@ def at_steps(column: Column | None, steps: list[int]) -> Values | None:
 
 
 def problems_key(names: Iterable[str], key: str) -> str | None:
-    """Return the metric that counts the problems of the evaluation that logged `key`; `None` if there is none."""
+    """Return the metric that counts the problems of the evaluation that logged `key`; `None` if
+    there is none.
+    """
     counts = (name for name in names if name.endswith(COUNTS))
     same_set = [name for name in counts if key.startswith(name.removesuffix("problems"))]
     return max(same_set, key=len, default=None)
 
 
 def rewards(run: RunData, columns: dict[str, Column]) -> list[Panel]:
-    """Return the panels of the weighted sum and of each reward; without the latter if one reward is the sum."""
+    """Return the panels of the weighted sum and of each reward; without the latter if one reward is
+    the sum.
+    """
     curves = list(run.curves.values())
     if not curves:
         names = {

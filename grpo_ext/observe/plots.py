@@ -27,7 +27,9 @@ LOOK = data_yaml("grpo_ext.observe", "look.yaml")
 
 
 def plot_runs(runs: list[RunData], out: Path, most: int | None = None) -> None:
-    """Draw the panels of the runs, or only the `most` important ones, overlaid; the suffix of `out` says the format."""
+    """Draw the panels of the runs, or only the `most` important ones, overlaid; the suffix of `out`
+    says the format.
+    """
     import matplotlib
 
     matplotlib.use("Agg")
@@ -56,9 +58,8 @@ def plot_runs(runs: list[RunData], out: Path, most: int | None = None) -> None:
                         series,
                         **style_of(names.index(series.label), number if several else None),
                     )
-            rows = (
-                (len(names) + 1) // 2 if len(names) > 1 else 0
-            )  # of the legend, between the title and the curves
+            # of the legend, between the title and the curves
+            rows = (len(names) + 1) // 2 if len(names) > 1 else 0
             axis.set_title(title, family="serif", pad=6 + 13 * rows)
             if rows:
                 plain = {"color": LOOK["xtick.color"]} if several else {}
@@ -87,7 +88,9 @@ def plot_runs(runs: list[RunData], out: Path, most: int | None = None) -> None:
 
 
 def style_of(series: int, run: int | None) -> dict[str, Any]:
-    """Return the style of a series: its own colour for one run (`run` is `None`), else the colour of its run and own dashes."""
+    """Return the style of a series: its own colour for one run (`run` is `None`), else the colour
+    of its run and own dashes.
+    """
     color, dash = (series, series // len(COLOURS)) if run is None else (run, series)
     return {
         "color": COLOURS[color % len(COLOURS)],
@@ -97,7 +100,9 @@ def style_of(series: int, run: int | None) -> dict[str, Any]:
 
 
 def draw(axis: Any, series: Series, **style: Any) -> None:
-    """Draw few points as dots with error bars, many as a smoothed line over the raw one, and the spread as a band."""
+    """Draw few points as dots with error bars, many as a smoothed line over the raw one, and the
+    spread as a band.
+    """
     steps, values = (
         series.steps,
         [float("nan") if value is None else value for value in series.values],
@@ -120,6 +125,8 @@ def draw(axis: Any, series: Series, **style: Any) -> None:
 
 
 def smooth(values: list[float], weight: float = 0.8) -> list[float]:
-    """Return the exponential moving average, corrected for its start: the first value stays as it is, and so do NaNs."""
+    """Return the exponential moving average, corrected for its start: the first value stays as it
+    is, and so do NaNs.
+    """
     given = pd.Series(values, dtype=float)
     return given.ewm(alpha=1 - weight, ignore_na=True).mean().where(given.notna()).tolist()

@@ -1,4 +1,6 @@
-"""The progress bar of a run: the main figures of each log in the bar, evaluations as lines above it."""
+"""The progress bar of a run: the main figures of each log in the bar, evaluations as lines above
+it.
+"""
 
 from typing import Any
 
@@ -65,7 +67,9 @@ class RunLines(TrainerCallback):
 
 
 def show_progress(trainer: Trainer) -> None:
-    """Replace the callbacks that print every log in full by this bar or these lines; a notebook keeps its table."""
+    """Replace the callbacks that print every log in full by this bar or these lines; a notebook
+    keeps its table.
+    """
     for callback in [*trainer.callback_handler.callbacks]:
         if type(callback) in (PrinterCallback, ProgressCallback):
             trainer.remove_callback(callback)

@@ -1,4 +1,5 @@
-"""A run as its folder describes it: metrics, completions, recipe, versions, alarms. The run may still go on.
+"""A run as its folder describes it: metrics, completions, recipe, versions, alarms. The run may
+still go on.
 
 The folder is untrusted: what cannot be read is left out and named in `faults`.
 """
@@ -52,7 +53,8 @@ class Series:
 
 
 def reward_curves(rows: Iterable[Row]) -> dict[str, Series]:
-    """Return the curve of each reward (`reward`: the weighted sum) from lines of `samples.jsonl`, without evaluations.
+    """Return the curve of each reward (`reward`: the weighted sum) from lines of `samples.jsonl`,
+    without evaluations.
 
     A value is the mean over the groups of a step: of their means, and as `spread` of their
     (population) standard deviations. `sampling_errors` are the standard errors of the values.
@@ -117,8 +119,8 @@ class RunData:
 def read_run(path: str | Path, name: str | None = None, max_samples: int = 50_000) -> RunData:
     """Read the run in `path`, or in its folder `grpo`, where the demos have it.
 
-    Of more than about `max_samples` completions those of a share of the prompts are kept, each prompt in all its steps.
-    `FileNotFoundError` if there is no run.
+    Of more than about `max_samples` completions those of a share of the prompts are kept, each
+    prompt in all its steps. `FileNotFoundError` if there is no run.
     """
     folder = find_folder(Path(path).expanduser())
     run = without_logs(folder, name)
@@ -137,7 +139,9 @@ def without_logs(folder: Path, name: str | None = None) -> RunData:
 
 
 def kept_samples(run: RunData, most: int) -> Iterator[Row]:
-    """Yield all completions of a run; keep those of a share of the prompts, about `most`, in `run.samples`."""
+    """Yield all completions of a run; keep those of a share of the prompts, about `most`, in
+    `run.samples`.
+    """
     share = 1.0
     for row in read(run.folder / SAMPLES, SAMPLE, run.faults):
         run.total_samples += 1
@@ -163,7 +167,9 @@ def runs_in(path: Path) -> list[Path]:
 
 
 def run_folder(path: Path) -> Path | None:
-    """Return the folder of a run's logs: `path`, or its folder `grpo`; `None` if there is none or it cannot be read."""
+    """Return the folder of a run's logs: `path`, or its folder `grpo`; `None` if there is none or
+    it cannot be read.
+    """
     for folder in (path, path / "grpo"):
         try:
             if not leads_out(folder, path) and parts(folder / METRICS):
@@ -200,7 +206,9 @@ def named(folders: list[Path]) -> dict[Path, str]:
 
 
 def is_running(folder: Path) -> bool:
-    """Whether the process of the run in a folder lives; without a lock, as from Python, whether its log still grows."""
+    """Whether the process of the run in a folder lives; without a lock, as from Python, whether its
+    log still grows.
+    """
     try:
         with open_plain(folder / ".lock", folder) as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -225,7 +233,9 @@ def mappings(value: Any) -> list[Row]:
 
 
 def read_mapping(path: Path, faults: list[str]) -> Row:
-    """Read a YAML or JSON file as a mapping; empty if there is no file or it cannot be read, which goes to `faults`."""
+    """Read a YAML or JSON file as a mapping; empty if there is no file or it cannot be read, which
+    goes to `faults`.
+    """
     if not path.exists():
         return {}
     try:

@@ -1,6 +1,7 @@
 """The logs of a run: `metrics.jsonl`, `samples.jsonl` and `run.json` in its `output_dir`.
 
-docs/report.md lists their fields, `grpo_ext.observe.jsonl` says how they survive crashes. Only the main process writes.
+docs/report.md lists their fields, `grpo_ext.observe.jsonl` says how they survive crashes. Only the
+main process writes.
 """
 
 import json
@@ -32,7 +33,8 @@ SAMPLE = {  # the fields that a line of samples.jsonl must have beside `step`, a
 class RunLog(TrainerCallback):
     """Writes the logs of one training.
 
-    Step and number of a group decide whether its completions are written, so a resumed run writes the same ones.
+    Step and number of a group decide whether its completions are written, so a resumed run writes
+    the same ones.
     """
 
     share: float = 1.0  # of the groups whose completions are written, 0 to 1
@@ -61,18 +63,18 @@ class RunLog(TrainerCallback):
     def on_log(
         self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any
     ) -> None:
-        part = (
-            state.global_step < state.max_steps or self._summed_up
-        )  # the run will continue, or was complete before
+        # the run will continue, or was complete before
+        part = state.global_step < state.max_steps or self._summed_up
         if logs and not ("train_runtime" in logs and part):
-            kept = (
-                state.log_history[-1] if state.log_history else {}
-            )  # other callbacks remove figures from `logs`
+            # other callbacks remove figures from `logs`
+            kept = state.log_history[-1] if state.log_history else {}
             more = {key: kept[key] for key in kept if key != "step" and kept.keys() >= logs.keys()}
             self.note(state.global_step, {**more, **logs})
 
     def note(self, step: int, figures: dict[str, Any]) -> None:
-        """Add a line to `metrics.jsonl`. A figure named `step`, `time` or `not_finite` becomes `logged/NAME`."""
+        """Add a line to `metrics.jsonl`. A figure named `step`, `time` or `not_finite` becomes
+        `logged/NAME`.
+        """
         own = {"step": step, "time": round(time.time(), 3)}
         figures = {
             f"logged/{key}" if key in (*own, "not_finite") else key: value
@@ -111,7 +113,9 @@ class RunLog(TrainerCallback):
 
 
 def set_aside(folder: Path, more: tuple[str, ...] = ()) -> None:
-    """Move the logs of an earlier run, and files that match the patterns `more`, to `folder/earlier-N`."""
+    """Move the logs of an earlier run, and files that match the patterns `more`, to
+    `folder/earlier-N`.
+    """
     old = [
         part
         for name in (METRICS, SAMPLES)

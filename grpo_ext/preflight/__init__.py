@@ -1,1 +1,3 @@
-"""The checks of a run before its model is loaded: rows, prompts, rewards, server, disk. They do not use the trainer."""
+"""The checks of a run before its model is loaded: rows, prompts, rewards, server, disk. They do not
+use the trainer.
+"""

@@ -45,10 +45,11 @@ def check_recipe(
     num_processes: int | None = None,
     elsewhere: bool = False,
 ) -> Findings:
-    """Return all findings on a recipe, as `load_recipe` takes it, that need no GPU and no loaded model.
+    """Return all findings on a recipe, as `load_recipe` takes it, that need no GPU and no loaded
+    model.
 
-    With `elsewhere` the run will be on another machine: packages, the vLLM server and the disk of this one are not checked. If
-    single values are wrong, nothing else is checked.
+    With `elsewhere` the run will be on another machine: packages, the vLLM server and the disk of
+    this one are not checked. If single values are wrong, nothing else is checked.
     """
     findings = Findings(elsewhere=elsewhere)
     try:
@@ -91,8 +92,9 @@ def check_start(
 ) -> None:
     """Do the same checks for a run that starts; `RecipeError` names all that is wrong.
 
-    A process that trains passes its data and rewards, before it loads its model; the launcher has none. The vLLM server is not
-    checked: the trainer waits for it (`vllm_server_timeout`). With `model_given` the model is not the recipe's.
+    A process that trains passes its data and rewards, before it loads its model; the launcher has
+    none. The vLLM server is not checked: the trainer waits for it (`vllm_server_timeout`). With
+    `model_given` the model is not the recipe's.
     """
     findings = Findings(places=recipe.places)
     if model_given:
@@ -186,7 +188,9 @@ def check_difficulty(v: Values, rows: list[dict[str, Any]], findings: Findings) 
 
 
 def check_schedule(v: Values, findings: Findings) -> None:
-    """Check that `lr_scheduler_type` takes `lr_scheduler_kwargs`; transformers does so only when the run begins."""
+    """Check that `lr_scheduler_type` takes `lr_scheduler_kwargs`; transformers does so only when
+    the run begins.
+    """
     given = v["lr_scheduler_kwargs"]
     try:
         arguments = json.loads(given) if isinstance(given, str) else given
@@ -205,7 +209,9 @@ def check_schedule(v: Values, findings: Findings) -> None:
 
 
 def check_training_arguments(recipe: Recipe, batch: Batch, findings: Findings) -> None:
-    """Check that TRL and transformers accept the training arguments, on this machine unless the run will be elsewhere."""
+    """Check that TRL and transformers accept the training arguments, on this machine unless the run
+    will be elsewhere.
+    """
     neutral: dict[str, Any] = {"report_to": "none", "deepspeed": None}
     if findings.elsewhere:
         neutral |= {"use_cpu": True, "bf16": False, "fp16": False, "tf32": None}

@@ -1,4 +1,6 @@
-"""A first recipe for a data file and a model: prompt, reward, sizes and learning rate, from the rows and this machine."""
+"""A first recipe for a data file and a model: prompt, reward, sizes and learning rate, from the
+rows and this machine.
+"""
 
 import re
 import statistics
@@ -69,7 +71,8 @@ class Found:
 
 
 def look(rows: list[Row], prompt: str | None = None) -> Found:
-    """Return what fits these rows, with `prompt` as the question: a column, or a template of columns in braces.
+    """Return what fits these rows, with `prompt` as the question: a column, or a template of
+    columns in braces.
 
     `ValueError` if no column can be one.
     """
@@ -121,14 +124,18 @@ def is_identifier_column(rows: list[Row], name: str) -> bool:
 
 
 def answer_in_messages(rows: list[Row], asked: str) -> str | None:
-    """Return a name for the column of the assistant's last message, if the prompts end with one; else `None`."""
+    """Return a name for the column of the assistant's last message, if the prompts end with one;
+    else `None`.
+    """
     if not all(isinstance(row.get(asked), list) and row[asked] for row in rows):
         return None
     return "solution" if all(ends_with_answer(row[asked]) for row in rows) else None
 
 
 def reward_for(rows: list[Row], names: list[str]) -> tuple[Any, ...]:
-    """Return the reward that reads one of these columns, the columns that it reads, why, and its options if it has any."""
+    """Return the reward that reads one of these columns, the columns that it reads, why, and its
+    options if it has any.
+    """
     if tests := first(TESTS, names):
         return "code", {"tests": tests}, f"{tests} has tests"
     if "json_schema" in names:
@@ -157,7 +164,9 @@ def reward_for(rows: list[Row], names: list[str]) -> tuple[Any, ...]:
 
 
 def judged(found: Found, url: str, folder: str) -> Found:
-    """Return the same with the model at `url` as judge; `ConnectionError` or `ValueError` if it does not say its name."""
+    """Return the same with the model at `url` as judge; `ConnectionError` or `ValueError` if it
+    does not say its name.
+    """
     columns = {"solution": found.columns["reference"]} if found.columns else {}
     options = {"url": url, "model": model_at(url), "rubric": f"{folder}/rubric.md"}
     why = f"{found.why}, and {options['model']} can"
@@ -206,7 +215,9 @@ def recipe_of(
 
 
 def sizes(values: dict[str, Any], limit: int, lora: bool) -> dict[str, Any]:
-    """Return the sizes and the learning rate: the largest micro-batch that fits by estimate, 64 completions in each step."""
+    """Return the sizes and the learning rate: the largest micro-batch that fits by estimate, 64
+    completions in each step.
+    """
     gpu = torch.cuda.is_available()
     room = (
         torch.cuda.get_device_properties(0).total_memory

@@ -21,7 +21,8 @@ PATIENCE = 4.0  # seconds that a data set may take to show its first rows
 
 
 def first_rows(recipe: Recipe, count: int, findings: Findings) -> list[dict[str, Any]]:
-    """Return the first training examples with their prompts, read as a stream, which is fast for a large data set.
+    """Return the first training examples with their prompts, read as a stream, which is fast for a
+    large data set.
 
     Faults of the data are problems, slow data is a note; both leave the list empty.
     """
@@ -32,7 +33,9 @@ def first_rows(recipe: Recipe, count: int, findings: Findings) -> list[dict[str,
 def read_rows(
     open_rows: Callable[[], Any], count: int, key: str, findings: Findings
 ) -> list[dict[str, Any]]:
-    """Return the first rows of the data set that `open_rows` opens; faults are findings about `key`."""
+    """Return the first rows of the data set that `open_rows` opens; faults are findings about
+    `key`.
+    """
     try:
         with deadline(PATIENCE), quiet("huggingface_hub"):
             rows = take(open_rows(), count)
@@ -56,7 +59,9 @@ def read_rows(
 
 
 def take(dataset: Any, count: int) -> list[dict[str, Any]]:
-    """Return the first rows of a data set or stream; none of an empty file, where `datasets` raises StopIteration."""
+    """Return the first rows of a data set or stream; none of an empty file, where `datasets` raises
+    StopIteration.
+    """
     try:
         return list(islice(dataset, count))
     except StopIteration:

@@ -29,7 +29,9 @@ MEASURED = 64  # first prompts that are tokenized
 
 @dataclass(frozen=True)
 class Forecast:
-    """The steps and costs of a run; figures are `None` if the model's config or tokenizer is not here."""
+    """The steps and costs of a run; figures are `None` if the model's config or tokenizer is not
+    here.
+    """
 
     plan: Plan  # prompts, steps, checkpoints
     size: ModelSize | None
@@ -57,9 +59,11 @@ class Forecast:
 def make_forecast(
     recipe: Recipe, num_processes: int | None = None, rows: int | None = None
 ) -> Forecast:
-    """Return the forecast of a checked recipe; `ValueError` if the rows do not fill a generation or cannot be counted here.
+    """Return the forecast of a checked recipe; `ValueError` if the rows do not fill a generation or
+    cannot be counted here.
 
-    `num_processes` defaults to that of the accelerate config, `rows` to a count of the training rows.
+    `num_processes` defaults to that of the accelerate config, `rows` to a count of the training
+    rows.
     """
     v = recipe.flat
     num_processes = num_processes or processes(v)
@@ -88,7 +92,9 @@ def make_forecast(
 
 
 def count(recipe: Recipe, rows_of: Callable[..., Any]) -> int:
-    """Return how many rows the run will use of `train_rows` or `eval_rows`; `ValueError` if they cannot be read here."""
+    """Return how many rows the run will use of `train_rows` or `eval_rows`; `ValueError` if they
+    cannot be read here.
+    """
     from datasets import disable_progress_bars
 
     disable_progress_bars()
@@ -103,7 +109,9 @@ def count(recipe: Recipe, rows_of: Callable[..., Any]) -> int:
 
 
 def prompt_tokens(recipe: Recipe) -> float | None:
-    """Return the mean length of the first prompts; `None` if the tokenizer or the rows are not here."""
+    """Return the mean length of the first prompts; `None` if the tokenizer or the rows are not
+    here.
+    """
     aside = Findings()
     tokenizer = load_tokenizer(recipe.flat, aside)
     rows = first_rows(recipe, MEASURED, aside) if tokenizer else []
@@ -114,7 +122,9 @@ def prompt_tokens(recipe: Recipe) -> float | None:
 
 
 def model_size(v: Values, model: ModelConfig) -> ModelSize | None:
-    """Return the sizes of the recipe's model with its adapter, if any; `None` if its config is not here and not known."""
+    """Return the sizes of the recipe's model with its adapter, if any; `None` if its config is not
+    here and not known.
+    """
     name, revision, trust = (
         v["model_name_or_path"],
         v["model_revision"],
@@ -148,7 +158,9 @@ def model_size(v: Values, model: ModelConfig) -> ModelSize | None:
 
 
 def known_config(name: str) -> Any:
-    """Return the config of a model that `shapes.yaml` lists by its name, with or without `-Instruct`; `None` for others."""
+    """Return the config of a model that `shapes.yaml` lists by its name, with or without
+    `-Instruct`; `None` for others.
+    """
     if (
         shape := data_yaml("grpo_ext.preflight", "shapes.yaml").get(name.removesuffix("-Instruct"))
     ) is None:

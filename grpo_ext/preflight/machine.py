@@ -38,7 +38,9 @@ def check_machine(v: Values, findings: Findings) -> None:
 
 
 def check_launcher(v: Values, findings: Findings) -> None:
-    """Check that accelerate accepts the recipe's config, and that DeepSpeed is installed if the config needs it."""
+    """Check that accelerate accepts the recipe's config, and that DeepSpeed is installed if the
+    config needs it.
+    """
     from accelerate.commands.config.config_args import load_config_from_file
 
     key = "accelerate_config"

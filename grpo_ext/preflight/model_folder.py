@@ -1,4 +1,6 @@
-"""The check that a recipe's model can be loaded: a complete folder, or a name that the cache or the hub knows."""
+"""The check that a recipe's model can be loaded: a complete folder, or a name that the cache or the
+hub knows.
+"""
 
 import json
 from collections.abc import Iterator
@@ -32,7 +34,9 @@ def check_model(v: Values, findings: Findings) -> None:
 
 
 def missing_repo(name: str) -> Iterator[str]:
-    """Yield the faults of a model of the hub, as far as the cache shows them; `OSError` as for `find_repo`."""
+    """Yield the faults of a model of the hub, as far as the cache shows them; `OSError` as for
+    `find_repo`.
+    """
     from huggingface_hub import constants, try_to_load_from_cache
 
     find_repo(name, "model")

@@ -26,10 +26,11 @@ MOST = 20_000  # rows of a task that are counted
 
 
 def count_train_rows(recipe: Recipe, findings: Findings) -> bool:
-    """Add the figure "rows": a sentence for each filter of each task, on how many training rows stay.
+    """Add the figure "rows": a sentence for each filter of each task, on how many training rows
+    stay.
 
-    There is no figure without filters, or if the rows cannot be read, which `first_rows` reports. Return whether no filter
-    drops all rows of a task, which is a problem.
+    There is no figure without filters, or if the rows cannot be read, which `first_rows` reports.
+    Return whether no filter drops all rows of a task, which is a problem.
     """
     some_left = True
     sentences: list[str] = []
@@ -56,9 +57,11 @@ def count_train_rows(recipe: Recipe, findings: Findings) -> bool:
 
 
 def check_eval_rows(recipe: Recipe, findings: Findings) -> None:
-    """Add the figure "evaluation": for each task, which rows an evaluation uses and how many these are.
+    """Add the figure "evaluation": for each task, which rows an evaluation uses and how many these
+    are.
 
-    If the run evaluates, rows that do not exist or cannot be read are findings; otherwise the figure says so.
+    If the run evaluates, rows that do not exist or cannot be read are findings; otherwise the
+    figure says so.
     """
     evaluates = str(recipe.flat["eval_strategy"]) != "no"
     if evaluates:
@@ -78,7 +81,9 @@ def check_eval_rows(recipe: Recipe, findings: Findings) -> None:
 
 
 def rows_of_evaluation(opened: Callable[[], TaskRows], options: Options) -> str:
-    """Say which rows an evaluation uses, how many these are if they are on this machine, or why there are none."""
+    """Say which rows an evaluation uses, how many these are if they are on this machine, or why
+    there are none.
+    """
     source = source_of_eval_rows(options)
     aside = Findings(elsewhere=True)
     read_rows(lambda: opened().rows, 1, "", aside)
@@ -97,7 +102,9 @@ def rows_of_evaluation(opened: Callable[[], TaskRows], options: Options) -> str:
 
 
 def count(opened: TaskRows) -> int | None:
-    """Return the number of rows; `None` if there are `MOST` or more, or if reading them takes too long."""
+    """Return the number of rows; `None` if there are `MOST` or more, or if reading them takes too
+    long.
+    """
     used = None
     with suppress(Exception, TooLate), deadline(PATIENCE), quiet("huggingface_hub"):
         used = sum(1 for _ in islice(opened.rows, MOST))

@@ -1,4 +1,6 @@
-"""The prompts as the model sees them, after chat template and tokenizer: their lengths, and known faults."""
+"""The prompts as the model sees them, after chat template and tokenizer: their lengths, and known
+faults.
+"""
 
 import inspect
 import re
@@ -15,7 +17,9 @@ OPEN_TAG = "<think>"
 
 
 def load_tokenizer(v: Values, findings: Findings) -> PreTrainedTokenizerBase | None:
-    """Return the model's tokenizer; `None`, with a finding, if it is not on this machine or cannot be loaded."""
+    """Return the model's tokenizer; `None`, with a finding, if it is not on this machine or cannot
+    be loaded.
+    """
     name, here = v["model_name_or_path"], where_from(v)
     try:
         return AutoTokenizer.from_pretrained(name, padding_side="left", **here)
@@ -31,13 +35,17 @@ def load_tokenizer(v: Values, findings: Findings) -> PreTrainedTokenizerBase | N
 
 
 def where_from(v: Values) -> dict[str, Any]:
-    """Return the arguments with which transformers finds files of the recipe's model on this machine."""
+    """Return the arguments with which transformers finds files of the recipe's model on this
+    machine.
+    """
     trust = bool(v["trust_remote_code"])
     return {"revision": v["model_revision"], "trust_remote_code": trust, "local_files_only": True}
 
 
 def context_length(v: Values) -> int | None:
-    """Return the limit of prompt and completion together, in tokens, of the model and of vLLM; `None` if unknown."""
+    """Return the limit of prompt and completion together, in tokens, of the model and of vLLM;
+    `None` if unknown.
+    """
     limits = [v["vllm_max_model_length"]] if v["use_vllm"] else []
     try:
         config = AutoConfig.from_pretrained(v["model_name_or_path"], **where_from(v))
@@ -50,7 +58,9 @@ def context_length(v: Values) -> int | None:
 def look_at_prompts(
     prompts: list[Any], tokenizer: PreTrainedTokenizerBase, v: Values, findings: Findings
 ) -> dict[str, Any] | None:
-    """Return the `prompt_figures` of prompts, which the chat template writes; `None` after a problem."""
+    """Return the `prompt_figures` of prompts, which the chat template writes; `None` after a
+    problem.
+    """
     kwargs = v["chat_template_kwargs"]
     if not isinstance(prompts[0], str) and not tokenizer.chat_template:
         words = f"the tokenizer of {v['model_name_or_path']} has no chat template, and the task writes chat messages"
@@ -95,9 +105,10 @@ def prompt_figures(
 ) -> dict[str, Any]:
     """Return the figures of the prompts with these tokens.
 
-    `{"rows": 256, "tokens": {"min": 21, "mean": 23.4, "max": 25}, "room": 952, "over": 0.0, "prefilled": false, "first":
-    "<|"}`: `first` is the first prompt, `room` the limit of a prompt in tokens or `None`, `over` the share of longer prompts,
-    `prefilled` whether the prompt opens the think tag.
+    `{"rows": 256, "tokens": {"min": 21, "mean": 23.4, "max": 25}, "room": 952, "over": 0.0,
+    "prefilled": false, "first": "<|"}`: `first` is the first prompt, `room` the limit of a prompt
+    in tokens or `None`, `over` the share of longer prompts, `prefilled` whether the prompt opens
+    the think tag.
     """
     first = str(tokenizer.decode(ids[0]))
     bos = tokenizer.bos_token_id

@@ -1,4 +1,6 @@
-"""Checks of the reward `code`: whether this machine isolates programs, the limits of time and memory, and the rows' tests."""
+"""Checks of the reward `code`: whether this machine isolates programs, the limits of time and
+memory, and the rows' tests.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -21,8 +23,9 @@ def check_code(
 ) -> None:
     """Add findings about each reward `code`; other rewards are left out.
 
-    Problems: programs that cannot be isolated here, and a budget of time that `reward_timeout` ends. Notes: how memory is
-    limited, tests that cannot be used, and asserts on which a program could cheat.
+    Problems: programs that cannot be isolated here, and a budget of time that `reward_timeout`
+    ends. Notes: how memory is limited, tests that cannot be used, and asserts on which a program
+    could cheat.
     """
     for guarded in rewards:
         reward = guarded.reward if isinstance(guarded, Guard) else guarded
@@ -72,7 +75,9 @@ def check_machine_isolates(limits: Limits, findings: Findings) -> None:
 
 
 def check_tests(rows: Sequence[dict[str, Any]], refused: bool, findings: Findings) -> None:
-    """Note rows whose tests cannot be used, and asserts that are evaluated with the program's objects."""
+    """Note rows whose tests cannot be used, and asserts that are evaluated with the program's
+    objects.
+    """
     unusable: list[str] = []
     cheatable: list[str] = []
     for row in rows:

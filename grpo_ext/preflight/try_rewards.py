@@ -27,9 +27,8 @@ def three_completions(row: dict[str, Any], prefilled: bool) -> dict[str, str]:
     With `prefilled` the prompt opens the think tag, and the completion does not.
     """
     column = answer_column(row)
-    answer = (
-        str(42 if column is None else value_at(row, column)).rpartition("####")[2].strip()
-    )  # GSM8K's form
+    # GSM8K's form
+    answer = str(42 if column is None else value_at(row, column)).rpartition("####")[2].strip()
     opening = "" if prefilled else "<think>\n"
     return {
         "empty": "",
@@ -45,15 +44,16 @@ def try_rewards(
     findings: Findings,
     begin: Begin | None = None,
 ) -> dict[str, Any]:
-    """Score three made-up completions with each reward; a reward that fails on all of them is a problem.
+    """Score three made-up completions with each reward; a reward that fails on all of them is a
+    problem.
 
-    With `begin` each completion is the first turn of an episode. A slow reward is only a note: this machine may be busy.
-    Returns `{"completions": {"empty": "", ...}, "scores": {"format": [0.0, 0.0, 1.0], ...}}`, with `None` for no score.
+    With `begin` each completion is the first turn of an episode. A slow reward is only a note: this
+    machine may be busy. Returns `{"completions": {"empty": "", ...}, "scores": {"format": [0.0,
+    0.0, 1.0], ...}}`, with `None` for no score.
     """
     texts = three_completions(row, prefilled)
-    whole = (
-        [f"<think>\n{texts['in tags']}"] if prefilled else []
-    )  # the form that rewards of format expect
+    # the form that rewards of format expect
+    whole = [f"<think>\n{texts['in tags']}"] if prefilled else []
     loading = rewards_with_models(rewards)
     for reward in loading:
         model = reward.options.get("model")
@@ -130,7 +130,9 @@ def ask(
 
 
 def report_failures(guard: Any, asked: int, wanted: int, findings: Findings) -> None:
-    """Report the failures of a reward: a problem if it failed on all completions, a note if on some or if it was slow."""
+    """Report the failures of a reward: a problem if it failed on all completions, a note if on some
+    or if it was slow.
+    """
     name = guard.__name__
     reason = (guard.last_error.strip().splitlines() or [""])[-1]
     if "it took more than" in reason or asked < wanted:

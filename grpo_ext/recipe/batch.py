@@ -1,4 +1,5 @@
-"""The batch of a recipe: prompts and completions of a generation and of an optimizer step, and the settings that fit.
+"""The batch of a recipe: prompts and completions of a generation and of an optimizer step, and the
+settings that fit.
 
 The arithmetic is TRL 1.16's (`GRPOConfig.__post_init__`, `GRPOTrainer._get_train_sampler`).
 """
@@ -76,7 +77,8 @@ def batch_of(v: Mapping[str, Any], num_processes: int) -> Batch:
 
 
 def nearest_fits(batch: Batch) -> list[dict[str, int]]:
-    """Return up to three changes of a single key that make `batch` fit, the nearest first: `[{"num_generations": 6}, ...]`.
+    """Return up to three changes of a single key that make `batch` fit, the nearest first:
+    `[{"num_generations": 6}, ...]`.
 
     The distance is the ratio of new and old value, of values within `REACH`.
     """

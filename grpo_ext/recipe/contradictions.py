@@ -16,7 +16,8 @@ from grpo_ext.recipe.overlap_options import SHARDED, separate
 from grpo_ext.recipe.problems import Problem
 from grpo_ext.recipe.values import convert
 
-# The key at fault, when there is a contradiction, and the message, which names values of the recipe in braces.
+# The key at fault, when there is a contradiction, and the message, which names values of the recipe
+# in braces.
 Contradiction = tuple[str, Callable[[Values], Any], str]
 
 ALWAYS: tuple[Contradiction, ...] = (
@@ -67,7 +68,8 @@ GRPO: tuple[Contradiction, ...] = (
     ("sampler", lambda v: v["sampler"] and (v["use_vllm"] or v["use_transformers_continuous_batching"]),
      "sampler: process samples itself: take use_vllm and use_transformers_continuous_batching out."),
     ("sampler", lambda v: v["sampler"] and sharding(v) >= 3, SHARDED),
-    ("generation_kwargs",  # of several log-probs the first is the likeliest token's, not the drawn one's
+    # of several log-probs the first is the likeliest token's, not the drawn one's
+    ("generation_kwargs",
      lambda v: v["use_vllm"] and {"n", "logprobs"} & set(v["generation_kwargs"] or ()),
      "generation_kwargs: the trainer says how many completions and log-probs vLLM returns: take n and logprobs out."),
     ("overlap", lambda v: v["overlap"] != "off" and v["use_vllm"] and v["vllm_mode"] == "colocate",
@@ -163,7 +165,9 @@ def reference(v: Values, _: int) -> Iterator[Problem]:
 
 
 def scorable(v: Values, num_processes: int) -> Iterator[Problem]:
-    """Completions can be scored exactly under the sampling settings, which do not contradict each other."""
+    """Completions can be scored exactly under the sampling settings, which do not contradict each
+    other.
+    """
     given = v["generation_kwargs"]
     if v["logprob_policy"] != "sampling" or isinstance(given, str):
         return
@@ -183,8 +187,7 @@ def scorable(v: Values, num_processes: int) -> Iterator[Problem]:
         yield Problem(str(error), "generation_kwargs" if in_kwargs or not named else named[0])
         return
     batch = batch_of(v, num_processes)
-    with_old_pass = ratios_move(
-        batch.gradient_accumulation_steps, batch.passes
-    )  # and that pass notes the kept tokens
+    # and that pass notes the kept tokens
+    with_old_pass = ratios_move(batch.gradient_accumulation_steps, batch.passes)
     if params.truncated and not watched and v["beta"] and not (corrected(v) or with_old_pass):
         yield Problem(UNTOLD_KEPT_SETS, "beta")

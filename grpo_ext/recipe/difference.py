@@ -1,4 +1,6 @@
-"""The recipe that a run saves in `output_dir`, and its differences from the recipe of the next run there."""
+"""The recipe that a run saves in `output_dir`, and its differences from the recipe of the next run
+there.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ if TYPE_CHECKING:
     from grpo_ext.recipe.load import Recipe
 
 SAVED = "recipe.yaml"
-# Keys that do not change what is learnt: places, logs, checkpoints, alarms, how processes are started and watched.
+# Keys that do not change what is learnt: places, logs, checkpoints, alarms, how processes are
+# started and watched.
 FREE = (
     "output_dir", "run_name", "project", "trackio_*", "hub_*", "push_to_hub", "report_to", "disable_tqdm", "log_*", "logging_*",
     "save_*", "resume", "resume_from_checkpoint", "restore_callback_states_from_checkpoint", "health_*", "max_skipped_steps",
@@ -31,7 +34,8 @@ FREE = (
 # Keys of `environment` that do not change what is learnt.
 FREE_OF_ENVIRONMENT = ("max_failure_rate", "step_timeout")
 LENGTHS = ("max_steps", "num_train_epochs")  # a finished run continues when they are raised
-# With `eval_temperature` evaluation keeps the random state, and these keys do not change what is learnt.
+# With `eval_temperature` evaluation keeps the random state, and these keys do not change what is
+# learnt.
 EVALUATION = (
     "eval_*",
     "max_eval_samples",
@@ -42,7 +46,9 @@ EVALUATION = (
 
 
 def as_yaml(values: Mapping[str, Any]) -> str:
-    """Return the values of a recipe as YAML, without secrets and without the checkpoint to resume from."""
+    """Return the values of a recipe as YAML, without secrets and without the checkpoint to resume
+    from.
+    """
     kept = {
         key: value
         for key, value in values.items()
@@ -52,7 +58,8 @@ def as_yaml(values: Mapping[str, Any]) -> str:
 
 
 def differences(recipe: Recipe, folder: Path) -> dict[str, tuple[Any, Any]]:
-    """Return the differences that change training between the recipe saved in `folder` and `recipe`: by key both values.
+    """Return the differences that change training between the recipe saved in `folder` and
+    `recipe`: by key both values.
 
     A missing key counts with its default. The result is empty if no recipe was saved.
     """
@@ -79,7 +86,9 @@ def differences(recipe: Recipe, folder: Path) -> dict[str, tuple[Any, Any]]:
 
 
 def check_same_run(recipe: Recipe) -> None:
-    """Raise `ValueError`, with each difference and what to do, if `output_dir` holds a run of another recipe."""
+    """Raise `ValueError`, with each difference and what to do, if `output_dir` holds a run of
+    another recipe.
+    """
     if not recipe.flat.has("resume"):
         return  # supervised training resumes only where `resume_from_checkpoint` says so
     folder = Path(recipe.get("output_dir")).expanduser()
@@ -104,7 +113,9 @@ def check_same_run(recipe: Recipe) -> None:
 
 
 def _shaping(key: str, value: Any) -> Any:
-    """Return the value of a recipe's key; that of `environment` without its keys that do not change what is learnt."""
+    """Return the value of a recipe's key; that of `environment` without its keys that do not change
+    what is learnt.
+    """
     if key != "environment" or not isinstance(value, dict):
         return value
     return {key: option for key, option in value.items() if key not in FREE_OF_ENVIRONMENT}

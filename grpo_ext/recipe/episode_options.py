@@ -16,11 +16,13 @@ class EpisodeOptions:
     """The recipe key about episodes; a base of `GRPOExtConfig`.
 
     Args:
-        environment (`dict` or `str`, *optional*): what answers the model's turns: its name, or a name with options, as in
-            `{name: guess, high: 31, turns: 5}`. Every environment has the limits `turns` (8) of an episode, `turn_tokens` of a
-            turn, `step_timeout` (10 seconds) and `answer_characters` (10,000) of an answer, and `credit` (`"episode"` or
-            `"turn"`). The run ends if more than `max_failure_rate` (0.5) of the last 256 turns failed. `max_completion_length`
-            bounds the whole episode with its answers. `None`: a completion is one turn.
+        environment (`dict` or `str`, *optional*): what answers the model's turns: its name, or a
+            name with options, as in `{name: guess, high: 31, turns: 5}`. Every environment has the
+            limits `turns` (8) of an episode, `turn_tokens` of a turn, `step_timeout` (10 seconds)
+            and `answer_characters` (10,000) of an answer, and `credit` (`"episode"` or `"turn"`).
+            The run ends if more than `max_failure_rate` (0.5) of the last 256 turns failed.
+            `max_completion_length` bounds the whole episode with its answers. `None`: a completion
+            is one turn.
     """
 
     environment: dict | str | None = None

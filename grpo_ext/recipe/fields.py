@@ -1,7 +1,8 @@
-"""The types of the fields of a recipe's dataclasses, and the check of a built dataclass against its types.
+"""The types of the fields of a recipe's dataclasses, and the check of a built dataclass against its
+types.
 
-Fields of this package are typed exactly. TRL types many of its fields as plain `str` or `float`, and refuses a wrong value late
-or never: `CHOICES` and `BOUNDS` state what such a field takes.
+Fields of this package are typed exactly. TRL types many of its fields as plain `str` or `float`,
+and refuses a wrong value late or never: `CHOICES` and `BOUNDS` state what such a field takes.
 """
 
 import dataclasses
@@ -60,7 +61,9 @@ BOUNDS: tuple[tuple[Any, str], ...] = (
 
 @cache
 def hints_of(cls: type) -> dict[str, Any]:
-    """Return the type of each field of a dataclass, narrowed by the choices in its metadata, by `CHOICES` or by `BOUNDS`."""
+    """Return the type of each field of a dataclass, narrowed by the choices in its metadata, by
+    `CHOICES` or by `BOUNDS`.
+    """
     hints = typing.get_type_hints(cls, include_extras=True)
     bounds = {name: kind.__metadata__[0] for kind, names in BOUNDS for name in names.split()}
     narrowed = {}
@@ -75,10 +78,11 @@ def hints_of(cls: type) -> dict[str, Any]:
 
 
 def field_problems(args: GRPOConfig, cls: type) -> list[Problem]:
-    """Return the problems of single values of a dataclass that was built in Python, by the types of `cls`.
+    """Return the problems of single values of a dataclass that was built in Python, by the types of
+    `cls`.
 
-    A field that has the same type in `GRPOConfig` is not checked. A value that fits after a conversion, such as the text
-    `"5e-7"` for a number, is replaced by the converted value.
+    A field that has the same type in `GRPOConfig` is not checked. A value that fits after a
+    conversion, such as the text `"5e-7"` for a number, is replaced by the converted value.
     """
     trl, problems = typing.get_type_hints(GRPOConfig), []
     for name, hint in hints_of(cls).items():

@@ -1,4 +1,6 @@
-"""The recipes and accelerate configs that come with the package, and the contents of accelerate configs."""
+"""The recipes and accelerate configs that come with the package, and the contents of accelerate
+configs.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -28,9 +30,11 @@ def recipe_names() -> list[str]:
 
 
 def recipe_path(name: str | Path) -> Path:
-    """Return the file of a recipe: `name` itself, or the one of that name in the package, such as `countdown/tiny`.
+    """Return the file of a recipe: `name` itself, or the one of that name in the package, such as
+    `countdown/tiny`.
 
-    `recipes/countdown/tiny.yaml` also names it outside of a checkout. `FileNotFoundError` if there is neither.
+    `recipes/countdown/tiny.yaml` also names it outside of a checkout. `FileNotFoundError` if there
+    is neither.
     """
     if (path := Path(name).expanduser()).exists():
         return path
@@ -45,7 +49,8 @@ def recipe_path(name: str | Path) -> Path:
 
 
 def accelerate_config(name: str) -> Path:
-    """Return the file of an accelerate config: `name` itself, or the one of that name in `recipes/accelerate/`.
+    """Return the file of an accelerate config: `name` itself, or the one of that name in
+    `recipes/accelerate/`.
 
     `FileNotFoundError`, with the names in that folder, if there is neither.
     """
@@ -61,7 +66,9 @@ def accelerate_config(name: str) -> Path:
 
 
 def accelerate_settings(name: str) -> dict[str, Any]:
-    """Return the values of an accelerate config; `FileNotFoundError` if it does not exist, `ValueError` if it is malformed."""
+    """Return the values of an accelerate config; `FileNotFoundError` if it does not exist,
+    `ValueError` if it is malformed.
+    """
     path = accelerate_config(name)
     try:
         text = read_text(path, MOST_BYTES)
@@ -87,7 +94,9 @@ def accelerate_settings(name: str) -> dict[str, Any]:
 
 
 def settings_of(v: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of the recipe's accelerate config; empty if there is none or the launcher will refuse it."""
+    """Return the values of the recipe's accelerate config; empty if there is none or the launcher
+    will refuse it.
+    """
     try:
         return accelerate_settings(v["accelerate_config"]) if v["accelerate_config"] else {}
     except (OSError, ValueError):
@@ -95,7 +104,9 @@ def settings_of(v: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def sharding(v: Mapping[str, Any]) -> int:
-    """Return how the recipe's accelerate config shards: 0 not at all, 1 to 3 DeepSpeed's ZeRO stages, 4 FSDP."""
+    """Return how the recipe's accelerate config shards: 0 not at all, 1 to 3 DeepSpeed's ZeRO
+    stages, 4 FSDP.
+    """
     config = settings_of(v)
     if config.get("distributed_type") == "FSDP":
         return 4

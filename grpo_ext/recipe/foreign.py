@@ -1,4 +1,6 @@
-"""Keys of other tools and of older versions of TRL, and what to write instead; `docs/coming-from.md` has whole tables."""
+"""Keys of other tools and of older versions of TRL, and what to write instead;
+`docs/coming-from.md` has whole tables.
+"""
 
 import dataclasses
 import re
@@ -8,16 +10,16 @@ from grpo_ext.common.files import data_yaml
 from grpo_ext.common.suggestions import unknown
 from grpo_ext.tasks import task_classes
 
-FOREIGN: dict[str, list[str]] = data_yaml(
-    "grpo_ext.recipe", "foreign.yaml"
-)  # where a key comes from, what to write
+# where a key comes from, what to write
+FOREIGN: dict[str, list[str]] = data_yaml("grpo_ext.recipe", "foreign.yaml")
 TRAINER = "GRPOTrainer"  # the origin of arguments that are no settings
 
 
 def unknown_key(
     key: str, known: Collection[str], others: Container[str], grpo: bool, several: bool
 ) -> str:
-    """Return the message for a key that is not `known`; `others` are the keys of the other kind of recipe.
+    """Return the message for a key that is not `known`; `others` are the keys of the other kind of
+    recipe.
 
     With `several`, the recipe has `tasks`, whose entries have the keys of single tasks.
     """
@@ -41,7 +43,9 @@ def unknown_key(
 
 
 def has_counterpart(key: str, known: Container[str]) -> bool:
-    """Whether the advice for a foreign key fits a recipe whose keys are `known`: supervised training lacks those of GRPO."""
+    """Whether the advice for a foreign key fits a recipe whose keys are `known`: supervised
+    training lacks those of GRPO.
+    """
     named = re.match(r"[a-z_0-9]+(?=$|[:,])", FOREIGN[key][1])
     return named is None or named.group() in known
 

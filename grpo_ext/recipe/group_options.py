@@ -1,4 +1,6 @@
-"""The options about groups of completions and the choice of prompts. `docs/groups.md` explains them."""
+"""The options about groups of completions and the choice of prompts. `docs/groups.md` explains
+them.
+"""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -16,35 +18,45 @@ class GroupOptions:
     """Recipe keys about groups; a base of `GRPOExtConfig`.
 
     Args:
-        group_filter (`str`, defaults to `"off"`): what becomes of a group without signal. `"off"`: it is trained on, with
-            advantages of 0. `"drop"`: it is left out, and the loss is divided by what is left. `"refill"`: further prompts
-            are drawn and completed until the step has as many groups with signal as it should have groups.
-        group_filter_metric (`str`, *optional*): the reward that judges groups, and completions for pass rates and pass@k.
-            `None`: the first of those with the largest weight. It is never the weighted sum, in which a format reward hides
-            that all answers are wrong. A group that this reward does not score is judged by the next reward by weight
-            that scores it.
-        group_filter_max_rounds (`int`, defaults to 4): most further generations for one step; after them the step trains on
-            the groups that it has.
-        max_staleness (`int`, defaults to 1): optimizer steps for which a group that was generated in excess may be kept. It
-            is trained on with the log-probs of the policy that sampled it. 0 generates nothing in excess.
-        tie_break_reward (`str`, *optional*): the reward, of weight 0, that decides groups in which every completion passes and
-            the weighted rewards are equal. Its advantages, by the same `scale_rewards` and `std_estimator`, times
-            `tie_break_coef`, are those of the group, which then has signal. `None`: such a group has none.
-        tie_break_coef (`float`, defaults to 0.1): factor of these advantages. At 1 a group decided by `tie_break_reward`
-            weighs as much as one of right and wrong completions.
-        pass_threshold (`float`, defaults to 1.0): the least reward of a right completion; pass@k always takes 1.
-        curriculum (`str`, defaults to `"none"`): how prompts are chosen. `"none"`: a new permutation in each epoch.
-            `"adaptive"`: without replacement, with weights by the chance that a group has right and wrong completions,
-            1 - p^G - (1-p)^G. This changes the objective: such prompts weigh more in it. `"easy_to_hard"`: from the lowest to
-            the highest number in `difficulty_column`, once over the whole run.
-        difficulty_column (`str`, *optional*): the column of the training rows by which `"easy_to_hard"` sorts them.
-        pass_rates_file (`str`, *optional*): completions of the prompts to start from, as `grpo-ext eval
-            --train_rows` writes them, or `samples.jsonl` of a run. `group_filter_metric` and `pass_threshold` judge them.
-        pass_rate_decay (`float`, defaults to 0.5): weight of a prompt's earlier completions beside those of its newest group.
-        max_slots_per_prompt (`int`, defaults to 1): most slots, of `num_generations` completions each, that `"adaptive"` gives
-            a prompt of a generation. A prompt takes the least number of slots with which one right completion is expected by
-            its pass rate, and all its slots are one group. The completions of a generation stay as many.
-        curriculum_floor (`float`, defaults to 0.1): share of the weights of `"adaptive"` that is uniform over all prompts.
+        group_filter (`str`, defaults to `"off"`): what becomes of a group without signal. `"off"`:
+            it is trained on, with advantages of 0. `"drop"`: it is left out, and the loss is
+            divided by what is left. `"refill"`: further prompts are drawn and completed until the
+            step has as many groups with signal as it should have groups.
+        group_filter_metric (`str`, *optional*): the reward that judges groups, and completions for
+            pass rates and pass@k. `None`: the first of those with the largest weight. It is never
+            the weighted sum, in which a format reward hides that all answers are wrong. A group
+            that this reward does not score is judged by the next reward by weight that scores it.
+        group_filter_max_rounds (`int`, defaults to 4): most further generations for one step; after
+            them the step trains on the groups that it has.
+        max_staleness (`int`, defaults to 1): optimizer steps for which a group that was generated
+            in excess may be kept. It is trained on with the log-probs of the policy that sampled
+            it. 0 generates nothing in excess.
+        tie_break_reward (`str`, *optional*): the reward, of weight 0, that decides groups in which
+            every completion passes and the weighted rewards are equal. Its advantages, by the same
+            `scale_rewards` and `std_estimator`, times `tie_break_coef`, are those of the group,
+            which then has signal. `None`: such a group has none.
+        tie_break_coef (`float`, defaults to 0.1): factor of these advantages. At 1 a group decided
+            by `tie_break_reward` weighs as much as one of right and wrong completions.
+        pass_threshold (`float`, defaults to 1.0): the least reward of a right completion; pass@k
+            always takes 1.
+        curriculum (`str`, defaults to `"none"`): how prompts are chosen. `"none"`: a new
+            permutation in each epoch. `"adaptive"`: without replacement, with weights by the chance
+            that a group has right and wrong completions, 1 - p^G - (1-p)^G. This changes the
+            objective: such prompts weigh more in it. `"easy_to_hard"`: from the lowest to the
+            highest number in `difficulty_column`, once over the whole run.
+        difficulty_column (`str`, *optional*): the column of the training rows by which
+            `"easy_to_hard"` sorts them.
+        pass_rates_file (`str`, *optional*): completions of the prompts to start from, as `grpo-ext
+            eval --train_rows` writes them, or `samples.jsonl` of a run. `group_filter_metric` and
+            `pass_threshold` judge them.
+        pass_rate_decay (`float`, defaults to 0.5): weight of a prompt's earlier completions beside
+            those of its newest group.
+        max_slots_per_prompt (`int`, defaults to 1): most slots, of `num_generations` completions
+            each, that `"adaptive"` gives a prompt of a generation. A prompt takes the least number
+            of slots with which one right completion is expected by its pass rate, and all its slots
+            are one group. The completions of a generation stay as many.
+        curriculum_floor (`float`, defaults to 0.1): share of the weights of `"adaptive"` that is
+            uniform over all prompts.
     """
 
     group_filter: Literal["off", "drop", "refill"] = "off"

@@ -1,7 +1,8 @@
 """Recipes from YAML and the command line, with checked values.
 
-`load_recipe` reports at once every fault that can be found without a model, a GPU or the data. The dataclasses are built on
-demand, because TRL's depend on the machine: a `GRPOConfig` with bfloat16 cannot be built on a machine without a GPU.
+`load_recipe` reports at once every fault that can be found without a model, a GPU or the data. The
+dataclasses are built on demand, because TRL's depend on the machine: a `GRPOConfig` with bfloat16
+cannot be built on a machine without a GPU.
 """
 
 from dataclasses import dataclass, field
@@ -36,13 +37,11 @@ from grpo_ext.tasks import Task, get_task_class
 class Recipe:
     """A checked recipe: the values that were set, and the dataclasses built from them."""
 
-    values: dict[
-        str, dict[str, Any]
-    ]  # what was set: {"training": {"learning_rate": 5e-07, ...}, "run": ...}
+    # what was set: {"training": {"learning_rate": 5e-07, ...}, "run": ...}
+    values: dict[str, dict[str, Any]]
     schema: dict[str, type] = field(repr=False)  # the dataclass behind each part of `values`
-    places: dict[str, str | None] = field(
-        default_factory=dict, repr=False
-    )  # where a key was set, as `tiny.yaml:12`
+    # where a key was set, as `tiny.yaml:12`
+    places: dict[str, str | None] = field(default_factory=dict, repr=False)
 
     @cached_property
     def training(self) -> GRPOExtConfig:
@@ -51,7 +50,9 @@ class Recipe:
         return self._build("training")
 
     def fit_machine(self) -> None:
-        """Set `use_cpu`, and `bf16` to false, if there is no accelerator and the recipe does not set them."""
+        """Set `use_cpu`, and `bf16` to false, if there is no accelerator and the recipe does not
+        set them.
+        """
         given = self.values["training"]
         given |= settings_here(given.get("use_cpu"), given.get("bf16"))
 
@@ -87,14 +88,18 @@ class Recipe:
 
     @property
     def notes(self) -> list[Problem]:
-        """Notes on keys without effect and on odd values, in the order of the recipe; a preset's own keys get none."""
+        """Notes on keys without effect and on odd values, in the order of the recipe; a preset's
+        own keys get none.
+        """
         rules = GRPO_NOTES if "task" in self.schema else SFT_NOTES
         notes = {note.key: note for note in notes_of(self.flat, rules, processes(self.flat))}
         ordered = [notes[key].placed(self.places) for key in self.places if key in notes]
         return [note for note in ordered if not (note.place or "").startswith("preset ")]
 
     def get(self, key: str) -> Any:
-        """Return the value of `key`, or its default; `KeyError` if this kind of recipe has no such field."""
+        """Return the value of `key`, or its default; `KeyError` if this kind of recipe has no such
+        field.
+        """
         return self.flat[key]
 
     def _build(self, part: str) -> Any:
@@ -107,21 +112,22 @@ def load_recipe(
     """Read and check a training recipe.
 
     Args:
-        path: a YAML file of `key: value` lines, each key a field of `GRPOExtConfig`, `RunConfig`, TRL's `ModelConfig` or
-            the task. `None`: start from the defaults.
-        overrides: values that replace the file's: a mapping, or words such as `["--learning_rate", "1e-5", "--use_vllm"]`.
-        num_processes: how many will train, for the batch arithmetic; `None`: as `grpo_ext.recipe.rules.processes` says.
+        path: a YAML file of `key: value` lines, each key a field of `GRPOExtConfig`, `RunConfig`,
+            TRL's `ModelConfig` or the task. `None`: start from the defaults.
+        overrides: values that replace the file's: a mapping, or words such as `["--learning_rate",
+            "1e-5", "--use_vllm"]`.
+        num_processes: how many will train, for the batch arithmetic; `None`: as
+            `grpo_ext.recipe.rules.processes` says.
 
     Raises:
-        RecipeError: with every unknown key, wrong type, value out of range and impossible batch size, each with its place
-            and what to write instead.
+        RecipeError: with every unknown key, wrong type, value out of range and impossible batch
+            size, each with its place and what to write instead.
         FileNotFoundError: if there is no such file.
     """
     settings = read_settings(path, overrides)
     preset, _ = settings.get("preset", (None, None))
-    preset_values = (
-        PRESETS.get(preset, {}) if isinstance(preset, str) else {}
-    )  # the checks report an unknown preset
+    # the checks report an unknown preset
+    preset_values = PRESETS.get(preset, {}) if isinstance(preset, str) else {}
     settings = {
         **{
             key: (value, f"preset {preset} ({source})")
@@ -145,7 +151,8 @@ def load_sft_recipe(
 ) -> Recipe:
     """Read and check a recipe of supervised training.
 
-    As `load_recipe`, with the fields of TRL's `SFTConfig` and `ModelConfig` and of `LaunchConfig`, and without a task.
+    As `load_recipe`, with the fields of TRL's `SFTConfig` and `ModelConfig` and of `LaunchConfig`,
+    and without a task.
     """
     schema = {"training": SFTConfig, "run": LaunchConfig, "model": ModelConfig}
     return _checked(path, read_settings(path, overrides), schema, [], num_processes)

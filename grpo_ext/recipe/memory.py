@@ -4,12 +4,14 @@ Per GPU, with W processes, B completions of a micro-batch and T tokens of prompt
 
 - weights: parameters x bytes of their dtype; / W where they are sharded (ZeRO-3, FSDP)
 - gradients: trained parameters x bytes; / W under ZeRO-2, ZeRO-3, FSDP
-- optimizer: trained parameters x bytes of its states (AdamW: two of the parameter's dtype; DeepSpeed: 12 bytes, with a
-  float32 copy); / W under ZeRO and FSDP
+- optimizer: trained parameters x bytes of its states (AdamW: two of the parameter's dtype;
+  DeepSpeed: 12 bytes, with a float32 copy); / W under ZeRO and FSDP
 - reference: a second set of weights if beta is above 0 and no adapter is trained
-- activations: 34 x B x T x hidden bytes in each layer (Korthikanti et al. 2022, arXiv 2205.05198, without attention maps); with
-  gradient checkpointing in one layer, plus 2 x B x T x hidden bytes in each
-- cache, if transformers samples: 2 x layers x key-value width x 2 bytes for each token of a process's share of a generation
+- activations: 34 x B x T x hidden bytes in each layer (Korthikanti et al. 2022, arXiv 2205.05198,
+  without attention maps); with gradient checkpointing in one layer, plus 2 x B x T x hidden bytes
+  in each
+- cache, if transformers samples: 2 x layers x key-value width x 2 bytes for each token of a
+  process's share of a generation
 """
 
 from bisect import bisect_right
@@ -58,7 +60,9 @@ def optimizer_bytes(size: ModelSize, v: Values, deepspeed: bool) -> int:
 
 
 def checkpoint_bytes(size: ModelSize, v: Values, deepspeed: bool = False) -> int:
-    """Return the bytes of a checkpoint: the trained weights, and the optimizer's state unless `save_only_model` is set."""
+    """Return the bytes of a checkpoint: the trained weights, and the optimizer's state unless
+    `save_only_model` is set.
+    """
     states = 0 if v["save_only_model"] else optimizer_bytes(size, v, deepspeed)
     return size.trainable * (trained_bytes(size, v) + states)
 
@@ -66,10 +70,11 @@ def checkpoint_bytes(size: ModelSize, v: Values, deepspeed: bool = False) -> int
 def longest_completion(
     size: ModelSize, v: Values, batch: Batch, room: int, sharding: int = 0, prompt: int = 0
 ) -> int:
-    """Return the tokens of the longest completion that a GPU with `room` bytes trains on; 0 if the model does not fit.
+    """Return the tokens of the longest completion that a GPU with `room` bytes trains on; 0 if the
+    model does not fit.
 
-    By estimate, with one completion per micro-batch and gradient checkpointing. Without vLLM a cache for all completions of a
-    process counts, too.
+    By estimate, with one completion per micro-batch and gradient checkpointing. Without vLLM a
+    cache for all completions of a process counts, too.
     """
     alone = replace(
         batch,
@@ -88,8 +93,9 @@ def longest_completion(
 def memory_estimate(
     size: ModelSize, v: Values, batch: Batch, sharding: int = 0, prompt: int = 0
 ) -> dict[str, int]:
-    """Return the bytes on each GPU by part, and their sum as `total`; `sharding` as `folder.sharding` returns it, `prompt` the
-    tokens of a prompt."""
+    """Return the bytes on each GPU by part, and their sum as `total`; `sharding` as
+    `folder.sharding` returns it, `prompt` the tokens of a prompt.
+    """
     share = batch.num_processes
     sequences, length = (
         batch.per_device_train_batch_size,

@@ -1,4 +1,6 @@
-"""Options that need another option: those that are refused without it, and those that do nothing without it."""
+"""Options that need another option: those that are refused without it, and those that do nothing
+without it.
+"""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -18,7 +20,8 @@ OUR_DIVISION = {"loss_normalization": ("step",)}
 ONE_REWARD = {"multi_objective_aggregation": ("sum_then_normalize",)}
 UNSCALED_OR_BY_GROUP: dict[str, tuple[Any, ...]] = {"scale_rewards": ("group", "none", True, False)}
 DEALT_ROWS = {**OUR_DIVISION, "layout": ("auto", "chunks", "packed")}
-# An option, its values that need nothing, and what the others need: by option the values that fit, first the one to propose.
+# An option, its values that need nothing, and what the others need: by option the values that fit,
+# first the one to propose.
 NEEDS: tuple[tuple[str, tuple[Any, ...], dict[str, tuple[Any, ...]]], ...] = (
     ("loss_type", TRL_LOSSES, OUR_DIVISION),
     ("kl_estimator", ("k3",), OUR_DIVISION),
@@ -47,7 +50,8 @@ NEEDS: tuple[tuple[str, tuple[Any, ...], dict[str, tuple[Any, ...]]], ...] = (
     ("max_tokens_per_micro_batch", (None,), DEALT_ROWS),
 )
 
-# Options that do nothing unless another one has some value: how they begin, when they work, and what makes them work.
+# Options that do nothing unless another one has some value: how they begin, when they work, and
+# what makes them work.
 IDLE: tuple[tuple[str | tuple[str, ...], Callable[[Values], Any], str], ...] = (
     ("vllm_importance_sampling_", separate, "use_vllm: true or sampler: process"),
     ("vllm_", lambda v: v["use_vllm"] or v["sampler"], "use_vllm: true"),
@@ -119,7 +123,9 @@ def idle_keys(v: Values, _: int) -> Iterator[Problem]:
 
 
 def unclipped(v: Values, num_processes: int) -> Iterator[Problem]:
-    """A note on a clip range that no ratio can leave, under the name of the preset where that sets the range."""
+    """A note on a clip range that no ratio can leave, under the name of the preset where that sets
+    the range.
+    """
     batch, key = (
         batch_of(v, num_processes),
         "preset" if v["preset"] == "dapo_paper" else "epsilon_high",

@@ -1,4 +1,6 @@
-"""The options about a separate sampler and its overlap with training. `docs/overlap.md` explains them."""
+"""The options about a separate sampler and its overlap with training. `docs/overlap.md` explains
+them.
+"""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -18,20 +20,23 @@ class OverlapOptions:
     """Recipe keys about a separate sampler; a base of `GRPOExtConfig`.
 
     Args:
-        overlap (`str`, defaults to `"off"`): `"one_step"` lets a separate sampler (`sampler: process`, or a vLLM server) work
-            on the next generation while the trainer trains on the present one. Completions are then sampled by the weights of
-            one generation before; their log-probs are those of the sampler, so that ratios and gradients stay exact.
-        sampler (`str`, *optional*): `"process"` samples with transformers in a second process beside each rank. `None`: the
-            trainer itself, or vLLM with `use_vllm`.
-        sampler_device (`str`, *optional*): the device of the sampler process, such as `"cuda:1"`. `None`: a GPU that
-            trains nothing, else the CPU.
-        behaviour_policy (`str`, defaults to `"decoupled"`): the policy that ratios compare with, if the sampler is separate.
-            `"decoupled"`: the trainer's own weights before the step, and a bounded weight (`vllm_importance_sampling_mode`)
-            corrects from them to the sampler, as in AReaL (arXiv 2505.24298, section 5.2). `"sampler"`: the sampler itself by
-            the log-probs that it returned, without that weight and without the forward pass for it.
-        partial_rollouts (`int`, defaults to 0): with `overlap: one_step`, completions are sampled in rounds of so many tokens,
-            and a generation ends when enough groups are done; the others go on after the weights have changed. 0: a generation
-            ends with its longest completion.
+        overlap (`str`, defaults to `"off"`): `"one_step"` lets a separate sampler (`sampler:
+            process`, or a vLLM server) work on the next generation while the trainer trains on the
+            present one. Completions are then sampled by the weights of one generation before; their
+            log-probs are those of the sampler, so that ratios and gradients stay exact.
+        sampler (`str`, *optional*): `"process"` samples with transformers in a second process
+            beside each rank. `None`: the trainer itself, or vLLM with `use_vllm`.
+        sampler_device (`str`, *optional*): the device of the sampler process, such as `"cuda:1"`.
+            `None`: a GPU that trains nothing, else the CPU.
+        behaviour_policy (`str`, defaults to `"decoupled"`): the policy that ratios compare with, if
+            the sampler is separate. `"decoupled"`: the trainer's own weights before the step, and a
+            bounded weight (`vllm_importance_sampling_mode`) corrects from them to the sampler, as
+            in AReaL (arXiv 2505.24298, section 5.2). `"sampler"`: the sampler itself by the
+            log-probs that it returned, without that weight and without the forward pass for it.
+        partial_rollouts (`int`, defaults to 0): with `overlap: one_step`, completions are sampled
+            in rounds of so many tokens, and a generation ends when enough groups are done; the
+            others go on after the weights have changed. 0: a generation ends with its longest
+            completion.
     """
 
     overlap: Literal["off", "one_step"] = "off"
@@ -47,7 +52,9 @@ def separate(v: Mapping[str, Any]) -> bool:
 
 
 def overlap_rules(v: Mapping[str, Any], num_processes: int) -> Iterator[Problem]:
-    """A separate sampler plays no episodes, returns kept tokens, and completes whole steps beside the trainer."""
+    """A separate sampler plays no episodes, returns kept tokens, and completes whole steps beside
+    the trainer.
+    """
     given = v["generation_kwargs"] if isinstance(v["generation_kwargs"], dict) else {}
     how = {key: v[key] for key in ("top_k", "top_p", "min_p")} | given
     truncated = v["use_vllm"] and (how["top_k"] or how["top_p"] not in (None, 1) or how["min_p"])
@@ -92,7 +99,8 @@ def partial_rollout_rules(v: Mapping[str, Any], num_processes: int) -> Iterator[
             f"{key} needs whole groups in each process, a multiple of num_generations completions.",
             key,
         )
-    # a round would take its own end for that of the completion, or begin each time with the same noise
+    # a round would take its own end for that of the completion, or begin each time with the same
+    # noise
     ends = "seed stop stop_strings stop_token_ids max_tokens max_new_tokens min_tokens min_new_tokens begin_suppress_tokens"
     if (
         found := {*ends.split(), "forced_bos_token_id", "forced_eos_token_id"}

@@ -1,4 +1,6 @@
-"""The records of a recipe's faults, which are reported all at once, each with its place and what to write instead."""
+"""The records of a recipe's faults, which are reported all at once, each with its place and what to
+write instead.
+"""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -24,7 +26,9 @@ class Problem:
 
 
 class RecipeError(ValueError):
-    """A recipe that cannot be run, with all its `problems`; `recipe` is set if only combinations of its values are at fault."""
+    """A recipe that cannot be run, with all its `problems`; `recipe` is set if only combinations of
+    its values are at fault.
+    """
 
     def __init__(self, problems: Iterable[Problem], recipe: Any = None):
         self.problems = list(problems)
@@ -36,18 +40,14 @@ class RecipeError(ValueError):
 class Findings:
     """The findings of all checks of one recipe."""
 
-    problems: list[Problem] = field(
-        default_factory=list
-    )  # faults that would break the run or spoil its signal
-    notes: list[Problem] = field(
-        default_factory=list
-    )  # hints, and checks that this machine cannot do
-    figures: dict[str, Any] = field(
-        default_factory=dict
-    )  # figures by part ("batch", "prompts", "disk")
-    places: dict[str, str | None] = field(
-        default_factory=dict, repr=False
-    )  # where each key of the recipe was set
+    # faults that would break the run or spoil its signal
+    problems: list[Problem] = field(default_factory=list)
+    # hints, and checks that this machine cannot do
+    notes: list[Problem] = field(default_factory=list)
+    # figures by part ("batch", "prompts", "disk")
+    figures: dict[str, Any] = field(default_factory=dict)
+    # where each key of the recipe was set
+    places: dict[str, str | None] = field(default_factory=dict, repr=False)
     elsewhere: bool = False  # the run will be on another machine
 
     @property
@@ -72,6 +72,8 @@ class Findings:
             raise RecipeError(self.problems)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain data for JSON: `{"sound": true, "problems": [{"message", "key", "place"}], "notes": [...], ...}`."""
+        """Return plain data for JSON: `{"sound": true, "problems": [{"message", "key", "place"}],
+        "notes": [...], ...}`.
+        """
         found = {name: [asdict(p) for p in getattr(self, name)] for name in ("problems", "notes")}
         return {"sound": self.sound, **found, **self.figures}

@@ -1,4 +1,5 @@
-"""Reader of flat YAML recipes and of `--key value` words, which records the place where each key was set.
+"""Reader of flat YAML recipes and of `--key value` words, which records the place where each key
+was set.
 
 It imports nothing heavy, so that the launcher can read a recipe at once.
 """
@@ -29,7 +30,8 @@ def read_settings(path: str | Path | None, overrides: Overrides) -> Settings:
 
 
 def read_yaml(path: str | Path, within: Path | None = None) -> Settings:
-    """Return the keys of a recipe with value and `file:line`; `RecipeError` if it is not flat YAML or sets a key twice.
+    """Return the keys of a recipe with value and `file:line`; `RecipeError` if it is not flat YAML
+    or sets a key twice.
 
     `within` is as for `open_plain`.
     """
@@ -111,7 +113,9 @@ def parse_words(words: list[str]) -> dict[str, Word]:
 
 
 def _stray(word: str, left: list[str], key: str | None, settings: dict[str, Word]) -> str:
-    """Return the message for a word without a key, after the key `key`; `left` are the words that follow, in reverse."""
+    """Return the message for a word without a key, after the key `key`; `left` are the words that
+    follow, in reverse.
+    """
     message = f"expected `--key value`, got {word!r}."
     if key is None:
         return message

@@ -16,21 +16,27 @@ OpenShare = Annotated[float, Field(gt=0, lt=1)]
 class RowOptions:
     """Which rows of a task are used: keys of a recipe with one task, and of each entry of `tasks`.
 
-    They apply in this order: the task's own filter, `held_out_share`, `max_prompt_tokens` and `max_answer_tokens`, and last
-    `max_train_samples` or `max_eval_samples`.
+    They apply in this order: the task's own filter, `held_out_share`, `max_prompt_tokens` and
+    `max_answer_tokens`, and last `max_train_samples` or `max_eval_samples`.
 
     Args:
-        eval_dataset_name (`str`, *optional*): held-out rows, as a file or hub id. `None`: the rows of `held_out_share`, else
-            `dataset_test_split` of `dataset_name`, or the held-out rows of the task.
-        held_out_share (`float`, *optional*): share of the rows in `dataset_train_split` that is held out for evaluation and
-            never trained on. A hash of what a row asks decides, so that the same rows are held out in every run, also after
-            rows are added or reordered. `None`: none.
-        max_prompt_tokens (`int`, *optional*): use only rows whose prompt has at most so many tokens, for training and for
-            evaluation. The tokens are those that the model reads, with chat template. `None`: all rows.
-        max_answer_tokens (`int`, *optional*): use only rows whose reference answer, such as the worked solution in GSM8K, has
-            at most so many tokens. Tasks without a reference answer refuse it. `None`: all rows.
-        max_train_samples, max_eval_samples (`int`, *optional*): use only the first so many of the remaining rows.
-        random_train_samples (`bool`, defaults to `False`): draw the rows of `max_train_samples` at random by `seed`.
+        eval_dataset_name (`str`, *optional*): held-out rows, as a file or hub id. `None`: the rows
+            of `held_out_share`, else `dataset_test_split` of `dataset_name`, or the held-out rows
+            of the task.
+        held_out_share (`float`, *optional*): share of the rows in `dataset_train_split` that is
+            held out for evaluation and never trained on. A hash of what a row asks decides, so that
+            the same rows are held out in every run, also after rows are added or reordered. `None`:
+            none.
+        max_prompt_tokens (`int`, *optional*): use only rows whose prompt has at most so many
+            tokens, for training and for evaluation. The tokens are those that the model reads, with
+            chat template. `None`: all rows.
+        max_answer_tokens (`int`, *optional*): use only rows whose reference answer, such as the
+            worked solution in GSM8K, has at most so many tokens. Tasks without a reference answer
+            refuse it. `None`: all rows.
+        max_train_samples, max_eval_samples (`int`, *optional*): use only the first so many of the
+            remaining rows.
+        random_train_samples (`bool`, defaults to `False`): draw the rows of `max_train_samples` at
+            random by `seed`.
     """
 
     eval_dataset_name: str | None = None
@@ -43,7 +49,9 @@ class RowOptions:
 
 
 def options_by_task(v: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """Return the row options that are set, by task: entries of `tasks` by name, or those of the recipe under ""."""
+    """Return the row options that are set, by task: entries of `tasks` by name, or those of the
+    recipe under "".
+    """
     if v["tasks"] is None:
         return {"": v}
     return {name: entry or {} for name, entry in v["tasks"].items()}
@@ -62,7 +70,9 @@ def row_rules(v: Mapping[str, Any], _: int) -> Iterator[Problem]:
 
 
 def share_problems(entries: Mapping[str, Mapping[str, Any] | None]) -> Iterator[Problem]:
-    """Yield entries of `tasks` that read the same rows and hold out different ones: one would train on those of the other."""
+    """Yield entries of `tasks` that read the same rows and hold out different ones: one would train
+    on those of the other.
+    """
     first: dict[tuple[Any, ...], tuple[str, float | None]] = {}
     for name, entry in entries.items():
         options = entry or {}

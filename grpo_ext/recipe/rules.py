@@ -1,6 +1,8 @@
-"""The rules between the values of a recipe, or of arguments built in Python, and the code that applies them.
+"""The rules between the values of a recipe, or of arguments built in Python, and the code that
+applies them.
 
-A rule is a short function of the values and the number of processes, which yields problems. Rules need no GPU and no data.
+A rule is a short function of the values and the number of processes, which yields problems. Rules
+need no GPU and no data.
 """
 
 import dataclasses
@@ -34,14 +36,18 @@ from grpo_ext.recipe.vllm_options import adapter_rules, server_url_rules
 
 
 class Unsound(Exception):
-    """A rule asked for a value that is not known, or is wrong by itself and already has its problem."""
+    """A rule asked for a value that is not known, or is wrong by itself and already has its
+    problem.
+    """
 
 
 class Values(dict):
-    """The values that a recipe sets, over the `defaults` of its fields; iteration yields only the keys that are set.
+    """The values that a recipe sets, over the `defaults` of its fields; iteration yields only the
+    keys that are set.
 
-    Reading a key in `unsound`, whose value was refused or is unknown, raises `Unsound`, which ends the rule. Reading a key that
-    is not a field raises `KeyError`, so that a rule with a mistyped key fails instead of never firing.
+    Reading a key in `unsound`, whose value was refused or is unknown, raises `Unsound`, which ends
+    the rule. Reading a key that is not a field raises `KeyError`, so that a rule with a mistyped
+    key fails instead of never firing.
     """
 
     def __init__(
@@ -85,7 +91,9 @@ def check_values(
 def flat_values(
     values: dict[str, dict[str, Any]], schema: dict[str, type], unsound: Iterable[str] = ()
 ) -> Values:
-    """Return the values of all parts of a recipe as one mapping, over the defaults of their dataclasses."""
+    """Return the values of all parts of a recipe as one mapping, over the defaults of their
+    dataclasses.
+    """
     defaults: dict[str, Any] = {}
     for cls in schema.values():
         for f in dataclasses.fields(cls):
@@ -99,7 +107,9 @@ def flat_values(
 
 
 def processes(v: Values) -> int:
-    """Return how many processes train: those that the launcher started, else those that the accelerate config would start."""
+    """Return how many processes train: those that the launcher started, else those that the
+    accelerate config would start.
+    """
     return int(os.environ.get("WORLD_SIZE", 0)) or settings_of(v).get("num_processes", 1)
 
 
@@ -142,7 +152,9 @@ GRPO_RULES: tuple[Rule, ...] = (
 
 
 def with_our_defaults(args: GRPOConfig) -> GRPOExtConfig:
-    """Return the same object; a `GRPOConfig`, or a user's subclass of it, gets each missing field with our default."""
+    """Return the same object; a `GRPOConfig`, or a user's subclass of it, gets each missing field
+    with our default.
+    """
     for name, default in flat_values({}, {"training": GRPOExtConfig}).defaults.items():
         if not hasattr(args, name):
             setattr(args, name, default)
@@ -152,11 +164,13 @@ def with_our_defaults(args: GRPOConfig) -> GRPOExtConfig:
 def check_arguments(
     args: GRPOExtConfig, num_processes: int, separate_sampler: bool = False
 ) -> None:
-    """Refuse arguments that are wrong by themselves or contradict each other, by the same rules as recipes.
+    """Refuse arguments that are wrong by themselves or contradict each other, by the same rules as
+    recipes.
 
-    What only a recipe says (the model, its adapter, the data) is not known here: a rule that asks for it ends. A value that
-    differs from its default counts as set. `separate_sampler` says whether the trainer was given a sampler that is another
-    engine. `RecipeError` names all that is wrong, each with what to write instead.
+    What only a recipe says (the model, its adapter, the data) is not known here: a rule that asks
+    for it ends. A value that differs from its default counts as set. `separate_sampler` says
+    whether the trainer was given a sampler that is another engine. `RecipeError` names all that is
+    wrong, each with what to write instead.
     """
     problems = field_problems(args, GRPOExtConfig)
     unsound = {problem.key for problem in problems if problem.key}

@@ -1,7 +1,8 @@
 """The plan of a run before it starts: prompts, completions, steps, checkpoints and evaluations.
 
-The arithmetic is that of TRL's `RepeatSampler`, transformers' loop (`Trainer.set_initial_training_values`,
-`DefaultFlowCallback`) and accelerate's data loader; a test trains and compares.
+The arithmetic is that of TRL's `RepeatSampler`, transformers' loop
+(`Trainer.set_initial_training_values`, `DefaultFlowCallback`) and accelerate's data loader; a test
+trains and compares.
 """
 
 import math
@@ -20,16 +21,14 @@ class Plan:
     eval_rows: int | None  # held-out rows; `None` if there are none or the number is unknown
     generations_per_epoch: int | None
     steps_per_epoch: int | None
-    rows_dropped: (
-        int | None
-    )  # rows of an epoch that do not fill a generation; shuffling drops other rows in each epoch
+    # rows of an epoch that do not fill a generation; shuffling drops other rows in each epoch
+    rows_dropped: int | None
     epochs: float | None  # passes over the rows
     steps: int  # optimizer steps
     generations: int
     warmup_steps: int  # steps over which the learning rate rises
-    checkpoints: (
-        tuple[int, ...] | None
-    )  # the steps after which one is saved; `None`: after the best evaluations
+    # the steps after which one is saved; `None`: after the best evaluations
+    checkpoints: tuple[int, ...] | None
     checkpoints_kept: int | None  # how many stay on disk (`save_total_limit`); `None`: all
     evaluations: int  # how often the held-out rows are evaluated
     eval_completions: int | None  # of one evaluation; `None` if unknown
@@ -40,7 +39,9 @@ class Plan:
 
     @property
     def prompts(self) -> int:
-        """Prompts of all generations of the run, with repetitions; with `most_slots` above 1 their slots."""
+        """Prompts of all generations of the run, with repetitions; with `most_slots` above 1 their
+        slots.
+        """
         return self.generations * self.batch.prompts
 
     @property
@@ -61,7 +62,8 @@ class Plan:
 def make_plan(
     v: Values, num_processes: int, rows: int | None, eval_rows: int | None = None
 ) -> Plan:
-    """Return the plan of a recipe's valid values (`Recipe.flat`); `ValueError` if the training rows do not fill a generation.
+    """Return the plan of a recipe's valid values (`Recipe.flat`); `ValueError` if the training rows
+    do not fill a generation.
 
     `rows` is `None` for a stream, which needs `max_steps`; `eval_rows` is `None` if unknown.
     """
@@ -107,7 +109,9 @@ def make_plan(
 
 
 def too_few_rows(rows: int, batch: Batch) -> str:
-    """Return the message for rows that do not fill a generation, with which TRL would end without a step."""
+    """Return the message for rows that do not fill a generation, with which TRL would end without a
+    step.
+    """
     each = f"({batch.completions} completions, {batch.num_generations} a prompt)"
     how = "lower per_device_train_batch_size, generation_batch_size or steps_per_generation, or raise num_generations."
     words = f"Bring at least {batch.prompts} rows, or make the generation smaller: {how}"
@@ -115,12 +119,16 @@ def too_few_rows(rows: int, batch: Batch) -> str:
 
 
 def _every(interval: float, steps: int) -> int:
-    """Return an interval in steps; below 1 it is a share of all (`TrainerState.compute_steps`, `get_warmup_steps`)."""
+    """Return an interval in steps; below 1 it is a share of all (`TrainerState.compute_steps`,
+    `get_warmup_steps`).
+    """
     return math.ceil(steps * interval) if interval < 1 else int(interval)
 
 
 def _moments(strategy: str, interval: float, steps: int, steps_per_epoch: int | None) -> list[int]:
-    """Return the steps after which a strategy acts, with the last step; a stream counts as one epoch."""
+    """Return the steps after which a strategy acts, with the last step; a stream counts as one
+    epoch.
+    """
     if strategy not in ("steps", "epoch"):
         return []
     every = _every(interval, steps) if strategy == "steps" else steps_per_epoch or steps

@@ -14,13 +14,15 @@ class SafetyOptions:
     """Recipe keys about faults and alarms; a base of `GRPOExtConfig`.
 
     Args:
-        max_skipped_steps (`int`, defaults to 5): optimizer steps in a row that may be skipped because their gradient is not
-            finite; one more ends the run with a checkpoint. A skipped step changes neither the weights nor the optimizer's
-            state. `skipped_steps` counts them.
-        health_action (`str`, defaults to `"warn"`): what an alarm of the health monitor does. `"warn"`: it warns.
-            `"checkpoint"`: it also saves a checkpoint. `"stop"`: the run ends with a checkpoint. `"none"`: there is no monitor.
-        health_rules (`dict`, *optional*): settings of single rules of the monitor: `false`, a threshold, or
-            `{threshold: ..., action: ...}`. `docs/report.md` lists the rules with their thresholds.
+        max_skipped_steps (`int`, defaults to 5): optimizer steps in a row that may be skipped
+            because their gradient is not finite; one more ends the run with a checkpoint. A skipped
+            step changes neither the weights nor the optimizer's state. `skipped_steps` counts them.
+        health_action (`str`, defaults to `"warn"`): what an alarm of the health monitor does.
+            `"warn"`: it warns. `"checkpoint"`: it also saves a checkpoint. `"stop"`: the run ends
+            with a checkpoint. `"none"`: there is no monitor.
+        health_rules (`dict`, *optional*): settings of single rules of the monitor: `false`, a
+            threshold, or `{threshold: ..., action: ...}`. `docs/report.md` lists the rules with
+            their thresholds.
     """
 
     max_skipped_steps: CountOrZero = 5

@@ -1,4 +1,6 @@
-"""Conversion of single values of a recipe to the types of their fields, and descriptions of those types."""
+"""Conversion of single values of a recipe to the types of their fields, and descriptions of those
+types.
+"""
 
 import json
 import math
@@ -42,7 +44,8 @@ def _adapter(hint: Any) -> TypeAdapter:
 
 
 def convert(key: str, value: Any, hint: Any) -> Any:
-    """Return `value` converted to the type `hint` of the field `key`: `5e-7`, which YAML reads as text, becomes a number.
+    """Return `value` converted to the type `hint` of the field `key`: `5e-7`, which YAML reads as
+    text, becomes a number.
 
     `ValueError`, with a whole sentence, if it does not fit the type, its choices or its bounds.
     """
@@ -108,7 +111,9 @@ def _numbers(value: Any) -> Iterable[float]:
 
 
 def _from_word(word: Word, hint: Any) -> Any:
-    """Return the value of a word: the word itself for a field that takes text, else, and for a mapping in braces, its YAML."""
+    """Return the value of a word: the word itself for a field that takes text, else, and for a
+    mapping in braces, its YAML.
+    """
     kinds = typing.get_args(hint) or (hint,)
     mapping = word.startswith("{") and any(
         (typing.get_origin(kind) or kind) is dict for kind in kinds

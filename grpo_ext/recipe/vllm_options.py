@@ -27,22 +27,26 @@ class EngineOptions:
     """Recipe keys about vLLM; a base of `GRPOExtConfig`.
 
     Args:
-        vllm_sync_adapter (`str`, defaults to `"merged"`): what the trainer sends to vLLM when it trains a LoRA adapter.
-            `"merged"`: all weights, with the adapter merged into them, as TRL does. `"adapter"`: only the adapter, megabytes
-            instead of gigabytes, on top of the base model that the engine was started with. A server must share the file
-            system: it reads the adapter in `output_dir`.
-        vllm_sync_check_steps (`int`, defaults to 1): after the first weight sync and then every so many syncs, compare the
-            engine's log-probs of a few completions with the trainer's, at the cost of a forward pass of them; 0 never.
-        vllm_sync_check_limit (`float`, *optional*): mean absolute difference above which the run ends with a checkpoint.
-            `None`: 0.001 where the engine computes in float32, else 0.2.
-        vllm_server_retries (`int`, defaults to 3): how often one generation or sync waits, `vllm_server_timeout` seconds each
-            time, for a server that died, hung or was restarted, and sends it the current weights.
-        vllm_server_request_timeout (`float`, defaults to 1800): seconds after which a request counts as hung, also one to a
-            sampler process. A request is a generation, turn or round.
-        vllm_server_host (`str`, defaults to `"127.0.0.1"`): address at which the server listens and trainers reach it. Any
-            other address needs a key, in the environment variable `VLLM_API_KEY` of both.
-        vllm_server_devices (`str`, *optional*): GPUs of a server that `grpo-ext serve` or `train --serve` starts, such as
-            `"2,3"`; `train --serve` trains on the others.
+        vllm_sync_adapter (`str`, defaults to `"merged"`): what the trainer sends to vLLM when it
+            trains a LoRA adapter. `"merged"`: all weights, with the adapter merged into them, as
+            TRL does. `"adapter"`: only the adapter, megabytes instead of gigabytes, on top of the
+            base model that the engine was started with. A server must share the file system: it
+            reads the adapter in `output_dir`.
+        vllm_sync_check_steps (`int`, defaults to 1): after the first weight sync and then every so
+            many syncs, compare the engine's log-probs of a few completions with the trainer's, at
+            the cost of a forward pass of them; 0 never.
+        vllm_sync_check_limit (`float`, *optional*): mean absolute difference above which the run
+            ends with a checkpoint. `None`: 0.001 where the engine computes in float32, else 0.2.
+        vllm_server_retries (`int`, defaults to 3): how often one generation or sync waits,
+            `vllm_server_timeout` seconds each time, for a server that died, hung or was restarted,
+            and sends it the current weights.
+        vllm_server_request_timeout (`float`, defaults to 1800): seconds after which a request
+            counts as hung, also one to a sampler process. A request is a generation, turn or round.
+        vllm_server_host (`str`, defaults to `"127.0.0.1"`): address at which the server listens and
+            trainers reach it. Any other address needs a key, in the environment variable
+            `VLLM_API_KEY` of both.
+        vllm_server_devices (`str`, *optional*): GPUs of a server that `grpo-ext serve` or `train
+            --serve` starts, such as `"2,3"`; `train --serve` trains on the others.
     """
 
     vllm_sync_adapter: Literal["merged", "adapter"] = "merged"
@@ -55,12 +59,16 @@ class EngineOptions:
 
 
 def vllm_rank(r: int) -> int | None:
-    """Return the rank to start an engine with for adapters of rank `r`; `None` if that is more than vLLM allows."""
+    """Return the rank to start an engine with for adapters of rank `r`; `None` if that is more than
+    vLLM allows.
+    """
     return next((rank for rank in LORA_RANKS if rank >= r), None)
 
 
 def server_url_rules(v: Mapping[str, Any], _: int) -> Iterator[Problem]:
-    """The address of a vLLM server has no user name and no password, which errors and saved recipes would show."""
+    """The address of a vLLM server has no user name and no password, which errors and saved recipes
+    would show.
+    """
     if v["vllm_server_base_url"]:
         try:
             check_server_url(v["vllm_server_base_url"])

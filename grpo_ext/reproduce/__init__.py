@@ -1,1 +1,3 @@
-"""What was published about three experiments: how recipes compare with it, and claims that runs decide."""
+"""What was published about three experiments: how recipes compare with it, and claims that runs
+decide.
+"""

@@ -1,4 +1,6 @@
-"""Jobs in parallel: tiny ones as processes of one thread each, others one after another by `accelerate launch`."""
+"""Jobs in parallel: tiny ones as processes of one thread each, others one after another by
+`accelerate launch`.
+"""
 
 import multiprocessing
 import os
@@ -33,8 +35,9 @@ def predicted_minutes(jobs: list[Job], processes: int) -> float | None:
 def execute(jobs: list[Job], processes: int, by_launcher: bool = False) -> list[Job]:
     """Do all jobs that are not done yet; return those that failed, and those that needed them.
 
-    A job that was killed continues from its checkpoint. With `by_launcher` jobs run one after another, each by
-    `accelerate launch` with the recipe's number of processes. `SystemExit` if a signal stopped one of them.
+    A job that was killed continues from its checkpoint. With `by_launcher` jobs run one after
+    another, each by `accelerate launch` with the recipe's number of processes. `SystemExit` if a
+    signal stopped one of them.
     """
     left = [job for job in jobs if not job.is_done]
     if by_launcher:
@@ -92,7 +95,9 @@ def finish(job: Job, code: int, seconds: float, failed: list[Job]) -> None:
 
 @contextmanager
 def running() -> Iterator[dict[Job, tuple[ForkServerProcess, float]]]:
-    """Yield the processes under way; if this one is stopped, they stop after their step, with a checkpoint."""
+    """Yield the processes under way; if this one is stopped, they stop after their step, with a
+    checkpoint.
+    """
     started: dict[Job, tuple[ForkServerProcess, float]] = {}
     before = signal.signal(signal.SIGTERM, stop)
     try:

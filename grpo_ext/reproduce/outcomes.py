@@ -60,7 +60,9 @@ def obstacle(matrix: Matrix, claim: Claim) -> str:
 
 
 def unusable(matrix: Matrix, claim: Claim) -> str:
-    """Return which run of a claim cannot be made from another model's recipe, and why; empty if all can."""
+    """Return which run of a claim cannot be made from another model's recipe, and why; empty if all
+    can.
+    """
     for name in claim.runs:
         path, words = matrix.run(name, 0).arguments
         try:

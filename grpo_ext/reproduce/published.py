@@ -1,7 +1,7 @@
 """Published values of three experiments, and how the recipes of the package differ from them.
 
-`python -m grpo_ext.reproduce.published` writes the tables of docs/experiments.md again, after a change of
-`data/published.yaml`.
+`python -m grpo_ext.reproduce.published` writes the tables of docs/experiments.md again, after a
+change of `data/published.yaml`.
 """
 
 from __future__ import annotations
@@ -43,9 +43,8 @@ class Experiment:
     recipe: str  # as `grpo-ext train --config` takes it
     publication: str
     values: dict[str, PublishedValue]
-    beyond: list[
-        dict[str, str]
-    ]  # differences that no key has: `what`, `published`, `ours`, `reason`
+    # differences that no key has: `what`, `published`, `ours`, `reason`
+    beyond: list[dict[str, str]]
 
 
 def experiments() -> dict[str, Experiment]:

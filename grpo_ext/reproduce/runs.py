@@ -1,4 +1,6 @@
-"""The runs that claims need, as jobs: each is done once per seed, and a finished job is not repeated."""
+"""The runs that claims need, as jobs: each is done once per seed, and a finished job is not
+repeated.
+"""
 
 import hashlib
 import json
@@ -60,7 +62,9 @@ class Job:
         return state.get("fingerprint") == self.fingerprint and bool(state.get("done"))
 
     def begin(self) -> None:
-        """Make the folder, empty unless this job was begun there; `ValueError` if the folder is not of this command."""
+        """Make the folder, empty unless this job was begun there; `ValueError` if the folder is not
+        of this command.
+        """
         if self.folder.exists() and any(self.folder.iterdir()):
             if not self.state:
                 raise ValueError(
@@ -80,7 +84,8 @@ class Job:
 class Matrix:
     """The jobs of an experiment.
 
-    With `config`, a recipe of another model, all runs begin from that recipe's model, with its values and `overrides`.
+    With `config`, a recipe of another model, all runs begin from that recipe's model, with its
+    values and `overrides`.
     """
 
     name: str

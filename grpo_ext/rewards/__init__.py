@@ -1,7 +1,7 @@
 """Rewards: functions of completions and data set columns, without torch and without a trainer.
 
-`@register("name")` adds a reward, `build("name", **options)` makes it callable, and `list_rewards()`
-returns the catalogue.
+`@register("name")` adds a reward, `build("name", **options)` makes it callable, and
+`list_rewards()` returns the catalogue.
 """
 
 # ruff: noqa: F401 - importing these modules registers their rewards

@@ -53,11 +53,13 @@ def explain_accuracy(completion: str, *, solution: str) -> Explanation:
 def accuracy(
     completions: list[str], solution: list[str], prompts: list[Any] | None = None
 ) -> list[float | None]:
-    """1 if the answer equals the gold answer mathematically, else 0; None if the gold answer cannot be read.
+    """1 if the answer equals the gold answer mathematically, else 0; None if the gold answer cannot
+    be read.
 
-    The answer comes after the thoughts: in the last `<answer>` block, else in the last `\\boxed{}`, else after `####` or
-    "answer is", else it is the last formula or number. docs/rewards.md says what is equal.
-    The prompt tells which choices and which unit the question has, and an answer that restates its formula earns 0.
+    The answer comes after the thoughts: in the last `<answer>` block, else in the last `\\boxed{}`,
+    else after `####` or "answer is", else it is the last formula or number. docs/rewards.md says
+    what is equal. The prompt tells which choices and which unit the question has, and an answer
+    that restates its formula earns 0.
 
     Args:
         solution: the gold answer: after `####`, in `\\boxed{}`, or plain.

@@ -1,4 +1,5 @@
-"""Rewards for one kind of answer each: a text, a choice, a number, a pattern, JSON. `accuracy` judges mathematics.
+"""Rewards for one kind of answer each: a text, a choice, a number, a pattern, JSON. `accuracy`
+judges mathematics.
 
 The answer is the last `<answer>` block, else the whole completion, without thoughts.
 """
@@ -34,7 +35,8 @@ def answer_of(completion: str) -> str:
 
 @register("exact")
 def exact(completions: list[str], solution: list[Any], *, ignore_case: bool = False) -> list[float]:
-    """1 if the answer is the solution, character by character, with any white space between words; else 0.
+    """1 if the answer is the solution, character by character, with any white space between words;
+    else 0.
 
     Args:
         solution: the text, or a list of texts of which any is right.
@@ -56,8 +58,8 @@ def exact(completions: list[str], solution: list[Any], *, ignore_case: bool = Fa
 def choice(completions: list[str], solution: list[str]) -> list[float]:
     """1 if the answer chooses the letter of the solution, else 0.
 
-    The choice is the only letter in the `<answer>` block or box, else the last letter after "answer", "option" or "choice", in
-    brackets, before a bracket, dot or colon, or at the end.
+    The choice is the only letter in the `<answer>` block or box, else the last letter after
+    "answer", "option" or "choice", in brackets, before a bracket, dot or colon, or at the end.
 
     Args:
         solution: a letter: `B`, `(B)` or `B.`
@@ -82,11 +84,13 @@ def chosen(completion: str) -> str | None:
 def number(
     completions: list[str], solution: list[Any], *, tolerance: float = 1e-6
 ) -> list[float | None]:
-    """1 if the last number of the answer is close to the solution, else 0; None if the solution has no number.
+    """1 if the last number of the answer is close to the solution, else 0; None if the solution has
+    no number.
 
     Args:
         solution: a number, or a text with one, such as `1,200` or `$3.50`.
-        tolerance: the difference that is accepted as a share of the solution: 0.01 accepts one percent more or less.
+        tolerance: the difference that is accepted as a share of the solution: 0.01 accepts one
+            percent more or less.
     """
     golds = [value_of(str(gold)) for gold in solution]
     return [
@@ -96,7 +100,9 @@ def number(
 
 
 def value_of(text: str) -> float | None:
-    """Return the last number in a text: a numeral, or the whole text as a fraction or mixed number; None without one."""
+    """Return the last number in a text: a numeral, or the whole text as a fraction or mixed number;
+    None without one.
+    """
     if len(text) <= MAX_NUMBER and (whole := read_number(text)):
         with suppress(OverflowError):
             return float(whole.value)
@@ -112,10 +118,12 @@ def close(value: float | None, gold: float | None, tolerance: float) -> float | 
 
 @register("regex")
 def regex_(completions: list[str], *, pattern: str, whole: bool = False) -> list[float | None]:
-    """1 if the completion, thoughts included, contains a match of the pattern, else 0; None if matching takes too long.
+    """1 if the completion, thoughts included, contains a match of the pattern, else 0; None if
+    matching takes too long.
 
     Args:
-        pattern: of the package `regex`, which reads those of Python's `re`; `.` also matches a line break.
+        pattern: of the package `regex`, which reads those of Python's `re`; `.` also matches a line
+            break.
         whole: whether the pattern must match the whole completion.
     """
     compiled = regex.compile(pattern, regex.DOTALL)
@@ -138,7 +146,8 @@ def json_schema(completions: list[str], json_schema: list[Any]) -> list[float]:
     The JSON is the answer, or its last code block. It needs the package jsonschema.
 
     Args:
-        json_schema: a schema as a mapping or as JSON; without `$ref` to other documents, which are never loaded.
+        json_schema: a schema as a mapping or as JSON; without `$ref` to other documents, which are
+            never loaded.
     """
     schemas = [schema if isinstance(schema, str) else json.dumps(schema) for schema in json_schema]
     return [

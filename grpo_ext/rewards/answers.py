@@ -40,8 +40,8 @@ def lone_end(text: str) -> int:
 def only_thoughts(text: str) -> str:
     """Return the thoughts, which are what `without_thoughts` replaces by blanks.
 
-    All other text is replaced by blanks and the tags by line breaks, so that positions stay those of
-    the completion.
+    All other text is replaced by blanks and the tags by line breaks, so that positions stay those
+    of the completion.
     """
     end = lone_end(without_blocks(text))  # of the thoughts so far
     segments = [text[:end]]

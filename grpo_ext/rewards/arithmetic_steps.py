@@ -1,8 +1,10 @@
-"""Finds the steps of arithmetic in a text, such as `3 + 4 = 7` or `(3 + 4) × 2 = 7 × 2 = 14`, and computes them exactly.
+"""Finds the steps of arithmetic in a text, such as `3 + 4 = 7` or `(3 + 4) × 2 = 7 × 2 = 14`, and
+computes them exactly.
 
-One pass over the text divides it into sides: expressions that end at a word, punctuation, a line break, an equals sign or an
-arrow. A step is two sides with an equals sign between them, of which at least one has an operator. What the scanner cannot read
-for certain (powers, percentages, unknowns, an operator after a word) is no step, neither right nor wrong.
+One pass over the text divides it into sides: expressions that end at a word, punctuation, a line
+break, an equals sign or an arrow. A step is two sides with an equals sign between them, of which at
+least one has an operator. What the scanner cannot read for certain (powers, percentages, unknowns,
+an operator after a word) is no step, neither right nor wrong.
 """
 
 import re
@@ -44,9 +46,8 @@ class Side:
 
     begin: int = 0  # position of its first character
     end: int = 0
-    tokens: list[str] = field(
-        default_factory=list
-    )  # for `evaluate`; a negative number is one token, `(0-3)`
+    # for `evaluate`; a negative number is one token, `(0-3)`
+    tokens: list[str] = field(default_factory=list)
     operands: list[Fraction] = field(default_factory=list)
     operators: list[str] = field(default_factory=list)
     # For each parenthesis that is open, the numbers of tokens, operands and operators up to it.
@@ -75,13 +76,17 @@ class Side:
         self.opened.clear()
 
     def drop_operators(self) -> None:
-        """Remove operators at the end, which are dashes or stars of the text that follows: `= 48 - too low`."""
+        """Remove operators at the end, which are dashes or stars of the text that follows: `= 48 -
+        too low`.
+        """
         while self.tokens and self.tokens[-1] in "+-*/":
             self.tokens.pop()
             self.operators.pop()
 
     def evaluated(self) -> tuple[bool, Fraction | None]:
-        """Return whether the side is an expression, and its exact value, which is None if it divides by zero."""
+        """Return whether the side is an expression, and its exact value, which is None if it
+        divides by zero.
+        """
         if not self.readable or not self.tokens:
             return False, None
         try:
@@ -107,16 +112,20 @@ class Step(NamedTuple):
 
     @property
     def identity(self) -> tuple[object, ...]:
-        """What equal steps share, so that `2+1=3` repeats `1+2=3`: operands and operators in any order, and both values."""
+        """What equal steps share, so that `2+1=3` repeats `1+2=3`: operands and operators in any
+        order, and both values.
+        """
         return self[2:]
 
 
 def steps_in(text: str) -> list[Step]:
-    """Return the steps of arithmetic in the first `MAX_TEXT` characters of a text, in their order, repeated ones too.
+    """Return the steps of arithmetic in the first `MAX_TEXT` characters of a text, in their order,
+    repeated ones too.
 
-    A step stands in one line. Each equals sign of a chain makes a step: `(1 + 2) * 3 = 3 * 3 = 9` has two, and of
-    `48 / 2 = 24 + 48 = 72` the first is wrong. After an arrow, the first number is the result, and the next expression begins
-    with it: `5 + 3 → 8 - 1 → 7` has two right steps. Sides that only repeat each other (`3 + 4 = 4 + 3`) make no step.
+    A step stands in one line. Each equals sign of a chain makes a step: `(1 + 2) * 3 = 3 * 3 = 9`
+    has two, and of `48 / 2 = 24 + 48 = 72` the first is wrong. After an arrow, the first number is
+    the result, and the next expression begins with it: `5 + 3 → 8 - 1 → 7` has two right steps.
+    Sides that only repeat each other (`3 + 4 = 4 + 3`) make no step.
     """
     scanner = Scanner(text[:MAX_TEXT].translate(_SIGNS))
     scanner.scan()
@@ -146,7 +155,9 @@ class Scanner:
         self.end_side()
 
     def end_side(self, link: str = "") -> None:
-        """End the present side, and begin one that `link` connects with it; without a link, an unrelated one."""
+        """End the present side, and begin one that `link` connects with it; without a link, an
+        unrelated one.
+        """
         if self.left is not None:
             step = step_between(self.left, self.side, self.link)
             if step is not None:
@@ -196,7 +207,8 @@ class Scanner:
         operator = _OPERATORS.get(match[0], match[0])
         follows = self.text[match.end() : match.end() + 1]
         if self.side.complete:
-            # The side ends with its last operand, in case the operator belongs to the text after it.
+            # The side ends with its last operand, in case the operator belongs to the text after
+            # it.
             self.side.add(operator, match.start(), self.side.end)
             self.side.operators.append(operator)
             self.side.complete = False
@@ -206,7 +218,9 @@ class Scanner:
             self.side.readable = False
 
     def may_have_sign(self) -> bool:
-        """Whether a minus here may belong to the number that follows: `3 * -2`, `= -2`, but not `x -2`."""
+        """Whether a minus here may belong to the number that follows: `3 * -2`, `= -2`, but not `x
+        -2`.
+        """
         if self.side.tokens:
             return self.side.tokens[-1] != "negative"
         return not (self.previous[-1:].isalnum() or self.previous[-1:] in ("%", ")", "]", "}"))
@@ -240,7 +254,9 @@ class Scanner:
         self.end_side()
 
     def check_begin(self, match: re.Match[str]) -> None:
-        """Mark a side as unreadable if it begins directly after what makes its first number another one: `2^3`, `x3`."""
+        """Mark a side as unreadable if it begins directly after what makes its first number another
+        one: `2^3`, `x3`.
+        """
         before = self.text[max(0, match.start() - 2) : match.start()]
         last = before[-1:]
         if self.side.tokens or not last:
@@ -257,7 +273,9 @@ def is_small_numeral(character: str) -> bool:
 
 
 def step_between(left: Side, right: Side, link: str) -> Step | None:
-    """Return the step that two sides make, or None if one is no expression or if nothing is computed."""
+    """Return the step that two sides make, or None if one is no expression or if nothing is
+    computed.
+    """
     right.drop_operators()
     if right.opened:
         only_parentheses = set(right.tokens[: right.opened[-1][0]]) == {"("}

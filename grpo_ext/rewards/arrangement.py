@@ -69,8 +69,8 @@ def indexed_symbols(text: str) -> frozenset[str]:
 def is_list_for_interval(arrangement: str | None, gold: str, answer: str) -> bool:
     """Whether one of two answers is an interval and the other one a list of its two ends.
 
-    `[0, 2]`, `[0, 2)` and `(0, \\infty)` are intervals unless the question asks for a tuple; `(0, 2)`
-    is a point unless it asks for an interval, or the list has one name: `x = 0, x = 2`.
+    `[0, 2]`, `[0, 2)` and `(0, \\infty)` are intervals unless the question asks for a tuple; `(0,
+    2)` is a point unless it asks for an interval, or the list has one name: `x = 0, x = 2`.
     """
     sides = collection(gold), collection(answer)
     tuples = [side for side in sides if is_tuple(side) and len(side.parts) == 2]

@@ -100,8 +100,8 @@ def has_other_unit(gold: str, answer: str) -> bool:
 
 
 def repeats_number(numbers: frozenset[Fraction], gold: str, answer: str) -> bool:
-    """Whether an answer is a number of the question in digits, and the gold answer writes it with an
-    operation: 60 for `2^2 \\cdot 3 \\cdot 5`, 45000 for `4.5 \\times 10^4`.
+    """Whether an answer is a number of the question in digits, and the gold answer writes it with
+    an operation: 60 for `2^2 \\cdot 3 \\cdot 5`, 45000 for `4.5 \\times 10^4`.
     """
     numeral = answer.strip("$ ")
     if not numeral or _NUMERAL.fullmatch(numeral) is None:

@@ -30,7 +30,8 @@ class TooLate(BaseException):
 def deadline(seconds: float | None) -> Iterator[None]:
     """Raise `TooLate` in the block once it has run for `seconds`; None for no limit.
 
-    There is no limit outside the main thread, where signals do not arrive, or while another timer runs.
+    There is no limit outside the main thread, where signals do not arrive, or while another timer
+    runs.
     """
     in_main_thread = threading.current_thread() is threading.main_thread()
     if seconds is None or not in_main_thread or signal.getitimer(signal.ITIMER_REAL)[0]:

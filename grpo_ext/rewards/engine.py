@@ -1,4 +1,5 @@
-"""Compares formulas: latex2sympy reads them; their values at a few points, or math-verify, decide whether they are equal.
+"""Compares formulas: latex2sympy reads them; their values at a few points, or math-verify, decide
+whether they are equal.
 
 sympy may take any time and memory to evaluate a formula. So the engine takes only formulas within
 limits (`is_within_limits`), and a trainer uses it in worker processes: inside `without_engine`,
@@ -48,7 +49,9 @@ def without_engine() -> Iterator[None]:
 
 @lru_cache(maxsize=1)
 def math_verify() -> Any:
-    """Import the package, without warnings about its time limits: they are alarms, which would end the guard's alarm."""
+    """Import the package, without warnings about its time limits: they are alarms, which would end
+    the guard's alarm.
+    """
     with paused():
         import math_verify
         import sympy.physics.units  # noqa: F401 - so that no row with a unit has to wait for it
@@ -87,7 +90,8 @@ def same_set(gold: str, answer: str) -> bool:
 
 
 def same_equation(gold: tuple[str, str], answer: tuple[str, str]) -> bool:
-    """Whether one equation is a multiple of the other; each is given by its sides. Raises as `same_formula` does.
+    """Whether one equation is a multiple of the other; each is given by its sides. Raises as
+    `same_formula` does.
 
     The differences of the sides must have the same ratio, which is not 0, at all points.
     """
@@ -119,7 +123,8 @@ def parsed(gold: str, answer: str) -> tuple[Any, Any] | None:
 def parse(formula: str) -> Any:
     """Return what latex2sympy reads in a formula, with decimals as exact fractions, or None.
 
-    math-verify's own `parse` takes letters for units (`t/m` as `1/m`) and capitals for small letters.
+    math-verify's own `parse` takes letters for units (`t/m` as `1/m`) and capitals for small
+    letters.
     """
     formula = _DECIMAL.sub(lambda m: rf"\frac{{{int(m[1] + m[2])}}}{{{10 ** len(m[2])}}}", formula)
     formula = _DEGREES.sub(r"{(\1\\pi/180)}", formula)
@@ -204,7 +209,9 @@ def is_rounded(text: str, value: Any) -> bool:
 
 
 def solutions(found: Any, other: Any) -> Any:
-    """Return the set of numbers that inequalities such as `1 < x < 2` allow, unless `other` has other symbols."""
+    """Return the set of numbers that inequalities such as `1 < x < 2` allow, unless `other` has
+    other symbols.
+    """
     from sympy import Eq, FiniteSet, Union
     from sympy.core.relational import Relational
 

@@ -40,9 +40,8 @@ _DENIED = re.compile(
     r"|\bexcept|\bexcluding|\bnor|\bneither|\b(?i:maybe|perhaps|possibly)"
     r"|\b(?i:step|case|part|equation|problem|question|figure|page|example))\s*$"
 )
-_ALTERNATIVE = re.compile(
-    rf"[0-9][^.!?\n]{{0,40}}\bor (?:{_HEDGE} )?$"
-)  # `12.5 items, or about 12`
+# `12.5 items, or about 12`
+_ALTERNATIVE = re.compile(rf"[0-9][^.!?\n]{{0,40}}\bor (?:{_HEDGE} )?$")
 _DENIED_AFTER = re.compile(r"\s*(?:(?:is|was|are) )?(?:not|wrong|incorrect|false|impossible)\b")
 _STATED = re.compile(r"(?:####|\banswer\**\s*(?:is\b|:|=))[\s:*]*(.+)", re.IGNORECASE)
 _BOLD_AT_END = re.compile(r"\*\*([^*]+)\*\*[\s.]*\Z")

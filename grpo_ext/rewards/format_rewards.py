@@ -57,7 +57,8 @@ def tag_count(completions: list[str], *, mode: Mode = "loose", prefix: str = "")
     return scores
 
 
-# A match at a line start stays within its line, so that no run of line breaks is read more than once.
+# A match at a line start stays within its line, so that no run of line breaks is read more than
+# once.
 _STEP = re.compile(
     r"^[ \t]*(?:step[ \t]+[0-9]|[0-9]{1,3}[.)](?![0-9])|[-*•][ \t])"
     r"|\b(?:first|firstly|second|secondly|third|next|then|finally),",
@@ -91,7 +92,8 @@ def length(
     prefer: Literal["shorter", "longer", "near"] = "shorter",
     unit: Literal["tokens", "characters", "words"] = "tokens",
 ) -> list[float]:
-    """1 within the target length, beyond it the ratio of the two lengths; 0 for an empty completion.
+    """1 within the target length, beyond it the ratio of the two lengths; 0 for an empty
+    completion.
 
     For a length n, "shorter" is min(1, target / n), "longer" is min(1, n / target), "near" the
     smaller of the two.
@@ -99,7 +101,8 @@ def length(
     Args:
         target: the length.
         prefer: "shorter", "longer" or "near".
-        unit: "tokens" (the trainer's token ids), "characters" or "words" (separated by white space).
+        unit: "tokens" (the trainer's token ids), "characters" or "words" (separated by white
+            space).
     """
     if unit == "words":
         lengths = [len(completion.split()) for completion in completions]

@@ -14,7 +14,8 @@ from grpo_ext.common.untrusted import SERVER_NAME, check_server_url
 
 MAX_REPLY = 2**20  # bytes
 PAUSE = 0.5  # seconds before the second try; each further pause is twice as long
-# Services with the environment variable that holds their key. Any other server gets a key only by `api_key_env`.
+# Services with the environment variable that holds their key. Any other server gets a key only by
+# `api_key_env`.
 KEYS_OF_SERVICES = {"api.openai.com": "OPENAI_API_KEY"}
 
 ServerUrl = Annotated[str, AfterValidator(check_server_url)]
@@ -35,11 +36,12 @@ class Reply(BaseModel):
 def key_headers(url: str, api_key_env: str | None) -> dict[str, str]:
     """Return the header with the key for the server at `url`; none if nobody asked for a key.
 
-    A key is sent if `api_key_env` names its environment variable, or to the key's own service over https.
+    A key is sent if `api_key_env` names its environment variable, or to the key's own service over
+    https.
 
     Raises:
-        ValueError: if the key would travel in clear text to another machine, is not set, or has characters that a header
-            cannot have. No message contains a key.
+        ValueError: if the key would travel in clear text to another machine, is not set, or has
+            characters that a header cannot have. No message contains a key.
     """
     place = urlsplit(url)
     variable = api_key_env
@@ -113,7 +115,8 @@ def model_at(url: str) -> str:
 
     Raises:
         ConnectionError: if nobody answers.
-        ValueError: if the URL is not one of a server, or the answer has no list of models whose names are plain.
+        ValueError: if the URL is not one of a server, or the answer has no list of models whose
+            names are plain.
     """
     check_server_url(url)
     answer = Line(10.0, most=MAX_REPLY).get(f"{url.rstrip('/')}/models")

@@ -1,7 +1,9 @@
-"""The reward `judge`: a language model behind an OpenAI-like address grades completions by a rubric.
+"""The reward `judge`: a language model behind an OpenAI-like address grades completions by a
+rubric.
 
-The judge reads text that another model wrote to please it. That text stands between two marks that it cannot contain. The grade
-is the last line of a finished reply and repeats the mark; a row without a valid grade fails instead of getting a score.
+The judge reads text that another model wrote to please it. That text stands between two marks that
+it cannot contain. The grade is the last line of a finished reply and repeats the mark; a row
+without a valid grade fails instead of getting a score.
 """
 
 import hashlib
@@ -48,28 +50,34 @@ def judge(
     cache: str = ":memory:",
     part: Part = "all",
 ) -> list[float]:
-    """The grade that a language model gives by a rubric, divided by `scale`: 0 to 1. An empty completion gets 0.
+    """The grade that a language model gives by a rubric, divided by `scale`: 0 to 1. An empty
+    completion gets 0.
 
-    The judge gets the prompt, the solution if there is one, and the completion, at temperature 0. Equal requests are sent once.
-    The log has `judge/requests` and `judge/tokens`: the requests that were sent, and the tokens that the server counted.
+    The judge gets the prompt, the solution if there is one, and the completion, at temperature 0.
+    Equal requests are sent once. The log has `judge/requests` and `judge/tokens`: the requests that
+    were sent, and the tokens that the server counted.
 
     Args:
         solution: a reference that the judge sees.
-        url: where `/chat/completions` is, such as `http://127.0.0.1:8000/v1` of a vLLM server; without user name or password.
+        url: where `/chat/completions` is, such as `http://127.0.0.1:8000/v1` of a vLLM server;
+            without user name or password.
         model: the name of the model there.
         rubric: what to grade and how, or the path of a .md or .txt file with it.
         scale: the best grade.
         concurrency: the number of requests at a time, of each rank.
-        seconds: limit for the grade of one completion; a server that is busy or restarts is asked again within it.
+        seconds: limit for the grade of one completion; a server that is busy or restarts is asked
+            again within it.
         max_tokens: limit of a reply.
-        api_key_env: the environment variable with the server's key, if it wants one, such as `JUDGE_API_KEY`. It needs https,
-            or a server on this machine. Without it only `https://api.openai.com` gets a key, that of `OPENAI_API_KEY`.
+        api_key_env: the environment variable with the server's key, if it wants one, such as
+            `JUDGE_API_KEY`. It needs https, or a server on this machine. Without it only
+            `https://api.openai.com` gets a key, that of `OPENAI_API_KEY`.
         cache: a file (SQLite) that keeps grades for later runs; the default keeps them in memory.
-        part: what the judge sees of a completion: "all", the "answer" without the thoughts, or the "thoughts". If the part is
-            missing or empty, the grade is 0.
+        part: what the judge sees of a completion: "all", the "answer" without the thoughts, or the
+            "thoughts". If the part is missing or empty, the grade is 0.
 
     Returns:
-        The grades; a `NoGrade` for a reply without a grade from 0 to `scale`, an error, or no answer in time.
+        The grades; a `NoGrade` for a reply without a grade from 0 to `scale`, an error, or no
+        answer in time.
     """
     headers = key_headers(url, api_key_env)
     rules = Path(rubric).read_text(encoding="utf-8") if rubric.endswith((".md", ".txt")) else rubric
@@ -125,7 +133,9 @@ def judge(
 
 
 class NoGrade:
-    """Why a completion has no grade: a guard that takes it as a number gets the error, and the other rows keep their grades."""
+    """Why a completion has no grade: a guard that takes it as a number gets the error, and the
+    other rows keep their grades.
+    """
 
     def __init__(self, error: Exception):
         self.error = error
@@ -147,7 +157,8 @@ def request(
 ) -> dict[str, Any]:
     """Return the body of a request for one grade.
 
-    `mark` is a new random number in each request, so that neither the row nor the completion can contain it.
+    `mark` is a new random number in each request, so that neither the row nor the completion can
+    contain it.
     """
     task = (
         prompt
@@ -169,11 +180,12 @@ def request(
 def grade_in(reply: Reply, mark: str, scale: int, *, show: bool) -> float:
     """Return the grade in the last line of a finished reply, as a share of `scale`.
 
-    `show`: whether an error may quote the reply, which a server that has a key may not have written itself.
+    `show`: whether an error may quote the reply, which a server that has a key may not have written
+    itself.
 
     Raises:
-        ValueError: if the reply did not end by itself (`finish_reason` is not "stop"), or its last line is not
-            `Score MARK: N` with N from 0 to `scale`.
+        ValueError: if the reply did not end by itself (`finish_reason` is not "stop"), or its last
+            line is not `Score MARK: N` with N from 0 to `scale`.
     """
     if reply.finish_reason != "stop":
         raise ValueError(
@@ -204,7 +216,9 @@ def grades_at(path: str) -> sqlite3.Connection:
 
 
 def kept_grades(graded: sqlite3.Connection, digests: list[str]) -> dict[str, float]:
-    """Return the grades that a file has of requests, by their digest; an entry that is no grade from 0 to 1 is left out."""
+    """Return the grades that a file has of requests, by their digest; an entry that is no grade
+    from 0 to 1 is left out.
+    """
     kept = {}
     for digest in digests:
         row = graded.execute("SELECT grade FROM grades WHERE request = ?", (digest,)).fetchone()

@@ -1,4 +1,6 @@
-"""Brings the many spellings of an answer into one notation: `−５`, `\\text{ cm}`, `\\left(`, `1{,}000`, `$x$`."""
+"""Brings the many spellings of an answer into one notation: `−５`, `\\text{ cm}`, `\\left(`,
+`1{,}000`, `$x$`.
+"""
 
 import re
 from functools import lru_cache
@@ -19,7 +21,8 @@ _CLOSING = r"(?:[\s$}]|\\[,;)])*"
 _NUMBERS = r"(?:(?:real|rational|complex|natural)(?: numbers?| values of)?|integers?|values of)"
 _SET = r"\\(?:math)?bb\s*(?:\{\s*[RZNQC]\s*\}|[RZNQC])|\(-\\infty, ?\\infty\)|[ℝℤℕℚℂ]"
 _KNOWN = r"[a-zA-Z](?:_[0-9])?(?:\s?,\s?[a-z])*"
-# `for all real x`, `\text{ for all }x\in\mathbb{R}`, `where C is a constant`; `for all x > 0` limits
+# `for all real x`, `\text{ for all }x\in\mathbb{R}`, `where C is a constant`; `for all x > 0`
+# limits
 _QUANTIFIER = re.compile(
     rf"(?<=[0-9A-Za-z)}}$])(?:{_OPENING}(?:\\forall|\bfor (?:all|every|each|any)\b){_CLOSING}{_OPENING}"
     rf"(?:{_NUMBERS}{_CLOSING}{_OPENING})?{_KNOWN}"
@@ -61,7 +64,9 @@ _WORDING = [
 
 
 def with_ascii_signs(text: str) -> str:
-    """Replace full-width characters, typographic minus signs and mathematical symbols by ASCII or LaTeX."""
+    """Replace full-width characters, typographic minus signs and mathematical symbols by ASCII or
+    LaTeX.
+    """
     return text if text.isascii() else _POWER.sub(in_ascii, text).translate(_SIGNS)
 
 
@@ -90,6 +95,8 @@ _PLUS_INFINITY = re.compile(r"\+ ?\\infty")
 
 
 def typography(piece: str) -> str:
-    """Return an answer without what only sets the type: blanks, braces around one sign, `+` before infinity."""
+    """Return an answer without what only sets the type: blanks, braces around one sign, `+` before
+    infinity.
+    """
     piece = _PLUS_INFINITY.sub(r"\\infty", piece)
     return _BRACED.sub(r"\1\2", _BLANK.sub("", piece))

@@ -1,4 +1,6 @@
-"""Reads numbers exactly, as people write them: `-1,234.50`, `$5`, `1 1/2`, `6.63 \\times 10^{-34}`, `72 hours 30 minutes`."""
+"""Reads numbers exactly, as people write them: `-1,234.50`, `$5`, `1 1/2`, `6.63 \\times 10^{-34}`,
+`72 hours 30 minutes`.
+"""
 
 import re
 from fractions import Fraction
@@ -52,10 +54,10 @@ _RATE = re.compile(r"(?<=[0-9]) ?(?:/|\bper)$")
 _FRACTION_OF_UNITS = re.compile(
     r" ?\\frac ?\{ ?([A-Za-z]+(?:\^[23])?) ?\} ?\{ ?([A-Za-z]+(?:\^[23])?) ?\}$"
 )
-_SYMBOLS = re.compile(
-    r"[a-z](?:(?: ?\\cdot ?| ?\* ?| )[A-Za-z])+|[A-Za-z](?:\^\{?[1-4]\}?)?"
-)  # m g
-# Words that name what is counted: "10 paper clips". Other words change the value: "10 thousand", "2 or 3".
+# m g
+_SYMBOLS = re.compile(r"[a-z](?:(?: ?\\cdot ?| ?\* ?| )[A-Za-z])+|[A-Za-z](?:\^\{?[1-4]\}?)?")
+# Words that name what is counted: "10 paper clips". Other words change the value: "10 thousand", "2
+# or 3".
 _LABEL = re.compile(r"(?<=[0-9A-Za-z)}%!]) +(?:(?:per|of|in) )?[A-Za-z]{3,}[A-Za-z' ./-]*$")
 _NO_LABEL = re.compile(
     r"\b(?:or|not|and|to|mod|times|plus|minus|over|choose|squared|cubed|factorial|hundred|thousand|"
@@ -168,7 +170,9 @@ def multiple(match: re.Match[str]) -> Number | None:
 
 
 def arithmetic(text: str) -> Number | None:
-    """Return the exact value of sums, products and quotients of numbers, such as `48/2 + 48`, or None."""
+    """Return the exact value of sums, products and quotients of numbers, such as `48/2 + 48`, or
+    None.
+    """
     text = _TIMES.sub("*", text).replace("$", "")
     if not _ARITHMETIC.fullmatch(text):
         return None
@@ -180,7 +184,9 @@ def arithmetic(text: str) -> Number | None:
 
 
 def without_label(text: str) -> str:
-    """Remove the words behind a number or formula that name what is counted: `10 paper clips`, `18 + 2\\pi square units`."""
+    """Remove the words behind a number or formula that name what is counted: `10 paper clips`, `18
+    + 2\\pi square units`.
+    """
     match = _LABEL.search(text)
     if match is None or _NO_LABEL.search(match[0]):
         return text
@@ -246,7 +252,9 @@ def unit_of(text: str) -> Unit | None:
 
 
 def exact(text: str) -> tuple[Fraction, Fraction] | None:
-    """Return value and last decimal place of a number, a fraction or a mixed number; None for any other text."""
+    """Return value and last decimal place of a number, a fraction or a mixed number; None for any
+    other text.
+    """
     match = _NUMBER.fullmatch(_FRAC.sub(lambda m: f" {m[1] or m[2]}/{m[3] or m[4]}", text).strip())
     if match is None:
         return None
@@ -298,7 +306,9 @@ def same_value(x: Number, y: Number) -> bool:
 
 
 def approximates(decimal: Fraction, place: Fraction, value: Fraction) -> bool:
-    """Whether a decimal of at least six digits is the rounded or truncated `value`, up to a millionth of it."""
+    """Whether a decimal of at least six digits is the rounded or truncated `value`, up to a
+    millionth of it.
+    """
     difference = abs(decimal - value)
     has_six_digits = place < 10 * TOLERANCE * abs(value)
     return has_six_digits and difference < place and difference <= TOLERANCE * abs(value)

@@ -301,8 +301,8 @@ def restates(question: Question, answer: str) -> bool:
 
 
 def is_unfinished(question: Question, gold: str, answer: str) -> bool:
-    """Whether an answer is a sum that is left to compute, where the question asks to evaluate it and
-    the gold answer is a number: `\\sqrt{100} + 3` for 13.
+    """Whether an answer is a sum that is left to compute, where the question asks to evaluate it
+    and the gold answer is a number: `\\sqrt{100} + 3` for 13.
     """
     if not question.converts or number(gold) is None:
         return False
@@ -334,8 +334,8 @@ def asked_value(question: Question, gold: str, answer: str) -> str:
 
 
 def repeats(question: Question, gold: str, answer: str) -> bool:
-    """Whether an answer repeats a number of the question that the gold answer writes in another unit
-    or notation.
+    """Whether an answer repeats a number of the question that the gold answer writes in another
+    unit or notation.
     """
     if not question.choices and repeats_number(question.numbers, gold, answer):
         return True

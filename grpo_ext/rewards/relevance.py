@@ -1,4 +1,5 @@
-"""Whether a completion is about its prompt: how much more likely it is after this prompt than after others.
+"""Whether a completion is about its prompt: how much more likely it is after this prompt than after
+others.
 
     gain(token) = log p(token | own prompt) - mean over other prompts of log p(token | other prompt)
     score = sum of gain(token) over tokens / max(number of tokens, min_tokens)

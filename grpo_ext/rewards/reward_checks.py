@@ -22,7 +22,8 @@ PASSED = (
 
 
 def unique_names(rewards: Sequence[Any]) -> list[str]:
-    """Return a name for the metric of each reward, and number the functions that share one: `a`, `a_2`, `a_3`.
+    """Return a name for the metric of each reward, and number the functions that share one: `a`,
+    `a_2`, `a_3`.
 
     Reward models and `Guard`s keep their names.
     """

@@ -1,11 +1,14 @@
-"""Turns the `reward_funcs` of a recipe into callables with weights, checked before a model is loaded.
+"""Turns the `reward_funcs` of a recipe into callables with weights, checked before a model is
+loaded.
 
-    reward_funcs: [countdown, {name: format, mode: strict, weight: 0.5}, my.package:reward, my/reward-model]
+    reward_funcs: [countdown, {name: format, mode: strict, weight: 0.5}, my.package:reward,
+        my/reward-model]
 
-An entry is a name, or a mapping with that name, its `weight` and its options. A name is a registered reward (also from a
-file of `reward_plugins`), a function as `package.module:function` or `path/file.py:function`, or the id or folder of a reward
-model. A reward of weight 0 is logged but not trained on. `tasks`, a list of names, restricts a reward to the rows whose column
-"task" has one of them.
+An entry is a name, or a mapping with that name, its `weight` and its options. A name is a
+registered reward (also from a file of `reward_plugins`), a function as `package.module:function` or
+`path/file.py:function`, or the id or folder of a reward model. A reward of weight 0 is logged but
+not trained on. `tasks`, a list of names, restricts a reward to the rows whose column "task" has one
+of them.
 """
 
 import inspect
@@ -44,13 +47,15 @@ def resolve_rewards(
     """Return callables (or reward-model ids) and weights, one for each spec.
 
     Args:
-        specs: a name, a mapping `{name, weight, label, tasks, option: value}` or a callable, or a list of them. `label` is
-            the name of the metric, for a reward that is used twice.
-        reward_weights: TRL's list of weights, one for each spec, instead of `weight` in the mappings.
+        specs: a name, a mapping `{name, weight, label, tasks, option: value}` or a callable, or a
+            list of them. `label` is the name of the metric, for a reward that is used twice.
+        reward_weights: TRL's list of weights, one for each spec, instead of `weight` in the
+            mappings.
         plugins: Python files that register rewards.
 
     Raises:
-        ValueError: for an unknown name or option, a weight that is no finite number, or a metric name that occurs twice.
+        ValueError: for an unknown name or option, a weight that is no finite number, or a metric
+            name that occurs twice.
     """
     for path in plugins:
         load_plugin(path)
@@ -132,9 +137,11 @@ def find(name: str, options: dict[str, Any]) -> Any:
 
 
 def dotted(name: str, options: dict[str, Any]) -> Callable:
-    """Return the function `package.module:function` or `file.py:function`; TRL's call reaches it unchanged if unregistered.
+    """Return the function `package.module:function` or `file.py:function`; TRL's call reaches it
+    unchanged if unregistered.
 
-    The name may also be that of an object with `__call__`, or of a class of such objects that need no arguments.
+    The name may also be that of an object with `__call__`, or of a class of such objects that need
+    no arguments.
     """
     loaded = load_class("reward", name, {})
     if not callable(loaded):
@@ -167,7 +174,9 @@ def load_plugin(path: str) -> None:
 
 
 def checked_weight(name: str, weight: Any) -> float:
-    """Return a weight as a float; `ValueError` unless it is a finite number of at most `LARGEST_WEIGHT`."""
+    """Return a weight as a float; `ValueError` unless it is a finite number of at most
+    `LARGEST_WEIGHT`.
+    """
     known: Any = (
         weight
         if isinstance(weight, numbers.Real) and not isinstance(weight, bool)
@@ -196,8 +205,8 @@ def check_columns(rewards: Sequence[Any], dataset_columns: Iterable[str] | None)
     """Check the data set's columns, `None` if they are unknown, against the rewards.
 
     Raises:
-        ValueError: if a reward's column is missing, a reward does not take a column that the trainer passes to it, or a
-            column has a reserved name.
+        ValueError: if a reward's column is missing, a reward does not take a column that the
+            trainer passes to it, or a column has a reserved name.
     """
     if dataset_columns is None:
         return

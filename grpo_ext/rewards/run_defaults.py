@@ -1,4 +1,6 @@
-"""Options that a run sets for rewards which load a language model (`register(..., loads_model=True)`)."""
+"""Options that a run sets for rewards which load a language model (`register(...,
+loads_model=True)`).
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
@@ -47,8 +49,8 @@ def set_model(rewards: Sequence[Any], model: object, revision: str | None = None
 def set_prompts(rewards: Sequence[Any], rows: Iterable[Mapping[str, Any]] | None) -> None:
     """Give rewards that compare prompts, and name none, the first different ones of the run's data.
 
-    All ranks, steps and resumed runs have the same ones. A reward with `tasks` gets prompts of these
-    tasks.
+    All ranks, steps and resumed runs have the same ones. A reward with `tasks` gets prompts of
+    these tasks.
     """
     for reward in rewards_with_models(rewards):
         options = reward.options

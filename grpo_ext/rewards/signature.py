@@ -1,4 +1,5 @@
-"""Reads a reward function's signature: the columns it needs, its options, and what else it takes from the trainer.
+"""Reads a reward function's signature: the columns it needs, its options, and what else it takes
+from the trainer.
 
 def countdown(completions, nums, target, *, tolerance: float = 1e-5): ...
               texts        needed columns   option
@@ -27,19 +28,18 @@ class Signature:
     """The contract of a reward function."""
 
     columns: tuple[str, ...] = ()  # columns of the data set that it needs
-    optional: dict[str, Any] = field(
-        default_factory=dict
-    )  # options with defaults; one that is not set may be a column
+    # options with defaults; one that is not set may be a column
+    optional: dict[str, Any] = field(default_factory=dict)
     extras: tuple[str, ...] = ()  # those of `EXTRAS` that it names
-    options: dict[str, Any] = field(
-        default_factory=dict
-    )  # keyword-only parameters with their defaults, or `REQUIRED`
+    # keyword-only parameters with their defaults, or `REQUIRED`
+    options: dict[str, Any] = field(default_factory=dict)
     types: dict[str, Any] = field(default_factory=dict)  # annotations of `options` and `optional`
     rest: bool = False  # whether `**columns` takes everything else
 
 
 def object_of(reward: Callable) -> Callable:
-    """Return a reward that is a function or an object unchanged, and for a class with `__call__` an object of it.
+    """Return a reward that is a function or an object unchanged, and for a class with `__call__` an
+    object of it.
 
     Raises:
         TypeError: if the class has no `__call__`, or if its objects need arguments.
@@ -71,7 +71,9 @@ def is_async(function: Callable) -> bool:
 
 
 def routine_of(function: Callable) -> Callable:
-    """Return the Python function behind a reward: that of a partial, or the `__call__` of an object."""
+    """Return the Python function behind a reward: that of a partial, or the `__call__` of an
+    object.
+    """
     while isinstance(function, partial):
         function = function.func
     if inspect.isroutine(function) or inspect.isclass(function):
@@ -94,7 +96,9 @@ def module_of(function: Callable) -> str:
 
 
 def read_signature(function: Callable) -> Signature:
-    """Return the `Signature` of a function or object; `TypeError` if it cannot be called as a reward."""
+    """Return the `Signature` of a function or object; `TypeError` if it cannot be called as a
+    reward.
+    """
     parameters = inspect.signature(function).parameters
     label = name_of(function)
     if "completions" not in parameters:
@@ -127,7 +131,9 @@ def read_signature(function: Callable) -> Signature:
 
 
 def complete_options(reward: str, signature: Signature, given: dict[str, Any]) -> dict[str, Any]:
-    """Return the defaults overridden by `given`; `ValueError` for an option that is unknown, missing or of a wrong type."""
+    """Return the defaults overridden by `given`; `ValueError` for an option that is unknown,
+    missing or of a wrong type.
+    """
     takes = [*signature.options, *signature.optional]
     for name, value in given.items():
         if name not in takes:
@@ -147,14 +153,18 @@ def complete_options(reward: str, signature: Signature, given: dict[str, Any]) -
 
 
 def hides_value(name: str) -> bool:
-    """Return whether a message must not show the value of an option, which may be or contain a secret."""
+    """Return whether a message must not show the value of an option, which may be or contain a
+    secret.
+    """
     return is_secret(name) or is_secret(name.removesuffix("_env")) or name.endswith("url")
 
 
 def misfit(value: Any, annotation: Any) -> str | None:
-    """Return why `value` does not fit a type with its bounds, else None. As in JSON, a list fits a tuple, but no text a number.
+    """Return why `value` does not fit a type with its bounds, else None. As in JSON, a list fits a
+    tuple, but no text a number.
 
-    A value that JSON lacks must have the type itself. Types that pydantic does not know take any value.
+    A value that JSON lacks must have the type itself. Types that pydantic does not know take any
+    value.
     """
     try:
         adapter = TypeAdapter(annotation, config=ConfigDict(strict=True, allow_inf_nan=False))

@@ -79,8 +79,8 @@ def letter_of(text: str) -> str | None:
 
 
 def option(text: str) -> tuple[str, str] | None:
-    """Split an option with its content, such as `(B) 12` or `12 (B)`, into letter and content; None for any
-    other text.
+    """Split an option with its content, such as `(B) 12` or `12 (B)`, into letter and content; None
+    for any other text.
     """
     match = _OPTION.fullmatch(text)
     if match is not None:
@@ -183,7 +183,9 @@ def as_text(text: str) -> str:
 
 
 def in_short(word: str) -> str:
-    """Return `2nd` for an ordinal or a Roman numeral, and the first three letters of a day or month."""
+    """Return `2nd` for an ordinal or a Roman numeral, and the first three letters of a day or
+    month.
+    """
     if word.lower() in _ORDINALS:
         return f"{_ORDINALS.index(word.lower()) + 1}nd"
     if word in _ROMAN:

@@ -1,4 +1,6 @@
-"""Run a model to score tokens: TRL's fused head with our `Head` in it, and the model of the reference."""
+"""Run a model to score tokens: TRL's fused head with our `Head` in it, and the model of the
+reference.
+"""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager

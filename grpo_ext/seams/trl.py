@@ -197,7 +197,8 @@ def keep_completions(
     rewards: Tensor,
     advantages: Tensor,
 ) -> None:
-    """Add a generation to the table that TRL prints and saves, and rewards' own figures to its logs.
+    """Add a generation to the table that TRL prints and saves, and rewards' own figures to its
+    logs.
 
     Args:
         trainer: keeps the table.

@@ -1,8 +1,9 @@
-"""`overlap: one_step`: the sampler works on the next generation while the trainer trains on the current one.
+"""`overlap: one_step`: the sampler works on the next generation while the trainer trains on the
+current one.
 
-At the border of a generation the trainer waits for the completions that were asked for at the last border, gives the sampler
-its weights, asks for the next completions, and trains. All tokens of a completion are sampled by the same weights, those of one
-generation before.
+At the border of a generation the trainer waits for the completions that were asked for at the last
+border, gives the sampler its weights, asks for the next completions, and trains. All tokens of a
+completion are sampled by the same weights, those of one generation before.
 """
 
 from typing import Any
@@ -21,7 +22,9 @@ class Ahead:
         self._under_way = False
 
     def ask(self, request: Request | None, due: int) -> None:
-        """Start the generation of step `due`; at most one is under way. Without a request it needs no new completions."""
+        """Start the generation of step `due`; at most one is under way. Without a request it needs
+        no new completions.
+        """
         self.due, self._arrived = due, None
         if request is not None:
             self.sampler.submit(request)
@@ -34,10 +37,11 @@ class Ahead:
             self._arrived = self.sampler.collect()
 
     def take(self, step: int) -> Generation | None:
-        """Return the generation of this step, once; `None` if none was asked for, or another one was.
+        """Return the generation of this step, once; `None` if none was asked for, or another one
+        was.
 
-        After a failure the generation at hand is made again, and the one asked for is of a later step. What was under way is
-        then forgotten, because its prompts are asked for again.
+        After a failure the generation at hand is made again, and the one asked for is of a later
+        step. What was under way is then forgotten, because its prompts are asked for again.
         """
         self.wait()
         found = self._arrived if self.due == step else None

@@ -42,7 +42,8 @@ from grpo_ext.trainer.trl_path import split
 class Parts:
     """The parts to which a `GRPOExtTrainer` delegates.
 
-    `ValueError` for arguments that do not go with the model, the data set, the sampler or the ranks.
+    `ValueError` for arguments that do not go with the model, the data set, the sampler or the
+    ranks.
     """
 
     def __init__(
@@ -68,9 +69,8 @@ class Parts:
                 "TRL generates for images and loss_normalization: micro_batch, and would not use the sampler that is given: "
                 "take it out."
             )
-        by_others = (
-            by_trl or trainer.as_trl or trainer.use_transformers_continuous_batching
-        )  # else one call of `generate`
+        # else one call of `generate`
+        by_others = by_trl or trainer.as_trl or trainer.use_transformers_continuous_batching
         self.sampler = sampler or make_sampler(
             trainer, watched=args.logprob_policy != "trl" and not by_others
         )
@@ -161,7 +161,9 @@ class Parts:
 
 
 def check_separate(trainer: Trainer, sampler: Sampler | None, generations: Generations) -> None:
-    """Raise a `ValueError` for options about a separate sampler where something else makes the completions."""
+    """Raise a `ValueError` for options about a separate sampler where something else makes the
+    completions.
+    """
     args = trainer.args
     keys = [
         key
@@ -183,9 +185,8 @@ def check_separate(trainer: Trainer, sampler: Sampler | None, generations: Gener
 
 def check_data(trainer: Trainer) -> None:
     """Raise a `ValueError` if the data sets lack the prompt or a column of a reward."""
-    columns = [
-        name for name in columns_of(trainer.train_dataset) if name != "completion"
-    ]  # TRL drops this column
+    # TRL drops this column
+    columns = [name for name in columns_of(trainer.train_dataset) if name != "completion"]
     if columns and trainer.rollout_func is None:
         columns += COLUMNS if trainer.args.environment else ()
         check_columns(

@@ -66,11 +66,11 @@ def evaluate_policy(
         prefix: of the names of the figures; named data sets add their names to it.
 
     Returns:
-        Under `{prefix}_` the mean of each reward, `length`, and for the outcome reward `pass@1` and,
-        with k samples per prompt, `mean@k`, `pass@k` and `mixed@k` (see `outcome_figures`); under
-        `NAME_constant` what the best constant answer earns; standard errors under `..._se`; under
-        `problems` how many different ones the rows have. Rows of several tasks add the figures of
-        each, under `{prefix}_tasks/NAME/`.
+        Under `{prefix}_` the mean of each reward, `length`, and for the outcome reward `pass@1`
+        and, with k samples per prompt, `mean@k`, `pass@k` and `mixed@k` (see `outcome_figures`);
+        under `NAME_constant` what the best constant answer earns; standard errors under `..._se`;
+        under `problems` how many different ones the rows have. Rows of several tasks add the
+        figures of each, under `{prefix}_tasks/NAME/`.
 
     Raises:
         ValueError: for an unknown name, and for a data set without rows.
@@ -112,8 +112,8 @@ def named_dataset(trainer: Trainer, name: str) -> Any:
 def name_evaluation(trainer: Trainer, logs: dict[str, float]) -> None:
     """Add the name of the data set to the figures of an evaluation by TRL on one of several.
 
-    TRL itself logs `eval_reward` for each of them, and returns that of the last one. The names become
-    those of transformers: `eval_NAME_reward` beside `eval_NAME_loss`.
+    TRL itself logs `eval_reward` for each of them, and returns that of the last one. The names
+    become those of transformers: `eval_NAME_reward` beside `eval_NAME_loss`.
 
     Args:
         trainer: has the figures that TRL adds to the log.
@@ -134,8 +134,8 @@ def _decode_and_score(trainer: Trainer, decoding: Decoding, rows: list[Row]) -> 
     """Return the samples of all rows in their order, the same on every rank."""
     rank = trainer.accelerator.process_index
     ranks = trainer.accelerator.num_processes
-    # Every rank makes the same number of calls, because all of them gather a sharded model together.
-    # The last ranks repeat the last row; its repetitions are dropped at the end.
+    # Every rank makes the same number of calls, because all of them gather a sharded model
+    # together. The last ranks repeat the last row; its repetitions are dropped at the end.
     share = -(-len(rows) // ranks)
     first_row = rank * share
     numbers = [min(i, len(rows) - 1) for i in range(first_row, first_row + share)]
@@ -168,9 +168,8 @@ def _score(
         columns.append(row)
     ids = [completion.ids for _, completion in completions]
     episodes = [completion.episode for _, completion in completions if completion.episode]
-    rewards = trainer.parts.judge.rewards(
-        columns, prompts, answers, ids, instances(episodes)
-    )  # (completions of all ranks, R)
+    # (completions of all ranks, R)
+    rewards = trainer.parts.judge.rewards(columns, prompts, answers, ids, instances(episodes))
     first = trainer.accelerator.process_index * len(completions)
     own_rewards = rewards[first : first + len(completions)].tolist()
     turn_weights = trainer.parts.generations.turn_weights
@@ -217,7 +216,9 @@ def _decode(trainer: Trainer, decoding: Decoding, rows: list[Row]) -> list[list[
 
 
 def outcomes_of(trainer: Trainer) -> list[str]:
-    """Return the rewards that decide pass@k, without reward models, in the order of `outcome_order`."""
+    """Return the rewards that decide pass@k, without reward models, in the order of
+    `outcome_order`.
+    """
     names = []
     weights = []
     all_weights = trainer.reward_weights.tolist()

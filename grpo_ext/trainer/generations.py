@@ -45,7 +45,9 @@ logger = logging.getLogger(__name__)
 
 
 class Generations:
-    """Makes generations: completions of rows, with rewards and advantages. All ranks call all methods together."""
+    """Makes generations: completions of rows, with rewards and advantages. All ranks call all
+    methods together.
+    """
 
     def __init__(
         self,
@@ -89,7 +91,8 @@ class Generations:
     def __call__(
         self, rows: list[Row], scored: bool = True, sampled: Callable[[], None] | None = None
     ) -> Judged:
-        """Complete these rows and judge the completions; with `scored`, also score old and reference.
+        """Complete these rows and judge the completions; with `scored`, also score old and
+        reference.
 
         `sampled` is called when the completions are there, before they are judged.
         """
@@ -174,7 +177,9 @@ class Generations:
         )
 
     def _shape(self, rows: list[Row]) -> GroupShape:
-        """Return the groups of the completions of all ranks, from this rank's rows, one per completion."""
+        """Return the groups of the completions of all ranks, from this rank's rows, one per
+        completion.
+        """
         size, total = self.rule.num_generations, len(rows) * self.ranks.count
         if not self.trainer.model.training or self.trainer.args.max_slots_per_prompt == 1:
             return GroupShape.equal(total, size)
@@ -184,12 +189,16 @@ class Generations:
         return GroupShape.of_slots(self.ranks.gather_objects(slots), size)
 
     def _tasks(self, rows: list[Row]) -> list[str]:
-        """Return the tasks of the completions of all ranks; nothing if any row does not name its task."""
+        """Return the tasks of the completions of all ranks; nothing if any row does not name its
+        task.
+        """
         tasks = self.ranks.gather_objects([row.get(TASK) for row in rows])
         return tasks if all(isinstance(task, str) for task in tasks) else []
 
     def _table(self, generation: Generation, truncated: list[bool]) -> Scored:
-        """Return the table of a generation; truncated completions are left out if `mask_truncated_completions` is set."""
+        """Return the table of a generation; truncated completions are left out if
+        `mask_truncated_completions` is set.
+        """
         left_out = torch.tensor(truncated) & self.trainer.mask_truncated_completions
         return table_of(generation, seam.pad_token(self.trainer), left_out, self.ranks.device)
 
@@ -201,7 +210,9 @@ class Generations:
         episodes: list[Episode],
         shape: GroupShape,
     ) -> Scored:
-        """Set the advantages of this rank's completions, of each turn with `credit: turn`, and which groups have signal."""
+        """Set the advantages of this rank's completions, of each turn with `credit: turn`, and
+        which groups have signal.
+        """
         mine = self.ranks.mine(len(rewards))
         if self.turn_weights is None:
             signal = shape.gather(has_signal(shape.spread(advantages, 0.0), shape.largest))
@@ -216,7 +227,9 @@ class Generations:
         return replace(table, advantages=compared.float(), signal=signal[mine].float())
 
     def check_environment(self, episodes: list[Episode]) -> None:
-        """Raise an `EnvironmentFailure` on all ranks, if the environment of these episodes has failed too often."""
+        """Raise an `EnvironmentFailure` on all ranks, if the environment of these episodes has
+        failed too often.
+        """
         if episodes:
             failures = episodes[0].rules.failures
             failures.refuse_many(self.ranks.gather_objects(failures.report()))
@@ -244,9 +257,11 @@ class Generations:
         return found
 
     def _probe(self, request: Request) -> None:
-        """Let the sampler write a few tokens with the weights that it has just got, if these are checked.
+        """Let the sampler write a few tokens with the weights that it has just got, if these are
+        checked.
 
-        The difference to the trainer's log-probs is that of the two engines alone; later it is also that of the weights.
+        The difference to the trainer's log-probs is that of the two engines alone; later it is also
+        that of the weights.
         """
         if not self.sync_check.due or not request.prompt_ids:
             return self.sync_check.refuse_stale()
@@ -264,7 +279,9 @@ class Generations:
         )
 
     def _limit(self, episodes: list[Episode]) -> None:
-        """Limit episodes to the engine's context; `ValueError` on all ranks if no episode has room for a token."""
+        """Limit episodes to the engine's context; `ValueError` on all ranks if no episode has room
+        for a token.
+        """
         for episode in episodes:
             episode.limit(self.ends.room(len(episode.prompt_ids)))
         shut_out = [episode for episode in episodes if episode.ended]
@@ -291,7 +308,8 @@ class Generations:
         return AdvantageRule(size, trainer.reward_weights, *how, self.tie_break)
 
     def ask(self, rows: list[Row], due: int) -> None:
-        """Ask for completions of this rank's rows for the generation of step `due`; the current weights sample them.
+        """Ask for completions of this rank's rows for the generation of step `due`; the current
+        weights sample them.
 
         Without rows, and without completions under way, nothing is sampled.
         """
@@ -305,7 +323,9 @@ class Generations:
 
 
 def partial_figures(generation: Generation) -> dict[str, float]:
-    """Return the share of completions whose tokens were sampled by weights of several steps; nothing if none can be."""
+    """Return the share of completions whose tokens were sampled by weights of several steps;
+    nothing if none can be.
+    """
     steps = generation.policy_step
     if isinstance(steps, int):
         return {}

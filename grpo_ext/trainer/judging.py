@@ -1,4 +1,6 @@
-"""The rewards of a trainer: found by name, run behind guards, with failures raised on all ranks together."""
+"""The rewards of a trainer: found by name, run behind guards, with failures raised on all ranks
+together.
+"""
 
 import logging
 import math
@@ -31,14 +33,16 @@ logger = logging.getLogger(__name__)
 def rewards_for(
     reward_funcs: Any, args: Any, model: Any = None, train_dataset: Any = None
 ) -> list[Any]:
-    """Find reward functions that are given by name, and put functions behind guards with the trainer's options.
+    """Find reward functions that are given by name, and put functions behind guards with the
+    trainer's options.
 
-    Reward models stay as they are. Functions that share a name get numbers, with a warning. A reward that loads a frozen model
-    gets `model` and prompts of `train_dataset`, unless its options name others.
+    Reward models stay as they are. Functions that share a name get numbers, with a warning. A
+    reward that loads a frozen model gets `model` and prompts of `train_dataset`, unless its options
+    name others.
 
     Raises:
-        ValueError: for an unknown name, reward models that share a name, a function that the trainer cannot call, and a
-            weight that float32 cannot hold.
+        ValueError: for an unknown name, reward models that share a name, a function that the
+            trainer cannot call, and a weight that float32 cannot hold.
     """
     reward_funcs = reward_funcs if isinstance(reward_funcs, list | tuple) else [reward_funcs]
     found = [
@@ -70,7 +74,8 @@ def rewards_for(
 
 
 def rewards_of(trainer: Trainer) -> list[dict[str, Any]]:
-    """Return the name and weight of each reward, and for a registered one its registered name and its options.
+    """Return the name and weight of each reward, and for a registered one its registered name and
+    its options.
 
     The options are for a log or a page: those with a secret's name are left out.
     """
@@ -93,7 +98,8 @@ def rewards_of(trainer: Trainer) -> list[dict[str, Any]]:
 
 
 def exact_weights(trainer: Trainer) -> Tensor:
-    """Return the weights of the rewards (R,), in float64 as the arguments give them; TRL rounds them to float32.
+    """Return the weights of the rewards (R,), in float64 as the arguments give them; TRL rounds
+    them to float32.
 
     They stay TRL's under `loss_normalization: micro_batch`, which computes as TRL does.
     """
@@ -106,7 +112,9 @@ def exact_weights(trainer: Trainer) -> Tensor:
 
 
 def outcomes_of_groups(trainer: Trainer) -> list[int]:
-    """Return the indices of the rewards that judge groups and count pass rates, in the order of `outcome_order`."""
+    """Return the indices of the rewards that judge groups and count pass rates, in the order of
+    `outcome_order`.
+    """
     return outcome_order(
         trainer.reward_func_names, trainer.reward_weights.tolist(), trainer.args.group_filter_metric
     )
@@ -115,7 +123,8 @@ def outcomes_of_groups(trainer: Trainer) -> list[int]:
 def tie_break_of(trainer: Trainer) -> TieBreak | None:
     """Return the tie-break reward of a trainer, or `None`.
 
-    `ValueError` if it is not one of the trainer's rewards, has a weight in the sum, or judges groups.
+    `ValueError` if it is not one of the trainer's rewards, has a weight in the sum, or judges
+    groups.
     """
     args, names = trainer.args, list(trainer.reward_func_names)
     if args.tie_break_reward is None:
@@ -129,7 +138,9 @@ def tie_break_of(trainer: Trainer) -> TieBreak | None:
 
 @dataclass(frozen=True)
 class Judged:
-    """A generation with its rewards. The lists and the table are of this rank, rewards and advantages of all ranks."""
+    """A generation with its rewards. The lists and the table are of this rank, rewards and
+    advantages of all ranks.
+    """
 
     rows: list[Row]
     prompts: list[Any]
@@ -139,19 +150,20 @@ class Judged:
     given: Tensor  # (B of all ranks, R), NaN if a reward did not score a completion
     rewards: Tensor  # (B of all ranks, R), the same with missing rewards filled in
     advantages: Tensor  # (B of all ranks,)
-    outcomes: Tensor  # (B of all ranks,), NaN for a completion that its group's outcome reward did not score
+    # (B of all ranks,), NaN for a completion that its group's outcome reward did not score
+    outcomes: Tensor
     lengths: list[int]
     shape: GroupShape  # the groups of the completions of all ranks
-    tasks: list[str] = field(
-        default_factory=list
-    )  # (B of all ranks); empty without a column "task"
+    # (B of all ranks); empty without a column "task"
+    tasks: list[str] = field(default_factory=list)
     failed: Tensor | None = None  # (B of all ranks, R), bool, where a reward failed
     ties: Tensor | None = (
-        None  # (B of all ranks,), bool, in groups that the tie-break reward decides; `None` without such a reward
+        # (B of all ranks,), bool, in groups that the tie-break reward decides; `None` without such
+        # a reward
+        None
     )
-    episodes: list[Row] = field(
-        default_factory=list
-    )  # of each episode in `samples.jsonl`; empty if a completion is one turn
+    # of each episode in `samples.jsonl`; empty if a completion is one turn
+    episodes: list[Row] = field(default_factory=list)
 
 
 class Judge:
@@ -159,9 +171,8 @@ class Judge:
 
     def __init__(self, trainer: Trainer):
         self.trainer = trainer
-        self.failed: dict[
-            str, int
-        ] = {}  # number of rows on which a reward failed since the start of the run, on all ranks
+        # number of rows on which a reward failed since the start of the run, on all ranks
+        self.failed: dict[str, int] = {}
         # number of rows that a reward was asked to score since the start of the run, on all ranks
         self.asked: dict[str, int] = {}
         # the counts of the guards of all ranks at the last call of `count_failures`
@@ -171,7 +182,9 @@ class Judge:
     def begin(
         self, rows: list[Row], prompts: list[Any], completions: list[Any], ids: list[list[int]]
     ) -> None:
-        """Start the rewards in worker processes, so that they run while old and reference log-probs are computed."""
+        """Start the rewards in worker processes, so that they run while old and reference log-probs
+        are computed.
+        """
         columns = {name: [row[name] for row in rows] for name in rows[0] if name != "prompt"}
         for reward in self.trainer.reward_funcs:
             if isinstance(reward, Guard):
@@ -189,7 +202,8 @@ class Judge:
     ) -> Tensor:
         """Return the rewards (B of all ranks, R); NaN if a reward did not score a completion.
 
-        `environments`: instances of TRL's kind. `RewardFailure` on all ranks, if a reward failed too often.
+        `environments`: instances of TRL's kind. `RewardFailure` on all ranks, if a reward failed
+        too often.
         """
         rounded = seam.calculate_rewards(
             self.trainer, rows, prompts, completions, ids, list(environments)
@@ -198,7 +212,8 @@ class Judge:
         return self._as_returned(rounded)
 
     def _as_returned(self, rounded: Tensor) -> Tensor:
-        """Return rewards in float64, as the functions returned them; `rounded` (B of all ranks, R) are TRL's, in float32.
+        """Return rewards in float64, as the functions returned them; `rounded` (B of all ranks, R)
+        are TRL's, in float32.
 
         A subclass of the trainer may change what TRL has computed; its values stay.
         """
@@ -215,7 +230,9 @@ class Judge:
         return torch.where(returned.float() == rounded, returned, rounded.double())
 
     def failures(self, rows: int) -> Tensor:
-        """Return where each reward failed in its last call, (B of all ranks, R), bool; `rows` is this rank's number."""
+        """Return where each reward failed in its last call, (B of all ranks, R), bool; `rows` is
+        this rank's number.
+        """
         failed = torch.zeros(rows, len(self.trainer.reward_funcs), dtype=torch.bool)  # (b, R)
         for index, reward in enumerate(self.trainer.reward_funcs):
             if isinstance(reward, Guard):
@@ -226,7 +243,8 @@ class Judge:
     def count_failures(self, gather: Callable[[list[Any]], list[Any]] = gather_object) -> None:
         """Count the rows that failed on all ranks; `gather` concatenates the lists of all ranks.
 
-        `RewardFailure` on all ranks, if a reward failed too often on any rank, or on all rows of all ranks.
+        `RewardFailure` on all ranks, if a reward failed too often on any rank, or on all rows of
+        all ranks.
         """
         guards = [reward for reward in self.trainer.reward_funcs if isinstance(reward, Guard)]
         failed: Counter[str] = Counter()

@@ -32,9 +32,8 @@ class Learning(TrainerCallback):
     trainer: Trainer
     progress: Progress = field(default_factory=Progress)
     verdict: str | None = None  # why the run learnt nothing; `None` if it learnt, or has not ended
-    remarks: list[str] = field(
-        default_factory=list
-    )  # sentences for the end of the run, without the verdict
+    # sentences for the end of the run, without the verdict
+    remarks: list[str] = field(default_factory=list)
     # a checksum of each trained tensor, by its name, while none has changed
     _weights: dict[str, Tensor] = field(default_factory=dict)
     # of the weights when training began, or went on from a checkpoint

@@ -1,7 +1,8 @@
 """Steps whose gradient is not finite: skipped, counted, and told.
 
-An inf or NaN in a log-prob, a loss or a gradient makes the norm of the step's gradient inf or NaN on every rank, because
-gradients are summed over ranks. The gradient of such a step is deleted, so the optimizer changes no weight and no moment.
+An inf or NaN in a log-prob, a loss or a gradient makes the norm of the step's gradient inf or NaN
+on every rank, because gradients are summed over ranks. The gradient of such a step is deleted, so
+the optimizer changes no weight and no moment.
 """
 
 import logging
@@ -35,7 +36,9 @@ class FiniteSteps:
             self._losses.append(loss.detach())
 
     def check(self, model: Any, norm: Any) -> None:
-        """Skip a step whose gradient is not finite; `NonFiniteSteps` if DeepSpeed has already taken the step."""
+        """Skip a step whose gradient is not finite; `NonFiniteSteps` if DeepSpeed has already taken
+        the step.
+        """
         trainer, losses, self._losses = self.trainer, self._losses, []
         if (
             trainer.accelerator.scaler is not None
@@ -61,9 +64,8 @@ class FiniteSteps:
         process = self.trainer.accelerator
         if process.is_main_process or not all(map(math.isfinite, losses)):
             words = f"losses of its micro-batches on rank {process.process_index}: {', '.join(f'{x:.4g}' for x in losses)}"
-            odd = (
-                [] if math.isnan(norm) else not_finite(process.unwrap_model(model))
-            )  # clipping by NaN spoils all gradients
+            # clipping by NaN spoils all gradients
+            odd = [] if math.isnan(norm) else not_finite(process.unwrap_model(model))
             words += (
                 f"; not finite in {', '.join(odd[:3])}{' and others' if len(odd) > 3 else ''}"
                 if odd

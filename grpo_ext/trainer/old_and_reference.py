@@ -1,7 +1,9 @@
-"""Log-probs under the policy that sampled (old) and under the reference, taken before a generation is trained on.
+"""Log-probs under the policy that sampled (old) and under the reference, taken before a generation
+is trained on.
 
-Completions of the policy that takes the step need no extra pass: their old log-probs are those of the step, without gradient.
-An extra pass scores completions that a later step trains on, completions of another engine, and carried groups.
+Completions of the policy that takes the step need no extra pass: their old log-probs are those of
+the step, without gradient. An extra pass scores completions that a later step trains on,
+completions of another engine, and carried groups.
 """
 
 from dataclasses import replace
@@ -36,7 +38,9 @@ class OldAndReference:
         self.finds_kept = scorer.params.truncated and not sampler.watched
 
     def __call__(self, table: Scored) -> Scored:
-        """Set `old_per_token_logps`, `ref_per_token_logps`, `importance_sampling_ratio` and `kept` where they are needed."""
+        """Set `old_per_token_logps`, `ref_per_token_logps`, `importance_sampling_ratio` and `kept`
+        where they are needed.
+        """
         with torch.no_grad(), without_checkpointing(self.trainer):
             outlives = self.outlives and self.trainer.model.training
             if outlives or self.corrects or (self.finds_kept and self.trainer.beta):
@@ -48,7 +52,9 @@ class OldAndReference:
         return table
 
     def with_sampler_logps(self, table: Scored) -> Scored:
-        """With `behaviour_policy: sampler`, set `old_per_token_logps` of new completions to the log-probs of the sampler."""
+        """With `behaviour_policy: sampler`, set `old_per_token_logps` of new completions to the
+        log-probs of the sampler.
+        """
         if not self.to_sampler:
             return table
         sampled = table.sampling_per_token_logps

@@ -1,6 +1,8 @@
-"""Where the time of a run goes: seconds by phase, tokens per second, share of the device's matrix rate, peak memory.
+"""Where the time of a run goes: seconds by phase, tokens per second, share of the device's matrix
+rate, peak memory.
 
-A phase that begins within another one interrupts it, so no second counts twice. The figures are of the first rank.
+A phase that begins within another one interrupts it, so no second counts twice. The figures are of
+the first rank.
 """
 
 import sys
@@ -24,8 +26,9 @@ BESIDE = ("evaluation", "checkpoint")  # phases that belong to no step
 class Phases(TrainerCallback):
     """A stopwatch: `with phases("rewards"):`.
 
-    The phases are `generation`, `sync` (weights to the sampler), `waiting` (for completions that were asked for ahead),
-    `rewards`, `scoring` (old and reference log-probs), `train` (forward and backward), `optimizer`, `evaluation`, `checkpoint`.
+    The phases are `generation`, `sync` (weights to the sampler), `waiting` (for completions that
+    were asked for ahead), `rewards`, `scoring` (old and reference log-probs), `train` (forward and
+    backward), `optimizer`, `evaluation`, `checkpoint`.
     """
 
     def __init__(self, trainer: Trainer):
@@ -89,10 +92,11 @@ class Phases(TrainerCallback):
     def figures(self) -> dict[str, float]:
         """Return the figures since the last call; nothing before a step has ended.
 
-        `time/PHASE`: seconds per optimizer step. `throughput/tokens_per_second`: of prompts and completions on all ranks,
-        without evaluations and checkpoints. `throughput/share_of_rate`: operations that training needs (see
-        `grpo_ext.scoring.rate`) per second of `train`, as a share of the measured rate of matrix products. `memory/peak_gib`:
-        allocated on the GPU since the last call; on a CPU or an Apple GPU, the most that the process has held.
+        `time/PHASE`: seconds per optimizer step. `throughput/tokens_per_second`: of prompts and
+        completions on all ranks, without evaluations and checkpoints. `throughput/share_of_rate`:
+        operations that training needs (see `grpo_ext.scoring.rate`) per second of `train`, as a
+        share of the measured rate of matrix products. `memory/peak_gib`: allocated on the GPU since
+        the last call; on a CPU or an Apple GPU, the most that the process has held.
         """
         steps = self.state.global_step - self._step
         if steps <= 0:
@@ -111,8 +115,9 @@ class Phases(TrainerCallback):
 
 
 def peak_bytes(device: str) -> int:
-    """Return the largest memory allocated on the GPU since the last call; where torch does not count it (a CPU, an Apple GPU),
-    held by this process since its start."""
+    """Return the largest memory allocated on the GPU since the last call; where torch does not
+    count it (a CPU, an Apple GPU), held by this process since its start.
+    """
     if device in ("cpu", "mps"):
         import resource  # not on Windows
 

@@ -1,4 +1,5 @@
-"""From prompts to the scored completions of a step: which groups are generated, kept, dropped, refilled and carried.
+"""From prompts to the scored completions of a step: which groups are generated, kept, dropped,
+refilled and carried.
 
 prompts ──► Generations ──► keep, drop or refill groups ──► old and reference log-probs ──► Scored
 """
@@ -41,9 +42,8 @@ class Rollout:
     order: PromptOrder
     samples: Samples
     ranks: Ranks
-    following: Callable[
-        ..., list[Row] | None
-    ]  # `Feed.following`: this rank's rows of a generation after this one
+    # `Feed.following`: this rank's rows of a generation after this one
+    following: Callable[..., list[Row] | None]
     generated: Callable[[Scored], None]  # takes this rank's completions that are trained on
     judged: Callable[[Tensor, Tensor, Tensor, slice, GroupShape], None]  # `Learning.judged`
     evaluated: Callable[[Judged], None]  # takes a batch of TRL's evaluation
@@ -76,7 +76,9 @@ class Rollout:
         return table
 
     def watch_trl(self, rows: list[Row], table: dict[str, Any]) -> dict[str, Any]:
-        """For `preset: trl`: count, observe and hand out the completions that TRL has made, and return them unchanged."""
+        """For `preset: trl`: count, observe and hand out the completions that TRL has made, and
+        return them unchanged.
+        """
         judged = self.generations.made_by_trl(rows, table)
         advantages = seam.last_completions(self.trainer, len(judged.rewards))[3]
         # TRL counts a missing reward as 0
@@ -124,7 +126,9 @@ class Rollout:
         return self._scaled(table, used, judged.shape)
 
     def _refilled(self, rows: list[Row]) -> Scored:
-        """Return as many groups with signal as the step should have; a failure leaves prompts and groups as they were."""
+        """Return as many groups with signal as the step should have; a failure leaves prompts and
+        groups as they were.
+        """
         ahead, supply = self.generations.ahead, self.order.further
         assert supply is not None
         due, prompts, carried = ahead.due, supply.state_dict(), self.carried
@@ -142,7 +146,8 @@ class Rollout:
             self.refill,
             [],
         )
-        # If the sampler does not return the tokens that it kept, a pass finds them now, before the policy changes.
+        # If the sampler does not return the tokens that it kept, a pass finds them now, before the
+        # policy changes.
         finds_kept = rule.max_staleness > 0 and self.generations.old_and_reference.finds_kept
 
         def complete(prompts: list[Row]) -> tuple[Groups, Tensor]:
@@ -186,7 +191,8 @@ class Rollout:
         return self.generations.old_and_reference(table)
 
     def _scaled(self, table: Scored, rewards: Tensor, shape: GroupShape) -> Scored:
-        """With `scale_rewards: batch`, divide this rank's advantages by the std over the groups that are used.
+        """With `scale_rewards: batch`, divide this rank's advantages by the std over the groups
+        that are used.
 
         `rewards` (B of all ranks, R) of the groups of `shape` are NaN for groups that are not used.
         """
@@ -234,7 +240,9 @@ class Rollout:
         )
 
     def _copies(self, prompts: list[Row]) -> list[Row]:
-        """Return this rank's rows of the groups of these prompts of all ranks, one row per completion."""
+        """Return this rank's rows of the groups of these prompts of all ranks, one row per
+        completion.
+        """
         copies = [dict(row) for row in prompts for _ in range(self.trainer.num_generations)]
         return copies[self.ranks.mine(len(copies))]
 
@@ -279,12 +287,16 @@ class Rollout:
         seam.log_figures(self.trainer, figures)
 
     def _gathered(self, rounds: list[Any]) -> Tensor:
-        """Join the values of this rank's completions of each round, in the order of the rewards of all ranks."""
+        """Join the values of this rank's completions of each round, in the order of the rewards of
+        all ranks.
+        """
         device = self.ranks.device
         return torch.cat([self.ranks.gather(torch.tensor(r, device=device)) for r in rounds])
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of groups and prompts, the same on all ranks, and of the generation ahead."""
+        """Return the state of groups and prompts, the same on all ranks, and of the generation
+        ahead.
+        """
         ahead = self.generations.ahead.state_dict() if self.trainer.args.overlap != "off" else None
         return {"ahead": ahead, "carried": self.carried, "order": self.order.state_dict()}
 

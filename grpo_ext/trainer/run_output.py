@@ -1,4 +1,6 @@
-"""The output at the start and the end of a run: first and last lines, `recipe.yaml`, the model card."""
+"""The output at the start and the end of a run: first and last lines, `recipe.yaml`, the model
+card.
+"""
 
 import logging
 import shlex
@@ -56,7 +58,9 @@ class RunOutput(TrainerCallback):
             )
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """After the last step: draw curves, write the card, print the gains; a run from Python gets the next command here."""
+        """After the last step: draw curves, write the card, print the gains; a run from Python gets
+        the next command here.
+        """
         if not state.is_world_process_zero or state.global_step < state.max_steps:
             return
         try:
@@ -78,7 +82,8 @@ class RunOutput(TrainerCallback):
     def sentences(self) -> list[str]:
         """Return what the figures of the run do not say.
 
-        That is what a constant answer earns, how often rewards and environments failed, and that nothing was learnt.
+        That is what a constant answer earns, how often rewards and environments failed, and that
+        nothing was learnt.
         """
         parts, history = self.trainer.parts, self.trainer.state.log_history
         outcomes = set(parts.constant.judges.values())
@@ -105,7 +110,9 @@ def columns_of(rows: Any) -> list[str]:
 
 
 def check_prompt(rows: Any) -> None:
-    """Raise a `ValueError` if a data set is a mapping of several, or if it has no prompts that a chat template reads."""
+    """Raise a `ValueError` if a data set is a mapping of several, or if it has no prompts that a
+    chat template reads.
+    """
     if isinstance(rows, Mapping):
         first = "train" if "train" in rows else next(iter(rows), "train")
         raise ValueError(
@@ -128,7 +135,9 @@ def check_prompt(rows: Any) -> None:
 
 
 def as_given(trainer: Trainer) -> dict[str, Any]:
-    """Return model, arguments and rewards of a trainer as the values of a recipe, without most defaults."""
+    """Return model, arguments and rewards of a trainer as the values of a recipe, without most
+    defaults.
+    """
     args, known = trainer.args, rewards_of(trainer)
     name, usual = trainer.model.config.name_or_path, settings_here(None, None).items()
     found: dict[str, Any] = {"model_name_or_path": name} if name else {}

@@ -228,8 +228,8 @@ def layout_of(trainer: Trainer) -> Layout:
     """
     args = trainer.args
     # Sharded ranks gather each layer together, so all must call the model equally often. Each chunk
-    # of a reentrant checkpoint runs a separate backward pass, which data parallel ranks take for the
-    # last one.
+    # of a reentrant checkpoint runs a separate backward pass, which data parallel ranks take for
+    # the last one.
     sharded = trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled
     reentrant = (args.gradient_checkpointing_kwargs or {}).get("use_reentrant", False)
     several_ranks = trainer.accelerator.num_processes > 1

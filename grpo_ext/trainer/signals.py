@@ -1,4 +1,6 @@
-"""Signals that ask a run to stop: recorded on arrival, handled by all ranks together at the end of a step."""
+"""Signals that ask a run to stop: recorded on arrival, handled by all ranks together at the end of
+a step.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,8 @@ class Interrupted(SystemExit):
 
 
 class StopSignals:
-    """Handles SIGTERM, SIGUSR1 and Ctrl-C within the context; a second Ctrl-C ends the process at once.
+    """Handles SIGTERM, SIGUSR1 and Ctrl-C within the context; a second Ctrl-C ends the process at
+    once.
 
     It does not replace handlers of the program, and it does nothing outside the main thread.
     """

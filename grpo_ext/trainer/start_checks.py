@@ -122,9 +122,8 @@ def why_frozen(model: nn.Module) -> str:
         return f"{nothing}all adapters are disabled. Call model.enable_adapter_layers()."
     if names:
         active = ", ".join(sorted(names - idle))
-        other_trainable = [
-            adapter for adapter in trainable if adapter != "ref"
-        ]  # TRL's copy, for the reference
+        # TRL's copy, for the reference
+        other_trainable = [adapter for adapter in trainable if adapter != "ref"]
         if other_trainable:
             return (
                 f"{nothing}the active adapter is {active!r}, and only {other_trainable[0]!r} is "
@@ -144,7 +143,8 @@ def why_frozen(model: nn.Module) -> str:
 
 
 def check_metric_of_call(*args: Any, **kwargs: Any) -> None:
-    """Check the metric for the best model before a model is loaded, by the arguments of `GRPOTrainer`.
+    """Check the metric for the best model before a model is loaded, by the arguments of
+    `GRPOTrainer`.
 
     An `environment_factory` may bring rewards of its own: its runs are checked when they begin.
     """

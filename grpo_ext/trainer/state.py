@@ -34,9 +34,11 @@ class CheckpointMismatch(ValueError):
 
 
 def load_plain(path: Path) -> Any:
-    """Load tensors, plain types and records on the CPU; `CheckpointMismatch` if the file is damaged or holds anything else.
+    """Load tensors, plain types and records on the CPU; `CheckpointMismatch` if the file is damaged
+    or holds anything else.
 
-    The file must be as `torch.save` writes it, uncompressed: a compressed one of megabytes could fill the memory.
+    The file must be as `torch.save` writes it, uncompressed: a compressed one of megabytes could
+    fill the memory.
     """
     try:
         with open_plain(path, path.parent) as file, torch.serialization.safe_globals(RECORDS):
@@ -57,7 +59,9 @@ def load_plain(path: Path) -> Any:
 
 
 def _is_uncompressed(file: BinaryIO) -> bool:
-    """Whether the parts of an archive are stored as they are and do not share bytes; leaves the file at its start."""
+    """Whether the parts of an archive are stored as they are and do not share bytes; leaves the
+    file at its start.
+    """
     size = os.fstat(file.fileno()).st_size
     parts = zipfile.ZipFile(file).infolist()
     file.seek(0)

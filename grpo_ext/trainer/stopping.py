@@ -1,6 +1,7 @@
 """Stop a run before its last step: at the end of a step, on all ranks together, with a checkpoint.
 
-The cause is a signal or steps without a finite gradient. An alarm of the health monitor stops a run by itself.
+The cause is a signal or steps without a finite gradient. An alarm of the health monitor stops a run
+by itself.
 """
 
 import signal
@@ -28,8 +29,8 @@ class Stopping(TrainerCallback):
     ) -> Any:
         """Train by `train`, which begins or continues from a checkpoint.
 
-        `Interrupted` if a signal asked the run to stop. `NonFiniteSteps` if more than `max_skipped_steps` steps in a row had no
-        finite gradient.
+        `Interrupted` if a signal asked the run to stop. `NonFiniteSteps` if more than
+        `max_skipped_steps` steps in a row had no finite gradient.
         """
         self._stop = None
         with self._signals:

@@ -1,6 +1,8 @@
-"""`GRPOExtTrainer`: the only class of this package that TRL calls. Its overrides delegate to the parts of the trainer.
+"""`GRPOExtTrainer`: the only class of this package that TRL calls. Its overrides delegate to the
+parts of the trainer.
 
-With `loss_normalization: micro_batch` (`preset: trl`) TRL generates and computes the loss: the branch `self.as_trl` below.
+With `loss_normalization: micro_batch` (`preset: trl`) TRL generates and computes the loss: the
+branch `self.as_trl` below.
 """
 
 from collections.abc import Mapping
@@ -36,24 +38,31 @@ class GRPOExtTrainer(GRPOTrainer):
 
     Args:
         model: as in TRL: a model, or the id or path of one.
-        reward_funcs: as in TRL: functions, reward models or their ids; also names of registered rewards, such as
-            `"countdown"`, and what `grpo_ext.build` returns.
-        args (`GRPOExtConfig`, *optional*): or a plain `GRPOConfig`: fields that it lacks get our defaults.
+        reward_funcs: as in TRL: functions, reward models or their ids; also names of registered
+            rewards, such as `"countdown"`, and what `grpo_ext.build` returns.
+        args (`GRPOExtConfig`, *optional*): or a plain `GRPOConfig`: fields that it lacks get our
+            defaults.
         sampler (`Sampler`, *optional*): completes the prompts instead of transformers or vLLM.
-        recipe (`Mapping`, *optional*): the values of `recipe.yaml`, instead of the arguments of the trainer.
-        optimizer_cls_and_kwargs (`tuple`, *optional*): as in transformers: the optimizer's class and its arguments.
+        recipe (`Mapping`, *optional*): the values of `recipe.yaml`, instead of the arguments of the
+            trainer.
+        optimizer_cls_and_kwargs (`tuple`, *optional*): as in transformers: the optimizer's class
+            and its arguments.
         **kwargs: all other arguments of `GRPOTrainer`.
 
     Raises:
-        ValueError: for an unknown reward, a missing column, or arguments that contradict each other.
-        CannotLearn: a `ValueError` from `train()`, before the first generation, if the run would change no weight of the
-            policy, or choose its best model by a metric that says nothing.
+        ValueError: for an unknown reward, a missing column, or arguments that contradict each
+            other.
+        CannotLearn: a `ValueError` from `train()`, before the first generation, if the run would
+            change no weight of the policy, or choose its best model by a metric that says nothing.
         RuntimeError: if this package does not fit the installed TRL.
         RewardFailure: from `train()`, after saving a checkpoint, if a reward fails too often.
         EnvironmentFailure: likewise, if the environment fails too often.
-        EngineFailure: likewise, if a vLLM server does not come back, or the engine has other weights than the trainer.
-        NonFiniteSteps: likewise, if more than `max_skipped_steps` steps in a row have no finite gradient.
-        Interrupted: likewise, on SIGTERM, SIGUSR1 or Ctrl-C; a script that does not catch it ends with code 75.
+        EngineFailure: likewise, if a vLLM server does not come back, or the engine has other
+            weights than the trainer.
+        NonFiniteSteps: likewise, if more than `max_skipped_steps` steps in a row have no finite
+            gradient.
+        Interrupted: likewise, on SIGTERM, SIGUSR1 or Ctrl-C; a script that does not catch it ends
+            with code 75.
     """
 
     _tag_names = ["trl", "grpo", "grpo_ext"]  # noqa: RUF012  as TRL has it
@@ -101,7 +110,9 @@ class GRPOExtTrainer(GRPOTrainer):
     def train(
         self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any
     ) -> Any:
-        """As in TRL; `True` continues from the newest whole checkpoint of `output_dir`, or starts if there is none."""
+        """As in TRL; `True` continues from the newest whole checkpoint of `output_dir`, or starts
+        if there is none.
+        """
         plain = super().train
         self.accelerator.print(first_lines(self))
         try:
@@ -188,7 +199,9 @@ class GRPOExtTrainer(GRPOTrainer):
     # ---- logs, evaluation, checkpoints
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """As in TRL, with failures of rewards, skipped steps and pass rates; `train_loss` is the mean of the whole run."""
+        """As in TRL, with failures of rewards, skipped steps and pass rates; `train_loss` is the
+        mean of the whole run.
+        """
         if "train_loss" in logs:
             logs["train_loss"] = mean_loss(self)
         logs.update(self.parts.figures(self.model.training or "train_loss" in logs))
@@ -199,7 +212,8 @@ class GRPOExtTrainer(GRPOTrainer):
     def log_evaluation(self, metrics: dict[str, float]) -> None:
         """Log only the metrics of one evaluation, and call the callbacks.
 
-        TRL's `log` would add the training metrics collected so far, and write the training completions of this step again.
+        TRL's `log` would add the training metrics collected so far, and write the training
+        completions of this step again.
         """
         super(GRPOTrainer, self).log(dict(metrics))
         self.control = self.callback_handler.on_evaluate(
@@ -212,11 +226,13 @@ class GRPOExtTrainer(GRPOTrainer):
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "eval",
     ) -> dict[str, float]:
-        """Evaluate by TRL, or with `eval_temperature` by decoding at that temperature, without any effect on training.
+        """Evaluate by TRL, or with `eval_temperature` by decoding at that temperature, without any
+        effect on training.
 
         Returns:
-            With `eval_temperature`: means over completions, such as `eval_countdown` and `eval_length`, and `eval_pass@1`, ...
-            of the outcome reward; under `eval_NAME_...` if `eval_dataset` is a mapping of named data sets.
+            With `eval_temperature`: means over completions, such as `eval_countdown` and
+            `eval_length`, and `eval_pass@1`, ... of the outcome reward; under `eval_NAME_...` if
+            `eval_dataset` is a mapping of named data sets.
         """
         with self.parts.phases("evaluation"):
             if self.eval_decoding is not None:

@@ -102,7 +102,8 @@ def scored_by_trl(
 
 
 def as_scored(table: dict[str, Any]) -> Scored:
-    """Convert a mapping of TRL to a record, without old and reference log-probs, which our scoring computes.
+    """Convert a mapping of TRL to a record, without old and reference log-probs, which our scoring
+    computes.
 
     `ValueError` for a field that the record does not have.
     """

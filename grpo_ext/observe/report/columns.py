@@ -1,4 +1,6 @@
-"""Completions as the page holds them: an index of short columns, read at once, and texts in chunks, read when shown."""
+"""Completions as the page holds them: an index of short columns, read at once, and texts in chunks,
+read when shown.
+"""
 
 from collections.abc import Iterable
 from typing import Any
@@ -13,17 +15,17 @@ MOST_MESSAGES, MOST_MARKS = (
     200,
     1000,
 )  # of a completion in the page, so that none holds the browser up
-Turn = tuple[
-    int, int, bool, float | None, float | None
-]  # start, end, the model's, tokens that count, earned
+# start, end, the model's, tokens that count, earned
+Turn = tuple[int, int, bool, float | None, float | None]
 
 
 def sample_columns(run: RunData) -> tuple[dict[str, Any], list[Any]]:
     """Return the index and the list of prompts.
 
-    A column of the index has one entry per completion. `prompt` and `dataset` are positions in the list of prompts and in
-    `datasets`; `cut` is 1 for a completion that reached the limit; `task` is "" where the row names none; `outcome` is the
-    score of the reward that judged the completion's group, `None` if none did.
+    A column of the index has one entry per completion. `prompt` and `dataset` are positions in the
+    list of prompts and in `datasets`; `cut` is 1 for a completion that reached the limit; `task` is
+    "" where the row names none; `outcome` is the score of the reward that judged the completion's
+    group, `None` if none did.
     """
     rows = run.samples
     datasets = numbered((row["mode"], row["dataset"]) for row in rows)
@@ -49,7 +51,9 @@ def sample_columns(run: RunData) -> tuple[dict[str, Any], list[Any]]:
 
 
 def outcome_scores(run: RunData) -> list[float | None]:
-    """Return the outcome reward of each completion: the first of the run's outcome rewards that scored any of its group."""
+    """Return the outcome reward of each completion: the first of the run's outcome rewards that
+    scored any of its group.
+    """
     outcomes = run.about.get("outcomes")
     outcomes = outcomes if isinstance(outcomes, list) else [run.about.get("outcome")]
     names = [name for name in outcomes if isinstance(name, str)]
@@ -73,7 +77,9 @@ def numbered(keys: Iterable[Any]) -> dict[Any, int]:
 
 
 def sample_texts(rows: list[dict[str, Any]], rewards: list[dict[str, Any]]) -> list[Any]:
-    """Return for each completion its text, what the rewards said, the marks on it, the turns of an episode, and its tokens."""
+    """Return for each completion its text, what the rewards said, the marks on it, the turns of an
+    episode, and its tokens.
+    """
     found = []
     for row in rows:
         said, marks = explain(row, rewards)
@@ -83,10 +89,12 @@ def sample_texts(rows: list[dict[str, Any]], rewards: list[dict[str, Any]]) -> l
 
 
 def conversation(row: dict[str, Any]) -> tuple[str, list[Turn]]:
-    """Return the text that the page shows of a completion, and where the messages of an episode are in it.
+    """Return the text that the page shows of a completion, and where the messages of an episode are
+    in it.
 
-    The text of an episode is made of its messages as they are, without the backslashes of `transcript`, so that rewards explain
-    what they have judged. If messages are missing or differ from the text of the log, that text is returned, without turns.
+    The text of an episode is made of its messages as they are, without the backslashes of
+    `transcript`, so that rewards explain what they have judged. If messages are missing or differ
+    from the text of the log, that text is returned, without turns.
     """
     logged = row["text"]
     messages = mappings(row.get("messages"))
@@ -118,7 +126,8 @@ def explain(
 ) -> tuple[dict[str, str], list[Mark]]:
     """Return what each reward says of a line of `samples.jsonl`, and all marks on its text.
 
-    `rewards` are those of `run.json`. A reward without an explanation, or whose columns were not logged, is left out.
+    `rewards` are those of `run.json`. A reward without an explanation, or whose columns were not
+    logged, is left out.
     """
     said: dict[str, str] = {}
     marks: list[Mark] = []

@@ -1,7 +1,9 @@
-"""The page of the report: the files in `data/` and the compressed data of the runs in one HTML file.
+"""The page of the report: the files in `data/` and the compressed data of the runs in one HTML
+file.
 
-What a model wrote is untrusted. The page holds it as base64 of gzip, which cannot contain a tag. Its scripts show it only as
-text nodes. Its Content-Security-Policy allows only this script, by its hash, and no request.
+What a model wrote is untrusted. The page holds it as base64 of gzip, which cannot contain a tag.
+Its scripts show it only as text nodes. Its Content-Security-Policy allows only this script, by its
+hash, and no request.
 """
 
 import base64
@@ -63,7 +65,8 @@ def write_report(
 def build_page(runs: list[RunData], renew: float | None = None, most: int = 0) -> str:
     """Return the page as HTML.
 
-    With `renew` it has no runs, but asks its server every `renew` seconds, and keeps about the `most` newest completions.
+    With `renew` it has no runs, but asks its server every `renew` seconds, and keeps about the
+    `most` newest completions.
     """
     script = "\n".join(part(name) for name in (*SCRIPTS, *([LIVE] if renew else [])))
     shown = [

@@ -1,9 +1,11 @@
-"""The report of runs that go on: its page at 127.0.0.1, and what their logs have got since the page last asked.
+"""The report of runs that go on: its page at 127.0.0.1, and what their logs have got since the page
+last asked.
 
-Only GET is answered, only for the page and its data, and only if the Host header names this server: a page of another site
-cannot read it through a name that resolves to 127.0.0.1. Nothing is kept between requests. A page asks with a place in a log,
-in bytes, and gets about `SLICE` bytes of lines after it, up to the end of a step. It replaces the last step that it has, which
-may not have been whole. A place that the log no longer has, as after a resume, begins again at 0.
+Only GET is answered, only for the page and its data, and only if the Host header names this server:
+a page of another site cannot read it through a name that resolves to 127.0.0.1. Nothing is kept
+between requests. A page asks with a place in a log, in bytes, and gets about `SLICE` bytes of lines
+after it, up to the end of a step. It replaces the last step that it has, which may not have been
+whole. A place that the log no longer has, as after a resume, begins again at 0.
 """
 
 import re
@@ -42,7 +44,9 @@ HEADERS = {
 
 
 class ReportServer(ThreadingHTTPServer):
-    """Serves the report of the runs in some folders, also of later ones. If `port` is taken, it takes a free one."""
+    """Serves the report of the runs in some folders, also of later ones. If `port` is taken, it
+    takes a free one.
+    """
 
     daemon_threads = True
 
@@ -55,9 +59,8 @@ class ReportServer(ThreadingHTTPServer):
         self.url = f"http://127.0.0.1:{self.server_port}/"
         self.hosts = {f"{name}:{self.server_port}" for name in ("127.0.0.1", "localhost")}
         self.folders: list[Path] = []  # of the runs, each at its number
-        self.turn = (
-            Lock()
-        )  # one answer is made at a time, so that memory does not grow with the number of pages
+        # one answer is made at a time, so that memory does not grow with the number of pages
+        self.turn = Lock()
 
     def answer(self, path: str, query: dict[str, int]) -> Any:
         """Return what is at a path; `LookupError` if there is nothing."""
@@ -77,7 +80,9 @@ class ReportServer(ThreadingHTTPServer):
         return since(run, asked[1] == "samples", query["start"], query["step"])
 
     def states(self) -> list[dict[str, Any]]:
-        """Return the name of each run, the sizes of its logs and whether it goes on. A run keeps its number."""
+        """Return the name of each run, the sizes of its logs and whether it goes on. A run keeps
+        its number.
+        """
         found = dict.fromkeys(folder for path in self.paths for folder in runs_in(path))
         self.folders = [*self.folders, *(folder for folder in found if folder not in self.folders)][
             :MOST_RUNS
@@ -86,7 +91,9 @@ class ReportServer(ThreadingHTTPServer):
 
 
 def state(folder: Path, name: str) -> dict[str, Any]:
-    """Return the name of a run, the sizes of its logs and whether it goes on; no sizes if its folder cannot be read."""
+    """Return the name of a run, the sizes of its logs and whether it goes on; no sizes if its
+    folder cannot be read.
+    """
     sizes = {"about": 0, "metrics": 0, "samples": 0}
     running = False
     with suppress(OSError):
@@ -100,7 +107,9 @@ def state(folder: Path, name: str) -> dict[str, Any]:
 
 
 def since(run: RunData, completions: bool, start: int, step: int) -> dict[str, Any]:
-    """Return the rows of a log from a place on, where a line of `step` began, as curves and columns, and where to go on."""
+    """Return the rows of a log from a place on, where a line of `step` began, as curves and
+    columns, and where to go on.
+    """
     log, fields = (run.folder / SAMPLES, SAMPLE) if completions else (run.folder / METRICS, None)
     stop = size(log)
     if start and [row["step"] for _, row in islice(placed(log, fields, [], start), 1)] != [step]:

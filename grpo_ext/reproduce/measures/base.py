@@ -17,7 +17,9 @@ SMOOTHING = 0.6  # weight of the smoothed value before; a steady rise lags by 1.
 
 @dataclass(frozen=True)
 class Figure:
-    """A measured number with its error within the seed, and what a reader may want to know beside it."""
+    """A measured number with its error within the seed, and what a reader may want to know beside
+    it.
+    """
 
     estimate: Estimate
     details: str = ""
@@ -30,8 +32,8 @@ MEASURES: dict[str, Measure] = {}
 def measure(function: Measure) -> Measure:
     """Register a measure under the name of its function.
 
-    Its first argument is the list of a claim's runs, all of one seed, in the order of the claim; the others are the claim's
-    `arguments`.
+    Its first argument is the list of a claim's runs, all of one seed, in the order of the claim;
+    the others are the claim's `arguments`.
     """
     MEASURES[function.__name__] = function
     return function
@@ -40,7 +42,9 @@ def measure(function: Measure) -> Measure:
 def figure(
     value: float, error: float | None = None, details: str = "", freedom: float = np.inf
 ) -> Figure:
-    """Return a number with its standard error and its interval; without an error it has no interval."""
+    """Return a number with its standard error and its interval; without an error it has no
+    interval.
+    """
     if error is None:
         return Figure(Estimate(value, None, None, None, 1), details)
     reach = t_quantile(min(freedom, 1e9)) * error
@@ -65,7 +69,8 @@ def steps_of(run: RunData, metric: str) -> Array:
 
 
 def mean_error(values: Array, count: int) -> float | None:
-    """Return the standard error of the mean of `count` neighbouring values of a curve (N,), around its trend.
+    """Return the standard error of the mean of `count` neighbouring values of a curve (N,), around
+    its trend.
 
     `None` for fewer than ten values; 0 for a constant curve.
     """
@@ -78,7 +83,9 @@ def mean_error(values: Array, count: int) -> float | None:
 
 
 def end_of(run: RunData, metric: str) -> tuple[float, float | None] | None:
-    """Return the mean of the last tenth of a curve and its standard error; `None` if it has no values."""
+    """Return the mean of the last tenth of a curve and its standard error; `None` if it has no
+    values.
+    """
     values = values_of(run, metric)
     if not len(values):
         return None

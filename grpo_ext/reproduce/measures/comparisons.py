@@ -1,4 +1,6 @@
-"""Measures that compare runs: ends, steps and seconds to the same reward, equal time, growth with the length."""
+"""Measures that compare runs: ends, steps and seconds to the same reward, equal time, growth with
+the length.
+"""
 
 from math import log2
 
@@ -34,9 +36,11 @@ def difference(runs: Runs, metric: str) -> Figure | None:
 
 @measure
 def reaches_sooner(runs: Runs, metric: str, by: str = "steps", share: float = 0.8) -> Figure | None:
-    """The steps (or seconds) of the first run by those of the second, until both reach the same level.
+    """The steps (or seconds) of the first run by those of the second, until both reach the same
+    level.
 
-    The level is a share of the way from their beginnings to the lower of their ends. Above 1 the second run is sooner.
+    The level is a share of the way from their beginnings to the lower of their ends. Above 1 the
+    second run is sooner.
     """
     both = [beginning_and_end(run, metric) for run in runs[:2]]
     begin = float(np.mean([begin for begin, _ in both]))
@@ -65,7 +69,9 @@ def seconds_ratio(runs: Runs) -> Figure | None:
 
 @measure
 def at_equal_time(runs: Runs, metric: str) -> Figure | None:
-    """A metric of the first run less that of the second, when both have trained for as many seconds as the shorter one."""
+    """A metric of the first run less that of the second, when both have trained for as many seconds
+    as the shorter one.
+    """
     totals = [float(seconds_of(run).sum()) for run in runs[:2]]
     least = min(totals)
     reached = []
@@ -84,7 +90,8 @@ def at_equal_time(runs: Runs, metric: str) -> Figure | None:
 
 @measure
 def bend(runs: Runs) -> Figure | None:
-    """The quadratic part of the seconds of a step as a share of those at the longest completions, over runs of several lengths.
+    """The quadratic part of the seconds of a step as a share of those at the longest completions,
+    over runs of several lengths.
 
     0 if the seconds grow linearly with the length.
     """
@@ -106,7 +113,9 @@ def bend(runs: Runs) -> Figure | None:
 
 @measure
 def best_group_size(runs: Runs, metric: str, success: str) -> Figure | None:
-    """log2 of the group size of the run that ends best, times the success rate at the beginning: 0 for its inverse."""
+    """log2 of the group size of the run that ends best, times the success rate at the beginning: 0
+    for its inverse.
+    """
     last = [end_of(run, metric) for run in runs]
     rates = [values_of(run, success)[:5].mean() for run in runs if len(values_of(run, success))]
     if not rates or any(one is None for one in last):

@@ -1,4 +1,6 @@
-"""Measures of formulas, which need no run: the weight of a token, the bias of an estimator of the KL."""
+"""Measures of formulas, which need no run: the weight of a token, the bias of an estimator of the
+KL.
+"""
 
 from collections.abc import Sequence
 
@@ -11,13 +13,17 @@ REFERENCE = (0.35, 0.3, 0.2, 0.15)
 
 @measure
 def token_weight(runs: list[RunData], loss: str, length: int, against: int) -> Figure:
-    """The weight of a token in a completion of one length, relative to one of another length, as the gradient of the loss."""
+    """The weight of a token in a completion of one length, relative to one of another length, as
+    the gradient of the loss.
+    """
     short, long = token_weights(loss, (length, against))
     return exact(short / long)
 
 
 def token_weights(loss: str, lengths: Sequence[int]) -> list[float]:
-    """Return the weight of one token in completions of these lengths, from the gradient of the loss's aggregation."""
+    """Return the weight of one token in completions of these lengths, from the gradient of the
+    loss's aggregation.
+    """
     import torch
 
     from grpo_ext.objective.aggregate import StepCounts, aggregate
@@ -36,7 +42,8 @@ def token_weights(loss: str, lengths: Sequence[int]) -> list[float]:
 def kl_bias(runs: list[RunData], turned_round: bool = False) -> Figure:
     """The expected estimate of the KL less the KL itself, by enumeration of four tokens.
 
-    The estimate is k3, r - 1 - log r with r = reference / policy; `turned_round`: with r = policy / reference.
+    The estimate is k3, r - 1 - log r with r = reference / policy; `turned_round`: with r = policy /
+    reference.
     """
     import torch
 

@@ -1,13 +1,16 @@
-"""The system calls that a sandbox may make, and the program that compiles them into seccomp filters.
+"""The system calls that a sandbox may make, and the program that compiles them into seccomp
+filters.
 
     python -m grpo_ext.rewards.code.allowed_calls
 
-writes `data/NAME.ARCHITECTURE.bpf` with libseccomp, through its binding `pyseccomp`. The files are part of the package, so a
-run needs neither. All other calls fail with ENOSYS, "not implemented", on which the C library falls back to older calls.
+writes `data/NAME.ARCHITECTURE.bpf` with libseccomp, through its binding `pyseccomp`. The files are
+part of the package, so a run needs neither. All other calls fail with ENOSYS, "not implemented", on
+which the C library falls back to older calls.
 
-There are two filters. `start` is loaded by bubblewrap and lets Python start and fork. `program` is loaded on top of it by each
-forked process before the model's program runs: no new process, no signal to another process, no System V or POSIX IPC, no
-socket but a pair of connected ones, and of `ioctl`, `fcntl` and `prctl` only harmless commands.
+There are two filters. `start` is loaded by bubblewrap and lets Python start and fork. `program` is
+loaded on top of it by each forked process before the model's program runs: no new process, no
+signal to another process, no System V or POSIX IPC, no socket but a pair of connected ones, and of
+`ioctl`, `fcntl` and `prctl` only harmless commands.
 """
 
 from pathlib import Path
@@ -44,7 +47,8 @@ QUESTIONS = """
     setrlimit sysinfo uname
 """
 
-# What bubblewrap's first process and the harness need to start Python, fork, wait, and load the second filter.
+# What bubblewrap's first process and the harness need to start Python, fork, wait, and load the
+# second filter.
 STARTING = """
     clone execve fcntl fork ioctl kill prctl prlimit64 seccomp socketpair vfork wait4 waitid
 """

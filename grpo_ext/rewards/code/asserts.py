@@ -1,4 +1,6 @@
-"""Asserts as questions to a program: expressions whose values it returns, and expected values that it never sees."""
+"""Asserts as questions to a program: expressions whose values it returns, and expected values that
+it never sees.
+"""
 
 import ast
 import builtins
@@ -20,8 +22,9 @@ _evaluated: dict[tuple[str, tuple[str, ...]], dict[str, str | None]] = {}
 class Question:
     """An expression that is evaluated with the program's names, and what its value must be.
 
-    `expected` is a source text that is evaluated without the program. Where it is `None` the expression is the assert's whole
-    condition, which the program's objects help to evaluate: it could cheat.
+    `expected` is a source text that is evaluated without the program. Where it is `None` the
+    expression is the assert's whole condition, which the program's objects help to evaluate: it
+    could cheat.
     """
 
     expression: str
@@ -103,7 +106,8 @@ def questions_of(condition: ast.expr, names: set[str]) -> list[Question]:
         if all(isinstance(operator, ast.Eq) for operator in condition.ops):
             known = [side for side in sides if is_known(side, names)]
             if known:
-                # A literal, if there is one: a program may define a function that has a builtin's name.
+                # A literal, if there is one: a program may define a function that has a builtin's
+                # name.
                 literals = [side for side in known if is_known(side, set())]
                 expected = (literals or known)[-1]
                 return [
@@ -139,8 +143,9 @@ def with_expected_texts(
 ) -> list[list[tuple[Question, str]]]:
     """Return each test's questions with the canonical text that the answer must have.
 
-    Literals are read here. Other right sides are evaluated in a sandbox without the program; one that has no text there,
-    such as an object of a class, turns its question into one about the whole condition.
+    Literals are read here. Other right sides are evaluated in a sandbox without the program; one
+    that has no text there, such as an object of a class, turns its question into one about the
+    whole condition.
 
     Args:
         start_by: when the sandbox must have started, as for `run`.
@@ -192,7 +197,9 @@ def literal_text(source: str) -> str | None:
 
 
 def tests_as_list(tests: object) -> list[object]:
-    """Return a row's tests, a list or its text in JSON or Python, as a list; `ValueError` for anything else."""
+    """Return a row's tests, a list or its text in JSON or Python, as a list; `ValueError` for
+    anything else.
+    """
     parsed = tests
     if isinstance(tests, str):
         try:

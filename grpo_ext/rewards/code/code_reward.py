@@ -1,4 +1,6 @@
-"""The reward `code`: programs that a model writes, judged by tests whose expected values they never see."""
+"""The reward `code`: programs that a model writes, judged by tests whose expected values they never
+see.
+"""
 
 import re
 import time
@@ -31,20 +33,23 @@ def code(
 ) -> list[float]:
     """1 if the program passes all tests of its row, else 0.
 
-    The program is the last code block, else the `<answer>` block, else the whole completion, without thoughts. It has only the
-    standard library, and runs in new Linux namespaces, made by bubblewrap: it has no network, sees no other process, and has
-    only files of its own, in memory. Where the kernel does not allow that, rows stay unscored, unless `isolation: none` runs
-    programs with the rights of the trainer.
+    The program is the last code block, else the `<answer>` block, else the whole completion,
+    without thoughts. It has only the standard library, and runs in new Linux namespaces, made by
+    bubblewrap: it has no network, sees no other process, and has only files of its own, in memory.
+    Where the kernel does not allow that, rows stay unscored, unless `isolation: none` runs programs
+    with the rights of the trainer.
 
     Args:
-        tests: a list of asserts, `["assert f(2) == 3"]`, or of inputs with outputs, `[{"input": "2", "output": "3"}]`, also as
-            JSON. Asserts may come with imports. A side of `==` that needs only builtins and these imports is evaluated without
-            the program, which cannot read it. Other asserts are evaluated beside the program, which could cheat on them.
+        tests: a list of asserts, `["assert f(2) == 3"]`, or of inputs with outputs, `[{"input":
+            "2", "output": "3"}]`, also as JSON. Asserts may come with imports. A side of `==` that
+            needs only builtins and these imports is evaluated without the program, which cannot
+            read it. Other asserts are evaluated beside the program, which could cheat on them.
         partial: whether the score is the share of tests that pass.
         seconds: limit of the program by the clock, for all tests of the row together.
         megabytes: limit of the memory of a run, at least 64.
         isolation: "namespaces" or "none".
-        cheatable_asserts: "refuse" leaves rows unscored that have an assert on which a program could cheat.
+        cheatable_asserts: "refuse" leaves rows unscored that have an assert on which a program
+            could cheat.
     """
     limits = Limits(seconds, megabytes, isolation != "none")
     scores = []
@@ -108,7 +113,8 @@ def values_right(
     if refuse_cheatable:
         check_not_cheatable(asserts.cheatable)
     tests = with_expected_texts(asserts, limits, start_by)
-    if refuse_cheatable:  # a right side that has no text, such as an object, leaves a question about the whole condition
+    # a right side that has no text, such as an object, leaves a question about the whole condition
+    if refuse_cheatable:
         questions = [question for pairs in tests for question, _ in pairs]
         check_not_cheatable(
             [question.condition for question in questions if question.expected is None]
@@ -132,5 +138,7 @@ def check_not_cheatable(conditions: list[str]) -> None:
 
 
 def stripped_lines(text: str) -> list[str]:
-    """Return the lines of an output without white space at their ends, and without empty lines at its end."""
+    """Return the lines of an output without white space at their ends, and without empty lines at
+    its end.
+    """
     return [line.rstrip() for line in text.rstrip().splitlines()]

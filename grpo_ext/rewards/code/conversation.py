@@ -1,4 +1,6 @@
-"""The pipes between the trainer and a sandbox: a job goes in; answers, complaints and a byte that says "ready" come out."""
+"""The pipes between the trainer and a sandbox: a job goes in; answers, complaints and a byte that
+says "ready" come out.
+"""
 
 import os
 import selectors
@@ -21,7 +23,8 @@ class Conversation:
         process: the sandbox, with pipes for its three streams.
         ready_pipe: the end of the pipe on which it says that its walls stand.
         unsent: the job.
-        deadline: when the walls must stand; once they do, when the sandbox must have ended (`time.monotonic`).
+        deadline: when the walls must stand; once they do, when the sandbox must have ended
+            (`time.monotonic`).
         seconds: how long the program may run.
     """
 

@@ -1,7 +1,8 @@
-"""A cgroup around a sandbox, which limits all of its memory: of processes, of files in memory, and of the kernel on its behalf.
+"""A cgroup around a sandbox, which limits all of its memory: of processes, of files in memory, and
+of the kernel on its behalf.
 
-Only some users may make cgroups: root, in most containers too, and a user's own systemd session. Elsewhere the limits are those
-of a process (`setrlimit`), which leave out the kernel's memory.
+Only some users may make cgroups: root, in most containers too, and a user's own systemd session.
+Elsewhere the limits are those of a process (`setrlimit`), which leave out the kernel's memory.
 """
 
 import os
@@ -18,13 +19,16 @@ PREFIX = "grpo-ext-code"
 OVERHEAD_MEGABYTES = 64  # of Python, bubblewrap and the files of a run
 MAX_TASKS = 256
 REMOVAL_SECONDS = 2.0
-# Moves a shell into the group before it becomes the sandbox, so that nothing of the sandbox is ever outside.
+# Moves a shell into the group before it becomes the sandbox, so that nothing of the sandbox is ever
+# outside.
 JOIN = 'echo $$ > "$0" && exec "$@"'
 
 
 @contextmanager
 def memory_group(megabytes: int) -> Iterator[list[str]]:
-    """Make a cgroup for one sandbox. Yield the words to put before its command; none where no cgroup can be made."""
+    """Make a cgroup for one sandbox. Yield the words to put before its command; none where no
+    cgroup can be made.
+    """
     parent = parent_of_groups()
     if parent is None:
         yield []
@@ -38,7 +42,9 @@ def memory_group(megabytes: int) -> Iterator[list[str]]:
 
 @lru_cache(maxsize=1)
 def parent_of_groups() -> Path | None:
-    """Return the folder in which this user may make cgroups with a limit of memory, and move processes into them."""
+    """Return the folder in which this user may make cgroups with a limit of memory, and move
+    processes into them.
+    """
     for parent in candidates():
         with suppress(OSError, subprocess.SubprocessError):
             remove_abandoned(parent)

@@ -1,7 +1,8 @@
 """Run a program that a model wrote behind walls, within one budget of time for all of its inputs.
 
-The walls are bubblewrap's (`bubblewrap.py`). Inside them `inside/__main__.py` runs the program and says, by a byte on a pipe of
-its own, when they stand. Before this byte every fault is the machine's and raises; after it every fault is the program's.
+The walls are bubblewrap's (`bubblewrap.py`). Inside them `inside/__main__.py` runs the program and
+says, by a byte on a pipe of its own, when they stand. Before this byte every fault is the machine's
+and raises; after it every fault is the program's.
 """
 
 import base64
@@ -59,7 +60,9 @@ class Limits:
 
     @property
     def start_seconds(self) -> float:
-        """How long it may take to evaluate right sides and to put up the walls, before the program starts."""
+        """How long it may take to evaluate right sides and to put up the walls, before the program
+        starts.
+        """
         return max(MIN_START_SECONDS, START_SHARE * self.seconds)
 
     @property
@@ -102,10 +105,12 @@ class Answer:
 
 
 def run(job: Job, limits: Limits, start_by: float | None = None) -> list[Answer]:
-    """Run a program on its inputs. Return an answer for each, fewer where it has used up its time or its output.
+    """Run a program on its inputs. Return an answer for each, fewer where it has used up its time
+    or its output.
 
     Args:
-        start_by: the time of `time.monotonic` at which the walls must stand; by default in `limits.start_seconds`.
+        start_by: the time of `time.monotonic` at which the walls must stand; by default in
+            `limits.start_seconds`.
 
     Raises:
         NoIsolation: bubblewrap is missing, or the kernel does not let it make namespaces.
@@ -192,7 +197,9 @@ def message(job: Job, limits: Limits) -> bytes:
 
 
 def end(process: subprocess.Popen, isolated: bool) -> None:
-    """Kill the sandbox and wait for it. Its first process dies with bubblewrap, and all others with that one."""
+    """Kill the sandbox and wait for it. Its first process dies with bubblewrap, and all others with
+    that one.
+    """
     if not isolated:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -204,7 +211,9 @@ def end(process: subprocess.Popen, isolated: bool) -> None:
 
 
 def fault(conversation: Conversation, limits: Limits) -> MachineFault:
-    """Return why the program has not run. Only bubblewrap and Python have written the text of the reason."""
+    """Return why the program has not run. Only bubblewrap and Python have written the text of the
+    reason.
+    """
     complaint = conversation.complaints.decode("utf-8", "replace").strip()
     reason = ascii(complaint)[1:-1]
     if "bwrap:" in complaint:

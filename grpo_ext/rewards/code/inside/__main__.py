@@ -1,14 +1,17 @@
-"""Run a program on each input, each time in a forked process with limits and a filter of system calls.
+"""Run a program on each input, each time in a forked process with limits and a filter of system
+calls.
 
     python -s -S -B -P inside READY_FD
 
-It reads a job as JSON from its standard input, `{"program", "imports", "expressions", "expected", "inputs", "seconds",
-"megabytes", "filter"}`, and answers each input with a frame on its standard output: a line of JSON, `{"status", "length"}`,
-and that many bytes. These are what the program printed, or with `expressions` a line with the canonical text of each, `!` where
-it has none. `status` is the program's exit code; null if its time was over.
+It reads a job as JSON from its standard input, `{"program", "imports", "expressions", "expected",
+"inputs", "seconds", "megabytes", "filter"}`, and answers each input with a frame on its standard
+output: a line of JSON, `{"status", "length"}`, and that many bytes. These are what the program
+printed, or with `expressions` a line with the canonical text of each, `!` where it has none.
+`status` is the program's exit code; null if its time was over.
 
-This process stays free of the program, which cannot signal it, trace it, or write to its descriptors. The forked process
-writes a byte to READY_FD when its limits and its filter stand: whatever happens from then on is the program's doing.
+This process stays free of the program, which cannot signal it, trace it, or write to its
+descriptors. The forked process writes a byte to READY_FD when its limits and its filter stand:
+whatever happens from then on is the program's doing.
 """
 
 import base64
@@ -87,7 +90,9 @@ def read_output(fd: int, deadline: float, room: int) -> tuple[bytes, bool]:
 
 
 def end_of(pid: int, in_time: bool, deadline: float) -> int | None:
-    """Wait for the program, which may have closed its output and live on. Return its exit code; None if it was too late."""
+    """Wait for the program, which may have closed its output and live on. Return its exit code;
+    None if it was too late.
+    """
     while in_time and time.monotonic() < deadline:
         ended_pid, status = os.waitpid(pid, os.WNOHANG)
         if ended_pid:
@@ -157,8 +162,9 @@ def confine(libc: Any, filter_bytes: bytes) -> None:
 def run_program(job: dict[str, Any], writing_fd: int) -> None:
     """Run the program as `__main__`. With expressions, write the text of each and end the process.
 
-    Without, an exception and `SystemExit` reach the interpreter, which then ends as after any program: it waits for threads,
-    calls what `atexit` knows, writes its buffers, and sets the exit code.
+    Without, an exception and `SystemExit` reach the interpreter, which then ends as after any
+    program: it waits for threads, calls what `atexit` knows, writes its buffers, and sets the exit
+    code.
     """
     module = types.ModuleType("__main__")
     module.__dict__["__builtins__"] = builtins

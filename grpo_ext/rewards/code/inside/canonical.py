@@ -1,7 +1,8 @@
-"""A text for a value, such that two values are equal in Python if and only if their texts are equal.
+"""A text for a value, such that two values are equal in Python if and only if their texts are
+equal.
 
-Values of the program and expected values are compared by these texts, so nothing outside the sandbox parses, hashes or
-unpickles what a program sends. Only plain data has a text.
+Values of the program and expected values are compared by these texts, so nothing outside the
+sandbox parses, hashes or unpickles what a program sends. Only plain data has a text.
 """
 
 import json
@@ -17,13 +18,14 @@ class NotPlain(ValueError):
 def canonical(value: Any, expected: bool = False) -> str:
     """Return the text of a value.
 
-    Numbers of all types are exact fractions, so `1`, `1.0` and `True` share a text. Subclasses count as the built-in type
-    that they extend: a `Counter` is a dict, a namedtuple is a tuple.
+    Numbers of all types are exact fractions, so `1`, `1.0` and `True` share a text. Subclasses
+    count as the built-in type that they extend: a `Counter` is a dict, a namedtuple is a tuple.
 
     Args:
-        value: None, numbers, strings, bytes, and lists, tuples, sets, dicts, deques and ranges of these.
-        expected: whether this is the right side of a comparison. An `OrderedDict` has no text there, because its equality
-            depends on the other operand.
+        value: None, numbers, strings, bytes, and lists, tuples, sets, dicts, deques and ranges of
+            these.
+        expected: whether this is the right side of a comparison. An `OrderedDict` has no text
+            there, because its equality depends on the other operand.
 
     Raises:
         NotPlain: for other values.
@@ -82,7 +84,9 @@ def canonical_complex(value: complex) -> str:
 
 
 def canonical_number(value: Any) -> str:
-    """Return the exact fraction of an int, float, `Fraction` or `Decimal`, in base 16, or the sign of an infinity."""
+    """Return the exact fraction of an int, float, `Fraction` or `Decimal`, in base 16, or the sign
+    of an infinity.
+    """
     try:
         numerator, denominator = value.as_integer_ratio()
     except OverflowError:
