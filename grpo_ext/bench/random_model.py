@@ -52,9 +52,11 @@ def make_random_model(recipe: Recipe) -> tuple[PreTrainedModel, PreTrainedTokeni
     tokenizer = build_tokenizer([])
     config.pad_token_id = tokenizer.pad_token_id
     config.eos_token_id = tokenizer.eos_token_id
-    device, dtype = "cuda", torch.bfloat16
+    device = "cuda"
+    dtype = torch.bfloat16
     if recipe.training.use_cpu:
-        device, dtype = "cpu", torch.float32
+        device = "cpu"
+        dtype = torch.float32
     with torch.device(device):
         model = AutoModelForCausalLM.from_config(config, dtype=dtype)
     return model, tokenizer

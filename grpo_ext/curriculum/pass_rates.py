@@ -91,7 +91,8 @@ class PassRates:
         self.decay = decay
         self.numbers = {key: number for number, key in enumerate(dict.fromkeys(prompt_ids))}
         self.of_row = np.array([self.numbers[key] for key in prompt_ids])  # (rows,)
-        self.right, self.samples = np.zeros(len(self.numbers)), np.zeros(len(self.numbers))
+        self.right = np.zeros(len(self.numbers))
+        self.samples = np.zeros(len(self.numbers))
         for key, (right, samples) in (start or {}).items():
             self.observe(key, right, samples)
 
@@ -120,9 +121,11 @@ class PassRates:
 
         G is `num_generations` times the prompt's slots, of which it takes at most `most_slots`.
         """
-        a, b = (self.right + 1)[self.of_row], (self.samples - self.right + 1)[self.of_row]
+        a = (self.right + 1)[self.of_row]
+        b = (self.samples - self.right + 1)[self.of_row]
         size = num_generations * self.slots(num_generations, most_slots)  # (rows,)
-        all_right, all_wrong = np.ones_like(a), np.ones_like(a)
+        all_right = np.ones_like(a)
+        all_wrong = np.ones_like(a)
         for i in range(size.max()):  # E[p^G] = product of (a + i) / (a + b + i)
             all_right *= np.where(i < size, (a + i) / (a + b + i), 1.0)
             all_wrong *= np.where(i < size, (b + i) / (a + b + i), 1.0)
@@ -137,4 +140,5 @@ class PassRates:
             raise ValueError(
                 f"pass rates of {len(state['right'])} prompts do not fit a data set of {len(self.numbers)}."
             )
-        self.right, self.samples = np.array(state["right"]), np.array(state["samples"])
+        self.right = np.array(state["right"])
+        self.samples = np.array(state["samples"])

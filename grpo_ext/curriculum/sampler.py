@@ -61,7 +61,8 @@ class PromptSampler(Sampler):
     def set_epoch(self, epoch: int) -> None:
         """Begin another epoch; the trainer calls this."""
         if epoch != self.epoch:
-            self.epoch, self.drawn = epoch, []
+            self.epoch = epoch
+            self.drawn = []
 
     def __iter__(self) -> Iterator[int]:
         fixed = self._fixed_order()
@@ -128,7 +129,8 @@ class PromptSampler(Sampler):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.epoch, self.drawn = state["epoch"], [list(generation) for generation in state["drawn"]]
+        self.epoch = state["epoch"]
+        self.drawn = [list(generation) for generation in state["drawn"]]
         if self.rates is not None:
             self.rates.load_state_dict(state["rates"])
 
@@ -171,7 +173,8 @@ class PromptSupply:
 
     def take(self, num: int) -> list[Row]:
         """Return the next rows."""
-        rows, self.waiting = self.waiting[:num], self.waiting[num:]
+        rows = self.waiting[:num]
+        self.waiting = self.waiting[num:]
         more = num - len(rows)
         if isinstance(self.dataset, IterableDataset):
             self._stream = self._stream or islice(self._endless(), self.position, None)
@@ -216,4 +219,6 @@ class PromptSupply:
         return {"position": self.position, "waiting": list(self.waiting)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.position, self.waiting, self._stream = state["position"], list(state["waiting"]), None
+        self.position = state["position"]
+        self.waiting = list(state["waiting"])
+        self._stream = None

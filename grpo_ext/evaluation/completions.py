@@ -103,10 +103,8 @@ def _decoding_as(model: PreTrainedModel, config: GenerationConfig, seed: int) ->
     """Set generation config (an adapter's base has one too), eval mode and random state of a model,
     and restore them.
     """
-    was, was_training = (
-        [(m, m.generation_config) for m in (model, base_model(model))],
-        model.training,
-    )
+    was = [(m, m.generation_config) for m in (model, base_model(model))]
+    was_training = model.training
     devices = [model.device] if model.device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices), torch.no_grad():
         torch.manual_seed(seed)
@@ -153,10 +151,8 @@ def generate_completions(
         tqdm(total=len(encoded), desc=progress, disable=progress is None) as bar,
     ):
         for start in range(0, len(encoded), batch_size):
-            batch, played = (
-                encoded[start : start + batch_size],
-                episodes[start : start + batch_size],
-            )
+            batch = encoded[start : start + batch_size]
+            played = episodes[start : start + batch_size]
             player = Player(played) if played else None
             with watching(model, None, player) if player else nullcontext():
                 made = generate_batch(model, config, batch)

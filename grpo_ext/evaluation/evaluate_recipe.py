@@ -59,7 +59,8 @@ def evaluate_models(
     for name in model_names:
         check_model_folder(Path(name).expanduser())
     rows, rewards = rows_and_rewards(recipe, num_train_rows)
-    summaries, samples = {}, {}
+    summaries = {}
+    samples = {}
     advice: dict[str, str] = {}
     for name in model_names:
         summaries[name], samples[name] = evaluate_on(recipe, name, rows, rewards, **settings)
@@ -112,7 +113,9 @@ def save_evaluation(path: Path, found: dict[str, Any]) -> list[Path]:
     `<stem>_completions.jsonl` beside it has every completion with its row and rewards; `part` is
     `greedy` or `sampled`.
     """
-    rows, summaries, comparisons = found["rows"], found["summaries"], found["comparisons"]
+    rows = found["rows"]
+    summaries = found["summaries"]
+    comparisons = found["comparisons"]
     completions = path.with_name(f"{path.stem}_completions.jsonl")
     alone = len(summaries) == 1
     figures = (

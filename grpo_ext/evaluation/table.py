@@ -23,7 +23,8 @@ from grpo_ext.recipe.difference import as_yaml
 
 CUT = 400  # most characters of a cell
 FOLDED = 12  # least width of a column whose cells or name are broken into lines
-CARD, CURVES = "README.md", "curves.png"
+CARD = "README.md"
+CURVES = "curves.png"
 FEWEST = 10  # least logs of training for a curve
 
 

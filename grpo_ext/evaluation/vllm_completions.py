@@ -62,7 +62,8 @@ class VllmCompletions:
 
         from grpo_ext.vllm.settings import MOST_SEQUENCES, TextModel, cpu_settings
 
-        self.tokenizer, self.chat_template_kwargs = tokenizer, chat_template_kwargs
+        self.tokenizer = tokenizer
+        self.chat_template_kwargs = chat_template_kwargs
         options["dtype"] = str(dtype or "auto").removeprefix("torch.")
         if not gpu_is_there():
             known = {

@@ -22,7 +22,8 @@ class HealthMonitor(TrainerCallback):
     """
 
     def __init__(self, rules: list[Rule], log: RunLog):
-        self.rules, self.log = rules, log
+        self.rules = rules
+        self.log = log
         self.watch = Watch(rules)
         self.stopped_by: str | None = None  # the alarm that ended the run
         self._repeating: list[bool] = []  # for each completion since the last log
@@ -38,7 +39,8 @@ class HealthMonitor(TrainerCallback):
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Take the earlier logs of a resumed run, without raising their alarms again."""
-        self.watch, self.stopped_by = Watch(self.rules), None
+        self.watch = Watch(self.rules)
+        self.stopped_by = None
         for entry in state.log_history:
             if is_training_log(entry):
                 self.watch.add(entry)
@@ -50,7 +52,8 @@ class HealthMonitor(TrainerCallback):
             return
         urgent: dict[str, Any] | None = None
         if state.is_world_process_zero:
-            repeating, self._repeating = self._repeating, []
+            repeating = self._repeating
+            self._repeating = []
             own = {REPETITION: sum(repeating) / len(repeating)} if repeating else {}
             alarms = self.watch.add({**logs, **own})
             for alarm in alarms:
@@ -62,7 +65,8 @@ class HealthMonitor(TrainerCallback):
         action = urgent["action"] if urgent else "warn"
         control.should_save |= action in ("checkpoint", "stop")
         if urgent and action == "stop":
-            control.should_training_stop, self.stopped_by = True, urgent["message"]
+            control.should_training_stop = True
+            self.stopped_by = urgent["message"]
 
 
 def words_of(row: dict[str, Any]) -> str:

@@ -167,7 +167,8 @@ class Watch:
         self.history.add(logs)
         alarms = []
         for rule in self.rules:
-            value, quiet = rule.measure(self.history), self.quiet.get(rule.name, WINDOW)
+            value = rule.measure(self.history)
+            quiet = self.quiet.get(rule.name, WINDOW)
             over = value is not None and value > rule.threshold
             self.quiet[rule.name] = 0 if over else quiet + 1
             if over and quiet >= WINDOW:

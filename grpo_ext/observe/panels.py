@@ -194,7 +194,8 @@ def held_out(columns: dict[str, Column]) -> list[Panel]:
 
 def of_tasks(columns: dict[str, Column], figure: str) -> dict[str, str]:
     """Return the metric of this figure of each task, by the task's name."""
-    start, end = "tasks/", f"/{figure}"
+    start = "tasks/"
+    end = f"/{figure}"
     return {
         key.removeprefix(start).removesuffix(end): key
         for key in columns

@@ -10,7 +10,8 @@ from grpo_ext.common.files import data_yaml
 from grpo_ext.observe.panels import Panel, panels
 from grpo_ext.observe.read_run import RunData, Series
 
-RAW, BAND = {"linewidth": 0.7, "alpha": 0.3}, {"alpha": 0.13, "linewidth": 0}
+RAW = {"linewidth": 0.7, "alpha": 0.3}
+BAND = {"alpha": 0.13, "linewidth": 0}
 DASHES = ("-", "--", ":", "-.")
 FEW = 25  # values at most that are drawn as dots, with error bars if they have any
 COLOURS = (
@@ -103,10 +104,8 @@ def draw(axis: Any, series: Series, **style: Any) -> None:
     """Draw few points as dots with error bars, many as a smoothed line over the raw one, and the
     spread as a band.
     """
-    steps, values = (
-        series.steps,
-        [float("nan") if value is None else value for value in series.values],
-    )
+    steps = series.steps
+    values = [float("nan") if value is None else value for value in series.values]
     spread = [value or 0.0 for value in series.spread] if series.spread else None
     if not series.smoothed:
         axis.plot(steps, values, **style)
@@ -115,7 +114,8 @@ def draw(axis: Any, series: Series, **style: Any) -> None:
         axis.errorbar(steps, values, yerr=errors, marker="o", markersize=4, capsize=2, **style)
     else:
         axis.plot(steps, values, color=style["color"], **RAW)
-        values, spread = smooth(values), spread and smooth(spread)
+        values = smooth(values)
+        spread = spread and smooth(spread)
         axis.plot(steps, values, **style)
     if spread:
         least, most = series.bounds or (-math.inf, math.inf)

@@ -21,7 +21,9 @@ from grpo_ext.common.hash_sample import in_share
 from grpo_ext.common.modules import versions
 from grpo_ext.observe.jsonl import JsonLines, parts, read, row_of
 
-METRICS, SAMPLES, RUN = "metrics.jsonl", "samples.jsonl", "run.json"
+METRICS = "metrics.jsonl"
+SAMPLES = "samples.jsonl"
+RUN = "run.json"
 LEARNT_NOTHING = "learnt_nothing"  # the alarm of a run that reached its end without having learnt
 SAMPLE = {  # the fields that a line of samples.jsonl must have beside `step`, and their types
     "mode": str, "dataset": str, "prompt_id": str, "prompt": object, "group": int, "text": str, "rewards": dict,

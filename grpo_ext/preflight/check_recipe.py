@@ -60,8 +60,10 @@ def check_recipe(
             findings.note("nothing else was checked: run `check` again when this is corrected.")
             return findings
         recipe = error.recipe
-    sound, v = findings.sound, recipe.flat
-    findings.notes, findings.places = recipe.notes, recipe.places
+    sound = findings.sound
+    v = recipe.flat
+    findings.notes = recipe.notes
+    findings.places = recipe.places
     batch = batch_of(v, num_processes or processes(v))
     check_model(v, findings)
     rows = []
@@ -136,7 +138,9 @@ def check_parts(
         return
     judge_rows(rows[:ROWS], rewards, findings, episodes=v["environment"] is not None)
     check_code(rewards, rows[:ROWS], v["reward_timeout"], findings)
-    prompts, begin, played = None, None, True
+    prompts = None
+    begin = None
+    played = True
     if tokenizer:
         prompts, begin = read_prompts(recipe, rows[:ROWS], tokenizer, findings)
     findings.figures["prompts"] = prompts

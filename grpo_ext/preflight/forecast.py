@@ -41,7 +41,8 @@ class Forecast:
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain data for JSON."""
-        batch, plan = self.plan.batch, asdict(self.plan)
+        batch = self.plan.batch
+        plan = asdict(self.plan)
         for name in ("prompts", "completions", "slices", "passes", "completions_per_step"):
             plan["batch"][name] = getattr(batch, name)
         plan |= {
@@ -125,11 +126,9 @@ def model_size(v: Values, model: ModelConfig) -> ModelSize | None:
     """Return the sizes of the recipe's model with its adapter, if any; `None` if its config is not
     here and not known.
     """
-    name, revision, trust = (
-        v["model_name_or_path"],
-        v["model_revision"],
-        bool(v["trust_remote_code"]),
-    )
+    name = v["model_name_or_path"]
+    revision = v["model_revision"]
+    trust = bool(v["trust_remote_code"])
     try:
         config = known_config(name) or AutoConfig.from_pretrained(
             name, revision=revision, trust_remote_code=trust
@@ -146,7 +145,8 @@ def model_size(v: Values, model: ModelConfig) -> ModelSize | None:
         with torch.device("meta"):
             made = get_peft_model(made, adapter)
     trainable = sum(p.numel() for p in made.parameters() if p.requires_grad)
-    text, hidden = TextModel.of(config), config.get_text_config().hidden_size
+    text = TextModel.of(config)
+    hidden = config.get_text_config().hidden_size
     return ModelSize(
         parameters,
         trainable,

@@ -81,7 +81,8 @@ def check_reporting(v: Values, findings: Findings) -> None:
     from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 
     names = v["report_to"] if isinstance(v["report_to"], list) else [v["report_to"]]
-    there, known = get_available_reporting_integrations(), ["none", "all", *INTEGRATION_TO_CALLBACK]
+    there = get_available_reporting_integrations()
+    known = ["none", "all", *INTEGRATION_TO_CALLBACK]
     for name in names:
         if name not in (None, *known):
             findings.problem(f"report_to: {unknown('tracker', str(name), known)}", "report_to")

@@ -88,9 +88,11 @@ def report_equal_prompts(
     """
     answers = [name for name in read if is_answer(name, rewards)]
     by_answer = share_their_prompt(rows, answers)
-    differing, ambiguous = answers, by_answer
+    differing = answers
+    ambiguous = by_answer
     if not any(by_answer):
-        differing, ambiguous = list(read), share_their_prompt(rows, read)
+        differing = list(read)
+        ambiguous = share_their_prompt(rows, read)
     if not any(ambiguous):
         return
     first = rows[ambiguous.index(True)]["prompt"]

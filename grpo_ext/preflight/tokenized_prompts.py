@@ -20,7 +20,8 @@ def load_tokenizer(v: Values, findings: Findings) -> PreTrainedTokenizerBase | N
     """Return the model's tokenizer; `None`, with a finding, if it is not on this machine or cannot
     be loaded.
     """
-    name, here = v["model_name_or_path"], where_from(v)
+    name = v["model_name_or_path"]
+    here = where_from(v)
     try:
         return AutoTokenizer.from_pretrained(name, padding_side="left", **here)
     except Exception as error:  # a missing or broken file, code that is not trusted

@@ -132,10 +132,8 @@ def whole_eval_groups(v: Mapping[str, Any], num_processes: int) -> Iterator[Prob
     group = v["num_generations_eval"] or v["num_generations"]
     completions = v["per_device_eval_batch_size"] * num_processes
     if completions % group:
-        size, least = (
-            v["per_device_eval_batch_size"],
-            math.lcm(num_processes, group) // num_processes,
-        )
+        size = v["per_device_eval_batch_size"]
+        least = math.lcm(num_processes, group) // num_processes
         sizes = {max(1, size // least) * least, -(-size // least) * least}
         fits = " or ".join(f"`per_device_eval_batch_size: {size}`" for size in sorted(sizes))
         own = ", or `num_generations_eval: 1`" if v["eval_temperature"] is not None else ""

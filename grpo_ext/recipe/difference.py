@@ -69,7 +69,8 @@ def differences(recipe: Recipe, folder: Path) -> dict[str, tuple[Any, Any]]:
         return {}
     recipe.fit_machine()
     flat = recipe.flat
-    now, defaults = _plain(dict(flat)), _plain(flat.defaults)
+    now = _plain(dict(flat))
+    defaults = _plain(flat.defaults)
     ours = flat.has("eval_temperature") and flat["eval_temperature"] is not None
     free = FREE + EVALUATION if ours else FREE
     shaping = [

@@ -84,7 +84,8 @@ def field_problems(args: GRPOConfig, cls: type) -> list[Problem]:
     A field that has the same type in `GRPOConfig` is not checked. A value that fits after a
     conversion, such as the text `"5e-7"` for a number, is replaced by the converted value.
     """
-    trl, problems = typing.get_type_hints(GRPOConfig), []
+    trl = typing.get_type_hints(GRPOConfig)
+    problems = []
     for name, hint in hints_of(cls).items():
         if hint == trl.get(name):
             continue

@@ -81,7 +81,8 @@ def accelerate_settings(name: str) -> dict[str, Any]:
         raise ValueError(
             f"accelerate_config: {path} is lines of `key: value`, as `accelerate config` writes them."
         )
-    processes, sharded = settings.get("num_processes"), settings.get("deepspeed_config")
+    processes = settings.get("num_processes")
+    sharded = settings.get("deepspeed_config")
     if type(processes) not in (int, type(None)) or (processes or 1) < 1:
         raise ValueError(
             f"accelerate_config: {path}: num_processes is a whole number above 0; got {processes!r}."

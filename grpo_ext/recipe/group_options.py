@@ -76,7 +76,8 @@ class GroupOptions:
 
 def metric_rules(v: Mapping[str, Any], _: int) -> Iterator[Problem]:
     """The reward that judges groups is one of the recipe's."""
-    metric, names = v["group_filter_metric"], list(reward_weights_of(v))
+    metric = v["group_filter_metric"]
+    names = list(reward_weights_of(v))
     if names and metric is not None and metric not in names:
         words = f"no reward {metric!r} in this recipe. It has {', '.join(names)}.{did_you_mean(metric, names)}"
         yield Problem(f"group_filter_metric: {words}", "group_filter_metric")
@@ -84,7 +85,8 @@ def metric_rules(v: Mapping[str, Any], _: int) -> Iterator[Problem]:
 
 def tie_break_rules(v: Mapping[str, Any], _: int) -> Iterator[Problem]:
     """The tie-break reward is one of the recipe's, which is neither trained on nor judges groups."""
-    name, weights = v["tie_break_reward"], reward_weights_of(v)
+    name = v["tie_break_reward"]
+    weights = reward_weights_of(v)
     if name is None or not weights:
         return
     outcome = v["group_filter_metric"] or max(weights, key=lambda reward: weights[reward])

@@ -97,10 +97,8 @@ def memory_estimate(
     `folder.sharding` returns it, `prompt` the tokens of a prompt.
     """
     share = batch.num_processes
-    sequences, length = (
-        batch.per_device_train_batch_size,
-        prompt + (v["max_completion_length"] or 0),
-    )
+    sequences = batch.per_device_train_batch_size
+    length = prompt + (v["max_completion_length"] or 0)
     layer = 34 * sequences * length * size.hidden_size
     kept = 2 * sequences * length * size.hidden_size * size.num_hidden_layers
     weights = size.parameters * weight_bytes(size, v) // (share if sharding >= 3 else 1)

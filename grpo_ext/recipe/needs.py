@@ -126,10 +126,8 @@ def unclipped(v: Values, num_processes: int) -> Iterator[Problem]:
     """A note on a clip range that no ratio can leave, under the name of the preset where that sets
     the range.
     """
-    batch, key = (
-        batch_of(v, num_processes),
-        "preset" if v["preset"] == "dapo_paper" else "epsilon_high",
-    )
+    batch = batch_of(v, num_processes)
+    key = "preset" if v["preset"] == "dapo_paper" else "epsilon_high"
     moves = (
         ratios_move(batch.gradient_accumulation_steps, batch.passes)
         or v["behaviour_policy"] == "sampler"

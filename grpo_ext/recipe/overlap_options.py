@@ -86,7 +86,9 @@ def overlap_rules(v: Mapping[str, Any], num_processes: int) -> Iterator[Problem]
 
 def partial_rollout_rules(v: Mapping[str, Any], num_processes: int) -> Iterator[Problem]:
     """Completions go on after whole rounds, in whole groups, and end by a token or at the limit."""
-    key, tokens, longest = "partial_rollouts", v["partial_rollouts"], v["max_completion_length"]
+    key = "partial_rollouts"
+    tokens = v["partial_rollouts"]
+    longest = v["max_completion_length"]
     if not tokens:
         return
     if not longest or longest % tokens:

@@ -63,7 +63,8 @@ def read_yaml(path: str | Path, within: Path | None = None) -> Settings:
         for first, key in _repeated_keys(root)
     ]
     for key_node, _ in root.value:
-        key, place = key_node.value, _place(path, key_node)
+        key = key_node.value
+        place = _place(path, key_node)
         if key == "<<" or not isinstance(key, str):
             problems.append(
                 Problem("a key of a recipe is a plain word; write merged keys out.", place=place)

@@ -136,13 +136,15 @@ def _moments(strategy: str, interval: float, steps: int, steps_per_epoch: int | 
 
 
 def _evaluations(v: Values, steps: int, steps_per_epoch: int | None, micro: int | None) -> int:
-    strategy, accumulation = v["eval_strategy"], v["gradient_accumulation_steps"]
+    strategy = v["eval_strategy"]
+    accumulation = v["gradient_accumulation_steps"]
     at_start = strategy != "no" and v["eval_on_start"] and not v["resume_from_checkpoint"]
     reached: list[float] = [
         *_moments(strategy, v["eval_steps"] or v["logging_steps"], steps, steps_per_epoch)
     ]
     if strategy == "epoch":  # `eval_delay` also counts epochs
-        length, whole = steps_per_epoch or steps, micro or steps * accumulation
+        length = steps_per_epoch or steps
+        whole = micro or steps * accumulation
         reached = [
             i + min(1.0, (end - i * length) * accumulation / whole) for i, end in enumerate(reached)
         ]

@@ -89,7 +89,8 @@ def in_words(hint: Any) -> str:
         return "null"
     if hint in TYPE_WORDS:
         return TYPE_WORDS[hint]
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    origin = typing.get_origin(hint)
+    arguments = typing.get_args(hint)
     if origin is Literal:
         return f"one of {', '.join(map(str, arguments))}"
     if origin is Annotated:

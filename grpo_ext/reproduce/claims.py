@@ -37,7 +37,8 @@ class Range(Section):
         """Return `agrees` if the whole interval is in the range, `does not` if it is outside, else
         `cannot be seen`.
         """
-        low, high = estimate.low, estimate.high
+        low = estimate.low
+        high = estimate.high
         if low is None or high is None:
             return "cannot be seen"
         least = float("-inf") if self.at_least is None else self.at_least

@@ -15,7 +15,8 @@ from grpo_ext.observe.plots import COLOURS, LOOK, smooth
 from grpo_ext.reproduce.measures.base import SMOOTHING, Array, end_of, steps_of, values_of
 from grpo_ext.reproduce.outcomes import Outcome, interval_of
 
-PAGE, FIGURES = "claims.html", "claims.json"
+PAGE = "claims.html"
+FIGURES = "claims.json"
 # The page has no script, and loads nothing.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
 

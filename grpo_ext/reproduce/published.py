@@ -121,7 +121,8 @@ def with_tables(page: str) -> str:
     known = experiments()
 
     def written(match: re.Match[str]) -> str:
-        name, kind = match["name"], match["kind"]
+        name = match["name"]
+        kind = match["kind"]
         return f"<!-- {name}: {kind} -->\n{writers[kind](known[name])}\n<!-- end -->"
 
     pattern = r"<!-- (?P<name>\w+): (?P<kind>\w+) -->\n.*?<!-- end -->"

@@ -113,7 +113,8 @@ def parsed(gold: str, answer: str) -> tuple[Any, Any] | None:
         return None
     if not _allowed.get():
         raise NeedsEngine
-    a, b = parse(gold), parse(answer)
+    a = parse(gold)
+    b = parse(answer)
     if a is None:
         raise Unreadable(gold)
     return None if b is None else (a, b)
@@ -194,7 +195,8 @@ def values(found: Any, other: Any) -> list[Any]:
 def same_values(a: Any, b: Any, pairs: list[tuple[Any, Any]]) -> bool:
     """Whether two expressions agree: exactly if they are rational, else within `AGREED`."""
     if not (a.free_symbols or b.free_symbols):
-        a, b = a.doit(), b.doit()
+        a = a.doit()
+        b = b.doit()
         if a.is_Rational and b.is_Rational:
             return a == b
     return all(abs(x - y) <= AGREED * max(abs(x), abs(y)) for x, y in pairs)

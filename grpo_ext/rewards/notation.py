@@ -51,10 +51,8 @@ def without_quantifier(text: str) -> str:
 def as_fraction(repeating: re.Match[str]) -> str:
     """Return a decimal with a sign over its repeating digits as a fraction: 15/90 for 0.1666..."""
     whole, once, period = repeating.groups()
-    over, under = (
-        int(whole + once + period) - int(whole + once),
-        (10 ** len(period) - 1) * 10 ** len(once),
-    )
+    over = int(whole + once + period) - int(whole + once)
+    under = (10 ** len(period) - 1) * 10 ** len(once)
     return rf"\frac{{{over}}}{{{under}}}"
 
 

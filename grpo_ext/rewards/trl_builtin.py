@@ -92,9 +92,11 @@ def cosine_scaled(
             scores.append(None)
             continue
         if correctness:
-            begin, end = max_value_correct, min_value_correct
+            begin = max_value_correct
+            end = min_value_correct
         else:
-            begin, end = min_value_wrong, max_value_wrong
+            begin = min_value_wrong
+            end = max_value_wrong
         progress = min(len(ids) / max_len, 1.0)
         scores.append(end + 0.5 * (begin - end) * (1.0 + math.cos(math.pi * progress)))
     return scores

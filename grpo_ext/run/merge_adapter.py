@@ -59,9 +59,11 @@ def merge_adapter(
             f"log-probs of the merged model would differ by up to {difference:.3g}. The cause is "
             "usually an adapter on weights that the base uses twice, such as a tied output head."
         )
-    name, revision = adapter.base_model_name_or_path, adapter.revision
+    name = adapter.base_model_name_or_path
+    revision = adapter.revision
     if (folder / "tokenizer_config.json").is_file():
-        name, revision = str(folder), None
+        name = str(folder)
+        revision = None
     AutoTokenizer.from_pretrained(
         name, revision=revision, trust_remote_code=trust_remote_code
     ).save_pretrained(out)

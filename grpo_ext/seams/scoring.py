@@ -24,7 +24,8 @@ class _StandIn:
     """Replaces TRL's `_ChunkedLogProbFunction`, with the same signature."""
 
     def __init__(self, head: Head, original: Any):
-        self.head, self.original = head, original
+        self.head = head
+        self.original = original
 
     def apply(
         self,

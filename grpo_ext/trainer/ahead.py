@@ -25,7 +25,8 @@ class Ahead:
         """Start the generation of step `due`; at most one is under way. Without a request it needs
         no new completions.
         """
-        self.due, self._arrived = due, None
+        self.due = due
+        self._arrived = None
         if request is not None:
             self.sampler.submit(request)
         self._under_way = request is not None

@@ -50,7 +50,8 @@ class Parts:
         self, trainer: Trainer, sampler: Sampler | None, recipe: Mapping[str, Any] | None = None
     ):
         check_data(trainer)
-        args, process = trainer.args, trainer.accelerator
+        args = trainer.args
+        process = trainer.accelerator
         ranks = Ranks(
             process.process_index,
             process.num_processes,
@@ -75,14 +76,13 @@ class Parts:
             trainer, watched=args.logprob_policy != "trl" and not by_others
         )
         params = scoring_params(trainer, self.sampler)
-        layout, loss = settings.layout_of(trainer), settings.loss_settings(trainer)
+        layout = settings.layout_of(trainer)
+        loss = settings.loss_settings(trainer)
         self.cutting = settings.cut_rule(trainer, layout, loss)
         self.scorer = settings.make_scorer(trainer, params, layout)
-        self.order, self.judge, self.samples = (
-            PromptOrder(trainer),
-            Judge(trainer),
-            Samples(trainer),
-        )
+        self.order = PromptOrder(trainer)
+        self.judge = Judge(trainer)
+        self.samples = Samples(trainer)
         self.learning = Learning(trainer)
         self.phases = Phases(trainer)
         self.feed = Feed(

@@ -60,7 +60,10 @@ class Generations:
         phases: Phases,
         played: Callable[[list[int]], None],
     ):
-        self.trainer, self.sampler, self.judge, self.ranks = trainer, sampler, judge, ranks
+        self.trainer = trainer
+        self.sampler = sampler
+        self.judge = judge
+        self.ranks = ranks
         self.old_and_reference = OldAndReference(trainer, sampler, scorer, ranks)
         self.sync_check = SyncCheck(trainer, sampler, scorer, ranks)
         self.by_trl, self.phases = by_trl, phases  # by_trl: TRL generates, for images
@@ -146,7 +149,8 @@ class Generations:
         of_rows = group_outcomes(scored_rows, *judges)
         ties = rule.ties(filled, of_rows)
         advantages = shape.gather(rule.advantages(filled, ties))
-        rewards, outcomes = shape.gather(filled), shape.gather(of_rows)
+        rewards = shape.gather(filled)
+        outcomes = shape.gather(of_rows)
         table = self._compared(table, rewards, advantages, episodes, shape)
         right = outcomes[self.ranks.mine(len(outcomes))] >= self.trainer.args.pass_threshold
         table = replace(table, right=right.float())
@@ -180,7 +184,8 @@ class Generations:
         """Return the groups of the completions of all ranks, from this rank's rows, one per
         completion.
         """
-        size, total = self.rule.num_generations, len(rows) * self.ranks.count
+        size = self.rule.num_generations
+        total = len(rows) * self.ranks.count
         if not self.trainer.model.training or self.trainer.args.max_slots_per_prompt == 1:
             return GroupShape.equal(total, size)
         first = self.ranks.mine(total).start
@@ -236,14 +241,18 @@ class Generations:
 
     def _sampled(self, prompts: list[Any], episodes: list[Episode]) -> Generation:
         """Return the generation that was asked for ahead, or else sample one."""
-        found, training, step = None, self.trainer.model.training, self.trainer.state.global_step
+        found = None
+        training = self.trainer.model.training
+        step = self.trainer.state.global_step
         with self.phases("waiting"):
             self.ahead.wait()  # the sampler must be free, also for an evaluation
-        begun, sampler = time.monotonic(), self.ahead.sampler
+        begun = time.monotonic()
+        sampler = self.ahead.sampler
         if training and (found := self.ahead.take(step)) is not None:
             seam.log_figures(self.trainer, partial_figures(found))
         if found is None:
-            request, sampler = self._request(prompts, episodes), self.sampler
+            request = self._request(prompts, episodes)
+            sampler = self.sampler
             with self.phases("sync"):
                 self.sampler.load_weights(request.policy_step)
             with self.phases("generation"):

@@ -126,7 +126,8 @@ def tie_break_of(trainer: Trainer) -> TieBreak | None:
     `ValueError` if it is not one of the trainer's rewards, has a weight in the sum, or judges
     groups.
     """
-    args, names = trainer.args, list(trainer.reward_func_names)
+    args = trainer.args
+    names = list(trainer.reward_func_names)
     if args.tie_break_reward is None:
         return None
     weights = dict(zip(names, trainer.reward_weights.tolist(), strict=True))

@@ -90,7 +90,8 @@ class Learning(TrainerCallback):
         """Refuse a run that would learn nothing (`CannotLearn`)."""
         if state.global_step == 0:
             self.progress = Progress()
-        self.verdict, self.remarks = None, []
+        self.verdict = None
+        self.remarks = []
         if state.global_step < state.max_steps:
             check_start(self.trainer, kwargs.get("optimizer"))
             self._weights = {} if self.progress.moved else self._checksums()

@@ -39,7 +39,9 @@ class FiniteSteps:
         """Skip a step whose gradient is not finite; `NonFiniteSteps` if DeepSpeed has already taken
         the step.
         """
-        trainer, losses, self._losses = self.trainer, self._losses, []
+        trainer = self.trainer
+        losses = self._losses
+        self._losses = []
         if (
             trainer.accelerator.scaler is not None
         ):  # fp16 skips such steps itself, and starts with some
@@ -79,7 +81,8 @@ class FiniteSteps:
         return {"skipped": self.skipped, "in_a_row": self.in_a_row}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.skipped, self.in_a_row = state["skipped"], state["in_a_row"]
+        self.skipped = state["skipped"]
+        self.in_a_row = state["in_a_row"]
 
 
 def not_finite(model: torch.nn.Module) -> list[str]:

@@ -24,7 +24,10 @@ class OldAndReference:
     """Scores tables before they are trained on."""
 
     def __init__(self, trainer: Trainer, sampler: Sampler, scorer: Scorer, ranks: Ranks):
-        self.trainer, self.sampler, self.scorer, self.ranks = trainer, sampler, scorer, ranks
+        self.trainer = trainer
+        self.sampler = sampler
+        self.scorer = scorer
+        self.ranks = ranks
         args = trainer.args
         # ratios compare the policy with the sampler, by the log-probs of the sampler
         self.to_sampler = sampler.separate and args.behaviour_policy == "sampler"
@@ -127,11 +130,9 @@ class OldAndReference:
         return replace(table, ref_per_token_logps=logps)
 
     def _corrected(self, table: Scored) -> Scored:
-        args, old, sampled = (
-            self.trainer.args,
-            table.old_per_token_logps,
-            table.sampling_per_token_logps,
-        )
+        args = self.trainer.args
+        old = table.old_per_token_logps
+        sampled = table.sampling_per_token_logps
         assert old is not None
         if sampled is None:
             raise ValueError(

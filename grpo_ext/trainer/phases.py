@@ -32,7 +32,8 @@ class Phases(TrainerCallback):
     """
 
     def __init__(self, trainer: Trainer):
-        self.state, self.device = trainer.state, trainer.accelerator.device
+        self.state = trainer.state
+        self.device = trainer.accelerator.device
         mixed = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(
             trainer.accelerator.mixed_precision
         )
@@ -45,11 +46,9 @@ class Phases(TrainerCallback):
     def _restart(self) -> None:
         self.seconds: dict[str, float] = defaultdict(float)
         self._needed: Any = 0  # a tensor (3,), see `needed`
-        self._begun, self._step, self._tokens = (
-            time.perf_counter(),
-            self.state.global_step,
-            self.state.num_input_tokens_seen,
-        )
+        self._begun = time.perf_counter()
+        self._step = self.state.global_step
+        self._tokens = self.state.num_input_tokens_seen
 
     @contextmanager
     def __call__(self, name: str) -> Iterator[None]:

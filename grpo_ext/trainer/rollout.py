@@ -95,7 +95,8 @@ class Rollout:
 
     def _ask_ahead(self) -> None:
         """Ask for the next generation, if the sampler works ahead."""
-        state, size = self.trainer.state, self.trainer.num_generations
+        state = self.trainer.state
+        size = self.trainer.num_generations
         due = state.global_step + self.refill.between
         if (
             self.trainer.args.overlap == "off"
@@ -104,7 +105,8 @@ class Rollout:
         ):
             return
         if self.group_filter == "refill":
-            supply, wanted = self.order.further, len(rows) * self.ranks.count // size
+            supply = self.order.further
+            wanted = len(rows) * self.ranks.count // size
             assert supply is not None
             supply.put(self._whole_prompts(rows))
             rows = self._copies(supply.peek(first_round(wanted, self.carried, due, self.refill)))
@@ -129,23 +131,25 @@ class Rollout:
         """Return as many groups with signal as the step should have; a failure leaves prompts and
         groups as they were.
         """
-        ahead, supply = self.generations.ahead, self.order.further
+        ahead = self.generations.ahead
+        supply = self.order.further
         assert supply is not None
-        due, prompts, carried = ahead.due, supply.state_dict(), self.carried
+        due = ahead.due
+        prompts = supply.state_dict()
+        carried = self.carried
         try:
             return self._filled(rows, supply)
         except (UserCodeFailure, EngineFailure):  # after a restart the step is made again
             supply.load_state_dict(prompts)
-            ahead.due, self.carried = due, carried
+            ahead.due = due
+            self.carried = carried
             raise
 
     def _filled(self, rows: list[Row], supply: PromptSupply) -> Scored:
-        size, step, rule, made = (
-            self.trainer.num_generations,
-            self.trainer.state.global_step,
-            self.refill,
-            [],
-        )
+        size = self.trainer.num_generations
+        step = self.trainer.state.global_step
+        rule = self.refill
+        made = []
         # If the sampler does not return the tokens that it kept, a pass finds them now, before the
         # policy changes.
         finds_kept = rule.max_staleness > 0 and self.generations.old_and_reference.finds_kept
@@ -231,10 +235,8 @@ class Rollout:
 
     def _whole_prompts(self, rows: list[Row]) -> list[Row]:
         """Return the prompts of all ranks, one row per slot of `num_generations` completions."""
-        first, size = (
-            self.ranks.mine(len(rows) * self.ranks.count).start,
-            self.trainer.num_generations,
-        )
+        first = self.ranks.mine(len(rows) * self.ranks.count).start
+        size = self.trainer.num_generations
         return self.ranks.gather_objects(
             [row for i, row in enumerate(rows) if (first + i) % size == 0]
         )

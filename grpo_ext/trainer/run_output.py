@@ -85,7 +85,8 @@ class RunOutput(TrainerCallback):
         That is what a constant answer earns, how often rewards and environments failed, and that
         nothing was learnt.
         """
-        parts, history = self.trainer.parts, self.trainer.state.log_history
+        parts = self.trainer.parts
+        history = self.trainer.state.log_history
         outcomes = set(parts.constant.judges.values())
         text = parts.constant.text if len(outcomes) == 1 else None
         constant = [
@@ -121,7 +122,8 @@ def check_prompt(rows: Any) -> None:
         )
     columns = columns_of(rows)
     if columns and "prompt" not in columns:
-        near, there = did_you_mean("prompt", columns), ", ".join(columns)
+        near = did_you_mean("prompt", columns)
+        there = ", ".join(columns)
         raise ValueError(
             f"The data set has no column 'prompt'.{near} Its columns: {there}. Write it as text or chat messages: "
             "rows.map(lambda row: {'prompt': [{'role': 'user', 'content': row['...']}]})."
@@ -138,8 +140,10 @@ def as_given(trainer: Trainer) -> dict[str, Any]:
     """Return model, arguments and rewards of a trainer as the values of a recipe, without most
     defaults.
     """
-    args, known = trainer.args, rewards_of(trainer)
-    name, usual = trainer.model.config.name_or_path, settings_here(None, None).items()
+    args = trainer.args
+    known = rewards_of(trainer)
+    name = trainer.model.config.name_or_path
+    usual = settings_here(None, None).items()
     found: dict[str, Any] = {"model_name_or_path": name} if name else {}
     found |= {"use_peft": True} if hasattr(trainer.model, "peft_config") else {}
     found |= {
@@ -164,7 +168,8 @@ def as_given(trainer: Trainer) -> dict[str, Any]:
 
 def first_lines(trainer: Trainer) -> str:
     """Describe the run: ranks, sharding, rewards, batch, generation."""
-    args, accelerator = trainer.args, trainer.accelerator
+    args = trainer.args
+    accelerator = trainer.accelerator
     ranks = accelerator.num_processes
     backend = f", {accelerator.state.backend}" if accelerator.state.backend else ""
     where = (
@@ -207,7 +212,8 @@ def sharding(trainer: Trainer) -> str:
 
 def describe(trainer: Trainer) -> tuple[str, str]:
     """Describe in one line each how a trainer generates, and how it speeds up training."""
-    parts, args = trainer.parts, trainer.args
+    parts = trainer.parts
+    args = trainer.args
     how = parts.sampler.name
     if trainer.use_transformers_continuous_batching:
         how = "transformers' continuous batching"

@@ -20,7 +20,9 @@ class Stopping(TrainerCallback):
     """Decides at the end of each step whether the run stops; the last callback of the trainer."""
 
     def __init__(self, trainer: Trainer, finite: FiniteSteps, checkpoints: Checkpoints):
-        self.trainer, self.finite, self.checkpoints = trainer, finite, checkpoints
+        self.trainer = trainer
+        self.finite = finite
+        self.checkpoints = checkpoints
         self._signals = StopSignals()
         self._stop: Interrupted | NonFiniteSteps | None = None
 
@@ -45,7 +47,8 @@ class Stopping(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Decide whether the run stops after this step."""
-        number, most = self._signals.agreed(self.trainer.accelerator), args.max_skipped_steps
+        number = self._signals.agreed(self.trainer.accelerator)
+        most = args.max_skipped_steps
         if number:
             self._stop = Interrupted(signal.Signals(number).name)
         elif self.finite.in_a_row > most:

@@ -49,13 +49,15 @@ def scored_by_trl(
         order: indices of the rewards that judge groups, from `outcome_order`.
         failed: (B of all ranks, R), bool, where a reward failed.
     """
-    ranks, own = trainer.accelerator.num_processes, len(rows)
+    ranks = trainer.accelerator.num_processes
+    own = len(rows)
     mine = slice(
         trainer.accelerator.process_index * own, (trainer.accelerator.process_index + 1) * own
     )
     prompts, completions, given, _ = seam.last_completions(trainer, own * ranks)
     rewards = fill_unscored(given, rule.num_generations)
-    ids, mask = table["completion_ids"], table["completion_mask"].bool()
+    ids = table["completion_ids"]
+    mask = table["completion_mask"].bool()
     tokens = [row[kept].tolist() for row, kept in zip(ids, mask, strict=True)]
     asked = [
         row[kept].tolist()

@@ -36,7 +36,8 @@ from grpo_ext.observe.run_log import METRICS, RUN, SAMPLE, SAMPLES
 
 PORT = 8787
 SLICE = 4 * 2**20  # bytes of a log in an answer
-MOST_TEXTS, MOST_RUNS = 50, 500
+MOST_TEXTS = 50
+MOST_RUNS = 500
 HEADERS = {
     "Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", "Cross-Origin-Resource-Policy": "same-origin",
     "Content-Security-Policy": "frame-ancestors 'none'",
@@ -55,7 +56,8 @@ class ReportServer(ThreadingHTTPServer):
             super().__init__(("127.0.0.1", port), Handler)
         except OSError:
             super().__init__(("127.0.0.1", 0), Handler)
-        self.paths, self.page = paths, build_page([], renew, most).encode()
+        self.paths = paths
+        self.page = build_page([], renew, most).encode()
         self.url = f"http://127.0.0.1:{self.server_port}/"
         self.hosts = {f"{name}:{self.server_port}" for name in ("127.0.0.1", "localhost")}
         self.folders: list[Path] = []  # of the runs, each at its number
@@ -118,7 +120,8 @@ def since(run: RunData, completions: bool, start: int, step: int) -> dict[str, A
     again = start  # where the last step begins
     for place, row in placed(log, fields, run.faults, start):
         if not rows or row["step"] != rows[-1]["step"]:
-            again, step = place, row["step"]
+            again = place
+            step = row["step"]
             if rows and place - start > SLICE:
                 stop = place
                 break
@@ -133,7 +136,8 @@ def since(run: RunData, completions: bool, start: int, step: int) -> dict[str, A
     if not completions:
         run.metrics = rows
         return {**found, **logged(run)}
-    run.curves, run.samples = reward_curves(rows), rows
+    run.curves = reward_curves(rows)
+    run.samples = rows
     index, prompts = sample_columns(run)
     index |= {"place": [row["place"] for row in rows], "prompts": [key for key, _ in prompts]}
     return {
@@ -164,18 +168,21 @@ class Handler(BaseHTTPRequestHandler):
 
     server: ReportServer
     timeout = 30  # seconds without a byte
-    server_version, sys_version = "grpo_ext", ""
+    server_version = "grpo_ext"
+    sys_version = ""
 
     def do_GET(self) -> None:
         if self.headers.get("Host") not in self.server.hosts:
             return self.send_error(403)
         path, _, words = self.path.partition("?")
-        kind, body = "text/html", self.server.page
+        kind = "text/html"
+        body = self.server.page
         if path != "/":
             try:
                 with self.server.turn:
                     query = {key: int(value) for key, value in parse_qsl(words)}
-                    kind, body = "application/json", as_json(self.server.answer(path, query))
+                    kind = "application/json"
+                    body = as_json(self.server.answer(path, query))
             except (LookupError, ValueError, OSError):
                 return self.send_error(404)
         self.send_response(200)

@@ -39,7 +39,9 @@ class Conversation:
 
     def hold(self) -> None:
         """Write the job and read all pipes at once, since either side may wait for the other."""
-        stdin, stdout, stderr = self.process.stdin, self.process.stdout, self.process.stderr
+        stdin = self.process.stdin
+        stdout = self.process.stdout
+        stderr = self.process.stderr
         assert stdin and stdout and stderr
         receivers = {
             stdout.fileno(): self.receive_answer,
