@@ -42,19 +42,22 @@ class Ahead:
         was.
 
         After a failure the generation at hand is made again, and the one asked for is of a later
-        step. What was under way is then forgotten, because its prompts are asked for again.
+        step. In-flight completions are then discarded, because their prompts will be requested
+        again.
         """
         self.wait()
-        found = self._arrived if self.due == step else None
-        if found is None:
+        generation = self._arrived if self.due == step else None
+        if generation is None:
             self.sampler.under_way = ()
-        self.due = self._arrived = None
-        return found
+        self.due = None
+        self._arrived = None
+        return generation
 
     def stop(self) -> None:
-        """Forget what was asked for, and end what the sampler has started."""
+        """Discard what was asked for, and stop the sampler's background work."""
         self.sampler.stop()
-        self.due = self._arrived = None
+        self.due = None
+        self._arrived = None
         self._under_way = False
 
     def state_dict(self) -> dict[str, Any]:
@@ -63,7 +66,6 @@ class Ahead:
         return {"rounds": self.sampler.rounds, "asked": asked}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        if (
-            state["rounds"] == self.sampler.rounds
-        ):  # else the options have changed, and what was under way is asked for again
+        # with other options, what was under way is asked for again
+        if state["rounds"] == self.sampler.rounds:
             self.due, self._arrived, self.sampler.under_way = state["asked"]

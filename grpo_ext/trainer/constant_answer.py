@@ -89,7 +89,7 @@ class ConstantAnswer:
         if not self.applies:
             return
         first = self.trainer.accelerator.process_index * len(judged.rows)
-        given = judged.given[first : first + len(judged.rows)].tolist()  # (B, R)
+        given = judged.raw_rewards[first : first + len(judged.rows)].tolist()  # (B, R)
         masks = judged.table.completion_mask.bool()
         for i, row in enumerate(judged.rows):
             text = text_of(judged.completions[i], bool(judged.episodes))

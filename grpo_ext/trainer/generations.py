@@ -22,6 +22,7 @@ from grpo_ext.samplers.partial import PartialSampler
 from grpo_ext.samplers.sync_check import SyncCheck
 from grpo_ext.scoring.scorer import Scorer
 from grpo_ext.seams import trl as seam
+from grpo_ext.seams.port import Row
 from grpo_ext.step.group_shape import GroupShape
 from grpo_ext.step.judge import AdvantageRule, by_token, fill_unscored, group_outcomes
 from grpo_ext.step.metrics import episode_figures
@@ -29,13 +30,7 @@ from grpo_ext.step.ranks import Ranks
 from grpo_ext.step.records import Generation, Scored
 from grpo_ext.step.tables import table_of
 from grpo_ext.trainer.ahead import Ahead
-from grpo_ext.trainer.judging import (
-    Judge,
-    Judged,
-    Row,
-    outcomes_of_groups,
-    tie_break_of,
-)
+from grpo_ext.trainer.judging import Judge, Judged, outcomes_of_groups, tie_break_of
 from grpo_ext.trainer.old_and_reference import OldAndReference
 from grpo_ext.trainer.phases import Phases
 from grpo_ext.trainer.port import Trainer
@@ -66,17 +61,19 @@ class Generations:
         self.ranks = ranks
         self.old_and_reference = OldAndReference(trainer, sampler, scorer, ranks)
         self.sync_check = SyncCheck(trainer, sampler, scorer, ranks)
-        self.by_trl, self.phases = by_trl, phases  # by_trl: TRL generates, for images
+        self.by_trl = by_trl  # TRL generates, for images
+        self.phases = phases
         self.played = played  # takes the failures of each episode that is trained on
         self.ends = settings.end_rule(trainer)
         self.begin = settings.episodes_of(trainer, sampler, by_trl)
         self.turn_weights = settings.turn_weights(trainer)
         self.outcome_order = outcomes_of_groups(trainer)
         self.tie_break = tie_break_of(trainer)
-        if tokens := trainer.args.partial_rollouts:
-            rows = trainer.args.generation_batch_size // ranks.count
+        args = trainer.args
+        if args.partial_rollouts:
+            rows = args.generation_batch_size // ranks.count
             sampler = PartialSampler(
-                sampler, self.ends, tokens, rows, trainer.args.num_generations, ranks
+                sampler, self.ends, args.partial_rollouts, rows, args.num_generations, ranks
             )
         self.ahead = Ahead(sampler)
         self._said_shut_out = False
@@ -94,10 +91,12 @@ class Generations:
     def __call__(
         self, rows: list[Row], scored: bool = True, sampled: Callable[[], None] | None = None
     ) -> Judged:
-        """Complete these rows and judge the completions; with `scored`, also score old and
-        reference.
+        """Complete rows and judge the completions.
 
-        `sampled` is called when the completions are there, before they are judged.
+        Args:
+            rows: of the data set, one per completion of this rank.
+            scored: whether old and reference log-probs are scored.
+            sampled: called when the completions are there, before they are judged.
         """
         if self.by_trl:
             with seam.whole_table(self.trainer, len(rows) * self.ranks.count):
@@ -115,23 +114,12 @@ class Generations:
             sampled()
         self.check_environment(episodes)
         if episodes:
-            counts = [
-                (e.turns, e.world.failures, e.world.calls, e.world.failed_calls) for e in episodes
-            ]
-            if self.trainer.model.training:
-                self.played([failures for _, failures, _, _ in counts])
-            seam.log_figures(
-                self.trainer, episode_figures(counts, bool(episodes[0].tokens.tools), self.ranks)
-            )
+            self._log_episodes(episodes)
         ids = generation.completion_ids
         completions: Any = generation.messages or seam.completions_of(
             self.trainer, prompts, generation.prompt_ids, ids
         )
-        extra = generation.extra_fields.items()
-        rows = [
-            {**row, **{name: v[i] if isinstance(v, list) else v for name, v in extra}}
-            for i, row in enumerate(rows)
-        ]
+        rows = with_fields(rows, generation.extra_fields)
         self.judge.begin(rows, prompts, completions, ids)
         truncated = generation.cut or self.ends.truncated(generation.prompt_ids, ids)
         table = self.old_and_reference.with_sampler_logps(self._table(generation, truncated))
@@ -140,45 +128,58 @@ class Generations:
         with self.phases("scoring"):
             table = self.old_and_reference(table) if scored else table
         with self.phases("rewards"):
-            given = self.judge.rewards(rows, prompts, completions, ids, instances(episodes))
+            raw_rewards = self.judge.rewards(rows, prompts, completions, ids, instances(episodes))
         failed = self.judge.failures(len(rows))
+        # as equally large groups: (N largest, R) and (N largest,)
         rule = replace(self.rule, num_generations=shape.largest)
-        scored_rows = shape.spread(given)  # (N largest, R)
-        filled = fill_unscored(scored_rows, shape.largest)
-        judges = self.outcome_order, shape.largest, shape.spread(failed)
-        of_rows = group_outcomes(scored_rows, *judges)
-        ties = rule.ties(filled, of_rows)
-        advantages = shape.gather(rule.advantages(filled, ties))
-        rewards = shape.gather(filled)
-        outcomes = shape.gather(of_rows)
+        spread_rewards = shape.spread(raw_rewards)
+        filled_rewards = fill_unscored(spread_rewards, shape.largest)
+        spread_outcomes = group_outcomes(
+            spread_rewards, self.outcome_order, shape.largest, shape.spread(failed)
+        )
+        ties = rule.ties(filled_rewards, spread_outcomes)
+        advantages = shape.gather(rule.advantages(filled_rewards, ties))
+        rewards = shape.gather(filled_rewards)
+        outcomes = shape.gather(spread_outcomes)
         table = self._compared(table, rewards, advantages, episodes, shape)
         right = outcomes[self.ranks.mine(len(outcomes))] >= self.trainer.args.pass_threshold
         table = replace(table, right=right.float())
-        seam.keep_completions(self.trainer, prompts, completions, given, advantages)
-        masks = generation.tool_mask
-        lengths = [len(row) for row in ids] if masks is None else [sum(mask) for mask in masks]
+        seam.keep_completions(self.trainer, prompts, completions, raw_rewards, advantages)
+        lengths = [len(row) for row in ids]
+        if generation.tool_mask is not None:
+            lengths = [sum(mask) for mask in generation.tool_mask]
         counted = table.completion_mask.any(1).tolist()
-        logged = [
-            e.logged(self.turn_weights, counts)
-            for e, counts in zip(episodes, counted, strict=False)
+        episode_logs = [
+            episode.logged(self.turn_weights, is_counted)
+            for episode, is_counted in zip(episodes, counted, strict=False)
         ]
         return Judged(
-            rows,
-            prompts,
-            completions,
-            truncated,
-            table,
-            given,
-            rewards,
-            advantages,
-            outcomes,
-            lengths,
-            shape,
-            self._tasks(rows),
-            failed,
-            ties,
-            logged,
+            rows=rows,
+            prompts=prompts,
+            completions=completions,
+            truncated=truncated,
+            table=table,
+            raw_rewards=raw_rewards,
+            rewards=rewards,
+            advantages=advantages,
+            outcomes=outcomes,
+            lengths=lengths,
+            shape=shape,
+            tasks=self._tasks(rows),
+            failed=failed,
+            ties=ties,
+            episodes=episode_logs,
         )
+
+    def _log_episodes(self, episodes: list[Episode]) -> None:
+        counts = []
+        for episode in episodes:
+            world = episode.world
+            counts.append((episode.turns, world.failures, world.calls, world.failed_calls))
+        if self.trainer.model.training:
+            self.played([episode.world.failures for episode in episodes])
+        has_tools = bool(episodes[0].tokens.tools)
+        seam.log_figures(self.trainer, episode_figures(counts, has_tools, self.ranks))
 
     def _shape(self, rows: list[Row]) -> GroupShape:
         """Return the groups of the completions of all ranks, from this rank's rows, one per
@@ -241,29 +242,28 @@ class Generations:
 
     def _sampled(self, prompts: list[Any], episodes: list[Episode]) -> Generation:
         """Return the generation that was asked for ahead, or else sample one."""
-        found = None
         training = self.trainer.model.training
-        step = self.trainer.state.global_step
         with self.phases("waiting"):
             self.ahead.wait()  # the sampler must be free, also for an evaluation
-        begun = time.monotonic()
+        start = time.monotonic()
         sampler = self.ahead.sampler
-        if training and (found := self.ahead.take(step)) is not None:
-            seam.log_figures(self.trainer, partial_figures(found))
-        if found is None:
+        generation = None
+        if training:
+            generation = self.ahead.take(self.trainer.state.global_step)
+        if generation is not None:
+            seam.log_figures(self.trainer, partial_figures(generation))
+        else:
             request = self._request(prompts, episodes)
             sampler = self.sampler
             with self.phases("sync"):
-                self.sampler.load_weights(request.policy_step)
+                sampler.load_weights(request.policy_step)
             with self.phases("generation"):
-                self.sampler.submit(request)
-                found = self.sampler.collect()
+                sampler.submit(request)
+                generation = sampler.collect()
         if training:
-            seam.log_figures(
-                self.trainer,
-                {"sampling/generation_time": sampler.seconds or time.monotonic() - begun},
-            )
-        return found
+            seconds = sampler.seconds or time.monotonic() - start
+            seam.log_figures(self.trainer, {"sampling/generation_time": seconds})
+        return generation
 
     def _probe(self, request: Request) -> None:
         """Let the sampler write a few tokens with the weights that it has just got, if these are
@@ -273,9 +273,11 @@ class Generations:
         that of the weights.
         """
         if not self.sync_check.due or not request.prompt_ids:
-            return self.sync_check.refuse_stale()
-        found = self.sampler.sample_few(request)
-        self.sync_check.check(self._table(found, [False] * len(found.prompt_ids)))
+            self.sync_check.refuse_stale()
+            return
+        generation = self.sampler.sample_few(request)
+        truncated = [False] * len(generation.prompt_ids)
+        self.sync_check.check(self._table(generation, truncated))
 
     def _request(self, prompts: list[Any], episodes: list[Episode]) -> Request:
         ids = [episode.prompt_ids for episode in episodes]
@@ -296,16 +298,18 @@ class Generations:
         shut_out = [episode for episode in episodes if episode.ended]
         if not self.ranks.any(len(shut_out) < len(episodes)):
             raise ValueError(
-                f"No prompt of a generation leaves room for a token in the engine's context of {self.ends.context} tokens. "
-                "Raise vllm_max_model_length, or shorten the prompts or the text of `reset`."
+                "No prompt of a generation leaves room for a token in the engine's context of "
+                f"{self.ends.context} tokens. Raise vllm_max_model_length, or shorten the prompts "
+                "or the text of `reset`."
             )
         if shut_out and not self._said_shut_out:
             self._said_shut_out = True
             longest = max(len(episode.prompt_ids) for episode in shut_out)
             logger.warning(
-                f"{len(shut_out)} of {len(episodes)} prompts leave no room for a token in the engine's context of "
-                f"{self.ends.context} tokens (the longest has {longest}). Their episodes are cut off before the first turn; "
-                "completions/clipped_ratio counts them. From now on there is no warning."
+                f"{len(shut_out)} of {len(episodes)} prompts leave no room for a token in the "
+                f"engine's context of {self.ends.context} tokens (the longest has {longest}). Their "
+                "episodes are cut off before the first turn; completions/clipped_ratio counts "
+                "them. From now on there is no warning."
             )
 
     @property
@@ -313,8 +317,14 @@ class Generations:
         """How rewards become advantages, in training or in TRL's evaluation."""
         trainer = self.trainer
         size = trainer.num_generations if trainer.model.training else trainer.num_generations_eval
-        how = trainer.scale_rewards, trainer.args.std_estimator, trainer.multi_objective_aggregation
-        return AdvantageRule(size, trainer.reward_weights, *how, self.tie_break)
+        return AdvantageRule(
+            size,
+            trainer.reward_weights,
+            scale_rewards=trainer.scale_rewards,
+            std_estimator=trainer.args.std_estimator,
+            aggregation=trainer.multi_objective_aggregation,
+            tie_break=self.tie_break,
+        )
 
     def ask(self, rows: list[Row], due: int) -> None:
         """Ask for completions of this rank's rows for the generation of step `due`; the current
@@ -338,4 +348,16 @@ def partial_figures(generation: Generation) -> dict[str, float]:
     steps = generation.policy_step
     if isinstance(steps, int):
         return {}
-    return {"overlap/partial": sum(len(set(row)) > 1 for row in steps) / len(steps)}
+    partial = sum(len(set(row)) > 1 for row in steps)
+    return {"overlap/partial": partial / len(steps)}
+
+
+def with_fields(rows: list[Row], extra_fields: dict[str, Any]) -> list[Row]:
+    """Return rows with more columns: a list has an entry for each row, anything else is for all."""
+    complete_rows = []
+    for i, row in enumerate(rows):
+        complete_row = dict(row)
+        for name, column in extra_fields.items():
+            complete_row[name] = column[i] if isinstance(column, list) else column
+        complete_rows.append(complete_row)
+    return complete_rows

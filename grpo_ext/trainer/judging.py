@@ -155,7 +155,7 @@ class Judged:
     completions: list[Any]
     truncated: list[bool]
     table: Scored
-    given: Tensor  # (B, R), NaN if a reward did not score a completion
+    raw_rewards: Tensor  # (B, R), NaN if a reward did not score a completion
     rewards: Tensor  # (B, R), the same with missing rewards filled in
     advantages: Tensor  # (B,)
     outcomes: Tensor  # (B,), NaN where the group's outcome reward did not score the completion

@@ -82,7 +82,7 @@ class Rollout:
         judged = self.generations.made_by_trl(rows, table)
         advantages = seam.last_completions(self.trainer, len(judged.rewards))[3]
         # TRL counts a missing reward as 0
-        judged = replace(judged, rewards=judged.given, advantages=advantages)
+        judged = replace(judged, rewards=judged.raw_rewards, advantages=advantages)
         self.samples.hand_out(judged)
         if self.trainer.model.training:
             self.generated(judged.table)
@@ -214,7 +214,7 @@ class Rollout:
         stats = groups.judge(shape.spread(judged.outcomes), judged.ties)
         left_out = ~stats.kept & (self.group_filter != "off")  # (groups,)
         self.judged(
-            judged.given,
+            judged.raw_rewards,
             judged.table.signal,
             shape.repeat(left_out),
             self.ranks.mine(len(judged.outcomes)),
@@ -270,7 +270,7 @@ class Rollout:
         completions = sum(sum(judged.lengths) for judged in made)
         tokens = self.ranks.total(torch.tensor(prompts + completions, device=self.ranks.device))
         seam.count_tokens(self.trainer, int(tokens))
-        rewards = torch.cat([judged.given for judged in made])
+        rewards = torch.cat([judged.raw_rewards for judged in made])
         groups = None
         if self.trainer.model.training:  # an evaluation has few rows in each of its batches
             groups = (

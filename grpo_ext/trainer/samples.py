@@ -56,7 +56,7 @@ class Samples:
         first_row = trainer.accelerator.process_index * len(judged.prompts)
         mine = slice(first_row, first_row + len(judged.prompts))
         groups = judged.shape.numbers[mine]
-        rewards = judged.given[mine].tolist()  # (b, R)
+        rewards = judged.raw_rewards[mine].tolist()  # (b, R)
         advantages = judged.advantages[mine].tolist()  # (b,)
         weighted_sums = self._weighted_sums(judged.rewards[mine])
         samples = []

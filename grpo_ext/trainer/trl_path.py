@@ -17,15 +17,16 @@ from grpo_ext.trainer.port import Trainer
 
 # Inputs of the model that a table of TRL may have in addition to the fields of `Scored`.
 MODEL_INPUTS = (
-    *(
-        "pixel_values",
-        "image_grid_thw",
-        "num_images",
-        "pixel_attention_mask",
-        "spatial_shapes",
-        "num_tiles",
-    ),
-    *("image_sizes", "token_type_ids", "mm_token_type_ids", "image_position_ids"),
+    "pixel_values",
+    "image_grid_thw",
+    "num_images",
+    "pixel_attention_mask",
+    "spatial_shapes",
+    "num_tiles",
+    "image_sizes",
+    "token_type_ids",
+    "mm_token_type_ids",
+    "image_position_ids",
 )
 
 
@@ -49,58 +50,59 @@ def scored_by_trl(
         order: indices of the rewards that judge groups, from `outcome_order`.
         failed: (B of all ranks, R), bool, where a reward failed.
     """
-    ranks = trainer.accelerator.num_processes
-    own = len(rows)
-    mine = slice(
-        trainer.accelerator.process_index * own, (trainer.accelerator.process_index + 1) * own
+    b = len(rows)  # completions of this rank
+    first = trainer.accelerator.process_index * b
+    mine = slice(first, first + b)
+    prompts, completions, raw_rewards, _ = seam.last_completions(
+        trainer, b * trainer.accelerator.num_processes
     )
-    prompts, completions, given, _ = seam.last_completions(trainer, own * ranks)
-    rewards = fill_unscored(given, rule.num_generations)
+    rewards = fill_unscored(raw_rewards, rule.num_generations)
     ids = table["completion_ids"]
     mask = table["completion_mask"].bool()
-    tokens = [row[kept].tolist() for row, kept in zip(ids, mask, strict=True)]
-    asked = [
-        row[kept].tolist()
-        for row, kept in zip(table["prompt_ids"], table["prompt_mask"].bool(), strict=True)
-    ]
     counted = mask.any(1)  # TRL has masked truncated completions if it was asked to
+    cut = ends.truncated(
+        unpadded(table["prompt_ids"], table["prompt_mask"].bool()), unpadded(ids, mask)
+    )
     truncated = [
-        cut or not there
-        for cut, there in zip(ends.truncated(asked, tokens), counted.tolist(), strict=True)
+        is_cut or not is_counted for is_cut, is_counted in zip(cut, counted.tolist(), strict=True)
     ]
-    outcomes = group_outcomes(given, order, rule.num_generations, failed)
+    outcomes = group_outcomes(raw_rewards, order, rule.num_generations, failed)
     ties = rule.ties(rewards, outcomes)
     advantages = rule.advantages(rewards, ties)
     signal = has_signal(advantages, rule.num_generations)[mine]
-    more = {
+    fields = {
         "advantages": advantages[mine].float(),
         "counted": counted.float(),
         "signal": signal.float(),
         "right": (outcomes[mine] >= trainer.args.pass_threshold).float(),
-        "policy_step": torch.full_like(ids[:own], trainer.state.global_step),
+        "policy_step": torch.full_like(ids[:b], trainer.state.global_step),
     }
     # the prompt of the row, to which an environment may have added
-    given_prompts = [
+    row_prompts = [
         row.get("prompt", prompt) for row, prompt in zip(rows, prompts[mine], strict=True)
     ]
     written = mask & table["tool_mask"].bool() if "tool_mask" in table else mask
-    lengths = torch.where(counted, written.sum(1), (ids != seam.pad_token(trainer)).sum(1)).tolist()
-    scored = as_scored({**table, **more})
+    sampled_lengths = (ids != seam.pad_token(trainer)).sum(1)
     return Judged(
-        rows,
-        given_prompts,
-        completions[mine],
-        truncated,
-        scored,
-        given,
-        rewards,
-        advantages,
-        outcomes,
-        lengths,
-        GroupShape.equal(len(given), rule.num_generations),
+        rows=rows,
+        prompts=row_prompts,
+        completions=completions[mine],
+        truncated=truncated,
+        table=as_scored({**table, **fields}),
+        raw_rewards=raw_rewards,
+        rewards=rewards,
+        advantages=advantages,
+        outcomes=outcomes,
+        lengths=torch.where(counted, written.sum(1), sampled_lengths).tolist(),
+        shape=GroupShape.equal(len(raw_rewards), rule.num_generations),
         failed=failed,
         ties=ties,
     )
+
+
+def unpadded(ids: Tensor, mask: Tensor) -> list[list[int]]:
+    """Return the tokens of each row of `ids` (B, T) where `mask` (B, T) is true."""
+    return [row[is_token].tolist() for row, is_token in zip(ids, mask, strict=True)]
 
 
 def as_scored(table: dict[str, Any]) -> Scored:
@@ -115,15 +117,17 @@ def as_scored(table: dict[str, Any]) -> Scored:
         "ref_per_token_logps",
         "importance_sampling_ratio",
     )
-    given = {
-        name: value for name, value in table.items() if name not in dropped and value is not None
-    }
-    if unknown := given.keys() - {*COLUMNS, *MODEL_INPUTS}:
+    columns = {}
+    for name, column in table.items():
+        if name not in dropped and column is not None:
+            columns[name] = column
+    unknown = columns.keys() - {*COLUMNS, *MODEL_INPUTS}
+    if unknown:
         raise ValueError(
             f"TRL added {', '.join(sorted(unknown))} to a batch, which this package does not know."
         )
-    images = {name: given.pop(name) for name in MODEL_INPUTS if name in given}
-    return Scored(**given, model_inputs=images)
+    images = {name: columns.pop(name) for name in MODEL_INPUTS if name in columns}
+    return Scored(**columns, model_inputs=images)
 
 
 def split(table: Scored, number: int, trim: bool) -> list[Scored]:
@@ -131,10 +135,8 @@ def split(table: Scored, number: int, trim: bool) -> list[Scored]:
     if not table.model_inputs:
         return shuffled_slices(table, number, trim)
     columns = {name: getattr(table, name) for name in COLUMNS}
-    parts = seam.split_with_images({**columns, **table.model_inputs}, number)
-    return [
-        Scored(
-            **{n: part[n] for n in columns}, model_inputs={n: part[n] for n in table.model_inputs}
-        )
-        for part in parts
-    ]
+    tables = []
+    for part in seam.split_with_images({**columns, **table.model_inputs}, number):
+        images = {name: part.pop(name) for name in table.model_inputs}
+        tables.append(Scored(**{name: part[name] for name in columns}, model_inputs=images))
+    return tables
