@@ -5,6 +5,7 @@ from typing import Any
 
 from accelerate.utils import gather_object
 from torch.distributed.checkpoint.stateful import Stateful
+from transformers import TrainerCallback
 
 import grpo_ext.trainer.settings as settings
 from grpo_ext.environments.episode_rules import COLUMNS
@@ -63,12 +64,13 @@ class Parts:
         check_decoding(trainer, by_trl)
         if by_trl and args.max_slots_per_prompt > 1:
             raise ValueError(
-                "max_slots_per_prompt does not go with images and tools that TRL calls: take it out."
+                "max_slots_per_prompt does not go with images and tools that TRL calls: take it "
+                "out."
             )
         if sampler is not None and (trainer.as_trl or by_trl):
             raise ValueError(
-                "TRL generates for images and loss_normalization: micro_batch, and would not use the sampler that is given: "
-                "take it out."
+                "TRL generates for images and loss_normalization: micro_batch, and would not use the "
+                "sampler that is given: take it out."
             )
         # else one call of `generate`
         by_others = by_trl or trainer.as_trl or trainer.use_transformers_continuous_batching
@@ -130,13 +132,14 @@ class Parts:
             trainer, self.scorer, loss, entropy, ranks, self.phases, self.learning.settled
         )
         settings.align_reference(trainer)
-        kept: dict[str, Stateful] = {
+        parts_with_state: dict[str, Stateful] = {
             "rollout": self.rollout,
             "judge": self.judge,
             "finite": self.finite,
             "learning": self.learning,
+            "feed": self.feed,
         }
-        self.checkpoints = Checkpoints(trainer, kept | {"feed": self.feed})
+        self.checkpoints = Checkpoints(trainer, parts_with_state)
         self.log = RunLog(args.log_samples, args.log_max_mb, about(trainer))
         rules = chosen_rules(args.health_rules, args.health_action)
         self.monitor = HealthMonitor(rules, self.log) if rules else None
@@ -145,19 +148,21 @@ class Parts:
 
     def watch(self, trainer: Trainer) -> None:
         """Let the parts that are callbacks watch the events of a run; the last may stop the run."""
-        monitor = [] if self.monitor is None else [self.monitor]
-        for part in (self.learning, self.phases, self.log, self.output, *monitor, self.stopping):
-            trainer.add_callback(part)
+        callbacks: list[TrainerCallback] = [self.learning, self.phases, self.log, self.output]
+        if self.monitor is not None:
+            callbacks.append(self.monitor)
+        for callback in [*callbacks, self.stopping]:
+            trainer.add_callback(callback)
 
     def figures(self, training: bool) -> dict[str, float]:
         """Return the figures that are logged in addition to TRL's."""
-        found: dict[str, float] = {
-            f"rewards/{name}/failed": count for name, count in self.judge.failed.items()
-        }
+        figures: dict[str, float] = {}
+        for name, count in self.judge.failed.items():
+            figures[f"rewards/{name}/failed"] = count
         if self.finite.skipped:
-            found["skipped_steps"] = self.finite.skipped
-        more = self.phases.figures() if training else self.constant.collected_figures()
-        return {**found, **more}
+            figures["skipped_steps"] = self.finite.skipped
+        figures |= self.phases.figures() if training else self.constant.collected_figures()
+        return figures
 
 
 def check_separate(trainer: Trainer, sampler: Sampler | None, generations: Generations) -> None:
@@ -170,6 +175,8 @@ def check_separate(trainer: Trainer, sampler: Sampler | None, generations: Gener
         for key in ("overlap", "sampler", "behaviour_policy")
         if getattr(args, key) != getattr(OverlapOptions, key)
     ]
+    if not keys:
+        return
     others = {
         "environments and tools": generations.begin,
         "images and tools that TRL calls": generations.by_trl,
@@ -177,10 +184,12 @@ def check_separate(trainer: Trainer, sampler: Sampler | None, generations: Gener
         "rollout_func": trainer.rollout_func,
         "a sampler that is given": sampler and args.sampler,
     }
-    for other in (name for name, there in others.items() if there and keys):
-        raise ValueError(
-            f"{keys[0]}: {getattr(args, keys[0])} does not go with {other}: take one of the two out."
-        )
+    for other, is_used in others.items():
+        if is_used:
+            raise ValueError(
+                f"{keys[0]}: {getattr(args, keys[0])} does not go with {other}: take one of the "
+                "two out."
+            )
 
 
 def check_data(trainer: Trainer) -> None:
@@ -188,15 +197,13 @@ def check_data(trainer: Trainer) -> None:
     # TRL drops this column
     columns = [name for name in columns_of(trainer.train_dataset) if name != "completion"]
     if columns and trainer.rollout_func is None:
-        columns += COLUMNS if trainer.args.environment else ()
-        check_columns(
-            [r.reward if isinstance(r, Guard) else r for r in trainer.reward_funcs], columns
-        )
-    for rows in (
-        trainer.eval_dataset.values()
-        if isinstance(trainer.eval_dataset, dict)
-        else [trainer.eval_dataset]
-    ):
+        if trainer.args.environment:
+            columns += COLUMNS
+        rewards = [r.reward if isinstance(r, Guard) else r for r in trainer.reward_funcs]
+        check_columns(rewards, columns)
+    eval_dataset = trainer.eval_dataset
+    datasets = eval_dataset.values() if isinstance(eval_dataset, dict) else [eval_dataset]
+    for rows in datasets:
         check_prompt(rows)
 
 

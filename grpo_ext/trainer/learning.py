@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from accelerate.utils import gather_object
 from torch import Tensor, nn
-from transformers.trainer_callback import TrainerCallback
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from grpo_ext.objective.advantage import equal_in_group
 from grpo_ext.observe.run_log import LEARNT_NOTHING
@@ -86,7 +86,9 @@ class Learning(TrainerCallback):
 
     # ---- events of the run
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         """Refuse a run that would learn nothing (`CannotLearn`)."""
         if state.global_step == 0:
             self.progress = Progress()
@@ -97,13 +99,17 @@ class Learning(TrainerCallback):
             self._weights = {} if self.progress.moved else self._checksums()
             self._sample = WeightSample(self._used()) if self.watches_weights else None
 
-    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_pre_optimizer_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         """Look for a gradient, until a step has had one."""
         if not self.progress.gradient:
             gradients = [p.grad for p in self._trained().values() if p.grad is not None]
             self.progress.gradient = any(bool(local(grad).any()) for grad in gradients)
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         """Look for a weight that has changed, until a step has changed one; conclude after the last
         step.
         """
@@ -120,7 +126,9 @@ class Learning(TrainerCallback):
                 log = self.trainer.parts.log
                 log.note(state.global_step, {"alarm": LEARNT_NOTHING, "message": self.verdict})
 
-    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         """Conclude a run that ended early, or had ended before."""
         self.conclude()
 

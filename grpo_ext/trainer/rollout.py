@@ -16,6 +16,7 @@ from grpo_ext.curriculum.group_log import GroupLog
 from grpo_ext.curriculum.sampler import PromptSupply
 from grpo_ext.rewards.failures import UserCodeFailure
 from grpo_ext.seams import trl as seam
+from grpo_ext.seams.port import Row
 from grpo_ext.step.group_shape import GroupShape
 from grpo_ext.step.groups import GroupRule, Groups, GroupStats
 from grpo_ext.step.metrics import generation_figures
@@ -24,7 +25,7 @@ from grpo_ext.step.records import Scored
 from grpo_ext.step.refill import Filled, RefillRule, first_round, refill
 from grpo_ext.step.tables import join
 from grpo_ext.trainer.generations import Generations
-from grpo_ext.trainer.judging import Judged, Row
+from grpo_ext.trainer.judging import Judged
 from grpo_ext.trainer.port import Trainer
 from grpo_ext.trainer.prompt_order import PromptOrder
 from grpo_ext.trainer.samples import Samples
@@ -96,18 +97,16 @@ class Rollout:
     def _ask_ahead(self) -> None:
         """Ask for the next generation, if the sampler works ahead."""
         state = self.trainer.state
-        size = self.trainer.num_generations
         due = state.global_step + self.refill.between
-        if (
-            self.trainer.args.overlap == "off"
-            or due >= state.max_steps
-            or (rows := self.following()) is None
-        ):
+        if self.trainer.args.overlap == "off" or due >= state.max_steps:
+            return
+        rows = self.following()
+        if rows is None:
             return
         if self.group_filter == "refill":
             supply = self.order.further
-            wanted = len(rows) * self.ranks.count // size
             assert supply is not None
+            wanted = len(rows) * self.ranks.count // self.trainer.num_generations
             supply.put(self._whole_prompts(rows))
             rows = self._copies(supply.peek(first_round(wanted, self.carried, due, self.refill)))
         if self.trainer.args.partial_rollouts:
@@ -149,42 +148,39 @@ class Rollout:
         size = self.trainer.num_generations
         step = self.trainer.state.global_step
         rule = self.refill
-        made = []
+        old_and_reference = self.generations.old_and_reference
+        rounds: list[Judged] = []
         # If the sampler does not return the tokens that it kept, a pass finds them now, before the
         # policy changes.
-        finds_kept = rule.max_staleness > 0 and self.generations.old_and_reference.finds_kept
+        finds_kept = rule.max_staleness > 0 and old_and_reference.finds_kept
 
         def complete(prompts: list[Row]) -> tuple[Groups, Tensor]:
             judged = self.generations(self._copies(prompts), scored=False)
             if self.generations.by_trl and self.ranks.any(bool(judged.table.model_inputs)):
                 raise ValueError(
-                    "group_filter: refill does not take prompts with images. Write group_filter: drop."
+                    "group_filter: refill does not take prompts with images. "
+                    "Write group_filter: drop."
                 )
-            made.append(judged)
-            live = self._judge_groups(prompts, judged).kept
-            table = (
-                self.generations.old_and_reference.with_kept(judged.table)
-                if finds_kept
-                else judged.table
-            )
+            rounds.append(judged)
+            has_signal = self._judge_groups(prompts, judged).kept  # (groups,)
+            table = judged.table
+            if finds_kept:
+                table = old_and_reference.with_kept(table)
             if self.ranks.count > 1:
                 table = join(self.ranks.gather_objects([table.on("cpu")])).on(self.ranks.device)
-            return Groups(
-                table, judged.rewards, tuple(map(int, table.policy_step[::size, 0]))
-            ), live
+            group_steps = tuple(map(int, table.policy_step[::size, 0]))
+            return Groups(table, judged.rewards, group_steps), has_signal
 
         if self.generations.ahead.due != step:  # else `_ask_ahead` has put them there
             supply.put(self._whole_prompts(rows))
         wanted = len(rows) * self.ranks.count // size
         filled = refill(wanted, supply.take, complete, self.carried, step, rule)
-        if made:
-            self._record(made)
+        if rounds:
+            self._record(rounds)
         self.carried = filled.carried
         if self.carried is not None and rule.max_staleness > 0:
-            self.carried = replace(
-                self.carried,
-                table=self.generations.old_and_reference.scored_everywhere(self.carried.table),
-            )
+            table = old_and_reference.scored_everywhere(self.carried.table)
+            self.carried = replace(self.carried, table=table)
         self.log.filled = filled
         self._ask_ahead()
         self._say_what_is_missing(filled, wanted)
@@ -192,7 +188,7 @@ class Rollout:
         table = filled.groups.table.take(torch.arange(mine.start, mine.stop))
         shape = GroupShape.equal(len(filled.groups.table), size)
         table = self._scaled(table, filled.groups.rewards, shape)
-        return self.generations.old_and_reference(table)
+        return old_and_reference(table)
 
     def _scaled(self, table: Scored, rewards: Tensor, shape: GroupShape) -> Scored:
         """With `scale_rewards: batch`, divide this rank's advantages by the std over the groups
@@ -252,38 +248,44 @@ class Rollout:
         if filled.missing and not self._said_missing and self.trainer.accelerator.is_main_process:
             self._said_missing = True
             logger.warning(
-                f"Step {self.trainer.state.global_step + 1}: after {self.refill.max_rounds} further rounds "
-                f"{filled.used} of {wanted} groups have signal. The step trains on these, and its loss is divided by their "
-                "counts. groups/missing counts the missing groups from now on. A larger group_filter_max_rounds or "
-                "num_generations finds more."
+                f"Step {self.trainer.state.global_step + 1}: after {self.refill.max_rounds} "
+                f"further rounds {filled.used} of {wanted} groups have signal. The step trains on "
+                "these, and its loss is divided by their counts. groups/missing counts the missing "
+                "groups from now on. A larger group_filter_max_rounds or num_generations finds "
+                "more."
             )
 
     # ---- logs
 
-    def _record(self, made: list[Judged]) -> None:
+    def _record(self, rounds: list[Judged]) -> None:
         """Log the rounds of one generation together, and hand out their completions."""
-        for judged in made:
+        for judged in rounds:
             self.samples.hand_out(judged)
         if self.generations.by_trl:
             return  # TRL has logged it
-        prompts = sum(int(judged.table.prompt_mask.sum()) for judged in made)
-        completions = sum(sum(judged.lengths) for judged in made)
-        tokens = self.ranks.total(torch.tensor(prompts + completions, device=self.ranks.device))
-        seam.count_tokens(self.trainer, int(tokens))
-        rewards = torch.cat([judged.raw_rewards for judged in made])
+        tokens = 0
+        signals = []
+        tasks: list[str] = []
+        for judged in rounds:
+            tokens += int(judged.table.prompt_mask.sum()) + sum(judged.lengths)
+            signals.append(self.ranks.gather(judged.table.signal))
+            tasks += judged.tasks
+        total_tokens = self.ranks.total(torch.tensor(tokens, device=self.ranks.device))
+        seam.count_tokens(self.trainer, int(total_tokens))
+        raw_rewards = torch.cat([judged.raw_rewards for judged in rounds])
+        rewards = torch.cat([judged.rewards for judged in rounds])
         groups = None
         if self.trainer.model.training:  # an evaluation has few rows in each of its batches
-            groups = (
-                torch.arange(len(rewards), device=rewards.device) // self.trainer.num_generations
-            )
+            places = torch.arange(len(rewards), device=rewards.device)
+            groups = places // self.trainer.num_generations
         figures = generation_figures(
             self.trainer.reward_func_names,
-            rewards=rewards,
-            weighted=self.generations.rule.weighted(torch.cat([judged.rewards for judged in made])),
-            signal=torch.cat([self.ranks.gather(judged.table.signal) for judged in made]),
-            lengths=self._gathered([judged.lengths for judged in made]),
-            truncated=self._gathered([judged.truncated for judged in made]),
-            tasks=[task for judged in made for task in judged.tasks],
+            rewards=raw_rewards,
+            weighted=self.generations.rule.weighted(rewards),
+            signal=torch.cat(signals),
+            lengths=self._gathered([judged.lengths for judged in rounds]),
+            truncated=self._gathered([judged.truncated for judged in rounds]),
+            tasks=tasks,
             groups=groups,
         )
         seam.log_figures(self.trainer, figures)
@@ -292,8 +294,8 @@ class Rollout:
         """Join the values of this rank's completions of each round, in the order of the rewards of
         all ranks.
         """
-        device = self.ranks.device
-        return torch.cat([self.ranks.gather(torch.tensor(r, device=device)) for r in rounds])
+        columns = [torch.tensor(column, device=self.ranks.device) for column in rounds]
+        return torch.cat([self.ranks.gather(column) for column in columns])
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of groups and prompts, the same on all ranks, and of the generation
@@ -305,7 +307,9 @@ class Rollout:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a `state_dict`."""
         self.generations.ahead.stop()
-        self.carried = state["carried"] and state["carried"].on(self.ranks.device)
+        self.carried = state["carried"]
+        if self.carried is not None:
+            self.carried = self.carried.on(self.ranks.device)
         self.order.load_state_dict(state["order"])
         if self.trainer.args.overlap != "off" and state["ahead"] is not None:
             self.generations.ahead.load_state_dict(state["ahead"])

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from datasets import Dataset
-from transformers.trainer_callback import TrainerCallback
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 import grpo_ext.trainer.settings as settings
 from grpo_ext.common.devices import how_threads_wait, settings_here
@@ -46,25 +46,29 @@ class RunOutput(TrainerCallback):
         self.from_python = recipe is None
         self.recipe = as_given(trainer) if recipe is None else recipe
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         """Write `recipe.yaml`; say so if the run had already finished."""
         if not state.is_world_process_zero:
             return
-        write_atomically(Path(args.output_dir) / SAVED, as_yaml(self.recipe))
+        write_atomically(Path(self.trainer.args.output_dir) / SAVED, as_yaml(self.recipe))
         if state.global_step >= state.max_steps:
             print(
                 f"This run had already finished: {state.global_step} of {state.max_steps} steps. Nothing is trained. For a "
                 "longer run, raise max_steps or num_train_epochs; for a new one, write resume: never or another output_dir."
             )
 
-    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         """After the last step: draw curves, write the card, print the gains; a run from Python gets
         the next command here.
         """
         if not state.is_world_process_zero or state.global_step < state.max_steps:
             return
         try:
-            folder = Path(args.output_dir)
+            folder = Path(self.trainer.args.output_dir)
             draw_curves(folder)
             self.trainer.create_model_card(
                 model_name=(args.hub_model_id or folder.name).split("/")[-1]

@@ -8,7 +8,7 @@ import signal
 from collections.abc import Callable
 from typing import Any
 
-from transformers.trainer_callback import TrainerCallback
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from grpo_ext.trainer.checkpoint import Checkpoints
 from grpo_ext.trainer.nonfinite import FiniteSteps, NonFiniteSteps
@@ -41,14 +41,18 @@ class Stopping(TrainerCallback):
             raise self._stop
         return output._replace(training_loss=output.metrics["train_loss"])
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         """Restore the state of TRL's trainer."""
         self.checkpoints.restore_trl()
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         """Decide whether the run stops after this step."""
         number = self._signals.agreed(self.trainer.accelerator)
-        most = args.max_skipped_steps
+        most = self.trainer.args.max_skipped_steps
         if number:
             self._stop = Interrupted(signal.Signals(number).name)
         elif self.finite.in_a_row > most:
