@@ -25,7 +25,7 @@ from scripted_groups import (
 
 from grpo_ext.objective.advantage import group_stds
 from grpo_ext.step.judge import outcome_index
-from grpo_ext.step.refill import fresh
+from grpo_ext.step.refill import not_too_old
 
 # Prompts of each step and the step whose policy sampled them; worked out by hand from `DEAD`. Prompts 1 to 12 come from the
 # data loader, further ones from 13 on, and as many more are drawn as had no signal so far:
@@ -227,8 +227,8 @@ def test_groups_that_are_too_old_are_not_used(tiny_folder, tmp_path):
     trainer, _ = train(tiny_folder, tmp_path, steps=3, **settings)
     carried = trainer.parts.rollout.carried
     assert carried is not None and set(carried.steps) == {trainer.state.global_step - 1}
-    assert fresh(carried, trainer.state.global_step + 1, trainer.args.max_staleness)[1] == 0
-    assert fresh(carried, trainer.state.global_step + 3, trainer.args.max_staleness) == (
+    assert not_too_old(carried, trainer.state.global_step + 1, trainer.args.max_staleness)[1] == 0
+    assert not_too_old(carried, trainer.state.global_step + 3, trainer.args.max_staleness) == (
         None,
         len(carried),
     )
