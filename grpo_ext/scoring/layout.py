@@ -65,17 +65,19 @@ def choose_layout(
     attention = str(model.config.get_text_config()._attn_implementation)
     flash = "flash" in attention
     flex = attention == "flex_attention"
-    reason = (
-        "the loss on the balance of experts is taken over a rectangle"
-        if aux_loss
-        else why_not_packed(model)
-    )
+    reason = why_not_packed(model)
+    if aux_loss:
+        reason = "the loss on the balance of experts is taken over a rectangle"
+    if asked == "packed" and reason:
+        refuse_packing(reason)
     rotary = has_rotary_positions(model)
     padded = asked == "padded"
     why = ""
-    kind: Kind = "padded" if padded else "packed" if asked == "packed" else "chunks"
-    if asked == "packed" and reason:
-        refuse_packing(reason)
+    kind: Kind = "chunks"
+    if padded:
+        kind = "padded"
+    elif asked == "packed":
+        kind = "packed"
     if asked == "auto" and (flash or flex) and reason is None:
         kind = "packed"
         why = f"{attention} skips what a token does not see"
@@ -86,12 +88,12 @@ def choose_layout(
         kind = "padded"
         why = "sharded ranks call the model equally often"
     by_cost = asked == "auto" and flash and kind == "packed" and not one_call and keeps_all(model)
+    may_share = kind == "chunks" or by_cost or (kind == "packed" and not flash)
     return Layout(
         kind=kind,
         why=why,
         trimmed=rotary and not padded,
-        shares=keeps_all(model)
-        and (kind == "chunks" or by_cost or (kind == "packed" and not flash)),
+        shares=keeps_all(model) and may_share,
         by_cost=by_cost,
         row_tokens=None if flash or flex or one_call else MASKED_ROW_TOKENS,
         max_tokens=max_tokens,

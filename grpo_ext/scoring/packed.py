@@ -28,10 +28,14 @@ def run_packed(
     brings its own, and transformers makes attention block-diagonal from positions that start at 0
     again.
     """
-    # where what is not shared begins: at the last token of the prompt
-    end = ids.size(1) - width - 1 if shares else 0
-    whole = ids.new_empty(0), ids.new_empty(0)  # nothing is shared
-    first, prompt_of = equal_prompts(ids[:, : end + 1], mask[:, : end + 1]) if shares else whole
+    if shares:
+        # the last token of a prompt is not shared: it predicts the completion
+        end = ids.size(1) - width - 1
+        first, prompt_of = equal_prompts(ids[:, : end + 1], mask[:, : end + 1])  # (N,), (B,)
+    else:
+        end = 0
+        first = ids.new_empty(0)
+        prompt_of = ids.new_empty(0)
     head_mask = mask[first, :end].bool()  # (N, end)
     tail_mask = mask[:, end:].bool()  # (B, P + T - end)
 
@@ -39,33 +43,28 @@ def run_packed(
         return torch.cat([values[first, :end][head_mask], values[:, end:][tail_mask]])  # (tokens,)
 
     positions = row(positions_of(mask))
-    labels = row(labels_of(ids, mask, width)).masked_fill(
-        positions == 0, -100
-    )  # no sequence predicts the next one's start
-    given: dict[str, Any] = {"input_ids": row(ids)[None], "position_ids": positions[None]}
+    labels = row(labels_of(ids, mask, width))
+    # no sequence predicts the next one's start
+    labels = labels.masked_fill(positions == 0, -100)
+    inputs: dict[str, Any] = {"input_ids": row(ids)[None], "position_ids": positions[None]}
     if shares:
-        owner = torch.cat(
-            [
-                torch.full_like(first, -1)[:, None].expand_as(head_mask)[head_mask],
-                _number(tail_mask),
-            ]
-        )
-        group = torch.cat([_number(head_mask), prompt_of[:, None].expand_as(tail_mask)[tail_mask]])
+        shared = torch.full_like(first, -1)[:, None].expand_as(head_mask)[head_mask]
+        owner = torch.cat([shared, _number(tail_mask)])  # (tokens,), -1 for shared prompts
+        tail_group = prompt_of[:, None].expand_as(tail_mask)[tail_mask]
+        group = torch.cat([_number(head_mask), tail_group])  # (tokens,), the number of the prompt
 
         def sees(_: Any, __: Any, query: Tensor, key: Tensor) -> Tensor:
-            own = (owner[key] == owner[query]) | (owner[key] == -1)
-            return (key <= query) & (group[key] == group[query]) & own
+            same_sequence = (owner[key] == owner[query]) | (owner[key] == -1)
+            return (key <= query) & (group[key] == group[query]) & same_sequence
 
-        given["attention_mask"] = attention_mask(model, sees, len(positions), ids.device)
-    output = run(model, head, labels[None], **given)
+        inputs["attention_mask"] = attention_mask(model, sees, len(positions), ids.device)
+    output = run(model, head, labels[None], **inputs)
 
     def of_completions(values: Tensor) -> Tensor:
-        values = pad(values[0], (1, 0))[
-            int(head_mask.sum()) :
-        ]  # of each token; the first token has no prediction
-        return values.new_zeros(tail_mask.shape).masked_scatter(tail_mask, values)[
-            :, -width:
-        ]  # (B, T)
+        by_token = pad(values[0], (1, 0))  # (tokens,); the first token has no prediction
+        by_token = by_token[int(head_mask.sum()) :]
+        table = by_token.new_zeros(tail_mask.shape).masked_scatter(tail_mask, by_token)
+        return table[:, -width:]  # (B, T)
 
     return Scores(
         of_completions(output.logps),

@@ -63,12 +63,12 @@ class Probe:
         try:
             alone = self.run(model, Head(params), labels, input_ids=ids, attention_mask=mask)
             if kind == "packed":
-                found = run_packed(self.run, model, Head(params), ids, mask, 8, shares)
+                shared = run_packed(self.run, model, Head(params), ids, mask, 8, shares)
             else:
                 prompts = ReadPrompts(ids[:, :8], mask[:, :8])
                 prompts.read(self.run, model, Head(params))
-                found = prompts.run(self.run, model, Head(params), ids, mask, 8, torch.arange(2))
+                shared = prompts.run(self.run, model, Head(params), ids, mask, 8, torch.arange(2))
         finally:
             model.train(training)
-        a, b = (output.logps[:, -8:] for output in (alone, found))
+        a, b = (output.logps[:, -8:] for output in (alone, shared))
         return float((a - b).abs().max() / a.std())

@@ -41,13 +41,16 @@ class ReadPrompts:
 
     def read(self, run: RunModel, model: Any, head: Head) -> bool:
         """Run the prompts; return whether the model kept their keys and values."""
-        nothing = torch.full_like(self.ids, -100)
-        given = {
-            "input_ids": self.ids,
-            "attention_mask": self.mask,
-            "position_ids": positions_of(self.mask),
-        }
-        run(model, head, nothing, **given, past_key_values=self.cache)
+        no_labels = torch.full_like(self.ids, -100)
+        run(
+            model,
+            head,
+            no_labels,
+            input_ids=self.ids,
+            attention_mask=self.mask,
+            position_ids=positions_of(self.mask),
+            past_key_values=self.cache,
+        )
         return bool(self.cache.get_seq_length() == self.end)
 
     def run(
@@ -62,23 +65,34 @@ class ReadPrompts:
     ) -> Scores:
         """Run completions after their prompts, starting with the last token of the prompt.
 
-        `ids` and `mask` (b, P + T) are prompts and completions of this chunk, `width` is T, and
-        `chunk` (b,) the indices of the completions among the rows whose prompts were read.
+        Args:
+            run: calls the model.
+            model: the model that read the prompts.
+            head: the scoring head.
+            ids: (b, P + T), prompts and completions of this chunk.
+            mask: (b, P + T).
+            width: T.
+            chunk: (b,), indices of the completions among the rows whose prompts were read.
         """
-        number = self.prompt_of[chunk.to(self.prompt_of.device)]
+        number = self.prompt_of[chunk.to(self.prompt_of.device)]  # (b,)
         cache = DynamicCache()
-        read = list[Any](self.cache.layers)
-        for layer in map(copy, read):
-            layer.keys, layer.values = (of_rows(x, number) for x in (layer.keys, layer.values))
+        for prompt_layer in list[Any](self.cache.layers):
+            layer = copy(prompt_layer)
+            layer.keys = of_rows(prompt_layer.keys, number)
+            layer.values = of_rows(prompt_layer.values, number)
             cache.layers.append(layer)
-        ids, mask = (x[:, -(width + 1) :] for x in (ids, mask))
-        seen = torch.cat([self.mask[number], mask], dim=1)
-        given = {
-            "input_ids": ids,
-            "attention_mask": seen,
-            "position_ids": positions_of(seen)[:, -ids.size(1) :],
-        }
-        return run(model, head, labels_of(ids, mask, width), **given, past_key_values=cache)
+        ids = ids[:, -(width + 1) :]  # (b, T + 1)
+        mask = mask[:, -(width + 1) :]  # (b, T + 1)
+        seen = torch.cat([self.mask[number], mask], dim=1)  # (b, P + T)
+        return run(
+            model,
+            head,
+            labels_of(ids, mask, width),
+            input_ids=ids,
+            attention_mask=seen,
+            position_ids=positions_of(seen)[:, -ids.size(1) :],
+            past_key_values=cache,
+        )
 
 
 def of_rows(x: Tensor, number: Tensor) -> Tensor:

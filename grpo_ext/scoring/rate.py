@@ -22,10 +22,10 @@ from grpo_ext.step.records import Scored
 def matrix_rate(device: str, dtype: torch.dtype) -> float:
     """Return the operations per second of a large matrix product on a device, the fastest of 10."""
     size = 512 if device == "cpu" else 8192
-    own = torch.Generator(device).manual_seed(
-        0
-    )  # a run draws the same numbers whether it is measured or not
-    a, b = (torch.randn(size, size, device=device, dtype=dtype, generator=own) for _ in range(2))
+    # a run draws the same numbers whether it is measured or not
+    generator = torch.Generator(device).manual_seed(0)
+    a = torch.randn(size, size, device=device, dtype=dtype, generator=generator)
+    b = torch.randn(size, size, device=device, dtype=dtype, generator=generator)
     best = float("inf")
     for _ in range(10):
         start = time.perf_counter()
@@ -42,32 +42,38 @@ def wait_for(device: str) -> None:
 
 
 def needed(rows: Scored) -> Tensor:
-    """Return (3,) of a micro-batch: tokens of distinct prompts and completions, of completions, and
-    pairs in attention.
+    """Return the counts of a micro-batch that `costs` multiplies: (3,), float64.
+
+    These are the tokens of distinct prompts and completions, the tokens of completions, and the
+    pairs of tokens in attention.
     """
     first, _ = equal_prompts(rows.prompt_ids, rows.prompt_mask)
     # on the CPU, since an Apple GPU has no float64
-    before, own = (
-        mask.sum(1).cpu().double() for mask in (rows.prompt_mask, rows.completion_mask)
-    )  # (B,)
-    prompts = before[first.cpu()]
-    pairs = (own * (before + own / 2)).sum() + (prompts**2).sum() / 2
-    return torch.stack([prompts.sum() + own.sum(), own.sum(), pairs])
+    prompt_lengths = rows.prompt_mask.sum(1).cpu().double()  # (B,)
+    lengths = rows.completion_mask.sum(1).cpu().double()  # (B,)
+    distinct = prompt_lengths[first.cpu()]  # (N,)
+    completion_pairs = (lengths * (prompt_lengths + lengths / 2)).sum()
+    pairs = completion_pairs + (distinct**2).sum() / 2
+    return torch.stack([distinct.sum() + lengths.sum(), lengths.sum(), pairs])
+
+
+def _operations(parameter: Tensor) -> int:
+    """Return the operations per token of a weight; ZeRO keeps its size in `ds_numel`."""
+    size: int = getattr(parameter, "ds_numel", parameter.numel())
+    return size * (6 if parameter.requires_grad else 4)
 
 
 def costs(model: Any) -> Tensor:
-    """Return (3,), the operations of a forward and a backward pass for each of the counts of
-    `needed`.
+    """Return the operations of a forward and a backward pass for each count of `needed`: (3,).
 
     The model may have an adapter and may be sharded by ZeRO; all experts count.
     """
-    sizes = [(getattr(p, "ds_numel", p.numel()), p.requires_grad) for p in model.parameters()]
     config = model.config.get_text_config()
     embedding = model.get_input_embeddings().weight
-    table = getattr(embedding, "ds_numel", embedding.numel())
-    tied = getattr(model.get_output_embeddings(), "weight", None) is embedding
-    head = table * (6 if embedding.requires_grad else 4)
-    every = sum(size * (6 if trained else 4) for size, trained in sizes)
-    token = every - head * (1 if tied else 2)
+    output = getattr(model.get_output_embeddings(), "weight", None)
+    head = _operations(embedding)
+    all_weights = sum(_operations(parameter) for parameter in model.parameters())
+    # a token runs through all weights but the embedding and the head, which may be one matrix
+    token = all_weights - head * (1 if output is embedding else 2)
     pair = 12 * getattr(config, "hidden_size", 0) * getattr(config, "num_hidden_layers", 0)
     return torch.tensor([token, head, pair], dtype=torch.float64)

@@ -55,45 +55,49 @@ class Scorer:
         order: list[Tensor] = []
         parts: list[tuple[Tensor, Tensor | None]] = []  # log-probs and entropies (b, t)
         aux: list[Any] = []
-        found: list[KeptSet] = []
+        kept_rows: list[KeptSet] = []
         for members in torch.arange(len(table)).split(block) if plain else blocks_of(table, block):
             inside = table.take(members, trim=not plain)
             packed = not plain and self._packs(inside)
             prompts = None if plain or packed else self._read_prompts(model, inside)
-            for chunk in (
-                [torch.arange(len(members))]
-                if plain
-                else self._chunks(model, inside, packed, prompts)
-            ):
+            chunks = [torch.arange(len(members))]
+            if not plain:
+                chunks = self._chunks(model, inside, packed, prompts)
+            for chunk in chunks:
                 part = inside.take(chunk, trim=not plain)
                 head, lengths = self._head(part)
-                output = self._run(
-                    outermost(model, first=not parts), head, part, packed, prompts, chunk, aux_loss
-                )
-                entropies = None if output.entropies is None else output.entropies[:, -part.width :]
+                called = outermost(model, first=not parts)
+                output = self._run(called, head, part, packed, prompts, chunk, aux_loss)
+                entropies = None
+                if output.entropies is not None:
+                    entropies = output.entropies[:, -part.width :]  # (b, t)
                 parts.append((output.logps[:, -part.width :], entropies))
                 aux.append(output.aux_loss)
                 order.append(members[chunk])
-                found += _by_row(head, lengths) or []
-        back = torch.cat(order).argsort()
-        logps, entropies = (_joined([part[i] for part in parts], table.width, back) for i in (0, 1))
-        balance = torch.stack(aux).mean() if aux_loss else None
+                kept_rows += _by_row(head, lengths) or []
+        back = torch.cat(order).argsort()  # (B,)
         return Scores(
-            logps, entropies, balance, [found[i] for i in back.tolist()] if found else None
+            logps=_joined([logps for logps, _ in parts], table.width, back),
+            entropies=_joined([entropies for _, entropies in parts], table.width, back),
+            aux_loss=torch.stack(aux).mean() if aux_loss else None,
+            kept=[kept_rows[i] for i in back.tolist()] if kept_rows else None,
         )
 
     def _head(self, table: Scored) -> tuple[Head, list[int]]:
-        """Return the head for a pass of these completions and, if sampling was truncated, their
-        lengths.
+        """Return the head for a pass of these completions, and their lengths if sampling was
+        truncated.
         """
-        lengths = table.completion_mask.sum(1).tolist() if self.params.truncated else []
+        if not self.params.truncated:
+            return Head(self.params, None, self.layout.compact_head), []
+        lengths = table.completion_mask.sum(1).tolist()
         kept = None
-        if (
-            table.kept is not None and lengths
-        ):  # a row that was cut has fewer positions than kept sets
-            kept = KeptSet.cat(
-                [row.select(torch.arange(n)) for row, n in zip(table.kept, lengths, strict=True)]
-            )
+        if table.kept is not None and lengths:
+            # a row that was cut has fewer positions than kept sets
+            cut_rows = [
+                row.select(torch.arange(length))
+                for row, length in zip(table.kept, lengths, strict=True)
+            ]
+            kept = KeptSet.cat(cut_rows)
         return Head(self.params, kept, self.layout.compact_head), lengths
 
     def _run(
@@ -125,39 +129,38 @@ class Scorer:
 
     def _packs(self, table: Scored) -> bool:
         """Whether the completions run in packed rows rather than in chunks."""
-        if self.layout.kind != "packed" or not self.layout.by_cost:
-            return self.layout.kind == "packed"
+        if self.layout.kind != "packed":
+            return False
+        if not self.layout.by_cost:
+            return True
         first, _ = equal_prompts(table.prompt_ids, table.prompt_mask)
         shares = not (torch.is_grad_enabled() and self.layout.recomputes)
-        lengths = table.completion_mask.sum(1)
-        longest = table.prompt_ids.size(1)
-        per_row = 1 if shares else longest
+        lengths = table.completion_mask.sum(1)  # (B,)
+        longest_prompt = table.prompt_ids.size(1)
+        per_row = 1 if shares else longest_prompt
         call = call_tokens(lengths.device)
-        chunks = length_chunks(lengths, per_row, max_tokens=self.layout.max_tokens)
-        padded = sum(len(rows) * (int(lengths[rows].max()) + per_row) + call for rows in chunks)
-        return (
-            int(table.attention_mask.sum()) + call
-            <= padded + (len(first) * longest + call) * shares
-        )
+        chunks_cost = 0
+        for rows in length_chunks(lengths, per_row, max_tokens=self.layout.max_tokens):
+            chunks_cost += len(rows) * (int(lengths[rows].max()) + per_row) + call
+        if shares:
+            chunks_cost += len(first) * longest_prompt + call
+        return int(table.attention_mask.sum()) + call <= chunks_cost
 
     def _chunks(
         self, model: Any, table: Scored, packed: bool, prompts: ReadPrompts | None
     ) -> list[Tensor]:
         """Return the rows of each chunk."""
+        lengths = table.completion_mask.sum(1)  # (B,)
         if not packed:
             per_row = 1 if prompts else table.prompt_ids.size(1)
-            return length_chunks(
-                table.completion_mask.sum(1), per_row, max_tokens=self.layout.max_tokens
-            )
+            return length_chunks(lengths, per_row, max_tokens=self.layout.max_tokens)
         if self.check_packed is not None:
             self.check_packed(model)
             self.check_packed = None
-        number = (
-            equal_prompts(table.prompt_ids, table.prompt_mask)[1] if self.layout.in_row else None
-        )
-        return packs(
-            table.prompt_mask.sum(1), table.completion_mask.sum(1), self.layout.row_tokens, number
-        )
+        prompt_of_row = None
+        if self.layout.in_row:
+            _, prompt_of_row = equal_prompts(table.prompt_ids, table.prompt_mask)  # (B,)
+        return packs(table.prompt_mask.sum(1), lengths, self.layout.row_tokens, prompt_of_row)
 
     def _read_prompts(self, model: Any, table: Scored) -> ReadPrompts | None:
         """Read the prompts if that saves more than another call costs; else return `None`."""
@@ -192,8 +195,8 @@ def blocks_of(table: Scored, block: int) -> list[Tensor]:
 
 def _joined(parts: list[Tensor | None], width: int, order: Tensor) -> Any:
     """Join parts (b, t) into one tensor (B, T), with its rows in this order."""
-    found = [pad(part, (0, width - part.size(1))) for part in parts if part is not None]
-    return torch.cat(found)[order] if found else None
+    widened = [pad(part, (0, width - part.size(1))) for part in parts if part is not None]
+    return torch.cat(widened)[order] if widened else None
 
 
 def _by_row(head: Head, lengths: list[int]) -> list[KeptSet] | None:
@@ -202,7 +205,7 @@ def _by_row(head: Head, lengths: list[int]) -> list[KeptSet] | None:
     kept = KeptSet.cat(head.used)
     if len(kept) != sum(lengths):
         raise ValueError(
-            f"{len(kept)} positions were scored, but the completions have {sum(lengths)}. Adapters that lengthen the prompt "
-            "cannot be scored exactly; set logprob_policy: trl."
+            f"{len(kept)} positions were scored, but the completions have {sum(lengths)}. "
+            "Adapters that lengthen the prompt cannot be scored exactly; set logprob_policy: trl."
         )
     return kept.split(lengths)
