@@ -104,8 +104,10 @@ class Learning(TrainerCallback):
     ) -> None:
         """Look for a gradient, until a step has had one."""
         if not self.progress.gradient:
-            gradients = [p.grad for p in self._trained().values() if p.grad is not None]
-            self.progress.gradient = any(bool(local(grad).any()) for grad in gradients)
+            gradients = [parameter.grad for parameter in self._trained().values()]
+            self.progress.gradient = any(
+                bool(local(gradient).any()) for gradient in gradients if gradient is not None
+            )
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -154,8 +156,8 @@ class Learning(TrainerCallback):
         if self._sample is None:
             return
         shift = self._sample.shift(self._used())
-        known = [x for x in (shift, self.progress.shift) if x is not None]
-        self.progress.shift = max(known, default=None)
+        shifts = [x for x in (shift, self.progress.shift) if x is not None]
+        self.progress.shift = max(shifts, default=None)
 
     # ---- the trained parameters
 

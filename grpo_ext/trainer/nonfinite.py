@@ -35,47 +35,44 @@ class FiniteSteps:
         if self.trainer.model.training:
             self._losses.append(loss.detach())
 
-    def check(self, model: Any, norm: Any) -> None:
+    def check(self, model: torch.nn.Module, norm: torch.Tensor | float) -> None:
         """Skip a step whose gradient is not finite; `NonFiniteSteps` if DeepSpeed has already taken
         the step.
         """
         trainer = self.trainer
         losses = self._losses
         self._losses = []
-        if (
-            trainer.accelerator.scaler is not None
-        ):  # fp16 skips such steps itself, and starts with some
-            return
+        if trainer.accelerator.scaler is not None:
+            return  # fp16 skips such steps itself, and starts with some
         if math.isfinite(float(norm)):
             self.in_a_row = 0
             return
         if trainer.is_deepspeed_enabled and not trainer.accelerator.optimizer_step_was_skipped:
             # its engine has already taken the step; recent versions skip such steps
             raise NonFiniteSteps(
-                f"Step {trainer.state.global_step + 1} had no finite gradient, and DeepSpeed has taken it: the weights are "
-                "invalid. Resume from the last checkpoint with a lower learning_rate and DeepSpeed 0.19 or later, which skips "
-                "such steps."
+                f"Step {trainer.state.global_step + 1} had no finite gradient, and DeepSpeed has "
+                "taken it: the weights are invalid. Resume from the last checkpoint with a lower "
+                "learning_rate and DeepSpeed 0.19 or later, which skips such steps."
             )
         self.skipped += 1
         self.in_a_row += 1
         self._report(model, float(norm), [float(loss) for loss in losses])
         model.zero_grad()
 
-    def _report(self, model: Any, norm: float, losses: list[float]) -> None:
+    def _report(self, model: torch.nn.Module, norm: float, losses: list[float]) -> None:
         """Warn of the step on the main rank and on ranks with a loss that is not finite."""
-        process = self.trainer.accelerator
-        if process.is_main_process or not all(map(math.isfinite, losses)):
-            words = f"losses of its micro-batches on rank {process.process_index}: {', '.join(f'{x:.4g}' for x in losses)}"
-            # clipping by NaN spoils all gradients
-            odd = [] if math.isnan(norm) else not_finite(process.unwrap_model(model))
-            words += (
-                f"; not finite in {', '.join(odd[:3])}{' and others' if len(odd) > 3 else ''}"
-                if odd
-                else ""
-            )
-            logger.warning(
-                f"Step {self.trainer.state.global_step + 1} is skipped: its gradient is {norm} ({words})."
-            )
+        accelerator = self.trainer.accelerator
+        if not accelerator.is_main_process and all(map(math.isfinite, losses)):
+            return
+        loss_list = ", ".join(f"{loss:.4g}" for loss in losses)
+        details = f"losses of its micro-batches on rank {accelerator.process_index}: {loss_list}"
+        # clipping by NaN spoils all gradients
+        names = [] if math.isnan(norm) else not_finite(accelerator.unwrap_model(model))
+        if names:
+            others = " and others" if len(names) > 3 else ""
+            details += f"; not finite in {', '.join(names[:3])}{others}"
+        step = self.trainer.state.global_step + 1
+        logger.warning(f"Step {step} is skipped: its gradient is {norm} ({details}).")
 
     def state_dict(self) -> dict[str, Any]:
         return {"skipped": self.skipped, "in_a_row": self.in_a_row}
@@ -87,8 +84,11 @@ class FiniteSteps:
 
 def not_finite(model: torch.nn.Module) -> list[str]:
     """Return the names of parameters whose gradient is not finite on this rank."""
-    grads = {
-        name: p.grad.to_local() if isinstance(p.grad, DTensor) else p.grad
-        for name, p in model.named_parameters()
-    }
-    return [name for name, grad in grads.items() if grad is not None and not grad.isfinite().all()]
+    names = []
+    for name, parameter in model.named_parameters():
+        gradient = parameter.grad
+        if isinstance(gradient, DTensor):
+            gradient = gradient.to_local()
+        if gradient is not None and not gradient.isfinite().all():
+            names.append(name)
+    return names

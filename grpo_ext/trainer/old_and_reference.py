@@ -63,7 +63,8 @@ class OldAndReference:
         sampled = table.sampling_per_token_logps
         if sampled is None or (sampled.isnan() & table.loss_mask.bool()).any():
             raise ValueError(
-                "behaviour_policy: sampler needs the log-prob of each token, and the sampler did not return all."
+                "behaviour_policy: sampler needs the log-prob of each token, and the sampler did "
+                "not return all."
             )
         return replace(table, old_per_token_logps=sampled.nan_to_num(nan=0.0))
 
@@ -102,11 +103,9 @@ class OldAndReference:
     @property
     def _block(self) -> int:
         args = self.trainer.args
-        return (
-            args.per_device_train_batch_size
-            if self.trainer.model.training
-            else args.per_device_eval_batch_size
-        )
+        if self.trainer.model.training:
+            return args.per_device_train_batch_size
+        return args.per_device_eval_batch_size
 
     def _old(self, table: Scored) -> Scored:
         old = table.old_per_token_logps
@@ -136,8 +135,8 @@ class OldAndReference:
         assert old is not None
         if sampled is None:
             raise ValueError(
-                f"The sampler ({self.sampler.name}) returned no log-probs, which its correction needs. Let it "
-                "return them, or set vllm_importance_sampling_correction: false."
+                f"The sampler ({self.sampler.name}) returned no log-probs, which its correction "
+                "needs. Let it return them, or set vllm_importance_sampling_correction: false."
             )
         bounds = args.vllm_importance_sampling_clip_min, args.vllm_importance_sampling_clip_max
         ratio = sampler_correction(

@@ -55,8 +55,9 @@ class RunOutput(TrainerCallback):
         write_atomically(Path(self.trainer.args.output_dir) / SAVED, as_yaml(self.recipe))
         if state.global_step >= state.max_steps:
             print(
-                f"This run had already finished: {state.global_step} of {state.max_steps} steps. Nothing is trained. For a "
-                "longer run, raise max_steps or num_train_epochs; for a new one, write resume: never or another output_dir."
+                f"This run had already finished: {state.global_step} of {state.max_steps} steps. "
+                "Nothing is trained. For a longer run, raise max_steps or num_train_epochs; for a "
+                "new one, write resume: never or another output_dir."
             )
 
     def on_train_end(
@@ -93,13 +94,13 @@ class RunOutput(TrainerCallback):
         history = self.trainer.state.log_history
         outcomes = set(parts.constant.judges.values())
         text = parts.constant.text if len(outcomes) == 1 else None
-        constant = [
-            sentence
-            for outcome in sorted(outcomes)
-            for sentence in constant_sentences(history, outcome, text)
-        ]
-        verdict = [] if parts.learning.verdict is None else [parts.learning.verdict]
-        return [*constant, *parts.learning.remarks, *verdict]
+        sentences: list[str] = []
+        for outcome in sorted(outcomes):
+            sentences += constant_sentences(history, outcome, text)
+        sentences += parts.learning.remarks
+        if parts.learning.verdict is not None:
+            sentences.append(parts.learning.verdict)
+        return sentences
 
     def add_to_card(self) -> None:
         """Add rewards, gains, curves and recipe to the card that TRL has written."""
@@ -121,20 +122,21 @@ def check_prompt(rows: Any) -> None:
     if isinstance(rows, Mapping):
         first = "train" if "train" in rows else next(iter(rows), "train")
         raise ValueError(
-            f"train_dataset is a {type(rows).__name__} with the splits {', '.join(map(str, rows))}: pass one of them, "
-            f"such as dataset[{first!r}]."
+            f"train_dataset is a {type(rows).__name__} with the splits "
+            f"{', '.join(map(str, rows))}: pass one of them, such as dataset[{first!r}]."
         )
     columns = columns_of(rows)
     if columns and "prompt" not in columns:
-        near = did_you_mean("prompt", columns)
-        there = ", ".join(columns)
+        suggestion = did_you_mean("prompt", columns)
         raise ValueError(
-            f"The data set has no column 'prompt'.{near} Its columns: {there}. Write it as text or chat messages: "
+            f"The data set has no column 'prompt'.{suggestion} Its columns: {', '.join(columns)}. "
+            "Write it as text or chat messages: "
             "rows.map(lambda row: {'prompt': [{'role': 'user', 'content': row['...']}]})."
         )
     if isinstance(rows, Dataset) and len(rows) and is_sharegpt(rows[0].get("prompt")):
         raise ValueError(
-            "The prompts are messages with `from` and `value`; a chat template reads `role` and `content`. Convert them: "
+            "The prompts are messages with `from` and `value`; a chat template reads `role` and "
+            "`content`. Convert them: "
             "from grpo_ext.tasks.sharegpt import chat_messages; "
             "rows.map(lambda row: {'prompt': chat_messages(row['prompt'])})."
         )
@@ -145,29 +147,33 @@ def as_given(trainer: Trainer) -> dict[str, Any]:
     defaults.
     """
     args = trainer.args
-    known = rewards_of(trainer)
-    name = trainer.model.config.name_or_path
-    usual = settings_here(None, None).items()
-    found: dict[str, Any] = {"model_name_or_path": name} if name else {}
-    found |= {"use_peft": True} if hasattr(trainer.model, "peft_config") else {}
-    found |= {
-        "task": "prompts",
-        "reward_funcs": [],
-        "reward_weights": [reward["weight"] for reward in known],
-    }
-    for reward in known:  # a function that is not registered has only a name
-        spec = {
-            "name": reward.get("reward", reward["name"]),
-            "label": reward["name"],
-            **reward.get("options", {}),
-        }
-        found["reward_funcs"].append(spec if "reward" in reward else reward["name"])
-    found |= {key: getattr(args, key) for key in SHOWN}
-    values = argument_values(args, set()).items()
-    return {
-        **found,
-        **{k: v for k, v in values if k not in DERIVED and v != [] and (k, v) not in usual},
-    }
+    model_name = trainer.model.config.name_or_path
+    rewards = rewards_of(trainer)
+    recipe: dict[str, Any] = {}
+    if model_name:
+        recipe["model_name_or_path"] = model_name
+    if hasattr(trainer.model, "peft_config"):
+        recipe["use_peft"] = True
+    recipe["task"] = "prompts"
+    recipe["reward_funcs"] = [reward_entry(reward) for reward in rewards]
+    recipe["reward_weights"] = [reward["weight"] for reward in rewards]
+    for key in SHOWN:
+        recipe[key] = getattr(args, key)
+    machine_settings = settings_here(None, None).items()
+    for key, argument in argument_values(args, set()).items():
+        if key not in DERIVED and argument != [] and (key, argument) not in machine_settings:
+            recipe[key] = argument
+    return recipe
+
+
+def reward_entry(reward: dict[str, Any]) -> str | dict[str, Any]:
+    """Return a reward of `rewards_of` as `reward_funcs` has it.
+
+    A function that is not registered has only a name.
+    """
+    if "reward" not in reward:
+        return reward["name"]
+    return {"name": reward["reward"], "label": reward["name"], **reward["options"]}
 
 
 def first_lines(trainer: Trainer) -> str:

@@ -57,8 +57,10 @@ class Stopping(TrainerCallback):
             self._stop = Interrupted(signal.Signals(number).name)
         elif self.finite.in_a_row > most:
             self._stop = NonFiniteSteps(
-                f"{self.finite.in_a_row} steps in a row had no finite gradient (max_skipped_steps: {most}). They did not "
-                "change the weights. Lower learning_rate, or train in bf16 or fp32."
+                f"{self.finite.in_a_row} steps in a row had no finite gradient "
+                f"(max_skipped_steps: {most}). They did not change the weights. Lower "
+                "learning_rate, or train in bf16 or fp32."
             )
         if self._stop is not None:
-            control.should_save = control.should_training_stop = True
+            control.should_save = True
+            control.should_training_stop = True
