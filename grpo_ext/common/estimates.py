@@ -14,6 +14,7 @@ Every error, interval and verdict that the package shows comes from here and fro
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from typing import Literal
 
 import numpy as np
@@ -175,8 +176,10 @@ def clusters(problems: Sequence[Hashable] | None, keep: NDArray[np.bool_]) -> ND
     if problems is None:
         return np.arange(int(keep.sum()))
     numbers: dict[Hashable, int] = {}
-    of_rows = (problem for problem, is_kept in zip(problems, keep, strict=True) if is_kept)
-    return np.array([numbers.setdefault(problem, len(numbers)) for problem in of_rows])
+    by_row = []
+    for problem in compress(problems, keep):
+        by_row.append(numbers.setdefault(problem, len(numbers)))
+    return np.array(by_row)
 
 
 def variance_of_mean(values: Array, cluster: NDArray[np.int64]) -> float:
@@ -196,8 +199,14 @@ def effective_rows(share: float, variance: float, count: int) -> float:
 
 
 def wilson(share: float, rows: float) -> tuple[float, float]:
-    """Return the bounds of Wilson's interval of a share."""
+    """Return the bounds of Wilson's score interval of a share (Wilson 1927).
+
+    (share + z^2 / 2n +- z sqrt(share (1 - share) / n + z^2 / 4n^2)) / (1 + z^2 / n)
+    """
     shrink = 1 + Z**2 / rows
     center = (share + Z**2 / (2 * rows)) / shrink
-    half = Z / shrink * np.sqrt(share * (1 - share) / rows + Z**2 / (4 * rows**2))
-    return max(0.0, float(center - half)), min(1.0, float(center + half))
+    variance = share * (1 - share) / rows + Z**2 / (4 * rows**2)
+    half_width = Z / shrink * np.sqrt(variance)
+    low = max(0.0, float(center - half_width))
+    high = min(1.0, float(center + half_width))
+    return low, high

@@ -96,14 +96,19 @@ def mean_variances(autocorrelations: Array, count: int) -> Array:
 
 
 def error_of_neighbours(values: Array, count: int, autocorrelation: float = 0.0) -> float:
-    """Return the standard error of a mean of `count` neighbouring values (N,) of a curve that may
-    jump or fall, whose noise has this autocorrelation r.
+    """Return the standard error of a mean of `count` neighbouring values of a curve.
 
-    It comes from the differences of neighbours, whose variance is 2 (1 - r) times that of a value
-    (von Neumann 1941). So only what differs from one value to the next is noise; slower movement
-    is not.
+    The curve may jump or fall. The error comes from the differences of neighbours, whose variance
+    is 2 (1 - r) times that of a value (von Neumann 1941). So only what differs from one value to
+    the next is noise; slower movement is not.
+
+    Args:
+        values: (N,), the curve.
+        count: values of the mean.
+        autocorrelation: r, that of the noise.
     """
-    variance = (np.diff(values) ** 2).mean() / 2 / (1 - autocorrelation)
+    squared_differences = np.diff(values) ** 2  # (N - 1,)
+    variance = squared_differences.mean() / 2 / (1 - autocorrelation)
     share = mean_variances(np.array([autocorrelation]), count)[0]
     return float(np.sqrt(variance * share))
 

@@ -182,14 +182,11 @@ class Episode:
         """Return what each turn earned: how much the numbers of the state rose in it, weighted by
         their names.
         """
-        return [
-            sum(
-                weight * (after[key] - before[key])
-                for key, weight in weights.items()
-                if key in before and key in after
-            )
-            for before, after in pairwise(self.states)
-        ]
+        gains = []
+        for before, after in pairwise(self.states):
+            names = [name for name in weights if name in before and name in after]
+            gains.append(sum(weights[name] * (after[name] - before[name]) for name in names))
+        return gains
 
     def logged(
         self, weights: Mapping[str, float] | None = None, counts: bool = True
@@ -200,21 +197,16 @@ class Episode:
         count the episode) and, with the `weights` of `gains`, what it `earned`.
         """
         lengths = [len(list(tokens)) for mask, tokens in groupby(self.mask) if mask]
-        turns: list[dict[str, Any]] = [{"counted_tokens": length * counts} for length in lengths]
+        turns: deque[dict[str, Any]] = deque({"counted_tokens": n * counts} for n in lengths)
         if weights is not None:
-            turns = [
-                {**turn, "earned": round(g, 6)}
-                for turn, g in zip(turns, self.gains(weights), strict=True)
-            ]
-        left = deque(turns)
-        messages = [
-            {
-                **m,
-                "content": as_read(m),
-                **(left.popleft() if m["role"] == "assistant" and left else {}),
-            }
-            for m in self.messages
-        ]
+            for turn, gain in zip(turns, self.gains(weights), strict=True):
+                turn["earned"] = round(gain, 6)
+        messages = []
+        for message in self.messages:
+            entry = {**message, "content": as_read(message)}
+            if message["role"] == "assistant" and turns:
+                entry.update(turns.popleft())
+            messages.append(entry)
         return {"prompt": self.prompt, "seed": self.seed, "messages": messages}
 
     def columns(self) -> dict[str, Any]:

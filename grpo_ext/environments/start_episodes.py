@@ -46,11 +46,9 @@ def beginning_with_tools(
         tokenizer, ends, args: as for `beginning`; `args.max_tool_calling_iterations` limits the
             turns.
     """
-    most = (
-        sys.maxsize - 1
-        if args.max_tool_calling_iterations is None
-        else args.max_tool_calling_iterations
-    )
+    most_calls = args.max_tool_calling_iterations
+    if most_calls is None:
+        most_calls = sys.maxsize - 1
     making = dict(factories or {None: lambda: None})
 
     def made_by(name: str | None, number: int) -> ToolEnvironment:
@@ -61,7 +59,7 @@ def beginning_with_tools(
     classes = sorted({type(made[0].instance).__name__ for made in pool.values()} - {"NoneType"})
     rules = EpisodeRules(
         ToolEnvironment,
-        turns=most + 1,
+        turns=most_calls + 1,
         columns=(),
         name=" or ".join(classes),
     )
@@ -78,16 +76,17 @@ def beginning_with_tools(
             row = dict(row)
             name = None if None in pool else row.pop("environment", None)
             if name not in pool:
-                known = ", ".join(sorted(map(str, pool)))
+                factory_names = ", ".join(sorted(map(str, pool)))
                 raise ValueError(
-                    f"A row has environment {name!r}, which is not among the environments of environment_factory: {known}."
+                    f"A row has environment {name!r}, which is not among the environments of "
+                    f"environment_factory: {factory_names}."
                 )
-            if (environment := next(free[name], None)) is None:
+            environment = next(free[name], None)
+            if environment is None:
                 environment = made_by(name, len(pool[name]))
                 pool[name].append(environment)
-            episodes.append(
-                Episode(rules, tokens[name], args.max_completion_length, row, environment)
-            )
+            limit = args.max_completion_length
+            episodes.append(Episode(rules, tokens[name], limit, row, environment))
         return episodes
 
     return begin

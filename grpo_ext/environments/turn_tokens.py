@@ -22,9 +22,10 @@ OPENING = "the text with which an environment opens"
 TURN = "a turn"
 THOUGHT = "<think>\na thought\n</think>\n\n"  # some templates take thoughts out of earlier turns
 REWRITES = (
-    "environment: this chat template writes an earlier turn in another way than it was sampled (it drops thoughts, or opens a "
-    "turn with more than it keeps). Give the tokenizer a chat_template that leaves earlier turns as they are, or set what it "
-    "takes in chat_template_kwargs."
+    "environment: this chat template writes an earlier turn in another way than it was sampled "
+    "(it drops thoughts, or opens a turn with more than it keeps). Give the tokenizer a "
+    "chat_template that leaves earlier turns as they are, or set what it takes in "
+    "chat_template_kwargs."
 )
 MOST_DEPTH = 32  # deepest nesting of the arguments of a call
 PARSE_SECONDS = 5.0
@@ -109,15 +110,22 @@ class TurnTokens:
         return list(encoded["input_ids"])
 
     def answer(self, messages: list[Message], ended: bool) -> list[int]:
-        """Return the tokens of an answer and of the template around it; `ended`: the model's turn
-        has its end token.
+        """Return the tokens of an answer and of the template around it.
+
+        Args:
+            messages: the answer.
+            ended: whether the model's turn has its end token.
         """
-        first, *others = self._of_shape(tuple((m["role"], m.get("name", "")) for m in messages))
-        found = [*([] if ended else [self.end]), *first]
+        shape = tuple((message["role"], message.get("name", "")) for message in messages)
+        first, *others = self._of_shape(shape)
+        ids: list[int] = []
+        if not ended:
+            ids.append(self.end)
+        ids += first
         for message, after in zip(messages, others, strict=True):
-            found += self._plain_tokens(message["content"])
-            found += after
-        return found
+            ids += self._plain_tokens(message["content"])
+            ids += after
+        return ids
 
     def _plain_tokens(self, text: str) -> list[int]:
         """Return the tokens of a text, none of which is special."""
@@ -125,12 +133,17 @@ class TurnTokens:
         return list(encoded["input_ids"])
 
     def _spells_special_token(self, content: str, length: int) -> bool:
-        """Whether a special token is written in the last `length` characters of a message, or
-        reaches into them.
+        """Whether a special token is written in the last `length` characters of a message, or reaches
+        into them.
         """
         begin = len(content) - length
-        special = [t.content for t in self.tokenizer.added_tokens_decoder.values() if t.special]
-        return any(content.find(text, max(0, begin - len(text) + 1)) >= 0 for text in special)
+        for token in self.tokenizer.added_tokens_decoder.values():
+            if not token.special:
+                continue
+            first = max(0, begin - len(token.content) + 1)
+            if content.find(token.content, first) >= 0:
+                return True
+        return False
 
     def _around_opening(self, messages: list[Message], opening: str) -> tuple[str, str, str]:
         """Return what the template writes before the end `opening` of the last message, that text,
@@ -252,18 +265,16 @@ class TurnTokens:
 
     def _find_opening_of_call(self) -> str | None:
         """Return the text that a call of a tool begins with, such as `<tool_call>`."""
-        asked = {"role": "user", "content": QUESTION}
+        question = {"role": "user", "content": QUESTION}
         turn = {"role": "assistant", "content": ""}
-        plain, calling = (
-            self._written([asked, {**turn, **more}])
-            for more in ({}, {"tool_calls": [_call("called")]})
-        )
-        same = next(
-            (i for i, (a, b) in enumerate(zip(plain, calling, strict=False)) if a != b), len(plain)
-        )
-        same = max(calling.rfind(mark, 0, same) for mark in " \n>") + 1  # where the word begins
-        opening = calling[same:].partition("called")[0].split()
-        return opening[0] if opening else None
+        plain = self._written([question, turn])
+        calling = self._written([question, {**turn, "tool_calls": [_call("called")]}])
+        same = 0  # length of the common beginning
+        while plain[same : same + 1] == calling[same : same + 1] != "":
+            same += 1
+        begin = max(calling.rfind(mark, 0, same) for mark in " \n>") + 1  # where the word begins
+        words = calling[begin:].partition("called")[0].split()
+        return words[0] if words else None
 
 
 def _plain(value: Any, depth: int = MOST_DEPTH) -> Any:

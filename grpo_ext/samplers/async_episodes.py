@@ -41,14 +41,16 @@ def play_as_ready(
     failure = None
     with ThreadPoolExecutor(max(1, min(len(episodes), MOST_REQUESTS))) as pool:
 
-        def go_on(i: int) -> None:
-            read_answer(episodes[i], logps[i])
-            left = episodes[i].turn_left()
-            running[pool.submit(ask, prompt_ids[i] + episodes[i].ids, left)] = i, left
+        def request_turn(i: int) -> None:
+            episode = episodes[i]
+            read_answer(episode, logps[i])
+            left = episode.turn_left()
+            future = pool.submit(ask, prompt_ids[i] + episode.ids, left)
+            running[future] = (i, left)
 
         for i, episode in enumerate(episodes):
             if not episode.ended:
-                go_on(i)
+                request_turn(i)
         while running:
             ended = []
             for future in wait(running, return_when=FIRST_COMPLETED).done:
@@ -63,5 +65,5 @@ def play_as_ready(
             hear([episodes[i] for i in ended])
             for i in ended:
                 if not episodes[i].ended and failure is None:
-                    go_on(i)
+                    request_turn(i)
     return failure

@@ -26,9 +26,8 @@ class Request:
     episodes: list[Episode] = field(default_factory=list)
     #: of the data set, one per prompt, if the sampler reorders them
     rows: list[dict[str, Any]] = field(default_factory=list)
-    most: int | None = (
-        None  #: the maximum number of tokens of a completion, if it is not `max_completion_length`
-    )
+    #: the maximum number of tokens of a completion, if it is not `max_completion_length`
+    most: int | None = None
 
 
 class Sampler:
@@ -76,7 +75,7 @@ class Sampler:
         raise NotImplementedError
 
     def stop(self) -> None:
-        """End what the sampler has started; the next request starts it again."""
+        """Stop any background work. The next request restarts it."""
         self._asked = None
 
     def load_weights(self, step: int) -> None:

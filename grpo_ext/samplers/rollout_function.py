@@ -42,18 +42,22 @@ class FunctionSampler(Sampler):
 
     def sample(self, request: Request) -> Generation:
         """Call the function; raise a `ValueError` if its result lacks a key."""
-        found = self.rollout_func(copy.deepcopy(request.prompts), self.trainer)
-        if missing := sorted(set(REQUIRED) - found.keys()):
+        rollout = self.rollout_func(copy.deepcopy(request.prompts), self.trainer)
+        missing = sorted(set(REQUIRED) - rollout.keys())
+        if missing:
             raise ValueError(f"rollout_func must return keys {missing} in its output dict.")
+        columns = dict(rollout)  # what is left in it goes to the rewards
+        prompt_ids = columns.pop("prompt_ids")
+        completion_ids = columns.pop("completion_ids")
+        logprobs = columns.pop("logprobs")
+        tool_mask = columns.pop("env_mask", None)
         return Generation(
-            prompt_ids=[list(ids) for ids in found["prompt_ids"]],
-            completion_ids=[list(ids) for ids in found["completion_ids"]],
+            prompt_ids=[list(ids) for ids in prompt_ids],
+            completion_ids=[list(ids) for ids in completion_ids],
             policy_step=request.policy_step,
-            sampling_logps=logp_tensors(found["logprobs"]),
-            tool_mask=found.get("env_mask"),
-            extra_fields={
-                name: value for name, value in found.items() if name not in (*REQUIRED, "env_mask")
-            },
+            sampling_logps=logp_tensors(logprobs),
+            tool_mask=tool_mask,
+            extra_fields=columns,
         )
 
 

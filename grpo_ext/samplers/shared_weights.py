@@ -61,15 +61,17 @@ def new_memory(size: int) -> int:
 
 
 def mapped(fd: int, size: int, places: list[Place]) -> list[Tensor]:
-    """Return the tensors of a file; what is written into one is seen by every process that has
-    mapped the file.
+    """Return the tensors of a file.
+
+    What is written into one is seen by every process that has mapped the file.
     """
-    whole = torch.from_file(f"/dev/fd/{fd}", shared=True, size=size, dtype=torch.uint8)
-    found = []
+    memory = torch.from_file(f"/dev/fd/{fd}", shared=True, size=size, dtype=torch.uint8)
+    tensors = []
     for place in places:
-        count = torch.Size(place.shape).numel() * place.dtype.itemsize
-        found.append(whole[place.start : place.start + count].view(place.dtype).view(place.shape))
-    return found
+        num_bytes = torch.Size(place.shape).numel() * place.dtype.itemsize
+        content = memory[place.start : place.start + num_bytes]
+        tensors.append(content.view(place.dtype).view(place.shape))
+    return tensors
 
 
 def nothing(*args: Any, **kwargs: Any) -> None:

@@ -41,19 +41,16 @@ class SyncCheck:
         self.every = args.vllm_sync_check_steps
         self.engine: Any = sampler.vllm if isinstance(sampler, VLLMSampler) else sampler
         truncated = args.top_k or args.top_p < 1 or args.min_p or args.generation_kwargs
-        same = args.logprob_policy == "sampling" or not truncated
-        same &= args.logprob_policy != "model" or args.temperature == 1.0
-        self.compares = (
-            bool(self.every) and same and isinstance(self.engine, OurVLLM | ProcessSampler)
-        )
+        same_policy = args.logprob_policy == "sampling" or not truncated
+        if args.logprob_policy == "model" and args.temperature != 1.0:
+            same_policy = False
+        is_separate = isinstance(self.engine, OurVLLM | ProcessSampler)
+        self.compares = bool(self.every) and same_policy and is_separate
         self._checked: int | None = None  # the sync of the last check
-        self._sent: tuple[int, list[int]] = (
-            -1,
-            [],
-        )  # the last sync that was seen, and the checksums of its weights
-        self._arrived: set[str] | None = (
-            None  # tensors of the engine that equalled ours after the first sync
-        )
+        # the last sync that was seen, and the checksums of its weights
+        self._sent: tuple[int, list[int]] = (-1, [])
+        # tensors of the engine that equalled ours after the first sync
+        self._arrived: set[str] | None = None
 
     @property
     def due(self) -> bool:
@@ -99,20 +96,22 @@ class SyncCheck:
         if not self.compares:
             return
         model = self.trainer.accelerator.unwrap_model(self.trainer.model)
-        found = weights_held(self.engine)
-        now = checksums(model)
+        engine_weights = weights_held(self.engine)
+        current = checksums(model)
         if self.engine.syncs != self._sent[0]:
-            self._sent = self.engine.syncs, now
-        own = [
-            (n, p)
-            for n, p in model.named_parameters()
-            if n in found and found[n].shape == p.shape and type(p) is Parameter
-        ]
-        arrived = {
-            n for n, p in own[:: len(own) // FEW + 1] if torch.equal(found[n], p.to(found[n]))
-        }
-        self._arrived = arrived if self._arrived is None else self._arrived
-        if self.ranks.any(now != self._sent[1] or not self._arrived <= arrived):
+            self._sent = (self.engine.syncs, current)
+        comparable = []
+        for name, parameter in model.named_parameters():
+            held = engine_weights.get(name)
+            if held is not None and held.shape == parameter.shape and type(parameter) is Parameter:
+                comparable.append((name, parameter, held))
+        arrived = set()
+        for name, parameter, held in comparable[:: len(comparable) // FEW + 1]:
+            if torch.equal(held, parameter.to(held)):
+                arrived.add(name)
+        if self._arrived is None:
+            self._arrived = arrived
+        if self.ranks.any(current != self._sent[1] or not self._arrived <= arrived):
             raise EngineFailure(
                 "The sampler has older weights than the trainer: the last update did not reach it."
             )
@@ -142,11 +141,15 @@ class SyncCheck:
 
 
 def checksums(model: torch.nn.Module) -> list[int]:
-    """Return the sum of the bits of each trained tensor, of a sharded one this rank's part: the
-    least update changes some.
+    """Return the sum of the bits of each trained tensor; the least update changes some of them.
+
+    Of a sharded tensor it is the sum of this rank's part.
     """
-    local = [getattr(p, "to_local", p.detach)() for p in model.parameters() if p.requires_grad]
-    sums = [
-        p.view(getattr(torch, f"int{8 * p.element_size()}")).sum(dtype=torch.int64) for p in local
-    ]
+    sums = []
+    for parameter in model.parameters():
+        if not parameter.requires_grad:
+            continue
+        local = getattr(parameter, "to_local", parameter.detach)()
+        bits = local.view(getattr(torch, f"int{8 * local.element_size()}"))
+        sums.append(bits.sum(dtype=torch.int64))
     return torch.stack(sums).tolist() if sums else []
