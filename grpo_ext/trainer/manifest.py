@@ -50,7 +50,8 @@ def what_is_wrong(folder: Path) -> str | None:
     if not folder.is_dir():
         return "there is no such folder"
     try:
-        if special := special_file(folder):
+        special = special_file(folder)
+        if special:
             return f"{one_line(special.name)} is a FIFO, a device or a socket, not a plain file"
         entries = read_manifest(folder / MANIFEST)
         for name, (size, _) in entries.items():
@@ -67,10 +68,10 @@ def what_is_wrong(folder: Path) -> str | None:
         return f"its {MANIFEST} is damaged"
     except OSError as error:
         return f"it cannot be read ({error})"
-    pairs = zip(entries.items(), hashes, strict=True)
-    return next(
-        (f"{name} is damaged" for (name, (_, wanted)), found in pairs if found != wanted), None
-    )
+    for (name, (_, expected)), actual in zip(entries.items(), hashes, strict=True):
+        if actual != expected:
+            return f"{name} is damaged"
+    return None
 
 
 def read_manifest(path: Path) -> dict[str, tuple[int, str]]:
@@ -105,23 +106,26 @@ def delete_older(newest: Path, most: int | None, best: str | None) -> None:
     Those of later steps are deleted first, because the run has been restarted from before them.
     File times are not used.
     """
-    kept = {newest.resolve(), *([Path(best).resolve()] if best else [])}
-    found = sorted(
+    protected = {newest.resolve()}
+    if best:
+        protected.add(Path(best).resolve())
+    folders = sorted(
         checkpoints(newest.parent),
         key=lambda path: (step_of(path) <= step_of(newest), step_of(path)),
     )
-    spare = [path for path in found if path.resolve() not in kept]
-    for path in spare[: max(0, len(found) - most) if most else 0]:
-        shutil.rmtree(path, ignore_errors=True)
+    surplus = max(0, len(folders) - most) if most else 0
+    deletable = [folder for folder in folders if folder.resolve() not in protected]
+    for folder in deletable[:surplus]:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def newest_whole(run: Path) -> str | None:
     """Return the newest whole checkpoint of a run; warn of damaged ones that are passed over."""
     for folder in reversed(checkpoints(run)):
-        wrong = what_is_wrong(folder)
-        if wrong is None:
+        fault = what_is_wrong(folder)
+        if fault is None:
             return str(folder)
-        logger.warning(f"{folder} is passed over: {wrong}.")
+        logger.warning(f"{folder} is passed over: {fault}.")
     return None
 
 
