@@ -42,4 +42,7 @@ def how_threads_wait(count: int) -> str:
     """Return the number of threads in words, with advice if they spin."""
     if count == 1 or any(name in os.environ for name in WAITING):
         return f"{count} thread{'s' * (count > 1)}"
-    return f"{count} threads, which spin while they wait: beside other work, set OMP_WAIT_POLICY=PASSIVE before Python starts"
+    return (
+        f"{count} threads, which spin while they wait: beside other work, set "
+        "OMP_WAIT_POLICY=PASSIVE before Python starts"
+    )

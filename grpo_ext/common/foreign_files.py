@@ -188,7 +188,8 @@ def check_yaml(text: str) -> None:
         for event in yaml.parse(text, Loader=loader):
             if isinstance(event, yaml.AliasEvent):
                 raise ValueError(
-                    "it has aliases (`*name`), which can repeat without end: write out what you mean."
+                    "it has aliases (`*name`), which can repeat without end: write out what you "
+                    "mean."
                 )
             level += isinstance(event, yaml.CollectionStartEvent)
             level -= isinstance(event, yaml.CollectionEndEvent)

@@ -45,7 +45,8 @@ def check_server_url(url: str) -> str:
         raise ValueError("it must be a URL such as http://127.0.0.1:8000/v1 or https://HOST/v1")
     if "@" in url or place.query or place.fragment:
         raise ValueError(
-            "the URL must not contain a user name, a password, a query or a fragment, because recipes, logs and pages show it"
+            "the URL must not contain a user name, a password, a query or a fragment, because "
+            "recipes, logs and pages show it"
         )
     return url
 

@@ -138,7 +138,8 @@ class PassRates:
         """Restore counts; `ValueError` if their data set has another number of prompts."""
         if len(state["right"]) != len(self.numbers):
             raise ValueError(
-                f"pass rates of {len(state['right'])} prompts do not fit a data set of {len(self.numbers)}."
+                f"pass rates of {len(state['right'])} prompts do not fit a data set of "
+                f"{len(self.numbers)}."
             )
         self.right = np.array(state["right"])
         self.samples = np.array(state["samples"])

@@ -88,6 +88,7 @@ def environment_class(name: str) -> type:
     cls = load_class("environment", name, MODULES)
     if not (isinstance(cls, type) and (issubclass(cls, Environment) or hasattr(cls, "reset"))):
         raise ValueError(
-            f"{name!r} is neither a subclass of grpo_ext.Environment nor a class with reset, as TRL has them."
+            f"{name!r} is neither a subclass of grpo_ext.Environment nor a class with reset, as "
+            "TRL has them."
         )
     return cls

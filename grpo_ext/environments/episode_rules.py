@@ -75,7 +75,8 @@ def episode_rules(given: str | Mapping[str, Any]) -> EpisodeRules:
     options = {p.name for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)}
     if clash := sorted(OWN.keys() & options):
         raise ValueError(
-            f"environment {name!r} has an option {clash[0]!r}, which is a key of every environment: rename it."
+            f"environment {name!r} has an option {clash[0]!r}, which is a key of every "
+            "environment: rename it."
         )
     takes = OWN.keys() | options
     for key in given:
@@ -121,6 +122,7 @@ def check_answers(name: str, environment: Environment) -> None:
     ):
         near = did_you_mean("step", {*dir(environment)} - {*dir(Environment)})
         raise ValueError(
-            f"environment {name!r} has neither `step` nor tools, so nothing answers the model.{near} Write "
-            "`def step(self, text)` that returns an answer and whether the episode is over."
+            f"environment {name!r} has neither `step` nor tools, so nothing answers the "
+            f"model.{near} Write `def step(self, text)` that returns an answer and whether the "
+            "episode is over."
         )

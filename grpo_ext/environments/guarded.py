@@ -212,8 +212,8 @@ def checked_step(returned: Any) -> tuple[str | None, bool]:
     is_flag = isinstance(over, int) or str(getattr(over, "dtype", "")).endswith("bool")
     if not is_flag or over not in (0, 1):
         raise TypeError(
-            "the second value that step returns must be whether the episode is over, true or false; "
-            f"it returned {clipped(over)}"
+            "the second value that step returns must be whether the episode is over, true or "
+            f"false; it returned {clipped(over)}"
         )
     return answer, bool(over)
 

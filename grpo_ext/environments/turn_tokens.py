@@ -84,7 +84,8 @@ class TurnTokens:
         asked = self._written([{"role": "user", "content": QUESTION}])
         if missing := [tool.__name__ for tool in tools if tool.__name__ not in asked]:
             raise ValueError(
-                f"environment: this chat template does not describe tools: {missing[0]} is not in the prompt."
+                f"environment: this chat template does not describe tools: {missing[0]} is not in "
+                "the prompt."
             )
         self._opening_of_call = self._find_opening_of_call() if tools else None
         if tools:
@@ -158,8 +159,9 @@ class TurnTokens:
         kept = whole == before + middle + after and middle.strip() == opening.strip()
         if not kept:
             raise ValueError(
-                "environment: the text of reset spells a special token, and this chat template does not write the end of the "
-                "last message as it is, so the token cannot be kept out of the prompt."
+                "environment: the text of reset spells a special token, and this chat template "
+                "does not write the end of the last message as it is, so the token cannot be kept "
+                "out of the prompt."
             )
         return before, middle, after
 
@@ -205,8 +207,8 @@ class TurnTokens:
         if first not in self.ends:
             end = (after.split() or [after])[0]
             raise ValueError(
-                f"environment: the chat template ends a turn with {end!r}, which is not an end token of the model: set "
-                "eos_token in the model's tokenizer_config.json to it."
+                f"environment: the chat template ends a turn with {end!r}, which is not an end "
+                "token of the model: set eos_token in the model's tokenizer_config.json to it."
             )
         return int(first)
 

@@ -37,7 +37,10 @@ class Decoding:
 
     def __post_init__(self) -> None:
         if self.temperature == 0 and self.num_samples > 1:
-            same = f"{self.num_samples} samples at temperature 0 are the same completion {self.num_samples} times"
+            same = (
+                f"{self.num_samples} samples at temperature 0 are the same completion "
+                f"{self.num_samples} times"
+            )
             raise ValueError(f"{same}: set a temperature above 0, or one sample.")
 
     def generation_config(
@@ -158,8 +161,8 @@ def generate_completions(
                 made = generate_batch(model, config, batch)
             if player is not None and not player.began:
                 raise ValueError(
-                    "Episodes are decoded within transformers' generate, and this model has another one: leave out "
-                    "eval_temperature, or evaluate with vLLM."
+                    "Episodes are decoded within transformers' generate, and this model has "
+                    "another one: leave out eval_temperature, or evaluate with vLLM."
                 )
             alone = [None] * len(batch)  # without an episode
             found += [

@@ -242,7 +242,8 @@ def evaluate_on(
     engine = pick_engine(engine, model_name, training.use_cpu, training.environment)
     if engine != "vllm" and training.max_completion_length is None:
         raise ValueError(
-            "max_completion_length: null ends completions after 20 tokens with transformers: write a number."
+            "max_completion_length: null ends completions after 20 tokens with transformers: "
+            "write a number."
         )
     trust = training.trust_remote_code
     tokenizer = AutoTokenizer.from_pretrained(
@@ -250,7 +251,8 @@ def evaluate_on(
     )
     if not tokenizer.chat_template and not isinstance(rows[0]["prompt"], str):
         raise ValueError(
-            f"the tokenizer of {model_name} has no chat template, and the task writes chat messages."
+            f"the tokenizer of {model_name} has no chat template, and the task writes chat "
+            "messages."
         )
     template_options: Any = training.chat_template_kwargs  # text has become a mapping
     settings |= {"max_new_tokens": training.max_completion_length, "seed": training.seed}

@@ -63,8 +63,8 @@ class GroupSize:
             text += f" Larger ones need more samples: --num_samples {2 * self.largest}."
         if present is not None and present != self.best and present in self.efficiency:
             text += (
-                f" The recipe's {present} has {self.efficiency[present]:.0%} of its signal to noise "
-                "for the same number of completions."
+                f" The recipe's {present} has {self.efficiency[present]:.0%} of its signal to "
+                "noise for the same number of completions."
             )
         return text
 
@@ -75,8 +75,8 @@ def advice_on_group_size(size: GroupSize | None, k: int, present: int | None) ->
     """
     if size is None:
         return (
-            f"No num_generations up to {k} gives signal: no row has completions with different outcome rewards, of which the "
-            "outcome reward scored all."
+            f"No num_generations up to {k} gives signal: no row has completions with different "
+            "outcome rewards, of which the outcome reward scored all."
         )
     return size.sentence(present)
 

@@ -204,7 +204,10 @@ def add_to_card(
     lines = [
         "### Rewards", "", *table(["reward", "weight", "options"], asked), "",
         "### Result", "", *paragraphs, *table(["", "first", "last", ""], results), "", curves, "",
-        "### Recipe", "", "Trained with grpo_ext; every value that is not its default:", "", indent(as_yaml(recipe), "    "),
+        "### Recipe", "", (
+            "Trained with grpo_ext; every value that is not its "
+            "default:"
+        ), "", indent(as_yaml(recipe), "    "),
     ]  # fmt: skip
     before, mark, after = read_text(folder / CARD, within=folder).partition(
         "### Framework versions"

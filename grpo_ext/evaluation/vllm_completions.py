@@ -34,7 +34,8 @@ def pick_engine(
         )
     if wanted == "vllm" and adapter:
         raise ValueError(
-            f"{model_name} is an adapter, which vLLM cannot load without its base: --engine transformers."
+            f"{model_name} is an adapter, which vLLM cannot load without its base: --engine "
+            "transformers."
         )
     if wanted == "vllm" and not find_spec("vllm"):
         raise ValueError("vLLM is not installed here: pip install vllm, or --engine transformers.")

@@ -140,7 +140,8 @@ def get_loss(name: str) -> Loss:
     """Return the loss of that name; `ValueError` if there is none."""
     if name not in _LOSSES:
         raise ValueError(
-            f"loss_type is {name!r}: write one of {', '.join(_LOSSES)}, or register it with @register_loss."
+            f"loss_type is {name!r}: write one of {', '.join(_LOSSES)}, or register it with "
+            "@register_loss."
         )
     return _LOSSES[name]
 

@@ -69,13 +69,14 @@ class Recorder:
                 not in _EXACT_PROCESSORS
             ):
                 raise ValueError(
-                    f"{name} changes the sampler's scores in a way that cannot be scored exactly. Leave out the generation "
-                    "option that adds it, or set logprob_policy: model."
+                    f"{name} changes the sampler's scores in a way that cannot be scored exactly. "
+                    "Leave out the generation option that adds it, or set logprob_policy: model."
                 )
             temperature = getattr(processor, "temperature", temperature)
         if temperature != self.params.temperature:
             raise ValueError(
-                f"Samples are drawn at temperature {temperature} and scored at {self.params.temperature}."
+                f"Samples are drawn at temperature {temperature} and scored at "
+                f"{self.params.temperature}."
             )
 
     def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:

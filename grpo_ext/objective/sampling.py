@@ -25,8 +25,9 @@ NEUTRAL: tuple[object, ...] = (None, False, 0, 1, [], {})
 OPTIONS: dict[str, dict[str, Any]] = data_yaml("grpo_ext.objective", "generation_options.yaml")
 
 UNTOLD_KEPT_SETS = (
-    "With truncated sampling the reference is scored over the tokens that the policy kept, and this sampler does not return "
-    "them. Set beta: 0, or vllm_importance_sampling_correction: true with vLLM."
+    "With truncated sampling the reference is scored over the tokens that the policy kept, and "
+    "this sampler does not return them. Set beta: 0, or vllm_importance_sampling_correction: true "
+    "with vLLM."
 )
 
 
@@ -88,8 +89,8 @@ def resolve_sampling(
         field = fields.get(name)
         if name in FIELD_DEFAULTS and field not in (None, FIELD_DEFAULTS[name], value):
             raise ValueError(
-                f"{name} is {field} and generation_kwargs says {name}: {value}. Keep one of the two: drop it from "
-                "generation_kwargs."
+                f"{name} is {field} and generation_kwargs says {name}: {value}. Keep one of the "
+                "two: drop it from generation_kwargs."
             )
     if given.get("do_sample", True) is False:
         raise ValueError(
@@ -129,7 +130,10 @@ def _masks(values: Mapping[str, Any]) -> list[str]:
 
 
 def _refuse(values: Mapping[str, Any], watched: bool) -> None:
-    way_out = "Leave it out, or set logprob_policy: model to train the policy without it, or logprob_policy: trl."
+    way_out = (
+        "Leave it out, or set logprob_policy: model to train the policy without it, or "
+        "logprob_policy: trl."
+    )
     for name, why in OPTIONS["not_scorable"].items():
         if values.get(name) not in NEUTRAL:
             raise ValueError(
@@ -137,6 +141,6 @@ def _refuse(values: Mapping[str, Any], watched: bool) -> None:
             )
     for name in () if watched else _masks(values):
         raise ValueError(
-            f"{name}: {values[name]} cannot be scored exactly with this sampler, which does not return the tokens that it "
-            f"removed. {way_out}"
+            f"{name}: {values[name]} cannot be scored exactly with this sampler, which does not "
+            f"return the tokens that it removed. {way_out}"
         )

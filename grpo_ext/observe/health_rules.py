@@ -172,7 +172,10 @@ class Watch:
             over = value is not None and value > rule.threshold
             self.quiet[rule.name] = 0 if over else quiet + 1
             if over and quiet >= WINDOW:
-                words = f"{rule.meaning[0].upper()}{rule.meaning[1:]} ({value:.3g}, above {rule.threshold:g})."
+                words = (
+                    f"{rule.meaning[0].upper()}{rule.meaning[1:]} ({value:.3g}, above "
+                    f"{rule.threshold:g})."
+                )
                 alarm = {
                     "alarm": rule.name,
                     "value": value,
@@ -196,7 +199,8 @@ def chosen_rules(settings: dict[str, Any] | None, action: str = "warn") -> list[
     settings = settings or {}
     for name in settings.keys() - RULES.keys():
         raise ValueError(
-            f"health_rules has no rule {name!r}.{did_you_mean(name, RULES)} Known: {', '.join(RULES)}."
+            f"health_rules has no rule {name!r}.{did_you_mean(name, RULES)} Known: "
+            f"{', '.join(RULES)}."
         )
     for name, rule in RULES.items():
         if (wanted := settings.get(name, {})) is False:
@@ -205,11 +209,13 @@ def chosen_rules(settings: dict[str, Any] | None, action: str = "warn") -> list[
         found = {"threshold": rule.threshold, "action": action, **wanted}
         if set(found) != {"threshold", "action"} or type(found["threshold"]) not in (int, float):
             raise ValueError(
-                f"health_rules: {name} is false, a number, or {{threshold: NUMBER, action: ACTION}}."
+                f"health_rules: {name} is false, a number, or {{threshold: NUMBER, action: "
+                f"ACTION}}."
             )
         if (chosen := found["action"]) not in ACTIONS:
             raise ValueError(
-                f"health_rules: the action of {name} is one of {', '.join(ACTIONS)}; got {chosen!r}."
+                f"health_rules: the action of {name} is one of {', '.join(ACTIONS)}; got "
+                f"{chosen!r}."
             )
         rules.append(replace(rule, **found))
     return rules

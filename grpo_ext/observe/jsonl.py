@@ -58,7 +58,8 @@ class JsonLines:
                 self._pending.append(line)
             else:  # no reader would accept it
                 logger.warning(
-                    "%s: a line of step %s is left out: it would have %s bytes, and at most %s are read.",
+                    "%s: a line of step %s is left out: it would have %s bytes, and at most %s "
+                    "are read.",
                     self.path,
                     row["step"],
                     f"{len(line):,}",

@@ -95,7 +95,8 @@ def look(rows: list[Row], prompt: str | None = None) -> Found:
         guessed = True
     else:
         raise ValueError(
-            f"No column can be a prompt: {', '.join(names)}. Name one of text `prompt` or `question`."
+            f"No column can be a prompt: {', '.join(names)}. Name one of text `prompt` or "
+            "`question`."
         )
     answer = answer_in_messages(rows, asked)
     if answer is not None:

@@ -14,8 +14,8 @@ from grpo_ext.rewards.deadline import TooLate, deadline
 from grpo_ext.run.from_recipe import train_rows
 
 NO_ROW = (
-    "the data has no row: loosen the task's limits (see its fields), max_prompt_tokens or max_answer_tokens, or name another "
-    "data set."
+    "the data has no row: loosen the task's limits (see its fields), max_prompt_tokens or "
+    "max_answer_tokens, or name another data set."
 )
 PATIENCE = 4.0  # seconds that a data set may take to show its first rows
 

@@ -26,7 +26,8 @@ def check_machine(v: Values, findings: Findings) -> None:
         value = str(getattr(v[key], "value", v[key]))
         if re.fullmatch(pattern, value) and not any(map(find_spec, packages)):
             findings.problem(
-                f"{key}: {value} needs the package {' or '.join(packages)}, which is not installed.",
+                f"{key}: {value} needs the package {' or '.join(packages)}, which is not "
+                "installed.",
                 key,
             )
     check_launcher(v, findings)
@@ -104,7 +105,10 @@ def check_server(v: Values, findings: Findings) -> None:
             f"{base} answers: vLLM {who_answers(VllmLine(SERVER_PATIENCE), base)}"
         )
     except ConnectionError as error:
-        how = "with `grpo-ext serve`, or with `grpo-ext train --serve`, or correct vllm_server_host and vllm_server_port."
+        how = (
+            "with `grpo-ext serve`, or with `grpo-ext train --serve`, or correct "
+            "vllm_server_host and vllm_server_port."
+        )
         findings.problem(f"no vLLM server answers at {base} ({error}). Start one {how}", key)
 
 

@@ -43,8 +43,8 @@ def missing_repo(name: str) -> Iterator[str]:
     cached = try_to_load_from_cache(name, ADAPTER_CONFIG, cache_dir=constants.HF_HUB_CACHE)
     if isinstance(cached, str):
         yield (
-            f"{name} is an adapter, not a whole model. Run `hf download {name} --local-dir FOLDER` and "
-            "`grpo-ext merge --model FOLDER`, and name FOLDER/merged as the model."
+            f"{name} is an adapter, not a whole model. Run `hf download {name} --local-dir "
+            "FOLDER` and `grpo-ext merge --model FOLDER`, and name FOLDER/merged as the model."
         )
 
 
@@ -60,7 +60,10 @@ def missing(folder: Path) -> Iterator[str]:
     if not (folder / CONFIG).is_file():
         inner = sorted({str(path.parent) for path in folder.glob(f"*/{CONFIG}")})
         words = f" Those in it are models: {', '.join(inner)}." if inner else ""
-        yield f"the folder {folder} is no model: config.json, weights and a tokenizer belong there.{words}"
+        yield (
+            f"the folder {folder} is no model: config.json, weights and a tokenizer belong "
+            f"there.{words}"
+        )
         return
     files = {path.name for pattern in WEIGHTS for path in folder.glob(pattern)}
     for index in folder.glob("*.index.json"):

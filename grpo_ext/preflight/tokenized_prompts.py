@@ -30,7 +30,10 @@ def load_tokenizer(v: Values, findings: Findings) -> PreTrainedTokenizerBase | N
                 f"the tokenizer in {name} cannot be loaded: {error}", "model_name_or_path"
             )
         else:
-            words = f"the model {name} is no folder here and not in the cache, so prompts were not tokenized."
+            words = (
+                f"the model {name} is no folder here and not in the cache, so prompts were "
+                "not tokenized."
+            )
             findings.note(words, "model_name_or_path")
         return None
 
@@ -64,7 +67,10 @@ def look_at_prompts(
     """
     kwargs = v["chat_template_kwargs"]
     if not isinstance(prompts[0], str) and not tokenizer.chat_template:
-        words = f"the tokenizer of {v['model_name_or_path']} has no chat template, and the task writes chat messages"
+        words = (
+            f"the tokenizer of {v['model_name_or_path']} has no chat template, and the task "
+            "writes chat messages"
+        )
         how = "name an instruct model, or put a chat_template.jinja beside its tokenizer."
         findings.problem(f"{words}: {how}", "model_name_or_path")
         return None
@@ -139,7 +145,8 @@ def _room(lengths: list[int], v: Values, findings: Findings) -> tuple[int | None
     over = sum(length > room for length in lengths) / len(lengths)
     words = (
         f"{over:.0%} of the first {len(lengths)} prompts leave no room for max_completion_length "
-        f"{v['max_completion_length']} in the context of {context} tokens (the longest has {max(lengths)})"
+        f"{v['max_completion_length']} in the context of {context} tokens (the longest has "
+        f"{max(lengths)})"
     )
     if over == 1:
         way = f"lower max_completion_length to at most {context - max(lengths)}."

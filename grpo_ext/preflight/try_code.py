@@ -41,9 +41,9 @@ def check_code(
             continue
         if limits.row_seconds > reward_timeout:
             findings.problem(
-                f"code: a row may take {limits.row_seconds:.1f} seconds with seconds: {limits.seconds:g}, and reward_timeout: "
-                f"{reward_timeout:g} would leave it unscored. Set reward_timeout: {limits.row_seconds + 0.1:.1f} or lower "
-                "seconds.",
+                f"code: a row may take {limits.row_seconds:.1f} seconds with seconds: "
+                f"{limits.seconds:g}, and reward_timeout: {reward_timeout:g} would leave it "
+                f"unscored. Set reward_timeout: {limits.row_seconds + 0.1:.1f} or lower seconds.",
                 KEY,
             )
         check_machine_isolates(limits, findings)
@@ -66,8 +66,9 @@ def check_machine_isolates(limits: Limits, findings: Findings) -> None:
     else:
         if parent_of_groups() is None:
             findings.note(
-                "code: the memory of programs is limited by rlimits, because this user cannot make cgroups. They leave out the "
-                "kernel's memory, such as that of many small files.",
+                "code: the memory of programs is limited by rlimits, because this user cannot "
+                "make cgroups. They leave out the kernel's memory, such as that of many small "
+                "files.",
                 KEY,
             )
         else:
@@ -89,8 +90,8 @@ def check_tests(rows: Sequence[dict[str, Any]], refused: bool, findings: Finding
             unusable.append(str(error))
     if unusable:
         findings.note(
-            f"code: the tests of {len(unusable)} of the first {len(rows)} rows cannot be used, and these rows stay unscored. "
-            f"The first: {unusable[0]}",
+            f"code: the tests of {len(unusable)} of the first {len(rows)} rows cannot be used, "
+            f"and these rows stay unscored. The first: {unusable[0]}",
             KEY,
         )
     if cheatable:
@@ -100,7 +101,8 @@ def check_tests(rows: Sequence[dict[str, Any]], refused: bool, findings: Finding
             else "cheatable_asserts: refuse leaves such rows unscored"
         )
         findings.note(
-            f"code: {len(cheatable)} asserts in the first {len(rows)} rows are evaluated with the program's objects, which "
-            f"could cheat; {consequence}. The first: assert {cheatable[0]:.80}",
+            f"code: {len(cheatable)} asserts in the first {len(rows)} rows are evaluated with the "
+            f"program's objects, which could cheat; {consequence}. The first: assert "
+            f"{cheatable[0]:.80}",
             KEY,
         )

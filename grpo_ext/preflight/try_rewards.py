@@ -59,8 +59,9 @@ def try_rewards(
         model = reward.options.get("model")
         dtype = reward.options.get("dtype")
         findings.note(
-            f"reward {reward.name!r} loads the model {model}, frozen and in {dtype}, in each training process when it first "
-            "scores. It was not loaded here, and `plan` does not count its memory.",
+            f"reward {reward.name!r} loads the model {model}, frozen and in {dtype}, in each "
+            "training process when it first scores. It was not loaded here, and `plan` does not "
+            "count its memory.",
             "reward_funcs",
         )
     tried = [reward for reward in rewards if reward not in loading]
@@ -97,7 +98,10 @@ def prefix_advice(guard: Any) -> str:
         *reward.registration.optional,
     }:
         return f'write {{name: {reward.registration.name}, prefix: "<think>"}}.'
-    return "let it accept completions that begin inside the tag, or take <think> out of the end of the prompt."
+    return (
+        "let it accept completions that begin inside the tag, or take <think> out of the end "
+        "of the prompt."
+    )
 
 
 def made_up(text: str, row: dict[str, Any], begin: Begin | None) -> Completion:

@@ -115,13 +115,22 @@ def whole_groups(v: Mapping[str, Any], num_processes: int) -> Iterator[Problem]:
         ]
     )
     nearest = f" Nearest that fit: {', '.join(settings)}." if settings else ""
-    micro = f"per_device_train_batch_size {batch.per_device_train_batch_size} x {num_processes} processes"
+    micro = (
+        f"per_device_train_batch_size {batch.per_device_train_batch_size} x {num_processes} "
+        "processes"
+    )
     if batch.completions % batch.micro_batch:
-        words = f"is no multiple of the micro-batch of {batch.micro_batch} completions ({micro}).{nearest}"
+        words = (
+            f"is no multiple of the micro-batch of {batch.micro_batch} completions "
+            f"({micro}).{nearest}"
+        )
         yield Problem(f"generation_batch_size {batch.completions} {words}", "generation_batch_size")
     elif batch.completions % batch.num_generations:
         words = f"which is no multiple of num_generations {batch.num_generations}.{nearest}"
-        has = f"a generation batch has {batch.completions} completions ({micro} x {batch.slices} slices)"
+        has = (
+            f"a generation batch has {batch.completions} completions ({micro} x {batch.slices} "
+            "slices)"
+        )
         yield Problem(f"{has}, {words}", "num_generations")
 
 
@@ -137,6 +146,9 @@ def whole_eval_groups(v: Mapping[str, Any], num_processes: int) -> Iterator[Prob
         sizes = {max(1, size // least) * least, -(-size // least) * least}
         fits = " or ".join(f"`per_device_eval_batch_size: {size}`" for size in sorted(sizes))
         own = ", or `num_generations_eval: 1`" if v["eval_temperature"] is not None else ""
-        has = f"{completions} completions (per_device_eval_batch_size {size} x {num_processes} processes)"
+        has = (
+            f"{completions} completions (per_device_eval_batch_size {size} x {num_processes} "
+            "processes)"
+        )
         words = f"which is no multiple of the {group} completions a prompt. Write {fits}{own}."
         yield Problem(f"an evaluation batch has {has}, {words}", "per_device_eval_batch_size")

@@ -48,8 +48,8 @@ def environment_rules(v: Mapping[str, Any], _: int) -> Iterator[Problem]:
         }  # signal is of whole episodes
         if v["tie_break_reward"] is not None:
             yield Problem(
-                "environment: credit: turn compares the rewards to go of each turn, and tie_break_reward those of whole "
-                "episodes. Take tie_break_reward out.",
+                "environment: credit: turn compares the rewards to go of each turn, and "
+                "tie_break_reward those of whole episodes. Take tie_break_reward out.",
                 "tie_break_reward",
             )
         for key, values in wanted.items():

@@ -44,14 +44,17 @@ TYPES = {"num_generations": Annotated[int, Field(ge=2)]}  # TRL's type allows nu
 BOUNDS: tuple[tuple[Any, str], ...] = (
     (Annotated[int, Field(ge=1, le=65535)], "vllm_server_port"),
     (Count,
-     "num_iterations steps_per_generation generation_batch_size per_device_train_batch_size per_device_eval_batch_size "
-     "gradient_accumulation_steps max_completion_length num_generations_eval vllm_tensor_parallel_size lora_r lora_alpha "
+     "num_iterations steps_per_generation generation_batch_size per_device_train_batch_size "
+     "per_device_eval_batch_size gradient_accumulation_steps max_completion_length "
+     "num_generations_eval vllm_tensor_parallel_size lora_r lora_alpha "
      "ref_model_sync_steps"),
     (PositiveOrZero,
-     "learning_rate top_k beta epsilon epsilon_high delta warmup_steps weight_decay max_grad_norm entropy_coef "
+     "learning_rate top_k beta epsilon epsilon_high delta warmup_steps weight_decay max_grad_norm "
+     "entropy_coef "
      "vllm_server_timeout adam_epsilon"),
     (Positive,
-     "temperature repetition_penalty num_train_epochs logging_steps eval_steps save_steps sapo_temperature_pos "
+     "temperature repetition_penalty num_train_epochs logging_steps eval_steps save_steps "
+     "sapo_temperature_pos "
      "sapo_temperature_neg"),
     (Share, "min_p top_entropy_quantile lora_dropout"),
     (Annotated[float, Field(ge=0, lt=1)], "adam_beta1 adam_beta2"),

@@ -79,13 +79,15 @@ def accelerate_settings(name: str) -> dict[str, Any]:
     settings = {} if settings is None else settings
     if not isinstance(settings, dict):
         raise ValueError(
-            f"accelerate_config: {path} is lines of `key: value`, as `accelerate config` writes them."
+            f"accelerate_config: {path} is lines of `key: value`, as `accelerate config` writes "
+            "them."
         )
     processes = settings.get("num_processes")
     sharded = settings.get("deepspeed_config")
     if type(processes) not in (int, type(None)) or (processes or 1) < 1:
         raise ValueError(
-            f"accelerate_config: {path}: num_processes is a whole number above 0; got {processes!r}."
+            f"accelerate_config: {path}: num_processes is a whole number above 0; got "
+            f"{processes!r}."
         )
     if not isinstance(sharded, dict | None):
         raise ValueError(

@@ -79,7 +79,10 @@ def metric_rules(v: Mapping[str, Any], _: int) -> Iterator[Problem]:
     metric = v["group_filter_metric"]
     names = list(reward_weights_of(v))
     if names and metric is not None and metric not in names:
-        words = f"no reward {metric!r} in this recipe. It has {', '.join(names)}.{did_you_mean(metric, names)}"
+        words = (
+            f"no reward {metric!r} in this recipe. It has "
+            f"{', '.join(names)}.{did_you_mean(metric, names)}"
+        )
         yield Problem(f"group_filter_metric: {words}", "group_filter_metric")
 
 
@@ -107,13 +110,13 @@ def tie_break_fault(name: str, weights: Mapping[str, float], outcome: str) -> st
         return f"tie_break_reward: no reward {name!r}. The rewards are {', '.join(weights)}.{hint}"
     if weights[name] != 0:
         return (
-            f"tie_break_reward: {name} has the weight {weights[name]:g} in the sum of the rewards, so that no tie is left for "
-            "it to break. Give it weight: 0."
+            f"tie_break_reward: {name} has the weight {weights[name]:g} in the sum of the "
+            "rewards, so that no tie is left for it to break. Give it weight: 0."
         )
     if name == outcome:
         return (
-            f"tie_break_reward: {name} also judges which completions are right. Name another reward, or another "
-            "group_filter_metric."
+            f"tie_break_reward: {name} also judges which completions are right. Name another "
+            "reward, or another group_filter_metric."
         )
     return None
 

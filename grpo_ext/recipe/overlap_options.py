@@ -12,7 +12,10 @@ from grpo_ext.recipe.values import CountOrZero
 
 # set beside the keys of a recipe if the trainer was given a sampler that is another engine
 SEPARATE_SAMPLER = "separate_sampler"
-SHARDED = "sampler: process copies the weights of its rank, and ZeRO-3 or FSDP shards them: use a vLLM server, or ddp or zero2."
+SHARDED = (
+    "sampler: process copies the weights of its rank, and ZeRO-3 or FSDP shards them: use a "
+    "vLLM server, or ddp or zero2."
+)
 
 
 @dataclass
@@ -67,11 +70,15 @@ def overlap_rules(v: Mapping[str, Any], num_processes: int) -> Iterator[Problem]
             )
         if not separate(v):
             yield Problem(
-                f"{key}: {v[key]} needs a separate sampler: write sampler: process, or vllm_mode: server.",
+                f"{key}: {v[key]} needs a separate sampler: write sampler: process, or vllm_mode: "
+                "server.",
                 key,
             )
         if truncated:
-            words = "needs the tokens that truncation kept, which vLLM does not return: set top_k: 0, top_p: 1.0, min_p: null."
+            words = (
+                "needs the tokens that truncation kept, which vLLM does not return: set "
+                "top_k: 0, top_p: 1.0, min_p: null."
+            )
             yield Problem(f"{key}: {v[key]} {words}", key)
     if v["overlap"] == "off":
         return
@@ -93,7 +100,8 @@ def partial_rollout_rules(v: Mapping[str, Any], num_processes: int) -> Iterator[
         return
     if not longest or longest % tokens:
         yield Problem(
-            f"{key}: {tokens} does not divide max_completion_length ({longest}), where the last round ends.",
+            f"{key}: {tokens} does not divide max_completion_length ({longest}), where the last "
+            "round ends.",
             key,
         )
     if batch_of(v, num_processes).completions // num_processes % v["num_generations"]:
@@ -103,7 +111,10 @@ def partial_rollout_rules(v: Mapping[str, Any], num_processes: int) -> Iterator[
         )
     # a round would take its own end for that of the completion, or begin each time with the same
     # noise
-    ends = "seed stop stop_strings stop_token_ids max_tokens max_new_tokens min_tokens min_new_tokens begin_suppress_tokens"
+    ends = (
+        "seed stop stop_strings stop_token_ids max_tokens max_new_tokens min_tokens "
+        "min_new_tokens begin_suppress_tokens"
+    )
     if (
         found := {*ends.split(), "forced_bos_token_id", "forced_eos_token_id"}
         & (v["generation_kwargs"] or {}).keys()

@@ -83,8 +83,9 @@ def share_problems(entries: Mapping[str, Mapping[str, Any] | None]) -> Iterator[
         other, other_share = first.setdefault(source, (name, share))
         if share != other_share:
             yield Problem(
-                f"tasks: {other} and {name} read {source[0]} with different held_out_share, so that one would train on rows "
-                "that the other holds out. Write the same share in both.",
+                f"tasks: {other} and {name} read {source[0]} with different held_out_share, so "
+                "that one would train on rows that the other holds out. Write the same share in "
+                "both.",
                 "tasks",
             )
 
@@ -93,14 +94,15 @@ def option_problems(options: Mapping[str, Any], v: Mapping[str, Any]) -> Iterato
     """Yield what is wrong with the row options of one task."""
     if options.get("max_prompt_tokens") and v["environment"] is not None:
         yield Problem(
-            "max_prompt_tokens counts the task's prompts, which environment completes when an episode begins. Remove "
-            "max_prompt_tokens.",
+            "max_prompt_tokens counts the task's prompts, which environment completes when an "
+            "episode begins. Remove max_prompt_tokens.",
             "max_prompt_tokens",
         )
     if options.get("held_out_share"):
         if not options.get("dataset_name"):
             yield Problem(
-                "held_out_share needs dataset_name: a task that makes its own rows also makes held-out ones.",
+                "held_out_share needs dataset_name: a task that makes its own rows also makes "
+                "held-out ones.",
                 "held_out_share",
             )
         for key in ("eval_dataset_name", "dataset_test_split"):
@@ -115,8 +117,8 @@ def option_problems(options: Mapping[str, Any], v: Mapping[str, Any]) -> Iterato
             and not options.get("max_eval_samples")
         ):
             yield Problem(
-                "held_out_share of a stream is found by reading it: set max_eval_samples, or the whole stream is read "
-                "before the run.",
+                "held_out_share of a stream is found by reading it: set max_eval_samples, or the "
+                "whole stream is read before the run.",
                 "held_out_share",
             )
     if options.get("random_train_samples"):
@@ -127,6 +129,7 @@ def option_problems(options: Mapping[str, Any], v: Mapping[str, Any]) -> Iterato
             )
         if v["dataset_streaming"]:
             yield Problem(
-                "random_train_samples draws from all rows, and dataset_streaming reads them one after another. Remove one.",
+                "random_train_samples draws from all rows, and dataset_streaming reads them one "
+                "after another. Remove one.",
                 "random_train_samples",
             )

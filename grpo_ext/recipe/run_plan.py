@@ -113,7 +113,10 @@ def too_few_rows(rows: int, batch: Batch) -> str:
     step.
     """
     each = f"({batch.completions} completions, {batch.num_generations} a prompt)"
-    how = "lower per_device_train_batch_size, generation_batch_size or steps_per_generation, or raise num_generations."
+    how = (
+        "lower per_device_train_batch_size, generation_batch_size or steps_per_generation, or "
+        "raise num_generations."
+    )
     words = f"Bring at least {batch.prompts} rows, or make the generation smaller: {how}"
     return f"{rows} training rows make no generation of {batch.prompts} prompts {each}. {words}"
 

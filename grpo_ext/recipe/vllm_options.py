@@ -14,10 +14,16 @@ from grpo_ext.recipe.values import CountOrZero, Positive
 LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # adapter sizes that vLLM 0.31 can allocate
 OR_MERGED = ", or write vllm_sync_adapter: merged."
 NOT_WITH_ADAPTER = {
-    "vllm_enable_sleep_mode": "an engine that sleeps loses its base model, which is not sent again: take it out",
+    "vllm_enable_sleep_mode": (
+        "an engine that sleeps loses its base model, which is not sent again: take it out"
+    ),
     "lora_modules_to_save": "an adapter for vLLM cannot contain whole layers: take them out",
-    "lora_target_parameters": "vLLM takes adapters of layers, not of parameters: write lora_target_modules",
-    "load_in_4bit": "it is not known whether vLLM quantises the base model as the trainer does: take it out",
+    "lora_target_parameters": (
+        "vLLM takes adapters of layers, not of parameters: write lora_target_modules"
+    ),
+    "load_in_4bit": (
+        "it is not known whether vLLM quantises the base model as the trainer does: take it out"
+    ),
     "load_in_8bit": "vLLM cannot quantise a base model to 8 bits when it loads it: take it out",
 }
 
@@ -75,7 +81,10 @@ def server_url_rules(v: Mapping[str, Any], _: int) -> Iterator[Problem]:
         except ValueError as error:
             yield Problem(f"vllm_server_base_url: {error}.", "vllm_server_base_url")
     if "@" in v["vllm_server_host"]:
-        words = "write a host alone, without user name and password, because recipes, logs and pages show it."
+        words = (
+            "write a host alone, without user name and password, because recipes, logs and "
+            "pages show it."
+        )
         yield Problem(f"vllm_server_host: {words}", "vllm_server_host")
 
 
@@ -87,7 +96,10 @@ def adapter_rules(v: Mapping[str, Any], _: int) -> Iterator[Problem]:
         if v[key]:
             yield Problem(f"{key}: {reason}{OR_MERGED}", key)
     if not v["use_peft"]:
-        words = "adapter sends vLLM an adapter, and this recipe trains none: write use_peft: true, or merged."
+        words = (
+            "adapter sends vLLM an adapter, and this recipe trains none: write use_peft: "
+            "true, or merged."
+        )
         yield Problem(f"vllm_sync_adapter: {words}", "vllm_sync_adapter")
         return
     if vllm_rank(v["lora_r"]) is None:
@@ -97,8 +109,14 @@ def adapter_rules(v: Mapping[str, Any], _: int) -> Iterator[Problem]:
         )
     for name in v["lora_target_modules"] or ():
         if "lm_head" in name or "embed" in name:
-            words = f"an adapter for vLLM cannot change embeddings or the output head: take {name} out{OR_MERGED}"
+            words = (
+                "an adapter for vLLM cannot change embeddings or the output head: take "
+                f"{name} out{OR_MERGED}"
+            )
             yield Problem(words, "lora_target_modules")
     if sharding(v) >= 3:
-        words = "the trainer cannot gather an adapter that ZeRO-3 or FSDP shards for vLLM: train with ddp or zero2"
+        words = (
+            "the trainer cannot gather an adapter that ZeRO-3 or FSDP shards for vLLM: train "
+            "with ddp or zero2"
+        )
         yield Problem(words + OR_MERGED, "accelerate_config")

@@ -126,9 +126,15 @@ def undecided(outcome: Outcome) -> str:
     assert outcome.estimate is not None
     expected = outcome.claim.expected
     if outcome.estimate.low is None:
-        return f"one seed gives this figure no interval, and {expected} is expected: take more --seeds."
+        return (
+            f"one seed gives this figure no interval, and {expected} is expected: take more "
+            "--seeds."
+        )
     interval = interval_of(outcome.estimate)
-    return f"the interval {interval} is partly inside what is expected, {expected}: more --seeds narrow it."
+    return (
+        f"the interval {interval} is partly inside what is expected, {expected}: more --seeds "
+        "narrow it."
+    )
 
 
 def interval_of(estimate: Estimate) -> str:

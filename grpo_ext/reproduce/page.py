@@ -18,7 +18,10 @@ from grpo_ext.reproduce.outcomes import Outcome, interval_of
 PAGE = "claims.html"
 FIGURES = "claims.json"
 # The page has no script, and loads nothing.
-POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
+POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; "
+    "form-action 'none'"
+)
 
 
 def as_figure(estimate: Estimate | None) -> str:

@@ -35,7 +35,8 @@ from grpo_ext.rewards.structure import alternatives
 from grpo_ext.rewards.texts import is_text, letter_of
 
 _PHRASE = re.compile(
-    r"no (?:real )?solutions?|infinite(?:ly many)?(?: number of)? solutions|does not exist|none of (?:these|the above)",
+    r"no (?:real )?solutions?|infinite(?:ly many)?(?: number of)? solutions|does not exist|none "
+    r"of (?:these|the above)",
     re.IGNORECASE,
 )
 _ALPHANUMERIC = re.compile(r"[0-9A-Za-z]")

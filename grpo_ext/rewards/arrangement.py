@@ -16,7 +16,8 @@ from grpo_ext.rewards.structure import (
 
 _INTERVAL = re.compile(
     r"\b(?:intervals?|inequalit(?:y|ies)|domain|range|(?:in|de)creasing on)\b|[<>≤≥]"
-    r"|\\(?:le|ge|lt|gt)(?:q|qslant)?(?![A-Za-z])|\b(?i:all) (?:real )?(?:numbers |values of )?\$?[a-z]\b",
+    r"|\\(?:le|ge|lt|gt)(?:q|qslant)?(?![A-Za-z])|\b(?i:all) (?:real )?(?:numbers |values of "
+    r")?\$?[a-z]\b",
     re.IGNORECASE,
 )
 _TUPLE = re.compile(

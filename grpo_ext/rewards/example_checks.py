@@ -51,7 +51,8 @@ def constant_warning(reward: Any, scores: list[Score]) -> str | None:
         return None
     return (
         f"reward {reward.__name__!r} gave {scores[0]:g} to each of {len(scores)} different "
-        "completions. A reward that cannot differ teaches nothing: try it on completions of your own."
+        "completions. A reward that cannot differ teaches nothing: try it on completions of your "
+        "own."
     )
 
 

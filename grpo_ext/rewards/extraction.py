@@ -18,7 +18,10 @@ WINDOW = 160  # characters before the last digit in which the last number begins
 
 _MONTH = r"(?:Jan|Feb|Mar|Apr|May|June?|July?|Aug|Sep|Oct|Nov|Dec)[a-z]*\.?"
 _DAY = r"[0-9]{1,2}(?:st|nd|rd|th)?"
-_DATE = rf"(?:{_DAY} (?:of )?{_MONTH}(?:,? [0-9]{{4}})?|{_MONTH} {_DAY}(?:,? [0-9]{{4}})?|{_MONTH} [0-9]{{4}})"
+_DATE = (
+    rf"(?:{_DAY} (?:of )?{_MONTH}(?:,? [0-9]{{4}})?|{_MONTH} {_DAY}(?:,? "
+    rf"[0-9]{{4}})?|{_MONTH} [0-9]{{4}})"
+)
 _DATE_ALONE = re.compile(_DATE)
 _MARKED = r"[0-9][0-9.,]*(?:[_'’`^][0-9]+)+"  # 72_8, 7'2: no number, but read whole
 _SIGN = r"(?:(?i:negative|minus) )?[-+]?"
@@ -28,7 +31,10 @@ _SUFFIX = (
     r"|\s(?:hundred|thousand|million|billion|trillion|dozen)\b)?"
 )
 _ONE = rf"(?:{_DATE}|{_MARKED}|{_SIGN}{_PLAIN_NUMBER}{_SUFFIX})"
-_OPERATOR = r"(?:\s?(?:[-+*/:=×÷]|\\times|\\cdot)\s*|\s[x]\s|(?<=[0-9])x(?=[0-9])|\s(?:to|out of|plus|minus|times)\s)"
+_OPERATOR = (
+    r"(?:\s?(?:[-+*/:=×÷]|\\times|\\cdot)\s*|\s[x]\s|(?<=[0-9])x(?=[0-9])|\s(?:to|out "
+    r"of|plus|minus|times)\s)"
+)
 _STEPS = rf"{_ONE}(?:{_OPERATOR}{_ONE})*"
 _HEDGE = r"(?:about|around|maybe|perhaps|possibly)"
 _VALUES = re.compile(

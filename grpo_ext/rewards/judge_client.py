@@ -51,14 +51,15 @@ def key_headers(url: str, api_key_env: str | None) -> dict[str, str]:
         return {}
     if place.scheme != "https" and not is_loopback(place.hostname or ""):
         raise ValueError(
-            f"api_key_env: over http the key would travel in clear text to {place.hostname}. Write an https URL."
+            f"api_key_env: over http the key would travel in clear text to {place.hostname}. "
+            "Write an https URL."
         )
     key = os.environ.get(variable, "")
     if not re.fullmatch(r"[!-~]+", key):
         source = "that api_key_env names" if api_key_env else variable
         raise ValueError(
-            f"The environment variable {source} has no key: it is not set, is empty, or has white space or characters "
-            "other than ASCII."
+            f"The environment variable {source} has no key: it is not set, is empty, or has white "
+            "space or characters other than ASCII."
         )
     return {"Authorization": f"Bearer {key}"}
 
@@ -126,6 +127,6 @@ def model_at(url: str) -> str:
         fault = error.errors(include_input=False, include_url=False)[0]
         where = ".".join(map(str, fault["loc"]))
         raise ValueError(
-            f"{url}/models: status {answer.status_code}, and no list of models with names of at most 200 letters, digits and "
-            f"._/:@+- ({where}: {fault['msg'][:100]})"
+            f"{url}/models: status {answer.status_code}, and no list of models with names of at "
+            f"most 200 letters, digits and ._/:@+- ({where}: {fault['msg'][:100]})"
         ) from None

@@ -189,7 +189,8 @@ def grade_in(reply: Reply, mark: str, scale: int, *, show: bool) -> float:
     """
     if reply.finish_reason != "stop":
         raise ValueError(
-            "the judge's reply did not end with finish_reason: stop, so it has no grade; if replies are long, raise max_tokens"
+            "the judge's reply did not end with finish_reason: stop, so it has no grade; if "
+            "replies are long, raise max_tokens"
         )
     text = (reply.text or "")[-MAX_TEXT:].rstrip()
     last_line = text.rpartition("\n")[2]
@@ -202,7 +203,8 @@ def grade_in(reply: Reply, mark: str, scale: int, *, show: bool) -> float:
     if match is None or float(match[1]) > scale:
         ending = f"; it ends with {text[-200:]!r}" if show else ""
         raise ValueError(
-            f"the judge's reply has no grade from 0 to {scale} in a last line `Score MARK: N`{ending}"
+            f"the judge's reply has no grade from 0 to {scale} in a last line `Score MARK: "
+            f"N`{ending}"
         )
     return float(match[1]) / scale
 

@@ -24,11 +24,13 @@ _KNOWN = r"[a-zA-Z](?:_[0-9])?(?:\s?,\s?[a-z])*"
 # `for all real x`, `\text{ for all }x\in\mathbb{R}`, `where C is a constant`; `for all x > 0`
 # limits
 _QUANTIFIER = re.compile(
-    rf"(?<=[0-9A-Za-z)}}$])(?:{_OPENING}(?:\\forall|\bfor (?:all|every|each|any)\b){_CLOSING}{_OPENING}"
+    rf"(?<=[0-9A-Za-z)}}$])(?:{_OPENING}(?:\\forall|\bfor "
+    rf"(?:all|every|each|any)\b){_CLOSING}{_OPENING}"
     rf"(?:{_NUMBERS}{_CLOSING}{_OPENING})?{_KNOWN}"
     rf"|{_OPENING}\bwhere\b{_CLOSING}{_OPENING}{_KNOWN}"
     rf"(?={_CLOSING}(?:\\in(?![a-z])|is an? )))"
-    rf"(?:{_CLOSING}(?:\\in(?![a-z])\s*(?:{_SET})|is an? (?:(?:arbitrary|real|any) )*(?:constant|integer|number)))?"
+    rf"(?:{_CLOSING}(?:\\in(?![a-z])\s*(?:{_SET})|is an? (?:(?:arbitrary|real|any) "
+    rf")*(?:constant|integer|number)))?"
     rf"{_CLOSING}\.?$"
 )
 

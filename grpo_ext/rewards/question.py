@@ -57,7 +57,8 @@ _PERCENT = re.compile(
 _PLUS = re.compile(r"[-+]")
 _CONVERSION = re.compile(
     r"\b(?:express|write|convert|change|simplify|reduce|rewrite|round|evaluate|compute|calculate)\b"
-    r"|\b(?:as|to|into|in) (?:an? )?(?:[a-z]+ ){0,2}(?:fraction|decimal|percent(?:age)?|mixed number|notation|form)\b",
+    r"|\b(?:as|to|into|in) (?:an? )?(?:[a-z]+ ){0,2}(?:fraction|decimal|percent(?:age)?|mixed "
+    r"number|notation|form)\b",
     re.IGNORECASE,
 )
 _DELIMITED = re.compile(r"\$\$?([^$]+)\$\$?|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)

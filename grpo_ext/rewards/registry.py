@@ -73,7 +73,8 @@ def register(
         for extra in signature.extras:
             if needs_cpu and extra not in ("prompts", "completion_ids"):
                 raise TypeError(
-                    f"{name_of(function)} needs_cpu, and {extra} cannot be sent to a worker process."
+                    f"{name_of(function)} needs_cpu, and {extra} cannot be sent to a worker "
+                    "process."
                 )
         doc = inspect.getdoc(function) or inspect.getdoc(routine_of(function)) or ""
         _registered[name] = RewardInfo(

@@ -110,8 +110,8 @@ def resolve(spec: Any) -> tuple[Any, Any]:
             raise ValueError(f"The tasks of reward {name!r} are a list of names; got {tasks!r}.")
         if isinstance(reward, str):
             raise ValueError(
-                f"The reward model {name!r} scores the rows of all tasks: take out `tasks`, or name "
-                "a function."
+                f"The reward model {name!r} scores the rows of all tasks: take out `tasks`, or "
+                "name a function."
             )
         reward.tasks = tuple(tasks)
     return reward, weight
@@ -131,7 +131,8 @@ def find(name: str, options: dict[str, Any]) -> Any:
         return name
     if "/" in name:
         raise ValueError(
-            f"Reward {name!r}: there is no such folder, and a reward model of the hub is written OWNER/NAME."
+            f"Reward {name!r}: there is no such folder, and a reward model of the hub is written "
+            "OWNER/NAME."
         )
     return build(name, **options)  # raises, with the nearest known name
 
@@ -184,7 +185,8 @@ def checked_weight(name: str, weight: Any) -> float:
     )
     if not abs(known) <= LARGEST_WEIGHT:
         raise ValueError(
-            f"The weight of reward {name!r} is {weight!r}, but it must be a finite number, at most {LARGEST_WEIGHT:g} in size."
+            f"The weight of reward {name!r} is {weight!r}, but it must be a finite number, at "
+            f"most {LARGEST_WEIGHT:g} in size."
         )
     return float(weight)
 
@@ -196,8 +198,8 @@ def renaming(column: str, there: Sequence[str]) -> str:
     if column in ANSWERS and answers:
         return f" With `task: prompts` write rename_columns: {{{column}: {answers[0]}}}."
     return (
-        f"{did_you_mean(column, there)} With `task: prompts`, rename_columns: {{{column}: COLUMN}} gives another column this "
-        "name."
+        f"{did_you_mean(column, there)} With `task: prompts`, rename_columns: {{{column}: "
+        f"COLUMN}} gives another column this name."
     )
 
 
@@ -213,14 +215,17 @@ def check_columns(rewards: Sequence[Any], dataset_columns: Iterable[str] | None)
     there = list(dataset_columns)
     for name in there:
         if name in RESERVED:
-            words = f"The data set has a column {name!r}, a name under which the trainer passes something else to rewards."
+            words = (
+                f"The data set has a column {name!r}, a name under which the trainer passes "
+                "something else to rewards."
+            )
             raise ValueError(f"{words} Rename or drop it.")
     for reward in rewards:
         name = metric_name(reward)
         if getattr(reward, "tasks", None) and TASK not in there:
             raise ValueError(
-                f"Reward {name!r} is for the tasks {', '.join(reward.tasks)}, and the data set has no column "
-                f"{TASK!r} that names the task of a row."
+                f"Reward {name!r} is for the tasks {', '.join(reward.tasks)}, and the data set "
+                f"has no column {TASK!r} that names the task of a row."
             )
         for column in needed_columns(reward):
             if column == "prompt":
@@ -229,7 +234,7 @@ def check_columns(rewards: Sequence[Any], dataset_columns: Iterable[str] | None)
                 )
             if column not in there:
                 raise ValueError(
-                    f"Reward {name!r} reads the column {column!r}, which the data set lacks. Its columns: {', '.join(there)}."
-                    f"{renaming(column, there)}"
+                    f"Reward {name!r} reads the column {column!r}, which the data set lacks. Its "
+                    f"columns: {', '.join(there)}.{renaming(column, there)}"
                 )
         check_call(reward, [column for column in there if column != "prompt"])

@@ -75,7 +75,8 @@ def explain_right_steps(
     """Return how many steps are right, with a mark on each wrong one."""
     steps = steps_that_count(completion, part, numbers, nums)
     lines = [
-        f"{len(steps)} distinct steps, {count_right(steps)} of them right; min_steps is {min_steps}."
+        f"{len(steps)} distinct steps, {count_right(steps)} of them right; min_steps is "
+        f"{min_steps}."
     ]
     if numbers == "nums" and nums is None:
         lines.append("The given numbers were not logged, so this counts steps with any numbers.")

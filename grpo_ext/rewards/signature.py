@@ -49,7 +49,8 @@ def object_of(reward: Callable) -> Callable:
     name = reward.__qualname__
     if not any("__call__" in vars(base) for base in reward.__mro__):
         raise TypeError(
-            f"{name} is a class without __call__: a reward is a function, or an object whose __call__ takes `completions`."
+            f"{name} is a class without __call__: a reward is a function, or an object whose "
+            "__call__ takes `completions`."
         )
     needed = [
         parameter.name
@@ -59,8 +60,8 @@ def object_of(reward: Callable) -> Callable:
     ]
     if needed:
         raise TypeError(
-            f"{name} is a class whose objects need {', '.join(needed)}: make one, reward = {name}(...), and name "
-            "`reward` instead of the class."
+            f"{name} is a class whose objects need {', '.join(needed)}: make one, reward = "
+            f"{name}(...), and name `reward` instead of the class."
         )
     return cast(Callable, reward())
 

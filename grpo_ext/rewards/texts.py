@@ -16,7 +16,8 @@ _BASE = re.compile(
     r"(?:_(?:\{ ?([0-9]{1,2}|[a-z]+) ?\}|([0-9]{1,2}))| \(?(?:in )?base[ -]([0-9]{1,2}|[a-z]+)\)?)"
 )
 _NONE = re.compile(
-    r"none(?: exists?)?|(?:there (?:is|are|exists?) )?(?:no(?= )|none)(?: such| real| integer| positive)*"
+    r"none(?: exists?)?|(?:there (?:is|are|exists?) )?(?:no(?= )|none)(?: such| real| integer| "
+    r"positive)*"
     r"(?: (?:solutions?|integers?|numbers?|values?|functions?|roots?|pairs?|triples?|primes?|points?))?"
     r"(?: exists?)?",
     re.IGNORECASE,

@@ -65,7 +65,8 @@ def process_sampler(trainer: SampledTrainer) -> ProcessSampler:
     args = trainer.args
     if args.n_gpu > 1:
         raise ValueError(
-            "sampler: process needs one GPU for each process that trains: start it by accelerate launch."
+            "sampler: process needs one GPU for each process that trains: start it by accelerate "
+            "launch."
         )
     ranks = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
     gpus = torch.cuda.device_count()
@@ -74,7 +75,8 @@ def process_sampler(trainer: SampledTrainer) -> ProcessSampler:
         device = f"cuda:{ranks + trainer.accelerator.local_process_index % (gpus - ranks)}"
     elif gpus and trainer.accelerator.is_main_process and not args.sampler_device:
         logger.warning(
-            "sampler: process samples on the CPU, since every visible GPU trains. sampler_device names another."
+            "sampler: process samples on the CPU, since every visible GPU trains. sampler_device "
+            "names another."
         )
     config = copy.deepcopy(trainer.generation_config)
     config.eos_token_id = trainer.eos_token_ids
@@ -102,8 +104,8 @@ def scoring_params(trainer: SampledTrainer, sampler: Sampler) -> SamplingParams:
     params = _sampling_of(trainer, sampler)
     if params.restricted and trainer.rollout_func is not None:
         raise ValueError(
-            "rollout_func may sample in any way, so truncation cannot be scored exactly: set top_k: 0, top_p: 1.0, min_p: "
-            "null, or logprob_policy: model."
+            "rollout_func may sample in any way, so truncation cannot be scored exactly: set "
+            "top_k: 0, top_p: 1.0, min_p: null, or logprob_policy: model."
         )
     corrects = sampler.separate and args.vllm_importance_sampling_correction
     old_pass = ratios_move(
@@ -152,8 +154,9 @@ def _warn_of_dropout(trainer: SampledTrainer) -> None:
         how = "Set attention_dropout to 0 in the model's config.json, and leave disable_dropout on."
     if active and trainer.accelerator.is_main_process:
         logger.warning(
-            f"The model uses dropout ({max(active):g}), which differs in each pass: completions are scored under another "
-            f"policy than the one that sampled, and ratios differ from 1. {how}"
+            f"The model uses dropout ({max(active):g}), which differs in each pass: completions "
+            "are scored under another policy than the one that sampled, and ratios differ from "
+            f"1. {how}"
         )
 
 
@@ -171,9 +174,10 @@ def _warn_of_another_policy(trainer: SampledTrainer, sampler: Sampler) -> None:
         bare = False
     if not bare and trainer.accelerator.is_main_process:
         logger.warning(
-            "logprob_policy: model scores completions without the temperature and truncation that they are sampled with "
-            f"({how}), so the gradient is that of a policy which did not sample them. sampling/logp_difference and "
-            "sampling/ratio show the difference; logprob_policy: sampling scores the policy that sampled."
+            "logprob_policy: model scores completions without the temperature and truncation "
+            f"that they are sampled with ({how}), so the gradient is that of a policy which did "
+            "not sample them. sampling/logp_difference and sampling/ratio show the difference; "
+            "logprob_policy: sampling scores the policy that sampled."
         )
 
 
@@ -186,6 +190,6 @@ def _refuse_raw_logprobs(trainer: SampledTrainer) -> None:
     )
     if (mode := info["model_config"]["logprobs_mode"]) != "processed_logprobs":
         raise ValueError(
-            f"The vLLM server returns {mode}, which leave out temperature and truncation. Start it with --logprobs-mode "
-            "processed_logprobs."
+            f"The vLLM server returns {mode}, which leave out temperature and truncation. Start "
+            "it with --logprobs-mode processed_logprobs."
         )

@@ -81,7 +81,8 @@ class ProcessSampler(Sampler):
             return
         if [tensor.shape for tensor in tensors] != [tensor.shape for tensor in self._shared]:
             raise ValueError(
-                "The model has other weights than when its trainer was made: sampler: process cannot follow it."
+                "The model has other weights than when its trainer was made: sampler: process "
+                "cannot follow it."
             )
         with torch.no_grad():
             for place, shared, tensor in zip(self._places, self._shared, tensors, strict=True):
@@ -149,7 +150,8 @@ class ProcessSampler(Sampler):
                 if attempt:
                     self._end()
                     logger.warning(
-                        "The sampler process died or hung (vllm_server_request_timeout): another one repeats it."
+                        "The sampler process died or hung (vllm_server_request_timeout): another "
+                        "one repeats it."
                     )
                     self._send()
                 assert self._line is not None
@@ -158,7 +160,10 @@ class ProcessSampler(Sampler):
                 return pickle.loads(self._line.recv_bytes())
             except (EOFError, OSError):
                 continue
-        return f"it ended {1 + RESTARTS} times, out of memory, by a crash or silent for {self.limit:g} s: see its messages"
+        return (
+            f"it ended {1 + RESTARTS} times, out of memory, by a crash or silent for "
+            f"{self.limit:g} s: see its messages"
+        )
 
     def _launch(self) -> None:
         self._line, theirs = Pipe()

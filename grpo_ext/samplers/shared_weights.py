@@ -103,7 +103,8 @@ def packed(model: torch.nn.Module) -> bytes:
         Pickler(written).dump(model)
     except Exception as error:
         raise ValueError(
-            f"sampler: process cannot copy this model to another process ({error}): use a vLLM server."
+            f"sampler: process cannot copy this model to another process ({error}): use a vLLM "
+            "server."
         ) from error
     return written.getvalue()
 

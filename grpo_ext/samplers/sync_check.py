@@ -83,8 +83,9 @@ class SyncCheck:
         limit = self.trainer.args.vllm_sync_check_limit or (1e-3 if exact else 0.2)
         if not difference <= limit:
             raise EngineFailure(
-                f"The sampler's log-probs differ by {difference:.3g} on average from the trainer's, and at most {limit:g} "
-                "was expected (vllm_sync_check_limit): the engine does not compute with the weights that it was given."
+                f"The sampler's log-probs differ by {difference:.3g} on average from the "
+                f"trainer's, and at most {limit:g} was expected (vllm_sync_check_limit): the "
+                "engine does not compute with the weights that it was given."
             )
         seam.log_figures(self.trainer, {"sampling/sync_difference": difference})
 

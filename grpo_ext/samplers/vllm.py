@@ -271,8 +271,8 @@ class OurVLLM(VLLMGeneration):
                 break
         what = "refused a request" if refused else "did not come back"
         raise EngineFailure(
-            f"The vLLM server at {self.server_base_url} {what}: {cause}. The log of the server says more. Start it again; the "
-            "same command resumes from the checkpoint."
+            f"The vLLM server at {self.server_base_url} {what}: {cause}. The log of the server "
+            "says more. Start it again; the same command resumes from the checkpoint."
         )
 
     def _recover(self, attempt: str) -> None:
@@ -281,8 +281,9 @@ class OurVLLM(VLLMGeneration):
         """
         if self.accelerator.is_main_process:
             logger.warning(
-                f"The vLLM server failed: {self.vllm_client.failure}. Waiting {self.server_timeout:g} s for a server that will "
-                f"get the current weights and the request again ({attempt})."
+                f"The vLLM server failed: {self.vllm_client.failure}. Waiting "
+                f"{self.server_timeout:g} s for a server that will get the current weights and "
+                f"the request again ({attempt})."
             )
             self.vllm_client.reconnect(self.server_timeout)
         self._push()

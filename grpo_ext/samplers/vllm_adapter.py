@@ -59,7 +59,8 @@ class AdapterVLLM(OurVLLM):
         check_adapter(self.model)
         if self._dist.is_fsdp or self._dist.is_zero3:
             raise ValueError(
-                f"vllm_sync_adapter does not gather a sharded adapter: train without FSDP or ZeRO-3{OR_MERGED}"
+                "vllm_sync_adapter does not gather a sharded adapter: train without FSDP or "
+                f"ZeRO-3{OR_MERGED}"
             )
         self.request: Any = None  # vLLM's LoRARequest for the adapter of the last sync
         super()._init_vllm()
@@ -105,9 +106,9 @@ class AdapterClient(ServerClient):
         if config is None or config["max_lora_rank"] < self._rank or path.status_code == 404:
             rank = adapter_settings(self._rank)["max_lora_rank"]
             raise ValueError(
-                f"The vLLM server at {self.base_url} takes no adapters of rank {self._rank} now. Start it with "
-                f"`grpo-ext serve`, or with --enable-lora --max-lora-rank {rank}, and VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 in "
-                f"its environment{OR_MERGED}"
+                f"The vLLM server at {self.base_url} takes no adapters of rank {self._rank} now. "
+                f"Start it with `grpo-ext serve`, or with --enable-lora --max-lora-rank {rank}, "
+                f"and VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 in its environment{OR_MERGED}"
             )
 
     def load_adapter(self, writing: AbstractContextManager[str]) -> None:
@@ -130,8 +131,8 @@ class AdapterClient(ServerClient):
         answer = self.session.post(f"{self.base_url}/v1/{what}", json=body)
         if answer.status_code == 404 and "lora_path" in body:
             raise Exception(
-                f"Request failed: 404, the server does not find {body['lora_path']}: it must have output_dir under the same "
-                f"path as the trainer{OR_MERGED}"
+                f"Request failed: 404, the server does not find {body['lora_path']}: it must have "
+                f"output_dir under the same path as the trainer{OR_MERGED}"
             )
         if answer.status_code != 200:
             raise Exception(f"Request failed: {answer.status_code}, {answer.text}")
@@ -158,7 +159,8 @@ def check_adapter(model: Any) -> None:
     """
     if not isinstance(model, PeftModel):
         raise ValueError(
-            "vllm_sync_adapter: adapter needs an adapter, and the model has none: give a peft_config."
+            "vllm_sync_adapter: adapter needs an adapter, and the model has none: give a "
+            "peft_config."
         )
     config = trained(model)
     if type(config) is not LoraConfig:
@@ -175,7 +177,8 @@ def check_adapter(model: Any) -> None:
         )
     if getattr(model.config, "quantization_config", None):
         raise ValueError(
-            f"vLLM's quantised base may differ from the trainer's: load the model unquantised{OR_MERGED}"
+            "vLLM's quantised base may differ from the trainer's: load the model "
+            f"unquantised{OR_MERGED}"
         )
     if any(
         isinstance(end, BaseTunerLayer)

@@ -67,7 +67,10 @@ class ServerClient(VLLMClient):
                 return
             except ConnectionError as error:
                 if time.monotonic() >= end:
-                    words = f"no vLLM server was up at {self.base_url} within {total_timeout:g} s ({error})"
+                    words = (
+                        f"no vLLM server was up at {self.base_url} within {total_timeout:g} s "
+                        f"({error})"
+                    )
                     raise ConnectionError(words) from None
             time.sleep(retry_interval)
 
@@ -79,7 +82,8 @@ class ServerClient(VLLMClient):
             self._join_by_gloo()
         elif torch.device(device).type == "cpu":
             raise ValueError(
-                f"The vLLM server at {self.base_url} cannot take weights from a CPU. Start it with `grpo-ext serve`, or with "
+                f"The vLLM server at {self.base_url} cannot take weights from a CPU. Start it "
+                "with `grpo-ext serve`, or with "
                 """--weight-transfer-config '{"backend": "gloo"}'."""
             )
         else:

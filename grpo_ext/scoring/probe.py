@@ -33,7 +33,8 @@ class Probe:
             refuse_packing(f"the model does not take positions ({error})")
         if not apart <= self.limit:
             refuse_packing(
-                f"the sequences of one row see each other (log-probs differ by {apart:.2g} of their standard deviation)"
+                f"the sequences of one row see each other (log-probs differ by {apart:.2g} of "
+                "their standard deviation)"
             )
 
     def shares_prompts(self, model: Any) -> bool:

@@ -111,8 +111,8 @@ def why_no_advantage(progress: Progress, judge: str) -> str:
         return (
             f"group_filter left out every group, because {judge} was equal within it, so "
             f"{none_had}. Other rewards, or the turns that earned them, differed in the groups of "
-            f"{progress.filtered} completions: an easier task or a warm start gives groups in which "
-            "the judging reward differs, group_filter_metric chooses another one, and "
+            f"{progress.filtered} completions: an easier task or a warm start gives groups in "
+            "which the judging reward differs, group_filter_metric chooses another one, and "
             "group_filter: off trains on all groups."
         )
     if progress.unscored and progress.unscored == progress.judged:
@@ -127,18 +127,18 @@ def why_no_advantage(progress: Progress, judge: str) -> str:
             "Look at reward_weights."
         )
     return (
-        f"within every group all rewards were equal, so {none_had}. Look at completions and rewards "
-        "in the report; an easier task, a warm start, or a reward with more than two values gives "
-        "groups that differ."
+        f"within every group all rewards were equal, so {none_had}. Look at completions and "
+        "rewards in the report; an easier task, a warm start, or a reward with more than two "
+        "values gives groups that differ."
     )
 
 
 def kl_line(progress: Progress) -> str:
     """Return in how many steps the KL left the rewards no say."""
     return (
-        f"in {progress.kl_alone} of {progress.kl_steps} steps the KL to the reference made up more "
-        f"than {1 - LEAST_SHARE:.0%} of the gradient, which holds the policy at the reference. Lower "
-        "beta; usual are 0 to 0.1."
+        f"in {progress.kl_alone} of {progress.kl_steps} steps the KL to the reference made up "
+        f"more than {1 - LEAST_SHARE:.0%} of the gradient, which holds the policy at the "
+        "reference. Lower beta; usual are 0 to 0.1."
     )
 
 

@@ -83,8 +83,9 @@ class VllmLine(Line):
         proof = answer.headers.get(PROOF, "")
         if not is_proof(proof, self.key, signature, answer.status_code, answer.body):
             raise ConnectionError(
-                f"{urlsplit(url).netloc.rpartition('@')[2]}: what answers does not have the key of {KEY}, or its clock differs "
-                "by minutes: start it with `grpo-ext serve` and the same key"
+                f"{urlsplit(url).netloc.rpartition('@')[2]}: what answers does not have the key "
+                f"of {KEY}, or its clock differs by minutes: start it with `grpo-ext serve` and "
+                "the same key"
             )
         return answer
 

@@ -193,8 +193,8 @@ def server_of(recipe: Recipe, num_processes: int = 1, here: bool = False) -> Ser
             if not here:
                 raise
             raise OSError(
-                f"the config of {name}, from which the size of the server's cache follows, is not on this machine: "
-                f"`hf download {name} config.json` downloads it."
+                f"the config of {name}, from which the size of the server's cache follows, is not "
+                f"on this machine: `hf download {name} config.json` downloads it."
             ) from None
     words = server_words(v, model, batch_of(v, num_processes).completions)
     log = recipe.output_dir.expanduser() / LOG
@@ -214,11 +214,13 @@ def check_reach(url: str) -> None:
         return
     if not os.environ.get(KEY):
         raise ValueError(
-            f"anyone who reaches {host} could send the server weights and adapters, and run code with them: set {KEY} to a "
-            "secret in the environment of server and trainers, or write vllm_server_host: 127.0.0.1."
+            f"anyone who reaches {host} could send the server weights and adapters, and run code "
+            f"with them: set {KEY} to a secret in the environment of server and trainers, or "
+            "write vllm_server_host: 127.0.0.1."
         )
     logger.warning(
-        f"The vLLM server will listen at {host}. Its key and its answers are not encrypted on the network."
+        f"The vLLM server will listen at {host}. Its key and its answers are not encrypted on the "
+        "network."
     )
 
 
@@ -238,8 +240,8 @@ def trainer_devices(recipe: Recipe) -> dict[str, str]:
     mine = [name for name in visible_gpus() if name not in theirs]
     if not theirs or not mine:
         raise ValueError(
-            "vllm_server_devices names the GPUs of the server, such as '1', and leaves at least one of "
-            f"{','.join(visible_gpus())} to the trainers."
+            "vllm_server_devices names the GPUs of the server, such as '1', and leaves at least "
+            f"one of {','.join(visible_gpus())} to the trainers."
         )
     return {"CUDA_VISIBLE_DEVICES": ",".join(mine)}
 

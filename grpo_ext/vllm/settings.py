@@ -91,8 +91,8 @@ def cpu_settings(
     """
     if model.head_size not in HEAD_SIZES:
         raise ValueError(
-            f"vLLM on a CPU runs attention heads of {', '.join(map(str, HEAD_SIZES))} numbers, and this model's have "
-            f"{model.head_size}: set use_vllm: false."
+            f"vLLM on a CPU runs attention heads of {', '.join(map(str, HEAD_SIZES))} numbers, "
+            f"and this model's have {model.head_size}: set use_vllm: false."
         )
     room = model.cache_bytes(dtype, sequences, tokens or model.longest)
     return {"dtype": dtype, "enforce_eager": True, "kv_cache_memory_bytes": room}

@@ -84,8 +84,8 @@ def build_page(runs: list[RunData], renew: float | None = None, most: int = 0) -
     own = "connect-src 'self'; " if renew else ""
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = (
-        f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; {own}img-src data: blob:; "
-        "base-uri 'none'; form-action 'none'"
+        f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; "
+        f"{own}img-src data: blob:; base-uri 'none'; form-action 'none'"
     )
     fill = {
         "POLICY": policy,

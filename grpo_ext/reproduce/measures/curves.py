@@ -120,7 +120,10 @@ def dip(runs: Runs, metric: str) -> Figure | None:
     lowest = int(means.argmin())
     depth = min(means[0], means[-1]) - means[lowest]
     error = error_of_neighbours(values, count)
-    details = f"{means[0]:.3g}, {means[lowest]:.3g} about step {lowest + (count + 1) / 2:.0f}, {means[-1]:.3g}"
+    details = (
+        f"{means[0]:.3g}, {means[lowest]:.3g} about step {lowest + (count + 1) / 2:.0f}, "
+        f"{means[-1]:.3g}"
+    )
     return figure(float(depth - by_chance(error, len(means))), together(error, error), details)
 
 

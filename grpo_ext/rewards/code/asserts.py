@@ -176,7 +176,8 @@ def evaluate(
     answers = run(job, share, start_by)
     if not answers or answers[0].status != 0:
         raise TimeoutError(
-            "code: the right sides of the tests were not evaluated within the limits of time and memory."
+            "code: the right sides of the tests were not evaluated within the limits of time and "
+            "memory."
         )
     return dict(zip(sources, answers[0].texts(len(sources)), strict=True))
 
@@ -208,7 +209,8 @@ def tests_as_list(tests: object) -> list[object]:
             parsed = literal(tests)
     if not isinstance(parsed, list) or not parsed:
         raise ValueError(
-            f"code: tests must be a list of asserts, or of mappings with input and output; got {tests!r:.80}."
+            "code: tests must be a list of asserts, or of mappings with input and output; got "
+            f"{tests!r:.80}."
         )
     return parsed
 

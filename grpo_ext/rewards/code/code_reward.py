@@ -132,8 +132,9 @@ def check_not_cheatable(conditions: list[str]) -> None:
     """Raise a `ValueError` if there is a condition on which a program could cheat."""
     if conditions:
         raise ValueError(
-            f"code: a program could cheat on assert {conditions[0]:.80}, which cheatable_asserts: refuse does not allow. Write "
-            "assert f(2) == 3, with a right side that is plain data and does not need the program."
+            f"code: a program could cheat on assert {conditions[0]:.80}, which cheatable_asserts: "
+            "refuse does not allow. Write assert f(2) == 3, with a right side that is plain data "
+            "and does not need the program."
         )
 
 

