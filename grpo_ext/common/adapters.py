@@ -36,7 +36,9 @@ def special_file_fault(folder: Path) -> str | None:
 
 
 def check_model_folder(folder: Path) -> None:
-    """Raise `ValueError` if loading a model from a folder could block; the name of a model passes."""
+    """Raise `ValueError` if loading a model from a folder could block; the name of a model
+    passes.
+    """
     fault = special_file_fault(folder) if folder.is_dir() else None
     if fault is not None:
         raise ValueError(fault)

@@ -8,7 +8,9 @@ from grpo_ext.rewards.countdown_reward import fault_of
 
 
 class Check(Environment):
-    """Lets the model check expressions before it answers; the reward `countdown` judges the answer."""
+    """Lets the model check expressions before it answers; the reward `countdown` judges the
+    answer.
+    """
 
     def __init__(self) -> None:
         self.checks = 0  # calls of the tool

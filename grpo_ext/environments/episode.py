@@ -1,4 +1,6 @@
-"""An episode: turns of the model and answers of the environment, as one list of tokens with a mask."""
+"""An episode: turns of the model and answers of the environment, as one list of tokens with a
+mask.
+"""
 
 import zlib
 from collections import deque
@@ -107,7 +109,9 @@ class Episode:
         self._first = len(self.ids)
 
     def ask(self) -> None:
-        """End the current turn and pass it to the environment, whose async code runs until `hear`."""
+        """End the current turn and pass it to the environment, whose async code runs until
+        `hear`.
+        """
         ids = self.ids[self._first :]
         text = str(self.tokens.tokenizer.decode(ids, skip_special_tokens=True))
         message, broken = self.tokens.message(text, ids, self.prompt_ids + self.ids[: self._first])

@@ -280,7 +280,9 @@ class TurnTokens:
 
 
 def _plain(value: Any, depth: int = MOST_DEPTH) -> Any:
-    """Return parsed JSON without lone surrogates; `ValueError` if it is nested deeper than `depth`."""
+    """Return parsed JSON without lone surrogates; `ValueError` if it is nested deeper than
+    `depth`.
+    """
     if not depth:
         raise ValueError("nested too deep")
     if isinstance(value, str):

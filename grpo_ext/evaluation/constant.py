@@ -214,6 +214,8 @@ def constant_doubts(figures: Mapping[str, Any], outcomes: Sequence[str]) -> list
 
 
 def short(text: str, most: int = 60) -> str:
-    """Return the beginning of a completion on one line, without characters that change a terminal."""
+    """Return the beginning of a completion on one line, without characters that change a
+    terminal.
+    """
     line = "".join(ch for ch in " ".join(text.split()) if ch.isprintable())
     return line if len(line) <= most else f"{line[:most]} ..."

@@ -201,7 +201,9 @@ def evaluate(
 
 
 def check_environment(completions: list[list[Completion]]) -> None:
-    """Raise an `EnvironmentFailure` if the environment of these completions has failed too often."""
+    """Raise an `EnvironmentFailure` if the environment of these completions has failed too
+    often.
+    """
     episodes = [made.episode for group in completions for made in group if made.episode]
     if episodes:
         failures = episodes[0].rules.failures

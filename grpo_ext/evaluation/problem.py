@@ -1,4 +1,6 @@
-"""Which rows of a data set pose the same problem: their completions are not independent evidence."""
+"""Which rows of a data set pose the same problem: their completions are not independent
+evidence.
+"""
 
 from collections.abc import Iterable
 from typing import Any

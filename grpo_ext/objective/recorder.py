@@ -92,7 +92,9 @@ class Recorder:
         return scores
 
     def _store(self) -> None:
-        """Store the masks of several steps compactly; one call for all is faster than one per step."""
+        """Store the masks of several steps compactly; one call for all is faster than one per
+        step.
+        """
         if self._masks:
             self._kept.append(KeptSet.from_mask(torch.cat(self._masks)))
             self._masks = []

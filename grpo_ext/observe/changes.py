@@ -76,7 +76,9 @@ def change_of_series(series: Series) -> dict[str, Any] | None:
 
 
 def change_of_metric(rows: Sequence[Row], key: str) -> Change | None:
-    """Return the change of a metric over the rows of a log; `None` if it has fewer than two values."""
+    """Return the change of a metric over the rows of a log; `None` if it has fewer than two
+    values.
+    """
     logged = [row for row in rows if is_number(row.get(key))]
     if len(logged) < 2:
         return None

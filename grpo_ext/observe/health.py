@@ -1,4 +1,6 @@
-"""The health monitor: checks every log of a run and raises an alarm as soon as the run goes wrong."""
+"""The health monitor: checks every log of a run and raises an alarm as soon as the run goes
+wrong.
+"""
 
 import logging
 from typing import Any

@@ -286,7 +286,9 @@ def row_of(line: bytes | str, fields: dict[str, Any] | None = None) -> dict[str,
 
 
 def number_of(text: str) -> float | None:
-    """Return a number of a log: an integer if it is written as one and every program can hold it."""
+    """Return a number of a log: an integer if it is written as one and every program can hold
+    it.
+    """
     value = float(text)
     if not abs(value) <= 1e100:
         return None

@@ -41,7 +41,9 @@ def main_figures(logs: dict[str, Any]) -> dict[str, float]:
 
 
 def evaluation_line(logs: dict[str, Any]) -> str:
-    """Return the figures of an evaluation log with their standard errors; empty for any other log."""
+    """Return the figures of an evaluation log with their standard errors; empty for any other
+    log.
+    """
     parts = []
     for key, value in logs.items():
         mean = key.startswith("eval_") and not key.endswith(

@@ -47,7 +47,9 @@ class RunLog(TrainerCallback):
     _summed_up: bool = False  # the log ends with the summary of a complete run
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Cut the logs back to the step that the run resumes from; a new run moves old logs aside."""
+        """Cut the logs back to the step that the run resumes from; a new run moves old logs
+        aside.
+        """
         if not state.is_world_process_zero:
             return
         folder = Path(args.output_dir)

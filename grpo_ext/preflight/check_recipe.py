@@ -162,7 +162,9 @@ def check_parts(
 
 
 def first_of_tasks(rows: list[dict[str, Any]], rewards: list[Any]) -> dict[str, dict[str, Any]]:
-    """Return the first row of each task; if no reward is for some tasks only, only the first row."""
+    """Return the first row of each task; if no reward is for some tasks only, only the first
+    row.
+    """
     if not any(getattr(reward, "tasks", None) for reward in rewards):
         return {"": rows[0]}
     found: dict[str, dict[str, Any]] = {}

@@ -1,4 +1,6 @@
-"""How many rows a recipe trains on and is evaluated on, counted by reading its data as a run does."""
+"""How many rows a recipe trains on and is evaluated on, counted by reading its data as a run
+does.
+"""
 
 from collections.abc import Callable
 from contextlib import suppress

@@ -105,7 +105,9 @@ def prefix_advice(guard: Any) -> str:
 
 
 def made_up(text: str, row: dict[str, Any], begin: Begin | None) -> Completion:
-    """Return a completion with this text, the first turn of an episode if there is an environment."""
+    """Return a completion with this text, the first turn of an episode if there is an
+    environment.
+    """
     episode = begin([row])[0] if begin else None
     if episode:
         episode.take_turn({"role": "assistant", "content": text}, text)

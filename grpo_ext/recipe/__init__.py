@@ -1,1 +1,3 @@
-"""Recipes: flat YAML whose keys are fields of dataclasses, checked before anything heavy is loaded."""
+"""Recipes: flat YAML whose keys are fields of dataclasses, checked before anything heavy is
+loaded.
+"""

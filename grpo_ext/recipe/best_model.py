@@ -1,4 +1,6 @@
-"""The metric that chooses the best model: `eval_loss`, transformers' default, says nothing in GRPO."""
+"""The metric that chooses the best model: `eval_loss`, transformers' default, says nothing in
+GRPO.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

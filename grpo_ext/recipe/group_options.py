@@ -87,7 +87,9 @@ def metric_rules(v: Mapping[str, Any], _: int) -> Iterator[Problem]:
 
 
 def tie_break_rules(v: Mapping[str, Any], _: int) -> Iterator[Problem]:
-    """The tie-break reward is one of the recipe's, which is neither trained on nor judges groups."""
+    """The tie-break reward is one of the recipe's, which is neither trained on nor judges
+    groups.
+    """
     name = v["tie_break_reward"]
     weights = reward_weights_of(v)
     if name is None or not weights:

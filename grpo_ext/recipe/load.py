@@ -68,7 +68,9 @@ class Recipe:
 
     @cached_property
     def task(self) -> Task:
-        """The task with its fields set; of a recipe with `tasks` a task without rows and rewards."""
+        """The task with its fields set; of a recipe with `tasks` a task without rows and
+        rewards.
+        """
         return self._build("task")
 
     @cached_property
@@ -165,7 +167,9 @@ def _checked(
     problems: list[Problem],
     ranks: int | None,
 ) -> Recipe:
-    """Return the recipe of `settings`; `RecipeError` with `problems` and all others that are found."""
+    """Return the recipe of `settings`; `RecipeError` with `problems` and all others that are
+    found.
+    """
     known = {
         key: (part, hint)
         for part, cls in reversed(schema.items())

@@ -63,7 +63,9 @@ class Findings:
         self.notes.append(Problem(str(message), key).placed(self.places))
 
     def absent(self, message: object, key: str | None = None) -> None:
-        """Add something that this machine lacks: a fault, or a note if the run will be elsewhere."""
+        """Add something that this machine lacks: a fault, or a note if the run will be
+        elsewhere.
+        """
         (self.note if self.elsewhere else self.problem)(message, key)
 
     def refuse(self) -> None:

@@ -81,7 +81,9 @@ def _place(path: Path, node: yaml.Node) -> str:
 
 
 def _repeated_keys(node: yaml.Node) -> Iterator[tuple[yaml.Node, yaml.Node]]:
-    """Yield the first and the second node of each key that a mapping, or one inside it, sets twice."""
+    """Yield the first and the second node of each key that a mapping, or one inside it, sets
+    twice.
+    """
     if isinstance(node, yaml.MappingNode):
         seen: dict[str, yaml.Node] = {}
         for key, _ in node.value:

@@ -78,7 +78,9 @@ def check_values(
     places: dict[str, str | None],
     num_processes: int | None = None,
 ) -> list[Problem]:
-    """Return all problems that `rules` find; `num_processes` defaults to what `processes` returns."""
+    """Return all problems that `rules` find; `num_processes` defaults to what `processes`
+    returns.
+    """
     problems: list[Problem] = []
     with suppress(Unsound):
         count = num_processes or processes(values)  # reads the accelerate config, so only once

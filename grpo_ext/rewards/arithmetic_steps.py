@@ -68,7 +68,9 @@ class Side:
             self.tokens.append(token)
 
     def cut(self) -> None:
-        """Remove everything up to the last open parenthesis: `(since 2 * (3 + 4` becomes `3 + 4`."""
+        """Remove everything up to the last open parenthesis: `(since 2 * (3 + 4` becomes `3 +
+        4`.
+        """
         tokens, operands, operators = self.opened[-1]
         del self.tokens[:tokens]
         del self.operands[:operands]

@@ -94,7 +94,9 @@ def has_one_unknown(values: Collection) -> bool:
 
 
 def in_order(gold: str, answer: str) -> tuple[str, str]:
-    """Return two lists as tuples: `2 < 3 < 5`, `2, 3, 5` and `\\{2, 3, 5\\}` are then `(2, 3, 5)`."""
+    """Return two lists as tuples: `2 < 3 < 5`, `2, 3, 5` and `\\{2, 3, 5\\}` are then `(2, 3,
+    5)`.
+    """
     lists = [", ".join(split(without_brackets(text), _RELATIONS)) for text in (gold, answer)]
     if any(len(alternatives(text)) < 2 for text in lists):
         return gold, answer

@@ -175,7 +175,9 @@ def pairs_of_values(a: Any, b: Any) -> list[tuple[Any, Any]]:
 
 
 def values(found: Any, other: Any) -> list[Any]:
-    """Return the values of an expression at the points, by symbol name; None where it has no value."""
+    """Return the values of an expression at the points, by symbol name; None where it has no
+    value.
+    """
     from sympy import Expr, I
 
     if not isinstance(found, Expr) or not isinstance(other, Expr):

@@ -203,7 +203,9 @@ def same_leaf(gold: str, answer: str) -> bool:
 
 
 def same_numbers(gold: str, answer: str) -> bool | None:
-    """Compare exactly, if both are numbers or the answer is a sum, product or quotient of numbers."""
+    """Compare exactly, if both are numbers or the answer is a sum, product or quotient of
+    numbers.
+    """
     expected = number(gold) or arithmetic(gold)
     if expected is None:
         return None
@@ -231,7 +233,9 @@ def same_chains(gold: str, answer: str) -> bool | None:
 
 
 def value_sides(sides: tuple[str, ...]) -> tuple[str | None, tuple[str, ...]]:
-    """Split the sides of a chain into the name at its beginning, if there is one, and the values."""
+    """Split the sides of a chain into the name at its beginning, if there is one, and the
+    values.
+    """
     if len(sides) > 1 and is_name(sides[0]):
         return sides[0], sides[1:]
     return None, sides

@@ -147,7 +147,9 @@ def read_question(text: str) -> Question:
 
 
 def choices_of(text: str) -> tuple[tuple[str, str], ...]:
-    """Return the choices A, B, C and so on with their contents; none if there are fewer than two."""
+    """Return the choices A, B, C and so on with their contents; none if there are fewer than
+    two.
+    """
     labels: list[re.Match[str]] = []
     longest: list[re.Match[str]] = []
     for match in _LABEL.finditer(text):
@@ -220,7 +222,9 @@ def normal_form(tokens: list[str]) -> str:
 
 
 def terms_of(pending: list[str], depth: int) -> str:
-    """Take tokens off the end of `pending` until a bracket closes, and return them in normal form."""
+    """Take tokens off the end of `pending` until a bracket closes, and return them in normal
+    form.
+    """
     terms: list[str] = []
     factors: list[str] = []
     sign = ""

@@ -74,7 +74,9 @@ def n_grams(ids: Sequence[int], n: int) -> Iterator[tuple[int, ...]]:
 
 
 def explain_relevance(completion: str, *, part: Part = "answer", **options: Any) -> Explanation:
-    """Return which text was judged; the score itself needs the model, which a report does not load."""
+    """Return which text was judged; the score itself needs the model, which a report does not
+    load.
+    """
     text = part_of(completion, part).strip()
     if not text:
         return Explanation("relevance 0: there is no text to judge.")

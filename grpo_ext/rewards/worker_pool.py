@@ -1,4 +1,6 @@
-"""The worker processes of a `RewardPool`, each with a thread that starts, feeds, times and ends it."""
+"""The worker processes of a `RewardPool`, each with a thread that starts, feeds, times and
+ends it.
+"""
 
 import json
 import os

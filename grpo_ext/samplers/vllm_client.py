@@ -268,7 +268,9 @@ class ServerClient(VLLMClient):
         return found
 
     def failed(self, cause: str | None) -> None:
-        """Record why the server failed, if it did, or that it has other weights than the trainer's."""
+        """Record why the server failed, if it did, or that it has other weights than the
+        trainer's.
+        """
         self.failure = self.failure or cause
         self._attempt(lambda: None)
 

@@ -98,7 +98,9 @@ class FrozenModel:
         return [*prompt[-room:], *text]
 
     def batch(self, sequences: list[list[int]], lengths: list[int]) -> list[Tensor]:
-        """Return the log-probs of the last `lengths` tokens of each sequence, in one forward pass."""
+        """Return the log-probs of the last `lengths` tokens of each sequence, in one forward
+        pass.
+        """
         width = max(map(len, sequences))
         text_width = max(lengths)
         ids = torch.zeros(len(sequences), width, dtype=torch.long)  # (B, S), padded on the left

@@ -36,7 +36,9 @@ class Layout:
 
     @property
     def in_row(self) -> bool:
-        """Whether the completions of a prompt see the same copy of it in a packed row, by a mask."""
+        """Whether the completions of a prompt see the same copy of it in a packed row, by a
+        mask.
+        """
         return self.shares and self.kind == "packed" and not self.by_cost
 
 

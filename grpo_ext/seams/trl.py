@@ -87,7 +87,9 @@ def completions_of(
     prompt_ids: list[list[int]],
     completion_ids: list[list[int]],
 ) -> list[Any]:
-    """Return completions as rewards get them: texts, or messages if the prompts are conversations."""
+    """Return completions as rewards get them: texts, or messages if the prompts are
+    conversations.
+    """
     conversational = is_conversational({"prompt": prompts[0]})
     if conversational and can_parse(trainer._tokenizer):
         completions = []

@@ -130,7 +130,9 @@ def dealt(slices: list[Scored], rule: CutRule, ranks: Ranks) -> list[tuple[Score
 
 
 def _all_fit(pieces: list[Tensor], tokens: Tensor, max_tokens: int) -> bool:
-    """Whether each piece of several rows has at most `max_tokens`; `tokens` (B,) are of each row."""
+    """Whether each piece of several rows has at most `max_tokens`; `tokens` (B,) are of each
+    row.
+    """
     return all(len(rows) == 1 or int(tokens[rows].sum()) <= max_tokens for rows in pieces)
 
 

@@ -35,7 +35,9 @@ class EntropyControl:
         return coef
 
     def coef_after(self, coef: float, entropy: float) -> float:
-        """Return the coefficient after a step whose tokens have this mean entropy over all ranks."""
+        """Return the coefficient after a step whose tokens have this mean entropy over all
+        ranks.
+        """
         if not self.adaptive:
             return coef
         moved = coef + self.delta if entropy <= self.target else coef - self.delta

@@ -42,9 +42,8 @@ class StepStats:
         if not names:
             return {}
         dtype = torch.float32 if ranks.device.type == "mps" else torch.float64
-        own = torch.stack(
-            [_merged(noted[name], ranks.device, dtype) for name in names]
-        )  # (names, 2)
+        # (names, 2)
+        own = torch.stack([_merged(noted[name], ranks.device, dtype) for name in names])
         by_rank = ranks.gather(own).view(-1, len(names), 2)  # (ranks, names, 2)
         figures = {}
         for name, pairs in zip(names, by_rank.unbind(1), strict=True):

@@ -201,7 +201,9 @@ class Scored:
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """Completions that run forward and backward together, with the counts of their optimizer step."""
+    """Completions that run forward and backward together, with the counts of their optimizer
+    step.
+    """
 
     rows: Scored
     counts: StepCounts  #: of the whole step

@@ -27,7 +27,9 @@ from grpo_ext.trainer.weight_sample import WeightSample, checksum, local
 
 @dataclass(eq=False)
 class Learning(TrainerCallback):
-    """Checks the start of a run, watches its steps, and says at its end whether it learnt nothing."""
+    """Checks the start of a run, watches its steps, and says at its end whether it learnt
+    nothing.
+    """
 
     trainer: Trainer
     progress: Progress = field(default_factory=Progress)

@@ -1,4 +1,6 @@
-"""The order of the prompts, and the results of each: the trainer's side of `grpo_ext.curriculum`."""
+"""The order of the prompts, and the results of each: the trainer's side of
+`grpo_ext.curriculum`.
+"""
 
 import math
 from pathlib import Path

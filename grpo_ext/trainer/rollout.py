@@ -204,7 +204,9 @@ class Rollout:
         return replace(table, advantages=advantages[mine].to(table.advantages))
 
     def _judge_groups(self, prompts: list[Row], judged: Judged) -> GroupStats:
-        """Judge the groups of all ranks, for the log and, with their prompts, for the curriculum."""
+        """Judge the groups of all ranks, for the log and, with their prompts, for the
+        curriculum.
+        """
         shape = judged.shape
         groups = replace(self.groups, num_generations=shape.largest)
         stats = groups.judge(shape.spread(judged.outcomes), judged.ties)
@@ -223,7 +225,9 @@ class Rollout:
         return stats
 
     def _seen_prompts(self, judged: Judged) -> list[Row]:
-        """Return the prompts of all ranks, one row per group, if the curriculum learns from them."""
+        """Return the prompts of all ranks, one row per group, if the curriculum learns from
+        them.
+        """
         if self.order.rates is None:
             return []
         slots = self._whole_prompts(judged.rows)

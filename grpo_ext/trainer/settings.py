@@ -94,7 +94,9 @@ def loss_settings(trainer: Trainer) -> LossSettings:
 def arguments_named(
     args: CheckedArguments, settings: type, excluded: Collection[str]
 ) -> dict[str, Any]:
-    """Return the arguments with the names of a dataclass's fields, except those that are excluded."""
+    """Return the arguments with the names of a dataclass's fields, except those that are
+    excluded.
+    """
     names = [field.name for field in fields(settings) if field.name not in excluded]
     return {name: getattr(args, name) for name in names}
 

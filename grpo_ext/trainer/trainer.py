@@ -126,7 +126,9 @@ class GRPOExtTrainer(GRPOTrainer):
             self.parts.generations.ahead.stop()
 
     def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
-        """As in transformers, which would take one more step after the checkpoint of the last step."""
+        """As in transformers, which would take one more step after the checkpoint of the last
+        step.
+        """
         if self.state.global_step >= self.state.max_steps:
             self.control.should_training_stop = True
             return

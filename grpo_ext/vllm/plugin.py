@@ -1,4 +1,6 @@
-"""vLLM's plugin entry point, which is loaded in the API server, in each engine and in each worker."""
+"""vLLM's plugin entry point, which is loaded in the API server, in each engine and in each
+worker.
+"""
 
 from typing import Any
 

@@ -104,7 +104,9 @@ def build_page(runs: list[RunData], renew: float | None = None, most: int = 0) -
 
 
 def texts(runs: list[RunData]) -> Iterator[tuple[str, str]]:
-    """Yield id and content of the blocks `index-i`, `prompts-i`, `texts-i-0`, ... of the i-th run."""
+    """Yield id and content of the blocks `index-i`, `prompts-i`, `texts-i-0`, ... of the i-th
+    run.
+    """
     for i, run in enumerate(runs):
         index, prompts = sample_columns(run)
         yield f"index-{i}", packed(index)

@@ -1,4 +1,6 @@
-"""Measures: functions from the logs of runs of one seed to a figure, by the names that claims use."""
+"""Measures: functions from the logs of runs of one seed to a figure, by the names that claims
+use.
+"""
 
 from grpo_ext.reproduce.measures import comparisons, completions, curves, formulas
 from grpo_ext.reproduce.measures.base import MEASURES, Figure

@@ -94,14 +94,18 @@ def end_of(run: RunData, metric: str) -> tuple[float, float | None] | None:
 
 
 def together(*errors: float | None) -> float | None:
-    """Return the error of a sum or a difference of independent numbers; `None` if one is unknown."""
+    """Return the error of a sum or a difference of independent numbers; `None` if one is
+    unknown.
+    """
     if any(error is None for error in errors):
         return None
     return float(np.sqrt(sum(error**2 for error in errors if error is not None)))
 
 
 def seconds_of(run: RunData) -> Array:
-    """Return the seconds of each optimizer step, (N,), without evaluations, checkpoints and pauses."""
+    """Return the seconds of each optimizer step, (N,), without evaluations, checkpoints and
+    pauses.
+    """
     phases = ("generation", "sync", "waiting", "rewards", "scoring", "train", "optimizer")
     rows = [row for row in run.metrics if isinstance(row.get("time/train"), int | float)]
     return np.array(

@@ -127,7 +127,9 @@ def compiled_filter(name: str, architecture: str) -> bytes:
 
 
 def read_filter(name: str, architecture: str) -> bytes:
-    """Return the filter from the package's files; `FileNotFoundError` for an unknown architecture."""
+    """Return the filter from the package's files; `FileNotFoundError` for an unknown
+    architecture.
+    """
     return (DATA / f"{name}.{architecture}.bpf").read_bytes()
 
 

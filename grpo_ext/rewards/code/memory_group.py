@@ -58,7 +58,9 @@ def parent_of_groups() -> Path | None:
 
 
 def candidates() -> list[Path]:
-    """Return this process's memory cgroup and its parent, in version 1 and in version 2 of cgroups."""
+    """Return this process's memory cgroup and its parent, in version 1 and in version 2 of
+    cgroups.
+    """
     try:
         lines = Path("/proc/self/cgroup").read_text().splitlines()
     except OSError:

@@ -93,7 +93,9 @@ class Job:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a program did on one input: its output, and its exit code, `None` if its time was over."""
+    """What a program did on one input: its output, and its exit code, `None` if its time was
+    over.
+    """
 
     status: int | None
     output: bytes

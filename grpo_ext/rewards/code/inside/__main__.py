@@ -73,7 +73,9 @@ def main() -> None:
 
 
 def read_output(fd: int, deadline: float, room: int) -> tuple[bytes, bool]:
-    """Return what the program wrote, at most `room` bytes, and whether it closed its end in time."""
+    """Return what the program wrote, at most `room` bytes, and whether it closed its end in
+    time.
+    """
     poll = select.poll()
     poll.register(fd, select.POLLIN | select.POLLHUP)
     chunks: list[bytes] = []
@@ -110,7 +112,9 @@ def send_frame(status: int | None, output: bytes) -> None:
 
 
 def become_program(job: dict[str, Any], libc: Any, writing_fd: int, ready_fd: int) -> None:
-    """Give this process the program's descriptors, limits and filter, then report that they stand."""
+    """Give this process the program's descriptors, limits and filter, then report that they
+    stand.
+    """
     os.dup2(os.open("stdin", os.O_RDONLY), 0)
     null_fd = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null_fd if job["expressions"] else writing_fd, 1)
