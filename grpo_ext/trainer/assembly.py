@@ -69,8 +69,8 @@ class Parts:
             )
         if sampler is not None and (trainer.as_trl or by_trl):
             raise ValueError(
-                "TRL generates for images and loss_normalization: micro_batch, and would not use the "
-                "sampler that is given: take it out."
+                "TRL generates for images and loss_normalization: micro_batch, and would not use "
+                "the sampler that is given: take it out."
             )
         # else one call of `generate`
         by_others = by_trl or trainer.as_trl or trainer.use_transformers_continuous_batching

@@ -307,9 +307,9 @@ class Generations:
             longest = max(len(episode.prompt_ids) for episode in shut_out)
             logger.warning(
                 f"{len(shut_out)} of {len(episodes)} prompts leave no room for a token in the "
-                f"engine's context of {self.ends.context} tokens (the longest has {longest}). Their "
-                "episodes are cut off before the first turn; completions/clipped_ratio counts "
-                "them. From now on there is no warning."
+                f"engine's context of {self.ends.context} tokens (the longest has {longest}). "
+                "Their episodes are cut off before the first turn; completions/clipped_ratio "
+                "counts them. From now on there is no warning."
             )
 
     @property

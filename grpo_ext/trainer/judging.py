@@ -61,8 +61,8 @@ def rewards_for(
     if names != [metric_name(reward) for reward in rewards] and args.process_index == 0:
         logger.warning(
             "Some reward functions share a name. In the order of reward_funcs, their metrics are "
-            "called %s. To choose the names, write functions with def, or set __name__ on a lambda, "
-            "a partial or an object.",
+            "called %s. To choose the names, write functions with def, or set __name__ on a "
+            "lambda, a partial or an object.",
             ", ".join(names),
         )
     set_model(rewards, model, (args.model_init_kwargs or {}).get("revision"))
