@@ -134,8 +134,8 @@ class TurnTokens:
         return list(encoded["input_ids"])
 
     def _spells_special_token(self, content: str, length: int) -> bool:
-        """Whether a special token is written in the last `length` characters of a message, or reaches
-        into them.
+        """Whether a special token is written in the last `length` characters of a message, or
+        reaches into them.
         """
         begin = len(content) - length
         for token in self.tokenizer.added_tokens_decoder.values():

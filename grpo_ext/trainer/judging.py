@@ -43,8 +43,8 @@ def rewards_for(
         train_dataset: has prompts for such rewards.
 
     Raises:
-        ValueError: for an unknown name, reward models that share a name, a function that the trainer
-            cannot call, and a weight that float32 cannot hold.
+        ValueError: for an unknown name, reward models that share a name, a function that the
+            trainer cannot call, and a weight that float32 cannot hold.
     """
     if not isinstance(reward_funcs, list | tuple):
         reward_funcs = [reward_funcs]
@@ -284,9 +284,8 @@ class Judge:
         guards = [reward for reward in self.trainer.reward_funcs if isinstance(reward, Guard)]
         failed: Counter[str] = Counter()
         asked: Counter[str] = Counter()
-        lost_prompts: defaultdict[str, list[set[int]]] = defaultdict(
-            list
-        )  # by reward, of each rank
+        # by reward, of each rank
+        lost_prompts: defaultdict[str, list[set[int]]] = defaultdict(list)
         errors: dict[str, str] = {}
         for report in gather([report_of(guard) for guard in guards]):
             name, failed_rows, asked_rows, failure, prompts, error = report
@@ -323,8 +322,8 @@ class Judge:
 def report_of(guard: Guard) -> tuple[str, int, int, str, set[int], str]:
     """Return what the other ranks must know of a guard.
 
-    Its name, the rows that failed and those it was asked to score, why it must stop the run (empty if
-    it need not), the prompts on which it failed on every completion, and its last error.
+    Its name, the rows that failed and those it was asked to score, why it must stop the run (empty
+    if it need not), the prompts on which it failed on every completion, and its last error.
     """
     failure = str(guard.failure or "")
     return guard.name, guard.failed, guard.asked, failure, guard.lost, guard.last_error
