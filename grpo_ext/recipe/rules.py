@@ -17,6 +17,7 @@ from trl import GRPOConfig, ModelConfig
 from grpo_ext.recipe import contradictions, safety_options
 from grpo_ext.recipe.batch import whole_eval_groups, whole_groups
 from grpo_ext.recipe.best_model import best_model
+from grpo_ext.recipe.contradictions import Contradiction
 from grpo_ext.recipe.episode_options import environment_rules
 from grpo_ext.recipe.fields import field_problems
 from grpo_ext.recipe.folder import settings_of
@@ -115,22 +116,22 @@ def processes(v: Values) -> int:
     return int(os.environ.get("WORLD_SIZE", 0)) or settings_of(v).get("num_processes", 1)
 
 
-def rule_of(key: str, contradicted: Callable[[Values], Any], words: str) -> Rule:
-    """Return the rule of a row of `contradictions`."""
+def rule_of(contradiction: Contradiction) -> Rule:
+    """Return the rule that finds a contradiction."""
 
     def rule(v: Values, _: int) -> Iterator[Problem]:
-        if contradicted(v):
-            yield Problem(words.format_map(v), key)
+        if contradiction.holds(v):
+            yield Problem(contradiction.message.format_map(v), contradiction.key)
 
     return rule
 
 
 SFT_RULES: tuple[Rule, ...] = tuple(
-    rule_of(*row) for row in (*contradictions.ALWAYS, *contradictions.SUPERVISED)
+    rule_of(row) for row in (*contradictions.ALWAYS, *contradictions.SUPERVISED)
 )
 
 GRPO_RULES: tuple[Rule, ...] = (
-    *(rule_of(*row) for row in (*contradictions.ALWAYS, *contradictions.GRPO)),
+    *(rule_of(row) for row in (*contradictions.ALWAYS, *contradictions.GRPO)),
     *(need(*row) for row in NEEDS),
     whole_groups,
     whole_eval_groups,

@@ -17,6 +17,7 @@ from grpo_ext.common.files import data_yaml
 from grpo_ext.objective.presets import PRESETS
 from grpo_ext.objective.sampling import FIELD_DEFAULTS
 from grpo_ext.recipe import contradictions, difference, fields, needs, vllm_options
+from grpo_ext.recipe.contradictions import Contradiction
 from grpo_ext.recipe.load import load_sft_recipe
 from grpo_ext.recipe.rules import check_values, rule_of
 from grpo_ext.recipe.schema import GRPOExtConfig, LaunchConfig, RunConfig
@@ -40,13 +41,13 @@ def test_a_mistyped_key_raises_where_it_is_read():
 
 
 def test_a_rule_with_a_mistyped_key_raises_and_does_not_pass():
-    rule = rule_of("beta", lambda v: v["use_pfet"], "beta is wrong.")
+    rule = rule_of(Contradiction("beta", lambda v: v["use_pfet"], "beta is wrong."))
     with pytest.raises(KeyError, match="use_pfet"):
         check_values(values(), (rule,), {})
 
 
 def test_a_message_with_a_mistyped_key_raises():
-    rule = rule_of("beta", lambda v: True, "beta {bta} is wrong.")
+    rule = rule_of(Contradiction("beta", lambda v: True, "beta {bta} is wrong."))
     with pytest.raises(KeyError, match="bta"):
         check_values(values(), (rule,), {})
 
