@@ -1,6 +1,6 @@
 """grpo_ext: GRPO training with Hugging Face TRL, made trustworthy, fast and pleasant.
 
-The public names are loaded when first asked for, so that `import grpo_ext` is instant and `grpo-ext --help` answers at once.
+Public names are loaded on first use, so `import grpo_ext` and `grpo-ext --help` are instant.
 """
 
 from importlib import import_module

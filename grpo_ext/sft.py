@@ -1,4 +1,7 @@
-"""Supervised training from a recipe by TRL's `SFTTrainer`: `accelerate launch -m grpo_ext.sft --config RECIPE`."""
+"""Supervised training from a recipe by TRL's `SFTTrainer`.
+
+accelerate launch -m grpo_ext.sft --config RECIPE
+"""
 
 from __future__ import annotations
 

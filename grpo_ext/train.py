@@ -1,4 +1,7 @@
-"""GRPO training from a recipe: `accelerate launch -m grpo_ext.train --config RECIPE [--key value ...]`."""
+"""GRPO training from a recipe.
+
+accelerate launch -m grpo_ext.train --config RECIPE [--key value ...]
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,9 @@ def main(words: list[str] | None = None) -> int:
 def make_trainer(
     recipe: Recipe, model: Any = None, rewards: list[Any] | None = None, **more: Any
 ) -> GRPOExtTrainer:
-    """Return the trainer of a recipe, or of another `model` or other rewards; all is checked before the model is loaded.
+    """Return the trainer of a recipe, or of another `model` or other rewards.
+
+    All is checked before the model is loaded.
 
     `more`: further arguments of the trainer.
     """

@@ -9,7 +9,8 @@ from urllib.parse import urlsplit
 SERVER_NAME = r"^[A-Za-z0-9._/:@+-]{1,200}$"
 # Keys of a recipe and options of a reward whose values are never shown or saved.
 _SECRET = re.compile(
-    r"(?i)^(?:.*[_-])?(?:(?:api|access|private|secret)[_-]?key|password|passwd|secret|(?:hub|auth|access)[_-]token)$|^token$"
+    r"(?i)^(?:.*[_-])?(?:(?:api|access|private|secret)[_-]?key|password|passwd|secret"
+    r"|(?:hub|auth|access)[_-]token)$|^token$"
 )
 # of a text that is a URL as a whole, so that prose with a URL in it stays as it is
 _USER_INFO = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*://)[^/\s?#]*@(?=\S*$)")

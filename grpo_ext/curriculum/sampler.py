@@ -1,8 +1,8 @@
 """The order of the training prompts, generation by generation, and a supply of further prompts.
 
-    none          a new permutation in each epoch, the same as TRL's, also after a resume in a later epoch
+    none          a new permutation in each epoch, as TRL's, also after a resume in a later one
     adaptive      weighted by the chance that a group has right and wrong completions
-    easy_to_hard  by a column of the data, from the easiest prompts to the hardest over the whole run
+    easy_to_hard  by a column of the data, from the easiest to the hardest over the whole run
 
 `adaptive` draws each generation by the present pass rates, without passes over the data. It draws
 without replacement, one prompt after another in proportion to the weights of those left, so that

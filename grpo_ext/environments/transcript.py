@@ -14,9 +14,9 @@ LIKE_AN_ANSWER = re.compile(r"^(?=\\*>)", re.MULTILINE)
 def as_text(messages: Sequence[Message]) -> str:
     r"""Return an episode as text.
 
-    Each line of an answer of the environment stands behind `> `. A line of the model that begins with `>`, or with backslashes
-    and `>`, gets one more backslash before it, so that no turn can imitate an answer. Answers without a turn between them read
-    as one.
+    Each line of an answer of the environment stands behind `> `. A line of the model that begins
+    with `>`, or with backslashes and `>`, gets one more backslash before it, so that no turn can
+    imitate an answer. Answers without a turn between them read as one.
     """
     return transcript((m["role"] == "assistant", as_read(m)) for m in messages)
 

@@ -26,8 +26,9 @@ SAMPLES = "samples.jsonl"
 RUN = "run.json"
 LEARNT_NOTHING = "learnt_nothing"  # the alarm of a run that reached its end without having learnt
 SAMPLE = {  # the fields that a line of samples.jsonl must have beside `step`, and their types
-    "mode": str, "dataset": str, "prompt_id": str, "prompt": object, "group": int, "text": str, "rewards": dict,
-    "reward": int | float | None, "advantage": int | float | None, "finish_reason": str, "length": int | float,
+    "mode": str, "dataset": str, "prompt_id": str, "prompt": object, "group": int, "text": str,
+    "rewards": dict, "reward": int | float | None, "advantage": int | float | None,
+    "finish_reason": str, "length": int | float,
 }  # fmt: skip
 
 

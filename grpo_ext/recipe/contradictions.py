@@ -268,7 +268,7 @@ GRPO: tuple[Contradiction, ...] = (
 
 
 def is_one_plain_name(target_modules: list[str] | None) -> bool:
-    """Whether the only target module is a name, which peft would take for a pattern of whole names."""
+    """Whether the only target module is a name, which peft takes for a pattern of whole names."""
     return (
         target_modules is not None and len(target_modules) == 1 and target_modules[0].isidentifier()
     )

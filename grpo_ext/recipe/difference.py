@@ -24,10 +24,11 @@ SAVED = "recipe.yaml"
 # Keys that do not change what is learnt: places, logs, checkpoints, alarms, how processes are
 # started and watched.
 FREE = (
-    "output_dir", "run_name", "project", "trackio_*", "hub_*", "push_to_hub", "report_to", "disable_tqdm", "log_*", "logging_*",
-    "save_*", "resume", "resume_from_checkpoint", "restore_callback_states_from_checkpoint", "health_*", "max_skipped_steps",
-    "reward_workers", "reward_timeout", "reward_max_failure_rate", "accelerate_config",
-    "dataloader_num_workers", "dataloader_prefetch_factor", "dataloader_pin_memory", "dataloader_persistent_workers",
+    "output_dir", "run_name", "project", "trackio_*", "hub_*", "push_to_hub", "report_to",
+    "disable_tqdm", "log_*", "logging_*", "save_*", "resume", "resume_from_checkpoint",
+    "restore_callback_states_from_checkpoint", "health_*", "max_skipped_steps", "reward_workers",
+    "reward_timeout", "reward_max_failure_rate", "accelerate_config", "dataloader_num_workers",
+    "dataloader_prefetch_factor", "dataloader_pin_memory", "dataloader_persistent_workers",
     "ddp_timeout", "vllm_server_*", "vllm_sync_check_*", "vllm_group_port", "preset", "use_cpu",
     "num_completions_to_print", "eval_on_start",
 )  # fmt: skip

@@ -1,6 +1,9 @@
-r"""Accuracy: whether the answer equals the gold answer, as a careful person would judge. docs/rewards.md has the rules.
+r"""Accuracy: whether the answer equals the gold answer, as a careful person would judge.
 
-`extraction` finds the answer in a completion, `notation` removes what only sets the type, `equality` compares.
+docs/rewards.md has the rules.
+
+`extraction` finds the answer in a completion, `notation` removes what only sets the type, `equality`
+compares.
 """
 
 import re

@@ -21,13 +21,17 @@ _INTERVAL = re.compile(
     re.IGNORECASE,
 )
 _TUPLE = re.compile(
-    r"\b(?:points?|coordinates?|ordered|pairs?|triples?|tuples?|(?:eigen)?vectors?|lists?|vert(?:ex|ices)|cent(?:er|re)"
+    r"\b(?:points?|coordinates?|ordered|pairs?|triples?|tuples?|(?:eigen)?vectors?|lists?"
+    r"|vert(?:ex|ices)|cent(?:er|re)"
     r"|focus|foci|intersections?|intersect|systems?|sequence|array|row|column)\b"
     r"|\([A-Za-z],\s?\\?[A-Za-z]+\)",
     re.IGNORECASE,
 )
 _LOW = r"(?:least|smallest|lowest|shortest|slowest|lightest|youngest|earliest|coldest)"
-_HIGH = r"(?:greatest|largest|biggest|highest|longest|tallest|fastest|heaviest|oldest|latest|hottest|most)"
+_HIGH = (
+    r"(?:greatest|largest|biggest|highest|longest|tallest|fastest|heaviest|oldest|latest|hottest"
+    r"|most)"
+)
 _VERB = r"(?:arrange|sort|rank|(?<!in )order(?! (?:to|of)\b))"
 _ANSWERS = r"(?:your|the|all|all the) (?:[a-z]+ )?(?:answers?|solutions?|roots?)\b"
 _CHARACTER = r"(?:[^.?]|\.(?=[0-9]))"  # of one sentence: 1.7 does not end it
@@ -38,7 +42,8 @@ _ORDER = re.compile(
     rf"|\b(?:{_VERB}|put)\b{_CHARACTER}{{0,40}}?(?:\bfrom\b|:)"
     rf"|\b{_LOW} to (?:the )?{_HIGH}\b|\b{_HIGH} to (?:the )?(?:{_LOW}|fewest)\b"
     rf"|\b(?:{_LOW}|{_HIGH}|smaller|larger) first\b|\bin (?:what|which) order\b"
-    rf"|\b(?:what|which|find|determine|give) (?:is )?the (?:[a-z]+ )?order(?:ing)? of\b{_CHARACTER}{{0,160}}?"
+    r"|\b(?:what|which|find|determine|give) (?:is )?the (?:[a-z]+ )?order(?:ing)? of\b"
+    rf"{_CHARACTER}{{0,160}}?"
     r"\bin (?:in|de|a)(?:creasing|scending) order\b"
     r"|(?:^|[.:?!\n]\s*|\bplease )(?:sort|arrange|rank|order)\s+(?:(?:the|these|following)\s)*"
     r"(?:numbers|fractions|decimals|values|expressions|quantities|[\\$0-9(-])",

@@ -19,7 +19,8 @@ _DELIMITER = re.compile(r"\$\$?|\\[()\[\]]")
 _TEXT = re.compile(r"\\(?:text[a-z]*|mathrm)\{([^{}]*)\}")
 _FUNCTION = r"(?:arc)?(?:sin|cos|tan|log|ln|sqrt|pi)"
 _WORD = re.compile(
-    rf"(?<![\\A-Za-z0-9}}])(?!(?:{_FUNCTION}|{UNIT_NAMES}|in|[A-Z]{{2,4}}|d[a-z])(?![A-Za-z]))[A-Za-z]{{2,}}(?![A-Za-z^_(])"
+    rf"(?<![\\A-Za-z0-9}}])(?!(?:{_FUNCTION}|{UNIT_NAMES}|in|[A-Z]{{2,4}}|d[a-z])(?![A-Za-z]))"
+    r"[A-Za-z]{2,}(?![A-Za-z^_(])"
 )
 _UNREAD = re.compile(r"!$|[^\x00-\x7f√]")  # `12!` may be emphasis
 _BREAK = re.compile(rf"{_WORD.pattern}['’:,]*|[,:]\s|[⇒→⟹∴⟺]|\\(?:Rightarrow|implies|iff|to)\b")

@@ -55,7 +55,8 @@ _BOLD_WORDS = re.compile(r"\*\*([A-Za-z][A-Za-z '.-]*[A-Za-z])\*\*")
 _SENTENCE_END = re.compile(r"[.!?]\s|\n")
 _REASON = re.compile(r",? (?:since|because|as|for)\b")
 _UNCERTAIN = re.compile(
-    r"\b(?:not|never|no|nor|neither|or|than|but|however|if|maybe|perhaps|possibly|might|could|instead|rather"
+    r"\b(?:not|never|no|nor|neither|or|than|but|however|if|maybe|perhaps|possibly|might|could"
+    r"|instead|rather"
     r"|unlike|except|wrong|incorrect|false|impossible|seems?|while|although|cannot)\b|n't\b|\?",
     re.IGNORECASE,
 )
@@ -83,11 +84,13 @@ _CALCULATOR = re.compile(r"<<[^<>]{0,100}>>")
 _UNKNOWN = r"(?:[0-9.]*(?<![A-Za-z])[b-hj-z](?:\^\{?[0-9]+\}?)?(?![A-Za-z]))"
 _TERM = rf"(?:{_UNKNOWN}|[0-9.]+(?:\^[0-9]+)?)"
 _EQUATION_BEFORE = re.compile(
-    rf"(?=[^=]*[a-z])(?:{_TERM}\s?[-+*/]\s?)+{_TERM}\s*=\s*$|(?:[0-9]+[a-z]|\b[a-z]\^\{{?[0-9]+\}}?)\s*=\s*$"
+    rf"(?=[^=]*[a-z])(?:{_TERM}\s?[-+*/]\s?)+{_TERM}\s*=\s*$"
+    r"|(?:[0-9]+[a-z]|\b[a-z]\^\{?[0-9]+\}?)\s*=\s*$"
 )
 _OPERATOR_BEFORE = re.compile(r"(?:[-+*/×÷)]|(?<=\s)x)\s*$")
 _REMARK = re.compile(
-    r"\s\([^()]{0,200}?(?<![\\A-Za-z])[A-Za-z]{2}[^()]{0,200}\)|(?<=[0-9a-z%])\s\([^(),]{1,200}[-+*/=×][^(),]{1,200}\)(?=[.\s]*$)"
+    r"\s\([^()]{0,200}?(?<![\\A-Za-z])[A-Za-z]{2}[^()]{0,200}\)"
+    r"|(?<=[0-9a-z%])\s\([^(),]{1,200}[-+*/=×][^(),]{1,200}\)(?=[.\s]*$)"
 )
 # Formulas without delimiters: `the area is 6√5`, `x = 2 and y = 3`, `the point (1, -2)`
 _FUNCTION = r"(?:sqrt|sin|cos|tan|log|ln|pi)"

@@ -252,7 +252,8 @@ class Guard:
 class AsyncGuard(Guard):
     """The guard of an async function. TRL awaits all of them together. A batch fails as a whole."""
 
-    async def __call__(self, /, **arguments: Any) -> list[Score]:  # type: ignore[override]  # TRL awaits it
+    # TRL awaits it.
+    async def __call__(self, /, **arguments: Any) -> list[Score]:  # type: ignore[override]
         rows, task_arguments = task_rows(arguments, self.tasks)
         count = len(rows)
         if not rows:

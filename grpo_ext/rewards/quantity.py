@@ -38,7 +38,10 @@ ASKED_NAMES = alternation(
 )
 _DIGITS = r"(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]{1,3}(?: [0-9]{3})+|[0-9]+)(?![0-9])"
 DECIMAL = rf"(?:{_DIGITS}(?:\.[0-9]+)?|\.[0-9]+)"
-_POWER = r"(?:[eE]([-+]?[0-9]{1,3})|\s*(?:\\times|\\cdot|\*|x)\s*10\s?\^\s?(?:\{([-+]?[0-9]{1,3})\}|(-?[0-9]{1,3})))"
+_POWER = (
+    r"(?:[eE]([-+]?[0-9]{1,3})"
+    r"|\s*(?:\\times|\\cdot|\*|x)\s*10\s?\^\s?(?:\{([-+]?[0-9]{1,3})\}|(-?[0-9]{1,3})))"
+)
 _NUMBER = re.compile(
     rf"([-+]?)\s*[$€£]?(-?)(?:(?:([0-9]+)\s+)?([0-9]+)\s?[/:]\s?(-?[0-9]+)|({DECIMAL}){_POWER}?)"
 )
@@ -61,8 +64,9 @@ _SYMBOLS = re.compile(r"[a-z](?:(?: ?\\cdot ?| ?\* ?| )[A-Za-z])+|[A-Za-z](?:\^\
 _LABEL = re.compile(r"(?<=[0-9A-Za-z)}%!]) +(?:(?:per|of|in) )?[A-Za-z]{3,}[A-Za-z' ./-]*$")
 _NO_LABEL = re.compile(
     r"\b(?:or|not|and|to|mod|times|plus|minus|over|choose|squared|cubed|factorial|hundred|thousand|"
-    r"million|billion|trillion|dozen|score|half|halves|thirds?|quarters?|below|under|short|less|more|"
-    r"wrong|incorrect|false|never|no|maybe|perhaps|except|if|unless|when|abc|def|pqr|rst|uvw|xyz|abcd|[a-z]*teen|[a-z]*ty)\b"
+    r"million|billion|trillion|dozen|score|half|halves|thirds?|quarters?|below|under|short|less|"
+    r"more|wrong|incorrect|false|never|no|maybe|perhaps|except|if|unless|when|abc|def|pqr|rst|uvw|"
+    r"xyz|abcd|[a-z]*teen|[a-z]*ty)\b"
 )
 _FORMULA_BEFORE_LABEL = re.compile(r"[0-9\\]")
 _MULTIPLIER = re.compile(

@@ -51,7 +51,8 @@ _LENGTHS = re.compile(r"length\^[1-3]")
 _SIZE = re.compile(r"\b(?:area|volume|perimeter|circumference)\b", re.IGNORECASE)
 _DIMENSIONS = {"area": 2, "volume": 3, "perimeter": 1, "circumference": 1}
 _PERCENT = re.compile(
-    r"percent|\b(?:rate|discount|interest|chance|probability|likely|likelihood|increase|decrease|tax|share|proportion|fraction)",
+    r"percent|\b(?:rate|discount|interest|chance|probability|likely|likelihood|increase|decrease"
+    r"|tax|share|proportion|fraction)",
     re.IGNORECASE,
 )
 _PLUS = re.compile(r"[-+]")

@@ -190,7 +190,7 @@ def signed(parts: list[str]) -> tuple[str, ...]:
 
 
 def label(text: str) -> tuple[str | None, str]:
-    r"""Split `x = 5` or `x \in \{5\}` or `A(1, 2)` into the name and the value; the name is None if there is none."""
+    r"""Split `x = 5`, `x \in \{5\}` or `A(1, 2)` into name and value; without a name it is None."""
     sides, operators = chain(text)
     if operators and set(operators) == {"="} and is_name(sides[0]):
         return sides[0], " = ".join(sides[1:])

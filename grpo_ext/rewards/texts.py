@@ -18,15 +18,18 @@ _BASE = re.compile(
 _NONE = re.compile(
     r"none(?: exists?)?|(?:there (?:is|are|exists?) )?(?:no(?= )|none)(?: such| real| integer| "
     r"positive)*"
-    r"(?: (?:solutions?|integers?|numbers?|values?|functions?|roots?|pairs?|triples?|primes?|points?))?"
+    r"(?: (?:solutions?|integers?|numbers?|values?|functions?|roots?|pairs?|triples?|primes?"
+    r"|points?))?"
     r"(?: exists?)?",
     re.IGNORECASE,
 )
 _VERDICT = re.compile(r"(yes|no|true|false)\b(?:[,.;:-].*)?$", re.IGNORECASE)
 _COUNTED = re.compile(r"([0-9]+)(?:st|nd|rd|th)?")
 _DATE_WORD = re.compile(
-    r"(?:Mon|Tues?|Wed(?:nes)?|Thu(?:rs?)?|Fri|Sat(?:ur)?|Sun)(?:day)?\.?|Jan(?:uary)?|Feb(?:ruary)?|Mar(?:ch)?"
-    r"|Apr(?:il)?|May|June?|July?|Aug(?:ust)?|Sept?(?:ember)?|Oct(?:ober)?|Nov(?:ember)?|Dec(?:ember)?",
+    r"(?:Mon|Tues?|Wed(?:nes)?|Thu(?:rs?)?|Fri|Sat(?:ur)?|Sun)(?:day)?\.?"
+    r"|Jan(?:uary)?|Feb(?:ruary)?|Mar(?:ch)?"
+    r"|Apr(?:il)?|May|June?|July?|Aug(?:ust)?|Sept?(?:ember)?|Oct(?:ober)?|Nov(?:ember)?"
+    r"|Dec(?:ember)?",
     re.IGNORECASE,
 )
 _ORDINALS = [

@@ -1,7 +1,7 @@
 """`partial_rollouts`: completions that are not done at the border of a generation go on under the
 next weights, so that a few long ones hold nothing up (Kimi k1.5, arXiv 2501.12599, section 2.6.2).
 
-    prompts of two generations ──► a round of `tokens` tokens ──► half of the groups are done ──► training
+    prompts of two generations ──► a round of `tokens` tokens ──► half of the groups done ──► training
                                             ▲                            │ the others
                                             └──── after the border ──────┘
 

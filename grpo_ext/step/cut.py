@@ -91,7 +91,8 @@ def step_counts(slices: list[Scored], ranks: Ranks) -> tuple[StepCounts, StepCou
         has_inputs = part.counted.new_tensor(float(bool(part.model_inputs)))
         sums += torch.stack([
             part.counted.sum(), tokens.sum(), right_tokens.sum(),
-            (part.counted * part.signal).sum(), (tokens * part.signal).sum(), (right_tokens * part.signal).sum(),
+            (part.counted * part.signal).sum(), (tokens * part.signal).sum(),
+            (right_tokens * part.signal).sum(),
             has_inputs,
         ])  # fmt: skip
     *counts, whole = ranks.total(sums).tolist()

@@ -240,7 +240,8 @@ class GRPOExtTrainer(GRPOTrainer):
             if self.eval_decoding is not None:
                 return evaluate_policy(self, self.eval_decoding, eval_dataset, metric_key_prefix)
             self.parts.samples.eval_name = metric_key_prefix.removeprefix("eval_")
-            return super().evaluate(eval_dataset, ignore_keys, metric_key_prefix)  # type: ignore[arg-type]  # or a name
+            # `eval_dataset` may also be a name.
+            return super().evaluate(eval_dataset, ignore_keys, metric_key_prefix)  # type: ignore[arg-type]
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         plain = super()._save_checkpoint

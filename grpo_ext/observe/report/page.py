@@ -37,9 +37,10 @@ from grpo_ext.observe.report.columns import CHUNK, sample_columns, sample_texts
 
 STYLES = ("page.css", "figures.css", "explorer.css", "paper.css")
 SCRIPTS = (
-    "elements.js", "curves.js", "rows.js", "store.js", "headline.js", "sparkline.js", "chart.js", "panels.js", "phases.js",
-    "runs.js", "completions.js", "filters.js", "histogram.js", "conversation.js", "tokens.js", "detail.js", "group.js",
-    "changes.js", "pairs.js", "recipe.js", "main.js",
+    "elements.js", "curves.js", "rows.js", "store.js", "headline.js", "sparkline.js", "chart.js",
+    "panels.js", "phases.js", "runs.js", "completions.js", "filters.js", "histogram.js",
+    "conversation.js", "tokens.js", "detail.js", "group.js", "changes.js", "pairs.js", "recipe.js",
+    "main.js",
 )  # fmt: skip
 MOST_NOTE = 2000  # characters of `notes.md`
 LIVE = "live.js"  # the only one that asks for anything, and only in a page that a server sends

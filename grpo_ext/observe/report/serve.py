@@ -39,7 +39,8 @@ SLICE = 4 * 2**20  # bytes of a log in an answer
 MOST_TEXTS = 50
 MOST_RUNS = 500
 HEADERS = {
-    "Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store", "X-Content-Type-Options": "nosniff",
+    "Cross-Origin-Resource-Policy": "same-origin",
     "Content-Security-Policy": "frame-ancestors 'none'",
 }  # fmt: skip
 

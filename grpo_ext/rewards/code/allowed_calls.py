@@ -21,30 +21,32 @@ DATA = Path(__file__).with_name("data")
 ARCHITECTURES = ("x86_64", "aarch64")
 
 FILES = """
-    access chdir chmod close close_range copy_file_range creat dup dup2 dup3 faccessat faccessat2 fchdir fchmod fchmodat
-    fdatasync flock fstat fstatfs fsync ftruncate getcwd getdents getdents64 link linkat lseek lstat mkdir mkdirat newfstatat
-    open openat pread64 preadv pwrite64 pwritev read readlink readlinkat readv rename renameat renameat2 rmdir sendfile stat
-    statfs statx symlink symlinkat truncate umask unlink unlinkat utime utimensat utimes write writev
+    access chdir chmod close close_range copy_file_range creat dup dup2 dup3 faccessat faccessat2
+    fchdir fchmod fchmodat fdatasync flock fstat fstatfs fsync ftruncate getcwd getdents getdents64
+    link linkat lseek lstat mkdir mkdirat newfstatat open openat pread64 preadv pwrite64 pwritev
+    read readlink readlinkat readv rename renameat renameat2 rmdir sendfile stat statfs statx
+    symlink symlinkat truncate umask unlink unlinkat utime utimensat utimes write writev
 """
 MEMORY = "brk madvise membarrier mincore mmap mprotect mremap msync munmap"
 THREADS = """
-    arch_prctl exit exit_group futex gettid rseq sched_getaffinity sched_getparam sched_getscheduler sched_yield
-    set_robust_list set_tid_address
+    arch_prctl exit exit_group futex gettid rseq sched_getaffinity sched_getparam sched_getscheduler
+    sched_yield set_robust_list set_tid_address
 """
 SIGNALS_OF_ITS_OWN = """
-    alarm getitimer pause restart_syscall rt_sigaction rt_sigpending rt_sigprocmask rt_sigreturn rt_sigsuspend
-    rt_sigtimedwait setitimer sigaltstack
+    alarm getitimer pause restart_syscall rt_sigaction rt_sigpending rt_sigprocmask rt_sigreturn
+    rt_sigsuspend rt_sigtimedwait setitimer sigaltstack
 """
 TIME = """
     clock_getres clock_gettime clock_nanosleep gettimeofday nanosleep time times
 """
 WAITING = """
-    epoll_create epoll_create1 epoll_ctl epoll_pwait epoll_wait eventfd2 pipe pipe2 poll ppoll pselect6 select
+    epoll_create epoll_create1 epoll_ctl epoll_pwait epoll_wait eventfd2 pipe pipe2 poll ppoll
+    pselect6 select
 """
 CONNECTED_SOCKETS = "recvfrom sendto shutdown getsockname getpeername getsockopt"
 QUESTIONS = """
-    getegid geteuid getgid getgroups getpgrp getpid getppid getrandom getresgid getresuid getrlimit getrusage getsid getuid
-    setrlimit sysinfo uname
+    getegid geteuid getgid getgroups getpgrp getpid getppid getrandom getresgid getresuid getrlimit
+    getrusage getsid getuid setrlimit sysinfo uname
 """
 
 # What bubblewrap's first process and the harness need to start Python, fork, wait, and load the

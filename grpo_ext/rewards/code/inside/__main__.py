@@ -29,7 +29,8 @@ import types
 from contextlib import suppress
 from typing import Any
 
-from canonical import canonical  # type: ignore[import-not-found]  # this folder is the first entry of sys.path
+# This folder is the first entry of sys.path.
+from canonical import canonical  # type: ignore[import-not-found]
 
 PR_SET_PDEATHSIG = 1
 PR_SET_SECCOMP = 22
