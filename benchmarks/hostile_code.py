@@ -18,6 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from benchmarks.machine_state import State, left_behind, own_state
 from grpo_ext.common.modules import load_file
 from grpo_ext.rewards import build
 from grpo_ext.rewards.code import memory_group
@@ -48,21 +49,19 @@ KERNEL_MEMORY = ("SUnreclaim", "KernelStack", "PageTables", "Percpu", "Shmem", "
 NAMESPACES = ("cgroup", "ipc", "mnt", "net", "pid", "user", "uts")
 
 
-def machine() -> dict[str, Any]:
-    """Return what a program could leave behind, of the whole machine and not only of this process's children."""
+def machine() -> State:
+    """Return what a program could leave behind, of the whole machine and not only of this process."""
     groups = memory_group.parent_of_groups()
     return {
+        **own_state(),
         "processes": processes(),
-        "mounts": Path("/proc/mounts").read_text(),
         "namespaces": {name: namespaces(name) for name in NAMESPACES},
         "cgroups": sorted(path.name for path in groups.iterdir() if path.is_dir())
         if groups
         else [],
-        "System V": [Path("/proc/sysvipc", name).read_text() for name in ("msg", "sem", "shm")],
         "files": {
             folder: sorted(os.listdir(folder)) for folder in ("/tmp", "/var/tmp", "/dev/shm")
         },
-        "descriptors": len(os.listdir("/proc/self/fd")),
     }
 
 
@@ -100,17 +99,6 @@ def kernel_mib() -> dict[str, float]:
     return figures
 
 
-def left_behind(before: dict[str, Any]) -> dict[str, Any]:
-    """Return the parts of the machine's state that differ from before, after the kernel has had time to end processes."""
-    until = time.monotonic() + WAIT_SECONDS
-    while True:
-        after = machine()
-        different = {name: after[name] for name in before if after[name] != before[name]}
-        if not different or time.monotonic() > until:
-            return different
-        time.sleep(0.01)
-
-
 def hostile_programs() -> list[str]:
     module = load_file(PROGRAMS)
     programs = []
@@ -143,7 +131,7 @@ def main() -> int:
             continue
         if score != 0:
             faults.append(f"scored {score}: {program!r:.200}")
-        different = left_behind(before)
+        different = left_behind(before, machine, WAIT_SECONDS)
         if different:
             faults.append(f"left {different!r:.500}: {program!r:.200}")
             before = machine()
@@ -154,7 +142,7 @@ def main() -> int:
         tests_of_rows = list(itertools.islice(itertools.cycle(TESTS), len(in_pool)))
         scores, errors = pool.score(reward, {"completions": in_pool, "tests": tests_of_rows})
     seconds = time.perf_counter() - start
-    different = left_behind(before)
+    different = left_behind(before, machine, WAIT_SECONDS)
     if different:
         faults.append(f"left by the pool: {different!r:.500}")
     kernel_after = kernel_mib()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import tempfile
-import time
 from pathlib import Path
 
 import psutil
@@ -12,6 +11,7 @@ import pytest
 from hunting import hunt
 from hypothesis import strategies as st
 
+from benchmarks.machine_state import State, left_behind, own_state
 from grpo_ext.rewards import build
 from grpo_ext.rewards.code.bubblewrap import find_bwrap
 
@@ -81,23 +81,18 @@ def program_earns_nothing(statements: list[str], returned: str) -> None:
         lines += ["def answer():", f"    return {returned}", "print(answer())"]
         program = "\n".join(lines).replace("SECRET", str(secret))
         reward = build("code", seconds=0.5, megabytes=128, partial=True)
-        before = lasting_objects()
+        before = state_with_processes()
         scores = reward(completions=[f"```python\n{program}\n```"] * 2, tests=TESTS)
         assert scores == [0.0, 0.0]
         assert secret.read_text() == "SECRET" and os.listdir(folder) == ["secret"]
-        until = time.monotonic() + 30  # in which the kernel ends what has been killed
-        while lasting_objects() != before and time.monotonic() < until:
-            time.sleep(0.01)
-        assert lasting_objects() == before
+        assert not left_behind(before, state_with_processes, seconds=30)
 
 
-def lasting_objects() -> dict[str, object]:
-    """Return what outlives a process, or is a process that this one has started."""
+def state_with_processes() -> State:
+    """Return the state of this process, and the processes that it has started."""
     return {
+        **own_state(),
         "processes": [child.pid for child in psutil.Process().children(recursive=True)],
-        "descriptors": len(os.listdir("/proc/self/fd")),
-        "mounts": Path("/proc/self/mounts").read_text(),
-        "System V": [Path("/proc/sysvipc", name).read_text() for name in ("msg", "sem", "shm")],
     }
 
 

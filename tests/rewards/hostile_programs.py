@@ -164,7 +164,7 @@ SECRETS = [
     "open('/dev/mem', 'rb').read(1)",
     "open('/dev/tty', 'w').write('x')",
     "import fcntl; fcntl.ioctl(0, 0x5412, b'x')",
-    "import os; os.listdir('/root/.ssh'); os.listdir('/home')",
+    "import os; os.listdir(os.path.expanduser('~/.ssh')); os.listdir('/home')",
     "import os\nfor fd in range(64):\n    try: assert b'== 4' not in os.pread(fd, 10 ** 6, 0)\n    except OSError: pass\nassert False",
     "import torch",
     "import os, importlib.util\nprint(open('/inside/__main__.py').read())\nopen('/inside/__main__.py', 'w')",

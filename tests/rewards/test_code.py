@@ -15,7 +15,6 @@ import time
 from collections import Counter, OrderedDict, defaultdict, deque, namedtuple
 from decimal import Decimal
 from fractions import Fraction
-from pathlib import Path
 
 import psutil
 import pytest
@@ -34,6 +33,7 @@ from hostile_programs import (
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.machine_state import own_state
 from grpo_ext.preflight.try_code import check_code
 from grpo_ext.recipe.problems import Findings
 from grpo_ext.rewards import build
@@ -119,18 +119,6 @@ def sandboxes() -> set[int]:
     return pids
 
 
-def machine_state() -> dict[str, object]:
-    """Return what a program could leave behind: System V objects, mounts, cgroups, and descriptors of this process."""
-    parent = memory_group.parent_of_groups()
-    own = f"{memory_group.PREFIX}-{os.getpid()}-*"
-    return {
-        **{name: Path("/proc/sysvipc", name).read_text() for name in ("msg", "sem", "shm")},
-        "mounts": Path("/proc/self/mounts").read_text(),
-        "cgroups": sorted(parent.glob(own)) if parent else [],
-        "descriptors": sorted(os.listdir("/proc/self/fd"))[:-1],
-    }
-
-
 def wait_until_gone(before: set[int]) -> set[int]:
     """Wait for processes to end whose parent has been killed, and return those that have not."""
     until = time.monotonic() + 30
@@ -147,13 +135,13 @@ def test_no_hostile_program_gets_anything(world, program, tests):
     for word, text in words.items():
         program = program.replace(word, text)
     before = sandboxes()
-    state = machine_state()
+    state = own_state()
     score = build("code", seconds=0.6, megabytes=256, partial=True)(
         completions=[f"```python\n{program}\n```"], tests=[tests]
     )
     assert score == [0.0]
     assert not wait_until_gone(before)
-    assert machine_state() == state
+    assert own_state() == state
     assert {p.name: p.read_text() for p in folder.iterdir()} == {
         "target": "whole",
         "secret": "secret",
