@@ -49,11 +49,7 @@ def train_rows(recipe: Recipe, *, streaming: bool | None = None, prompts: bool =
     for name, entry in recipe.tasks.items():
         if entry.options.share:
             shares[name] = entry.options.share
-    rows = mix(recipe, rows_by_task, shares or None)
-    limit = recipe.run.max_train_samples
-    if limit is not None:
-        rows = rows.take(limit)
-    return rows
+    return mix(recipe, rows_by_task, shares or None, recipe.run.max_train_samples)
 
 
 def eval_rows(recipe: Recipe, *, streaming: bool = False, prompts: bool = True) -> Rows:
@@ -74,18 +70,29 @@ def eval_rows(recipe: Recipe, *, streaming: bool = False, prompts: bool = True) 
         rows_by_task[name] = task_rows.rows
     if not recipe.tasks:
         return rows_by_task[""]
-    rows = mix(recipe, rows_by_task, None)
-    limit = recipe.run.max_eval_samples
-    if limit is not None:
-        rows = rows.take(limit)
-    return rows
+    return mix(recipe, rows_by_task, None, recipe.run.max_eval_samples)
 
 
-def mix(recipe: Recipe, rows_by_task: dict[str, Any], shares: dict[str, float] | None) -> Rows:
-    """Return the rows of several tasks as one data set, or as one stream if one is a stream."""
-    if all(isinstance(rows, Dataset) for rows in rows_by_task.values()):
-        return mixed(rows_by_task, shares)
-    return mixed_streams(rows_by_task, shares, recipe.get("seed"))
+def mix(
+    recipe: Recipe,
+    rows_by_task: dict[str, Any],
+    shares: dict[str, float] | None,
+    limit: int | None,
+) -> Rows:
+    """Return the rows of several tasks as one data set, or as one stream if one is a stream.
+
+    Args:
+        recipe: with the seed of a stream.
+        rows_by_task: the rows of each task, by its name.
+        shares: as for `mixed` and `mixed_streams`.
+        limit: how many rows to keep; `None`: all.
+    """
+    rows: Rows
+    if all(isinstance(task_rows, Dataset) for task_rows in rows_by_task.values()):
+        rows = mixed(rows_by_task, shares)
+    else:
+        rows = mixed_streams(rows_by_task, shares, recipe.get("seed"))
+    return rows if limit is None else rows.take(limit)
 
 
 def has_eval_rows(recipe: Recipe) -> bool:
