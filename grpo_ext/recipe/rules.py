@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from trl import GRPOConfig, ModelConfig
 
-from grpo_ext.recipe import contradictions, safety_options
+from grpo_ext.recipe import contradictions, loss_rules, safety_options
 from grpo_ext.recipe.batch import whole_eval_groups, whole_groups
 from grpo_ext.recipe.best_model import best_model
 from grpo_ext.recipe.contradictions import Contradiction
@@ -135,16 +135,16 @@ GRPO_RULES: tuple[Rule, ...] = (
     *(need(*row) for row in NEEDS),
     whole_groups,
     whole_eval_groups,
-    contradictions.plugins,
-    contradictions.loss_type,
-    contradictions.constant_divisor,
-    contradictions.reference,
+    loss_rules.plugins,
+    loss_rules.loss_type,
+    loss_rules.constant_divisor,
+    loss_rules.reference,
     best_model,
     adapter_rules,
     server_url_rules,
     overlap_rules,
     partial_rollout_rules,
-    contradictions.scorable,
+    loss_rules.scorable,
     metric_rules,
     tie_break_rules,
     several_tasks_rules,

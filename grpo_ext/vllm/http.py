@@ -28,7 +28,6 @@ def shape(**fields: Any) -> Any:
 
 Name = Annotated[str, Field(pattern=SERVER_NAME)]
 MODEL = shape(dtype=Name, logprobs_mode=Name, max_model_len=int)
-
 TRANSFER = shape(backend=Name) | None
 LORA = shape(max_lora_rank=int) | None
 SHAPES = {
