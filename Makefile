@@ -124,7 +124,7 @@ hunt: $(READY)
 
 # make pairs   write docs/options-that-meet.md: which options go together
 pairs: $(READY)
-	@OMP_NUM_THREADS=1 $(BIN)/python -W ignore tests/hunt/pairs.py
+	@OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m tests.hunt.pairs
 
 # make format   format the code with ruff
 format: $(READY)

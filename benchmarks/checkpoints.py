@@ -24,11 +24,11 @@ from typing import Any
 from transformers import AutoTokenizer
 from trl import GRPOTrainer
 
-from benchmarks.fault_runs import build_start, make, work_folder
 from grpo_ext.observe.jsonl import JsonLines
 from grpo_ext.tiny.model import build_model
 from grpo_ext.trainer import manifest
 from grpo_ext.trainer.samples import Samples
+from tests.support.fault_runs import build_start, make, work_folder
 
 BIG: dict[str, Any] = {
     "hidden_size": 768,

@@ -12,12 +12,12 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from benchmarks.fault_runs import Bench, KillAt, Outcome, left_by, lost, make, start, wait
 from grpo_ext import GRPOExtTrainer
 from grpo_ext.preflight.machine import check_disk
 from grpo_ext.recipe.load import load_recipe
 from grpo_ext.recipe.problems import Findings
 from grpo_ext.trainer.manifest import newest_whole
+from tests.support.fault_runs import Bench, KillAt, Outcome, left_by, lost, make, start, wait
 
 
 class FillsTheDisk(TrainerCallback):

@@ -23,7 +23,10 @@ import torch
 from transformers import TrainerCallback
 
 from benchmarks.fault_disks import full_disk, read_only
-from benchmarks.fault_runs import (
+from grpo_ext import GRPOExtTrainer
+from grpo_ext.observe import jsonl
+from grpo_ext.trainer.manifest import checkpoints, newest_whole
+from tests.support.fault_runs import (
     STEPS,
     Bench,
     KillAt,
@@ -36,9 +39,6 @@ from benchmarks.fault_runs import (
     quiet,
     work_folder,
 )
-from grpo_ext import GRPOExtTrainer
-from grpo_ext.observe import jsonl
-from grpo_ext.trainer.manifest import checkpoints, newest_whole
 
 DYING = """
 import os

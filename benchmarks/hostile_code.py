@@ -2,7 +2,7 @@
 
     python -m benchmarks.hostile_code [--quick] [--check] [--out FILE]
 
-Each program of `tests/rewards/hostile_programs.py` runs alone, on asserts and on inputs with outputs, then 500 in a pool of two
+Each program of `tests/support/hostile_programs.py` runs alone, on asserts and on inputs with outputs, then 500 in a pool of two
 reward workers. After each, the whole machine is as before: processes, mounts, namespaces, cgroups, System V objects, and the
 names in /tmp, /var/tmp and /dev/shm. After the pool the kernel's memory that it cannot reclaim is as before, too. Nothing else
 should start or end on the machine meanwhile. `--check` exits with 1 if something stayed, or a program was not scored 0.
@@ -18,13 +18,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from benchmarks.machine_state import State, left_behind, own_state
 from grpo_ext.common.modules import load_file
 from grpo_ext.rewards import build
 from grpo_ext.rewards.code import memory_group
 from grpo_ext.rewards.pool import RewardPool
+from tests.support.machine_state import State, left_behind, own_state
 
-PROGRAMS = Path(__file__).resolve().parents[1] / "tests/rewards/hostile_programs.py"
+PROGRAMS = Path(__file__).resolve().parents[1] / "tests/support/hostile_programs.py"
 FAMILIES = (
     "NETWORK", "FILES", "PROCESSES", "HUNGRY", "CHEATS", "SURVIVORS", "KERNEL", "SECRETS", "FORGERIES",
 )  # fmt: skip

@@ -26,7 +26,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.fault_runs import (
+from tests.support.fault_runs import (
     STEPS,
     KillAt,
     build_start,

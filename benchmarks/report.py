@@ -23,9 +23,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.browser import Browser, find_browser
 from grpo_ext.observe.jsonl import JsonLines
 from grpo_ext.observe.report.page import write_report
+from tests.support.browser import Browser, find_browser
 
 READY = (
     "new Promise((done) => { const timer = setInterval(() => { const { ready, curves } = document.documentElement.dataset; "

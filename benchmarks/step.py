@@ -33,10 +33,10 @@ from typing import Any
 
 import torch
 
-from benchmarks.step_bench import SIDES, about, measure, passes, peak_of, where_time_goes
 from benchmarks.step_growth import growth
-from benchmarks.step_work import CASES
 from grpo_ext.run.ranks import leave_ranks
+from tests.support.step_bench import SIDES, about, measure, passes, peak_of, where_time_goes
+from tests.support.step_work import CASES
 
 PARTS = ("time", "memory", "ranks", "profile")
 RANK_CASES = (

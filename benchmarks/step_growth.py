@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.step_bench import SIDES, Bench, measure
-from benchmarks.step_work import Case
+from tests.support.step_bench import SIDES, Bench, measure
+from tests.support.step_work import Case
 
 SMALL = Case(16, 8, 8, (150, 150), (100, 0.6, 256), 0.0, 2000, hidden=64)
 LENGTHS = {

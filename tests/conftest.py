@@ -10,9 +10,10 @@ from pathlib import Path
 
 import hypothesis
 import pytest
-from registry_state import registry_as_before
 
 from grpo_ext.common.devices import gpu_is_there
+from tests.support.places import REPO
+from tests.support.registry_state import registry_as_before
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -30,7 +31,6 @@ PATIENT = {
     "grpo_ext.preflight.try_rewards": {"PATIENCE": 60.0, "BUDGET": 300.0},
     "grpo_ext.rewards.worker_pool": {"START_LIMIT": 600.0},
 }
-REPO = Path(__file__).resolve().parents[1]
 # `TRAIN_ON_GPU=1`: trainers that a test puts on the CPU are put on the first GPU, as far as they are in this process.
 if os.environ.get("TRAIN_ON_GPU"):
     from transformers import TrainingArguments

@@ -8,9 +8,9 @@ from importlib import import_module
 from importlib.util import find_spec
 
 import pytest
-from conftest import REPO
 
 from benchmarks import zero_signal
+from tests.support.places import REPO
 
 FOLDER = REPO / "benchmarks"
 PATHS = [path for path in FOLDER.rglob("*.py") if path.stem != "__init__"]

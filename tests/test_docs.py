@@ -8,7 +8,6 @@ import re
 import shlex
 
 import pytest
-from conftest import REPO
 
 from grpo_ext import RecipeError, load_recipe
 from grpo_ext.cli.main import main, make_parser
@@ -16,6 +15,7 @@ from grpo_ext.recipe.foreign import FOREIGN
 from grpo_ext.recipe.load import load_sft_recipe
 from grpo_ext.rewards.guard import AsyncGuard
 from grpo_ext.run.from_recipe import named_rewards_and_weights, train_rows
+from tests.support.places import REPO
 
 PAGES = [
     REPO / "README.md",

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from conftest import REPO
-from forked import Forked, run_script
+
+from tests.support.forked import Forked, run_script
+from tests.support.places import REPO
 
 SAID = {
     "own_reward.py": "step 5: mean reward",

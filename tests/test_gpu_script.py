@@ -9,7 +9,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from forked import LIMIT
 
 import benchmarks.gpu.__main__ as script
 from benchmarks.gpu import carry, setup
@@ -19,8 +18,9 @@ from benchmarks.gpu.seeds import padded_vocabulary
 from benchmarks.gpu.shapes import SHAPES, make_model, needed
 from benchmarks.gpu.sheet import TABLE, Sheet
 from benchmarks.gpu.training import work_of
-from benchmarks.step_work import make_work
 from grpo_ext.tiny.tokenizer import build_tokenizer
+from tests.support.forked import LIMIT
+from tests.support.step_work import make_work
 
 PREDICT = """
 import sys, time

@@ -9,9 +9,9 @@ import textwrap
 
 import transformers
 import trl
-from conftest import REPO
 
 from grpo_ext import GRPOExtTrainer
+from tests.support.places import REPO
 
 PACKAGE = REPO / "grpo_ext"
 OUTSIDE = [path for path in PACKAGE.rglob("*.py") if path.parent.name != "seams"]

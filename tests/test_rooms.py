@@ -7,7 +7,8 @@ import subprocess
 import sys
 
 import pytest
-from conftest import REPO
+
+from tests.support.places import REPO
 
 PACKAGE = REPO / "grpo_ext"
 

@@ -19,8 +19,8 @@ from benchmarks.gpu.seeds import RECIPE, build
 from benchmarks.gpu.shapes import make_model, needed
 from benchmarks.gpu.sheet import Sheet
 from benchmarks.gpu.training import step, work_of
-from benchmarks.step_bench import Bench
-from benchmarks.step_work import Case
+from tests.support.step_bench import Bench
+from tests.support.step_work import Case
 
 KEYS = ("layout", "max_tokens_per_micro_batch", "gradient_checkpointing")
 LEAST = 0.9  # of the best of the sweep

@@ -148,7 +148,7 @@ def vllm(mode: Mode, sheet: Sheet) -> None:
 
 def kill(mode: Mode, sheet: Sheet) -> None:
     """SIGKILL after step 2 of 4 on the device, and the same call again: weights as of a run that nobody disturbed."""
-    from benchmarks.fault_runs import build_start
+    from tests.support.fault_runs import build_start
 
     folder = Path(tempfile.mkdtemp())
     what = "largest difference of a weight after SIGKILL and resume"
@@ -184,8 +184,8 @@ def _in_process(body: Callable[[], Any], mode: Mode) -> int:
 
 def _steps(model: Path, on_gpu: bool, out: Path, kill_after: int | None = None) -> None:
     """Train 4 steps from the newest checkpoint, or be killed after one."""
-    from benchmarks.fault_runs import KillAt, make
     from grpo_ext.trainer.manifest import checkpoints
+    from tests.support.fault_runs import KillAt, make
 
     settings: dict[str, Any] = {"max_steps": 4, "use_cpu": not on_gpu, "learning_rate": 1e-3}
     trainer = make(model, out, **settings)

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from benchmarks.step_work import Case, make_work
+from tests.support.step_work import Case, make_work
 
 # hidden, layers, heads, key-value heads, feed-forward; vocabulary; tied embeddings
 SHAPES = {

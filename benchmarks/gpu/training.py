@@ -12,8 +12,8 @@ import torch
 from benchmarks.gpu.parts import Mode
 from benchmarks.gpu.shapes import SHAPES, Need, make_model, matrix_rate, needed
 from benchmarks.gpu.sheet import Sheet
-from benchmarks.step_bench import Bench, run_step
-from benchmarks.step_work import UNEVEN, Case
+from tests.support.step_bench import Bench, run_step
+from tests.support.step_work import UNEVEN, Case
 
 ROW_TOKENS = 16_384  # of our micro-batches: the published runs' rows
 GOALS = {"0.5B": 0.20, "1.5B": 0.25, "3B": 0.30}  # share of the rate, forward and backward

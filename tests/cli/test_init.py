@@ -6,13 +6,13 @@ import re
 
 import pytest
 import yaml
-from bad_servers import reply, routes, serving
 
 from grpo_ext.cli.init import in_yaml
 from grpo_ext.cli.main import main
 from grpo_ext.preflight.first_recipe import Found, look
 from grpo_ext.recipe.batch import batch_of
 from grpo_ext.recipe.load import load_recipe
+from tests.support.bad_servers import reply, routes, serving
 
 ROWS = {
     "solutions.jsonl": [

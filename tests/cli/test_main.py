@@ -6,10 +6,10 @@ import subprocess
 import sys
 
 import pytest
-from conftest import REPO
-from forked import LIMIT, Forked
 
 from grpo_ext.cli.main import SUBCOMMANDS, main
+from tests.support.forked import LIMIT, Forked
+from tests.support.places import REPO
 
 
 def grpo_ext(*words):

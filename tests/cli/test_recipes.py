@@ -5,11 +5,11 @@ from __future__ import annotations
 from importlib.metadata import version
 
 import pytest
-from conftest import REPO
 
 import grpo_ext
 from grpo_ext.cli.main import main
 from grpo_ext.recipe.folder import recipe_folder, recipe_names, recipe_path
+from tests.support.places import REPO
 
 
 def test_every_recipe_is_listed_with_what_it_is(capsys):

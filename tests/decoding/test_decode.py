@@ -6,15 +6,15 @@ import sys
 
 import pytest
 import torch
-from conftest import REPO
 from transformers import DynamicCache, LogitsProcessorList, StoppingCriteriaList
 from transformers.generation import StopStringCriteria
 
 from grpo_ext.decoding.decode import prefill
 from grpo_ext.seams.generate import fast_generation
+from tests.support.places import REPO
 
 sys.path.insert(0, str(REPO / "tests" / "decoding"))
-from tiny_models import ENDS, FAMILIES, batch_sizes, decoding, make_batch, make_model
+from tests.support.tiny_models import ENDS, FAMILIES, batch_sizes, decoding, make_batch, make_model
 
 
 def both(model, batch, config, **more):

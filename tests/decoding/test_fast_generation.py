@@ -6,7 +6,6 @@ import sys
 
 import pytest
 import torch
-from conftest import REPO
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -19,9 +18,10 @@ from transformers.generation import LogitsProcessor, StoppingCriteria
 from grpo_ext.decoding.checks import NotSupported, check_model
 from grpo_ext.seams import generate
 from grpo_ext.seams.generate import fast_generation
+from tests.support.places import REPO
 
 sys.path.insert(0, str(REPO / "tests" / "decoding"))
-from tiny_models import batch_sizes, decoding, make_batch, make_model
+from tests.support.tiny_models import batch_sizes, decoding, make_batch, make_model
 
 
 class Own(LogitsProcessor):

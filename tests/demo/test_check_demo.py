@@ -6,11 +6,10 @@ import re
 from dataclasses import replace
 from itertools import pairwise
 
-from conftest import REPO
-
 from grpo_ext.demo.demos import DEMOS
 from grpo_ext.recipe.load import load_recipe, load_sft_recipe
 from grpo_ext.sft import make_trainer
+from tests.support.places import REPO
 
 CALL = r"""<tool_call>\n{"name": "check", "arguments": {"expression": "[-+\d ]+"}}\n</tool_call><\|im_end\|>"""
 

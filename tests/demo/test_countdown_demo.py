@@ -7,13 +7,13 @@ import re
 from dataclasses import replace
 
 import pytest
-from conftest import REPO
 
 from grpo_ext.common.prompt_tokens import encode_prompts
 from grpo_ext.demo.demos import DEMOS
 from grpo_ext.demo.pipeline import grpo_words, warm_start_words
 from grpo_ext.recipe.folder import accelerate_settings
 from grpo_ext.recipe.load import load_recipe, load_sft_recipe
+from tests.support.places import REPO
 
 
 def test_a_short_demo_keeps_its_whole_warm_start(tmp_path):

@@ -8,11 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from conftest import REPO
-from forked import LIMIT, Forked
 
 from grpo_ext.demo.demos import DEMOS
 from grpo_ext.demo.pipeline import completions_rows, run_demo
+from tests.support.forked import LIMIT, Forked
+from tests.support.places import REPO
 
 pytestmark = pytest.mark.slow
 

@@ -10,8 +10,6 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from conftest import REPO
-from small_demo import launched, shortened
 
 from grpo_ext.common.prompt_tokens import encode_prompts
 from grpo_ext.demo.demos import DEMOS
@@ -20,6 +18,8 @@ from grpo_ext.recipe.load import load_recipe, load_sft_recipe
 from grpo_ext.rewards import build
 from grpo_ext.tasks.gsm8k import GSM8K
 from grpo_ext.tiny.word_problems import word_problem_demonstrations
+from tests.support.places import REPO
+from tests.support.small_demo import launched, shortened
 
 NO_SLIPS = {"stop_early": 0.0, "wrong_operation": 0.0, "untidy": 0.0, "bare": 0.0}
 EQUATION = re.compile(r"(\d+)([-+*/])(\d+)=(\d+)")

@@ -7,8 +7,6 @@ import json
 from dataclasses import replace
 
 import pytest
-from conftest import REPO
-from small_demo import launched, shortened
 
 from grpo_ext.common.prompt_tokens import encode_prompts
 from grpo_ext.demo.demos import DEMOS
@@ -20,6 +18,8 @@ from grpo_ext.rewards.poem.characters import level_groups, tones_of
 from grpo_ext.rewards.poem.text import han
 from grpo_ext.tasks.poem import Poem
 from grpo_ext.tiny.verse import ENDS, FAVOURITES, verse_demonstrations
+from tests.support.places import REPO
+from tests.support.small_demo import launched, shortened
 
 TASK = Poem(system_prompt="", user_prompt="{lines}\n{pattern}\n{rhyme_group}")
 

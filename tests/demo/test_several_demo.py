@@ -6,12 +6,11 @@ from __future__ import annotations
 
 import json
 
-from conftest import REPO
-
 from grpo_ext.common.prompt_tokens import encode_prompts
 from grpo_ext.demo.demos import DEMOS
 from grpo_ext.recipe.load import load_recipe, load_sft_recipe
 from grpo_ext.run.from_recipe import eval_rows, named_rewards_and_weights
+from tests.support.places import REPO
 
 
 def test_what_is_prepared_fits_the_recipes(tmp_path):

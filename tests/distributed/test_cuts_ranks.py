@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
-from forked import on_ranks
-from step_on_ranks import VARIANTS, compare
+
+from tests.support.forked import on_ranks
+from tests.support.step_on_ranks import VARIANTS, compare
 
 pytestmark = pytest.mark.slow
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from forked import on_ranks
 
 from benchmarks import invariance
 from benchmarks.invariance import LOSSES
 from grpo_ext.step import feed
+from tests.support.forked import on_ranks
 
 pytestmark = pytest.mark.slow
 

@@ -6,11 +6,11 @@ import json
 
 import pytest
 import yaml
-from forked import on_ranks
 
 from grpo_ext import load_recipe
 from grpo_ext.preflight.forecast import make_forecast
 from grpo_ext.train import main as train
+from tests.support.forked import on_ranks
 
 VALUES = {
     "accelerate_config": "cpu",

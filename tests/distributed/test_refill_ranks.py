@@ -5,11 +5,13 @@ from __future__ import annotations
 import sys
 
 import pytest
-from conftest import REPO
+
+from tests.support.places import REPO
 
 sys.path.insert(0, str(REPO / "tests" / "trainer"))
-import scripted_groups
 import test_refill
+
+from tests.support import scripted_groups
 
 pytestmark = pytest.mark.slow
 

@@ -8,11 +8,13 @@ import sys
 
 import pytest
 import torch
-from conftest import REPO
+
+from tests.support.places import REPO
 
 sys.path.insert(0, str(REPO / "tests" / "trainer"))
-import scripted_groups
 import test_slots_of_a_prompt
+
+from tests.support import scripted_groups
 
 pytestmark = pytest.mark.slow
 

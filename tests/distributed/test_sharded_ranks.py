@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from sharded_run import check_same, launched, ten_steps
+
+from tests.support.sharded_run import check_same, launched, ten_steps
 
 pytestmark = pytest.mark.slow
 

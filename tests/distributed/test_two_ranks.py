@@ -8,10 +8,10 @@ import subprocess
 import sys
 
 import pytest
-from conftest import REPO
-from forked import LIMIT, on_ranks
 
 from grpo_ext.train import main as train
+from tests.support.forked import LIMIT, on_ranks
+from tests.support.places import REPO
 
 pytestmark = pytest.mark.slow
 SMALL = [

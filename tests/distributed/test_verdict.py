@@ -7,10 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 from accelerate import Accelerator
-from forked import on_ranks
 
 from grpo_ext.run.ranks import leave_ranks
 from grpo_ext.samplers.choose import _refuse_raw_logprobs
+from tests.support.forked import on_ranks
 
 pytestmark = pytest.mark.slow
 

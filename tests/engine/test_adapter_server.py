@@ -6,11 +6,11 @@ from contextlib import nullcontext
 
 import pytest
 import requests
-from engine_parts import differences, free_port, lora, make_trainer, without_sync
-from forked import LIMIT
 
 from grpo_ext import load_recipe
 from grpo_ext.vllm.server import server_of
+from tests.support.engine_parts import differences, free_port, lora, make_trainer, without_sync
+from tests.support.forked import LIMIT
 
 pytestmark = pytest.mark.vllm
 CLOSE = 1e-5

@@ -6,11 +6,11 @@ from typing import get_args
 
 import pytest
 import torch
-from engine_parts import STEPS, differences, lora, make_trainer, without_sync
 
 from grpo_ext.recipe.vllm_options import LORA_RANKS
 from grpo_ext.samplers.vllm_adapter import AdapterVLLM, check_adapter
 from grpo_ext.vllm import EngineFailure
+from tests.support.engine_parts import STEPS, differences, lora, make_trainer, without_sync
 
 pytestmark = pytest.mark.vllm
 CLOSE = 1e-5

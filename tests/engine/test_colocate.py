@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
-from engine_parts import (
+from vllm.model_executor.layers.utils import (
+    dispatch_cpu_unquantized_gemm as packed,
+)  # before any engine is made
+
+from grpo_ext.objective.presets import PRESETS
+from grpo_ext.vllm import EngineFailure, plugin
+from tests.support.engine_parts import (
     STEPS,
     WANDERING,
     check_truncated,
@@ -14,12 +20,6 @@ from engine_parts import (
     make_trainer,
     without_sync,
 )
-from vllm.model_executor.layers.utils import (
-    dispatch_cpu_unquantized_gemm as packed,
-)  # before any engine is made
-
-from grpo_ext.objective.presets import PRESETS
-from grpo_ext.vllm import EngineFailure, plugin
 
 pytestmark = pytest.mark.vllm
 CLOSE = 1e-5

@@ -13,8 +13,11 @@ from types import SimpleNamespace
 import psutil
 import pytest
 import torch
-from conftest import REPO
-from engine_parts import (
+
+from grpo_ext import load_recipe
+from grpo_ext.vllm.server import server_of
+from grpo_ext.vllm.transfer import own_address
+from tests.support.engine_parts import (
     WANDERING,
     check_run,
     check_truncated,
@@ -24,11 +27,8 @@ from engine_parts import (
     train_words,
     words,
 )
-from forked import LIMIT
-
-from grpo_ext import load_recipe
-from grpo_ext.vllm.server import server_of
-from grpo_ext.vllm.transfer import own_address
+from tests.support.forked import LIMIT
+from tests.support.places import REPO
 
 pytestmark = pytest.mark.vllm
 CLOSE = 1e-5
@@ -175,7 +175,7 @@ def run_features(path):
     """Two ranks that keep their trained weights when they end; what was logged of each step."""
     program = (
         "import sys; from grpo_ext.recipe.load import load_recipe; from grpo_ext.run.launch import launch; "
-        "words = sys.argv[1:]; sys.exit(launch('weights_of_ranks', words, load_recipe(words[1]), 2))"
+        "words = sys.argv[1:]; sys.exit(launch('tests.support.weights_of_ranks', words, load_recipe(words[1]), 2))"
     )
     said = check_run([sys.executable, "-c", program, "--config", str(path)])
     one, two = (torch.load(path.with_suffix("") / f"weights-{rank}.pt") for rank in (0, 1))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from bad_servers import reply, routes, says, serving
 
 from grpo_ext.samplers import vllm_client
 from grpo_ext.samplers.vllm_client import NOTHING, ServerClient
+from tests.support.bad_servers import reply, routes, says, serving
 
 pytestmark = pytest.mark.vllm
 WELL = {"/health": {}, "/version": {"version": "0.31.0"}, "/v1/models": {"data": [{"id": "m"}]}}

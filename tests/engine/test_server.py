@@ -11,7 +11,11 @@ import threading
 import pytest
 import requests
 import torch
-from engine_parts import (
+from transformers import TrainerCallback
+
+from grpo_ext import load_recipe
+from grpo_ext.vllm.server import server_of
+from tests.support.engine_parts import (
     STEPS,
     check_truncated,
     differences,
@@ -20,12 +24,8 @@ from engine_parts import (
     make_trainer,
     without_sync,
 )
-from forked import LIMIT
-from oracle import token_logps
-from transformers import TrainerCallback
-
-from grpo_ext import load_recipe
-from grpo_ext.vllm.server import server_of
+from tests.support.forked import LIMIT
+from tests.support.oracle import token_logps
 
 pytestmark = pytest.mark.vllm
 CLOSE = 1e-5

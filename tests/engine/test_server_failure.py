@@ -12,15 +12,15 @@ import time
 import psutil
 import pytest
 import requests
-from conftest import REPO
-from engine_parts import free_port, outside
-from forked import LIMIT
 
 from grpo_ext import load_recipe
 from grpo_ext.trainer.manifest import what_is_wrong
 from grpo_ext.vllm.http import VllmLine
 from grpo_ext.vllm.server import server_of
 from grpo_ext.vllm.signature import KEY
+from tests.support.engine_parts import free_port, outside
+from tests.support.forked import LIMIT
+from tests.support.places import REPO
 
 pytestmark = pytest.mark.vllm
 STEPS = 6

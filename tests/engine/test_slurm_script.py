@@ -9,9 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import REPO
-from engine_parts import free_port, outside, words
-from forked import LIMIT
+
+from tests.support.engine_parts import free_port, outside, words
+from tests.support.forked import LIMIT
+from tests.support.places import REPO
 
 pytestmark = pytest.mark.vllm
 SCONTROL = "#!/usr/bin/env bash\nprintf '127.0.0.%s\\n' 1 2 3\n"

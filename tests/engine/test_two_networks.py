@@ -7,9 +7,10 @@ import subprocess
 import sys
 
 import pytest
-from conftest import REPO
-from engine_parts import check_run, free_port, outside, steps_of, train_words, words
-from forked import LIMIT
+
+from tests.support.engine_parts import check_run, free_port, outside, steps_of, train_words, words
+from tests.support.forked import LIMIT
+from tests.support.places import REPO
 
 pytestmark = pytest.mark.vllm
 TRAINERS, SAMPLERS = "10.77.0.1", "10.77.0.2"

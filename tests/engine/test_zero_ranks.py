@@ -10,14 +10,14 @@ import shutil
 
 import pytest
 import torch
-from engine_parts import free_port, outside, words
-from forked import LIMIT
 from safetensors.torch import load_file
-from sharded_run import check_same, launched, ten_steps
 
 from grpo_ext import load_recipe
 from grpo_ext.cli.main import main
 from grpo_ext.vllm.server import server_of
+from tests.support.engine_parts import free_port, outside, words
+from tests.support.forked import LIMIT
+from tests.support.sharded_run import check_same, launched, ten_steps
 
 pytestmark = pytest.mark.vllm
 

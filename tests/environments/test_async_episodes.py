@@ -5,12 +5,12 @@ import threading
 
 import pytest
 from transformers import AutoTokenizer
-from worlds import Counting
 
 from grpo_ext.environments.episode import Episode
 from grpo_ext.environments.episode_rules import EpisodeRules
 from grpo_ext.environments.turn_tokens import TurnTokens
 from grpo_ext.samplers.async_episodes import play_as_ready
+from tests.support.worlds import Counting
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ import sys
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
-from worlds import Counting, Faulty
 
 from grpo_ext.decoding.play import Player
 from grpo_ext.environments.episode import Episode
@@ -15,6 +14,7 @@ from grpo_ext.environments.episode_rules import EpisodeRules
 from grpo_ext.environments.turn_tokens import TurnTokens
 from grpo_ext.samplers.lockstep_episodes import hear, write_turn
 from grpo_ext.seams.generate import fast_generation, watching
+from tests.support.worlds import Counting, Faulty
 
 PROMPTS = ["Use 3, 4, 5.", "Use 1.", "Use 9, 9, 1 to make 17."]
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 
-import gather_on_ranks
 import pytest
-from forked import on_ranks
-from gpu_parts import noted
+
+from tests.support import gather_on_ranks
+from tests.support.forked import on_ranks
+from tests.support.gpu_parts import noted
 
 
 @pytest.mark.slow

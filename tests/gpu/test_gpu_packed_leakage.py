@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from gpu_parts import DEVICES, PARAMS, VOCAB, alone, attend_by, model_of, noted, run
 
 from grpo_ext.scoring.head import Head
 from grpo_ext.scoring.packed import run_packed
+from tests.support.gpu_parts import DEVICES, PARAMS, VOCAB, alone, attend_by, model_of, noted, run
 
 WIDTH, PROMPT, WINDOW = 560, 40, 128
 

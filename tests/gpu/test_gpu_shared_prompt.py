@@ -9,13 +9,13 @@ import copy
 
 import pytest
 import torch
-from gpu_parts import DEVICES, PARAMS, VOCAB, alone, attend_by, model_of, noted, run
 
 from benchmarks.gpu.attention import attend_varlen, kernel_is_there, visible
 from grpo_ext.scoring.head import Head
 from grpo_ext.scoring.packed import run_packed
 from grpo_ext.scoring.probe import Probe
 from grpo_ext.scoring.prompts_once import ReadPrompts
+from tests.support.gpu_parts import DEVICES, PARAMS, VOCAB, alone, attend_by, model_of, noted, run
 
 ATTENTION = ["sdpa", "torch flash", "flash_attention_2"]
 WIDTH, PROMPT = 40, 30

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from gpu_parts import DEVICES
 
 from grpo_ext import GRPOExtConfig, GRPOExtTrainer
 from grpo_ext.samplers.sync_check import checksums
 from grpo_ext.tasks.countdown import Countdown
 from grpo_ext.vllm import EngineFailure
+from tests.support.gpu_parts import DEVICES
 
 
 def spread(completions, **_):

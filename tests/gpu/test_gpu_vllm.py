@@ -13,18 +13,18 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import REPO
-from gpu_parts import noted
+
+from tests.support.gpu_parts import noted
+from tests.support.places import REPO
 
 sys.path.append(str(REPO / "tests" / "engine"))
 if not find_spec("vllm"):
     pytest.skip("vLLM is not installed", allow_module_level=True)
 
-from engine_parts import free_port, lora, make_trainer
-
 from grpo_ext import load_recipe
 from grpo_ext.vllm import EngineFailure
 from grpo_ext.vllm.server import server_of
+from tests.support.engine_parts import free_port, lora, make_trainer
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow]
 CUDA = torch.cuda.is_available()

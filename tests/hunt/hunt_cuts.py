@@ -7,9 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from hunting import hunt, in_child, model
 from hypothesis import strategies as st
-from oracle import oracle_gradients
 
 from benchmarks.invariance import (
     CUTS,
@@ -23,6 +21,8 @@ from benchmarks.invariance import (
     train,
 )
 from grpo_ext import GRPOExtConfig
+from tests.support.hunting import hunt, in_child, model
+from tests.support.oracle import oracle_gradients
 
 BOUND = 1e-5
 

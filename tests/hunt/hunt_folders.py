@@ -8,8 +8,6 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
-import hostile_folders
-from hunting import hunt, in_child
 from hypothesis import strategies as st
 
 from grpo_ext.common.foreign_files import check_tree
@@ -20,6 +18,8 @@ from grpo_ext.recipe.problems import RecipeError
 from grpo_ext.recipe.read import read_yaml
 from grpo_ext.trainer.manifest import newest_whole
 from grpo_ext.trainer.state import CheckpointMismatch, load_plain
+from tests.support import hostile_folders
+from tests.support.hunting import hunt, in_child
 
 KINDS = {kind.__name__: kind for kind in hostile_folders.KINDS}
 SECRET = hostile_folders.SECRET

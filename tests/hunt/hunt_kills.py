@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hunting import LONG, held, hunt, model
 from hypothesis import strategies as st
 
-from benchmarks.fault_runs import left_by, lost, start, wait
 from benchmarks.kills import SETTINGS, train
+from tests.support.fault_runs import left_by, lost, start, wait
+from tests.support.hunting import LONG, held, hunt, model
 
 
 def to_its_end(out: Path, name: str = "turns") -> None:

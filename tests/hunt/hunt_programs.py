@@ -8,12 +8,12 @@ from pathlib import Path
 
 import psutil
 import pytest
-from hunting import hunt
 from hypothesis import strategies as st
 
-from benchmarks.machine_state import State, left_behind, own_state
 from grpo_ext.rewards import build
 from grpo_ext.rewards.code.bubblewrap import find_bwrap
+from tests.support.hunting import hunt
+from tests.support.machine_state import State, left_behind, own_state
 
 EXPECTED = 739174  # no statement below makes this number
 TESTS = [

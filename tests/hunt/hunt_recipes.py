@@ -8,12 +8,12 @@ import tempfile
 from pathlib import Path
 
 import yaml
-from hunting import hunt, in_child, model
 from hypothesis import strategies as st
-from test_recipes_run import RECIPES, SIZES
 
 from grpo_ext import load_recipe, train
 from grpo_ext.cli.main import main
+from tests.support.hunting import hunt, in_child, model
+from tests.support.recipe_sizes import RECIPES, SIZES
 
 SHIPPED = {f"{path.parent.name}/{path.stem}": path for path in RECIPES}
 MARK = "=-=-="

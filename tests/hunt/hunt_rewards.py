@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from hostile import EXPRESSIONS, LATEX, SHAPES, wrapped
-from hunting import hunt, in_child
 from hypothesis import strategies as st
 
 from grpo_ext.rewards import build, list_rewards
+from tests.support.hostile_texts import EXPRESSIONS, LATEX, SHAPES, wrapped
+from tests.support.hunting import hunt, in_child
 
 # test_judge_reward.py and test_relevance.py have a server and a model for the others.
 CATALOGUE = {

@@ -16,13 +16,13 @@ from typing import Any
 
 import torch
 from accelerate.state import AcceleratorState, GradientState, PartialState
-from hunting import HALF, held, hunt
-from options import CUT, VALUES, cuts, drawn
-from scripted_run import build_start, joined, run
-from trainer_oracle import Oracle, Undecided, check_order
 from transformers import AutoModelForCausalLM
 
-from benchmarks.fault_runs import quiet, start, wait
+from tests.support.fault_runs import quiet, start, wait
+from tests.support.hunting import HALF, held, hunt
+from tests.support.options import CUT, VALUES, cuts, drawn
+from tests.support.scripted_run import build_start, joined, run
+from tests.support.trainer_oracle import Oracle, Undecided, check_order
 
 BOUND = 2e-5  # of the sum of the norms of the completions' gradients, in float32
 Gradient = dict[str, torch.Tensor]  # by the name of the parameter

@@ -1,7 +1,7 @@
 """Every pair of options that change the loss, the advantages, the groups or the sampler: exact,
 refused or noted.
 
-    python tests/hunt/pairs.py        # writes docs/options-that-meet.md
+    python -m tests.hunt.pairs      # writes docs/options-that-meet.md
 
 The checks of a run say which pairs are refused or noted. A pair that they accept is exact if the
 fuzzer draws both options, and so compares gradients with the formulas (see `hunt_trainer`).
@@ -26,14 +26,14 @@ REPO = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(REPO), str(Path(__file__).parent)]
 
 import torch  # noqa: E402
-from options import NOT_DRAWN, VALUES, Settings, refusal, with_option  # noqa: E402
-from scripted_run import build_start, make_trainer  # noqa: E402
 from transformers.utils.logging import disable_progress_bar  # noqa: E402
 from trl import ModelConfig  # noqa: E402
 
 from grpo_ext.recipe.notes import GRPO_NOTES, notes_of  # noqa: E402
 from grpo_ext.recipe.rules import Values, flat_values  # noqa: E402
 from grpo_ext.recipe.schema import GRPOExtConfig, RunConfig  # noqa: E402
+from tests.support.options import NOT_DRAWN, VALUES, Settings, refusal, with_option  # noqa: E402
+from tests.support.scripted_run import build_start, make_trainer  # noqa: E402
 
 PAGE = REPO / "docs" / "options-that-meet.md"
 BASE: Settings = {"per_device_train_batch_size": 8, "num_generations": 2}

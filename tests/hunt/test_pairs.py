@@ -5,10 +5,19 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from options import CUT, IRRELEVANT, NOT_DRAWN, VALUES, cuts, met, refusal, with_option
-from pairs import BASE, PAGE, page
 
 from grpo_ext import GRPOExtConfig
+from tests.hunt.pairs import BASE, PAGE, page
+from tests.support.options import (
+    CUT,
+    IRRELEVANT,
+    NOT_DRAWN,
+    VALUES,
+    cuts,
+    met,
+    refusal,
+    with_option,
+)
 
 FIELDS = {f.name: f for f in dataclasses.fields(GRPOExtConfig)}
 DRAWN = [(name, value) for name, values in VALUES.items() for value in values]

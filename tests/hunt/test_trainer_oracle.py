@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from hunt_trainer import compare, record_of
-from trainer_oracle import check_order
+
+from tests.hunt.hunt_trainer import compare, record_of
+from tests.support.trainer_oracle import check_order
 
 CUT = {"ranks": 1, "per_device_train_batch_size": 4, "num_generations": 4, "seed": 1}
 SETTINGS = {
@@ -12,12 +13,12 @@ SETTINGS = {
     "carried groups": {"group_filter": "refill", "max_staleness": 3, "rewards": "one"},
     "kept sets": {"top_k": 5, "beta": 0.1, "steps_per_generation": 2, "rewards": "missing"},
     "episodes": {
-        "environment": {"name": "scripted_run:Letters", "credit": "turn"},
+        "environment": {"name": "tests.support.scripted_run:Letters", "credit": "turn"},
         "importance_sampling_level": "sequence",
         "rewards": "two",
     },
     "turns of a weighted reward": {
-        "environment": {"name": "scripted_run:Letters", "credit": "turn"},
+        "environment": {"name": "tests.support.scripted_run:Letters", "credit": "turn"},
         "reward_weights": (0.25, 1.0),
         "rewards": "one",
     },

@@ -6,12 +6,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from oracle import loss_of_step
 
 from grpo_ext.objective.aggregate import StepCounts
 from grpo_ext.objective.policy import LossInputs, LossOptions, get_loss, importance_ratio
 from grpo_ext.step.loss import LossSettings, step_loss
 from grpo_ext.step.records import MicroBatch, Scored, Scores
+from tests.support.oracle import loss_of_step
 
 LOSSES = ("grpo", "bnpo", "dr_grpo", "dapo", "cispo", "sapo", "luspo", "vespo", "dppo")
 LENGTHS = (2, 5, 1)

@@ -9,7 +9,6 @@ from dataclasses import fields
 
 import pytest
 import torch
-from conftest import REPO
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -29,9 +28,10 @@ from grpo_ext.objective.policy import (
 )
 from grpo_ext.objective.presets import PRESETS
 from grpo_ext.objective.sampling import FIELD_DEFAULTS, SamplingParams, resolve_sampling
+from tests.support.places import REPO
 
 sys.path.insert(0, str(REPO / "tests" / "objective"))
-from oracle import loss_of_step, token_term
+from tests.support.oracle import loss_of_step, token_term
 
 BUILT_IN = ("grpo", "bnpo", "dr_grpo", "dapo", "cispo", "sapo", "luspo", "vespo", "dppo")
 

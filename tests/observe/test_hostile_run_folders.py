@@ -10,10 +10,6 @@ import os
 from pathlib import Path
 
 import pytest
-from forked import Forked
-from hostile_folders import KINDS, SECRET, limit_this_process
-from test_report_page import Page, sample, write_run
-from test_report_server import ask, served
 
 from grpo_ext.cli.main import main
 from grpo_ext.common import foreign_files
@@ -30,6 +26,10 @@ from grpo_ext.common.untrusted import one_line
 from grpo_ext.observe.jsonl import JsonLines, parts, read
 from grpo_ext.observe.read_run import is_running, runs_in
 from grpo_ext.observe.run_log import set_aside
+from tests.support.forked import Forked
+from tests.support.hostile_folders import KINDS, SECRET, limit_this_process
+from tests.support.report_pages import Page, sample, write_run
+from tests.support.report_server import ask, served
 
 NAMES = (
     "notes.md",

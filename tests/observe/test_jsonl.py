@@ -12,12 +12,12 @@ import sys
 import time
 
 import pytest
-from conftest import REPO
-from forked import LIMIT
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpo_ext.observe.jsonl import JsonLines, encoded, parts, read
+from tests.support.forked import LIMIT
+from tests.support.places import REPO
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(), max_size=20),

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from test_report_page import HOSTILE, played, sample, write_run
 
-from benchmarks.browser import Browser, find_browser
 from benchmarks.report import READY
 from grpo_ext.observe.report.page import write_report
+from tests.support.browser import Browser, find_browser
+from tests.support.report_pages import HOSTILE, played, sample, write_run
 
 pytestmark = pytest.mark.skipif(find_browser() is None, reason="there is no Chromium")
 SHOWN = "[...document.querySelectorAll('#detail .turn')].map((turn) => [turn.className, turn.textContent])"

@@ -6,46 +6,22 @@ import fcntl
 import http.client
 import json
 import re
-import threading
 import time
 import tracemalloc
-from contextlib import contextmanager
 
 import pytest
-from forked import LIMIT, Forked
-from test_report_page import HOSTILE, Page, sample, write_run
 
-from benchmarks.browser import Browser, find_browser
 from grpo_ext.cli.main import main
 from grpo_ext.observe.jsonl import JsonLines
 from grpo_ext.observe.read_run import is_running
 from grpo_ext.observe.report import serve
 from grpo_ext.observe.report.serve import ReportServer
+from tests.support.browser import Browser, find_browser
+from tests.support.forked import LIMIT, Forked
+from tests.support.report_pages import HOSTILE, Page, sample, write_run
+from tests.support.report_server import ask, served
 
 needs_browser = pytest.mark.skipif(find_browser() is None, reason="there is no Chromium")
-
-
-@contextmanager
-def served(*paths, **settings):
-    with ReportServer(list(paths), 0, **settings) as server:
-        thread = threading.Thread(
-            target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
-        )
-        thread.start()
-        try:
-            yield server
-        finally:
-            server.shutdown()
-            thread.join()
-
-
-def ask(server, path, method="GET", host=None, body=None):
-    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=LIMIT)
-    connection.request(method, path, body, {"Host": host or f"127.0.0.1:{server.server_port}"})
-    answer = connection.getresponse()
-    found = answer.status, dict(answer.getheaders()), answer.read()
-    connection.close()
-    return found
 
 
 def data(server, path):

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 
 import pytest
-from test_report_page import HOSTILE, sample, write_run
 
-from benchmarks.browser import Browser, find_browser
 from benchmarks.report import READY
 from grpo_ext.observe.report.page import write_report
+from tests.support.browser import Browser, find_browser
+from tests.support.report_pages import HOSTILE, sample, write_run
 
 pytestmark = pytest.mark.skipif(find_browser() is None, reason="there is no Chromium")
 TEXT = HOSTILE.replace("\ud800", "")  # which a browser shows as another character

@@ -7,14 +7,14 @@ import json
 import pytest
 import torch
 import yaml
-from clocks import timeless
 from datasets import Dataset
-from forked import on_ranks
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from grpo_ext import GRPOExtConfig, GRPOExtTrainer
 from grpo_ext.observe.jsonl import read
 from grpo_ext.train import main as train_recipe
+from tests.support.clocks import timeless
+from tests.support.forked import on_ranks
 
 
 def digits(completions, **kwargs):

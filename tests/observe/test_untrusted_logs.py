@@ -7,7 +7,6 @@ import json
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_report_page import Page, sample, write_run
 from transformers import TrainerControl, TrainerState, TrainingArguments
 
 from grpo_ext.cli.main import main
@@ -15,6 +14,7 @@ from grpo_ext.observe.jsonl import JsonLines, read
 from grpo_ext.observe.read_run import read_run
 from grpo_ext.observe.report.page import build_page
 from grpo_ext.observe.run_log import RunLog
+from tests.support.report_pages import Page, sample, write_run
 
 ANYTHING = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),

@@ -8,10 +8,10 @@ import socket
 import pytest
 import transformers
 import yaml
-from runaway import no_runaway
 
 from grpo_ext.cli.main import main
 from grpo_ext.preflight.check_recipe import check_recipe
+from tests.support.runaway import no_runaway
 
 SOUND = {
     "use_cpu": True,

@@ -5,11 +5,11 @@ from __future__ import annotations
 from importlib.util import find_spec
 
 import pytest
-from bad_servers import reply, routes, says, serving
 
 from grpo_ext.preflight import machine
 from grpo_ext.recipe.load import load_recipe
 from grpo_ext.recipe.problems import Findings
+from tests.support.bad_servers import reply, routes, says, serving
 
 
 def flat(**settings):

@@ -7,11 +7,11 @@ import dataclasses
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from runaway import no_runaway
 
 from grpo_ext import GRPOExtConfig
 from grpo_ext.recipe.batch import Batch, batch_of, nearest_fits, whole_eval_groups, whole_groups
 from grpo_ext.recipe.rules import flat_values
+from tests.support.runaway import no_runaway
 
 SIZES = st.integers(1, 24)
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from conftest import REPO
 
 from grpo_ext import RecipeError, load_recipe
 from grpo_ext.recipe.folder import accelerate_settings
 from grpo_ext.recipe.load import load_sft_recipe
 from grpo_ext.recipe.read import parse_words, split_config
+from tests.support.places import REPO
 
 MODEL = {"model_name_or_path": "somewhere"}
 

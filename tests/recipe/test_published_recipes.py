@@ -6,11 +6,11 @@ import re
 
 import pytest
 import yaml
-from conftest import REPO
 
 from grpo_ext import load_recipe
 from grpo_ext.recipe.load import load_sft_recipe
 from grpo_ext.reproduce.published import experiments, with_tables
+from tests.support.places import REPO
 
 EXPERIMENTS = experiments()
 

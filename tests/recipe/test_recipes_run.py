@@ -7,7 +7,6 @@ import runpy
 import shutil
 
 import pytest
-from conftest import REPO
 from trl.chat_template_utils import qwen2_5_chat_template
 
 from grpo_ext import load_recipe
@@ -15,35 +14,10 @@ from grpo_ext.cli.main import main
 from grpo_ext.recipe.load import load_sft_recipe
 from grpo_ext.sft import make_trainer as make_sft_trainer
 from grpo_ext.train import make_trainer
+from tests.support.places import REPO
+from tests.support.recipe_sizes import RECIPES, SIZES
 
 pytestmark = pytest.mark.slow
-RECIPES = sorted(
-    p
-    for p in (REPO / "recipes").rglob("*.yaml")
-    if p.parent.name != "accelerate" and "sft" not in p.stem
-)
-RECIPES.append(REPO / "examples" / "reasoning_gym" / "qwen2.5-1.5b.yaml")
-
-SIZES = {
-    "max_steps": 2,
-    "per_device_train_batch_size": 4,
-    "gradient_accumulation_steps": 4,  # whole groups of 16
-    "max_completion_length": 16,
-    "max_train_samples": 16,
-    "max_eval_samples": 4,
-    "dataset_name": None,
-    "held_out_share": None,  # of a data set
-    "dataset_config": None,
-    # the machine: no GPU, no vLLM, no DeepSpeed
-    "accelerate_config": "cpu",
-    "use_cpu": True,
-    "bf16": False,
-    "use_vllm": False,
-    "dtype": "float32",
-    "gradient_checkpointing": False,
-    "disable_tqdm": True,
-    "save_strategy": "no",
-}
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda p: f"{p.parent.name}/{p.name}")

@@ -9,7 +9,6 @@ import dataclasses
 from fnmatch import fnmatchcase
 
 import pytest
-from conftest import REPO
 from trl import ModelConfig, SFTConfig
 
 from grpo_ext import load_recipe
@@ -22,6 +21,7 @@ from grpo_ext.recipe.load import load_sft_recipe
 from grpo_ext.recipe.rules import check_values, rule_of
 from grpo_ext.recipe.schema import GRPOExtConfig, LaunchConfig, RunConfig
 from grpo_ext.recipe.values import choices
+from tests.support.places import REPO
 
 MODEL = {"model_name_or_path": "m"}
 CLASSES = (GRPOExtConfig, RunConfig, ModelConfig, SFTConfig, LaunchConfig)

@@ -4,10 +4,10 @@ import asyncio
 import threading
 
 import pytest
-from forked import LIMIT
 
 from grpo_ext.rewards import deadline
 from grpo_ext.rewards.guard import AsyncGuard
+from tests.support.forked import LIMIT
 
 
 async def waits(completions, **columns):

@@ -18,8 +18,20 @@ from fractions import Fraction
 
 import psutil
 import pytest
-from forked import LIMIT
-from hostile_programs import (
+from hypothesis import given
+from hypothesis import strategies as st
+
+from grpo_ext.preflight.try_code import check_code
+from grpo_ext.recipe.problems import Findings
+from grpo_ext.rewards import build
+from grpo_ext.rewards.code import allowed_calls, bubblewrap, memory_group, sandbox
+from grpo_ext.rewards.code.asserts import parse_asserts
+from grpo_ext.rewards.code.inside.canonical import NotPlain, canonical
+from grpo_ext.rewards.code.sandbox import Job, Limits, MachineFault, NoIsolation, run
+from grpo_ext.rewards.guard import Guard
+from grpo_ext.rewards.pool import RewardPool
+from tests.support.forked import LIMIT
+from tests.support.hostile_programs import (
     CHEATS,
     FILES,
     FORGERIES,
@@ -30,19 +42,7 @@ from hostile_programs import (
     SECRETS,
     SURVIVORS,
 )
-from hypothesis import given
-from hypothesis import strategies as st
-
-from benchmarks.machine_state import own_state
-from grpo_ext.preflight.try_code import check_code
-from grpo_ext.recipe.problems import Findings
-from grpo_ext.rewards import build
-from grpo_ext.rewards.code import allowed_calls, bubblewrap, memory_group, sandbox
-from grpo_ext.rewards.code.asserts import parse_asserts
-from grpo_ext.rewards.code.inside.canonical import NotPlain, canonical
-from grpo_ext.rewards.code.sandbox import Job, Limits, MachineFault, NoIsolation, run
-from grpo_ext.rewards.guard import Guard
-from grpo_ext.rewards.pool import RewardPool
+from tests.support.machine_state import own_state
 
 HOSTILE = [
     *NETWORK,

@@ -3,10 +3,10 @@
 import argparse
 
 import pytest
-from registry_state import registry_as_before
 
 from grpo_ext.cli import rewards
 from grpo_ext.rewards import list_rewards
+from tests.support.registry_state import registry_as_before
 
 PLUGIN = """
 from grpo_ext.rewards import Example, register

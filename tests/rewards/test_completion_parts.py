@@ -3,10 +3,10 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from runaway import no_runaway
 
 from grpo_ext.rewards.answers import TAGS, without_thoughts
 from grpo_ext.rewards.completion_parts import part_of
+from tests.support.runaway import no_runaway
 
 PIECES = st.lists(st.sampled_from([*TAGS, "a", "b ", "\n", "<", "think>"]), max_size=12).map(
     "".join

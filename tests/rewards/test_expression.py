@@ -7,10 +7,10 @@ from fractions import Fraction
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from runaway import no_runaway
 
 from grpo_ext.rewards.expression import MAX_DEPTH, MAX_LENGTH, ExpressionError
 from grpo_ext.rewards.expression import evaluate as read
+from tests.support.runaway import no_runaway
 
 OPERATORS = {
     ast.Add: operator.add,

@@ -5,9 +5,9 @@ import re
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from runaway import no_runaway
 
 from grpo_ext.rewards import build
+from tests.support.runaway import no_runaway
 
 STRICT = re.compile(r"<think>\n.*?\n</think>\n<answer>\n.*?\n</answer>", re.DOTALL)
 LOOSE = re.compile(r"\s*<think>.*?</think>\s*<answer>.*?</answer>\s*", re.DOTALL)

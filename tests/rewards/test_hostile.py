@@ -6,12 +6,12 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from hostile import hostile_completions
-from runaway import no_runaway
 
 from grpo_ext.rewards import build, list_rewards
 from grpo_ext.rewards.engine import NeedsEngine, without_engine
 from grpo_ext.rewards.pool import RewardPool
+from tests.support.hostile_texts import hostile_completions
+from tests.support.runaway import no_runaway
 
 COMPLETIONS = hostile_completions()
 CATALOGUE = {info.name: info for info in list_rewards()}

@@ -6,13 +6,13 @@ import sqlite3
 import threading
 
 import pytest
-from bad_servers import reply, routes, says, serving
-from forked import LIMIT
-from hostile import hostile_completions
 
 from grpo_ext.rewards import build
 from grpo_ext.rewards.guard import Guard
 from grpo_ext.rewards.judge_client import key_headers
+from tests.support.bad_servers import reply, routes, says, serving
+from tests.support.forked import LIMIT
+from tests.support.hostile_texts import hostile_completions
 
 HEAD = b"HTTP/1.1 200 OK\r\n"
 

@@ -11,12 +11,12 @@ from types import SimpleNamespace
 import numpy
 import pytest
 import torch
-from forked import LIMIT
-from registry_state import registry_as_before
 
 from grpo_ext.rewards import Example, build, register
 from grpo_ext.rewards.example_checks import constant_warning
 from grpo_ext.rewards.guard import AsyncGuard, Guard
+from tests.support.forked import LIMIT
+from tests.support.registry_state import registry_as_before
 
 TEXTS = ["a", "bb", "ccc"]
 

@@ -7,11 +7,11 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
-from registry_state import registry_as_before
 
 from grpo_ext.rewards import Example, build, list_rewards, register
 from grpo_ext.rewards.reward import plain_text
 from grpo_ext.rewards.signature import misfit
+from tests.support.registry_state import registry_as_before
 
 
 @pytest.fixture

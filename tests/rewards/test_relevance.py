@@ -6,10 +6,8 @@ import random
 
 import pytest
 import torch
-from hostile import hostile_completions
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from runaway import no_runaway
 
 from grpo_ext.rewards import build
 from grpo_ext.rewards.guard import Guard
@@ -20,6 +18,8 @@ from grpo_ext.scoring.frozen_model import FrozenModel, load_frozen
 from grpo_ext.tiny.model import build_model
 from grpo_ext.tiny.optimizer import MuonWithAdamW
 from grpo_ext.tiny.tokenizer import TAGS, build_tokenizer
+from tests.support.hostile_texts import hostile_completions
+from tests.support.runaway import no_runaway
 
 SUBJECTS = {
     "rain": ["wet", "cloud", "drop", "umbrella", "puddle", "storm", "grey", "pour"],

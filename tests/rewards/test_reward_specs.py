@@ -3,9 +3,9 @@
 import sys
 
 import pytest
-from registry_state import registry_as_before
 
 from grpo_ext.rewards.reward_specs import RESERVED, check_columns, needed_columns, resolve_rewards
+from tests.support.registry_state import registry_as_before
 
 PLUGIN = """
 from grpo_ext.rewards import Example, register

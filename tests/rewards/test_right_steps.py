@@ -6,10 +6,8 @@ import re
 from fractions import Fraction
 
 import pytest
-from conftest import REPO
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from runaway import no_runaway
 
 from grpo_ext.observe.report.columns import explain as explain_row
 from grpo_ext.rewards import build
@@ -18,6 +16,8 @@ from grpo_ext.rewards.registry import lookup
 from grpo_ext.rewards.right_steps import share_of_right
 from grpo_ext.tasks.countdown import Countdown
 from grpo_ext.tiny.demonstrations import countdown_demonstrations
+from tests.support.places import REPO
+from tests.support.runaway import no_runaway
 
 RIGHT = [
     ["3 + 4 = 7"],

@@ -12,8 +12,6 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 import torch
-from forked import Forked
-from hostile_folders import ENDLESS, KINDS, SECRET, fifo, limit_this_process
 from pyarrow import parquet
 
 from grpo_ext.cli.main import main
@@ -29,6 +27,8 @@ from grpo_ext.recipe.read import read_yaml
 from grpo_ext.tasks.open_dataset import open_dataset
 from grpo_ext.trainer.manifest import MANIFEST, newest_whole, what_is_wrong, write_manifest
 from grpo_ext.trainer.state import CheckpointMismatch, load_plain
+from tests.support.forked import Forked
+from tests.support.hostile_folders import ENDLESS, KINDS, SECRET, fifo, limit_this_process
 
 SPECIAL = [
     kind for kind in KINDS if kind.__name__ in ("fifo", "device", "terminal", "bound_socket")

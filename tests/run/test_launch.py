@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import yaml
-from conftest import REPO
 from transformers import Qwen2Config
 
 import grpo_ext.run.launch
@@ -12,6 +11,7 @@ from grpo_ext.recipe.folder import accelerate_config, recipe_folder
 from grpo_ext.recipe.load import load_recipe
 from grpo_ext.run.launch import launch_command, threads_of
 from grpo_ext.run.ranks import check_ranks
+from tests.support.places import REPO
 
 CONFIGS = sorted((REPO / "recipes" / "accelerate").glob("*.yaml"))
 

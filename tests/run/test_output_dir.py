@@ -9,9 +9,9 @@ import sys
 import threading
 
 import pytest
-from forked import LIMIT
 
 from grpo_ext.run.output_dir import hold
+from tests.support.forked import LIMIT
 
 HOLDER = """
 import os, sys, time

@@ -7,13 +7,13 @@ import json
 import time
 
 import pytest
-from bad_servers import reply, routes, says, serving
-from forked import LIMIT
 
 from grpo_ext.vllm import guard as guard_module
 from grpo_ext.vllm.guard import Guard
 from grpo_ext.vllm.http import VllmLine, who_answers
 from grpo_ext.vllm.signature import KEY, PROOF, SIGNATURE, WINDOW, Signature, proof_of
+from tests.support.bad_servers import reply, routes, says, serving
+from tests.support.forked import LIMIT
 
 HEAD = b"HTTP/1.1 200 OK\r\n"
 MODELS = {"data": [{"id": "m"}]}

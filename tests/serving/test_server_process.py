@@ -9,10 +9,10 @@ import sys
 import time
 
 import pytest
-from forked import LIMIT
 
 from grpo_ext.vllm import EngineFailure
 from grpo_ext.vllm.server import Server, answers
+from tests.support.forked import LIMIT
 
 WEB = """
 import http.server, subprocess, sys

@@ -9,9 +9,9 @@ from itertools import permutations, product
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from runaway import no_runaway
 
 from grpo_ext.tasks.countdown import Countdown, reachable
+from tests.support.runaway import no_runaway
 
 TINY = {"min_numbers": 3, "max_numbers": 3, "max_number": 12, "operators": "+-", "max_target": 36}
 

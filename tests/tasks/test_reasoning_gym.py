@@ -12,9 +12,10 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
-from conftest import REPO
-from hostile import hostile_completions
-from registry_state import registry_as_before
+
+from tests.support.hostile_texts import hostile_completions
+from tests.support.places import REPO
+from tests.support.registry_state import registry_as_before
 
 pytest.importorskip("reasoning_gym")
 

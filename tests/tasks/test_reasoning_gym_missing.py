@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 
 import pytest
-from conftest import REPO
 
 from grpo_ext import RecipeError, load_recipe
 from grpo_ext.common.modules import load_file
+from tests.support.places import REPO
 
 FILE = REPO / "examples" / "reasoning_gym" / "problems.py"
 GIVEN = {"model_name_or_path": "m", "task": f"{FILE}:ReasoningGym"}

@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import pytest
 from datasets import Dataset
-from test_learning_nothing import EVALUATED, REWARDS, rows, run_python, run_recipe
 
 from grpo_ext.recipe.best_model import EvaluationMetrics
 from grpo_ext.trainer.start_checks import CannotLearn
+from tests.support.runs_without_learning import EVALUATED, REWARDS, rows, run_python, run_recipe
 
 BEST = {**EVALUATED, "load_best_model_at_end": True}
 

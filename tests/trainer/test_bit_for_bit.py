@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from clocks import timeless
 from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOConfig, GRPOTrainer
 
 from grpo_ext import GRPOExtConfig, GRPOExtTrainer
+from tests.support.clocks import timeless
 
 OFF = {"loss_normalization": "micro_batch", "logprob_policy": "trl", "fast_generate": False}
 

@@ -9,12 +9,12 @@ import re
 
 import pytest
 import trl
-from conftest import REPO
 
 from grpo_ext.objective.policy import LossOptions
 from grpo_ext.seams import contract
 from grpo_ext.seams.port import TransformersTrainer, TRLTrainer
 from grpo_ext.step.loss import LossSettings
+from tests.support.places import REPO
 
 # How the package calls the arguments of a trainer.
 ARGUMENTS = ("args", "trainer.args", "self.trainer.args", "recipe.training")

@@ -11,11 +11,10 @@ from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 sys.path.insert(0, str(Path(__file__).parent))
-import scripted_groups
-from scripted_groups import DEAD
-
 from grpo_ext import GRPOExtConfig, GRPOExtTrainer
 from grpo_ext.curriculum.pass_rates import PassRates, prompt_id, read_pass_rates
+from tests.support import scripted_groups
+from tests.support.scripted_groups import DEAD
 
 
 def test_adaptive_turns_away_from_prompts_without_signal(tiny_folder, tmp_path):

@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 
 from datasets import Dataset
-from forked import LIMIT
-from registry_state import registry_as_before
 from transformers import AutoTokenizer
 
 from grpo_ext import GRPOExtConfig, GRPOExtTrainer
 from grpo_ext.common.modules import load_file
+from tests.support.forked import LIMIT
+from tests.support.registry_state import registry_as_before
 
 ROWS = 16
 PLUGIN = '''

@@ -8,11 +8,11 @@ import inspect
 import logging
 
 import pytest
-import worlds
-from test_episodes import make
 
 from grpo_ext.environments.episode_rules import EpisodeRules
 from grpo_ext.environments.failures import EnvironmentFailure, EnvironmentFailures
+from tests.support import worlds
+from tests.support.episode_run import make
 
 STEP = inspect.getsourcelines(worlds.Failing.step)[1]
 PLACE = rf"\({worlds.__file__}:{STEP + 3}, in step\)"

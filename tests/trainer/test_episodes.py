@@ -6,17 +6,16 @@ import json
 
 import pytest
 import torch
-from conftest import REPO
 from datasets import Dataset
-from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
+from transformers import AutoModelForCausalLM, TrainerCallback
 
-from grpo_ext import GRPOExtConfig, GRPOExtTrainer
+from grpo_ext import GRPOExtTrainer
 from grpo_ext.environments.transcript import as_text
 from grpo_ext.recipe.problems import RecipeError
+from tests.support.episode_run import ROWS, WORLD, make
+from tests.support.places import REPO
 
-WORLD = {"name": f"{REPO}/tests/environments/worlds.py:Counting", "turn_tokens": 4, "most": 3}
 TRUNCATED = {"temperature": 0.8, "top_k": 25, "top_p": 0.9}
-ROWS = [{"prompt": [{"role": "user", "content": f"Use {a} and {a + 1}."}]} for a in range(8)]
 
 
 class Noting(GRPOExtTrainer):
@@ -40,45 +39,6 @@ class Gradients(TrainerCallback):
         if self.found is None:
             self.found = {name: p.grad.clone() for name, p in model.named_parameters()}
             self.weights = {name: p.detach().clone() for name, p in model.named_parameters()}
-
-
-def make(folder, out, callbacks=None, cls=GRPOExtTrainer, rewards=None, **settings):
-    usual = {
-        "max_steps": 3,
-        "learning_rate": 1e-2,
-        "logging_steps": 1,
-        "save_strategy": "no",
-        "environment": WORLD,
-    }
-    usual["max_completion_length"] = 60
-    args = GRPOExtConfig(
-        output_dir=str(out),
-        per_device_train_batch_size=8,
-        num_generations=4,
-        max_grad_norm=1e9,
-        report_to="none",
-        use_cpu=True,
-        bf16=False,
-        disable_tqdm=True,
-        **{**usual, **settings},
-    )
-    tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
-    return cls(
-        str(folder),
-        rewards or ["environment", last_letter],
-        args,
-        Dataset.from_list(ROWS),
-        processing_class=tokenizer,
-        callbacks=callbacks,
-    )
-
-
-def last_letter(completions, turns, **columns):
-    """Of the last turn; completions are conversations, `turns` what the model said in them."""
-    for messages, said in zip(completions, turns, strict=True):
-        assert [m["content"] for m in messages if m["role"] == "assistant"] == said
-        assert [m["role"] for m in messages] == (["assistant", "user"] * 3)[: 2 * len(said) - 1]
-    return [float(len(said[-1]) % 3) for said in turns]
 
 
 def told(rows):
@@ -149,7 +109,7 @@ def test_the_gradient_is_that_of_the_tokens_the_model_wrote(
 @pytest.mark.parametrize("credit", ["episode", "turn"])
 def test_the_share_without_signal_is_that_of_the_advantages(tiny_folder, tmp_path, credit):
     """All episodes earn 1, some in their first turn: only with a credit per turn is there a gradient."""
-    world = {"name": f"{REPO}/tests/environments/worlds.py:Eventually", "turn_tokens": 4}
+    world = {"name": f"{REPO}/tests/support/worlds.py:Eventually", "turn_tokens": 4}
     settings = {"environment": {**world, "credit": credit}, "max_steps": 2}
     trainer = make(tiny_folder, tmp_path, rewards=["environment"], **settings)
     trainer.train()

@@ -6,15 +6,15 @@ import sys
 
 import pytest
 import torch
-from conftest import REPO
 from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from grpo_ext import GRPOExtConfig, GRPOExtTrainer
 from grpo_ext.trainer.run_output import describe
+from tests.support.places import REPO
 
 sys.path.insert(0, str(REPO / "tests" / "decoding"))
-from tiny_models import batch_sizes
+from tests.support.tiny_models import batch_sizes
 
 
 def by_place(completions, **kwargs):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from forked import Forked, run_module
+
+from tests.support.forked import Forked, run_module
 
 pytestmark = pytest.mark.slow
 

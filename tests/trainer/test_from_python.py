@@ -11,9 +11,7 @@ import sys
 import pytest
 import torch
 import yaml
-from conftest import REPO
 from datasets import Dataset, DatasetDict, IterableDatasetDict
-from registry_state import registry_as_before
 from transformers import AutoTokenizer
 from trl import GRPOConfig
 
@@ -22,6 +20,8 @@ from grpo_ext.common.devices import gpu_is_there
 from grpo_ext.evaluation.table import Gain, gained
 from grpo_ext.observe.read_run import read_run
 from grpo_ext.rewards import build
+from tests.support.places import REPO
+from tests.support.registry_state import registry_as_before
 
 STEPS = 12
 SECRET = "hf_not_for_the_card"

@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 import torch
 import trl
-from conftest import REPO
 from datasets import Dataset
 from PIL import Image
 from trl import GRPOConfig, GRPOTrainer
 
 from grpo_ext import GRPOExtConfig, GRPOExtTrainer
+from tests.support.places import REPO
 
 sys.path.insert(0, str(REPO / "tests" / "trainer"))
-from tiny_vision import llava
+from tests.support.tiny_vision import llava
 
 
 def digits(completions, **kwargs):

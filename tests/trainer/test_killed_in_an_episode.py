@@ -8,11 +8,11 @@ import signal
 import pytest
 import torch
 from datasets import Dataset
-from forked import Forked
 from safetensors.torch import load_file
 from transformers import AutoTokenizer
 
 from grpo_ext import Environment, GRPOExtConfig, GRPOExtTrainer
+from tests.support.forked import Forked
 
 pytestmark = pytest.mark.slow
 

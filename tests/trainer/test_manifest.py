@@ -143,8 +143,9 @@ def test_what_is_deleted_does_not_depend_on_the_clock(tmp_path_factory, steps, d
 
 
 def test_a_run_whose_clock_is_set_back_keeps_what_it_has_just_written(tiny_folder, tmp_path):
-    from test_resume import make
     from transformers import TrainerCallback
+
+    from tests.support.resumed_run import make
 
     backup = tmp_path / "checkpoint-mybackup"
     backup.mkdir()

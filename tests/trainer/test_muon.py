@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import torch
-from conftest import REPO
 
 from grpo_ext import load_recipe
 from grpo_ext.tiny.optimizer import MuonWithAdamW
 from grpo_ext.train import make_trainer
+from tests.support.places import REPO
 
 SETTINGS = {
     "reward_funcs": ["format"], "reward_weights": [1.0], "muon": True, "weight_decay": 0.1, "learning_rate": 1e-2,

@@ -7,11 +7,11 @@ import math
 
 import pytest
 import torch
-from test_resume import STEPS, make, weights
 
 from grpo_ext.objective import policy
 from grpo_ext.trainer.manifest import newest_whole
 from grpo_ext.trainer.nonfinite import NonFiniteSteps
+from tests.support.resumed_run import STEPS, make, weights
 
 
 @pytest.fixture

@@ -11,13 +11,13 @@ import time
 from collections import Counter
 from pathlib import Path
 
-import overlap_run
 import psutil
 import pytest
-from forked import LIMIT, Forked
 from transformers import TrainerCallback
 
 from grpo_ext.run.ranks import EXIT_INTERRUPTED
+from tests.support import overlap_run
+from tests.support.forked import LIMIT, Forked
 
 pytestmark = pytest.mark.slow
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 from datasets import Dataset
-from oracle import oracle_gradients
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOTrainer
 
@@ -20,6 +19,7 @@ from grpo_ext.samplers.base import Sampler
 from grpo_ext.seams.generate import watching
 from grpo_ext.step import feed
 from grpo_ext.step.records import Generation
+from tests.support.oracle import oracle_gradients
 
 
 def most_slow(names):

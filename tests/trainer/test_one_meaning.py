@@ -10,10 +10,10 @@ import torch
 from datasets import Dataset
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-from benchmarks.step_bench import Bench
-from benchmarks.step_work import Case
 from grpo_ext import GRPOExtConfig, GRPOExtTrainer
 from grpo_ext.trainer.run_output import describe
+from tests.support.step_bench import Bench
+from tests.support.step_work import Case
 
 SMALL = Case(32, 16, 4, (10, 40), (25, 0.9, 60), 0.25, 300, hidden=32)
 

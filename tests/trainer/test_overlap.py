@@ -6,14 +6,11 @@ import os
 import signal
 from dataclasses import replace
 
-import overlap_run
 import psutil
 import pytest
 import torch
-from forked import on_ranks
-from oracle import loss_of_step, token_logps
 from peft import LoraConfig
-from transformers import AutoModelForCausalLM, TrainerCallback
+from transformers import TrainerCallback
 
 from grpo_ext.observe.jsonl import read
 from grpo_ext.recipe.needs import LOSSES
@@ -21,6 +18,10 @@ from grpo_ext.recipe.problems import RecipeError
 from grpo_ext.rewards.guard import RewardFailure
 from grpo_ext.step.feed import BatchesAhead
 from grpo_ext.vllm import EngineFailure
+from tests.support import overlap_run
+from tests.support.forked import on_ranks
+from tests.support.model_with_weights import model_of
+from tests.support.oracle import loss_of_step, token_logps
 
 BIG_CAP = {"vllm_importance_sampling_clip_max": 1e9}  # no weight is cut
 
@@ -36,12 +37,6 @@ def test_batches_are_seen_before_their_turn_and_given_once():
     )
     assert list(ahead.of(source)) == ["b", "c", "d"]
     assert list(ahead.of(iter("xy"))) == ["x", "y"]
-
-
-def model_of(folder, weights):
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    model.load_state_dict(weights, strict=False)
-    return model
 
 
 def rows_of(parts):

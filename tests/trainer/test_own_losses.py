@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 import torch
-from conftest import REPO
-from registry_state import registry_as_before
 
 from benchmarks.invariance import LOSSES, apart, train
 from grpo_ext import load_recipe
 from grpo_ext.objective import policy
 from grpo_ext.train import make_trainer
+from tests.support.places import REPO
+from tests.support.registry_state import registry_as_before
 
 PLUGIN = '''
 from grpo_ext.objective.policy import register_loss

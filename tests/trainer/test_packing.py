@@ -8,14 +8,14 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from benchmarks.step_bench import Bench
-from benchmarks.step_work import Case
 from grpo_ext.objective.sampling import SamplingParams
 from grpo_ext.scoring.head import Head
 from grpo_ext.scoring.layout import choose_layout
 from grpo_ext.scoring.packed import run_packed
 from grpo_ext.step.records import Scores
 from grpo_ext.trainer.settings import probe_of
+from tests.support.step_bench import Bench
+from tests.support.step_work import Case
 
 # completions of 4 to 60 tokens after prompts of 10 to 40
 SMALL = Case(32, 16, 4, (10, 40), (25, 0.9, 60), 0.25, 300, hidden=32)

@@ -8,10 +8,10 @@ import shutil
 import pytest
 import torch
 import yaml
-from test_resume import make
 
 from grpo_ext.recipe.difference import differences
 from grpo_ext.trainer.manifest import write_manifest
+from tests.support.resumed_run import make
 
 FILES = (
     "config.json", "generation_config.json", "grpo_state_0.pt", "model.safetensors", "optimizer.pt", "rng_state.pth",

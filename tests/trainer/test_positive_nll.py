@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from oracle import token_logps
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-sys.path.insert(0, str(Path(__file__).parent))
-from scripted_groups import GROUP, fixed_completion, prompt_of, solved, train
+from tests.support.oracle import token_logps
 
+sys.path.insert(0, str(Path(__file__).parent))
 from grpo_ext import load_recipe
 from grpo_ext.recipe.problems import RecipeError
+from tests.support.scripted_groups import GROUP, fixed_completion, prompt_of, solved, train
 
 COEF = 0.5
 MIXED = 2.0  # a threshold that some completions of prompt 1 reach

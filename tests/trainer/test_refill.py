@@ -10,7 +10,10 @@ import pytest
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
-from scripted_groups import (
+from grpo_ext.objective.advantage import group_stds
+from grpo_ext.step.judge import outcome_index
+from grpo_ext.step.refill import not_too_old
+from tests.support.scripted_groups import (
     DEAD,
     FORMAT,
     GROUP,
@@ -22,10 +25,6 @@ from scripted_groups import (
     solved,
     train,
 )
-
-from grpo_ext.objective.advantage import group_stds
-from grpo_ext.step.judge import outcome_index
-from grpo_ext.step.refill import not_too_old
 
 # Prompts of each step and the step whose policy sampled them; worked out by hand from `DEAD`. Prompts 1 to 12 come from the
 # data loader, further ones from 13 on, and as many more are drawn as had no signal so far:

@@ -8,17 +8,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from clocks import timeless
-from datasets import Dataset
-from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
-from grpo_ext import GRPOExtConfig, GRPOExtTrainer
 from grpo_ext.rewards.guard import RewardFailure
 from grpo_ext.trainer.checkpoint import CheckpointMismatch, why_no_state
 from grpo_ext.trainer.manifest import MANIFEST, newest_whole, what_is_wrong, write_manifest
+from tests.support.resumed_run import STEPS, logged, make, weights
 
-STEPS = 8  # two epochs; a generation is used for four steps, twice over
 # what keeps state from step to step
 SETTINGS = {
     "half-used generations": {"steps_per_generation": 4, "num_iterations": 2},
@@ -75,54 +71,6 @@ SETTINGS = {
     },
     "evaluation on": {"eval_strategy": "steps", "eval_steps": 2, "eval_temperature": 0.8},
 }
-
-
-def letters(completions, **kwargs):
-    """1 or 0 by the text, so that some groups have no signal."""
-    return [float(sum(map(ord, text)) % 5 == 0) for text in completions]
-
-
-def make(folder, out, reward=letters, callbacks=None, **settings):
-    rows = [
-        {"prompt": f"Use {a}, {a + 1}, 3 to make {a + 4}.", "hard": a * 7 % 5} for a in range(1, 17)
-    ]
-    usual = {
-        "max_steps": STEPS,
-        "learning_rate": 1e-2,
-        "logging_steps": 3,
-        "save_strategy": "steps",
-        "save_steps": 1,
-    }
-    args = GRPOExtConfig(
-        output_dir=str(out),
-        per_device_train_batch_size=4,
-        gradient_accumulation_steps=2,
-        num_generations=4,
-        max_completion_length=6,
-        report_to="none",
-        use_cpu=True,
-        bf16=False,
-        disable_tqdm=True,
-        **{**usual, **settings},
-    )
-    return GRPOExtTrainer(
-        model=AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32),
-        reward_funcs=[reward],
-        args=args,
-        train_dataset=Dataset.from_list(rows),
-        eval_dataset=Dataset.from_list(rows[:3]),
-        processing_class=AutoTokenizer.from_pretrained(folder, padding_side="left"),
-        callbacks=callbacks,
-    )
-
-
-def weights(trainer):
-    return {name: p.detach().clone() for name, p in trainer.model.named_parameters()}
-
-
-def logged(trainer):
-    """What was logged, but for clocks and the mean loss since the start of a process."""
-    return [timeless(entry) for entry in trainer.state.log_history]
 
 
 @pytest.mark.parametrize("name", SETTINGS)

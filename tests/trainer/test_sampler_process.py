@@ -6,18 +6,18 @@ import os
 import signal
 from dataclasses import replace
 
-import overlap_run
 import pytest
 import torch
-from forked import on_ranks
 from peft import LoraConfig, get_peft_model
-from test_overlap import model_of
 from torch import nn
 
 from grpo_ext.samplers.process import ProcessSampler
 from grpo_ext.samplers.shared_weights import packed, places_of, tensors_of, unpacked
 from grpo_ext.trainer.manifest import what_is_wrong
 from grpo_ext.vllm import EngineFailure
+from tests.support import overlap_run
+from tests.support.forked import on_ranks
+from tests.support.model_with_weights import model_of
 
 
 class Own(nn.Module):

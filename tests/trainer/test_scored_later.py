@@ -12,8 +12,6 @@ from datasets import Dataset
 from trl import GRPOTrainer
 
 sys.path.insert(0, str(Path(__file__).parent))
-from scripted_groups import GROUP, train
-
 from grpo_ext import GRPOExtConfig, GRPOExtTrainer
 from grpo_ext.objective.recorder import Recorder
 from grpo_ext.samplers.base import Sampler
@@ -21,6 +19,7 @@ from grpo_ext.scoring.scorer import Scorer
 from grpo_ext.seams.generate import watching
 from grpo_ext.step.records import Generation
 from grpo_ext.trainer.old_and_reference import OldAndReference
+from tests.support.scripted_groups import GROUP, train
 
 pytestmark = pytest.mark.slow
 

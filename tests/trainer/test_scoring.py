@@ -8,10 +8,10 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from benchmarks.step_bench import Bench
-from benchmarks.step_work import Case
 from grpo_ext.scoring.layout import keeps_all
 from grpo_ext.scoring.prompts_once import of_rows
+from tests.support.step_bench import Bench
+from tests.support.step_work import Case
 
 # completions of 4 to 60 tokens, prompts of 120 to 140: worth several chunks and a shared prompt
 SMALL = Case(32, 16, 4, (120, 140), (25, 0.9, 60), 0.25, 300, hidden=32)

@@ -15,12 +15,12 @@ from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 sys.path.insert(0, str(Path(__file__).parent))
-from scripted_groups import Filtered, Scripted, prompt_of
 from trl import GRPOConfig
 
 from benchmarks.invariance import lucky
 from grpo_ext import GRPOExtConfig
 from grpo_ext.curriculum.pass_rates import prompt_id, read_pass_rates
+from tests.support.scripted_groups import Filtered, Scripted, prompt_of
 
 GROUP = 4
 EQUAL = {3: 0.0, 4: 1.0, 7: 0.0, 8: 1.0}  # prompt -> what each of its completions scores

@@ -10,11 +10,18 @@ import numpy as np
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-from scripted_groups import FORMAT, GROUP, fixed_completion, prompt_of, shaped, solved, train
-
 from grpo_ext import load_recipe
 from grpo_ext.cli.main import main
 from grpo_ext.recipe.problems import RecipeError
+from tests.support.scripted_groups import (
+    FORMAT,
+    GROUP,
+    fixed_completion,
+    prompt_of,
+    shaped,
+    solved,
+    train,
+)
 
 SLOTS = {"curriculum": "adaptive", "pass_threshold": 2.0, "learning_rate": 0.0}
 

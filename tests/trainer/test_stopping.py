@@ -11,9 +11,6 @@ import pytest
 import test_nonfinite
 import test_resume
 import torch
-from clocks import timeless
-from conftest import REPO
-from forked import LIMIT, Forked, on_ranks
 from safetensors.torch import load_file
 from transformers import TrainerCallback
 
@@ -22,6 +19,9 @@ from grpo_ext.run.ranks import EXIT_INTERRUPTED
 from grpo_ext.train import main as train
 from grpo_ext.trainer.manifest import checkpoints, what_is_wrong
 from grpo_ext.trainer.signals import Interrupted
+from tests.support.clocks import timeless
+from tests.support.forked import LIMIT, Forked, on_ranks
+from tests.support.places import REPO
 
 pytestmark = pytest.mark.slow
 STEPS = 12

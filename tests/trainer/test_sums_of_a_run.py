@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from statistics import fmean
 
 import pytest
-from test_resume import letters, logged, make
 
 from grpo_ext.trainer.checkpoint import save_result
+from tests.support.resumed_run import letters, logged, make
 
 
 def some_fail(completions, **kwargs):

@@ -13,12 +13,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 sys.path.insert(0, str(Path(__file__).parent))
-from scripted_groups import DEAD, GROUP, fixed_completion, prompt_of, shaped, solved, train
-
 from grpo_ext import load_recipe
 from grpo_ext.recipe.problems import RecipeError
 from grpo_ext.step.groups import GroupRule
 from grpo_ext.step.judge import AdvantageRule, TieBreak
+from tests.support.scripted_groups import (
+    DEAD,
+    GROUP,
+    fixed_completion,
+    prompt_of,
+    shaped,
+    solved,
+    train,
+)
 
 TIES = {"tie_break_reward": "shaped", "reward_weights": [1.0, 0.0]}
 RIGHT = [number for number, score in DEAD.items() if score == 1.0]  # prompts 3 and 14

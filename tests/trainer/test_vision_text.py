@@ -6,17 +6,17 @@ import sys
 
 import pytest
 import torch
-from conftest import REPO
 from transformers import AutoModelForImageTextToText
 
-sys.path.insert(0, str(REPO / "tests" / "trainer"))
-from tiny_vision import QWEN, qwen_vision
+from tests.support.places import REPO
 
-from benchmarks import step_work
-from benchmarks.step_bench import Bench
-from benchmarks.step_work import Case
+sys.path.insert(0, str(REPO / "tests" / "trainer"))
 from grpo_ext.trainer.run_output import describe
 from grpo_ext.trainer.settings import make_scorer, probe_of
+from tests.support import step_work
+from tests.support.step_bench import Bench
+from tests.support.step_work import Case
+from tests.support.tiny_vision import QWEN, qwen_vision
 
 # completions of 4 to 60 tokens, prompts of 120 to 140: worth a shared prompt
 SMALL = Case(32, 16, 4, (120, 140), (25, 0.9, 60), 0.25, 300, hidden=32)

@@ -5,10 +5,10 @@ import pickle
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from runaway import no_runaway
 
 from grpo_ext.rewards import build, list_rewards
 from grpo_ext.rewards.poem.poem_rewards import given_lines
+from tests.support.runaway import no_runaway
 
 GIVEN = ["水作青龙盘石堤", "桃花夹岸鲁门西", "若教月下乘舟去"]
 BOTH = pytest.mark.parametrize("name", ["poem_format", "poem_yun"])

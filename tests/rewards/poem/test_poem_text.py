@@ -3,10 +3,10 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from runaway import no_runaway
 
 from grpo_ext.rewards.poem import last_line
 from grpo_ext.rewards.poem.text import LONGEST, han, verse_lines
+from tests.support.runaway import no_runaway
 
 LINE = "一棹烟波去未迷"
 

@@ -14,9 +14,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from hypothesis import strategies as st
-from scripted_run import DEVICE, REWARDS, WORLD, arguments, name_of, rewards_of
 
 from grpo_ext.recipe.rules import GRPO_RULES, argument_values, check_values
+from tests.support.scripted_run import DEVICE, REWARDS, WORLD, arguments, name_of, rewards_of
 
 Settings = dict[str, Any]
 

@@ -9,10 +9,10 @@ import subprocess
 import sys
 
 import torch
-from conftest import REPO
-from forked import LIMIT
 
 from grpo_ext.vllm.server import RANKS
+from tests.support.forked import LIMIT
+from tests.support.places import REPO
 
 STEPS = 5
 
@@ -29,7 +29,7 @@ def free_port() -> int:
 
 
 # Episodes of one to four turns, answered in between.
-WANDERING = {"name": f"{REPO}/tests/environments/worlds.py:Wandering", "turn_tokens": 5}
+WANDERING = {"name": f"{REPO}/tests/support/worlds.py:Wandering", "turn_tokens": 5}
 
 
 def spread(completions, **_):

@@ -48,7 +48,7 @@ EPISODE_LENGTH = 24  # most tokens of an episode with its answers
 STEPS = 3
 ROWS = 32
 CHARACTERS = string.ascii_lowercase + string.digits[:3] + " "
-WORLD = "scripted_run:Letters"
+WORLD = "tests.support.scripted_run:Letters"
 TEMPLATE = "{% for message in messages %}{{ message['content'] }}<|end|>{% endfor %}"
 
 

@@ -24,7 +24,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from transformers.utils.logging import disable_progress_bar
 
-from benchmarks.fault_runs import build_start, quiet, start, wait
+from tests.support.fault_runs import build_start, quiet, start, wait
 
 TOTAL = float(os.environ.get("HUNT_SECONDS", "600"))
 LONG = TOTAL >= 300  # a sampler process takes seconds to start: too long for a short hunt
@@ -45,7 +45,7 @@ TEST = '''"""Found by `make hunt HUNT_SEED={seed}`.
 {fault}
 """
 
-from {module} import {name}
+from tests.hunt.{module} import {name}
 
 
 def test_{stem}():

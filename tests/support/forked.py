@@ -21,7 +21,8 @@ from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
-REPO = Path(__file__).resolve().parents[1]
+from tests.support.places import REPO
+
 CONTEXT = multiprocessing.get_context("forkserver")
 LIMIT = 1200.0  # seconds until a test gives up: a net that only what hangs ends in
 STARTED: list[Forked] = []
@@ -156,7 +157,7 @@ def run_module(name: str, *words: str) -> None:
 
 def _serve() -> None:
     """Start the process that is forked, if there is none yet: in this checkout, whatever folder a test is in."""
-    CONTEXT.set_forkserver_preload(["loaded"])
+    CONTEXT.set_forkserver_preload(["tests.support.loaded"])
     before = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = os.pathsep.join(
         [str(REPO), str(REPO / "tests"), *([before] if before else [])]

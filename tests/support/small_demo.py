@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from conftest import REPO
-from forked import Forked, run_module
+from tests.support.forked import Forked, run_module
+from tests.support.places import REPO
 
 
 def shortened(name: str, folder: Path, values: dict[str, int]) -> str:

@@ -16,7 +16,7 @@ import transformers
 import trl
 from torch.profiler import ProfilerActivity, profile
 
-from benchmarks.step_work import CASES, Case, FixedCompletions, make_trainer, make_work
+from tests.support.step_work import CASES, Case, FixedCompletions, make_trainer, make_work
 
 SIDES = ("TRL", "ours")
 

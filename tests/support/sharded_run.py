@@ -15,10 +15,12 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import ClassVar
 
-REPO = Path(__file__).resolve().parents[1]
+from tests.support.places import REPO
+
 sys.path[:0] = [str(REPO), str(REPO / "tests"), str(REPO / "tests" / "trainer")]
 import torch  # noqa: E402
-from forked import LIMIT, on_ranks  # noqa: E402
+
+from tests.support.forked import LIMIT, on_ranks  # noqa: E402
 
 STEPS = 10
 FSDP2 = {

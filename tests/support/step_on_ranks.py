@@ -11,9 +11,9 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from benchmarks.step_bench import Bench
-from benchmarks.step_work import Case
 from grpo_ext.run.ranks import leave_ranks
+from tests.support.step_bench import Bench
+from tests.support.step_work import Case
 
 COLLECTIVES = (
     "all_reduce",

@@ -9,14 +9,14 @@ from pathlib import Path
 import torch
 from accelerate.utils import gather_object
 from datasets import Dataset
-from forked import on_ranks
-from oracle import loss_of_step, token_logps
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOTrainer
 
 from benchmarks.invariance import Catch, fixed_completion, lucky
 from grpo_ext import GRPOExtConfig, GRPOExtTrainer
 from grpo_ext.run.ranks import leave_ranks
+from tests.support.forked import on_ranks
+from tests.support.oracle import loss_of_step, token_logps
 
 GROUP, LENGTH, GROUPS = (
     4,

@@ -1,0 +1,60 @@
+"""A run of eight steps that stops and resumes."""
+
+from __future__ import annotations
+
+import torch
+from datasets import Dataset
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from grpo_ext import GRPOExtConfig, GRPOExtTrainer
+from tests.support.clocks import timeless
+
+STEPS = 8  # two epochs; a generation is used for four steps, twice over
+
+
+def letters(completions, **kwargs):
+    """1 or 0 by the text, so that some groups have no signal."""
+    return [float(sum(map(ord, text)) % 5 == 0) for text in completions]
+
+
+def make(folder, out, reward=letters, callbacks=None, **settings):
+    rows = [
+        {"prompt": f"Use {a}, {a + 1}, 3 to make {a + 4}.", "hard": a * 7 % 5} for a in range(1, 17)
+    ]
+    usual = {
+        "max_steps": STEPS,
+        "learning_rate": 1e-2,
+        "logging_steps": 3,
+        "save_strategy": "steps",
+        "save_steps": 1,
+    }
+    args = GRPOExtConfig(
+        output_dir=str(out),
+        per_device_train_batch_size=4,
+        gradient_accumulation_steps=2,
+        num_generations=4,
+        max_completion_length=6,
+        report_to="none",
+        use_cpu=True,
+        bf16=False,
+        disable_tqdm=True,
+        **{**usual, **settings},
+    )
+    return GRPOExtTrainer(
+        model=AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32),
+        reward_funcs=[reward],
+        args=args,
+        train_dataset=Dataset.from_list(rows),
+        eval_dataset=Dataset.from_list(rows[:3]),
+        processing_class=AutoTokenizer.from_pretrained(folder, padding_side="left"),
+        callbacks=callbacks,
+    )
+
+
+def weights(trainer):
+    return {name: p.detach().clone() for name, p in trainer.model.named_parameters()}
+
+
+def logged(trainer):
+    """What was logged, but for clocks and the mean loss since the start of a process."""
+    return [timeless(entry) for entry in trainer.state.log_history]
