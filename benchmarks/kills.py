@@ -14,13 +14,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import random
 import signal
 import sys
-import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -32,93 +29,14 @@ from tests.support.fault_runs import (
     build_start,
     left_by,
     lost,
-    make,
     quiet,
     start,
     wait,
     work_folder,
 )
+from tests.support.killed_runs import SETTINGS, train
 
 KINDS = ("steps", "saved", "saving", "moments", "sampler")  # of kills
-PROCESS = {"overlap": "one_step", "sampler": "process"}
-WHOLE = {
-    **PROCESS,
-    "group_filter": "off",
-    "max_staleness": 0,
-    "num_iterations": 1,
-    "top_k": 9,
-    "num_train_epochs": 4,
-}
-# beside what `fault_runs.make` sets: refill with carried groups, the adaptive curriculum, two passes, evaluation by decoding
-SETTINGS: dict[str, dict[str, Any]] = {
-    "turns": {},
-    "overlap": PROCESS,
-    "each-step": {  # a generation for each step, and the sampler process also evaluates
-        **PROCESS,
-        **{
-            "behaviour_policy": "sampler",
-            "num_iterations": 1,
-            "steps_per_generation": 2,
-            "eval_temperature": None,
-        },
-        "num_train_epochs": 4,
-    },
-    "whole-groups": WHOLE,
-    "partial": {**WHOLE, "partial_rollouts": 2},
-}
-
-
-def train(
-    model: Path,
-    out: Path,
-    kill: KillAt | None = None,
-    in_save: tuple[int, float] | None = None,
-    strikes: dict[int, float] | None = None,
-    **settings: Any,
-) -> None:
-    """The work of a process: continue from the newest complete checkpoint, and be killed on the way if asked.
-
-    Args:
-        in_save: a step, and the seconds that its checkpoint is being written before the kill.
-        strikes: on the sampler process, by the number of its request, and the seconds after that.
-    """
-    trainer = make(model, out, **settings)
-    if kill is not None:
-        trainer.add_callback(kill)
-    if in_save is not None:
-        step, delay = in_save
-        checkpoints = trainer.parts.checkpoints
-        write_whole = checkpoints.write
-
-        def dies(folder: Path, write: Callable[[], None]) -> None:
-            if trainer.state.global_step == step:
-                threading.Timer(delay, os.kill, (os.getpid(), signal.SIGKILL)).start()
-            write_whole(folder, write)
-
-        checkpoints.write = dies  # type: ignore[method-assign]  # the kill is to strike while it writes
-    if strikes is not None:
-        kill_sampler(trainer, strikes)
-    trainer.train(True)
-
-
-def kill_sampler(trainer: Any, moments: dict[int, float]) -> None:
-    """Kill the sampler process so many seconds after these requests, of 1, and print each kill."""
-    part, submitted, requests = trainer.parts.sampler, trainer.parts.sampler.submit, 0
-
-    def strike() -> None:
-        process = part._process
-        if process is not None and process.poll() is None:
-            os.kill(process.pid, signal.SIGKILL)
-            print("\nsampler killed", flush=True)
-
-    def submit(request: Any) -> None:
-        nonlocal requests
-        requests += 1
-        if requests in moments:
-            threading.Timer(moments[requests], strike).start()
-        submitted(request)
-
-    part.submit = submit
 
 
 @dataclass

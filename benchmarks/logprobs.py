@@ -32,12 +32,13 @@ import torch
 from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from benchmarks.invariance import Config, lucky, tiny_model
+from benchmarks.invariance import tiny_model
 from grpo_ext import GRPOExtTrainer
 from grpo_ext.common.estimates import mean_difference
 from grpo_ext.objective.recorder import Recorder
 from grpo_ext.objective.sampling import SamplingParams
 from grpo_ext.step.records import Scored
+from tests.support.fixed_completions import Config, lucky
 
 GRID = [
     {"temperature": t, "top_k": k, "top_p": p, "min_p": m}

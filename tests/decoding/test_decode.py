@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import pytest
 import torch
 from transformers import DynamicCache, LogitsProcessorList, StoppingCriteriaList
@@ -11,9 +9,6 @@ from transformers.generation import StopStringCriteria
 
 from grpo_ext.decoding.decode import prefill
 from grpo_ext.seams.generate import fast_generation
-from tests.support.places import REPO
-
-sys.path.insert(0, str(REPO / "tests" / "decoding"))
 from tests.support.tiny_models import ENDS, FAMILIES, batch_sizes, decoding, make_batch, make_model
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import pytest
 import torch
 from transformers import (
@@ -18,9 +16,6 @@ from transformers.generation import LogitsProcessor, StoppingCriteria
 from grpo_ext.decoding.checks import NotSupported, check_model
 from grpo_ext.seams import generate
 from grpo_ext.seams.generate import fast_generation
-from tests.support.places import REPO
-
-sys.path.insert(0, str(REPO / "tests" / "decoding"))
 from tests.support.tiny_models import batch_sizes, decoding, make_batch, make_model
 
 

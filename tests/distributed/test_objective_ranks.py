@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from benchmarks import invariance
-from benchmarks.invariance import LOSSES
 from grpo_ext.step import feed
+from tests.support.fixed_completions import LOSSES, apart, keep_order
 from tests.support.forked import on_ranks
 
 pytestmark = pytest.mark.slow
@@ -18,7 +18,7 @@ def test_two_ranks_have_the_gradient_of_one(tiny_folder, tmp_path, monkeypatch):
 
     monkeypatch.setattr(module, "shuffle_sequence_dict", module.shuffle_sequence_dict)
     monkeypatch.setattr(feed, "random_order", feed.random_order)
-    invariance.keep_order()
+    keep_order()
     jobs = [(loss, ga, ga, True, beta) for loss in LOSSES for beta in (0.0, 0.1) for ga in (1, 4)]
     # generations larger and smaller than a step, and TRL's own as the control
     jobs += [
@@ -37,7 +37,7 @@ def test_two_ranks_have_the_gradient_of_one(tiny_folder, tmp_path, monkeypatch):
             on_one[key] = invariance.gradient(
                 tiny_folder, loss_type, 1, 1, ours, numbers=numbers, beta=beta
             )
-        difference = invariance.apart(gradient, on_one[key])
+        difference = apart(gradient, on_one[key])
         assert difference < 1e-5 if ours else difference > 1e-3, (
             loss_type,
             ga,

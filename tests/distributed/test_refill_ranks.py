@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-
 import pytest
-
-from tests.support.places import REPO
-
-sys.path.insert(0, str(REPO / "tests" / "trainer"))
 import test_refill
 
 from tests.support import scripted_groups

@@ -4,15 +4,9 @@ one.
 
 from __future__ import annotations
 
-import sys
-
 import pytest
-import torch
-
-from tests.support.places import REPO
-
-sys.path.insert(0, str(REPO / "tests" / "trainer"))
 import test_slots_of_a_prompt
+import torch
 
 from tests.support import scripted_groups
 

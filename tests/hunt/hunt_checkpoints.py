@@ -10,12 +10,12 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from benchmarks.kills import train
 from grpo_ext.trainer.checkpoint import CheckpointMismatch
 from grpo_ext.trainer.manifest import MANIFEST, newest_whole
 from tests.hunt.hunt_kills import check_end, wanted
 from tests.support.fault_runs import KillAt, make, start, wait
 from tests.support.hunting import held, hunt, in_child, model
+from tests.support.killed_runs import train
 
 STEPS = (6, 5, 4)  # of the checkpoints that there are; those of the first two are damaged
 DAMAGES = (

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from hypothesis import strategies as st
 
-from benchmarks.invariance import (
+from grpo_ext import GRPOExtConfig
+from tests.support.fixed_completions import (
     CUTS,
     GROUP,
     LOSSES,
@@ -20,7 +21,6 @@ from benchmarks.invariance import (
     lucky,
     train,
 )
-from grpo_ext import GRPOExtConfig
 from tests.support.hunting import hunt, in_child, model
 from tests.support.oracle import oracle_gradients
 

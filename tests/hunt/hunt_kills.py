@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 
-from benchmarks.kills import SETTINGS, train
 from tests.support.fault_runs import left_by, lost, start, wait
 from tests.support.hunting import LONG, held, hunt, model
+from tests.support.killed_runs import SETTINGS, train
 
 
 def to_its_end(out: Path, name: str = "turns") -> None:

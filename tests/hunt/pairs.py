@@ -13,7 +13,6 @@ import contextlib
 import functools
 import io
 import logging
-import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
@@ -22,18 +21,16 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-REPO = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(REPO), str(Path(__file__).parent)]
+import torch
+from transformers.utils.logging import disable_progress_bar
+from trl import ModelConfig
 
-import torch  # noqa: E402
-from transformers.utils.logging import disable_progress_bar  # noqa: E402
-from trl import ModelConfig  # noqa: E402
-
-from grpo_ext.recipe.notes import GRPO_NOTES, notes_of  # noqa: E402
-from grpo_ext.recipe.rules import Values, flat_values  # noqa: E402
-from grpo_ext.recipe.schema import GRPOExtConfig, RunConfig  # noqa: E402
-from tests.support.options import NOT_DRAWN, VALUES, Settings, refusal, with_option  # noqa: E402
-from tests.support.scripted_run import build_start, make_trainer  # noqa: E402
+from grpo_ext.recipe.notes import GRPO_NOTES, notes_of
+from grpo_ext.recipe.rules import Values, flat_values
+from grpo_ext.recipe.schema import GRPOExtConfig, RunConfig
+from tests.support.options import NOT_DRAWN, VALUES, Settings, refusal, with_option
+from tests.support.places import REPO
+from tests.support.scripted_run import build_start, make_trainer
 
 PAGE = REPO / "docs" / "options-that-meet.md"
 BASE: Settings = {"per_device_train_batch_size": 8, "num_generations": 2}

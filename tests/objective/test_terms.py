@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import statistics
-import sys
 from dataclasses import fields
 
 import pytest
@@ -28,9 +27,6 @@ from grpo_ext.objective.policy import (
 )
 from grpo_ext.objective.presets import PRESETS
 from grpo_ext.objective.sampling import FIELD_DEFAULTS, SamplingParams, resolve_sampling
-from tests.support.places import REPO
-
-sys.path.insert(0, str(REPO / "tests" / "objective"))
 from tests.support.oracle import loss_of_step, token_term
 
 BUILT_IN = ("grpo", "bnpo", "dr_grpo", "dapo", "cispo", "sapo", "luspo", "vespo", "dppo")

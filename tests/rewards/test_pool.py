@@ -16,9 +16,10 @@ from grpo_ext.rewards import build
 from grpo_ext.rewards.guard import Guard
 from grpo_ext.rewards.pool import RewardPool, prepared
 from tests.support.forked import LIMIT
+from tests.support.places import REPO
 from tests.support.registry_state import registry_as_before
 
-ODD = Path(__file__).with_name("odd_rewards.py")
+ODD = REPO / "tests" / "support" / "odd_rewards.py"
 HANG = 5.0  # seconds that a row may take where some hang: the others take a thousandth of it
 
 

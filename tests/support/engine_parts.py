@@ -184,7 +184,7 @@ def train_words(path, ranks):
 
 def check_run(words):
     """Run a command to its end; what it wrote to both outputs. It finds the modules of this folder."""
-    path = os.pathsep.join([str(REPO / "tests" / "engine"), os.environ.get("PYTHONPATH", "")])
+    path = os.pathsep.join([str(REPO), os.environ.get("PYTHONPATH", "")])
     environment = {**outside(), "PYTHONPATH": path}
     done = subprocess.run(
         words, capture_output=True, text=True, cwd=REPO, timeout=LIMIT, env=environment

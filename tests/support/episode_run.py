@@ -10,7 +10,6 @@ from tests.support.places import REPO
 
 WORLD = {"name": f"{REPO}/tests/support/worlds.py:Counting", "turn_tokens": 4, "most": 3}
 
-
 ROWS = [{"prompt": [{"role": "user", "content": f"Use {a} and {a + 1}."}]} for a in range(8)]
 
 

@@ -159,9 +159,7 @@ def _serve() -> None:
     """Start the process that is forked, if there is none yet: in this checkout, whatever folder a test is in."""
     CONTEXT.set_forkserver_preload(["tests.support.loaded"])
     before = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = os.pathsep.join(
-        [str(REPO), str(REPO / "tests"), *([before] if before else [])]
-    )
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(REPO), *([before] if before else [])])
     try:
         forkserver.ensure_running()
     finally:

@@ -9,11 +9,11 @@ import pytest
 import torch
 from trl import GRPOTrainer, SFTTrainer
 
-import benchmarks.invariance
 import grpo_ext.cli.main
 import grpo_ext.sft
 import grpo_ext.train
 import grpo_ext.trainer
+import tests.support.fixed_completions
 from grpo_ext.preflight import check_recipe
 from grpo_ext.recipe import load
 

@@ -10,7 +10,6 @@ RECIPES = sorted(
     if p.parent.name != "accelerate" and "sft" not in p.stem
 )
 
-
 SIZES = {
     "max_steps": 2,
     "per_device_train_batch_size": 4,

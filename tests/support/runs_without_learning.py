@@ -29,7 +29,6 @@ SETTINGS = {
     "eval_strategy": "no",
 }
 
-
 REWARDS = """
 import random
 

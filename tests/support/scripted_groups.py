@@ -12,9 +12,9 @@ from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOTrainer
 
-from benchmarks.invariance import Catch, fixed_completion, lucky
 from grpo_ext import GRPOExtConfig, GRPOExtTrainer
 from grpo_ext.run.ranks import leave_ranks
+from tests.support.fixed_completions import Catch, fixed_completion, lucky
 from tests.support.forked import on_ranks
 from tests.support.oracle import loss_of_step, token_logps
 

@@ -15,12 +15,9 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import ClassVar
 
-from tests.support.places import REPO
+import torch
 
-sys.path[:0] = [str(REPO), str(REPO / "tests"), str(REPO / "tests" / "trainer")]
-import torch  # noqa: E402
-
-from tests.support.forked import LIMIT, on_ranks  # noqa: E402
+from tests.support.forked import LIMIT, on_ranks
 
 STEPS = 10
 FSDP2 = {
@@ -49,17 +46,20 @@ def launched(
     """
     if not how.startswith("zero"):
         return on_ranks(ranks, main, how, str(out), *words)
-    launch = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--nproc_per_node",
-        str(ranks),
-        "--rdzv_backend",
-        "c10d",
-    ]
+    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", str(ranks)]
+    launch += ["--rdzv_backend", "c10d", "--rdzv_endpoint", "127.0.0.1:0"]
+    launch += ["-m", "tests.support.sharded_run"]
     done = subprocess.run(
-        [*launch, "--rdzv_endpoint", "127.0.0.1:0", __file__, how, str(out), *words],
+        [
+            *launch,
+            "--rdzv_endpoint",
+            "127.0.0.1:0",
+            "-m",
+            "tests.support.sharded_run",
+            how,
+            str(out),
+            *words,
+        ],
         capture_output=True,
         text=True,
         timeout=LIMIT,
@@ -133,12 +133,12 @@ def shard_on_a_cpu(how: str, out: Path) -> None:
 
 
 def steps(folder: str, out: Path, how: str) -> None:
-    from benchmarks import invariance
+    from tests.support import fixed_completions
 
-    invariance.keep_order()
+    fixed_completions.keep_order()
     ranks = int(os.environ.get("WORLD_SIZE", 1))
     settings = {"loss_type": "dapo", "beta": 0.0, "logging_steps": 1}
-    trainer, _ = invariance.train(
+    trainer, _ = fixed_completions.train(
         folder, out, 2, 2, ranks=ranks, steps=STEPS, learning_rate=1e-2, **settings
     )
     parameters = dict(trainer.model.named_parameters())

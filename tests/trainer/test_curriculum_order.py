@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-sys.path.insert(0, str(Path(__file__).parent))
 from grpo_ext import GRPOExtConfig, GRPOExtTrainer
 from grpo_ext.curriculum.pass_rates import PassRates, prompt_id, read_pass_rates
 from tests.support import scripted_groups

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import pytest
 import torch
 from datasets import Dataset
@@ -11,9 +9,6 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from grpo_ext import GRPOExtConfig, GRPOExtTrainer
 from grpo_ext.trainer.run_output import describe
-from tests.support.places import REPO
-
-sys.path.insert(0, str(REPO / "tests" / "decoding"))
 from tests.support.tiny_models import batch_sizes
 
 

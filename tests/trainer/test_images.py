@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,9 +12,6 @@ from PIL import Image
 from trl import GRPOConfig, GRPOTrainer
 
 from grpo_ext import GRPOExtConfig, GRPOExtTrainer
-from tests.support.places import REPO
-
-sys.path.insert(0, str(REPO / "tests" / "trainer"))
 from tests.support.tiny_vision import llava
 
 

@@ -9,7 +9,6 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOTrainer
 
 from benchmarks import logprobs
-from benchmarks.invariance import CUTS, GROUP, LOSSES, Exact, Plain, apart, keep_order, train
 from grpo_ext import GRPOExtTrainer
 from grpo_ext.objective.policy import clipped, register_loss
 from grpo_ext.objective.recorder import Recorder
@@ -19,6 +18,16 @@ from grpo_ext.samplers.base import Sampler
 from grpo_ext.seams.generate import watching
 from grpo_ext.step import feed
 from grpo_ext.step.records import Generation
+from tests.support.fixed_completions import (
+    CUTS,
+    GROUP,
+    LOSSES,
+    Exact,
+    Plain,
+    apart,
+    keep_order,
+    train,
+)
 from tests.support.oracle import oracle_gradients
 
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from benchmarks.invariance import LOSSES, apart, train
 from grpo_ext import load_recipe
 from grpo_ext.objective import policy
 from grpo_ext.train import make_trainer
+from tests.support.fixed_completions import LOSSES, apart, train
 from tests.support.places import REPO
 from tests.support.registry_state import registry_as_before
 

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from tests.support.oracle import token_logps
-
-sys.path.insert(0, str(Path(__file__).parent))
 from grpo_ext import load_recipe
 from grpo_ext.recipe.problems import RecipeError
+from tests.support.oracle import token_logps
 from tests.support.scripted_groups import GROUP, fixed_completion, prompt_of, solved, train
 
 COEF = 0.5

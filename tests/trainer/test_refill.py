@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
 
-sys.path.insert(0, str(Path(__file__).parent))
 from grpo_ext.objective.advantage import group_stds
 from grpo_ext.step.judge import outcome_index
 from grpo_ext.step.refill import not_too_old

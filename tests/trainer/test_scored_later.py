@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
 from datasets import Dataset
 from trl import GRPOTrainer
 
-sys.path.insert(0, str(Path(__file__).parent))
 from grpo_ext import GRPOExtConfig, GRPOExtTrainer
 from grpo_ext.objective.recorder import Recorder
 from grpo_ext.samplers.base import Sampler

@@ -5,21 +5,17 @@ documents it.
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
 from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer
-
-sys.path.insert(0, str(Path(__file__).parent))
 from trl import GRPOConfig
 
-from benchmarks.invariance import lucky
 from grpo_ext import GRPOExtConfig
 from grpo_ext.curriculum.pass_rates import prompt_id, read_pass_rates
+from tests.support.fixed_completions import lucky
 from tests.support.scripted_groups import Filtered, Scripted, prompt_of
 
 GROUP = 4

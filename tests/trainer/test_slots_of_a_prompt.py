@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
 from grpo_ext import load_recipe
 from grpo_ext.cli.main import main
 from grpo_ext.recipe.problems import RecipeError

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-
 import pytest
 import torch
 from transformers import AutoModelForImageTextToText
 
-from tests.support.places import REPO
-
-sys.path.insert(0, str(REPO / "tests" / "trainer"))
 from grpo_ext.trainer.run_output import describe
 from grpo_ext.trainer.settings import make_scorer, probe_of
 from tests.support import step_work
