@@ -5,15 +5,24 @@ answer.
 import json as jsons
 import socket
 import time
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
-from http.client import HTTPConnection, HTTPException, HTTPSConnection
-from threading import Timer
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from threading import Thread, Timer
 from typing import Any
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import SplitResult, urlencode, urlsplit
 
-CONNECT_SECONDS = 5.0  # time limit of a connection
+CONNECT_SECONDS = 5.0  # time limit of a connection, with the look-up of the host's name
 MOST_BYTES = 16 * 2**20  # size limit of an answer
+
+
+class StatusError(ConnectionError):
+    """An answer with another status than 200, which is in `status`."""
+
+    def __init__(self, status: int, text: str):
+        super().__init__(f"Request failed: {status}, {text}")
+        self.status = status
 
 
 @dataclass(frozen=True)
@@ -31,6 +40,11 @@ class Answer:
         return "".join(
             c if c.isprintable() else " " for c in self.body[:300].decode("utf-8", errors="replace")
         )
+
+    def raise_for_status(self, *expected: int) -> None:
+        """Raise a `StatusError` unless the status is 200 or one of those expected."""
+        if self.status_code not in (200, *expected):
+            raise StatusError(self.status_code, self.text)
 
 
 @dataclass
@@ -60,46 +74,83 @@ class Line:
         self, method: str, url: str, body: bytes | None, seconds: float, **headers: str
     ) -> Answer:
         place = urlsplit(url)
-        end = time.monotonic() + seconds
         headers = {"Content-Type": "application/json", **self.headers, **headers}
-        kind = HTTPSConnection if place.scheme == "https" else HTTPConnection
+        end = time.monotonic() + seconds
+        connect_seconds = min(seconds, CONNECT_SECONDS)
+        late = f"no connection within {connect_seconds:g} s"
         try:
-            line = kind(place.hostname or "", place.port, timeout=min(seconds, CONNECT_SECONDS))
-            line.connect()
-            line.sock.settimeout(None)
-            ending = Timer(end - time.monotonic(), _hang_up, [line.sock])
+            connection = connect(place, connect_seconds)
+            late = f"no whole answer within {seconds:g} s"
+            ending = Timer(end - time.monotonic(), _hang_up, [connection.sock])
             ending.start()
             try:
-                line.request(method, target_of(url), body, headers)
-                answer = line.getresponse()
-                found = {name.lower(): value for name, value in answer.getheaders()}
-                said = Answer(place.path, answer.status, self._read(answer), found)
-                if (
-                    time.monotonic() >= end
-                ):  # an answer without a length ends when the timer closes the connection
+                connection.request(method, target_of(url), body, headers)
+                response = connection.getresponse()
+                fields = {name.lower(): value for name, value in response.getheaders()}
+                answer = Answer(place.path, response.status, self._read(response), fields)
+                # An answer without a length ends when the timer closes the connection.
+                if time.monotonic() >= end:
                     raise TimeoutError
             finally:
                 ending.cancel()
-                line.close()
+                connection.close()
         except (OSError, HTTPException, ValueError) as error:
-            garbled = isinstance(error, HTTPException) and not isinstance(error, OSError)
-            # its bytes are not shown
-            cause = "what answers does not speak HTTP" if garbled else str(error)
+            cause = str(error)
+            if isinstance(error, HTTPException) and not isinstance(error, OSError):
+                cause = "what answers does not speak HTTP"  # its bytes are not shown
             if isinstance(error, TimeoutError) or time.monotonic() >= end:
-                cause = f"no whole answer within {seconds:g} s"
+                cause = late
             raise ConnectionError(f"{place.netloc.rpartition('@')[2]}: {cause}") from None
-        return said
+        return answer
 
-    def _read(self, answer: Any) -> bytes:
+    def _read(self, response: HTTPResponse) -> bytes:
         pieces = []
         size = 0
-        while (piece := answer.read(2**20)) and (size := size + len(piece)) <= self.most:
+        while piece := response.read(2**20):
+            size += len(piece)
+            if size > self.most:
+                raise OSError(f"an answer of more than {self.most:,} bytes")
             pieces.append(piece)
-        if piece:
-            raise OSError(f"an answer of more than {self.most:,} bytes")
-        if answer.length:
+        if response.length:
             raise OSError("the answer ended early")
         return b"".join(pieces)
+
+
+def connect(place: SplitResult, seconds: float) -> HTTPConnection:
+    """Return an open connection to the host of a URL, which waits for its bytes without a limit.
+
+    A thread connects: the system looks up names without a limit of time, and a name can have many
+    addresses.
+
+    Raises:
+        TimeoutError: if there is no connection after `seconds`.
+        OSError: if the host is unknown or refuses.
+    """
+    kind = HTTPSConnection if place.scheme == "https" else HTTPConnection
+    connection = kind(place.hostname or "", place.port, timeout=seconds)
+    connected: Future[None] = Future()
+
+    def open_connection() -> None:
+        error = None
+        try:
+            connection.connect()
+        except Exception as raised:
+            error = raised
+        if not connected.set_running_or_notify_cancel():  # nobody waits any more
+            connection.close()
+        elif error is None:
+            connected.set_result(None)
+        else:
+            connected.set_exception(error)
+
+    Thread(target=open_connection, daemon=True).start()
+    try:
+        connected.result(seconds)
+    except TimeoutError:
+        connected.cancel()
+        raise
+    connection.sock.settimeout(None)
+    return connection
 
 
 def target_of(url: str) -> str:
@@ -110,4 +161,6 @@ def target_of(url: str) -> str:
 
 def _hang_up(sock: socket.socket) -> None:
     with suppress(OSError):
-        sock.shutdown(socket.SHUT_RDWR)  # a blocked read or write returns at once
+        # A blocked read or write returns at once. The method of an SSLSocket would take the TLS
+        # state away from the thread that reads.
+        socket.socket.shutdown(sock, socket.SHUT_RDWR)

@@ -5,15 +5,11 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
 from grpo_ext.environments.episode import Episode
 from grpo_ext.samplers.lockstep_episodes import hear, read_answer, write_turn
+from grpo_ext.samplers.server_failure import ServerFailure
 
 MOST_REQUESTS = 256  # of a rank at a time
 Turn = tuple[list[int], list[float | None]]  # tokens of a turn, and the log-prob of each
 LogProbs = list[list[float | None]]
-
-
-def short(error: Exception) -> str:
-    """Return an error as one short line."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
 
 
 def play_as_ready(
@@ -21,7 +17,7 @@ def play_as_ready(
     prompt_ids: list[list[int]],
     logps: LogProbs,
     ask: Callable[[list[int], int], Turn],
-) -> str | None:
+) -> ServerFailure | None:
     """Play episodes to their end, or until a request fails; another call continues them.
 
     Threads send requests. Environments answer in the calling thread, since deadlines work in the
@@ -35,10 +31,10 @@ def play_as_ready(
         ask: completes a list of tokens with at most so many tokens.
 
     Returns:
-        The error of the first request that failed; `None` if none did.
+        The failure of the first request that failed; `None` if none did.
     """
     running: dict[Future[Turn], tuple[int, int]] = {}
-    failure = None
+    failure: ServerFailure | None = None
     with ThreadPoolExecutor(max(1, min(len(episodes), MOST_REQUESTS))) as pool:
 
         def request_turn(i: int) -> None:
@@ -58,7 +54,7 @@ def play_as_ready(
                 try:
                     tokens, values = future.result()
                 except Exception as error:  # of the connection, or for a status other than 200
-                    failure = failure or short(error)
+                    failure = failure or ServerFailure.of(error)
                     continue
                 logps[i] += values[: write_turn(episodes[i], tokens, left)]
                 ended.append(i)

@@ -262,17 +262,15 @@ class OurVLLM(VLLMGeneration):
             if attempt:
                 self._recover(f"attempt {attempt} of {retries}")
             answer = work()
-            cause = from_main(self.accelerator, lambda: self.vllm_client.failure)
-            if cause is None:
+            failure = from_main(self.accelerator, lambda: self.vllm_client.failure)
+            if failure is None:
                 return answer
-            if refused := cause.partition(": ")[2].startswith(
-                "Request failed: 4"
-            ):  # it would also be wrong the next time
+            if failure.refused:
                 break
-        what = "refused a request" if refused else "did not come back"
+        outcome = "refused a request" if failure.refused else "did not come back"
         raise EngineFailure(
-            f"The vLLM server at {self.server_base_url} {what}: {cause}. The log of the server "
-            "says more. Start it again; the same command resumes from the checkpoint."
+            f"The vLLM server at {self.server_base_url} {outcome}: {failure.message}. The log of "
+            "the server says more. Start it again; the same command resumes from the checkpoint."
         )
 
     def _recover(self, attempt: str) -> None:
@@ -281,7 +279,7 @@ class OurVLLM(VLLMGeneration):
         """
         if self.accelerator.is_main_process:
             logger.warning(
-                f"The vLLM server failed: {self.vllm_client.failure}. Waiting "
+                f"The vLLM server failed: {self.vllm_client.failure.message}. Waiting "
                 f"{self.server_timeout:g} s for a server that will get the current weights and "
                 f"the request again ({attempt})."
             )

@@ -19,6 +19,7 @@ import torch
 from peft import LoraConfig, PeftModel
 from peft.tuners.tuners_utils import BaseTunerLayer
 
+from grpo_ext.common.http import StatusError
 from grpo_ext.recipe.vllm_options import OR_MERGED
 from grpo_ext.samplers.vllm import OurVLLM
 from grpo_ext.samplers.vllm_client import ServerClient
@@ -130,20 +131,18 @@ class AdapterClient(ServerClient):
         # without JSON on success
         answer = self.session.post(f"{self.base_url}/v1/{what}", json=body)
         if answer.status_code == 404 and "lora_path" in body:
-            raise Exception(
-                f"Request failed: 404, the server does not find {body['lora_path']}: it must have "
-                f"output_dir under the same path as the trainer{OR_MERGED}"
+            raise StatusError(
+                404,
+                f"the server does not find {body['lora_path']}: it must have output_dir under the "
+                f"same path as the trainer{OR_MERGED}",
             )
-        if answer.status_code != 200:
-            raise Exception(f"Request failed: {answer.status_code}, {answer.text}")
+        answer.raise_for_status()
 
     def _check_weights(self, version: str | None, seconds: float = PROBE_SECONDS) -> None:
         if version is None:
             return
-        names = [
-            model["id"]
-            for model in self._get(f"{self.base_url}/v1/models", timeout=seconds)["data"]
-        ]
+        answer = self._line.ask("GET", f"{self.base_url}/v1/models", None, seconds)
+        names = [model["id"] for model in answer.json()["data"]]
         if version not in names:
             raise ConnectionError("it was restarted, or has lost the adapter")
 

@@ -17,12 +17,12 @@ from typing import Any
 import torch
 from trl.generation.vllm_client import VLLMClient
 
-from grpo_ext.common.http import MOST_BYTES
-from grpo_ext.samplers.async_episodes import short
+from grpo_ext.common.http import MOST_BYTES, Answer
 from grpo_ext.samplers.base import Request
+from grpo_ext.samplers.server_failure import ServerFailure
 from grpo_ext.vllm.check_completions import completions_fault
 from grpo_ext.vllm.http import PROBE_SECONDS, VllmLine, who_answers
-from grpo_ext.vllm.transfer import WeightGroup, listening_store, own_address
+from grpo_ext.vllm.weight_group import WeightGroup, listening_store, own_address
 
 TOKEN_BYTES = 512  # the maximum size of one token of an answer: its text, number and log-prob
 NOTHING: dict[str, Any] = {
@@ -31,6 +31,26 @@ NOTHING: dict[str, Any] = {
     "logprobs": None,
     "logprob_token_ids": None,
 }
+
+
+class Session(VllmLine):
+    """The session of TRL's client, whose own error for a bad status is an `Exception` without the
+    status.
+
+    Here the answer raises a `StatusError`, except with 404 or 405, after which TRL says what the
+    server lacks.
+    """
+
+    def get(self, *args: Any, **kwargs: Any) -> Answer:
+        return _expected(super().get(*args, **kwargs))
+
+    def post(self, *args: Any, **kwargs: Any) -> Answer:
+        return _expected(super().post(*args, **kwargs))
+
+
+def _expected(answer: Answer) -> Answer:
+    answer.raise_for_status(404, 405)
+    return answer
 
 
 class ServerClient(VLLMClient):
@@ -45,13 +65,13 @@ class ServerClient(VLLMClient):
     session: Any
 
     def __init__(self, *args: Any, request_timeout: float, vocabulary: int, **kwargs: Any):
-        self.failure: str | None = None  # what went wrong
+        self.failure: ServerFailure | None = None
         self.starts = False
         self.seconds = 0.0
         self._answer: Future[dict[str, Any]] | None = None  # to the request under way
         self._dropped: Future[dict[str, Any]] | None = None  # to one that nobody waits for
         self.version: str | None = None  # of the weights that the server must have
-        self._line = VllmLine(request_timeout)
+        self._line = Session(request_timeout)
         self._vocabulary = vocabulary
         super().__init__(*args, **kwargs)
 
@@ -73,6 +93,18 @@ class ServerClient(VLLMClient):
                     )
                     raise ConnectionError(words) from None
             time.sleep(retry_interval)
+
+    def _get(self, url: str, **options: Any) -> dict[str, Any]:
+        """Return the object that the server answers with; `StatusError` for a bad status."""
+        answer = self.session.get(url, **options)
+        answer.raise_for_status()
+        return answer.json()
+
+    def _post(self, url: str, **options: Any) -> dict[str, Any]:
+        """As `_get`."""
+        answer = self.session.post(url, **options)
+        answer.raise_for_status()
+        return answer.json()
 
     def init_communicator(self, device: torch.device | str | int = 0) -> None:
         """Join the workers of the server, by gloo if they use it, else as TRL does."""
@@ -267,11 +299,11 @@ class ServerClient(VLLMClient):
         self._check_weights(version, self._line.seconds)
         return found
 
-    def failed(self, cause: str | None) -> None:
+    def failed(self, failure: ServerFailure | None) -> None:
         """Record why the server failed, if it did, or that it has other weights than the
         trainer's.
         """
-        self.failure = self.failure or cause
+        self.failure = self.failure or self._confirmed(failure)
         self._attempt(lambda: None)
 
     def reconnect(self, seconds: float) -> None:
@@ -303,10 +335,19 @@ class ServerClient(VLLMClient):
             answer = work()
             self._check_weights(self.version)
             return answer
-        # of the connection, a RuntimeError of gloo, or a bare Exception of TRL for a bad status
+        # of the connection, or a RuntimeError of gloo
         except Exception as error:
-            self.failure = short(error)
+            self.failure = self._confirmed(ServerFailure.of(error))
             return None
+
+    def _confirmed(self, failure: ServerFailure | None) -> ServerFailure | None:
+        """Return a failure, or that no vLLM server answers any more, in place of its refusal."""
+        if failure is not None and failure.refused:
+            try:
+                who_answers(self._line, self.base_url)
+            except ConnectionError as error:
+                return ServerFailure.of(error)
+        return failure
 
     def _check_weights(self, version: str | None, seconds: float = PROBE_SECONDS) -> None:
         """Raise a `ConnectionError` if the server has other weights than those of this version,
@@ -314,6 +355,6 @@ class ServerClient(VLLMClient):
         """
         if version is None:
             return
-        answer = self.session.get(f"{self.base_url}/weight_info", timeout=seconds)
+        answer = self._line.ask("GET", f"{self.base_url}/weight_info", None, seconds)
         if answer.status_code != 404 and answer.json()["weight_version"] != version:
             raise ConnectionError("it was restarted, or another run gave it weights")

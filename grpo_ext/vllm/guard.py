@@ -5,6 +5,7 @@ functions of the workers.
 """
 
 import hashlib
+import json
 import os
 import time
 from collections import deque
@@ -44,6 +45,13 @@ class Guard:
             else:
                 await refuse(send)
             return
+        now = time.time()
+        if not max(self.started, now - WINDOW) <= signature.seconds <= now + WINDOW:
+            await self.refuse_time(send, signature, int(now))
+            return
+        if not self.is_first_use(signature, now):
+            await refuse(send)
+            return
         body = await body_of(receive, signature)
         if body is None:
             await refuse(send)
@@ -55,24 +63,37 @@ class Guard:
             await answer.flush(self.key, signature)
 
     def signature_of(self, scope: Any) -> Signature | None:
-        """Return the signature of a request; `None` if the key did not make it, it was used before,
-        or it is not of now.
-        """
+        """Return the signature of a request; `None` if the key did not make it."""
         header = dict(scope["headers"]).get(SIGNATURE.encode(), b"")
         signature = Signature.parse(header.decode("latin-1"))
         query = scope["query_string"].decode("latin-1")
         target = scope["raw_path"].decode("latin-1") + (f"?{query}" if query else "")
         if signature is None or not signature.signs(self.key, scope["method"], target):
             return None
-        now = time.time()
+        return signature
+
+    def is_first_use(self, signature: Signature, now: float) -> bool:
+        """Return whether a signature is new, and remember it for as long as it could be accepted."""
         while self.ends and self.ends[0][0] < now:
             self.nonces.remove(self.ends.popleft()[1])
-        early = signature.seconds < max(self.started, now - WINDOW)
-        if early or signature.seconds > now + WINDOW or signature.nonce in self.nonces:
-            return None
+        if signature.nonce in self.nonces:
+            return False
         self.nonces.add(signature.nonce)
         self.ends.append((now + 2 * WINDOW + 1, signature.nonce))
-        return signature
+        return True
+
+    async def refuse_time(self, send: Any, signature: Signature, now: int) -> None:
+        """Answer a request of the key's owner that is not of now with the server's clock.
+
+        The proof lets the trainer trust the clock. Whoever sends an old request again gets a proof
+        that no later request accepts.
+        """
+        body = json.dumps({"server_clock": now, "server_started": self.started}).encode()
+        kind = (b"content-type", b"application/json")
+        answer = Buffered(send)
+        await answer({"type": "http.response.start", "status": 401, "headers": [kind]})
+        await answer({"type": "http.response.body", "body": body})
+        await answer.flush(self.key, signature)
 
 
 class Buffered:

@@ -7,16 +7,17 @@ requests are signed and answers proved; the key stays here.
 """
 
 import os
+import time
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
 from grpo_ext.common.http import Answer, Line, target_of
 from grpo_ext.common.untrusted import SERVER_NAME
-from grpo_ext.vllm.signature import KEY, PROOF, SIGNATURE, Signature, is_proof
+from grpo_ext.vllm.signature import KEY, PROOF, SIGNATURE, WINDOW, Signature, is_proof
 
 PROBE_SECONDS = 5.0  # time limit of a health check
 
@@ -79,14 +80,50 @@ class VllmLine(Line):
         signature = Signature.of(self.key, method, target_of(url), body or b"")
         signed = {**headers, SIGNATURE: str(signature)}
         answer = VllmAnswer(**vars(super().ask(method, url, body, seconds, **signed)))
+        host = urlsplit(url).netloc.rpartition("@")[2]
         proof = answer.headers.get(PROOF, "")
         if not is_proof(proof, self.key, signature, answer.status_code, answer.body):
             raise ConnectionError(
-                f"{urlsplit(url).netloc.rpartition('@')[2]}: what answers does not have the key "
-                f"of {KEY}, or its clock differs by minutes: start it with `grpo-ext serve` and "
-                "the same key"
+                f"{host}: what answers does not have the key of {KEY}: start it with `grpo-ext "
+                "serve` and the same key"
             )
+        if answer.status_code == 401:
+            fault = clock_fault(answer.body)
+            if fault is not None:
+                raise ConnectionError(f"{host}: {fault}")
         return answer
+
+
+class Clock(BaseModel):
+    """The clock of a server that refuses a request because of its time, in seconds since 1970."""
+
+    server_clock: int
+    server_started: int
+
+
+def clock_fault(body: bytes) -> str | None:
+    """Return how the clock of a server differs from this machine's, by the server's own answer.
+
+    `None` if the answer does not say so. Its proof must have been checked.
+    """
+    try:
+        clock = Clock.model_validate_json(body)
+    except ValidationError:
+        return None
+    now = int(time.time())
+    difference = clock.server_clock - now
+    direction = "ahead of" if difference > 0 else "behind"
+    if abs(difference) > WINDOW:
+        remedy = f"They may differ by {WINDOW} s: synchronise them"
+    else:
+        wait = max(1, clock.server_started - now)
+        remedy = (
+            "It refuses requests that were signed before its start: synchronise the clocks, or "
+            f"wait {wait} s"
+        )
+    return (
+        f"the server's clock is {abs(difference)} s {direction} the clock of this machine. {remedy}"
+    )
 
 
 def who_answers(line: VllmLine, base: str) -> str:

@@ -90,8 +90,9 @@ def test_a_folder_that_the_server_does_not_see_is_told(engine_folder, tmp_path, 
     client = make_trainer(engine_folder, tmp_path, lora(), **place).vllm_generation.vllm_client
     client.load_adapter(nullcontext(str(tmp_path / "elsewhere")))
     assert (
-        "Request failed: 404" in client.failure
-        and "it must have output_dir under the same path" in client.failure
+        "Request failed: 404" in client.failure.message
+        and "it must have output_dir under the same path" in client.failure.message
+        and client.failure.refused
     )
 
 

@@ -16,7 +16,7 @@ import torch
 
 from grpo_ext import load_recipe
 from grpo_ext.vllm.server import server_of
-from grpo_ext.vllm.transfer import own_address
+from grpo_ext.vllm.weight_group import own_address
 from tests.support.engine_parts import (
     WANDERING,
     check_run,

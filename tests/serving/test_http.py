@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
+import socket
+import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
 from grpo_ext.vllm import guard as guard_module
+from grpo_ext.vllm import http as http_module
+from grpo_ext.vllm import signature as signature_module
 from grpo_ext.vllm.guard import Guard
 from grpo_ext.vllm.http import VllmLine, who_answers
 from grpo_ext.vllm.signature import KEY, PROOF, SIGNATURE, WINDOW, Signature, proof_of
@@ -277,6 +283,77 @@ def test_a_request_is_of_now_and_of_this_server(guard, monkeypatch, started, sig
     monkeypatch.setattr(guard_module.time, "time", lambda: now)
     guard.started = now + started
     assert ask_app(guard, "GET", "/version", headers, b"")[0] == status
+
+
+@pytest.mark.parametrize(
+    ("ahead", "up_for", "words"),
+    [
+        (42, 0, "42 s ahead of the clock of this machine. It refuses requests that were signed "
+         "before its start: synchronise the clocks, or wait 42 s"),
+        (42, 30, "or wait 12 s"),
+        (400, 9999, "400 s ahead of the clock of this machine. They may differ by 300 s"),
+        (-400, 9999, "400 s behind the clock of this machine. They may differ by 300 s"),
+    ],
+)  # fmt: skip
+def test_clocks_that_differ_are_told(guarded, guard, monkeypatch, ahead, up_for, words):
+    """By the server that has the key, on every path, with the difference."""
+    now = int(time.time())
+    trainers = SimpleNamespace(time=lambda: now)
+    monkeypatch.setattr(signature_module, "time", trainers)
+    monkeypatch.setattr(http_module, "time", trainers)
+    monkeypatch.setattr(guard_module, "time", SimpleNamespace(time=lambda: now + ahead))
+    guard.started = now + ahead - up_for
+    with pytest.raises(ConnectionError, match=re.escape(words)):
+        who_answers(VllmLine(10, key="secret"), guarded)
+    with pytest.raises(ConnectionError, match=re.escape(words)):
+        VllmLine(10, key="secret").post(f"{guarded}/update_weights", json={})
+    with pytest.raises(ConnectionError, match="does not have the key"):
+        VllmLine(10, key="guess").post(f"{guarded}/update_weights", json={})
+    assert not [path for path, _, body in guard.app.reached if path != "/health"]
+
+
+def test_a_clock_is_believed_only_with_a_proof(guard):
+    told = json.dumps({"server_clock": 7, "server_started": 7}).encode()
+    with serving(says(reply(told, 401))) as base, pytest.raises(ConnectionError) as error:
+        VllmLine(10, key="secret").post(f"{base}/update_weights", json={})
+    assert "does not have the key" in str(error.value) and "clock" not in str(error.value)
+
+
+def test_a_name_that_is_looked_up_for_ever_takes_its_time_once(monkeypatch):
+    """The system's look-up has no limit of its own."""
+    answered = threading.Event()
+    look_up = socket.getaddrinfo
+
+    def waits(*args, **options):
+        assert answered.wait(LIMIT)
+        return look_up(*args, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", waits)
+    with pytest.raises(ConnectionError, match=r"127.0.0.1:9: no connection within 0.2 s"):
+        VllmLine(0.2).get("http://127.0.0.1:9/health")
+    assert not answered.is_set()
+    answered.set()
+
+
+def test_a_connection_that_comes_too_late_is_closed(monkeypatch):
+    late = threading.Event()
+    look_up = socket.getaddrinfo
+
+    def waits(*args, **options):
+        assert late.wait(LIMIT)
+        return look_up(*args, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", waits)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}/x"
+        with pytest.raises(ConnectionError, match="no connection within"):
+            VllmLine(0.2).get(url)
+        late.set()
+        listener.settimeout(LIMIT)
+        connection = listener.accept()[0]
+        with connection:
+            connection.settimeout(LIMIT)
+            assert connection.recv(1) == b""  # closed, and nothing was sent
 
 
 def test_used_signatures_are_forgotten_when_they_are_too_old(guard, monkeypatch):

@@ -6,6 +6,7 @@ import json
 import socket
 import threading
 from contextlib import contextmanager, suppress
+from unittest.mock import patch
 
 
 @contextmanager
@@ -74,3 +75,25 @@ def routes(table, otherwise=None):
         connection.sendall(reply({}, 404) if found is None else reply(found))
 
     return answer
+
+
+WELL = {"/health": {}, "/version": {"version": "0.31.0"}, "/v1/models": {"data": [{"id": "m"}]}}
+
+
+def choice(tokens, prompt, logps=None):
+    """One completion in the form of vLLM's /v1/completions."""
+    names = [f"token_id:{token}" for token in tokens]
+    logps = [-0.5] * len(tokens) if logps is None else logps
+    tops = [{name: p} for name, p in zip(names, logps, strict=True)]
+    told = {"tokens": names, "token_logprobs": logps, "top_logprobs": tops}
+    return {"prompt_token_ids": prompt, "token_ids": tokens, "logprobs": told}
+
+
+def engine_client(base, seconds=60, vocabulary=10, **options):
+    """The trainer's client of the server at `base`. It uses nothing of vLLM; TRL asks whether vLLM is installed."""
+    from grpo_ext.samplers.vllm_client import ServerClient
+
+    with patch("trl.generation.vllm_client.is_vllm_available", return_value=True):
+        return ServerClient(
+            base_url=base, request_timeout=seconds, vocabulary=vocabulary, **options
+        )

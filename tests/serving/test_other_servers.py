@@ -5,33 +5,17 @@ from __future__ import annotations
 import pytest
 
 from grpo_ext.samplers import vllm_client
-from grpo_ext.samplers.vllm_client import NOTHING, ServerClient
-from tests.support.bad_servers import reply, routes, says, serving
+from grpo_ext.samplers.vllm_client import NOTHING
+from tests.support.bad_servers import WELL, choice, engine_client, reply, routes, says, serving
 
-pytestmark = pytest.mark.vllm
-WELL = {"/health": {}, "/version": {"version": "0.31.0"}, "/v1/models": {"data": [{"id": "m"}]}}
 ASKED = {"n": 2, "max_tokens": 3, "logprobs": 0}
-
-
-def choice(tokens, prompt, logps=None):
-    names = [f"token_id:{token}" for token in tokens]
-    logps = [-0.5] * len(tokens) if logps is None else logps
-    tops = [{name: p} for name, p in zip(names, logps, strict=True)]
-    told = {"tokens": names, "token_logprobs": logps, "top_logprobs": tops}
-    return {"prompt_token_ids": prompt, "token_ids": tokens, "logprobs": told}
-
-
 GOOD = [choice([5, 6], [1, 2]), choice([7], [1, 2])]
-
-
-def client(base, seconds=60):
-    return ServerClient(base_url=base, request_timeout=seconds, vocabulary=10)
 
 
 def generate(answer, seconds=60):
     """What comes of a generation of two completions by a server that is well otherwise, and the failure."""
     with serving(answer) as base:
-        line = client(base, seconds)
+        line = engine_client(base, seconds)
         return line.generate(prompts=[[1, 2]], **ASKED), line.failure
 
 
@@ -66,7 +50,11 @@ WRONG = {
 def test_other_completions_never_train(kind):
     body, words = WRONG[kind]
     found, failure = generate(routes({**WELL, "/v1/completions": body}))
-    assert found == NOTHING and words in failure and failure.startswith("ConnectionError: ")
+    assert (
+        found == NOTHING
+        and words in failure.message
+        and failure.message.startswith("ConnectionError: ")
+    )
 
 
 def after(table, answer):
@@ -85,14 +73,14 @@ def test_a_generation_is_bounded_in_size(monkeypatch):
     endless = says(b"HTTP/1.1 200 OK\r\n\r\n", b"x" * 65536, for_ever=True)
     found, failure = generate(after(WELL, endless))
     assert (
-        found == NOTHING and "more than 65,546 bytes" in failure
+        found == NOTHING and "more than 65,546 bytes" in failure.message
     )  # two of two tokens of prompt and three of completion
 
 
 def test_a_generation_is_bounded_in_time():
     dripping = says(b"HTTP/1.1 200 OK\r\n\r\n", b" ", pause=0.05, for_ever=True)
     found, failure = generate(after(WELL, dripping), seconds=0.5)
-    assert found == NOTHING and "no whole answer within 0.5 s" in failure
+    assert found == NOTHING and "no whole answer within 0.5 s" in failure.message
 
 
 @pytest.mark.parametrize(
@@ -103,14 +91,14 @@ def test_what_is_not_vllm_is_told_at_the_start(answer):
         serving(answer) as base,
         pytest.raises(ConnectionError, match="no vLLM server was up at") as told,
     ):
-        client(base)
+        engine_client(base)
     assert str(told.value).isprintable() and len(str(told.value)) < 300
 
 
 def test_images_that_cannot_be_processed_are_a_failure_of_the_server():
     with serving(routes(WELL)) as base:
-        line = client(base)
+        line = engine_client(base)
         from PIL import Image
 
         assert line.image_features([[Image.new("RGB", (8, 8))]]) == [None]
-    assert "render" in line.failure
+    assert "render" in line.failure.message

@@ -1,0 +1,38 @@
+"""Why a vLLM server did not do what it was asked, in a form that all ranks can share."""
+
+from dataclasses import dataclass
+from typing import Self
+
+from grpo_ext.common.http import StatusError
+from grpo_ext.common.untrusted import one_line
+
+MAX_MESSAGE = 300  # characters
+# Statuses from 400 to 499 after which the same request can succeed: the server is busy.
+BUSY_STATUSES = (408, 425, 429)
+
+
+@dataclass(frozen=True)
+class ServerFailure:
+    """A failed request.
+
+    Args:
+        message: one short line for people.
+        status: the HTTP status of the answer; `None` if no whole answer came.
+    """
+
+    message: str
+    status: int | None = None
+
+    @classmethod
+    def of(cls, error: Exception) -> Self:
+        """Return the failure that an error of a request stands for."""
+        text = one_line(" ".join(str(error).split()))
+        status = error.status if isinstance(error, StatusError) else None
+        return cls(f"{type(error).__name__}: {text[:MAX_MESSAGE]}", status)
+
+    @property
+    def refused(self) -> bool:
+        """Whether the server refuses the request itself, so that the next try would fail too."""
+        if self.status is None or self.status in BUSY_STATUSES:
+            return False
+        return 400 <= self.status < 500

@@ -1,0 +1,67 @@
+"""The process group through which a trainer sends weights to the workers of a vLLM server by gloo.
+
+It needs torch alone, so that the trainer's client can be used without vLLM.
+"""
+
+import socket
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+
+import torch
+from torch.distributed import PrefixStore, ProcessGroupGloo, TCPStore
+
+TIMEOUT = timedelta(seconds=120)  # for the workers to join, and for the transfer of one tensor
+PORTS = 20  # another program, or the last group of this run, may still have the first ones
+
+
+def own_address(peer: str) -> str:
+    """Return the address from which this machine reaches `peer`; nothing is sent."""
+    family, _, _, _, target = socket.getaddrinfo(peer, 9, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.connect(target)
+        return probe.getsockname()[0]
+
+
+def listening_store(address: str, port: int, world_size: int) -> TCPStore:
+    """Return the store in which the workers find the trainer, at `port` or the next free one; raise
+    `ConnectionError`.
+    """
+    for candidate in range(port, port + PORTS):
+        with suppress(OSError):  # in use; an error of the store itself is another class, and raised
+            listener = socket.create_server(
+                (address, candidate), family=socket.AF_INET6 if ":" in address else socket.AF_INET
+            )
+            return TCPStore(
+                address,
+                candidate,
+                world_size,
+                True,
+                TIMEOUT,
+                False,
+                master_listen_fd=listener.detach(),
+            )
+    raise ConnectionError(
+        f"the workers of the vLLM server cannot join: no port from {port} to {port + PORTS - 1} "
+        "is free"
+    )
+
+
+class WeightGroup:
+    """The process group of the trainer and the workers of a server, whose members find each other
+    in `store`.
+
+    gloo's default is the address of the machine's name, often 127.0.0.1; here each side uses the
+    one that the other reaches.
+    """
+
+    def __init__(self, store: TCPStore, address: str, rank: int, world_size: int):
+        # The attribute is missing in torch's stubs.
+        options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]
+        options._devices = [ProcessGroupGloo.create_device(hostname=address)]
+        options._timeout = TIMEOUT
+        self.group: Any = ProcessGroupGloo(PrefixStore("weights", store), rank, world_size, options)
+
+    def broadcast(self, tensor: torch.Tensor) -> None:
+        """Send a contiguous CPU tensor from rank 0, or receive into it."""
+        self.group.broadcast(tensor, 0).wait()
