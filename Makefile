@@ -13,7 +13,7 @@ READY := $(VENV)/.ready
 
 VLLM := .venv-vllm
 
-.PHONY: demo test test-fast vllm docs wheel lint types hunt pairs format clean help
+.PHONY: demo test test-fast vllm docs wheel lint types hunt pairs figures format clean help
 .DEFAULT_GOAL := help
 
 help:
@@ -125,6 +125,10 @@ hunt: $(READY)
 # make pairs   write docs/options-that-meet.md: which options go together
 pairs: $(READY)
 	@OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m tests.hunt.pairs
+
+# make figures  write the figures of benchmarks/results into the pages that cite them
+figures: $(READY)
+	@$(BIN)/python -m benchmarks.figures --write
 
 # make format   format the code with ruff
 format: $(READY)

@@ -10,7 +10,6 @@ worker. The first formula starts the worker and is not timed. Predicted before t
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import resource
 import sys
@@ -20,6 +19,7 @@ from pathlib import Path
 
 import psutil
 
+from benchmarks.recorded import save
 from grpo_ext.recipe.schema import GRPOExtConfig
 from grpo_ext.rewards import build
 from grpo_ext.rewards.pool import RewardPool
@@ -224,7 +224,7 @@ def main() -> int:
     print(f"longest wait {longest:.2f} s at a deadline of {TIMEOUT:g} s, for {slowest[:100]}")
     print(f"at most {trainer:.0f} MB in the trainer, {worker:.0f} MB in a worker")
     if given.out:
-        given.out.write_text(json.dumps({**figures, "unscored": unscored}, indent=2) + "\n")
+        save(given.out, {**figures, "unscored": unscored})
     return int(given.check and any(figures[name] > bound for name, bound in BOUNDS.items()))
 
 

@@ -24,6 +24,7 @@ from typing import Any
 from transformers import AutoTokenizer
 from trl import GRPOTrainer
 
+from benchmarks.recorded import save
 from grpo_ext.observe.jsonl import JsonLines
 from grpo_ext.tiny.model import build_model
 from grpo_ext.trainer import manifest
@@ -160,7 +161,7 @@ def main() -> None:
         )
     print(json.dumps(found, indent=1))
     if args.out:
-        args.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        save(args.out, found)
     bounds = {
         "at most 5 % larger": found["megabytes_of_ours"] <= 0.05 * found["megabytes_of_trl"],
         "hashes 100 MB/s": found["hashed_megabytes_per_second"] >= 100,

@@ -11,13 +11,13 @@ one worker and with two.
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
+from benchmarks.recorded import save
 from grpo_ext.rewards import build
 from grpo_ext.rewards.pool import RewardPool
 
@@ -103,7 +103,7 @@ def main() -> int:
         figures[f"programs a second, {workers} {plural}"] = len(rows) / seconds
     print("; ".join(f"{name}: {figure:.4g}" for name, figure in figures.items()))
     if args.out:
-        args.out.write_text(json.dumps(figures, indent=1) + "\n")
+        save(args.out, figures)
     wrong = sum(count for name, count in figures.items() if name.startswith("judged wrong"))
     return int(args.check and wrong > 0)
 

@@ -10,7 +10,6 @@ one) for some steps, in one process. Prints seconds per step, and the seconds of
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 import tempfile
@@ -21,6 +20,7 @@ from typing import Any
 from transformers import TrainerCallback
 
 from benchmarks.countdown_runs import recipe_for, train, warm_start
+from benchmarks.recorded import save
 
 ASKED = 2.0
 
@@ -75,10 +75,7 @@ def main() -> None:
         f"TRL {median['TRL']:.2f} s a step, ours {median['ours']:.2f} s: {ratio:.2f} times (asked {ASKED})"
     )
     if args.out:
-        args.out.parent.mkdir(parents=True, exist_ok=True)
-        args.out.write_text(
-            json.dumps({"seconds": found, "median": median, "ratio": ratio}, indent=1) + "\n"
-        )
+        save(args.out, {"seconds": found, "median": median, "ratio": ratio})
     if args.check and ratio < ASKED:
         sys.exit("too slow")
 

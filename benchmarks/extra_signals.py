@@ -31,6 +31,7 @@ from transformers.training_args import TrainingArguments
 from transformers.utils.logging import disable_progress_bar
 
 from benchmarks.countdown_runs import accuracy, recipe_for, train, warm_start
+from benchmarks.recorded import save
 from benchmarks.seeds import as_text
 from grpo_ext import GRPOExtConfig, GRPOExtTrainer
 from grpo_ext.common.estimates import mean_difference
@@ -339,8 +340,7 @@ def main() -> None:
             verdicts[pair.on, figure] = None if effect is None else effect.verdict
             print(f"{pair.on:22} {figure:28} {as_text(effect)}")
     if args.out:
-        args.out.parent.mkdir(parents=True, exist_ok=True)
-        args.out.write_text(json.dumps({"runs": runs}, indent=1) + "\n")
+        save(args.out, {"runs": runs})
     if args.check and not args.quick:
         missed = [
             f"{name}: {figure}"

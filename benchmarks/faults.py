@@ -10,7 +10,6 @@ anything is lost that should not be.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import os
 import sys
@@ -23,6 +22,7 @@ import torch
 from transformers import TrainerCallback
 
 from benchmarks.fault_disks import full_disk, read_only
+from benchmarks.recorded import save
 from grpo_ext import GRPOExtTrainer
 from grpo_ext.observe import jsonl
 from grpo_ext.trainer.manifest import checkpoints, newest_whole
@@ -231,7 +231,7 @@ def main() -> None:
             )
             print(f"| {name} | {happened} | {gone} | {'yes' if right else 'NO'} |", flush=True)
     if args.out:
-        args.out.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
+        save(args.out, table)
     if args.check and not all(row["as_it_should_be"] for row in table):
         sys.exit(1)
 

@@ -12,8 +12,6 @@ faster as it should be. Predicted before the first run: Countdown 2.3, long 2.5,
 from __future__ import annotations
 
 import argparse
-import json
-import platform
 import resource
 import statistics
 import subprocess
@@ -29,6 +27,7 @@ import torch
 import transformers
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, LogitsProcessorList
 
+from benchmarks.recorded import save
 from grpo_ext.seams.generate import fast_generation
 
 AT_LEAST = {"countdown": 2.5, "long": 1.8, "equal lengths": 0.97, "one row": 0.97}
@@ -264,19 +263,7 @@ def main() -> None:
             for name, make in shapes.items()
         ]
     if args.out:
-        machine = {
-            "cpu": platform.processor() or platform.machine(),
-            "threads": torch.get_num_threads(),
-        }
-        versions = {"torch": torch.__version__, "transformers": transformers.__version__}
-        found = {
-            "table": table,
-            "peak_memory_mib": memory,
-            "machine": machine,
-            "versions": versions,
-        }
-        args.out.parent.mkdir(parents=True, exist_ok=True)
-        args.out.write_text(json.dumps(found, indent=1) + "\n")
+        save(args.out, {"table": table, "peak_memory_mib": memory})
     missed = [row["shape"] for row in table if row["faster"] < AT_LEAST[row["shape"]]]
     if memory["ours"] > 1.05 * memory["transformers"]:
         missed.append("memory")

@@ -10,7 +10,6 @@ should start or end on the machine meanwhile. `--check` exits with 1 if somethin
 
 import argparse
 import itertools
-import json
 import os
 import sys
 import time
@@ -18,6 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from benchmarks.recorded import save
 from grpo_ext.common.modules import load_file
 from grpo_ext.rewards import build
 from grpo_ext.rewards.code import memory_group
@@ -163,7 +163,7 @@ def main() -> int:
     print("; ".join(f"{name}: {figure:.4g}" for name, figure in figures.items()))
     print("\n".join(faults))
     if args.out:
-        args.out.write_text(json.dumps({**figures, "what": faults}, indent=1) + "\n")
+        save(args.out, {**figures, "what": faults})
     wrong = faults or figures["scored above 0 in the pool"] or errors
     return int(args.check and bool(wrong))
 

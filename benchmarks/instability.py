@@ -19,6 +19,7 @@ from statistics import fmean
 from typing import Any
 
 from benchmarks.countdown_runs import recipe_for, train, warm_start
+from benchmarks.recorded import save
 from grpo_ext.observe import jsonl
 
 COMMON = {"per_device_train_batch_size": 128, "lr_scheduler_type": "constant_with_warmup"}
@@ -76,7 +77,7 @@ def main() -> None:
     found = {"unstable": bad, "healthy": good}
     print(json.dumps(found, indent=1))
     if args.out:
-        args.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        save(args.out, found)
     seen = [
         alarm["step"] - bad["collapse_begins"]
         for alarm in bad["alarms"]

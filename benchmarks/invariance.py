@@ -23,6 +23,7 @@ from typing import Any
 import torch
 from transformers.utils import logging as transformers_logging
 
+from benchmarks.recorded import save
 from grpo_ext.run.ranks import leave_ranks
 from tests.support.fixed_completions import (
     CUTS,
@@ -182,7 +183,7 @@ def main() -> None:
         )
         table = measure(tiny_model(Path(folder)), losses, cuts, two_ranks=not args.quick)
     if args.out:
-        args.out.write_text(json.dumps(table, indent=1) + "\n")
+        save(args.out, table)
     worst = max(v for row in table for k, v in row.items() if k.startswith("ours"))
     if args.check and worst > 1e-5:
         sys.exit(f"gradients differ by {worst:.1e}")

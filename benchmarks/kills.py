@@ -13,7 +13,6 @@ differs.
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import signal
 import sys
@@ -23,6 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from benchmarks.recorded import save
 from tests.support.fault_runs import (
     STEPS,
     KillAt,
@@ -166,7 +166,7 @@ def main() -> None:
                 )
                 found.append({"settings": name, "ranks": ranks, **figures})
     if args.out:
-        args.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        save(args.out, found)
     parts = [part for figures in found for part in figures.values() if isinstance(part, dict)]
     wrong = [part for part in parts if part["different"]]
     print(

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import logging
 import resource
 import subprocess
@@ -33,6 +32,7 @@ from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from benchmarks.invariance import tiny_model
+from benchmarks.recorded import save
 from grpo_ext import GRPOExtTrainer
 from grpo_ext.common.estimates import mean_difference
 from grpo_ext.objective.recorder import Recorder
@@ -276,7 +276,7 @@ def main() -> None:
         grid, tokens = (QUICK, 1000) if args.quick else (GRID, args.tokens)
         table = measure(tiny_model(Path(folder)), grid, tokens)
     if args.out:
-        args.out.write_text(json.dumps(table, indent=1) + "\n")
+        save(args.out, table)
     for name in ("ours", "TRL"):
         ratios = [row[name]["ratio"] for row in table]
         largest = max(row[name]["largest"] for row in table)

@@ -12,7 +12,6 @@ vocabulary costs accuracy, both by these intervals; a single seed, as with `--qu
 from __future__ import annotations
 
 import argparse
-import json
 import multiprocessing
 import os
 import random
@@ -32,6 +31,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from benchmarks.countdown_runs import recipe_for, warm_start
 from benchmarks.own_loop import Fault, Problem, Settings, rewards_of, train
+from benchmarks.recorded import save
 from benchmarks.seeds import as_text
 from grpo_ext.common.estimates import Estimate, mean_difference
 from grpo_ext.tasks.countdown import Countdown
@@ -190,8 +190,7 @@ def main() -> None:
         plot(runs, args.plot)
     if args.out:
         figures = {name: [vars(run) for run in of_seeds] for name, of_seeds in runs.items()}
-        args.out.parent.mkdir(parents=True, exist_ok=True)
-        args.out.write_text(json.dumps({"steps": steps, "runs": figures}, indent=1) + "\n")
+        save(args.out, {"steps": steps, "runs": figures})
     learnt = mean_difference(
         [run.accuracy_before for run in runs["plain"]], [run.accuracy for run in runs["plain"]]
     )

@@ -11,7 +11,6 @@ the gradient of the aggregation. `--check` exits with 1 if that differs from the
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 import tempfile
@@ -22,6 +21,7 @@ import matplotlib.pyplot as plt
 import torch
 
 from benchmarks.countdown_runs import accuracy, recipe_for, train, warm_start
+from benchmarks.recorded import save
 from grpo_ext.reproduce.measures.formulas import token_weights
 
 LOSSES = ("grpo", "bnpo", "dr_grpo")
@@ -107,10 +107,7 @@ def main() -> None:
     if args.plot:
         plot(found, args.plot)
     if args.out:
-        args.out.parent.mkdir(parents=True, exist_ok=True)
-        args.out.write_text(
-            json.dumps({"steps": steps, "token_weights": weights, "runs": found}, indent=1) + "\n"
-        )
+        save(args.out, {"steps": steps, "token_weights": weights, "runs": found})
     wanted = {"grpo": [40 / n for n in LENGTHS], "bnpo": [1.0] * 5, "dr_grpo": [1.0] * 5}
     wrong = [
         name

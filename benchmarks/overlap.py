@@ -39,6 +39,7 @@ from benchmarks.countdown_runs import (
     train,
     warm_start,
 )
+from benchmarks.recorded import save
 from benchmarks.turns_runs import free_port
 from grpo_ext.vllm.server import server_of
 
@@ -202,7 +203,7 @@ def main() -> int:
             found[case] = measured(case, model, given.quick)
             good &= shown(case, found[case])
         if given.out:
-            given.out.write_text(json.dumps(found, indent=2) + "\n")
+            save(given.out, found)
     return int(given.check and not good)
 
 

@@ -14,7 +14,6 @@
 """
 
 import argparse
-import json
 import os
 import random
 import re
@@ -27,6 +26,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from benchmarks.recorded import save
 from grpo_ext.common.modules import load_file
 from grpo_ext.rewards import build
 from grpo_ext.rewards.pool import RewardPool
@@ -285,8 +285,7 @@ def main() -> int:
         verdict = {True: "  ok", False: "  MISSED", None: ""}[bounds.get(name)]
         print(f"{name:33} {figure:>12,.2f}{verdict}")
     if args.output:
-        args.output.parent.mkdir(parents=True, exist_ok=True)
-        args.output.write_text(json.dumps(figures, indent=2) + "\n")
+        save(args.output, figures)
     return 1 if args.check and not all(bounds.values()) else 0
 
 

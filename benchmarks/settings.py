@@ -11,13 +11,13 @@ the named settings take more than 1.1 times the fastest ones of the sweep.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
+from benchmarks.recorded import save
 from grpo_ext.bench.measure import Bench
 from grpo_ext.bench.search import LAYOUTS, Search, token_budgets
 from grpo_ext.tiny.model import build_model
@@ -88,7 +88,7 @@ def main() -> int:
             flush=True,
         )
     if args.out:
-        args.out.write_text(json.dumps(found, indent=1) + "\n")
+        save(args.out, found)
     return int(args.check and any(row["ratio"] > BOUND for row in found.values()))
 
 

@@ -33,11 +33,13 @@ from typing import Any
 
 import torch
 
+from benchmarks.recorded import save
 from benchmarks.step_growth import growth
 from grpo_ext.run.ranks import leave_ranks
-from tests.support.step_bench import SIDES, about, measure, passes, peak_of, where_time_goes
+from tests.support.step_bench import SIDES, matrix_rate, measure, passes, peak_of, where_time_goes
 from tests.support.step_work import CASES
 
+MATRIX_RATE = "matrix rate at width 128, operations a second"
 PARTS = ("time", "memory", "ranks", "profile")
 RANK_CASES = (
     "countdown",
@@ -174,14 +176,13 @@ def writer(out: Path | None) -> Any:
     def write(found: dict[str, Any]) -> None:
         if out is None:
             return
-        out.parent.mkdir(parents=True, exist_ok=True)
-        before = json.loads(out.read_text()) if out.exists() else {}
+        before = json.loads(out.read_text())["figures"] if out.exists() else {}
         rows = {
             n: {**before.get("rows", {}).get(n, {}), **row}
             for n, row in found.get("rows", {}).items()
         }
-        found = {**about(), **before, **found, "rows": {**before.get("rows", {}), **rows}}
-        out.write_text(json.dumps(found, indent=1) + "\n")
+        rate = {MATRIX_RATE: matrix_rate(128)}
+        save(out, {**rate, **before, **found, "rows": {**before.get("rows", {}), **rows}})
 
     return write
 
@@ -223,9 +224,9 @@ def main() -> None:
             args.rank_out.write_text(json.dumps(rows))
         leave_ranks()
     elif args.growth:
-        found = {**about(), **growth(args.growth, rounds)}
+        found = {MATRIX_RATE: matrix_rate(128), **growth(args.growth, rounds)}
         if args.out:
-            args.out.write_text(json.dumps(found, indent=1) + "\n")
+            save(args.out, found)
     else:
         found = run(
             args.parts or (["time"] if args.quick else list(PARTS)), names, rounds, writer(args.out)

@@ -11,12 +11,12 @@ difference over the seeds; a single seed has none.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import tempfile
 from pathlib import Path
 
 from benchmarks.countdown_runs import accuracy, recipe_for, train, warm_start
+from benchmarks.recorded import save
 from benchmarks.seeds import as_text
 from grpo_ext.common.estimates import mean_difference
 
@@ -60,10 +60,7 @@ def main() -> None:
                 flush=True,
             )
     if args.out:
-        args.out.parent.mkdir(parents=True, exist_ok=True)
-        args.out.write_text(
-            json.dumps({"steps": steps, **SAMPLING, "seeds": rows}, indent=1) + "\n"
-        )
+        save(args.out, {"steps": steps, **SAMPLING, "seeds": rows})
     gain = mean_difference(
         [row["TRL"]["greedy"] for row in rows], [row["ours"]["greedy"] for row in rows]
     )

@@ -12,7 +12,6 @@ turn, 0.4 times those of the loop; TRL reads 3 times the tokens of ours.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 import tempfile
@@ -25,6 +24,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
+from benchmarks.recorded import save
 from benchmarks.turns_runs import exactness, read_in_training
 from grpo_ext import Environment
 from grpo_ext.decoding.play import Player
@@ -171,7 +171,7 @@ def main() -> int:
     for case, ratio in ratios.items():
         print(f"{case}: importance ratios within {ratio:.1e} of 1 (asked for: {BOUNDS['ratio']:g})")
     if given.out:
-        given.out.write_text(json.dumps(figures, indent=2) + "\n")
+        save(given.out, figures)
     return int(
         given.check
         and not (more <= BOUNDS["tokens of one turn"] and max(ratios.values()) <= BOUNDS["ratio"])

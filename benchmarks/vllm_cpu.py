@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -23,11 +22,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-import torch
-import transformers
-import vllm
-
 from benchmarks.countdown_runs import warm_start
+from benchmarks.recorded import save
 from grpo_ext import GRPOExtConfig, GRPOExtTrainer, load_recipe
 from grpo_ext.recipe.folder import recipe_folder
 from grpo_ext.recipe.load import Recipe
@@ -132,10 +128,7 @@ def main() -> int:
         print(f"{engine:14}  {figures['rate']:9,.0f} tokens/s  {figures['rate'] / plain:5.2f}")
     print(f"log-probs of vLLM and the trainer: {apart:.1e} apart on average")
     if args.out:
-        versions = {module.__name__: module.__version__ for module in (torch, transformers, vllm)}
-        args.out.write_text(
-            json.dumps({**found, "machine": platform.machine(), **versions}, indent=1) + "\n"
-        )
+        save(args.out, found)
     good = apart <= 1e-5 and found["fast_generate"]["rate"] > plain
     return 0 if good or not args.check else 1
 

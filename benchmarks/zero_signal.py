@@ -13,7 +13,6 @@ measured, and `--check` says so. In one run the time to reach TRL's accuracy var
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 import tempfile
@@ -25,6 +24,7 @@ from typing import Any
 from transformers import TrainerCallback
 
 from benchmarks.countdown_runs import recipe_for, train, warm_start
+from benchmarks.recorded import save
 from benchmarks.seeds import as_text
 from grpo_ext.common.estimates import Estimate, mean_difference
 from grpo_ext.evaluation.completions import generate_completions
@@ -162,7 +162,7 @@ def main() -> None:
         if name != "TRL":
             print(f"{'':9} mean accuracy over the run minus TRL's: {as_text(gained[name])}")
     if args.out:
-        args.out.write_text(json.dumps(runs, indent=1) + "\n")
+        save(args.out, runs)
     if not args.check:
         return
     open_questions = undecided(gained)

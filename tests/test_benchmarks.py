@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import ast
+import json
 import sys
 from importlib import import_module
 from importlib.util import find_spec
 
 import pytest
+import torch
 
-from benchmarks import zero_signal
+from benchmarks import figures, zero_signal
+from benchmarks.recorded import FOLDER as RESULTS
+from benchmarks.recorded import load, save
 from tests.support.places import REPO
 
 FOLDER = REPO / "benchmarks"
@@ -45,7 +49,42 @@ def test_every_program_says_what_it_is(name, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", [name, "--help"])
     with pytest.raises(SystemExit) as left:
         import_module(f"benchmarks.{name}").main()
-    assert left.value.code == 0 and "--quick" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert left.value.code == 0 and (name == "figures" or "--quick" in printed)
+
+
+def test_pages_cite_the_figures_of_their_results():
+    assert list(figures.differences(figures.SENTENCES)) == []
+
+
+def test_a_page_that_cites_another_figure_is_named_and_filled():
+    sentence = figures.Sentence(
+        "benchmarks/README.md",
+        "checkpoints",
+        "{millions:.0f} million",
+        lambda found: {"millions": 57},
+    )
+    page = "It has 12\n million parameters."
+    assert figures.cited(sentence, page).groups() == ("12",)
+    assert figures.filled(sentence, page) == "It has 57\n million parameters."
+    for without in ("It has no parameters.", page + page):
+        with pytest.raises(LookupError, match="not once"):
+            figures.filled(sentence, without)
+
+
+def test_every_fault_that_was_recorded_has_its_row():
+    page = (REPO / "benchmarks" / "README.md").read_text(encoding="utf-8")
+    for row in load("faults"):
+        assert f"| {row['fault']} | {row['happened']} | {row['lost']} |" in page
+
+
+def test_a_file_of_figures_says_where_they_come_from(tmp_path):
+    save(tmp_path / "new" / "some.json", {"ratio": 2.5})
+    recorded = json.loads((tmp_path / "new" / "some.json").read_text())
+    assert recorded["figures"] == {"ratio": 2.5}
+    assert "cores" in recorded["machine"] and recorded["versions"]["torch"] == torch.__version__
+    for path in RESULTS.glob("*.json"):
+        assert set(json.loads(path.read_text())) == set(recorded), path
 
 
 def recorded_seeds(gain, seeds):

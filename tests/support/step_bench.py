@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import platform
 import statistics
 import tempfile
 import time
@@ -12,8 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import transformers
-import trl
 from torch.profiler import ProfilerActivity, profile
 
 from tests.support.step_work import CASES, Case, FixedCompletions, make_trainer, make_work
@@ -206,24 +203,3 @@ def where_time_goes(case: Case, side: str) -> dict[str, float]:
         "outside operators": 1 - sum(shares.values()),
         "of all, the scoring head": head,
     }
-
-
-def about() -> dict[str, Any]:
-    """Return the machine and the versions."""
-    model = next(
-        (x.split(":")[1].strip() for x in _lines("/proc/cpuinfo") if x.startswith("model name")), ""
-    )
-    versions = {
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
-        "trl": trl.__version__,
-    }
-    return {
-        "machine": {"processor": model or platform.machine(), "threads": torch.get_num_threads()},
-        "versions": versions,
-        "matrix rate at width 128, operations a second": matrix_rate(128),
-    }
-
-
-def _lines(path: str) -> list[str]:
-    return Path(path).read_text().splitlines() if Path(path).exists() else []

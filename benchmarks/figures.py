@@ -1,0 +1,425 @@
+"""Fill the figures that pages cite from `benchmarks/results/`, so that each of them stands once.
+
+    python -m benchmarks.figures            # exits with 1, and says where, if a page cites another figure
+    python -m benchmarks.figures --write    # writes the figures of the results into the pages
+
+A sentence below is text of a page with fields in braces. Its page has it once, with any line breaks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import string
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks import extra_signals, loop_faults, zero_signal
+from benchmarks.recorded import load
+from grpo_ext.common.estimates import mean_difference
+
+REPO = Path(__file__).resolve().parents[1]
+NUMBER = r"[-+−]?\d[\d,]*(?:\.\d+)?(?:e[-+]\d+)?"
+Fields = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """Text of a page with fields.
+
+    Attributes:
+        page: its path in the repository.
+        results: the name of a file in `results/`, without `.json`.
+        text: with fields as in `str.format`; each is one number.
+        fields: computes further fields from the file's figures.
+    """
+
+    page: str
+    results: str
+    text: str
+    fields: Callable[[Any], Fields] = lambda figures: {}
+
+    def pattern(self) -> re.Pattern[str]:
+        """Return a pattern of the sentence with any numbers, and with any spaces between words."""
+        parts = []
+        for literal, field, _, _ in string.Formatter().parse(self.text):
+            parts.append(r"\s+".join(map(re.escape, re.split(r"\s+", literal))))
+            if field is not None:
+                parts.append(f"({NUMBER})")
+        return re.compile("".join(parts))
+
+    def numbers(self) -> list[str]:
+        """Return the numbers of the sentence, as a page writes them."""
+        figures = load(self.results)
+        named = figures if isinstance(figures, dict) else {"rows": figures}
+        known = {**named, **self.fields(figures)}
+        formatter = string.Formatter()
+        written = []
+        for _, field, spec, _ in formatter.parse(self.text):
+            if field is not None:
+                number, _ = formatter.get_field(field, (), known)
+                written.append(format(number, spec or ""))
+        return written
+
+
+def mean(rows: list[Any], *keys: str) -> float:
+    """Return the mean of a figure over seeds, which `keys` leads to in each."""
+    total = 0.0
+    for row in rows:
+        for key in keys:
+            row = row[key]
+        total += row
+    return total / len(rows)
+
+
+def kills(rows: list[dict[str, Any]]) -> Fields:
+    turns = 0
+    others: dict[str, int] = {}
+    for row in rows:
+        counts = {kind: part["kills"] for kind, part in row.items() if isinstance(part, dict)}
+        if row["settings"] == "turns":
+            turns += sum(counts.values())
+            continue
+        for kind, count in counts.items():
+            others[kind] = others.get(kind, 0) + count
+    return {"turns": turns, "others": sum(others.values()), "of": others}
+
+
+def loss_types(figures: dict[str, Any]) -> Fields:
+    fields: Fields = {}
+    for name, runs in figures["runs"].items():
+        ends = [run["end"] for run in runs]
+        fields[name] = {key: mean(ends, key) for key in ("greedy", "sampled", "length")}
+        fields[name]["seeds"] = ends
+    return fields
+
+
+def settings(figures: dict[str, Any]) -> Fields:
+    return {name.partition("/")[0]: row for name, row in figures.items()}
+
+
+def over_time(figures: dict[str, Any]) -> Fields:
+    """Return fields of `zero_signal`: accuracy at the end, time to TRL's, gain over the run."""
+    gained = zero_signal.gains(figures)
+    finals = [run["curve"][-1][1] for run in figures["TRL"]]
+    fields: Fields = {}
+    for name, runs in figures.items():
+        shares = []
+        for run, final in zip(runs, finals, strict=True):
+            reached = zero_signal.seconds_to(run["curve"], final)
+            shares.append(1.0 if reached is None else reached / run["curve"][-1][0])
+        accuracy = sum(run["curve"][-1][1] for run in runs) / len(runs)
+        steps = mean(runs, "steps")
+        share = sum(shares) / len(shares)
+        fields[name] = {"accuracy": accuracy, "steps": steps, "share": share, "gain": gained[name]}
+    return fields
+
+
+def faults_of_loops(figures: dict[str, Any]) -> Fields:
+    fields: Fields = {}
+    for fault, base in loop_faults.BASE_OF.items():
+        right = [run["accuracy"] for run in figures["runs"][base]]
+        wrong = [run["accuracy"] for run in figures["runs"][fault.value]]
+        fields[fault.name] = {
+            "without": sum(right) / len(right),
+            "with": sum(wrong) / len(wrong),
+            "effect": mean_difference(right, wrong),
+        }
+    return fields
+
+
+def signals(figures: dict[str, Any]) -> Fields:
+    """Return fields of `extra_signals`: means without and with a signal, and what it adds."""
+    fields: Fields = {}
+    for pair in extra_signals.PAIRS:
+        effects = {}
+        for figure in pair.figures:
+            off = [run[figure] for run in figures["runs"][pair.off]]
+            on = [run[figure] for run in figures["runs"][pair.on]]
+            effects[figure] = {
+                "off": sum(off) / len(off),
+                "on": sum(on) / len(on),
+                "effect": mean_difference(off, on),
+            }
+        fields[pair.on] = effects
+    return fields
+
+
+BENCHMARKS = "benchmarks/README.md"
+SENTENCES = [
+    Sentence(
+        BENCHMARKS,
+        "kills",
+        "{turns} kills with SIGKILL on one and two ranks",
+        kills,
+    ),
+    Sentence(
+        BENCHMARKS,
+        "kills",
+        "in three settings, {others} more: {of[after each save]} right after a save, "
+        "{of[at random moments]} at random moments, {of[of the sampler]} of the sampler process, "
+        "{of[in a checkpoint]} within a checkpoint",
+        kills,
+    ),
+    Sentence(
+        BENCHMARKS,
+        "hostile_code",
+        "{alone:.0f} programs on asserts and on inputs, each alone, then {programs in the pool} in "
+        "a pool of two workers: {faults} faults",
+        lambda figures: {"alone": figures["programs alone"] / 2},
+    ),
+    Sentence(
+        BENCHMARKS,
+        "settings",
+        "{countdown[ratio]:.2f} times the seconds of the fastest on Countdown, "
+        "{gsm8k[ratio]:.2f} on word problems, {poem[ratio]:.2f} on verse (asked for: at most 1.1): "
+        "{countdown[seconds]:.2f}, {gsm8k[seconds]:.2f} and {poem[seconds]:.2f} s a step, where "
+        "the slowest settings take {countdown[slowest seconds]:.1f}, "
+        "{gsm8k[slowest seconds]:.1f} and {poem[slowest seconds]:.1f}",
+        settings,
+    ),
+    Sentence(
+        BENCHMARKS,
+        "truncated",
+        "plain TRL {seeds[0][TRL][greedy]:.3f}, {seeds[1][TRL][greedy]:.3f}, "
+        "{seeds[2][TRL][greedy]:.3f}; ours {seeds[0][ours][greedy]:.3f}, "
+        "{seeds[1][ours][greedy]:.3f}, {seeds[2][ours][greedy]:.3f}",
+    ),
+    Sentence(
+        "docs/log-probs.md",
+        "truncated",
+        "then unlearns: {seeds[0][TRL][greedy]:.3f}, {seeds[1][TRL][greedy]:.3f}, "
+        "{seeds[2][TRL][greedy]:.3f} held-out accuracy after {steps} steps (three seeds), where "
+        "exact scoring reaches {seeds[0][ours][greedy]:.3f}, {seeds[1][ours][greedy]:.3f} and "
+        "{seeds[2][ours][greedy]:.3f}",
+    ),
+    Sentence(
+        BENCHMARKS,
+        "loss_types",
+        "grpo {grpo[greedy]:.3f}, bnpo {bnpo[greedy]:.3f}, dr_grpo {dr_grpo[greedy]:.3f} greedy; "
+        "lengths {grpo[length]:.1f}, {bnpo[length]:.1f}, {dr_grpo[length]:.1f}",
+        loss_types,
+    ),
+    *(
+        Sentence(
+            "docs/losses.md",
+            "loss_types",
+            f"| {loss} | "
+            + " | ".join(
+                f"{{{loss}[{key}]:.3f}} ("
+                + ", ".join(f"{{{loss}[seeds][{seed}][{key}]:.3f}}" for seed in range(3))
+                + ")"
+                for key in ("greedy", "sampled")
+            )
+            + f" | {{{loss}[length]:.1f}} |",
+            loss_types,
+        )
+        for loss in ("grpo", "bnpo", "dr_grpo")
+    ),
+    Sentence(
+        BENCHMARKS,
+        "loop_faults",
+        "truncated sampling changes the accuracy by {SCORED_WHOLE[effect].mean:.3f}, summed "
+        "micro-batches under SGD by {SUMMED_MICRO_BATCHES[effect].mean:.3f}",
+        faults_of_loops,
+    ),
+    *(
+        Sentence(
+            "docs/own-loop.md",
+            "loop_faults",
+            f"| {row} | {{{fault}[without]:.3f}} | {{{fault}[with]:.3f}} | "
+            f"{{{fault}[effect].mean:+.3f}} "
+            f"[{{{fault}[effect].low:+.3f}}, {{{fault}[effect].high:+.3f}}]",
+            faults_of_loops,
+        )
+        for row, fault in (
+            ("truncated sampling, scored whole", "SCORED_WHOLE"),
+            ("micro-batches summed (SGD)", "SUMMED_MICRO_BATCHES"),
+            ("KL with its ratio inverted (beta 0.04)", "KL_INVERTED"),
+            ("padding in the mean", "PADDING_IN_MEAN"),
+            ("mask without the end token", "MASK_WITHOUT_END"),
+            ("one group for the whole batch", "ONE_GROUP"),
+        )
+    ),
+    Sentence(
+        BENCHMARKS,
+        "extra_signals",
+        "the words on the subject from {relevance[answers on the subject][off]:.3f} to "
+        "{relevance[answers on the subject][on]:.3f} "
+        "({relevance[answers on the subject][effect].mean:+.3f} "
+        "[{relevance[answers on the subject][effect].low:+.3f}, "
+        "{relevance[answers on the subject][effect].high:+.3f}])",
+        signals,
+    ),
+    Sentence(
+        BENCHMARKS,
+        "extra_signals",
+        "raises English there from {language of thoughts[English in thoughts][off]:.3f} to "
+        "{language of thoughts[English in thoughts][on]:.3f} and from "
+        "{language of answer[English in answers][off]:.3f} to "
+        "{language of answer[English in answers][on]:.3f}; the tiny model carries it into the "
+        "other part, too ({language of thoughts[English in answers][on]:.3f}, "
+        "{language of answer[English in thoughts][on]:.3f})",
+        signals,
+    ),
+    Sentence(
+        BENCHMARKS,
+        "extra_signals",
+        "`right_steps` greedy {right_steps[held out, greedy][effect].mean:+.3f} "
+        "[{right_steps[held out, greedy][effect].low:+.3f}, "
+        "{right_steps[held out, greedy][effect].high:+.3f}] and right steps "
+        "{right_steps[right steps][off]:.3f} to {right_steps[right steps][on]:.3f} "
+        "({right_steps[right steps][effect].mean:+.3f} "
+        "[{right_steps[right steps][effect].low:+.3f}, "
+        "{right_steps[right steps][effect].high:+.3f}])",
+        signals,
+    ),
+    Sentence(
+        BENCHMARKS,
+        "zero_signal",
+        "held-out accuracy of plain TRL {TRL[accuracy]:.3f}, ours {ours[accuracy]:.3f}, with refill "
+        "{refill[accuracy]:.3f}, with the adaptive curriculum {adaptive[accuracy]:.3f}, with both "
+        "{both[accuracy]:.3f}",
+        over_time,
+    ),
+    Sentence(
+        BENCHMARKS,
+        "zero_signal",
+        "by the 95 % interval over the seeds ({refill[gain].mean:+.3f} [{refill[gain].low:+.3f}, "
+        "{refill[gain].high:+.3f}] and {both[gain].mean:+.3f} [{both[gain].low:+.3f}, "
+        "{both[gain].high:+.3f}])",
+        over_time,
+    ),
+    Sentence(
+        BENCHMARKS,
+        "zero_signal",
+        "{ours[steps]:.0f} steps for TRL's {TRL[steps]:.0f}",
+        over_time,
+    ),
+    Sentence(
+        BENCHMARKS,
+        "generate",
+        "Countdown (256 rows, {wasted:.0f} % of the slots wasted) 2.3 and {table[0][faster]:.1f}; "
+        "long uneven completions 2.5 and {table[1][faster]:.1f}; equal lengths after different "
+        "prompts 1.0 and {table[2][faster]:.1f}; one row 1.0 and {table[3][faster]:.2f}. Peak "
+        "memory of the long ones {peak_memory_mib[ours]:.0f} MiB above the model, transformers' "
+        "{peak_memory_mib[transformers]:.0f}",
+        lambda figures: {"wasted": 100 * figures["table"][0]["transformers"]["wasted_slots"]},
+    ),
+    Sentence(
+        BENCHMARKS,
+        "instability",
+        "reward {unstable[reward_at_first]:.2f} at first, the collapse begins at step "
+        "{unstable[collapse_begins]}, the alarm is at step {unstable[alarms][0][step]}, the run "
+        "ends at {unstable[reward_at_last]:.2f}",
+    ),
+    Sentence(
+        BENCHMARKS,
+        "checkpoints",
+        "{millions:.0f} million parameters, {megabytes_of_trl:.0f} MB: TRL's writing "
+        "{seconds[trl]:.1f} s, flushing {seconds[flush]:.2f}, hashes {seconds[hash]:.1f} "
+        "({hashed_megabytes_per_second} MB/s; large models lie in several files, which are hashed "
+        "side by side), our state {seconds[state]:.2f} s and {kilobytes:.0f} kB; verifying one "
+        "{seconds_to_verify:.1f} s. Logging every completion {percent:.1f} % of the time",
+        lambda figures: {
+            "millions": figures["parameters"] / 1e6,
+            "kilobytes": 1000 * figures["megabytes_of_ours"],
+            "percent": 100 * figures["share_of_logging"],
+        },
+    ),
+    Sentence(
+        BENCHMARKS,
+        "vllm_cpu",
+        "`fast_generate` {thousands[fast_generate]:,.0f}, vLLM colocate with weight sync "
+        "{thousands[vLLM colocate]:,.0f} (other work on the machine); log-probs "
+        "{vLLM colocate[apart]:.1e} apart on average",
+        lambda figures: {
+            "thousands": {
+                name: round(figures[name]["rate"], -2)
+                for name in ("fast_generate", "vLLM colocate")
+            }
+        },
+    ),
+    Sentence(
+        "docs/speed.md",
+        "growth",
+        "ours falls from {num_generations[4][ours s]:.2f} s to {num_generations[64][ours s]:.2f} s "
+        "between 4 and 64",
+        lambda figures: {"num_generations": _by_number(figures["num_generations"])},
+    ),
+    Sentence(
+        "docs/speed.md",
+        "growth",
+        "{ratios[32]:.2f} times as fast there, {ratios[128]:.1f} times for a prompt as long as the "
+        "completion, {ratios[512]:.1f} times at four times its length, {ratios[1024]:.1f} times at "
+        "eight",
+        lambda figures: {
+            "ratios": {
+                int(length): row["ratio"]
+                for length, row in figures["prompt tokens, completions of 128"].items()
+            }
+        },
+    ),
+]
+
+
+def _by_number(rows: dict[str, Any]) -> dict[int, Any]:
+    return {int(number): row for number, row in rows.items()}
+
+
+def cited(sentence: Sentence, page: str) -> re.Match[str]:
+    """Return where a page has a sentence, with whatever numbers.
+
+    Raises:
+        LookupError: the page does not have it, or has it several times.
+    """
+    places = list(sentence.pattern().finditer(page))
+    if len(places) != 1:
+        raise LookupError(
+            f"{sentence.page} has this {len(places)} times, not once: {sentence.text}"
+        )
+    return places[0]
+
+
+def filled(sentence: Sentence, page: str) -> str:
+    """Return a page with the sentence's numbers replaced by those of its results."""
+    place = cited(sentence, page)
+    for group, number in reversed(list(enumerate(sentence.numbers(), start=1))):
+        start, end = place.span(group)
+        page = page[:start] + number + page[end:]
+    return page
+
+
+def differences(sentences: list[Sentence]) -> Iterator[str]:
+    """Yield what a page cites otherwise than its results say."""
+    for sentence in sentences:
+        page = (REPO / sentence.page).read_text(encoding="utf-8")
+        numbers = sentence.numbers()
+        on_page = list(cited(sentence, page).groups())
+        if on_page != numbers:
+            yield (
+                f"{sentence.page} cites {', '.join(on_page)}; "
+                f"results/{sentence.results}.json has {', '.join(numbers)}: {sentence.text}"
+            )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--write", action="store_true", help="write the figures into the pages")
+    if parser.parse_args().write:
+        for sentence in SENTENCES:
+            path = REPO / sentence.page
+            page = path.read_text(encoding="utf-8")
+            path.write_text(filled(sentence, page), encoding="utf-8")
+    stale = list(differences(SENTENCES))
+    print("\n".join(stale) or f"{len(SENTENCES)} sentences cite the figures of their results.")
+    return int(bool(stale))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
