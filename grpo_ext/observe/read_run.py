@@ -32,6 +32,10 @@ from grpo_ext.observe.run_log import LEARNT_NOTHING, METRICS, RUN, SAMPLE, SAMPL
 Row = dict[str, Any]
 Values = list[float | None]
 MOST_BYTES = 2**18  # of a recipe or `run.json`; YAML is slow, and a live page reads them often
+# Tables of a run have a row for each line of a log and a column for each name, so a small log with
+# a new name in every line would fill the memory.
+MOST_REWARDS = 50
+MOST_METRICS = 5000
 QUIET = 300.0  # seconds without a new line after which a run without a lock counts as stopped
 
 
@@ -111,7 +115,7 @@ class RunData:
         found = [
             row for row in mappings(self.about.get("rewards")) if isinstance(row.get("name"), str)
         ]
-        return found or [
+        return found[:MOST_REWARDS] or [
             {"name": name} for name in (self.samples[0]["rewards"] if self.samples else ())
         ]
 
@@ -124,9 +128,46 @@ def read_run(path: str | Path, name: str | None = None, max_samples: int = 50_00
     """
     folder = find_folder(Path(path).expanduser())
     run = without_logs(folder, name)
-    run.metrics = list(read(folder / METRICS, faults=run.faults))
+    run.metrics = read_metrics(run)
     run.curves = reward_curves(kept_samples(run, max_samples))
     return run
+
+
+def read_metrics(run: RunData) -> list[Row]:
+    """Return the lines of `metrics.jsonl`."""
+    names = FirstNames("metrics", MOST_METRICS)
+    rows = [names.keep(row) for row in read(run.folder / METRICS, faults=run.faults)]
+    run.faults += names.faults()
+    return rows
+
+
+@dataclass
+class FirstNames:
+    """The names in the lines of a log, of which only the first ones are shown."""
+
+    kind: str
+    most: int
+    names: set[str] = field(default_factory=lambda: {"step"})
+    has_more: bool = False
+
+    def keep(self, row: Row) -> Row:
+        """Return a mapping without names beyond the first ones."""
+        if row.keys() <= self.names:
+            return row
+        kept = {}
+        for name, entry in row.items():
+            if name in self.names or len(self.names) < self.most:
+                self.names.add(name)
+                kept[name] = entry
+            else:
+                self.has_more = True
+        return kept
+
+    def faults(self) -> list[str]:
+        """Return a sentence if names were left out."""
+        if not self.has_more:
+            return []
+        return [f"{self.kind} beyond the first {self.most:,} are left out."]
 
 
 def without_logs(folder: Path, name: str | None = None) -> RunData:
@@ -135,6 +176,8 @@ def without_logs(folder: Path, name: str | None = None) -> RunData:
     run.recipe, run.about = (
         read_mapping(folder / file, run.faults) for file in ("recipe.yaml", RUN)
     )
+    if len(mappings(run.about.get("rewards"))) > MOST_REWARDS:
+        run.faults.append(f"{folder / RUN}: rewards beyond the first {MOST_REWARDS} are left out.")
     return run
 
 
@@ -143,14 +186,17 @@ def kept_samples(run: RunData, most: int) -> Iterator[Row]:
     `run.samples`.
     """
     share = 1.0
+    names = FirstNames("rewards", MOST_REWARDS)
     for row in read(run.folder / SAMPLES, SAMPLE, run.faults):
         run.total_samples += 1
+        row["rewards"] = names.keep(row["rewards"])
         if in_share(row["prompt_id"], share):
             run.samples.append(row)
         while len(run.samples) > most:
             share *= 0.9
             run.samples = [row for row in run.samples if in_share(row["prompt_id"], share)]
         yield row
+    run.faults += names.faults()
 
 
 def runs_in(path: Path) -> list[Path]:

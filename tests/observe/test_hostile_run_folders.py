@@ -24,8 +24,11 @@ from grpo_ext.common.foreign_files import (
 )
 from grpo_ext.common.untrusted import one_line
 from grpo_ext.observe.jsonl import JsonLines, parts, read
-from grpo_ext.observe.read_run import is_running, runs_in
+from grpo_ext.observe.read_run import MOST_BYTES, is_running, runs_in
+from grpo_ext.observe.report.columns import TOO_LONG, Explainer
 from grpo_ext.observe.run_log import set_aside
+from grpo_ext.rewards import list_rewards, register
+from grpo_ext.rewards.explanation import Explanation
 from tests.support.forked import Forked
 from tests.support.hostile_folders import KINDS, SECRET, limit_this_process
 from tests.support.report_pages import Page, sample, write_run
@@ -93,6 +96,115 @@ def test_no_file_of_a_run_stops_the_report_or_shows_what_is_outside(tmp_path, ki
     reader = Forked(read_everything, str(runs))
     assert reader.wait() == 0, reader.printed[-3000:]
     assert "\x1b" not in reader.printed
+
+
+SLOW_OPTIONS = [
+    ("countdown", {"tolerance": "1e-99999999"}),  # text: an exact number of 100 million digits
+    ("countdown", {"tolerance": 1e100, "nums": "9" * 1000}),
+    ("right_steps", {"part": "all", "min_steps": 10**4000}),
+    ("poem_format", {"tones": ["modern"] * 1000, "lines": "水" * 1000}),
+    ("poem_yun", {"rhyme_book": {"a": {}}}),
+    ("relevance", {"model": "m" * 200_000, "part": "all"}),
+    ("accuracy", {"solution": "x" * 200_000}),
+]
+
+
+@pytest.mark.parametrize(("reward", "options"), SLOW_OPTIONS, ids=str)
+def test_options_of_a_foreign_run_make_no_explanation_slow(tmp_path, reward, options):
+    columns = {"nums": [3, 4], "target": 7, "solution": "7", "lines": ["水作青龙盘石堤"] * 3}
+    text = "text of the good run <answer>3 * 4</answer>"
+    run = write_run(tmp_path / "good", [sample(step, text, columns=columns) for step in range(300)])
+    entry = {"name": reward, "reward": reward, "options": options}
+    (run / "run.json").write_text(json.dumps({"rewards": [entry]}))
+    reader = Forked(read_everything, str(tmp_path))
+    assert reader.wait() == 0, reader.printed[-3000:]
+
+
+LONG_TEXTS = [
+    "3 + 4 = 7, " * 9000,
+    "<answer>" * 12_000,
+    "<think>" * 5000 + "</think>" * 5000,
+    "水" * 99_000,
+    "水\n" * 45_000,
+    "(" * 99_000,
+    "1" * 99_000,
+    "1=" * 45_000,
+    "3-" * 45_000,
+    "1,1" * 30_000,
+    " " * 99_000,
+]
+
+
+def explain_all_completions(rows: list[dict]) -> None:
+    limit_this_process()
+    shipped = [entry.name for entry in list_rewards() if entry.explain is not None]
+    assert len(shipped) >= 6
+    explainer = Explainer([{"name": name} for name in shipped], faults := [])
+    for row in rows:
+        said, _ = explainer.explain(row)
+        assert said
+    assert faults == []
+
+
+def test_explanations_take_time_in_proportion_to_the_text():
+    """In all threads: the deadline works only in the main one, and is not reached here."""
+    lists = {"nums": [1] * 20_000, "lines": ["水"] * 10_000, "target": 1e100}
+    rows = [
+        sample(1, text, columns={"solution": "7", "target": 7, "nums": [3], **columns})
+        for text in LONG_TEXTS
+        for columns in ({"lines": ["水作青龙盘石堤"] * 3}, lists)
+    ]
+    reader = Forked(explain_all_completions, rows)
+    assert reader.wait() == 0, reader.printed[-3000:]
+
+
+def explain_an_endless_completion(run: str) -> None:
+    limit_this_process()
+
+    @register("endless", explain=lambda completion: Explanation("why", iter(int, 1)))
+    def endless(completions):
+        return [0.0 for _ in completions]
+
+    def hang(completion):
+        while True:
+            pass
+
+    @register("hanging", explain=hang)
+    def hanging(completions):
+        return [0.0 for _ in completions]
+
+    assert main(["report", run]) == 0
+
+
+def test_an_explanation_without_an_end_is_given_up_and_named(tmp_path):
+    run = write_run(tmp_path, [sample(step, "text of the good run") for step in range(200)])
+    names = ["endless", "hanging"]
+    (run / "run.json").write_text(json.dumps({"rewards": [{"name": name} for name in names]}))
+    reader = Forked(explain_an_endless_completion, str(run))
+    assert reader.wait() == 0, reader.printed[-3000:]
+    assert "Not read: hanging explains no further completions" in reader.printed
+    assert "text of the good run" in content_of(run / "report.html")
+
+
+def test_long_completions_say_why_they_are_not_explained(tmp_path):
+    row = sample(1, "x" * 100_001, columns={"solution": "7"})
+    said, marks = Explainer([{"name": "accuracy"}]).explain(row)
+    assert said == {"accuracy": TOO_LONG}
+    assert marks == []
+
+
+def test_a_small_folder_of_many_names_takes_little_memory(tmp_path):
+    """A table with a column for each name and a row for each completion would take gigabytes."""
+    names = [f"r{number}" for number in range(13_000)]
+    rows = [sample(1, "text of the good run", rewards={name: 1.0}) for name in names]
+    metrics = [{"step": step, f"eval_{name}": 1.0} for step, name in enumerate(names)]
+    run = write_run(tmp_path / "good", rows, metrics)
+    (run / "run.json").write_text(json.dumps({"rewards": [{"name": name} for name in names]}))
+    assert (run / "run.json").stat().st_size < MOST_BYTES
+    reader = Forked(read_everything, str(tmp_path))
+    assert reader.wait() == 0, reader.printed[-3000:]
+    assert "rewards beyond the first 50 are left out" in reader.printed
+    assert "metrics beyond the first 5,000 are left out" in reader.printed
 
 
 def test_links_to_runs_elsewhere_are_left_out_of_a_folder_of_runs(tmp_path):

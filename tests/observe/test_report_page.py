@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from grpo_ext.cli.main import main
 from grpo_ext.observe.panels import panels
 from grpo_ext.observe.read_run import read_run
-from grpo_ext.observe.report.columns import MOST_MESSAGES, explain, sample_columns, sample_texts
+from grpo_ext.observe.report.columns import MOST_MESSAGES, Explainer, sample_columns, sample_texts
 from grpo_ext.observe.report.page import LIVE, build_page, packed
 from grpo_ext.rewards import register
 from grpo_ext.rewards.explanation import Explanation
@@ -63,7 +63,7 @@ def test_the_turns_of_an_episode_are_found_in_its_text():
         HOSTILE,
         more=[{"counted_tokens": 2, "earned": 0.25}, {}, {"counted_tokens": 3}],
     )
-    [[text, _, _, turns, _]] = sample_texts([row], [])
+    [[text, _, _, turns, _]] = sample_texts([row], Explainer([]))
     assert [(text[start:end], *more) for start, end, *more in turns] == [
         ("16", True, 2, 0.25), ("𝟙 high", False, None, None), ("8\n> 4", True, 3, None), ("", False, None, None),
         (HOSTILE, True, None, None),
@@ -85,19 +85,19 @@ def test_the_turns_of_an_episode_are_found_in_its_text():
     ],
 )
 def test_messages_that_are_not_the_text_s_leave_it_a_text(messages):
-    assert sample_texts([sample(1, "a\n> b\nc", messages=messages)], []) == [
+    assert sample_texts([sample(1, "a\n> b\nc", messages=messages)], Explainer([])) == [
         ["a\n> b\nc", {}, [], [], None]
     ]
 
 
 def test_an_episode_of_many_turns_is_shown_to_a_bound():
-    [[text, _, _, turns, _]] = sample_texts([played(1, *["x"] * 5000)], [])
+    [[text, _, _, turns, _]] = sample_texts([played(1, *["x"] * 5000)], Explainer([]))
     assert len(turns) == MOST_MESSAGES and text.count("x") == 5000
 
 
 def test_what_a_reward_says_of_an_episode_is_of_its_last_turn():
     row = played(1, "<answer>3 + 3</answer>", "no", "好 <answer>3 + 4</answer>")
-    said, marks = explain(row, [{"name": "countdown", "options": {}}])
+    said, marks = Explainer([{"name": "countdown", "options": {}}]).explain(row)
     assert "Answer read: 3 + 4" in said["countdown"]
     assert [row["text"][start:end] for start, end, *_ in marks] == ["3 + 4"] and marks[0][0] > row[
         "text"
@@ -176,7 +176,7 @@ def test_of_many_completions_a_share_of_the_prompts_is_kept_in_all_steps(tmp_pat
 def test_verse_faults_are_marked_on_their_characters():
     text = "<think>想</think>\n<answer>应有仙人吹笛啼</answer>"
     rewards = [{"name": "poem_format", "options": {}}, {"name": "poem_yun", "options": {}}]
-    said, marks = explain(sample(1, text, columns={"lines": LINES}), rewards)
+    said, marks = Explainer(rewards).explain(sample(1, text, columns={"lines": LINES}))
     assert (
         "faults in the last line: 1" in said["poem_format"]
         and "the last line is in it" in said["poem_yun"]
@@ -185,15 +185,14 @@ def test_verse_faults_are_marked_on_their_characters():
     assert len(faults) == 1
     character, words = faults[0]
     assert character in "应有仙人吹笛啼" and character in words
-    _, marks = explain(sample(1, "应是仙人放鹤归", columns={"lines": LINES}), rewards)
+    _, marks = Explainer(rewards).explain(sample(1, "应是仙人放鹤归", columns={"lines": LINES}))
     assert marks == [(6, 7, "fault", "The last character does not rhyme.")]
 
 
 def test_a_line_spaced_out_is_marked_where_it_stands():
     text = "好：一 棹 烟 波 去 未 归"
-    _, marks = explain(
-        sample(1, text, columns={"lines": LINES}), [{"name": "poem_yun", "options": {}}]
-    )
+    explainer = Explainer([{"name": "poem_yun", "options": {}}])
+    _, marks = explainer.explain(sample(1, text, columns={"lines": LINES}))
     assert [(text[start:end]) for start, end, *_ in marks] == ["归"] and marks[0][0] == len(
         text
     ) - 1
@@ -201,8 +200,8 @@ def test_a_line_spaced_out_is_marked_where_it_stands():
 
 @pytest.mark.parametrize("columns", [{}, {"nums": "x", "target": None}, {"nums": [3, 4]}, None])
 def test_columns_of_another_shape_are_no_error(columns):
-    assert explain(
-        sample(1, "<answer>3 + 4</answer>", columns=columns), [{"name": "countdown"}]
+    assert Explainer([{"name": "countdown"}]).explain(
+        sample(1, "<answer>3 + 4</answer>", columns=columns)
     ) in [
         ({}, []),
         (
@@ -223,7 +222,7 @@ def test_a_reward_of_ones_own_explains_itself():
         return [0.0 for _ in completions]
 
     rewards = [{"name": "mine", "reward": "brief", "options": {}}, {"name": "org/model"}]
-    found = explain(sample(1, "text", columns={"limit": 3, "other": 4}), rewards)
+    found = Explainer(rewards).explain(sample(1, "text", columns={"limit": 3, "other": 4}))
     assert found == ({"mine": "at most 3"}, [(0, 1, "fault", "too long")])
 
 
@@ -233,7 +232,8 @@ def test_marks_of_ones_own_that_are_none_are_left_out(marks):
     def odd_marks(completions):
         return [0.0 for _ in completions]
 
-    assert explain(sample(1, "text"), [{"name": "mine", "reward": "odd_marks"}]) == ({}, [])
+    explainer = Explainer([{"name": "mine", "reward": "odd_marks"}])
+    assert explainer.explain(sample(1, "text")) == ({}, [])
 
 
 def test_the_command_writes_page_and_picture_of_several_runs(tmp_path, capsys):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grpo_ext.observe.report.columns import explain as explain_row
+from grpo_ext.observe.report.columns import Explainer
 from grpo_ext.rewards import build
 from grpo_ext.rewards.arithmetic_steps import MAX_TEXT, steps_in
 from grpo_ext.rewards.registry import lookup
@@ -310,9 +310,9 @@ def test_the_report_explains_with_the_given_numbers():
     """`nums` is an optional column, which samples.jsonl has if another reward needs it."""
     text = "<think>3 + 4 = 7, 1 + 1 = 2</think>"
     rewards = [{"name": "right_steps", "options": build("right_steps", numbers="nums").options}]
-    words, _ = explain_row({"text": text, "columns": {"nums": [3, 4]}}, rewards)
+    words, _ = Explainer(rewards).explain({"text": text, "columns": {"nums": [3, 4]}})
     assert "1 distinct steps, 1 of them right" in words["right_steps"]
-    words, _ = explain_row({"text": text, "columns": {}}, rewards)
+    words, _ = Explainer(rewards).explain({"text": text, "columns": {}})
     assert "were not logged" in words["right_steps"]
 
 

@@ -3,18 +3,27 @@ read when shown.
 """
 
 from collections.abc import Iterable
+from itertools import islice
 from typing import Any
 
 from grpo_ext.environments.transcript import transcript
 from grpo_ext.observe.read_run import RunData, mappings
+from grpo_ext.rewards.deadline import TooLate, deadline
 from grpo_ext.rewards.explanation import Mark
-from grpo_ext.rewards.registry import lookup
+from grpo_ext.rewards.registry import build
+from grpo_ext.rewards.reward import Reward
 
 CHUNK = 250  # completions whose texts are unpacked together
 MOST_MESSAGES, MOST_MARKS = (
     200,
     1000,
 )  # of a completion in the page, so that none holds the browser up
+# Shipped explanations take time in proportion to the text, so a limit of its length bounds them in
+# every thread. The deadline is for explanations of the user's own, and works in the main thread.
+MOST_EXPLAINED = 100_000  # characters of a completion with the columns that a reward reads
+EXPLAIN_SECONDS = 2.0  # for one completion; a reward that takes longer explains no more
+MOST_SAID = 10_000  # characters of an explanation
+TOO_LONG = f"Not explained: completion and columns have more than {MOST_EXPLAINED:,} characters."
 # start, end, the model's, tokens that count, earned
 Turn = tuple[int, int, bool, float | None, float | None]
 
@@ -76,16 +85,89 @@ def numbered(keys: Iterable[Any]) -> dict[Any, int]:
     return {key: number for number, key in enumerate(dict.fromkeys(keys))}
 
 
-def sample_texts(rows: list[dict[str, Any]], rewards: list[dict[str, Any]]) -> list[Any]:
+class Explainer:
+    """Explains completions by the rewards of a run, whose folder is untrusted.
+
+    Options have the types that the reward declares, as in a recipe. A reward that is unknown here,
+    that has no explanation, or whose options are wrong is left out.
+
+    Args:
+        rewards: those of `run.json`.
+        faults: gets a sentence for each reward whose explanation took too long.
+    """
+
+    def __init__(self, rewards: list[dict[str, Any]], faults: list[str] | None = None):
+        self.faults: list[str] = [] if faults is None else faults
+        self.rewards: dict[str, tuple[Reward, dict[str, Any]]] = {}  # with the options of the run
+        for entry in rewards:
+            options = entry.get("options") or {}
+            try:
+                reward = build(entry.get("reward", entry["name"]), **options)
+            except Exception:  # unknown here, or options of wrong types
+                continue
+            if reward.registration.explain is not None:
+                self.rewards[entry["name"]] = (reward, options)
+
+    def explain(self, row: dict[str, Any]) -> tuple[dict[str, str], list[Mark]]:
+        """Return what each reward says of a line of `samples.jsonl`, and all marks on its text.
+
+        A reward whose columns were not logged is left out.
+        """
+        text, turns = conversation(row)
+        spoken = [(start, end) for start, end, wrote, *_ in turns if wrote] or [(0, len(text))]
+        start, end = spoken[-1]  # of an episode rewards read the last turn
+        columns = row.get("columns") or {}
+        sizes = {column: len(repr(content)) for column, content in columns.items()}
+        said: dict[str, str] = {}
+        marks: list[Mark] = []
+        for name in list(self.rewards):
+            try:
+                said[name], more = self.explanation(name, text[start:end], columns, sizes)
+            except Exception:  # columns may be missing, and `explain` may be a user's
+                continue
+            except TooLate:
+                del self.rewards[name]
+                self.faults.append(
+                    f"{name} explains no further completions: one took more than "
+                    f"{EXPLAIN_SECONDS:g} s."
+                )
+                continue
+            marks += [(first + start, last + start, kind, told) for first, last, kind, told in more]
+        return said, sorted(set(marks))
+
+    def explanation(
+        self, name: str, text: str, columns: dict[str, Any], sizes: dict[str, int]
+    ) -> tuple[str, list[Mark]]:
+        """Return what one reward says of a text, and its marks; `TooLate` if that takes too long.
+
+        `sizes` are the characters of each column.
+        """
+        reward, options = self.rewards[name]
+        entry = reward.registration
+        read = {column: columns[column] for column in entry.columns}
+        read |= {column: columns[column] for column in entry.optional if column in columns}
+        if len(text) + sum(sizes[column] for column in read) > MOST_EXPLAINED:
+            return TOO_LONG, []
+        assert entry.explain is not None
+        with deadline(EXPLAIN_SECONDS):
+            words, marks = entry.explain(text, **(read | options))
+            plain = [
+                (int(start), int(end), str(kind), str(told)[:MOST_SAID])
+                for start, end, kind, told in islice(marks, MOST_MARKS)
+            ]
+            return ("" if words is None else str(words)[:MOST_SAID]), plain
+
+
+def sample_texts(rows: list[dict[str, Any]], explainer: Explainer) -> list[Any]:
     """Return for each completion its text, what the rewards said, the marks on it, the turns of an
     episode, and its tokens.
     """
-    found = []
+    texts = []
     for row in rows:
-        said, marks = explain(row, rewards)
+        said, marks = explainer.explain(row)
         text, turns = conversation(row)
-        found.append([text, said, marks[:MOST_MARKS], turns[:MOST_MESSAGES], row.get("tokens")])
-    return found
+        texts.append([text, said, marks[:MOST_MARKS], turns[:MOST_MESSAGES], row.get("tokens")])
+    return texts
 
 
 def conversation(row: dict[str, Any]) -> tuple[str, list[Turn]]:
@@ -119,42 +201,6 @@ def conversation(row: dict[str, Any]) -> tuple[str, list[Turn]]:
         found.append((at, at + len(content), wrote, counted, rounded(earned)))
         at += len(content) + 1  # the line's end
     return text, found
-
-
-def explain(
-    row: dict[str, Any], rewards: list[dict[str, Any]]
-) -> tuple[dict[str, str], list[Mark]]:
-    """Return what each reward says of a line of `samples.jsonl`, and all marks on its text.
-
-    `rewards` are those of `run.json`. A reward without an explanation, or whose columns were not
-    logged, is left out.
-    """
-    said: dict[str, str] = {}
-    marks: list[Mark] = []
-    text, turns = conversation(row)
-    spoken = [(start, end) for start, end, wrote, *_ in turns if wrote] or [(0, len(text))]
-    first, end = spoken[-1]  # of an episode rewards read the last turn
-    columns = row.get("columns") or {}
-    for reward in rewards:
-        try:
-            entry = lookup(reward.get("reward", reward["name"]))
-            if entry.explain is None:
-                continue
-            options = reward.get("options") or {}
-            read = {name: columns[name] for name in entry.columns}
-            read |= {name: columns[name] for name in entry.optional if name in columns}
-            words, more = entry.explain(text[first:end], **(read | options))
-            found = [
-                (int(start) + first, int(end) + first, str(kind), str(told))
-                for start, end, kind, told in more
-            ]
-        except (
-            Exception
-        ):  # the reward or its columns may be unknown here, and `explain` may be a user's
-            continue
-        said[reward["name"]] = "" if words is None else str(words)
-        marks += found
-    return said, sorted(set(marks))
 
 
 def rounded(value: float | None) -> float | None:

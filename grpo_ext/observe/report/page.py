@@ -33,7 +33,7 @@ from grpo_ext.observe.read_run import (
     read_run,
     runs_in,
 )
-from grpo_ext.observe.report.columns import CHUNK, sample_columns, sample_texts
+from grpo_ext.observe.report.columns import CHUNK, Explainer, sample_columns, sample_texts
 
 STYLES = ("page.css", "figures.css", "explorer.css", "paper.css")
 SCRIPTS = (
@@ -70,6 +70,7 @@ def build_page(runs: list[RunData], renew: float | None = None, most: int = 0) -
     `most` newest completions.
     """
     script = "\n".join(part(name) for name in (*SCRIPTS, *([LIVE] if renew else [])))
+    blocks = dict(texts(runs))  # first: it may add to `faults`
     shown = [
         {
             **about(run),
@@ -81,7 +82,7 @@ def build_page(runs: list[RunData], renew: float | None = None, most: int = 0) -
         for run in runs
     ]
     known = {"renew": renew, "most": most, "made": time.time(), "runs": shown}
-    blocks = {"runs": packed(known), **dict(texts(runs))}
+    blocks = {"runs": packed(known), **blocks}
     own = "connect-src 'self'; " if renew else ""
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = (
@@ -112,10 +113,11 @@ def texts(runs: list[RunData]) -> Iterator[tuple[str, str]]:
         index, prompts = sample_columns(run)
         yield f"index-{i}", packed(index)
         yield f"prompts-{i}", packed(prompts)
+        explainer = Explainer(run.rewards, run.faults)
         for j in range(0, len(run.samples), CHUNK):
             yield (
                 f"texts-{i}-{j // CHUNK}",
-                packed(sample_texts(run.samples[j : j + CHUNK], run.rewards)),
+                packed(sample_texts(run.samples[j : j + CHUNK], explainer)),
             )
 
 

@@ -20,17 +20,21 @@ from urllib.parse import parse_qsl
 
 from grpo_ext.common.foreign_files import size_of
 from grpo_ext.observe.changes import changes
-from grpo_ext.observe.jsonl import parts, placed, read
+from grpo_ext.observe.jsonl import parts, placed
 from grpo_ext.observe.panels import rewards
 from grpo_ext.observe.read_run import (
+    MOST_METRICS,
+    MOST_REWARDS,
+    FirstNames,
     RunData,
     is_running,
     named,
+    read_metrics,
     reward_curves,
     runs_in,
     without_logs,
 )
-from grpo_ext.observe.report.columns import sample_columns, sample_texts
+from grpo_ext.observe.report.columns import Explainer, sample_columns, sample_texts
 from grpo_ext.observe.report.page import about, as_json, build_page, logged
 from grpo_ext.observe.run_log import METRICS, RUN, SAMPLE, SAMPLES
 
@@ -76,7 +80,7 @@ class ReportServer(ThreadingHTTPServer):
         if asked[1] == "about":
             return about(run)
         if asked[1] == "changes":
-            run.metrics = list(read(run.folder / METRICS, faults=run.faults))
+            run.metrics = read_metrics(run)
             return changes(run)
         if asked[1] == "texts":
             return texts(run, query["start"], query["stop"])
@@ -119,6 +123,9 @@ def since(run: RunData, completions: bool, start: int, step: int) -> dict[str, A
         start = 0
     rows: list[dict[str, Any]] = []
     again = start  # where the last step begins
+    names = FirstNames("metrics", MOST_METRICS)
+    if completions:
+        names = FirstNames("rewards", MOST_REWARDS)
     for place, row in placed(log, fields, run.faults, start):
         if not rows or row["step"] != rows[-1]["step"]:
             again = place
@@ -126,8 +133,13 @@ def since(run: RunData, completions: bool, start: int, step: int) -> dict[str, A
             if rows and place - start > SLICE:
                 stop = place
                 break
-        short = {"step": step, "place": place, "text": "", "prompt": ""}
-        rows.append({**{key: row[key] for key in SAMPLE}, **short} if completions else row)
+        if not completions:
+            rows.append(names.keep(row))
+            continue
+        short: dict[str, Any] = {"step": step, "place": place, "text": "", "prompt": ""}
+        short["rewards"] = names.keep(row["rewards"])
+        rows.append({**{key: row[key] for key in SAMPLE}, **short})
+    run.faults += names.faults()
     found = {
         "start": start,
         "stop": stop,
@@ -153,8 +165,9 @@ def texts(run: RunData, start: int, stop: int) -> list[Any]:
     found = takewhile(
         lambda found: found[0] < stop, placed(run.folder / SAMPLES, SAMPLE, [], start)
     )
+    explainer = Explainer(run.rewards)
     return [
-        [place, row["prompt"], *sample_texts([row], run.rewards)[0]]
+        [place, row["prompt"], *sample_texts([row], explainer)[0]]
         for place, row in islice(found, MOST_TEXTS)
     ]
 
