@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from grpo_ext.common.foreign_files import special_file
+from grpo_ext.common.foreign_files import ForeignFile, entries, open_plain, special_file
 
 CONFIG = "config.json"
 ADAPTER_CONFIG = "adapter_config.json"
@@ -24,15 +24,23 @@ def adapter_fault(folder: Path) -> str | None:
 
 
 def special_file_fault(folder: Path) -> str | None:
-    """Return what to do about a file on which loading a model from a folder could block; `None` if
-    there is none.
+    """Return what to do about a file on which loading a model from a folder could block, or read
+    zeros without an end; `None` if there is none.
 
     A model's files may be links to anywhere: large weights often lie on another disk.
     """
     special = special_file(folder)
-    if special is None:
-        return None
-    return f"{special} is a FIFO, a device or a socket, not a plain file: remove it."
+    if special is not None:
+        return f"{special} is a FIFO, a device or a socket, not a plain file: remove it."
+    for path in entries(folder):
+        try:
+            if path.is_file():
+                open_plain(path).close()
+        except ForeignFile as error:
+            return f"{path} is not read: {error.strerror}."
+        except OSError:  # loading the model says what is wrong
+            continue
+    return None
 
 
 def check_model_folder(folder: Path) -> None:

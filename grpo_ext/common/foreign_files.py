@@ -20,7 +20,8 @@ from typing import BinaryIO
 MOST_BYTES = 16 * 2**20  # of a file that is read whole
 MOST_LINE = 16 * 2**20  # bytes of a line of a log
 MOST_ENTRIES = 100_000  # of a folder
-MOST_LEVELS = 100  # of nesting in YAML
+MOST_LEVELS = 100  # of nesting in YAML and in rows of data
+MOST_HOLES = 2**30  # bytes of a file that are on no disk and would be read as zeros
 CACHED_REPOS = ("models--", "datasets--")  # how folders of the hub's cache begin
 
 
@@ -40,11 +41,45 @@ def open_plain(path: Path, within: Path | None = None) -> BufferedReader:
             `None`: the reader has named the file, and links may lead anywhere.
 
     Raises:
-        ForeignFile: if it is a FIFO, a device, a socket or a folder, or outside `within`.
+        ForeignFile: if it is a FIFO, a device, a socket or a folder, or outside `within`, or if
+            nearly all of it is a hole, which takes no disk and an endless time to read.
         OSError: if it does not exist or cannot be read.
     """
     real = Path(os.path.realpath(path, strict=True))
-    return open(_descriptor(path, real, within, os.O_RDONLY), "rb")
+    number = _descriptor(path, real, within, os.O_RDONLY)
+    if is_hole(number):
+        os.close(number)
+        raise ForeignFile(
+            errno.EFBIG,
+            f"more than {MOST_HOLES:,} bytes of it, and more than half, are a hole: copy the file "
+            "again",
+            str(path),
+        )
+    return open(number, "rb")
+
+
+def is_hole(number: int) -> bool:
+    """Whether more than `MOST_HOLES` bytes of an open file, and more than half of it, are on no
+    disk.
+
+    A file system that does not tell holes has none.
+    """
+    size = os.fstat(number).st_size
+    if size <= MOST_HOLES:
+        return False
+    data = 0
+    place = 0
+    try:
+        while place < size and (data < size - MOST_HOLES and 2 * data < size):
+            begin = os.lseek(number, place, os.SEEK_DATA)
+            place = os.lseek(number, begin, os.SEEK_HOLE)
+            data += place - begin
+    except OSError as error:
+        if error.errno != errno.ENXIO:  # no data after this place
+            return False
+    finally:
+        os.lseek(number, 0, os.SEEK_SET)
+    return data < size - MOST_HOLES and 2 * data < size
 
 
 def append_plain(path: Path, within: Path) -> FileIO:

@@ -7,18 +7,16 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from grpo_ext.common.foreign_files import ForeignFile, check_tree, lines_of, open_plain
+from grpo_ext.common.foreign_files import ForeignFile, check_tree
 from grpo_ext.common.hub import find_repo, neighbours
 from grpo_ext.common.suggestions import did_you_mean
+from grpo_ext.tasks.foreign_rows import check_folder, check_rows
 
 if TYPE_CHECKING:
     from datasets import Dataset, IterableDataset
 
 # The file types that are read, with the names of their builders in `datasets`.
 FILE_BUILDERS = {".jsonl": "json", ".json": "json", ".csv": "csv", ".parquet": "parquet"}
-# limits of a row group of a parquet file, which is read whole
-MAX_GROUP_ROWS = 2**23
-MAX_GROUP_BYTES = 2**32  # without compression
 # A split as `datasets` writes it: names, each with an optional slice, joined by "+".
 SPLIT_NAME = re.compile(r"(?:^|\+)\s*([\w.-]+)")
 SLICED = re.compile(r"[\[+]")
@@ -43,7 +41,8 @@ def open_dataset(
         FileNotFoundError: there is no such file, folder or hub data set.
         ConnectionError: the hub does not answer.
         ValueError: the file is empty, the data lacks the split, `split` is a slice of data without
-            splits, or a folder has links out of it or files that are not plain.
+            splits, a folder has links out of it or files that are not plain, or reading a file
+            could fill the memory.
     """
     from datasets import load_dataset, load_from_disk
 
@@ -58,7 +57,7 @@ def open_dataset(
             raise FileNotFoundError(
                 f"dataset_name: no file at {path}.{did_you_mean(name, neighbours(name))}"
             )
-        check_first_rows(path)
+        check_rows(path)
         try:
             return load_dataset(
                 FILE_BUILDERS[path.suffix], data_files=str(path), split="train", streaming=streaming
@@ -68,6 +67,7 @@ def open_dataset(
     if path.is_dir():
         try:
             check_tree(path)
+            check_folder(path)
         except ForeignFile as error:
             raise ValueError(f"dataset_name: {path} is not read: {error}.") from None
     if (path / "state.json").exists():
@@ -81,38 +81,6 @@ def open_dataset(
     if not path.exists() and "://" not in name:
         find_repo(name, "dataset")
     return load_split(name, config, split, streaming)
-
-
-def check_first_rows(path: Path) -> None:
-    """Raise `ValueError` if the first rows of a file could fill the memory.
-
-    `datasets` reads a line of jsonl, or a row group of parquet, whole.
-    """
-    if path.suffix == ".jsonl":
-        with open_plain(path) as file:
-            try:
-                next(lines_of(file, path), None)
-            except ForeignFile as error:
-                raise ValueError(f"dataset_name: {path}: {error.strerror}.") from None
-    if path.suffix == ".parquet":
-        from pyarrow import ArrowInvalid
-        from pyarrow.parquet import read_metadata
-
-        try:
-            metadata = read_metadata(path)
-        except (ArrowInvalid, OSError):
-            return  # `datasets` says what is wrong
-        for i in range(metadata.num_row_groups):
-            group = metadata.row_group(i)
-            if group.num_rows <= MAX_GROUP_ROWS and group.total_byte_size <= MAX_GROUP_BYTES:
-                continue
-            raise ValueError(
-                f"dataset_name: {path} has a row group of {group.num_rows:,} rows and "
-                f"{group.total_byte_size:,} bytes, which must be in memory at once; at most "
-                f"{MAX_GROUP_ROWS:,} rows and {MAX_GROUP_BYTES:,} bytes are read. Write it again "
-                "with smaller ones: "
-                "pyarrow.parquet.write_table(table, path, row_group_size=10_000)."
-            )
 
 
 def is_unsplit(path: Path) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import io
 import json
@@ -12,10 +13,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 import torch
+from datasets import Dataset
 from pyarrow import parquet
 
 from grpo_ext.cli.main import main
 from grpo_ext.common.adapters import check_model_folder
+from grpo_ext.common.foreign_files import MOST_HOLES, ForeignFile, open_plain
 from grpo_ext.curriculum.pass_rates import read_pass_rates
 from grpo_ext.demo.stages import Stages
 from grpo_ext.preflight.model_folder import missing
@@ -28,7 +31,14 @@ from grpo_ext.tasks.open_dataset import open_dataset
 from grpo_ext.trainer.manifest import MANIFEST, newest_whole, what_is_wrong, write_manifest
 from grpo_ext.trainer.state import CheckpointMismatch, load_plain
 from tests.support.forked import Forked
-from tests.support.hostile_folders import ENDLESS, KINDS, SECRET, fifo, limit_this_process
+from tests.support.hostile_folders import (
+    ENDLESS,
+    KINDS,
+    SECRET,
+    endless_line,
+    fifo,
+    limit_this_process,
+)
 
 SPECIAL = [
     kind for kind in KINDS if kind.__name__ in ("fifo", "device", "terminal", "bound_socket")
@@ -84,6 +94,32 @@ def test_an_endless_manifest_is_no_manifest(tmp_path):
     os.truncate(odd / MANIFEST, ENDLESS)
     reader = Forked(look_for_the_newest, str(tmp_path / "run"), None)
     assert reader.wait() == 0, reader.printed[-3000:]
+
+
+def test_a_checkpoint_of_a_terabyte_that_is_on_no_disk_is_not_hashed(tmp_path):
+    whole = checkpoint(tmp_path / "run", 1)
+    sparse = checkpoint(tmp_path / "run", 2)
+    os.truncate(sparse / "model.safetensors", ENDLESS)
+    listed = json.loads((sparse / MANIFEST).read_text())
+    listed["model.safetensors"]["size"] = ENDLESS
+    (sparse / MANIFEST).write_text(json.dumps(listed))
+    reader = Forked(look_for_the_newest, str(tmp_path / "run"), str(whole))
+    assert reader.wait() == 0, reader.printed[-3000:]
+    assert "are a hole" in reader.printed
+
+
+def test_files_with_small_holes_are_read(tmp_path):
+    """`cp --sparse` and rsync leave holes where weights are zero."""
+    path = tmp_path / "weights"
+    with path.open("wb") as file:
+        for place in range(0, 2**32, 2**30):
+            file.seek(place)
+            file.write(b"x")
+    assert path.stat().st_blocks * 512 < 2**20
+    with pytest.raises(ForeignFile, match="are a hole"):
+        open_plain(path)
+    os.truncate(path, MOST_HOLES)
+    open_plain(path).close()
 
 
 @pytest.mark.parametrize("kind", SPECIAL, **NAMED)
@@ -218,6 +254,16 @@ def test_models_and_adapters_have_no_special_files(tmp_path, capsys, kind, name)
     assert "not a plain file" in next(missing(folder))
 
 
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json"])
+def test_models_have_no_files_of_a_terabyte_that_is_on_no_disk(tmp_path, capsys, name):
+    (tmp_path / "config.json").write_text("{}")
+    endless_line(tmp_path / name, tmp_path)
+    assert main(["merge", "--model", str(tmp_path)]) == 2
+    assert main(["eval", "--config", "countdown/tiny", "--model", str(tmp_path)]) == 2
+    assert capsys.readouterr().err.count("are a hole") == 2
+    assert "are a hole" in next(missing(tmp_path))
+
+
 @pytest.mark.parametrize(
     "index",
     [
@@ -255,6 +301,14 @@ def test_an_endless_first_row_is_refused(tmp_path, tiny_folder):
     os.truncate(path, ENDLESS)
     reader = Forked(begin, str(path), str(tiny_folder), str(tmp_path / "mine"))
     assert reader.wait() == 0, reader.printed[-3000:]
+    assert "are a hole" in reader.printed
+
+
+def test_a_long_first_row_is_refused(tmp_path, tiny_folder):
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(b'{"prompt": "' + b"x" * 40 * 2**20)
+    reader = Forked(begin, str(path), str(tiny_folder), str(tmp_path / "mine"))
+    assert reader.wait() == 0, reader.printed[-3000:]
     assert "a line has more than" in reader.printed
 
 
@@ -267,6 +321,143 @@ def test_a_small_parquet_file_of_endless_rows_is_refused(tmp_path, tiny_folder):
     reader = Forked(begin, str(path), str(tiny_folder), str(tmp_path / "mine"))
     assert reader.wait() == 0, reader.printed[-3000:]
     assert "row_group_size=10_000" in reader.printed
+
+
+LONG = "x" * 2**20
+NO_OBJECT = b'{"prompt": "a"}\n'
+
+
+def repeated(times: int) -> pa.DictionaryArray:
+    return pa.DictionaryArray.from_arrays(pa.array([0] * times, pa.int32()), pa.array([LONG]))
+
+
+def long_repeated_value(path: Path) -> None:
+    parquet.write_table(pa.table({"prompt": repeated(100_000)}), path)
+
+
+def long_repeated_value_in_messages(path: Path) -> None:
+    messages = pa.StructArray.from_arrays([repeated(20_000)], ["content"])
+    conversation = pa.ListArray.from_arrays(pa.array([0, 20_000], pa.int32()), messages)
+    parquet.write_table(pa.table({"prompt": conversation}), path, store_schema=False)
+
+
+def long_differences(path: Path) -> None:
+    table = pa.table({"prompt": [LONG] * 10})
+    parquet.write_table(
+        table, path, use_dictionary=False, column_encoding="DELTA_BYTE_ARRAY", compression="zstd"
+    )
+
+
+def packed_numbers(path: Path) -> None:
+    table = pa.table({"prompt": pa.array(["x" * 100] * 100_000)})
+    options = pa.ipc.IpcWriteOptions(compression="zstd")
+    with (
+        pa.OSFile(str(path), "wb") as file,
+        pa.ipc.new_stream(file, table.schema, options=options) as writer,
+    ):
+        writer.write_table(table)
+
+
+def deep_list(path: Path) -> None:
+    path.write_text('{"prompt": ' + "[" * 200_000 + "]" * 200_000 + "}\n")
+
+
+def deep_mapping_later(path: Path) -> None:
+    deep = '{"prompt": ' + '{"a": ' * 100_000 + "1" + "}" * 100_001 + "\n"
+    path.write_bytes(NO_OBJECT * 1000 + deep.encode())
+
+
+def deep_and_damaged(path: Path) -> None:
+    path.write_text('{"prompt": ' + '[1, {"a": ' * 100_000 + "\n")
+
+
+def new_names(path: Path) -> None:
+    path.write_text("".join(f'{{"k{number}": 1}}\n' for number in range(20_000)))
+
+
+def new_names_of_answers(path: Path) -> None:
+    lines = (f'{{"prompt": {{"k{n % 9000}": 1}}}}\n' for n in range(20_000))
+    path.write_text("".join(lines))
+
+
+def many_columns(path: Path) -> None:
+    path.write_text(",".join(f"c{number}" for number in range(100_000)) + "\n")
+
+
+def later_hole(path: Path) -> None:
+    path.write_bytes(NO_OBJECT * 1000)
+    os.truncate(path, ENDLESS)
+
+
+def later_long_line(path: Path) -> None:
+    path.write_bytes(NO_OBJECT * 1000 + b'{"prompt": "' + b"x" * 40 * 2**20 + b'"}\n')
+
+
+BOMBS = [
+    (long_repeated_value, ".parquet", "row_group_size=10_000"),
+    (long_repeated_value_in_messages, ".parquet", "row_group_size=10_000"),
+    (long_differences, ".parquet", "DELTA_BYTE_ARRAY"),
+    (deep_list, ".jsonl", "nested deeper than 100 levels"),
+    (deep_list, ".json", "nested deeper than 100 levels"),
+    (deep_mapping_later, ".jsonl", "line 1001 is nested deeper"),
+    (deep_and_damaged, ".jsonl", "nested deeper than 100 levels"),
+    (new_names, ".jsonl", "different names of columns"),
+    (new_names_of_answers, ".jsonl", "most of their table would be empty"),
+    (many_columns, ".csv", "more than 10,000 columns"),
+    (later_hole, ".jsonl", "are a hole"),
+    (later_hole, ".csv", "are a hole"),
+    (later_hole, ".json", "are a hole"),
+    (later_hole, ".parquet", "are a hole"),
+    (later_long_line, ".jsonl", "a line has more than"),
+]
+
+
+def open_rows(path: str, reason: str) -> None:
+    limit_this_process()
+    with pytest.raises(ValueError, match=reason):
+        open_dataset(path, streaming=True)
+
+
+@pytest.mark.parametrize("in_folder", [False, True], ids=["file", "folder"])
+@pytest.mark.parametrize(("write", "ending", "reason"), BOMBS)
+def test_small_files_of_enormous_tables_are_refused(tmp_path, write, ending, reason, in_folder):
+    path = tmp_path / f"rows{ending}"
+    write(path)
+    assert path.stat().st_blocks * 512 < 2**26
+    reader = Forked(open_rows, str(tmp_path if in_folder else path), reason)
+    assert reader.wait() == 0, reader.printed[-3000:]
+
+
+def test_packed_tables_and_files_are_refused(tmp_path):
+    folder = tmp_path / "saved"
+    folder.mkdir()
+    for name in ("state.json", "dataset_info.json"):
+        (folder / name).write_text("{}")
+    packed_numbers(folder / "data-00000-of-00001.arrow")
+    with pytest.raises(ValueError, match="it is compressed"):
+        open_dataset(str(folder))
+    (tmp_path / "rows").mkdir()
+    (tmp_path / "rows" / "train.jsonl.gz").write_bytes(gzip.compress(NO_OBJECT))
+    with pytest.raises(ValueError, match="it is packed"):
+        open_dataset(str(tmp_path / "rows"))
+
+
+def test_honest_files_of_all_types_are_read(tmp_path):
+    rows = [
+        {"prompt": [{"role": "user", "content": "ab" * 10}] * 3, "answer": f"{n}", "deep": [[[n]]]}
+        for n in range(200)
+    ]
+    saved = Dataset.from_list(rows)
+    saved.to_parquet(tmp_path / "rows.parquet")
+    saved.to_json(tmp_path / "rows.jsonl")
+    saved.to_csv(tmp_path / "rows.csv")
+    (tmp_path / "rows.json").write_text(json.dumps(rows))
+    saved.save_to_disk(tmp_path / "saved")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "rows.jsonl").rename(tmp_path / "folder" / "train.jsonl")
+    for name in ("rows.parquet", "rows.csv", "rows.json", "saved", "folder"):
+        read = list(open_dataset(str(tmp_path / name), streaming=True))
+        assert [str(row["answer"]) for row in read] == [row["answer"] for row in rows], name
 
 
 @pytest.mark.parametrize(

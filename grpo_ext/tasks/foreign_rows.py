@@ -1,0 +1,287 @@
+"""What a data file of someone else may hold, checked before `datasets` reads it.
+
+`datasets` reads a row group of parquet, and about 10 MB of jsonl, as one table. A small file can
+describe an enormous table: a long value that is written once and repeated a million times, or a new
+column in every line. A line that is nested deeply ends the process.
+"""
+
+import json
+import os
+import struct
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from grpo_ext.common.foreign_files import (
+    MOST_LEVELS,
+    ForeignFile,
+    entries,
+    lines_of,
+    open_plain,
+    read_bytes,
+)
+
+if TYPE_CHECKING:
+    from pyarrow.parquet import ParquetFile
+
+# limits of a row group of a parquet file, which is read whole
+MAX_GROUP_ROWS = 2**23
+MAX_GROUP_BYTES = 2**32  # in memory
+MAX_SEARCHED = 2**28  # bytes of a file; what is larger is no small file with a large table
+BATCH_ROWS = 2**16
+MAX_COLUMNS = 10_000
+# Cells of a table that the lines of a file make, all of which are filled with null if absent: more
+# only if at least one in `MAX_EMPTY` has a value.
+MAX_CELLS = 2**27
+MAX_EMPTY = 20
+PACKED = (".gz", ".bz2", ".xz", ".zst", ".lz4", ".zip", ".7z", ".rar", ".tar", ".tgz")
+FIXED_BYTES = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8}
+TEXT_BYTES = 8  # of a text in memory, beside its characters
+
+
+def check_rows(path: Path) -> None:
+    """Raise `ValueError` if reading a data file could fill the memory or end the process."""
+    try:
+        with open_plain(path) as file:
+            status = os.fstat(file.fileno())
+    except ForeignFile as error:
+        refuse(path, f"{error.strerror}.")
+    except OSError:
+        return  # `datasets` says what is wrong
+    _check(path, status.st_size, status.st_mtime_ns, status.st_ino)
+
+
+def check_folder(folder: Path) -> None:
+    """Raise `ValueError` as `check_rows` does for the data files in a folder and its folders.
+
+    Call it after `check_tree`. Packed files are refused, because their size says nothing about what
+    they hold.
+    """
+    waiting = [folder]
+    while waiting:
+        for path in entries(waiting.pop()):
+            if path.is_dir():
+                if not path.is_symlink():  # a link inside the folder, which could be a circle
+                    waiting.append(path)
+            elif path.suffix in PACKED:
+                refuse(path, "it is packed. Unpack it, and name the folder again.")
+            else:
+                check_rows(path)
+
+
+@lru_cache(maxsize=1024)
+def _check(path: Path, size: int, changed: int, inode: int) -> None:
+    """Check a file once, as long as it stays the same."""
+    if path.suffix == ".parquet":
+        _check_parquet(path, size)
+    elif path.suffix == ".jsonl":
+        with open_plain(path) as file:
+            try:
+                _check_documents(path, lines_of(file, path))
+            except ForeignFile as error:
+                refuse(path, f"{error.strerror}.")
+    elif path.suffix == ".json" and size <= MAX_SEARCHED:
+        _check_documents(path, iter([read_bytes(path, MAX_SEARCHED)]))
+    elif path.suffix == ".arrow":
+        _check_arrow(path)
+    elif path.suffix == ".csv":
+        with open_plain(path) as file:
+            try:
+                header = next(lines_of(file, path), b"")
+            except ForeignFile as error:
+                refuse(path, f"{error.strerror}.")
+        if header.count(b",") > MAX_COLUMNS:
+            refuse(path, f"it has more than {MAX_COLUMNS:,} columns.")
+
+
+def _check_documents(path: Path, documents: Iterator[bytes]) -> None:
+    """Check the first `MAX_SEARCHED` bytes of the lines of a jsonl file, or a JSON file."""
+    names: set[str] = set()
+    filled = 0  # cells with a value
+    lines = 0
+    searched = 0
+
+    def note(pairs: list[tuple[str, Any]]) -> None:
+        """Take a mapping's names and drop the mapping, so that no document is in memory."""
+        nonlocal filled
+        filled += len(pairs)
+        names.update(name for name, _ in pairs)
+
+    for document in documents:
+        lines += max(1, document.count(b"}")) if path.suffix == ".json" else 1
+        searched += len(document)
+        if document.count(b"[") + document.count(b"{") > MOST_LEVELS and _is_deep(document):
+            refuse(path, f"line {lines} is nested deeper than {MOST_LEVELS} levels.")
+        try:
+            json.loads(document, object_pairs_hook=note)
+        except (ValueError, RecursionError):
+            continue  # `datasets` says what is wrong
+        if len(names) > MAX_COLUMNS:
+            refuse(path, f"it has more than {MAX_COLUMNS:,} different names of columns.")
+        cells = lines * len(names)
+        if cells > MAX_CELLS and cells > MAX_EMPTY * filled:
+            refuse(
+                path,
+                f"its {lines:,} lines have {len(names):,} different names, so most of their table "
+                "would be empty. Write what differs from line to line into one text.",
+            )
+        if searched > MAX_SEARCHED:
+            return
+
+
+def _is_deep(document: bytes) -> bool:
+    """Whether JSON is nested deeper than `MOST_LEVELS`, also if it is damaged."""
+    level = 0
+    text = False
+    escaped = False
+    for byte in document:
+        if text:
+            text = escaped or byte != 0x22  # "
+            escaped = not escaped and byte == 0x5C  # \
+        elif byte == 0x22:
+            text = True
+        elif byte in b"[{":
+            level += 1
+            if level > MOST_LEVELS:
+                return True
+        elif byte in b"]}":
+            level -= 1
+    return False
+
+
+def _check_arrow(path: Path) -> None:
+    """Check that no table of an Arrow file is compressed.
+
+    `datasets` writes none. Other tables are mapped into memory as they lie on the disk.
+    """
+    import pyarrow as pa
+
+    try:
+        with pa.memory_map(str(path)) as source:
+            for message in pa.ipc.MessageReader.open_stream(source):
+                if _is_compressed(message.metadata.to_pybytes()):
+                    refuse(path, "it is compressed. Save the data again with save_to_disk.")
+    except (pa.ArrowInvalid, OSError, struct.error):
+        return  # `datasets` says what is wrong
+
+
+def _is_compressed(message: bytes) -> bool:
+    """Whether the metadata of an Arrow message names a compression of its buffers.
+
+    The metadata is a flatbuffer: `Message` has `header_type` and `header` as fields 1 and 2,
+    `DictionaryBatch` its `RecordBatch` as field 1, and that its `compression` as field 3
+    (format/Message.fbs of Arrow).
+    """
+
+    def field(table: int, number: int) -> int:
+        """Return the position of a table's field; 0 if it is absent."""
+        [distance] = struct.unpack_from("<i", message, table)
+        [length] = struct.unpack_from("<H", message, table - distance)
+        if 4 + 2 * number >= length:
+            return 0
+        [offset] = struct.unpack_from("<H", message, table - distance + 4 + 2 * number)
+        return table + offset if offset else 0
+
+    def follow(position: int) -> int:
+        [offset] = struct.unpack_from("<I", message, position)
+        return position + offset
+
+    root = follow(0)
+    kind = field(root, 1)
+    header = field(root, 2)
+    if not kind or not header or message[kind] not in (2, 3):  # a dictionary or a record batch
+        return False
+    batch = follow(header)
+    if message[kind] == 2:
+        data = field(batch, 1)
+        if not data:
+            return False
+        batch = follow(data)
+    return bool(field(batch, 3))
+
+
+def _check_parquet(path: Path, size: int) -> None:
+    """Check that no row group takes more than `MAX_GROUP_BYTES` in memory."""
+    from pyarrow import ArrowInvalid
+    from pyarrow.parquet import ParquetFile
+
+    try:
+        with ParquetFile(path) as file:
+            metadata = file.metadata
+            columns = [file.schema.column(i) for i in range(metadata.num_columns)]
+    except (ArrowInvalid, OSError):
+        return  # `datasets` says what is wrong
+    if len(columns) > MAX_COLUMNS:
+        refuse(path, f"it has more than {MAX_COLUMNS:,} columns.")
+    texts = [column.path for column in columns if column.physical_type == "BYTE_ARRAY"]
+    for i in range(metadata.num_row_groups):
+        group = metadata.row_group(i)
+        if group.num_rows > MAX_GROUP_ROWS or group.total_byte_size > MAX_GROUP_BYTES:
+            _refuse_group(path, f"{group.num_rows:,} rows and {group.total_byte_size:,} bytes")
+        in_memory = 0
+        for j, column in enumerate(columns):
+            width = FIXED_BYTES.get(column.physical_type, TEXT_BYTES)
+            if column.physical_type == "FIXED_LEN_BYTE_ARRAY":
+                width = column.length
+            in_memory += width * group.column(j).num_values
+            if in_memory > MAX_GROUP_BYTES:
+                _refuse_group(path, f"{in_memory:,} bytes or more")
+    if not texts or size > MAX_SEARCHED:
+        return
+    # Texts that are written once stay so: the dictionary and indices take little memory.
+    try:
+        with ParquetFile(path, read_dictionary=texts) as file:
+            for i in range(metadata.num_row_groups):
+                _check_texts(path, file, i, texts)
+    except ValueError:
+        raise
+    except OSError as error:  # values as differences from the last one, or damaged
+        if "DeltaByteArray" not in str(error):
+            return
+        refuse(
+            path,
+            "it has texts in the encoding DELTA_BYTE_ARRAY, which can repeat long values. Write "
+            "it again with pyarrow.parquet.write_table(table, path).",
+        )
+
+
+def _check_texts(path: Path, file: "ParquetFile", group: int, columns: list[str]) -> None:
+    """Check that the texts of a row group take at most `MAX_GROUP_BYTES` in memory."""
+    in_memory = 0
+    for batch in file.iter_batches(BATCH_ROWS, row_groups=[group], columns=columns):
+        in_memory += sum(_text_bytes(column) for column in batch.columns)
+        if in_memory > MAX_GROUP_BYTES:
+            _refuse_group(path, f"texts of {in_memory:,} bytes or more")
+
+
+def _text_bytes(array: Any) -> int:
+    """Return the bytes of all texts in a pyarrow array whose texts are dictionary-encoded."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if pa.types.is_dictionary(array.type):
+        lengths = pc.fill_null(pc.binary_length(array.dictionary), 0)
+        counts = pc.value_counts(array.indices.drop_null())
+        per_value = lengths.cast(pa.int64()).take(counts.field("values"))
+        return pc.sum(pc.multiply(per_value, counts.field("counts"))).as_py() or 0
+    if pa.types.is_struct(array.type):
+        return sum(_text_bytes(part) for part in array.flatten())
+    if pa.types.is_map(array.type):
+        return _text_bytes(array.keys) + _text_bytes(array.items)
+    if pa.types.is_list(array.type) or pa.types.is_large_list(array.type):
+        return _text_bytes(array.flatten())
+    return 0
+
+
+def _refuse_group(path: Path, size: str) -> NoReturn:
+    refuse(
+        path,
+        f"it has a row group of {size}, which must be in memory at once; at most "
+        f"{MAX_GROUP_ROWS:,} rows and {MAX_GROUP_BYTES:,} bytes are read. Write it again with "
+        "smaller ones: pyarrow.parquet.write_table(table, path, row_group_size=10_000).",
+    )
+
+
+def refuse(path: Path, reason: str) -> NoReturn:
+    raise ValueError(f"dataset_name: {path} is not read: {reason}")
