@@ -10,6 +10,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections import Counter, OrderedDict, defaultdict, deque, namedtuple
@@ -30,7 +31,7 @@ from grpo_ext.rewards.code.inside.canonical import NotPlain, canonical
 from grpo_ext.rewards.code.sandbox import Job, Limits, MachineFault, NoIsolation, run
 from grpo_ext.rewards.guard import Guard
 from grpo_ext.rewards.pool import RewardPool
-from tests.support.forked import LIMIT
+from tests.support.forked import LIMIT, Forked
 from tests.support.hostile_programs import (
     CHEATS,
     FILES,
@@ -351,6 +352,50 @@ def test_without_isolation_it_refuses_or_does_as_told(monkeypatch, tmp_path, scr
         build("code")(**GOOD)
     assert "\x1b" not in str(raised.value) and len(str(raised.value)) < 1500
     assert build("code", isolation="none", seconds=LIMIT)(**GOOD) == [1.0]
+
+
+def judge_by_a_python_in(folder: str) -> None:
+    """As a plain user if the folder's mode is 0, else as root without the rights of its owner."""
+    os.environ["HOME"] = folder
+    shutil.copy(os.path.realpath(sys.executable), f"{folder}/python")
+    sys.executable = f"{folder}/python"
+    os.chown(folder, 12345, 12345)
+    os.chmod(folder, 0o700)
+    bubblewrap.readable_paths.cache_clear()
+    with pytest.raises(NoIsolation) as raised:
+        build("code", seconds=LIMIT)(**GOOD)
+    told = str(raised.value)
+    assert f"{folder}/python needs {folder}, which its mode closes" in told
+    assert f"chmod o+rx {folder}`" in told
+    assert "bubblewrap" not in told
+    os.chmod(folder, 0o755)
+    bubblewrap.readable_paths.cache_clear()
+    assert build("code", seconds=LIMIT)(**GOOD) == [1.0]
+
+
+@needs_isolation
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder to another user")
+def test_a_python_in_a_closed_folder_is_named_with_its_remedy():
+    with tempfile.TemporaryDirectory(prefix="grpo_ext-") as folder:
+        reader = Forked(judge_by_a_python_in, folder)
+        assert reader.wait() == 0, reader.printed[-3000:]
+
+
+@pytest.mark.parametrize(
+    ("mode", "user", "needed", "is_open"),
+    [
+        (0o700, 0, 0o5, True),
+        (0o700, 1, 0o5, False),
+        (0o755, 1, 0o5, True),
+        (0o711, 1, 0o1, True),
+        (0o711, 1, 0o5, False),
+        (0o077, 0, 0o1, False),
+    ],
+)
+def test_rights_of_a_mode_count_without_root_s_privileges(mode, user, needed, is_open):
+    owner = os.geteuid() + user
+    status = os.stat_result((mode, 0, 0, 1, owner, 54321, 0, 0, 0, 0))
+    assert bubblewrap.is_open(status, needed) == is_open
 
 
 def test_without_bubblewrap_it_refuses(monkeypatch):

@@ -3,6 +3,7 @@
 import os
 import re
 import shutil
+import stat
 import subprocess
 import sys
 import sysconfig
@@ -62,6 +63,38 @@ def readable_paths() -> tuple[str, ...]:
         paths.add(os.path.join(sys.base_prefix, "lib"))
     paths.add("/etc/ld.so.cache")
     return tuple(sorted(path for path in paths if os.path.exists(path)))
+
+
+def closed_path() -> Path | None:
+    """Return a folder or file of Python that this user cannot read without root's privileges, which
+    a program in the sandbox does not have; `None` if there is none.
+
+    The executable comes first, then its folders from the root, then the other readable paths.
+    """
+    executable = os.path.realpath(sys.executable)
+    for name in (executable, *readable_paths()):
+        path = Path(name)
+        for part in (*reversed(path.parents), path):
+            try:
+                status = part.lstat()
+            except PermissionError:
+                return part.parent
+            except OSError:  # it is gone, which bubblewrap says
+                break
+            needed = 0o1 if part != path else 0o4 | (0o1 if path.is_dir() else 0)
+            if not stat.S_ISLNK(status.st_mode) and not is_open(status, needed):
+                return part
+    return None
+
+
+def is_open(status: os.stat_result, needed: int) -> bool:
+    """Return whether the mode of a file gives this user the rights `needed` (read 4, execute 1)."""
+    shift = 0
+    if status.st_uid == os.geteuid():
+        shift = 6
+    elif status.st_gid in (os.getegid(), *os.getgroups()):
+        shift = 3
+    return status.st_mode >> shift & needed == needed
 
 
 def base_path(name: str) -> str:

@@ -19,7 +19,13 @@ from io import FileIO
 from tempfile import TemporaryDirectory
 
 from grpo_ext.rewards.code.allowed_calls import read_filter
-from grpo_ext.rewards.code.bubblewrap import INSIDE, INSIDE_MOUNTED, find_bwrap, wall_arguments
+from grpo_ext.rewards.code.bubblewrap import (
+    INSIDE,
+    INSIDE_MOUNTED,
+    closed_path,
+    find_bwrap,
+    wall_arguments,
+)
 from grpo_ext.rewards.code.conversation import GRACE_SECONDS, Conversation
 from grpo_ext.rewards.code.memory_group import memory_group
 
@@ -219,6 +225,14 @@ def fault(conversation: Conversation, limits: Limits) -> MachineFault:
     """
     complaint = conversation.complaints.decode("utf-8", "replace").strip()
     reason = ascii(complaint)[1:-1]
+    closed = closed_path() if reason and limits.isolated else None
+    if closed is not None:
+        return NoIsolation(
+            f"code: programs cannot run isolated here: {sys.executable} needs {closed}, which its "
+            "mode closes to a program without root's privileges, also if you are root. Open it "
+            f"with `chmod o+rx {closed}`, or train with a Python that every user can read. Or set "
+            "`isolation: none`, and the model's programs run with your rights."
+        )
     if "bwrap:" in complaint:
         return NoIsolation(no_isolation(reason))
     if reason:
