@@ -11,6 +11,7 @@ from grpo_ext.rewards import (
     countdown_reward,
     environment,
     format_rewards,
+    instructions_reward,
     judge_reward,
     relevance,
     right_steps,

@@ -8,6 +8,7 @@ MODULES = {
     "countdown": "grpo_ext.tasks.countdown:Countdown",
     "gsm8k": "grpo_ext.tasks.gsm8k:GSM8K",
     "guess": "grpo_ext.tasks.guess:GuessTask",
+    "instructions": "grpo_ext.tasks.instructions:Instructions",
     "poem": "grpo_ext.tasks.poem:Poem",
     "prompts": "grpo_ext.tasks.prompts:Prompts",
 }

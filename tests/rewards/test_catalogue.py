@@ -22,6 +22,7 @@ WANTED = (
         "accuracy",
         "countdown",
         "format",
+        "instructions",
         "language_consistency",
         "length",
         "poem_format",

@@ -1,0 +1,171 @@
+"""The reward for following verifiable instructions in a text that a person would accept."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, NonNegativeInt
+
+from grpo_ext.rewards.completion_parts import Part, part_of
+from grpo_ext.rewards.explanation import Explanation
+from grpo_ext.rewards.instruction_checks import follows, words_of
+from grpo_ext.rewards.registry import register
+from grpo_ext.rewards.reward import plain_text
+
+NUMBER_OF_WORDS = "length_constraints:number_words"
+COPIED_WORDS = 8  # so many words of the prompt in a row are a copy of it
+Credit = Literal["share", "all"]
+Share = Annotated[float, Field(ge=0, le=1)]
+Parameters = Mapping[str, Any] | None
+
+
+@dataclass(frozen=True)
+class Acceptance:
+    """What a text must be, whatever instructions it follows; the fields are the reward's options.
+
+    Attributes:
+        min_words: the least number of words, unless an instruction asks for fewer.
+        min_distinct: the least share of different words among all words.
+        allow_copies: whether `COPIED_WORDS` words of the prompt may come in a row.
+    """
+
+    min_words: int
+    min_distinct: float
+    allow_copies: bool
+
+    def fault(self, text: str, prompt: str, topic: str | None, limit: int | None) -> str | None:
+        """Return why a text is not accepted, as a sentence without its full stop, or None.
+
+        Args:
+            text: the text.
+            prompt: what it must not copy.
+            topic: what it must contain; None for any text.
+            limit: the text must have fewer words by an instruction; None without such a one.
+        """
+        words = lowered_words(text)
+        min_words = self.min_words if limit is None else min(self.min_words, limit - 1)
+        distinct = len(set(words))
+        if len(words) < min_words:
+            return f"it has {len(words)} words, fewer than {min_words}"
+        if distinct < self.min_distinct * len(words):
+            return f"{distinct} of its {len(words)} words differ, less than {self.min_distinct:.0%}"
+        if topic and topic.lower() not in text.lower():
+            return f"it does not name {topic!r}"
+        if not self.allow_copies and runs_of(words) & runs_of(lowered_words(prompt)):
+            return f"it copies {COPIED_WORDS} words in a row from the prompt"
+        return None
+
+
+def lowered_words(text: str) -> list[str]:
+    return [word.lower() for word in words_of(text)]
+
+
+def runs_of(words: list[str]) -> set[tuple[str, ...]]:
+    """Return all runs of `COPIED_WORDS` words."""
+    count = len(words) - COPIED_WORDS + 1
+    return {tuple(words[i : i + COPIED_WORDS]) for i in range(count)}
+
+
+def word_limit(names: Sequence[str], parameters: Sequence[Parameters]) -> int | None:
+    """Return the number of words that a row's instructions ask to stay below."""
+    limits = []
+    for name, row_parameters in zip(names, parameters, strict=True):
+        if name != NUMBER_OF_WORDS or row_parameters is None:
+            continue
+        if row_parameters.get("relation") == "less than":
+            limits.append(int(row_parameters["num_words"]))
+    return min(limits, default=None)
+
+
+def followed(text: str, names: Sequence[str], parameters: Sequence[Parameters]) -> list[bool]:
+    """Return for each instruction of a row whether a text follows it.
+
+    Raises:
+        ValueError: the lists differ in length, or an instruction or a parameter is not valid.
+    """
+    if len(names) != len(parameters):
+        raise ValueError(
+            f"A row has {len(names)} instructions in `instruction_id_list`, and {len(parameters)} "
+            "sets of parameters in `kwargs`: write one for each, {} for none."
+        )
+    results = []
+    for name, row_parameters in zip(names, parameters, strict=True):
+        results.append(follows(text, name, row_parameters or {}))
+    return results
+
+
+def explain_instructions(
+    completion: str,
+    *,
+    instruction_id_list: list[str],
+    kwargs: list[Any],
+    topic: str | None = None,
+    credit: Credit = "share",
+    part: Part = "answer",
+    min_words: int = 0,
+    min_distinct: float = 0.0,
+    allow_copies: bool = True,
+) -> Explanation:
+    """Return which instructions a completion follows, one a line."""
+    text = part_of(completion, part)
+    results = followed(text, instruction_id_list, kwargs)
+    lines = []
+    for name, parameters, is_followed in zip(instruction_id_list, kwargs, results, strict=True):
+        shown = [f"{key} {value}" for key, value in (parameters or {}).items() if value is not None]
+        verdict = "followed" if is_followed else "not followed"
+        lines.append(f"{verdict}: {name} {', '.join(shown)}".rstrip())
+    limit = word_limit(instruction_id_list, kwargs)
+    # The report has no prompt here, so a copy of it is not named.
+    fault = Acceptance(min_words, min_distinct, allow_copies).fault(text, "", topic, limit)
+    if fault is not None:
+        lines.append(f"The text does not count: {fault}.")
+    return Explanation("\n".join(lines))
+
+
+@register("instructions", explain=explain_instructions)
+def instructions(
+    completions: list[str],
+    instruction_id_list: list,
+    kwargs: list,
+    topic: list | None = None,
+    prompts: list | None = None,
+    *,
+    credit: Credit = "share",
+    part: Part = "answer",
+    min_words: NonNegativeInt = 0,
+    min_distinct: Share = 0.0,
+    allow_copies: bool = True,
+) -> list[float]:
+    """The share of a row's verifiable instructions that the text follows.
+
+    The columns are those of IFEval (arXiv 2311.07911). A text that a person would not accept earns
+    0; the options say what that means, and by default every text is accepted.
+
+    Args:
+        instruction_id_list: the names of the instructions, a list for each row, as in
+            `length_constraints:number_words`.
+        kwargs: the parameters of each, a list of mappings for each row.
+        topic: a text that the completion must contain.
+        prompts: what the completion must not copy.
+        credit: "share" pays for each instruction, "all" only if all are followed.
+        part: "answer" judges the text without thoughts, "all" the whole completion.
+        min_words: the least number of words, unless an instruction asks for fewer.
+        min_distinct: the least share of different words among all words.
+        allow_copies: whether eight words of the prompt may come in a row.
+    """
+    acceptance = Acceptance(min_words, min_distinct, allow_copies)
+    topics = [None] * len(completions) if topic is None else topic
+    prompt_texts = [""] * len(completions) if prompts is None else map(plain_text, prompts)
+    rows = zip(completions, instruction_id_list, kwargs, topics, prompt_texts, strict=True)
+    scores = []
+    for completion, names, parameters, row_topic, prompt in rows:
+        text = part_of(completion, part)
+        results = followed(text, names, parameters)
+        limit = word_limit(names, parameters)
+        if acceptance.fault(text, prompt, row_topic, limit) is not None:
+            scores.append(0.0)
+        elif credit == "all":
+            scores.append(float(all(results)))
+        else:
+            scores.append(sum(results) / len(results) if results else 1.0)
+    return scores

@@ -1,0 +1,125 @@
+"""Short texts that follow verifiable instructions, as in IFEval (arXiv 2311.07911).
+
+A row names a topic and one or more instructions, each of which the reward `instructions` decides
+from the text. Held-out rows have topics and parameters that no training row has.
+"""
+
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from grpo_ext.common.files import data_yaml
+from grpo_ext.common.hash_sample import in_share
+from grpo_ext.tasks.base import Messages, Row, Task, chat, held_out
+
+DATA = data_yaml("grpo_ext.tasks", "instructions.yaml")
+TOPICS: list[tuple[str, str]] = [tuple(line.split(" | ")) for line in DATA["topics"]]
+REQUESTS: list[str] = DATA["requests"]
+INSTRUCTIONS: list[dict[str, Any]] = DATA["instructions"]
+KINDS = sorted({instruction["kind"] for instruction in INSTRUCTIONS})
+# An instruction with fewer values than this is in both splits with all of them.
+SPLIT_FROM = 4
+
+
+@dataclass
+class Instructions(Task):
+    """Seeded requests for a short text with verifiable instructions.
+
+    Raises:
+        ValueError: a field is out of range.
+    """
+
+    name: ClassVar[str] = "instructions"
+    default_rewards: ClassVar[dict[str, float]] = {"instructions": 1.0}
+
+    num_problems: int = 4096  # training rows
+    num_test_problems: int = 256  # held-out rows
+    min_instructions: int = 1  # instructions in a row, 1 to 3
+    max_instructions: int = 2
+    held_out_topics: float = 0.2  # share of topics, and of parameters, that are held out
+    task_seed: int = 0  # chooses the rows; it does not change what is held out
+    system_prompt: str = ""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.min_instructions <= self.max_instructions <= 3:
+            raise ValueError(
+                f"min_instructions={self.min_instructions}, "
+                f"max_instructions={self.max_instructions}: write "
+                "1 <= min_instructions <= max_instructions <= 3."
+            )
+        if not 0 < self.held_out_topics < 1:
+            raise ValueError(
+                f"held_out_topics={self.held_out_topics}: write a share between 0 and 1, as in 0.2."
+            )
+
+    def generate(self, split: str) -> Iterator[Row]:
+        """Yield rows of a split in an order that the seed fixes."""
+        test = held_out(split)
+        rng = random.Random(f"{self.task_seed} {split}")
+        topics = [topic for topic in TOPICS if self._is_held_out(topic[0]) == test]
+        for _ in range(self.num_test_problems if test else self.num_problems):
+            text, word = rng.choice(topics)
+            request = rng.choice(REQUESTS).format(topic=text)
+            chosen = self._choose(rng)
+            parameters = [self._draw(instruction, rng, test) for instruction in chosen]
+            asked = [request]
+            for instruction, values in zip(chosen, parameters, strict=True):
+                asked.append(wording(instruction["text"], values))
+            yield {
+                "request": " ".join(asked),
+                "topic": word,
+                "instruction_id_list": [instruction["kind"] for instruction in chosen],
+                "kwargs": parameters,
+            }
+
+    def prompt(self, row: Row) -> Messages:
+        return chat(self.system_prompt, row["request"])
+
+    def held_out_key(self, row: Row) -> str:
+        """Return the request."""
+        return row["request"]
+
+    def _is_held_out(self, key: str) -> bool:
+        return in_share(key, self.held_out_topics)
+
+    def _choose(self, rng: random.Random) -> list[dict[str, Any]]:
+        """Return instructions that can be followed together, in a random order."""
+        count = rng.randint(self.min_instructions, self.max_instructions)
+        chosen: list[dict[str, Any]] = []
+        taken: set[str] = set()
+        for instruction in rng.sample(INSTRUCTIONS, len(INSTRUCTIONS)):
+            if len(chosen) < count and not taken & set(instruction["slots"]):
+                chosen.append(instruction)
+                taken |= set(instruction["slots"])
+        return chosen
+
+    def _draw(self, instruction: Mapping[str, Any], rng: random.Random, test: bool) -> Row:
+        """Return parameters of an instruction; where it has many values, those of the split."""
+        parameters = dict(instruction.get("fixed", {}))
+        for name, (first, last) in instruction.get("numbers", {}).items():
+            values = list(range(first, last + 1))
+            parameters[name] = rng.choice(self._of_split(instruction["text"], values, test))
+        for name, values in instruction.get("choices", {}).items():
+            parameters[name] = rng.choice(self._of_split(instruction["text"], values, test))
+        return parameters
+
+    def _of_split(self, text: str, values: list[Any], test: bool) -> list[Any]:
+        """Return the values of a split: every so many-th one is held out, at least one of each."""
+        if len(values) < SPLIT_FROM:
+            return values
+        test_values = [value for value in values if self._is_held_out(f"{text} {value}")]
+        test_values = test_values or values[-1:]
+        if test:
+            return test_values
+        return [value for value in values if value not in test_values] or values[:1]
+
+
+def wording(text: str, parameters: Mapping[str, Any]) -> str:
+    """Return how an instruction is asked for; lists are written as `"a", "b"`."""
+    written = {}
+    for name, value in parameters.items():
+        written[name] = value
+        if isinstance(value, list):
+            written[name] = ", ".join(f'"{part}"' for part in value)
+    return text.format(**written)
