@@ -74,8 +74,8 @@ def run(args: argparse.Namespace) -> int:
 
 def serve_report(folders: list[Path], port: int, max_completions: int) -> None:
     """Serve the live report of runs, or of folders of runs, until Ctrl-C."""
-    from grpo_ext.observe.read_run import find_folder, runs_in
     from grpo_ext.observe.report.serve import ReportServer
+    from grpo_ext.observe.run_folders import find_folder, runs_in
 
     for folder in folders:
         if not runs_in(folder):

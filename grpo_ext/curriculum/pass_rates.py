@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from grpo_ext.common.foreign_files import lines_of, open_plain
-from grpo_ext.observe.jsonl import parts, row_of
+from grpo_ext.observe.json_row import row_of
+from grpo_ext.observe.jsonl import parts
 
 
 def prompt_id(prompt: Any) -> str:

@@ -8,12 +8,10 @@ last line. A second `cut` changes nothing.
 """
 
 import errno
-import json
 import logging
-import math
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,11 +27,11 @@ from grpo_ext.common.foreign_files import (
     size_of,
 )
 from grpo_ext.common.untrusted import one_line
+from grpo_ext.observe.json_row import FieldType, encoded, row_of
 
 logger = logging.getLogger(__name__)
 
 STEP = re.compile(rb'\{"step": (\d{1,18})[,}]')
-DEEPEST = 16  # levels of a line's nesting
 # bytes kept in memory while the disk fails; beyond them the oldest lines are lost
 KEPT_BACK = 64 * 2**20
 
@@ -54,9 +52,7 @@ class JsonLines:
         """
         for row in rows:
             line = encoded(row)
-            if len(line) <= MOST_LINE:
-                self._pending.append(line)
-            else:  # no reader would accept it
+            if len(line) > MOST_LINE:  # no reader would accept it
                 logger.warning(
                     "%s: a line of step %s is left out: it would have %s bytes, and at most %s "
                     "are read.",
@@ -65,17 +61,28 @@ class JsonLines:
                     f"{len(line):,}",
                     f"{MOST_LINE:,}",
                 )
+                continue
+            self._pending.append(line)
         if not self._pending:
             return
         try:
             self._write(b"".join(self._pending))
-            self._pending = []
         except OSError as error:
-            total = sum(map(len, self._pending))
-            while total > KEPT_BACK:
-                total -= len(self._pending.pop(0))
-            how = "The run goes on, and tries again with the next lines; make room on that disk."
-            logger.warning("%s cannot be written (%s). %s", self.path, error, how)
+            self._drop_oldest()
+            logger.warning(
+                "%s cannot be written (%s). The run goes on, and tries again with the next lines; "
+                "make room on that disk.",
+                self.path,
+                error,
+            )
+        else:
+            self._pending = []
+
+    def _drop_oldest(self) -> None:
+        """Keep at most `KEPT_BACK` bytes of lines in memory."""
+        pending_bytes = sum(map(len, self._pending))
+        while pending_bytes > KEPT_BACK:
+            pending_bytes -= len(self._pending.pop(0))
 
     def sync(self) -> None:
         """Flush the log to the disk, so that no checkpoint is newer than its log. A failure is a
@@ -92,84 +99,47 @@ class JsonLines:
     def cut(self, step: int) -> None:
         """Remove all lines after `step` and a last line that is not whole."""
         for part in reversed(parts(self.path)):
-            if keep := end_of(part, step):
-                os.truncate(part, keep)
+            end = end_of(part, step)
+            if end:
+                os.truncate(part, end)
                 os.replace(part, self.path)  # the run appends to it again
                 break
             part.unlink()
 
-    def _write(self, data: bytes) -> None:
+    def _write(self, lines: bytes) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         size = size_of(self.path, self.path.parent)
         if size >= max(1, self.max_mb * 2**20):
-            os.replace(
-                self.path,
-                self.path.with_name(f"{self.path.stem}-{len(parts(self.path)):04d}.jsonl"),
-            )
+            number = len(parts(self.path))
+            closed_part = self.path.with_name(f"{self.path.stem}-{number:04d}.jsonl")
+            os.replace(self.path, closed_part)
             size = 0
         try:
             with append_plain(self.path, self.path.parent) as file:
-                while data:
-                    data = data[file.write(data) :]
+                while lines:
+                    lines = lines[file.write(lines) :]
         except OSError:
             if size_of(self.path, self.path.parent) > size:
                 os.truncate(self.path, size)  # no half line
             raise
 
 
-def encoded(row: dict[str, Any]) -> bytes:
-    """Return a row as one line of strict JSON. Numbers that are not finite become null and are
-    named under `not_finite`.
-    """
-    try:
-        text = json.dumps(row, ensure_ascii=False, allow_nan=False, default=plain)
-    except ValueError:  # looked for only then: most rows have none, and every sample is written
-        found: dict[str, str] = {}
-        row = finite(row, "", found)
-        text = json.dumps({**row, "not_finite": found}, ensure_ascii=False, allow_nan=False)
-    return (
-        text.encode("utf-8", "backslashreplace") + b"\n"
-    )  # a lone surrogate becomes its JSON escape
-
-
-def plain(value: Any) -> Any:
-    """Return a number of numpy or torch as a Python number, and any other value as text."""
-    try:
-        return value.item()
-    except Exception:  # an array, or not a number at all
-        return str(value)
-
-
-def finite(value: Any, place: str, found: dict[str, str]) -> Any:
-    """Return `value` with `None` for numbers that are not finite, and note these in `found` by
-    place, such as `rewards/a`.
-    """
-    if isinstance(value, dict):
-        return {
-            key: finite(part, f"{place}/{key}".lstrip("/"), found) for key, part in value.items()
-        }
-    if isinstance(value, list | tuple):
-        return [finite(part, f"{place}/{i}".lstrip("/"), found) for i, part in enumerate(value)]
-    if not isinstance(value, str | int | float | bool | None):
-        value = plain(value)
-    if isinstance(value, float) and not math.isfinite(value):
-        found[place] = str(value)
-        return None
-    return value
-
-
 def parts(path: Path) -> list[Path]:
     """Return the files of a log, oldest first."""
     try:
-        inside = entries(path.parent)
+        siblings = entries(path.parent)
     except (FileNotFoundError, NotADirectoryError):
         return []
     numbered = re.compile(rf"{re.escape(path.stem)}-(\d{{4,18}})\.jsonl", re.ASCII)
-    older = {part: match for part in inside if (match := numbered.fullmatch(part.name))}
-    return [
-        *sorted(older, key=lambda part: int(older[part][1])),
-        *([path] if path in inside else []),
-    ]
+    closed_parts = []
+    for sibling in siblings:
+        match = numbered.fullmatch(sibling.name)
+        if match is not None:
+            closed_parts.append((int(match[1]), sibling))
+    files = [part for _, part in sorted(closed_parts)]
+    if path in siblings:
+        files.append(path)
+    return files
 
 
 def end_of(part: Path, step: int) -> int:
@@ -182,8 +152,8 @@ def end_of(part: Path, step: int) -> int:
     try:
         with open_plain(part, part.parent) as file:
             for line in lines_of(file, part):
-                found = STEP.match(line)
-                if not line.endswith(b"\n") or found is None or int(found[1]) > step:
+                line_step = STEP.match(line)
+                if not line.endswith(b"\n") or line_step is None or int(line_step[1]) > step:
                     return position
                 position += len(line)
     except ForeignFile:
@@ -195,16 +165,22 @@ def end_of(part: Path, step: int) -> int:
 
 
 def read(
-    path: Path, fields: dict[str, Any] | None = None, faults: list[str] | None = None
+    path: Path,
+    fields: Mapping[str, FieldType] | None = None,
+    faults: list[str] | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Yield the rows of a log, oldest first. The log may still be written: a last line that is not
     whole is left out.
 
     A log is untrusted. A line that is not a row, with `step` and `fields` of these types, is
-    skipped. One sentence says how many there were and where the first one is; it goes to `faults`,
-    or with `None` to the log of the process. A file of the log that cannot be read, and the rest of
-    one after a line that is too long, are left out with a sentence each. A number that is not
-    finite, or beyond 1e100, becomes `None`.
+    skipped. A file of the log that cannot be read, and the rest of one after a line that is too
+    long, are left out. A number that is not finite, or beyond 1e100, becomes `None`.
+
+    Args:
+        path: the newest part of the log.
+        fields: the types of the fields that a row must have beside `step`.
+        faults: gets one sentence on the skipped lines, with their number and the place of the
+            first, and one on each file that is left out. `None`: the log of the process gets them.
     """
     for _, row in placed(path, fields, faults):
         yield row
@@ -212,84 +188,52 @@ def read(
 
 def placed(
     path: Path,
-    fields: dict[str, Any] | None = None,
+    fields: Mapping[str, FieldType] | None = None,
     faults: list[str] | None = None,
     start: int = 0,
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the rows of `read`, each with its place: the bytes before it in all parts. `start`: the
     place of the first.
     """
-    bad = 0
-    first = ""
-    begin = 0
+    row_fields: dict[str, FieldType] = {"step": int, **(fields or {})}
+    skipped_lines = 0
+    first_skipped = ""
+    part_start = 0
     sentences: list[str] = []
     for part in parts(path):
         size = size_of(part, path.parent)
-        number = 0
+        line_number = 0
         try:
             with open_plain(part, path.parent) as file:
-                place = begin + file.seek(min(max(0, start - begin), size))
+                line_end = part_start + file.seek(min(max(0, start - part_start), size))
                 for line in lines_of(file, part):
-                    number += 1
+                    line_number += 1
                     if not line.endswith(b"\n"):
                         break
-                    here = place
-                    place += len(line)
+                    line_start = line_end
+                    line_end += len(line)
                     try:
-                        row = row_of(line, {"step": int, **(fields or {})})
+                        row = row_of(line, row_fields)
                     except (ValueError, RecursionError) as error:
-                        where = f"byte {here} of {path}" if start else f"line {number} of {part}"
-                        bad += 1
-                        first = first or f"{where} ({error})"
+                        skipped_lines += 1
+                        if not first_skipped:
+                            first_skipped = f"line {line_number} of {part} ({error})"
+                            if start:
+                                first_skipped = f"byte {line_start} of {path} ({error})"
                         continue
-                    yield here, row
+                    yield line_start, row
         except FileNotFoundError:  # it was rotated this moment; its lines are read next time
             continue
         except OSError as error:
-            after = f" after line {number}" if number else ""
+            after = f" after line {line_number}" if line_number else ""
             sentences.append(f"{part} is left out{after} ({error}).")
-        begin += size
-    if bad:
-        sentences.append(
-            f"{bad} {'line was' if bad == 1 else 'lines were'} skipped, the first is {first}."
-        )
+        part_start += size
+    if skipped_lines == 1:
+        sentences.append(f"1 line was skipped, the first is {first_skipped}.")
+    elif skipped_lines:
+        sentences.append(f"{skipped_lines} lines were skipped, the first is {first_skipped}.")
     for sentence in map(one_line, sentences):
-        logger.warning("%s", sentence) if faults is None else faults.append(sentence)
-
-
-def row_of(line: bytes | str, fields: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Parse JSON as a mapping, and with `fields` as a row.
-
-    `ValueError` if it is not a mapping, lacks a field, or is nested too deeply.
-    """
-    row = json.loads(
-        line, parse_int=number_of, parse_float=number_of, parse_constant=lambda _: None
-    )
-    if not isinstance(row, dict):
-        raise ValueError("it is not a mapping")
-    for name, kind in (fields or {}).items():
-        if name not in row or not isinstance(row[name], kind):
-            raise ValueError(f"its {name!r} is missing or of another type")
-    for name, kind in (("not_finite", object), ("rewards", int | float | None)) if fields else ():
-        inner = row.get(name, {})
-        if not isinstance(inner, dict) or not all(
-            isinstance(value, kind) for value in inner.values()
-        ):
-            raise ValueError(f"its {name!r} is not a mapping, or has values of another type")
-    level: list[Any] = [row]
-    for _ in range(DEEPEST):
-        parts_of = [x.values() if isinstance(x, dict) else x for x in level]
-        level = [part for some in parts_of for part in some if isinstance(part, dict | list)]
-    if level:
-        raise ValueError(f"it is nested deeper than {DEEPEST} levels")
-    return row
-
-
-def number_of(text: str) -> float | None:
-    """Return a number of a log: an integer if it is written as one and every program can hold
-    it.
-    """
-    value = float(text)
-    if not abs(value) <= 1e100:
-        return None
-    return int(text) if text.lstrip("-").isdigit() and abs(value) < 2**53 else value
+        if faults is None:
+            logger.warning("%s", sentence)
+        else:
+            faults.append(sentence)

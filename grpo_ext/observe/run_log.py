@@ -19,7 +19,8 @@ from grpo_ext.common.files import write_atomically
 from grpo_ext.common.foreign_files import read_text, size_of
 from grpo_ext.common.hash_sample import in_share
 from grpo_ext.common.modules import versions
-from grpo_ext.observe.jsonl import JsonLines, parts, read, row_of
+from grpo_ext.observe.json_row import row_of
+from grpo_ext.observe.jsonl import JsonLines, parts, read
 
 METRICS = "metrics.jsonl"
 SAMPLES = "samples.jsonl"

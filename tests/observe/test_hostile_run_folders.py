@@ -24,8 +24,9 @@ from grpo_ext.common.foreign_files import (
 )
 from grpo_ext.common.untrusted import one_line
 from grpo_ext.observe.jsonl import JsonLines, parts, read
-from grpo_ext.observe.read_run import MOST_BYTES, is_running, runs_in
+from grpo_ext.observe.read_run import MOST_BYTES
 from grpo_ext.observe.report.columns import TOO_LONG, Explainer
+from grpo_ext.observe.run_folders import is_running, runs_in
 from grpo_ext.observe.run_log import set_aside
 from grpo_ext.rewards import list_rewards, register
 from grpo_ext.rewards.explanation import Explanation

@@ -13,9 +13,9 @@ import pytest
 
 from grpo_ext.cli.main import main
 from grpo_ext.observe.jsonl import JsonLines
-from grpo_ext.observe.read_run import is_running
 from grpo_ext.observe.report import serve
 from grpo_ext.observe.report.serve import ReportServer
+from grpo_ext.observe.run_folders import is_running
 from tests.support.browser import Browser, find_browser
 from tests.support.forked import LIMIT, Forked
 from tests.support.report_pages import HOSTILE, Page, sample, write_run

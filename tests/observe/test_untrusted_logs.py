@@ -104,6 +104,10 @@ def test_numbers_beyond_all_bounds_are_gaps(tmp_path, number):
         ("recipe.yaml", "a: &a {x: 1}\nb: {<<: [*a, *a]}"),
         ("recipe.yaml", "!!python/object/apply:os.system ['touch {marker}']"),
         ("recipe.yaml", "a: [\n"),
+        ("recipe.yaml", "a: !!bool right"),
+        ("recipe.yaml", "a: !!int ''"),
+        ("recipe.yaml", "a: !!timestamp today"),
+        ("recipe.yaml", "a: \x07"),
         ("recipe.yaml", "[" * 2000),
         ("run.json", "{"),
         ("run.json", DEEP),
@@ -120,6 +124,20 @@ def test_a_recipe_or_about_that_cannot_be_read_is_left_out_and_told(tmp_path, na
     assert name in fault and "cannot be read" in fault and "\n" not in fault
     assert run.recipe == {} and not (tmp_path / "marker").exists()
     build_page([run])
+
+
+@pytest.mark.parametrize(
+    "text, reason",
+    [
+        ("lr: 1\na: [\n", "line 3: expected the node content, but found '<stream end>'"),
+        ("a: \x07", "character 4: special characters are not allowed"),
+        ("a: !!bool right", "a value does not fit its YAML tag"),
+    ],
+)
+def test_why_a_recipe_cannot_be_read_is_said_without_its_text(tmp_path, text, reason):
+    folder = write_run(tmp_path, [sample(1, "x")])
+    (folder / "recipe.yaml").write_text(text)
+    assert read_run(folder).faults == [f"{folder / 'recipe.yaml'} cannot be read ({reason})."]
 
 
 def test_what_a_run_says_of_itself_is_read(tmp_path):

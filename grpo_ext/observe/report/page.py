@@ -22,18 +22,12 @@ from typing import Any
 from grpo_ext.common.files import write_atomically
 from grpo_ext.common.foreign_files import open_plain
 from grpo_ext.observe.changes import changes
-from grpo_ext.observe.jsonl import finite
+from grpo_ext.observe.json_row import finite
 from grpo_ext.observe.panels import by_metric, more_panels, panels, series
 from grpo_ext.observe.plots import plot_runs
-from grpo_ext.observe.read_run import (
-    RunData,
-    find_folder,
-    is_running,
-    named,
-    read_run,
-    runs_in,
-)
+from grpo_ext.observe.read_run import RunData, read_run
 from grpo_ext.observe.report.columns import CHUNK, Explainer, sample_columns, sample_texts
+from grpo_ext.observe.run_folders import find_folder, is_running, runs_in, unique_names
 
 STYLES = ("page.css", "figures.css", "explorer.css", "paper.css")
 SCRIPTS = (
@@ -55,7 +49,8 @@ def write_report(
     """
     folders = [folder for path in paths for folder in runs_in(path) or [find_folder(path)]]
     runs = [
-        read_run(path, name, max_samples // len(folders)) for path, name in named(folders).items()
+        read_run(path, name, max_samples // len(folders))
+        for path, name in unique_names(folders).items()
     ]
     write_atomically(page, build_page(runs))
     if picture is not None:

@@ -27,15 +27,13 @@ from grpo_ext.observe.read_run import (
     MOST_REWARDS,
     FirstNames,
     RunData,
-    is_running,
-    named,
     read_metrics,
     reward_curves,
-    runs_in,
     without_logs,
 )
 from grpo_ext.observe.report.columns import Explainer, sample_columns, sample_texts
 from grpo_ext.observe.report.page import about, as_json, build_page, logged
+from grpo_ext.observe.run_folders import is_running, runs_in, unique_names
 from grpo_ext.observe.run_log import METRICS, RUN, SAMPLE, SAMPLES
 
 PORT = 8787
@@ -94,7 +92,7 @@ class ReportServer(ThreadingHTTPServer):
         self.folders = [*self.folders, *(folder for folder in found if folder not in self.folders)][
             :MOST_RUNS
         ]
-        return [state(folder, name) for folder, name in named(self.folders).items()]
+        return [state(folder, name) for folder, name in unique_names(self.folders).items()]
 
 
 def state(folder: Path, name: str) -> dict[str, Any]:

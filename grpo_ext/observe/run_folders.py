@@ -1,0 +1,92 @@
+"""Where the logs of runs lie, what the runs are called, and which of them still go on."""
+
+import fcntl
+import time
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+
+from grpo_ext.common.foreign_files import entries, leads_out, open_plain
+from grpo_ext.observe.jsonl import parts
+from grpo_ext.observe.run_log import METRICS
+
+QUIET = 300.0  # seconds without a new line after which a run without a lock counts as stopped
+
+
+def runs_in(path: Path) -> list[Path]:
+    """Return the run in a folder, or if it holds none itself, those in its folders by name.
+
+    Links out of the folder are left out, since the reader did not name where they lead.
+    """
+    run = run_folder(path)
+    if run is not None:
+        return [run]
+    if not path.is_dir():
+        return []
+    runs = []
+    for folder in entries(path):
+        if leads_out(folder, path):
+            continue
+        run = run_folder(folder)
+        if run is not None:
+            runs.append(run)
+    return runs
+
+
+def run_folder(path: Path) -> Path | None:
+    """Return the folder of a run's logs: `path`, or its folder `grpo`; `None` if there is none or
+    it cannot be read.
+    """
+    for folder in (path, path / "grpo"):
+        try:
+            if not leads_out(folder, path) and parts(folder / METRICS):
+                return folder
+        except OSError:  # no permission, or too many entries
+            continue
+    return None
+
+
+def find_folder(path: Path) -> Path:
+    """Return the folder of a run's logs as `run_folder`; `FileNotFoundError` if there is none."""
+    folder = run_folder(path)
+    if folder is None:
+        raise FileNotFoundError(
+            f"{path} holds no run: there is no {METRICS} in it, which `grpo-ext train` writes into "
+            "its output_dir."
+        )
+    return folder
+
+
+def short_name(folder: Path) -> str:
+    if folder.name == "grpo" and folder.parent.name:
+        return folder.parent.name
+    return folder.resolve().name
+
+
+def unique_names(folders: list[Path]) -> dict[Path, str]:
+    """Return the folders of runs with their names, and a number behind a name that several have."""
+    short_names = [short_name(folder) for folder in folders]
+    totals = Counter(short_names)
+    numbers: Counter[str] = Counter()
+    names = {}
+    for folder, name in zip(folders, short_names, strict=True):
+        numbers[name] += 1
+        names[folder] = f"{name} ({numbers[name]})" if totals[name] > 1 else name
+    return names
+
+
+def is_running(folder: Path) -> bool:
+    """Whether the process of the run in a folder lives; without a lock, as from Python, whether its
+    log still grows.
+    """
+    try:
+        with open_plain(folder / ".lock", folder) as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        with suppress(OSError):  # a log that was moved this moment
+            return any(
+                time.time() - part.stat().st_mtime < QUIET for part in parts(folder / METRICS)
+            )
+    return False
