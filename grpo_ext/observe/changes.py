@@ -6,7 +6,7 @@ from typing import Any
 
 from grpo_ext.common.curves import Change, curve_change
 from grpo_ext.common.estimates import clearly_above
-from grpo_ext.observe.panels import Column, by_metric, panels, problems_key
+from grpo_ext.observe.panels import Column, by_metric, is_number, panels, problems_key
 from grpo_ext.observe.read_run import Row, RunData, Series, Values
 
 HELD_OUT = "Held-out rewards"
@@ -23,18 +23,21 @@ def changes(run: RunData) -> list[dict[str, Any]]:
     `beside_constant`), `change` (`None` for a single value), and `first_steps` and `last_steps`,
     the first and the last step of the values whose means its ends are.
     """
-    shown = []
     columns = by_metric(run.metrics)
+    curve_changes = []
     for panel in panels(run):
-        for series in panel.series if panel.title in MAIN else ():
+        if panel.title not in MAIN:
+            continue
+        for series in panel.series:
             change = change_of_series(series)
-            if change is not None:
-                constant = (
-                    beside_constant(columns, series, change) if panel.title == HELD_OUT else None
-                )
-                curve = {"title": panel.title, "label": series.label, "constant": constant}
-                shown.append({**curve, **change})
-    return shown
+            if change is None:
+                continue
+            constant = None
+            if panel.title == HELD_OUT:
+                constant = beside_constant(columns, series, change)
+            curve = {"title": panel.title, "label": series.label, "constant": constant}
+            curve_changes.append({**curve, **change})
+    return curve_changes
 
 
 def beside_constant(
@@ -64,9 +67,10 @@ def change_of_series(series: Series) -> dict[str, Any] | None:
     change = curve_change(series.values, series.errors, series.problems, series.sampling_errors)
     if change is None:
         return None
-    steps = [
-        step for step, value in zip(series.steps, series.values, strict=True) if value is not None
-    ]
+    steps = []
+    for step, value in zip(series.steps, series.values, strict=True):
+        if value is not None:
+            steps.append(step)
     return {
         **asdict(change),
         "change": change.last - change.first if len(steps) > 1 else None,
@@ -82,17 +86,17 @@ def change_of_metric(rows: Sequence[Row], key: str) -> Change | None:
     logged = [row for row in rows if is_number(row.get(key))]
     if len(logged) < 2:
         return None
-    error_key = f"{key}_se"
-    errors: Values | None = None
-    if any(error_key in row for row in logged):
-        errors = [row.get(error_key) for row in logged]
     values = [row[key] for row in logged]
+    errors = logged_values(logged, f"{key}_se")
     if not key.startswith("eval_"):
         return curve_change(values, sampling_errors=errors)
-    count_key = problems_key({name for row in logged for name in row}, key)
-    counts = [row.get(count_key) for row in logged] if count_key else None
-    return curve_change(values, errors, counts)
+    names: set[str] = set().union(*logged)
+    problems = logged_values(logged, problems_key(names, key))
+    return curve_change(values, errors, problems)
 
 
-def is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+def logged_values(rows: Sequence[Row], key: str | None) -> Values | None:
+    """Return the values of a metric, `None` in rows without it; `None` if no row has it."""
+    if key is None or not any(key in row for row in rows):
+        return None
+    return [row.get(key) for row in rows]

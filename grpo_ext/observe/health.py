@@ -3,9 +3,11 @@ wrong.
 """
 
 import logging
+from statistics import fmean
 from typing import Any
 
 from accelerate.utils import broadcast_object_list
+from transformers import TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_callback import TrainerCallback
 
 from grpo_ext.observe.health_rules import ACTIONS, REPETITION, Rule, Watch, repeats_itself
@@ -34,12 +36,17 @@ class HealthMonitor(TrainerCallback):
         return group < GROUPS_READ
 
     def on_samples(self, rows: list[dict[str, Any]]) -> None:
-        own = [
-            row for row in rows if row["mode"] == "train" and self.wants(row["step"], row["group"])
-        ]
-        self._repeating += [repeats_itself(words_of(row)) for row in own]
+        for row in rows:
+            if row["mode"] == "train" and self.wants(row["step"], row["group"]):
+                self._repeating.append(repeats_itself(written_text(row)))
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_train_begin(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: Any,
+    ) -> None:
         """Take the earlier logs of a resumed run, without raising their alarms again."""
         self.watch = Watch(self.rules)
         self.stopped_by = None
@@ -48,41 +55,52 @@ class HealthMonitor(TrainerCallback):
                 self.watch.add(entry)
 
     def on_log(
-        self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, Any] | None = None,
+        **kwargs: Any,
     ) -> None:
         if logs is None or not is_training_log(logs):
             return
         urgent: dict[str, Any] | None = None
         if state.is_world_process_zero:
-            repeating = self._repeating
-            self._repeating = []
-            own = {REPETITION: sum(repeating) / len(repeating)} if repeating else {}
-            alarms = self.watch.add({**logs, **own})
-            for alarm in alarms:
-                logger.warning("step %d: %s", state.global_step, alarm["message"])
-                self.log.note(state.global_step, alarm)
-            urgent = max(alarms, key=lambda alarm: ACTIONS.index(alarm["action"]), default=None)
+            urgent = self._raise_alarms(state.global_step, logs)
         if any(rule.action != "warn" for rule in self.rules):
             urgent = broadcast_object_list([urgent])[0]
-        action = urgent["action"] if urgent else "warn"
-        control.should_save |= action in ("checkpoint", "stop")
-        if urgent and action == "stop":
+        if urgent is None:
+            return
+        if urgent["action"] in ("checkpoint", "stop"):
+            control.should_save = True
+        if urgent["action"] == "stop":
             control.should_training_stop = True
             self.stopped_by = urgent["message"]
 
+    def _raise_alarms(self, step: int, logs: dict[str, Any]) -> dict[str, Any] | None:
+        """Write the new alarms and return the one with the strongest action; `None` without any."""
+        figures = dict(logs)
+        if self._repeating:
+            figures[REPETITION] = fmean(self._repeating)
+            self._repeating = []
+        alarms = self.watch.add(figures)
+        for alarm in alarms:
+            logger.warning("step %d: %s", step, alarm["message"])
+            self.log.note(step, alarm)
+        return max(alarms, key=lambda alarm: ACTIONS.index(alarm["action"]), default=None)
 
-def words_of(row: dict[str, Any]) -> str:
+
+def written_text(row: dict[str, Any]) -> str:
     """Return what the model wrote in a completion, without the answers of an environment."""
-    turns = [
-        message["content"] for message in row.get("messages", ()) if message["role"] == "assistant"
-    ]
-    return "\n".join(turns) if turns else row["text"]
+    messages = row.get("messages", ())
+    turns = [message["content"] for message in messages if message["role"] == "assistant"]
+    if not turns:
+        return row["text"]
+    return "\n".join(turns)
 
 
 def is_training_log(logs: dict[str, Any]) -> bool:
     """Whether a log is neither of an evaluation nor the summary at the end."""
-    return (
-        bool(logs)
-        and "train_runtime" not in logs
-        and not any(key.startswith("eval_") for key in logs)
-    )
+    if not logs or "train_runtime" in logs:
+        return False
+    return not any(key.startswith("eval_") for key in logs)

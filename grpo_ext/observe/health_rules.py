@@ -29,32 +29,37 @@ REPETITION = "samples/repetition"
 
 
 class History:
-    """The finite values of each metric in the order of the logs. `odd` holds the values of the last
-    log that are not finite.
+    """The finite values of each metric in the order of the logs, and the metrics of the last log
+    that are not finite.
     """
 
     def __init__(self) -> None:
         self.values: dict[str, list[float]] = {}
-        self.odd: dict[str, float] = {}
+        self.not_finite: set[str] = set()
 
     def add(self, logs: dict[str, Any]) -> None:
-        self.odd = {}
+        self.not_finite = set()
         for key, value in logs.items():
             if isinstance(value, bool) or not isinstance(value, int | float):
                 continue
             if math.isfinite(value):
                 self.values.setdefault(key, []).append(float(value))
             else:
-                self.odd[key] = value
+                self.not_finite.add(key)
 
     def of(self, *keys: str) -> list[float]:
         """Return the values of the first of these metrics that was logged."""
-        return next((self.values[key] for key in keys if key in self.values), [])
+        for key in keys:
+            if key in self.values:
+                return self.values[key]
+        return []
 
     def recent(self, *keys: str, window: int = WINDOW) -> float | None:
         """Return the mean of the last `window` values; `None` if there are fewer."""
         values = self.of(*keys)
-        return fmean(values[-window:]) if len(values) >= window else None
+        if len(values) < window:
+            return None
+        return fmean(values[-window:])
 
 
 @dataclass(frozen=True)
@@ -94,62 +99,64 @@ def rise(values: list[float], floor: float, window: int = 3) -> float | None:
     """Return the median of the last values divided by the median of up to 50 values before, which
     is at least `floor`.
     """
-    enough = len(values) >= WINDOW + window
-    return (
-        median(values[-window:]) / max(median(values[-50 - window : -window]), floor)
-        if enough
-        else None
-    )
+    if len(values) < WINDOW + window:
+        return None
+    usual = median(values[-50 - window : -window])
+    return median(values[-window:]) / max(usual, floor)
 
 
 def growth(values: list[float]) -> float | None:
     """Return the mean of the last 5 values divided by the mean of 5 values two windows ago."""
     if len(values) < 3 * WINDOW:
         return None
-    return fmean(values[-WINDOW // 2 :]) / max(
-        fmean(values[-2 * WINDOW - WINDOW // 2 : -2 * WINDOW]), 1.0
-    )
+    half = WINDOW // 2
+    before = fmean(values[-2 * WINDOW - half : -2 * WINDOW])
+    return fmean(values[-half:]) / max(before, 1.0)
 
 
 def fall_from_start(values: list[float]) -> float | None:
     """Return the mean of the first values divided by the mean of the last 5."""
     if len(values) < 2 * WINDOW:
         return None
-    return fmean(values[:WINDOW]) / max(fmean(values[-WINDOW // 2 :]), 1e-9)
+    last = fmean(values[-WINDOW // 2 :])
+    return fmean(values[:WINDOW]) / max(last, 1e-9)
 
 
 def logp_difference(history: History) -> float | None:
     """Return the difference of sampler and trainer; with overlap that after a weight sync, to which
     age adds nothing.
     """
-    logged = (
-        "sampling/logp_difference/mean",
-        "sampling/sampling_logp_difference/mean",
-    )  # the second by TRL
+    if "overlap/age" in history.values:
+        return history.recent("sampling/sync_difference", window=3)
     return history.recent(
-        *(["sampling/sync_difference"] if "overlap/age" in history.values else logged), window=3
+        "sampling/logp_difference/mean",
+        "sampling/sampling_logp_difference/mean",  # by TRL
+        window=3,
     )
 
 
+def not_finite(history: History) -> float:
+    """Return 1 if a main figure of the last log is not finite, else 0."""
+    return float(bool(history.not_finite & {"loss", "grad_norm", "reward", "kl", "entropy"}))
+
+
 MEASURES: dict[str, Callable[[History], float | None]] = {
-    "not_finite": lambda h: float(
-        any(key in h.odd for key in ("loss", "grad_norm", "reward", "kl", "entropy"))
-    ),
+    "not_finite": not_finite,
     "reward_collapse": reward_collapse,
-    "kl": lambda h: rise(h.of("kl"), 0.05),
-    "entropy": lambda h: fall_from_start(h.of("entropy")),
-    "truncated": lambda h: h.recent("completions/clipped_ratio"),
-    "length": lambda h: growth(h.of("completions/mean_length")),
-    "repetition": lambda h: h.recent(REPETITION, window=3),
-    "no_signal": lambda h: h.recent("frac_reward_zero_std"),
-    "clipped": lambda h: h.recent("clip_ratio/region_mean", window=3),
+    "kl": lambda history: rise(history.of("kl"), 0.05),
+    "entropy": lambda history: fall_from_start(history.of("entropy")),
+    "truncated": lambda history: history.recent("completions/clipped_ratio"),
+    "length": lambda history: growth(history.of("completions/mean_length")),
+    "repetition": lambda history: history.recent(REPETITION, window=3),
+    "no_signal": lambda history: history.recent("frac_reward_zero_std"),
+    "clipped": lambda history: history.recent("clip_ratio/region_mean", window=3),
     "logp_difference": logp_difference,
-    "age": lambda h: h.recent("overlap/age"),
-    "grad_norm": lambda h: rise(h.of("grad_norm"), 1e-3),
+    "age": lambda history: history.recent("overlap/age"),
+    "grad_norm": lambda history: rise(history.of("grad_norm"), 1e-3),
 }
 RULES = {
-    name: Rule(name, **words, measure=MEASURES[name])
-    for name, words in data_yaml("grpo_ext.observe", "health_rules.yaml").items()
+    name: Rule(name, **settings, measure=MEASURES[name])
+    for name, settings in data_yaml("grpo_ext.observe", "health_rules.yaml").items()
 }
 
 
@@ -167,57 +174,70 @@ class Watch:
         self.history.add(logs)
         alarms = []
         for rule in self.rules:
-            value = rule.measure(self.history)
+            figure = rule.measure(self.history)
             quiet = self.quiet.get(rule.name, WINDOW)
-            over = value is not None and value > rule.threshold
-            self.quiet[rule.name] = 0 if over else quiet + 1
-            if over and quiet >= WINDOW:
-                words = (
-                    f"{rule.meaning[0].upper()}{rule.meaning[1:]} ({value:.3g}, above "
-                    f"{rule.threshold:g})."
-                )
-                alarm = {
-                    "alarm": rule.name,
-                    "value": value,
-                    "threshold": rule.threshold,
-                    "action": rule.action,
-                }
-                alarms.append({**alarm, "message": f"{words} What to try: {rule.advice}."})
+            if figure is None or not figure > rule.threshold:
+                self.quiet[rule.name] = quiet + 1
+                continue
+            self.quiet[rule.name] = 0
+            if quiet >= WINDOW:
+                alarms.append(alarm(rule, figure))
         return alarms
 
 
-def chosen_rules(settings: dict[str, Any] | None, action: str = "warn") -> list[Rule]:
-    """Return the rules, changed by `settings`: for a rule `false`, a threshold, or `{threshold:
-    ..., action: ...}`.
+def alarm(rule: Rule, figure: float) -> dict[str, Any]:
+    """Return the row for `metrics.jsonl` of a rule whose figure is over its threshold."""
+    meaning = rule.meaning[0].upper() + rule.meaning[1:]
+    return {
+        "alarm": rule.name,
+        "value": figure,
+        "threshold": rule.threshold,
+        "action": rule.action,
+        "message": (
+            f"{meaning} ({figure:.3g}, above {rule.threshold:g}). What to try: {rule.advice}."
+        ),
+    }
 
-    `action` is that of the rules without one in `settings`; `"none"` returns no rules. `ValueError`
-    for an unknown rule or action, or another kind of setting.
+
+def chosen_rules(settings: dict[str, Any] | None, action: str = "warn") -> list[Rule]:
+    """Return the rules as the recipe sets them.
+
+    Args:
+        settings: for a rule `False`, a threshold, or `{"threshold": ..., "action": ...}`; `None`
+            changes nothing.
+        action: of the rules without one in `settings`; `"none"` returns no rules.
+
+    Raises:
+        ValueError: for an unknown rule or action, or another kind of setting.
     """
     if action == "none":
         return []
-    rules: list[Rule] = []
     settings = settings or {}
     for name in settings.keys() - RULES.keys():
         raise ValueError(
             f"health_rules has no rule {name!r}.{did_you_mean(name, RULES)} Known: "
             f"{', '.join(RULES)}."
         )
+    rules: list[Rule] = []
     for name, rule in RULES.items():
-        if (wanted := settings.get(name, {})) is False:
+        setting = settings.get(name, {})
+        if setting is False:
             continue
-        wanted = wanted if isinstance(wanted, dict) else {"threshold": wanted}
-        found = {"threshold": rule.threshold, "action": action, **wanted}
-        if set(found) != {"threshold", "action"} or type(found["threshold"]) not in (int, float):
+        if not isinstance(setting, dict):
+            setting = {"threshold": setting}
+        setting = {"threshold": rule.threshold, "action": action, **setting}
+        has_number = type(setting["threshold"]) in (int, float)
+        if setting.keys() != {"threshold", "action"} or not has_number:
             raise ValueError(
                 f"health_rules: {name} is false, a number, or {{threshold: NUMBER, action: "
                 f"ACTION}}."
             )
-        if (chosen := found["action"]) not in ACTIONS:
+        if setting["action"] not in ACTIONS:
             raise ValueError(
                 f"health_rules: the action of {name} is one of {', '.join(ACTIONS)}; got "
-                f"{chosen!r}."
+                f"{setting['action']!r}."
             )
-        rules.append(replace(rule, **found))
+        rules.append(replace(rule, **setting))
     return rules
 
 
@@ -225,5 +245,5 @@ def repeats_itself(text: str) -> bool:
     """Whether a text of at least 200 bytes repeats itself: its first 4,000 bytes compress to less
     than a tenth.
     """
-    data = text.encode("utf-8", "replace")[:4000]
-    return len(data) >= 200 and len(zlib.compress(data, 1)) < len(data) / 10
+    start = text.encode("utf-8", "replace")[:4000]
+    return len(start) >= 200 and len(zlib.compress(start, 1)) < len(start) / 10

@@ -1,7 +1,7 @@
 """The panels of a run: its curves as the page and the pictures of the report show them."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from grpo_ext.common.files import data_yaml
@@ -23,10 +23,13 @@ class Panel:
         """Whether it shows nothing: at most one value in each curve or, but for rewards, one value
         throughout.
         """
-        known = [[value for value in s.values if value is not None] for s in self.series]
-        return all(
-            len(values if "reward" in self.title.lower() else {*values}) <= 1 for values in known
-        )
+        shows_rewards = "reward" in self.title.lower()
+        for curve in self.series:
+            values = [value for value in curve.values if value is not None]
+            points = len(values) if shows_rewards else len(set(values))
+            if points > 1:
+                return False
+        return True
 
 
 PANELS = data_yaml("grpo_ext.observe", "panels.yaml")
@@ -45,39 +48,43 @@ NOT_DRAWN = ("step", "time", "epoch", "total_flos", "num_tokens")
 CONSTANTS = ("_constant", "/constant")  # endings of what the best constant answer earns
 COUNTS = ("_problems", "/problems")  # endings of the number of problems of an evaluation
 NOT_DRAWN_ENDINGS = ("_se", *COUNTS, "_runtime", "_per_second", "/std", *CONSTANTS)
+NOT_HELD_OUT_ENDINGS = (  # of figures of an evaluation that are not rewards
+    *NOT_DRAWN_ENDINGS, "_length", "/length", "num_tokens", "_loss", "entropy",
+    "frac_reward_zero_std", "reward_std",
+)  # fmt: skip
 
 
 def panels(run: RunData) -> list[Panel]:
     """Return the panels of a run that have a curve, the most important first."""
     columns = by_metric(run.metrics)
-    found = [*held_out(columns), *rewards(run, columns), *by_task(columns)]
-    for panel in PANELS:
-        logged = {
-            label: [columns[key] for key in keys if key in columns]
-            for label, keys in panel["curves"].items()
-        }
-        curves = [
-            series(label, some[0], smoothed=not panel.get("exact"))
-            for label, some in logged.items()
-            if some
-        ]
-        found.append(Panel(panel["title"], panel["note"], curves))
-    return [panel for panel in (*found, seconds(columns)) if panel.series]
+    all_panels = [*held_out(columns), *rewards(run, columns), *by_task(columns)]
+    for layout in PANELS:
+        panel = Panel(layout["title"], layout["note"])
+        for label, keys in layout["curves"].items():
+            logged_key = next((key for key in keys if key in columns), None)
+            if logged_key is not None:
+                smoothed = not layout.get("exact")
+                panel.series.append(series(label, columns[logged_key], smoothed=smoothed))
+        all_panels.append(panel)
+    all_panels.append(seconds(columns))
+    return [panel for panel in all_panels if panel.series]
 
 
 def more_panels(run: RunData) -> list[Panel]:
     """Return a panel for each metric that none of `panels` shows."""
     columns = by_metric(run.metrics)
-    shown = {key for panel in PANELS for keys in panel["curves"].values() for key in keys}
-    shown |= {"reward", "reward_std", "step_time", *NOT_DRAWN}
-    shown |= {key for _, figure, _ in BY_TASK for key in of_tasks(columns, figure).values()}
-    elsewhere = (*SECONDS, "eval_", "train_", "rewards/")
-    rest = [key for key in columns.keys() - shown if not key.startswith(elsewhere)]
-    return [
-        Panel(key, "", [series(key, columns[key])])
-        for key in sorted(rest)
-        if not key.endswith(NOT_DRAWN_ENDINGS)
-    ]
+    drawn = {"reward", "reward_std", "step_time", *NOT_DRAWN}
+    for layout in PANELS:
+        for keys in layout["curves"].values():
+            drawn.update(keys)
+    for _, figure, _ in BY_TASK:
+        drawn.update(of_tasks(columns, figure).values())
+    drawn_beginnings = (*SECONDS, "eval_", "train_", "rewards/")
+    more = []
+    for key in sorted(columns.keys() - drawn):
+        if not key.startswith(drawn_beginnings) and not key.endswith(NOT_DRAWN_ENDINGS):
+            more.append(Panel(key, "", [series(key, columns[key])]))
+    return more
 
 
 def by_metric(rows: list[dict[str, Any]]) -> dict[str, Column]:
@@ -85,12 +92,16 @@ def by_metric(rows: list[dict[str, Any]]) -> dict[str, Column]:
     columns: dict[str, Column] = {}
     for row in rows:
         for key, value in row.items():
-            gap = value is None and key in row.get("not_finite", {})
-            if gap or (isinstance(value, int | float) and not isinstance(value, bool)):
+            is_gap = value is None and key in row.get("not_finite", {})
+            if is_gap or is_number(value):
                 steps, values = columns.setdefault(key, ([], []))
                 steps.append(row["step"])
                 values.append(value)
     return columns
+
+
+def is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def series(
@@ -100,6 +111,15 @@ def series(
     problems: Column | None = None,
     smoothed: bool = True,
 ) -> Series:
+    """Return the curve of a metric.
+
+    Args:
+        label: the name of the curve.
+        column: the metric.
+        errors: the standard errors of an evaluation.
+        problems: the number of independent problems that each value is a mean over.
+        smoothed: whether the curve is drawn smoothed.
+    """
     steps, values = column
     return Series(
         label,
@@ -123,102 +143,90 @@ def problems_key(names: Iterable[str], key: str) -> str | None:
     """Return the metric that counts the problems of the evaluation that logged `key`; `None` if
     there is none.
     """
-    counts = (name for name in names if name.endswith(COUNTS))
-    same_set = [name for name in counts if key.startswith(name.removesuffix("problems"))]
-    return max(same_set, key=len, default=None)
+    same_evaluation = []
+    for name in names:
+        if name.endswith(COUNTS) and key.startswith(name.removesuffix("problems")):
+            same_evaluation.append(name)
+    return max(same_evaluation, key=len, default=None)
 
 
 def rewards(run: RunData, columns: dict[str, Column]) -> list[Panel]:
     """Return the panels of the weighted sum and of each reward; without the latter if one reward is
     the sum.
     """
-    curves = list(run.curves.values())
-    if not curves:
-        names = {
-            key.split("/")[1]: key
-            for key in columns
-            if key.startswith("rewards/") and key.endswith("/mean")
-        }
-        names |= {"reward": "reward"} if "reward" in columns else {}
-        curves = [
-            replace(
-                series(name, columns[key]),
-                sampling_errors=at_steps(columns.get(f"{key}_se"), columns[key][0]),
-            )
-            for name, key in names.items()
-        ]
+    curves = list(run.curves.values()) or logged_rewards(columns)
     total = [curve for curve in curves if curve.label == "reward"]
-    parts = [curve for curve in curves if curve.label != "reward"]
-    if [curve.values for curve in parts] == [curve.values for curve in total]:
-        parts = []
+    terms = [curve for curve in curves if curve.label != "reward"]
+    if [curve.values for curve in terms] == [curve.values for curve in total]:
+        terms = []
     return [
         Panel("Reward", "Weighted sum, mean over each step.", total),
-        Panel("Reward by function", "Each reward before its weight.", parts),
+        Panel("Reward by function", "Each reward before its weight.", terms),
     ]
+
+
+def logged_rewards(columns: dict[str, Column]) -> list[Series]:
+    """Return the curves of the rewards from `metrics.jsonl`, for runs without logged completions."""
+    keys = {}
+    for key in columns:
+        if key.startswith("rewards/") and key.endswith("/mean"):
+            keys[key.split("/")[1]] = key
+    if "reward" in columns:
+        keys["reward"] = "reward"
+    curves = []
+    for name, key in keys.items():
+        curve = series(name, columns[key])
+        curve.sampling_errors = at_steps(columns.get(f"{key}_se"), curve.steps)
+        curves.append(curve)
+    return curves
 
 
 def held_out(columns: dict[str, Column]) -> list[Panel]:
-    endings = (
-        *NOT_DRAWN_ENDINGS,
-        "_length",
-        "/length",
-        "num_tokens",
-        "_loss",
-        "entropy",
-        "frac_reward_zero_std",
-        "reward_std",
-    )
-    keys = [key for key in columns if key.startswith("eval_") and not key.endswith(endings)]
-    drawn = [key for key in keys if "completions/" not in key and "clip_ratio" not in key]
-    return [
-        Panel(
-            title,
-            "Mean over all held-out prompts; bars are one standard error.",
-            [
-                series(
-                    key.removeprefix(prefix),
-                    columns[key],
-                    columns.get(f"{key}_se"),
-                    columns.get(problems_key(columns, key) or ""),
-                )
-                for key in drawn
-                if ("tasks/" in key) == by_tasks
-            ],
-        )
-        for title, prefix, by_tasks in (
-            ("Held-out rewards", "eval_", False),
-            ("Held-out rewards, by task", "eval_tasks/", True),
-        )
-    ]
+    """Return the panels of the evaluations: of all held-out rows, and of each task."""
+    note = "Mean over all held-out prompts; bars are one standard error."
+    of_all = Panel("Held-out rewards", note)
+    of_each_task = Panel("Held-out rewards, by task", note)
+    for key, column in columns.items():
+        if not key.startswith("eval_") or key.endswith(NOT_HELD_OUT_ENDINGS):
+            continue
+        if "completions/" in key or "clip_ratio" in key:
+            continue
+        panel = of_all
+        label = key.removeprefix("eval_")
+        if "tasks/" in key:
+            panel = of_each_task
+            label = key.removeprefix("eval_tasks/")
+        problems = columns.get(problems_key(columns, key) or "")
+        panel.series.append(series(label, column, columns.get(f"{key}_se"), problems))
+    return [of_all, of_each_task]
 
 
 def of_tasks(columns: dict[str, Column], figure: str) -> dict[str, str]:
     """Return the metric of this figure of each task, by the task's name."""
-    start = "tasks/"
-    end = f"/{figure}"
-    return {
-        key.removeprefix(start).removesuffix(end): key
-        for key in columns
-        if key.startswith(start) and key.endswith(end)
-    }
+    ending = f"/{figure}"
+    keys = {}
+    for key in columns:
+        if key.startswith("tasks/") and key.endswith(ending):
+            keys[key.removeprefix("tasks/").removesuffix(ending)] = key
+    return keys
 
 
 def by_task(columns: dict[str, Column]) -> list[Panel]:
     """Return the panels with a curve for each task."""
-    return [
-        Panel(
-            title,
-            note,
-            [series(name, columns[key]) for name, key in of_tasks(columns, figure).items()],
-        )
-        for title, figure, note in BY_TASK
-    ]
+    task_panels = []
+    for title, figure, note in BY_TASK:
+        panel = Panel(title, note)
+        for task, key in of_tasks(columns, figure).items():
+            panel.series.append(series(task, columns[key]))
+        task_panels.append(panel)
+    return task_panels
 
 
 def seconds(columns: dict[str, Column]) -> Panel:
-    curves = [
-        series(key.partition("/")[2], columns[key]) for key in columns if key.startswith(SECONDS)
-    ]
+    panel = Panel("Seconds", "Where the time of a step goes.")
     if "step_time" in columns:
-        curves.insert(0, series("whole step", columns["step_time"]))
-    return Panel("Seconds", "Where the time of a step goes.", curves)
+        panel.series.append(series("whole step", columns["step_time"]))
+    for key, column in columns.items():
+        if key.startswith(SECONDS):
+            panel.series.append(series(key.partition("/")[2], column))
+    return panel

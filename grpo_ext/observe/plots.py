@@ -2,97 +2,116 @@
 
 import math
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pandas as pd
 
 from grpo_ext.common.files import data_yaml
 from grpo_ext.observe.panels import Panel, panels
-from grpo_ext.observe.read_run import RunData, Series
+from grpo_ext.observe.read_run import RunData, Series, Values
 
-RAW = {"linewidth": 0.7, "alpha": 0.3}
-BAND = {"alpha": 0.13, "linewidth": 0}
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.lines import Line2D
+
+Style = dict[str, Any]  # keyword arguments of matplotlib
+RAW: Style = {"linewidth": 0.7, "alpha": 0.3}
+BAND: Style = {"alpha": 0.13, "linewidth": 0}
 DASHES = ("-", "--", ":", "-.")
 FEW = 25  # values at most that are drawn as dots, with error bars if they have any
-COLOURS = (
-    "#1f4e8c",
-    "#bf5a2a",
-    "#1f7a6d",
-    "#8a5a9e",
-    "#b08a1e",
-    "#5b8fb9",
-    "#a33e5c",
-    "#8b867c",
-)  # those of the page
+COLOURS = (  # those of the page
+    "#1f4e8c", "#bf5a2a", "#1f7a6d", "#8a5a9e", "#b08a1e", "#5b8fb9", "#a33e5c", "#8b867c",
+)  # fmt: skip
 LOOK = data_yaml("grpo_ext.observe", "look.yaml")
 
 
 def plot_runs(runs: list[RunData], out: Path, most: int | None = None) -> None:
-    """Draw the panels of the runs, or only the `most` important ones, overlaid; the suffix of `out`
-    says the format.
+    """Draw the panels of the runs over each other.
+
+    Args:
+        runs: with curves of the same panels in one plot.
+        out: the picture; its suffix says the format.
+        most: number of panels, the most important ones; `None`: all.
     """
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
-    from matplotlib.lines import Line2D
 
-    found = [[panel for panel in panels(run) if not panel.silent] for run in runs]
-    titles = list(dict.fromkeys(panel.title for some in found for panel in some))[:most]
-    height = -(-len(titles) // 3) or 1
-    several = len(runs) > 1
+    panels_of_runs: list[dict[str, Panel]] = []
+    titles: dict[str, None] = {}
+    for run in runs:
+        by_title = {panel.title: panel for panel in panels(run) if not panel.silent}
+        panels_of_runs.append(by_title)
+        titles.update(dict.fromkeys(by_title))
+    shown_titles = list(titles)[:most]
+    height = -(-len(shown_titles) // 3) or 1
     with plt.rc_context(LOOK):
         figure, axes = plt.subplots(
             height, 3, figsize=(13, 3.1 * height), layout="constrained", squeeze=False
         )
-        for axis, title in zip(axes.flat, titles, strict=False):
-            names: list[str] = []
-            for number, some in enumerate(found):
-                panel = next((panel for panel in some if panel.title == title), Panel(title, ""))
-                for at, series in enumerate(panel.series):
-                    if any(series.values == other.values for other in panel.series[:at]):
-                        continue
-                    if series.label not in names:
-                        names.append(series.label)
-                    draw(
-                        axis,
-                        series,
-                        **style_of(names.index(series.label), number if several else None),
-                    )
-            # of the legend, between the title and the curves
-            rows = (len(names) + 1) // 2 if len(names) > 1 else 0
-            axis.set_title(title, family="serif", pad=6 + 13 * rows)
-            if rows:
-                plain = {"color": LOOK["xtick.color"]} if several else {}
-                styles = [style_of(n, 0 if several else None) | plain for n in range(len(names))]
-                lines = [
-                    Line2D([], [], label=name, **style)
-                    for name, style in zip(names, styles, strict=True)
-                ]
-                axis.legend(
-                    handles=lines, loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0, ncols=2
-                )
-        for axis in list(axes.flat)[len(titles) :]:
+        for axis in axes.flat[len(shown_titles) :]:
             axis.set_visible(False)
-        if several:
-            lines = [
-                Line2D([], [], label=run.name, **style_of(0, n))
-                for n, run in enumerate(runs)
-                if found[n]
-            ]
+        for axis, title in zip(axes.flat, shown_titles, strict=False):
+            draw_panel(axis, title, [by_title.get(title) for by_title in panels_of_runs])
+        if len(runs) > 1:
+            handles = []
+            for number, run in enumerate(runs):
+                if panels_of_runs[number]:
+                    handles.append(legend_line(run.name, style_of(0, number)))
             longest = max(len(run.name) for run in runs)
-            figure.legend(
-                handles=lines, loc="outside upper left", ncols=max(1, min(4, 150 // (longest + 6)))
-            )
+            columns = max(1, min(4, 150 // (longest + 6)))
+            figure.legend(handles=handles, loc="outside upper left", ncols=columns)
         figure.savefig(out, dpi=110)
         plt.close(figure)
 
 
-def style_of(series: int, run: int | None) -> dict[str, Any]:
+def draw_panel(axis: "Axes", title: str, panel_of_runs: list[Panel | None]) -> None:
+    """Draw one panel of each run, with a legend if it has several curves; `None`: the run has no
+    such panel.
+    """
+    several_runs = len(panel_of_runs) > 1
+    labels: list[str] = []
+    for run, panel in enumerate(panel_of_runs):
+        drawn_values: list[Values] = []
+        for series in panel.series if panel is not None else ():
+            if series.values in drawn_values:
+                continue
+            drawn_values.append(series.values)
+            if series.label not in labels:
+                labels.append(series.label)
+            draw(axis, series, style_of(labels.index(series.label), run if several_runs else None))
+    legend_rows = (len(labels) + 1) // 2 if len(labels) > 1 else 0
+    # the legend is between the title and the curves
+    axis.set_title(title, family="serif", pad=6 + 13 * legend_rows)
+    if not legend_rows:
+        return
+    handles = []
+    for number, label in enumerate(labels):
+        style = style_of(number, None)
+        if several_runs:
+            style = {**style_of(number, 0), "color": LOOK["xtick.color"]}
+        handles.append(legend_line(label, style))
+    axis.legend(handles=handles, loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0, ncols=2)
+
+
+def legend_line(label: str, style: Style) -> "Line2D":
+    from matplotlib.lines import Line2D
+
+    return Line2D([], [], label=label, **style)
+
+
+def style_of(series: int, run: int | None) -> Style:
     """Return the style of a series: its own colour for one run (`run` is `None`), else the colour
     of its run and own dashes.
     """
-    color, dash = (series, series // len(COLOURS)) if run is None else (run, series)
+    if run is None:
+        color = series
+        dash = series // len(COLOURS)
+    else:
+        color = run
+        dash = series
     return {
         "color": COLOURS[color % len(COLOURS)],
         "linestyle": DASHES[dash % len(DASHES)],
@@ -100,33 +119,40 @@ def style_of(series: int, run: int | None) -> dict[str, Any]:
     }
 
 
-def draw(axis: Any, series: Series, **style: Any) -> None:
+def draw(axis: "Axes", series: Series, style: Style) -> None:
     """Draw few points as dots with error bars, many as a smoothed line over the raw one, and the
     spread as a band.
     """
     steps = series.steps
-    values = [float("nan") if value is None else value for value in series.values]
-    spread = [value or 0.0 for value in series.spread] if series.spread else None
+    values = [math.nan if value is None else value for value in series.values]
+    spread = zero_for_none(series.spread)
     if not series.smoothed:
         axis.plot(steps, values, **style)
     elif len(values) <= FEW:
-        errors = [value or 0.0 for value in series.errors] if series.errors else None
+        errors = zero_for_none(series.errors)
         axis.errorbar(steps, values, yerr=errors, marker="o", markersize=4, capsize=2, **style)
     else:
         axis.plot(steps, values, color=style["color"], **RAW)
         values = smooth(values)
-        spread = spread and smooth(spread)
+        if spread is not None:
+            spread = smooth(spread)
         axis.plot(steps, values, **style)
-    if spread:
-        least, most = series.bounds or (-math.inf, math.inf)
-        low = [max(value - s, least) for value, s in zip(values, spread, strict=True)]
-        high = [min(value + s, most) for value, s in zip(values, spread, strict=True)]
+    if spread is not None:
+        lowest, highest = series.bounds or (-math.inf, math.inf)
+        low = np.maximum(np.subtract(values, spread), lowest)
+        high = np.minimum(np.add(values, spread), highest)
         axis.fill_between(steps, low, high, color=style["color"], **BAND)
+
+
+def zero_for_none(values: Values | None) -> list[float] | None:
+    if not values:
+        return None
+    return [value or 0.0 for value in values]
 
 
 def smooth(values: list[float], weight: float = 0.8) -> list[float]:
     """Return the exponential moving average, corrected for its start: the first value stays as it
     is, and so do NaNs.
     """
-    given = pd.Series(values, dtype=float)
-    return given.ewm(alpha=1 - weight, ignore_na=True).mean().where(given.notna()).tolist()
+    raw = pd.Series(values, dtype=float)
+    return raw.ewm(alpha=1 - weight, ignore_na=True).mean().where(raw.notna()).tolist()

@@ -4,7 +4,7 @@ it.
 
 from typing import Any
 
-from transformers import Trainer
+from transformers import Trainer, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_callback import PrinterCallback, ProgressCallback, TrainerCallback
 
 SHORT = {
@@ -12,59 +12,77 @@ SHORT = {
     "frac_reward_zero_std": "no signal", "kl": "kl", "mean_token_accuracy": "token accuracy",
 }  # fmt: skip
 
+NOT_MEANS = ("_se", "_problems", "/problems", "_runtime", "_per_second")  # endings in evaluations
+
 
 class RunProgress(ProgressCallback):
     """A bar with the main figures of the last log."""
 
     def on_log(
-        self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, Any] | None = None,
+        **kwargs: Any,
     ) -> None:
         if not state.is_world_process_zero or self.training_bar is None or not logs:
             return
-        if evaluation := evaluation_line(logs):
+        evaluation = evaluation_line(logs)
+        figures = figures_line(logs)
+        if evaluation:
             self.training_bar.write(f"step {state.global_step}: {evaluation}")
-        elif figures := main_figures(logs):
-            self.training_bar.set_postfix_str(
-                ", ".join(f"{name} {value:.3g}" for name, value in figures.items())
-            )
+        elif figures:
+            self.training_bar.set_postfix_str(figures)
 
 
 def main_figures(logs: dict[str, Any]) -> dict[str, float]:
     """Return the main figures of a training log: the mean of each reward, then those in `SHORT`."""
-    figures = {
-        key.split("/")[1]: logs[key]
-        for key in logs
-        if key.startswith("rewards/") and key.endswith("/mean")
-    }
-    figures |= {name: logs[key] for key, name in SHORT.items() if key in logs}
-    return {name: value for name, value in figures.items() if isinstance(value, float | int)}
+    keys = {}
+    for key in logs:
+        if key.startswith("rewards/") and key.endswith("/mean"):
+            keys[key.split("/")[1]] = key
+    for key, name in SHORT.items():
+        keys[name] = key
+    return {name: logs[key] for name, key in keys.items() if isinstance(logs.get(key), float | int)}
+
+
+def figures_line(logs: dict[str, Any]) -> str:
+    """Return the main figures of a training log as text."""
+    return ", ".join(f"{name} {figure:.3g}" for name, figure in main_figures(logs).items())
 
 
 def evaluation_line(logs: dict[str, Any]) -> str:
     """Return the figures of an evaluation log with their standard errors; empty for any other
     log.
     """
-    parts = []
-    for key, value in logs.items():
-        mean = key.startswith("eval_") and not key.endswith(
-            ("_se", "_problems", "/problems", "_runtime", "_per_second")
-        )
-        if mean and isinstance(value, float | int):
+    means = []
+    for key, mean in logs.items():
+        if not key.startswith("eval_") or key.endswith(NOT_MEANS):
+            continue
+        if isinstance(mean, float | int):
             error = logs.get(f"{key}_se")
-            parts.append(f"{key} {value:.3f}" + (f" ± {error:.3f}" if error is not None else ""))
-    return ", ".join(parts)
+            means.append(
+                f"{key} {mean:.3f}" if error is None else f"{key} {mean:.3f} ± {error:.3f}"
+            )
+    return ", ".join(means)
 
 
 class RunLines(TrainerCallback):
     """Prints the same figures as lines, for runs without a bar."""
 
     def on_log(
-        self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, Any] | None = None,
+        **kwargs: Any,
     ) -> None:
-        figures = ", ".join(
-            f"{name} {value:.3g}" for name, value in main_figures(logs or {}).items()
-        )
-        if state.is_local_process_zero and (line := evaluation_line(logs or {}) or figures):
+        if not state.is_local_process_zero or not logs:
+            return
+        line = evaluation_line(logs) or figures_line(logs)
+        if line:
             print(f"step {state.global_step}: {line}", flush=True)
 
 

@@ -8,25 +8,26 @@ import json
 import os
 import time
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import count
 from pathlib import Path
 from typing import Any
 
+from transformers import TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_callback import TrainerCallback
 
 from grpo_ext.common.files import write_atomically
 from grpo_ext.common.foreign_files import read_text, size_of
 from grpo_ext.common.hash_sample import in_share
 from grpo_ext.common.modules import versions
-from grpo_ext.observe.json_row import row_of
+from grpo_ext.observe.json_row import FieldType, row_of
 from grpo_ext.observe.jsonl import JsonLines, parts, read
 
 METRICS = "metrics.jsonl"
 SAMPLES = "samples.jsonl"
 RUN = "run.json"
 LEARNT_NOTHING = "learnt_nothing"  # the alarm of a run that reached its end without having learnt
-SAMPLE = {  # the fields that a line of samples.jsonl must have beside `step`, and their types
+SAMPLE: dict[str, FieldType] = {  # the fields that a line of samples.jsonl must have beside `step`, and their types
     "mode": str, "dataset": str, "prompt_id": str, "prompt": object, "group": int, "text": str,
     "rewards": dict, "reward": int | float | None, "advantage": int | float | None,
     "finish_reason": str, "length": int | float,
@@ -48,46 +49,61 @@ class RunLog(TrainerCallback):
     samples: JsonLines | None = None
     _summed_up: bool = False  # the log ends with the summary of a complete run
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_train_begin(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: Any,
+    ) -> None:
         """Cut the logs back to the step that the run resumes from; a new run moves old logs
         aside.
         """
         if not state.is_world_process_zero:
             return
+        assert args.output_dir is not None
         folder = Path(args.output_dir)
         if state.global_step == 0:
             set_aside(folder)
-        self.metrics, self.samples = (
-            JsonLines(folder / name, self.max_mb) for name in (METRICS, SAMPLES)
-        )
-        for log in (self.metrics, self.samples):
-            log.cut(state.global_step)
-        last = deque(read(self.metrics.path), maxlen=1)
-        self._summed_up = bool(last) and "train_runtime" in last[0]
+        self.metrics = JsonLines(folder / METRICS, self.max_mb)
+        self.samples = JsonLines(folder / SAMPLES, self.max_mb)
+        self.metrics.cut(state.global_step)
+        self.samples.cut(state.global_step)
+        last_rows = deque(read(self.metrics.path), maxlen=1)
+        self._summed_up = any("train_runtime" in row for row in last_rows)
         self._write_about(folder, state.global_step, args)
 
     def on_log(
-        self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, Any] | None = None,
+        **kwargs: Any,
     ) -> None:
-        # the run will continue, or was complete before
-        part = state.global_step < state.max_steps or self._summed_up
-        if logs and not ("train_runtime" in logs and part):
-            # other callbacks remove figures from `logs`
-            kept = state.log_history[-1] if state.log_history else {}
-            more = {key: kept[key] for key in kept if key != "step" and kept.keys() >= logs.keys()}
-            self.note(state.global_step, {**more, **logs})
+        if not logs:
+            return
+        will_continue = state.global_step < state.max_steps
+        if "train_runtime" in logs and (will_continue or self._summed_up):
+            return
+        figures = dict(logs)
+        last_log = state.log_history[-1] if state.log_history else {}
+        if last_log.keys() >= logs.keys():  # other callbacks remove figures from `logs`
+            figures = {**last_log, **logs}
+            if "step" not in logs:
+                figures.pop("step", None)
+        self.note(state.global_step, figures)
 
     def note(self, step: int, figures: dict[str, Any]) -> None:
         """Add a line to `metrics.jsonl`. A figure named `step`, `time` or `not_finite` becomes
         `logged/NAME`.
         """
-        own = {"step": step, "time": round(time.time(), 3)}
-        figures = {
-            f"logged/{key}" if key in (*own, "not_finite") else key: value
-            for key, value in figures.items()
-        }
+        row: dict[str, Any] = {"step": step, "time": round(time.time(), 3)}
+        for name, figure in figures.items():
+            reserved = name in ("step", "time", "not_finite")
+            row[f"logged/{name}" if reserved else name] = figure
         if self.metrics is not None:
-            self.metrics.append([{**own, **figures}])
+            self.metrics.append([row])
 
     def wants(self, step: int, group: int) -> bool:
         """Whether the completions of a group are written."""
@@ -98,41 +114,47 @@ class RunLog(TrainerCallback):
         if self.samples is not None:
             self.samples.append([row for row in rows if self.wants(row["step"], row["group"])])
 
-    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        for log in filter(None, (self.metrics, self.samples)):
-            log.sync()
+    def on_save(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: Any,
+    ) -> None:
+        for log in (self.metrics, self.samples):
+            if log is not None:
+                log.sync()
 
-    def _write_about(self, folder: Path, step: int, args: Any) -> None:
+    def _write_about(self, folder: Path, step: int, args: TrainingArguments) -> None:
         """Write `run.json`: the rewards and data of the run, versions, and each start."""
-        try:
-            starts = list(row_of(read_text(folder / RUN, within=folder))["starts"]) if step else []
-        except (OSError, ValueError, KeyError, TypeError, RecursionError):
-            starts = []
+        earlier_starts = []
+        if step > 0:
+            with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
+                earlier_starts = list(row_of(read_text(folder / RUN, within=folder))["starts"])
         start = {
             "step": step,
             "time": round(time.time(), 3),
             "processes": args.world_size,
             "device": args.device.type,
         }
-        about = {**self.about, "versions": versions(), "starts": [*starts, start]}
+        about = {**self.about, "versions": versions(), "starts": [*earlier_starts, start]}
         write_atomically(folder / RUN, json.dumps(about, indent=2, default=str) + "\n")
 
 
-def set_aside(folder: Path, more: tuple[str, ...] = ()) -> None:
-    """Move the logs of an earlier run, and files that match the patterns `more`, to
-    `folder/earlier-N`.
-    """
-    old = [
-        part
-        for name in (METRICS, SAMPLES)
-        for part in parts(folder / name)
-        if size_of(part, folder)
-    ]
-    old += [path for pattern in more for path in folder.glob(pattern)]
-    if not old:
+def set_aside(folder: Path, patterns: tuple[str, ...] = ()) -> None:
+    """Move the logs of an earlier run, and files that match the patterns, to `folder/earlier-N`."""
+    old_files = []
+    for log in (METRICS, SAMPLES):
+        old_files += [part for part in parts(folder / log) if size_of(part, folder)]
+    for pattern in patterns:
+        old_files += folder.glob(pattern)
+    if not old_files:
         return
-    aside = next(path for i in count(1) if not os.path.lexists(path := folder / f"earlier-{i}"))
+    number = 1
+    while os.path.lexists(folder / f"earlier-{number}"):
+        number += 1
+    aside = folder / f"earlier-{number}"
     aside.mkdir()
-    for path in [*old, folder / RUN]:
+    for path in [*old_files, folder / RUN]:
         if os.path.lexists(path):
             path.replace(aside / path.name)

@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from grpo_ext import GRPOExtConfig, GRPOExtTrainer
 from grpo_ext.common.noise import error_of_neighbours
 from grpo_ext.environments.transcript import as_text
-from grpo_ext.observe.health import words_of
+from grpo_ext.observe.health import written_text
 from grpo_ext.observe.health_rules import (
     RULES,
     WINDOW,
@@ -142,8 +142,8 @@ def test_what_an_environment_repeats_is_no_repetition_of_the_model():
     ]
     messages = [{"role": role, "content": text} for role, text in said]
     row = {"text": as_text(messages), "messages": messages}
-    assert repeats_itself(row["text"]) and not repeats_itself(words_of(row))
-    assert repeats_itself(words_of({"text": row["text"]}))
+    assert repeats_itself(row["text"]) and not repeats_itself(written_text(row))
+    assert repeats_itself(written_text({"text": row["text"]}))
 
 
 def test_rules_are_set_in_a_recipe():
