@@ -130,7 +130,7 @@ def test_the_installed_versions_are_those_that_the_seams_know():
 
 # Rooms that open files of run folders, data folders and checkpoints, with files that open none of these by themselves.
 READERS = {
-    "observe": {"page.py: part"},  # a file of the package
+    "observe": {"page.py: data_text"},  # a file of the package
     "trainer": {
         "manifest.py: flush"
     },  # opens what this process has just written, to force it to the disk

@@ -2,28 +2,29 @@
 read when shown.
 """
 
-from collections.abc import Iterable
 from itertools import islice
 from typing import Any
 
 from grpo_ext.environments.transcript import transcript
-from grpo_ext.observe.read_run import RunData, mappings
+from grpo_ext.observe.read_run import Row, RunData, mappings
 from grpo_ext.rewards.deadline import TooLate, deadline
 from grpo_ext.rewards.explanation import Mark
 from grpo_ext.rewards.registry import build
 from grpo_ext.rewards.reward import Reward
 
 CHUNK = 250  # completions whose texts are unpacked together
-MOST_MESSAGES, MOST_MARKS = (
-    200,
-    1000,
-)  # of a completion in the page, so that none holds the browser up
+# of a completion in the page, so that none holds the browser up
+MOST_MESSAGES = 200
+MOST_MARKS = 1000
 # Shipped explanations take time in proportion to the text, so a limit of its length bounds them in
 # every thread. The deadline is for explanations of the user's own, and works in the main thread.
 MOST_EXPLAINED = 100_000  # characters of a completion with the columns that a reward reads
 EXPLAIN_SECONDS = 2.0  # for one completion; a reward that takes longer explains no more
 MOST_SAID = 10_000  # characters of an explanation
 TOO_LONG = f"Not explained: completion and columns have more than {MOST_EXPLAINED:,} characters."
+COLUMNS = (
+    "step", "group", "length", "reward", "advantage", "dataset", "prompt", "cut", "task", "outcome",
+)  # fmt: skip
 # start, end, the model's, tokens that count, earned
 Turn = tuple[int, int, bool, float | None, float | None]
 
@@ -36,53 +37,59 @@ def sample_columns(run: RunData) -> tuple[dict[str, Any], list[Any]]:
     "" where the row names none; `outcome` is the score of the reward that judged the completion's
     group, `None` if none did.
     """
-    rows = run.samples
-    datasets = numbered((row["mode"], row["dataset"]) for row in rows)
-    numbers = numbered(row["prompt_id"] for row in rows)
-    prompts = {
-        row["prompt_id"]: row["prompt"] for row in reversed(rows)
-    }  # each as it was first logged
-    index = {
-        **{name: [row[name] for row in rows] for name in ("step", "group", "length")},
-        **{name: [rounded(row[name]) for row in rows] for name in ("reward", "advantage")},
-        "dataset": [datasets[row["mode"], row["dataset"]] for row in rows],
-        "prompt": [numbers[row["prompt_id"]] for row in rows],
-        "cut": [int(row["finish_reason"] == "length") for row in rows],
-        "task": [row["task"] if isinstance(row.get("task"), str) else "" for row in rows],
-        "outcome": [rounded(score) for score in outcome_scores(run)],
-        "rewards": {
-            reward["name"]: [rounded(row["rewards"].get(reward["name"])) for row in rows]
-            for reward in run.rewards
-        },
-        "datasets": list(datasets),
-    }
-    return index, [[key, prompts[key]] for key in numbers]
+    datasets: dict[tuple[str, str], int] = {}
+    prompts: dict[str, object] = {}  # each as it was first logged
+    prompt_numbers: dict[str, int] = {}
+    columns: dict[str, list[Any]] = {name: [] for name in COLUMNS}
+    reward_columns: dict[str, list[float | None]] = {}
+    for reward in run.rewards:
+        scores = [row["rewards"].get(reward["name"]) for row in run.samples]
+        reward_columns[reward["name"]] = [rounded(score) for score in scores]
+    for row in run.samples:
+        prompt_id = row["prompt_id"]
+        prompts.setdefault(prompt_id, row["prompt"])
+        task = row.get("task")
+        columns["step"].append(row["step"])
+        columns["group"].append(row["group"])
+        columns["length"].append(row["length"])
+        columns["reward"].append(rounded(row["reward"]))
+        columns["advantage"].append(rounded(row["advantage"]))
+        dataset = (row["mode"], row["dataset"])
+        columns["dataset"].append(datasets.setdefault(dataset, len(datasets)))
+        columns["prompt"].append(prompt_numbers.setdefault(prompt_id, len(prompt_numbers)))
+        columns["cut"].append(int(row["finish_reason"] == "length"))
+        columns["task"].append(task if isinstance(task, str) else "")
+    columns["outcome"] = [rounded(score) for score in outcome_scores(run)]
+    index = {**columns, "rewards": reward_columns, "datasets": list(datasets)}
+    return index, [[prompt_id, prompt] for prompt_id, prompt in prompts.items()]
 
 
 def outcome_scores(run: RunData) -> list[float | None]:
     """Return the outcome reward of each completion: the first of the run's outcome rewards that
     scored any of its group.
     """
+    judges: dict[tuple[object, ...], str] = {}  # of each group
+    for name in reversed(outcome_names(run)):  # so that the first one stays
+        for row in run.samples:
+            if row["rewards"].get(name) is not None:
+                judges[group_of(row)] = name
+    return [row["rewards"].get(judges.get(group_of(row), "")) for row in run.samples]
+
+
+def outcome_names(run: RunData) -> list[str]:
+    """Return the outcome rewards of a run; the first reward if the run names none."""
     outcomes = run.about.get("outcomes")
-    outcomes = outcomes if isinstance(outcomes, list) else [run.about.get("outcome")]
+    if not isinstance(outcomes, list):
+        outcomes = [run.about.get("outcome")]
     names = [name for name in outcomes if isinstance(name, str)]
     if not names and run.rewards:
         names = [run.rewards[0]["name"]]
-    groups = [(row["step"], row["mode"], row["dataset"], row["group"]) for row in run.samples]
-    judges: dict[Any, str] = {}
-    for name in reversed(names):  # so that the first one stays
-        for group, row in zip(groups, run.samples, strict=True):
-            if row["rewards"].get(name) is not None:
-                judges[group] = name
-    return [
-        row["rewards"].get(judges.get(group, ""))
-        for group, row in zip(groups, run.samples, strict=True)
-    ]
+    return names
 
 
-def numbered(keys: Iterable[Any]) -> dict[Any, int]:
-    """Return each distinct key with its number, in order of appearance."""
-    return {key: number for number, key in enumerate(dict.fromkeys(keys))}
+def group_of(row: Row) -> tuple[object, ...]:
+    """Return what identifies the group of a completion in a run."""
+    return row["step"], row["mode"], row["dataset"], row["group"]
 
 
 class Explainer:
@@ -178,30 +185,32 @@ def conversation(row: dict[str, Any]) -> tuple[str, list[Turn]]:
     `transcript`, so that rewards explain what they have judged. If messages are missing or differ
     from the text of the log, that text is returned, without turns.
     """
-    logged = row["text"]
+    logged_text = row["text"]
     messages = mappings(row.get("messages"))
-    contents = [
-        (message.get("role") == "assistant", content)
-        for message in messages
-        if isinstance(content := message.get("content"), str)
-    ]
-    if len(contents) < len(messages):
-        return logged, []
-    text = "\n".join(content if wrote else f"> {content}" for wrote, content in contents)
-    if logged not in (text, transcript(contents)):  # earlier logs have the first form
-        return logged, []
-    found: list[Turn] = []
-    at = 0
-    for message, (wrote, content) in zip(messages, contents, strict=True):
-        at += 0 if wrote else 2  # "> "
-        counted, earned = (
-            x if isinstance(x := message.get(key), int | float) else None
-            for key in ("counted_tokens", "earned")
-        )
-        found.append((at, at + len(content), wrote, counted, rounded(earned)))
-        at += len(content) + 1  # the line's end
-    return text, found
+    contents: list[tuple[bool, str]] = []  # whether the model wrote it, and its text
+    for message in messages:
+        content = message.get("content")
+        if not isinstance(content, str):
+            return logged_text, []
+        contents.append((message.get("role") == "assistant", content))
+    lines = [content if by_model else f"> {content}" for by_model, content in contents]
+    text = "\n".join(lines)
+    if logged_text not in (text, transcript(contents)):  # earlier logs have the first form
+        return logged_text, []
+    turns: list[Turn] = []
+    line_start = 0
+    for message, line, (by_model, content) in zip(messages, lines, contents, strict=True):
+        end = line_start + len(line)
+        counted_tokens = number_or_none(message.get("counted_tokens"))
+        earned = rounded(number_or_none(message.get("earned")))
+        turns.append((end - len(content), end, by_model, counted_tokens, earned))
+        line_start = end + 1  # the line's end
+    return text, turns
+
+
+def number_or_none(entry: object) -> float | None:
+    return entry if isinstance(entry, int | float) else None
 
 
 def rounded(value: float | None) -> float | None:
-    return value if value is None else float(f"{value:.4g}")
+    return None if value is None else float(f"{value:.4g}")

@@ -11,6 +11,7 @@ import gzip
 import hashlib
 import html
 import json
+import re
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -43,11 +44,20 @@ LIVE = "live.js"  # the only one that asks for anything, and only in a page that
 def write_report(
     paths: list[Path], page: Path, picture: Path | None = None, max_samples: int = 50_000
 ) -> list[RunData]:
-    """Write the page of the runs in these folders with about `max_samples` completions.
+    """Write the page of some runs.
 
-    `picture` is also drawn; its suffix says its format.
+    Args:
+        paths: folders of runs, or with runs in their folders.
+        page: the HTML file.
+        picture: also drawn, with the curves of the runs; its suffix says its format.
+        max_samples: about as many completions are in the page.
+
+    Raises:
+        FileNotFoundError: if a folder holds no run.
     """
-    folders = [folder for path in paths for folder in runs_in(path) or [find_folder(path)]]
+    folders = []
+    for path in paths:
+        folders += runs_in(path) or [find_folder(path)]
     runs = [
         read_run(path, name, max_samples // len(folders))
         for path, name in unique_names(folders).items()
@@ -64,40 +74,39 @@ def build_page(runs: list[RunData], renew: float | None = None, most: int = 0) -
     With `renew` it has no runs, but asks its server every `renew` seconds, and keeps about the
     `most` newest completions.
     """
-    script = "\n".join(part(name) for name in (*SCRIPTS, *([LIVE] if renew else [])))
-    blocks = dict(texts(runs))  # first: it may add to `faults`
-    shown = [
-        {
-            **about(run),
-            "changes": changes(run),
-            "samples": len(run.samples),
-            "totalSamples": run.total_samples,
-            "logged": logged(run),
-        }
-        for run in runs
-    ]
-    known = {"renew": renew, "most": most, "made": time.time(), "runs": shown}
-    blocks = {"runs": packed(known), **blocks}
-    own = "connect-src 'self'; " if renew else ""
+    script_names = [*SCRIPTS, LIVE] if renew else SCRIPTS
+    script = "\n".join(map(data_text, script_names))
+    text_blocks = dict(texts(runs))  # first: it may add to `faults`
+    run_entries = []
+    for run in runs:
+        run_entries.append(
+            {
+                **about(run),
+                "changes": changes(run),
+                "samples": len(run.samples),
+                "totalSamples": run.total_samples,
+                "logged": logged(run),
+            }
+        )
+    page_data = {"renew": renew, "most": most, "made": time.time(), "runs": run_entries}
+    blocks = {"runs": packed(page_data), **text_blocks}
+    block_elements = []
+    for name, block in blocks.items():
+        block_elements.append(f'<script type="text/plain" id="{name}">{block}</script>')
+    connections = "connect-src 'self'; " if renew else ""
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = (
         f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; "
-        f"{own}img-src data: blob:; base-uri 'none'; form-action 'none'"
+        f"{connections}img-src data: blob:; base-uri 'none'; form-action 'none'"
     )
-    fill = {
+    fields = {
         "POLICY": policy,
         "TITLE": html.escape(", ".join(run.name for run in runs) or "grpo_ext"),
-        "STYLE": "\n".join(map(part, STYLES)),
-        "DATA": "\n".join(
-            f'<script type="text/plain" id="{name}">{block}</script>'
-            for name, block in blocks.items()
-        ),
+        "STYLE": "\n".join(map(data_text, STYLES)),
+        "DATA": "\n".join(block_elements),
         "SCRIPT": f"<script>{script}</script>",
     }
-    before, *rest = part("page.html").split("{{")
-    return before + "".join(
-        fill[piece.partition("}}")[0]] + piece.partition("}}")[2] for piece in rest
-    )
+    return re.sub(r"\{\{(\w+)\}\}", lambda match: fields[match[1]], data_text("page.html"))
 
 
 def texts(runs: list[RunData]) -> Iterator[tuple[str, str]]:
@@ -110,10 +119,8 @@ def texts(runs: list[RunData]) -> Iterator[tuple[str, str]]:
         yield f"prompts-{i}", packed(prompts)
         explainer = Explainer(run.rewards, run.faults)
         for j in range(0, len(run.samples), CHUNK):
-            yield (
-                f"texts-{i}-{j // CHUNK}",
-                packed(sample_texts(run.samples[j : j + CHUNK], explainer)),
-            )
+            chunk = sample_texts(run.samples[j : j + CHUNK], explainer)
+            yield f"texts-{i}-{j // CHUNK}", packed(chunk)
 
 
 def about(run: RunData) -> dict[str, Any]:
@@ -126,7 +133,10 @@ def about(run: RunData) -> dict[str, Any]:
         "folder": str(run.folder),
         "running": is_running(run.folder),
         "note": note,
-        **{name: getattr(run, name) for name in ("recipe", "about", "rewards", "faults")},
+        "recipe": run.recipe,
+        "about": run.about,
+        "rewards": run.rewards,
+        "faults": run.faults,
         "chunk": CHUNK,
     }
 
@@ -134,36 +144,29 @@ def about(run: RunData) -> dict[str, Any]:
 def logged(run: RunData) -> dict[str, Any]:
     """Return curves and alarms of the rows of a log."""
     columns = by_metric(run.metrics)
-    facts = [
-        asdict(series(key, columns[key]))
-        for key in ("time", "num_tokens", "train_runtime")
-        if key in columns
-    ]
-    curves = {
-        kind: [asdict(panel) for panel in found]
-        for kind, found in (("panels", panels(run)), ("more", more_panels(run)))
-    }
+    facts = []
+    for key in ("time", "num_tokens", "train_runtime"):
+        if key in columns:
+            facts.append(asdict(series(key, columns[key])))
     return {
-        **curves,
+        "panels": [asdict(panel) for panel in panels(run)],
+        "more": [asdict(panel) for panel in more_panels(run)],
         "facts": facts,
         "alarms": [row for row in run.metrics if isinstance(row.get("alarm"), str)],
     }
 
 
-def packed(value: Any) -> str:
+def packed(value: object) -> str:
     """Return JSON, compressed by gzip, as base64. Lone surrogates become JSON escapes."""
     return base64.b64encode(gzip.compress(as_json(value), compresslevel=6, mtime=0)).decode("ascii")
 
 
-def as_json(value: Any) -> bytes:
+def as_json(value: object) -> bytes:
     text = json.dumps(finite(value, "", {}), ensure_ascii=False, separators=(",", ":"))
     return text.encode("utf-8", "backslashreplace")
 
 
-def part(name: str) -> str:
+def data_text(name: str) -> str:
     """Return the text of a file in `data/`."""
-    return (
-        resources.files("grpo_ext.observe.report")
-        .joinpath("data", name)
-        .read_text(encoding="utf-8")
-    )
+    folder = resources.files("grpo_ext.observe.report").joinpath("data")
+    return folder.joinpath(name).read_text(encoding="utf-8")

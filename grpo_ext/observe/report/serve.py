@@ -12,7 +12,7 @@ import re
 from contextlib import suppress
 from dataclasses import asdict
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from itertools import islice, takewhile
+from itertools import islice
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -48,8 +48,13 @@ HEADERS = {
 
 
 class ReportServer(ThreadingHTTPServer):
-    """Serves the report of the runs in some folders, also of later ones. If `port` is taken, it
-    takes a free one.
+    """Serves the report of the runs in some folders, also of later ones.
+
+    Args:
+        paths: folders of runs, or with runs in their folders.
+        port: at 127.0.0.1; if it is taken, a free one.
+        most: the page keeps about as many completions, the newest ones.
+        renew: seconds between the requests of the page.
     """
 
     daemon_threads = True
@@ -62,7 +67,7 @@ class ReportServer(ThreadingHTTPServer):
         self.paths = paths
         self.page = build_page([], renew, most).encode()
         self.url = f"http://127.0.0.1:{self.server_port}/"
-        self.hosts = {f"{name}:{self.server_port}" for name in ("127.0.0.1", "localhost")}
+        self.hosts = (f"127.0.0.1:{self.server_port}", f"localhost:{self.server_port}")
         self.folders: list[Path] = []  # of the runs, each at its number
         # one answer is made at a time, so that memory does not grow with the number of pages
         self.turn = Lock()
@@ -71,27 +76,28 @@ class ReportServer(ThreadingHTTPServer):
         """Return what is at a path; `LookupError` if there is nothing."""
         if path == "/runs":
             return self.states()
-        asked = re.fullmatch(r"/(about|changes|metrics|samples|texts)/(\d{1,6})", path)
-        if asked is None:
+        match = re.fullmatch(r"/(about|changes|metrics|samples|texts)/(\d{1,6})", path)
+        if match is None:
             raise LookupError(path)
-        run = without_logs(self.folders[int(asked[2])])
-        if asked[1] == "about":
+        kind = match[1]
+        run = without_logs(self.folders[int(match[2])])
+        if kind == "about":
             return about(run)
-        if asked[1] == "changes":
+        if kind == "changes":
             run.metrics = read_metrics(run)
             return changes(run)
-        if asked[1] == "texts":
+        if kind == "texts":
             return texts(run, query["start"], query["stop"])
-        return since(run, asked[1] == "samples", query["start"], query["step"])
+        return since(run, kind == "samples", query["start"], query["step"])
 
     def states(self) -> list[dict[str, Any]]:
         """Return the name of each run, the sizes of its logs and whether it goes on. A run keeps
         its number.
         """
-        found = dict.fromkeys(folder for path in self.paths for folder in runs_in(path))
-        self.folders = [*self.folders, *(folder for folder in found if folder not in self.folders)][
-            :MOST_RUNS
-        ]
+        for path in self.paths:
+            for folder in runs_in(path):
+                if folder not in self.folders and len(self.folders) < MOST_RUNS:
+                    self.folders.append(folder)
         return [state(folder, name) for folder, name in unique_names(self.folders).items()]
 
 
@@ -112,21 +118,31 @@ def state(folder: Path, name: str) -> dict[str, Any]:
 
 
 def since(run: RunData, completions: bool, start: int, step: int) -> dict[str, Any]:
-    """Return the rows of a log from a place on, where a line of `step` began, as curves and
-    columns, and where to go on.
+    """Return the rows of a log from a place on, as curves and columns, and where to go on.
+
+    Args:
+        run: gets the rows.
+        completions: whether the log is that of completions, not of metrics.
+        start: the place, in bytes; 0 is used instead if no line of `step` begins there.
+        step: of the line at `start`.
     """
-    log, fields = (run.folder / SAMPLES, SAMPLE) if completions else (run.folder / METRICS, None)
-    stop = size(log)
-    if start and [row["step"] for _, row in islice(placed(log, fields, [], start), 1)] != [step]:
-        start = 0
-    rows: list[dict[str, Any]] = []
-    again = start  # where the last step begins
+    log = run.folder / METRICS
+    fields = None
     names = FirstNames("metrics", MOST_METRICS)
     if completions:
+        log = run.folder / SAMPLES
+        fields = SAMPLE
         names = FirstNames("rewards", MOST_REWARDS)
+    stop = size(log)
+    if start:
+        _, first_row = next(placed(log, fields, [], start), (start, {"step": None}))
+        if first_row["step"] != step:
+            start = 0
+    rows: list[dict[str, Any]] = []
+    last_step_start = start
     for place, row in placed(log, fields, run.faults, start):
         if not rows or row["step"] != rows[-1]["step"]:
-            again = place
+            last_step_start = place
             step = row["step"]
             if rows and place - start > SLICE:
                 stop = place
@@ -134,40 +150,38 @@ def since(run: RunData, completions: bool, start: int, step: int) -> dict[str, A
         if not completions:
             rows.append(names.keep(row))
             continue
-        short: dict[str, Any] = {"step": step, "place": place, "text": "", "prompt": ""}
+        short = {key: row[key] for key in SAMPLE}
+        short |= {"step": step, "place": place, "text": "", "prompt": ""}
         short["rewards"] = names.keep(row["rewards"])
-        rows.append({**{key: row[key] for key in SAMPLE}, **short})
+        rows.append(short)
     run.faults += names.faults()
-    found = {
+    answer = {
         "start": start,
         "stop": stop,
-        "next": {"start": again, "step": step},
+        "next": {"start": last_step_start, "step": step},
         "faults": run.faults,
     }
     if not completions:
         run.metrics = rows
-        return {**found, **logged(run)}
+        return {**answer, **logged(run)}
     run.curves = reward_curves(rows)
     run.samples = rows
     index, prompts = sample_columns(run)
-    index |= {"place": [row["place"] for row in rows], "prompts": [key for key, _ in prompts]}
-    return {
-        **found,
-        "panels": [asdict(panel) for panel in rewards(run, {}) if panel.series],
-        "index": index,
-    }
+    index["place"] = [row["place"] for row in rows]
+    index["prompts"] = [prompt_id for prompt_id, _ in prompts]
+    shown_panels = [asdict(panel) for panel in rewards(run, {}) if panel.series]
+    return {**answer, "panels": shown_panels, "index": index}
 
 
 def texts(run: RunData, start: int, stop: int) -> list[Any]:
     """Return place, prompt and texts of the completions between two places in the log."""
-    found = takewhile(
-        lambda found: found[0] < stop, placed(run.folder / SAMPLES, SAMPLE, [], start)
-    )
     explainer = Explainer(run.rewards)
-    return [
-        [place, row["prompt"], *sample_texts([row], explainer)[0]]
-        for place, row in islice(found, MOST_TEXTS)
-    ]
+    completions = []
+    for place, row in islice(placed(run.folder / SAMPLES, SAMPLE, [], start), MOST_TEXTS):
+        if place >= stop:
+            break
+        completions.append([place, row["prompt"], *sample_texts([row], explainer)[0]])
+    return completions
 
 
 def size(log: Path) -> int:
@@ -186,27 +200,25 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         if self.headers.get("Host") not in self.server.hosts:
             return self.send_error(403)
-        path, _, words = self.path.partition("?")
-        kind = "text/html"
+        path, _, query_text = self.path.partition("?")
+        content_type = "text/html"
         body = self.server.page
         if path != "/":
             try:
                 with self.server.turn:
-                    query = {key: int(value) for key, value in parse_qsl(words)}
-                    kind = "application/json"
+                    query = {key: int(number) for key, number in parse_qsl(query_text)}
+                    content_type = "application/json"
                     body = as_json(self.server.answer(path, query))
             except (LookupError, ValueError, OSError):
                 return self.send_error(404)
         self.send_response(200)
-        for name, value in {
-            "Content-Type": f"{kind}; charset=utf-8",
-            "Content-Length": str(len(body)),
-            **HEADERS,
-        }.items():
-            self.send_header(name, value)
+        self.send_header("Content-Type", f"{content_type}; charset=utf-8")
+        self.send_header("Content-Length", str(len(body)))
+        for name, header in HEADERS.items():
+            self.send_header(name, header)
         self.end_headers()
         with suppress(ConnectionError):  # the page was closed
             self.wfile.write(body)
 
-    def log_message(self, format: str, *args: Any) -> None:
+    def log_message(self, format: str, *args: object) -> None:
         """Print nothing: a page asks every few seconds."""
