@@ -12,6 +12,7 @@ from transformers import TrainerControl, TrainerState, TrainingArguments
 from grpo_ext.cli.main import main
 from grpo_ext.observe.jsonl import JsonLines, read
 from grpo_ext.observe.read_run import read_run
+from grpo_ext.observe.report.columns import Explainer, sample_texts
 from grpo_ext.observe.report.page import build_page
 from grpo_ext.observe.run_log import RunLog
 from tests.support.report_pages import Page, sample, write_run
@@ -80,6 +81,14 @@ def test_no_value_of_any_field_stops_the_report(tmp_path_factory, name, value, m
     (folder / "recipe.yaml").write_text(json.dumps({"pass_threshold": value, **more}))
     page = Page(build_page([read_run(folder)]))
     assert {1, 3} <= set(page.block("index-0")["step"])
+
+
+@pytest.mark.parametrize("columns", [True, 3, "target", ["target"]])
+def test_columns_that_are_no_mapping_stop_no_report(tmp_path, columns):
+    folder = write_run(tmp_path, [{**sample(1, "x"), "columns": columns}])
+    run = read_run(folder)
+    [[text, said, *_]] = sample_texts(run.samples, Explainer(run.rewards))
+    assert text == "x" and said == {}
 
 
 @pytest.mark.parametrize("number", [HUGE, f"-{HUGE}", "1e999", "NaN", "-Infinity", "1e200"])

@@ -123,7 +123,9 @@ class Explainer:
         text, turns = conversation(row)
         spoken = [(start, end) for start, end, wrote, *_ in turns if wrote] or [(0, len(text))]
         start, end = spoken[-1]  # of an episode rewards read the last turn
-        columns = row.get("columns") or {}
+        columns = row.get("columns")
+        if not isinstance(columns, dict):
+            columns = {}
         sizes = {column: len(repr(content)) for column, content in columns.items()}
         said: dict[str, str] = {}
         marks: list[Mark] = []
