@@ -38,10 +38,18 @@ def figures_of(
     """
     figures = _figures(samples, names, outcomes, k)
     for task, of_task in samples_by_task(rows, samples).items():
-        scored = [name for name in names if any(s.rewards[name] is not None for s in of_task)]
-        for key, value in _figures(of_task, scored, outcomes, k).items():
-            figures[f"tasks/{task}/{key}"] = value
+        for key, figure in _figures(of_task, scored_by(names, of_task), outcomes, k).items():
+            figures[f"tasks/{task}/{key}"] = figure
     return figures
+
+
+def scored_by(names: Sequence[str], samples: list[Sample]) -> list[str]:
+    """Return those of the rewards that scored any of the samples."""
+    scored = []
+    for name in names:
+        if any(sample.rewards[name] is not None for sample in samples):
+            scored.append(name)
+    return scored
 
 
 def samples_by_task(rows: Sequence[Row], samples: list[Sample]) -> dict[str, list[Sample]]:
@@ -76,9 +84,9 @@ def parts_of_tasks(
     parts = []
     for task, of_task in tasks.items():
         numbers = sorted({sample.row for sample in of_task})
-        judges = [name for name in outcomes if any(s.rewards[name] is not None for s in of_task)]
         task_rows = [rows[number] for number in numbers]
-        parts.append(PartOfTask(f"tasks/{task}/", task_rows, of_task, judges[0] if judges else ""))
+        outcome = next(iter(scored_by(outcomes, of_task)), "")
+        parts.append(PartOfTask(f"tasks/{task}/", task_rows, of_task, outcome))
     return parts
 
 
@@ -106,7 +114,6 @@ def compare_by_task(
         later = samples_by_task(rows, after[part])
         for task, of_task in samples_by_task(rows, before[part]).items():
             changes = compare({part: of_task}, {part: later[task]}, names, ())[part]
-            differences[part] |= {
-                f"tasks/{task}/{name}": change for name, change in changes.items()
-            }
+            for name, change in changes.items():
+                differences[part][f"tasks/{task}/{name}"] = change
     return differences

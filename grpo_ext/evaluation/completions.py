@@ -27,9 +27,8 @@ class Decoding:
 
     max_new_tokens: int  # limit of a completion
     temperature: float = 0.0  # 0 decodes greedily
-    top_p: float = (
-        1.0  # like the next two, a truncation of the distribution; the defaults do not truncate
-    )
+    # The next three truncate the distribution; their defaults do not.
+    top_p: float = 1.0
     top_k: int = 0
     min_p: float | None = None
     num_samples: int = 1  # completions of each prompt
@@ -37,11 +36,10 @@ class Decoding:
 
     def __post_init__(self) -> None:
         if self.temperature == 0 and self.num_samples > 1:
-            same = (
+            raise ValueError(
                 f"{self.num_samples} samples at temperature 0 are the same completion "
-                f"{self.num_samples} times"
+                f"{self.num_samples} times: set a temperature above 0, or one sample."
             )
-            raise ValueError(f"{same}: set a temperature above 0, or one sample.")
 
     def generation_config(
         self, tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel
@@ -51,13 +49,19 @@ class Decoding:
         """
         sampling: dict[str, Any] = {"do_sample": False}
         if self.temperature > 0:
-            truncation = {"top_p": self.top_p, "top_k": self.top_k, "min_p": self.min_p}
-            sampling = {"do_sample": True, "temperature": self.temperature, **truncation}
+            sampling = {
+                "do_sample": True,
+                "temperature": self.temperature,
+                "top_p": self.top_p,
+                "top_k": self.top_k,
+                "min_p": self.min_p,
+            }
+        pad_token_id = tokenizer.pad_token_id
+        if pad_token_id is None:
+            pad_token_id = tokenizer.eos_token_id
         return GenerationConfig(
             max_new_tokens=self.max_new_tokens,
-            pad_token_id=tokenizer.pad_token_id
-            if tokenizer.pad_token_id is not None
-            else tokenizer.eos_token_id,
+            pad_token_id=pad_token_id,
             bos_token_id=tokenizer.bos_token_id,
             eos_token_id=end_tokens(tokenizer, model.generation_config),
             **sampling,
@@ -94,11 +98,9 @@ class Completion:
         if self.episode:
             return self.episode.prompt, self.episode.messages, {**row, **self.episode.columns()}
         prompt = row["prompt"]
-        return (
-            prompt,
-            self.text if isinstance(prompt, str) else [{"role": "assistant", "content": self.text}],
-            dict(row),
-        )
+        if isinstance(prompt, str):
+            return prompt, self.text, dict(row)
+        return prompt, [{"role": "assistant", "content": self.text}], dict(row)
 
 
 @contextmanager
@@ -106,19 +108,21 @@ def _decoding_as(model: PreTrainedModel, config: GenerationConfig, seed: int) ->
     """Set generation config (an adapter's base has one too), eval mode and random state of a model,
     and restore them.
     """
-    was = [(m, m.generation_config) for m in (model, base_model(model))]
+    base = base_model(model)
+    model_config = model.generation_config
+    base_config = base.generation_config
     was_training = model.training
     devices = [model.device] if model.device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices), torch.no_grad():
         torch.manual_seed(seed)
-        for part, _ in was:
-            part.generation_config = config
+        model.generation_config = config
+        base.generation_config = config
         model.eval()
         try:
             yield
         finally:
-            for part, was_config in was:
-                part.generation_config = was_config
+            model.generation_config = model_config
+            base.generation_config = base_config
             model.train(was_training)
 
 
@@ -137,17 +141,32 @@ def generate_completions(
     """Return for the `prompt` of each row, chat messages or plain text, a list of
     `decoding.num_samples` completions.
 
-    `batch_size` completions are decoded at once. `fast` runs each distinct prompt once, and decodes
-    no completion beyond its end. `progress` is the title of a progress bar; `None` shows none.
-    `begin` makes the episodes of the rows; with `None` a completion is one turn.
+    Args:
+        model: in any mode; its state is unchanged afterwards.
+        tokenizer: of the model.
+        rows: with `prompt`.
+        decoding: the limits and the number of completions.
+        batch_size: number of completions that are decoded at once.
+        fast: runs each distinct prompt once, and decodes no completion beyond its end.
+        chat_template_kwargs: further arguments of the chat template.
+        progress: the title of a progress bar; `None` shows none.
+        begin: makes the episodes of rows; with `None` a completion is one turn.
+
+    Raises:
+        ValueError: if an episode cannot be decoded by the model's own `generate`.
     """
     config = decoding.generation_config(tokenizer, model)
-    asked = [row for row in rows for _ in range(decoding.num_samples)]
-    episodes = begin(asked) if begin else []
-    encoded = [e.prompt_ids for e in episodes] or encode_prompts(
-        [r["prompt"] for r in asked], tokenizer, chat_template_kwargs
-    )
-    found: list[Completion] = []
+    num_samples = decoding.num_samples
+    repeated_rows = [row for row in rows for _ in range(num_samples)]
+    episodes: Sequence[Episode | None] = [None] * len(repeated_rows)
+    if begin is None:
+        prompts = [row["prompt"] for row in repeated_rows]
+        encoded = encode_prompts(prompts, tokenizer, chat_template_kwargs)
+    else:
+        begun = begin(repeated_rows)
+        episodes = begun
+        encoded = [episode.prompt_ids for episode in begun]
+    completions: list[Completion] = []
     with (
         _decoding_as(model, config, decoding.seed),
         fast_generation(model) if fast else nullcontext(),
@@ -155,33 +174,31 @@ def generate_completions(
     ):
         for start in range(0, len(encoded), batch_size):
             batch = encoded[start : start + batch_size]
-            played = episodes[start : start + batch_size]
-            player = Player(played) if played else None
+            batch_episodes = episodes[start : start + batch_size]
+            player = None
+            if begin is not None:
+                player = Player([episode for episode in batch_episodes if episode is not None])
             with watching(model, None, player) if player else nullcontext():
-                made = generate_batch(model, config, batch)
+                completion_ids = generate_batch(model, config, batch)
             if player is not None and not player.began:
                 raise ValueError(
                     "Episodes are decoded within transformers' generate, and this model has "
                     "another one: leave out eval_temperature, or evaluate with vLLM."
                 )
-            alone = [None] * len(batch)  # without an episode
-            found += [
-                _completion(tokenizer, config, *pair)
-                for pair in zip(made, played or alone, strict=True)
-            ]
+            for ids, episode in zip(completion_ids, batch_episodes, strict=True):
+                completions.append(_completion(tokenizer, config, ids, episode))
             bar.update(len(batch))
-    return [found[n : n + decoding.num_samples] for n in range(0, len(found), decoding.num_samples)]
+    return [completions[i : i + num_samples] for i in range(0, len(completions), num_samples)]
 
 
 def _completion(
-    tokenizer: Any, config: GenerationConfig, ids: list[int], episode: Episode | None
+    tokenizer: PreTrainedTokenizerBase,
+    config: GenerationConfig,
+    ids: list[int],
+    episode: Episode | None,
 ) -> Completion:
     if episode is not None:
-        return Completion(
-            as_text(episode.messages),
-            episode.ids,
-            "length" if episode.truncated else "stop",
-            episode,
-        )
+        reason = "length" if episode.truncated else "stop"
+        return Completion(as_text(episode.messages), episode.ids, reason, episode)
     reason = "stop" if ids and ids[-1] in config.eos_token_id else "length"
     return Completion(str(tokenizer.decode(ids, skip_special_tokens=True)), ids, reason)

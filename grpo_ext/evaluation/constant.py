@@ -37,11 +37,11 @@ def rewards_for_constants(rewards: Mapping[str, Any]) -> Rewards:
     Reward models, async functions and registered rewards that ask a server or load a model are left
     out.
     """
-    return {
-        name: guard.try_out
-        for name, guard in rewards.items()
-        if isinstance(guard, Guard) and not isinstance(guard, AsyncGuard) and not is_costly(guard)
-    }
+    cheap: Rewards = {}
+    for name, guard in rewards.items():
+        if isinstance(guard, Guard) and not isinstance(guard, AsyncGuard) and not is_costly(guard):
+            cheap[name] = guard.try_out
+    return cheap
 
 
 def is_costly(guard: Guard) -> bool:
@@ -56,12 +56,13 @@ def candidates(samples: Sequence[Sample], outcome: str) -> list[Sample]:
     then those that scored best.
     """
     counts = Counter(sample.text for sample in samples)
-    first = {sample.text: sample for sample in reversed(samples)}
-    frequent = [text for text, _ in counts.most_common(CANDIDATES // 2)]
+    texts = [text for text, _ in counts.most_common(CANDIDATES // 2)]
     scored = [sample for sample in samples if sample.rewards.get(outcome) is not None]
-    best = sorted(scored, key=lambda sample: -(sample.rewards[outcome] or 0.0))
-    texts = dict.fromkeys([*frequent, *(sample.text for sample in best)])
-    return [first[text] for text in list(texts)[:CANDIDATES]]
+    scored.sort(key=lambda sample: sample.rewards[outcome] or 0.0, reverse=True)
+    texts += [sample.text for sample in scored]
+    first = {sample.text: sample for sample in reversed(samples)}  # of each text
+    distinct_texts = list(dict.fromkeys(texts))
+    return [first[text] for text in distinct_texts[:CANDIDATES]]
 
 
 def answer_all(
@@ -112,13 +113,17 @@ def best_constant(
 
     def earned(candidate: Sample) -> tuple[float, float]:
         answers = answer_all(trial, candidate, rewards, extras)
-        scored = {name: over_rows(answers, row_means(answers, name)) for name in rewards}
-        means = {name: score.mean if score else 0.0 for name, score in scored.items()}
-        total = sum((weights or {}).get(name, 1.0) * mean for name, mean in means.items())
-        return means.get(outcome, 0.0), total
+        outcome_mean = 0.0
+        total = 0.0
+        for name in rewards:
+            estimate = over_rows(answers, row_means(answers, name))
+            mean = estimate.mean if estimate else 0.0
+            if name == outcome:
+                outcome_mean = mean
+            total += (weights or {}).get(name, 1.0) * mean
+        return outcome_mean, total
 
-    tried = candidates(samples, outcome)
-    return max(tried, key=earned, default=None)
+    return max(candidates(samples, outcome), key=earned, default=None)
 
 
 def constant_figures(samples: list[Sample], names: Sequence[str]) -> dict[str, float]:
@@ -147,16 +152,18 @@ def beats_constant(figures: Mapping[str, Any], key: str) -> bool | None:
         `None` if one of the two was not logged.
     """
     constant = constant_key(key)
-    value = figures.get(key)
-    other = figures.get(constant)
-    if not isinstance(value, float | int) or not isinstance(other, float | int):
+    mean = figures.get(key)
+    earned = figures.get(constant)
+    if not isinstance(mean, float | int) or not isinstance(earned, float | int):
         return None
-    return clearly_above(value, figures.get(f"{key}_se"), other, figures.get(f"{constant}_se"))
+    return clearly_above(mean, figures.get(f"{key}_se"), earned, figures.get(f"{constant}_se"))
 
 
 def constant_key(key: str) -> str:
     """Return the key of the figure of the best constant answer beside that of a mean."""
-    return f"{key.removesuffix('/mean')}/constant" if key.endswith("/mean") else f"{key}{SUFFIX}"
+    if key.endswith("/mean"):
+        return f"{key.removesuffix('/mean')}/constant"
+    return f"{key}{SUFFIX}"
 
 
 def constant_sentence(figures: Mapping[str, Any], key: str, text: str | None = None) -> str | None:
@@ -172,8 +179,8 @@ def constant_sentence(figures: Mapping[str, Any], key: str, text: str | None = N
     earned = with_error(figures[constant], figures.get(f"{constant}_se"))
     answer = "the best constant answer" + (f" ({short(text)!r})" if text else "")
     mean = with_error(figures[key], figures.get(f"{key}_se"))
-    compared = f"{key} is {mean}, and {answer}, given to every prompt, earns {earned}."
-    return compared if beats else f"A constant answer would do as well: {compared}"
+    comparison = f"{key} is {mean}, and {answer}, given to every prompt, earns {earned}."
+    return comparison if beats else f"A constant answer would do as well: {comparison}"
 
 
 def constant_sentences(
@@ -187,35 +194,45 @@ def constant_sentences(
         outcome: the name of the outcome reward.
         text: the best constant answer of the last evaluation, if it is known.
     """
-    # endings of the figures of all rows, and of a task
-    of_all = f"_{outcome}"
-    of_task = f"/{outcome}"
-    of_trl = f"rewards/{outcome}/mean"
-    last: dict[str, Mapping[str, Any]] = {}
+    last_logs: dict[str, Mapping[str, Any]] = {}  # by the key of the outcome reward
     for row in history:
         for key in row:
-            named = key.endswith((of_all, of_trl)) or ("tasks/" in key and key.endswith(of_task))
-            if key.startswith("eval_") and named and constant_key(key) in row:
-                last[key] = row
-    shown = text if len(last) == 1 else None
-    sentences = [constant_sentence(row, key, shown) for key, row in last.items()]
-    return [sentence for sentence in sentences if sentence is not None]
+            if is_outcome_key(key, outcome) and constant_key(key) in row:
+                last_logs[key] = row
+    sentences = []
+    for key, row in last_logs.items():
+        sentence = constant_sentence(row, key, text if len(last_logs) == 1 else None)
+        if sentence is not None:
+            sentences.append(sentence)
+    return sentences
+
+
+def is_outcome_key(key: str, outcome: str) -> bool:
+    """Return whether a log has the outcome reward of an evaluation under this key: of all rows, by
+    grpo_ext or TRL, or of a task.
+    """
+    if not key.startswith("eval_"):
+        return False
+    of_all_rows = key.endswith((f"_{outcome}", f"rewards/{outcome}/mean"))
+    return of_all_rows or ("tasks/" in key and key.endswith(f"/{outcome}"))
 
 
 def constant_doubts(figures: Mapping[str, Any], outcomes: Sequence[str]) -> list[str]:
     """Return a sentence for each outcome reward, also of single tasks, that a constant answer earns
     as well.
     """
-    keys = [key for key in figures if key.rpartition("/")[2] in outcomes]
-    sentences = [
-        constant_sentence(figures, key) for key in keys if beats_constant(figures, key) is False
-    ]
-    return [sentence for sentence in sentences if sentence is not None]
+    doubts = []
+    for key in figures:
+        if key.rpartition("/")[2] in outcomes and beats_constant(figures, key) is False:
+            sentence = constant_sentence(figures, key)
+            assert sentence is not None
+            doubts.append(sentence)
+    return doubts
 
 
 def short(text: str, most: int = 60) -> str:
     """Return the beginning of a completion on one line, without characters that change a
     terminal.
     """
-    line = "".join(ch for ch in " ".join(text.split()) if ch.isprintable())
+    line = "".join(filter(str.isprintable, " ".join(text.split())))
     return line if len(line) <= most else f"{line[:most]} ..."

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import asdict
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -48,17 +49,26 @@ def evaluate_models(
     """Evaluate models (folders or hub ids) one after another on the rows of a recipe, and compare
     each with the first.
 
-    The rows are those of `rows_and_rewards`. `settings` are arguments of `evaluate_on`: `engine`,
-    `batch_size`, `num_samples`, `temperature`. Returns `rows`; `outcomes`, those of `outcomes_of`;
-    `summaries` and `samples` of `evaluate` by model; `comparisons`, the results of `compare` with
-    `model` and `against`; `advice`, by model a line on `num_generations` if the rows are training
-    rows. `ValueError` if a model is named twice, or as for `check_model_folder`.
+    Args:
+        recipe: its rows and rewards are those of `rows_and_rewards`.
+        model_names: folders or hub ids.
+        num_train_rows: number of training rows to take instead of the held-out rows.
+        settings: arguments of `evaluate_on`: `engine`, `batch_size`, `num_samples`, `temperature`.
+
+    Returns:
+        `rows`; `outcomes`, those of `outcomes_of`; `summaries` and `samples` of `evaluate` by
+        model; `comparisons`, the results of `compare` with `model` and `against`; `advice`, by
+        model a line on `num_generations` if the rows are training rows.
+
+    Raises:
+        ValueError: if a model is named twice, or as for `check_model_folder`.
     """
     if len(set(model_names)) < len(model_names):
         raise ValueError("a model is named twice: name each model once.")
     for name in model_names:
         check_model_folder(Path(name).expanduser())
     rows, rewards = rows_and_rewards(recipe, num_train_rows)
+    outcomes = outcomes_of(recipe)
     summaries = {}
     samples = {}
     advice: dict[str, str] = {}
@@ -66,23 +76,17 @@ def evaluate_models(
         summaries[name], samples[name] = evaluate_on(recipe, name, rows, rewards, **settings)
         if num_train_rows and "sampled" in samples[name]:
             k = summaries[name]["sampled"]["num_samples"]
-            size = best_group_size(samples[name]["sampled"], outcomes_of(recipe), k)
+            size = best_group_size(samples[name]["sampled"], outcomes, k)
             summaries[name]["best_num_generations"] = None if size is None else asdict(size)
             advice[name] = advice_on_group_size(size, k, recipe.training.num_generations)
-    first, *others = model_names
-    comparisons = [
-        {
-            "model": name,
-            "against": first,
-            **compare_by_task(
-                rows, samples[first], samples[name], list(rewards), outcomes_of(recipe)
-            ),
-        }
-        for name in others
-    ]
+    first, *later = model_names
+    comparisons = []
+    for name in later:
+        differences = compare_by_task(rows, samples[first], samples[name], list(rewards), outcomes)
+        comparisons.append({"model": name, "against": first, **differences})
     return {
         "rows": rows,
-        "outcomes": outcomes_of(recipe),
+        "outcomes": outcomes,
         "summaries": summaries,
         "samples": samples,
         "comparisons": comparisons,
@@ -96,53 +100,48 @@ def rows_and_rewards(
     """Return the recipe's held-out rows, or `num_train_rows` random training rows, and its reward
     functions by name.
     """
-    dataset = (
-        train_rows(recipe).shuffle(seed=recipe.get("seed")).take(num_train_rows)
-        if num_train_rows
-        else eval_rows(recipe)
-    )
+    if num_train_rows:
+        shuffled = train_rows(recipe).shuffle(seed=recipe.get("seed"))
+        dataset = shuffled.take(num_train_rows)
+    else:
+        dataset = eval_rows(recipe)
     rewards, _ = guarded_rewards(recipe, dataset.column_names)
     set_prompts(rewards, dataset)
     return list(dataset), {reward.__name__: reward for reward in rewards if callable(reward)}
 
 
-def save_evaluation(path: Path, found: dict[str, Any]) -> list[Path]:
+def save_evaluation(path: Path, results: dict[str, Any]) -> list[Path]:
     """Write the results of `evaluate_models` and return the two files.
 
     `path` gets the figures as JSON: the summary of a single model, or `models` and `comparisons`.
     `<stem>_completions.jsonl` beside it has every completion with its row and rewards; `part` is
     `greedy` or `sampled`.
     """
-    rows = found["rows"]
-    summaries = found["summaries"]
-    comparisons = found["comparisons"]
+    summaries = results["summaries"]
+    several_models = len(summaries) > 1
+    lines = []
+    for model_name, parts in results["samples"].items():
+        model = {"model": model_name} if several_models else {}
+        for part, samples in parts.items():
+            for sample in samples:
+                row = results["rows"][sample.row]
+                line = {**model, **row, "part": part, **without_ids(sample)}
+                lines.append(json.dumps(line, ensure_ascii=False))
     completions = path.with_name(f"{path.stem}_completions.jsonl")
-    alone = len(summaries) == 1
-    figures = (
-        next(iter(summaries.values()))
-        if alone
-        else {"models": summaries, "comparisons": comparisons}
-    )
-    lines = [
-        json.dumps(
-            {**({} if alone else {"model": name}), **rows[s.row], "part": part, **known},
-            ensure_ascii=False,
-        )
-        for name, parts in found["samples"].items()
-        for part, samples in parts.items()
-        for s in samples
-        for known in [without_ids(s)]
-    ]
     write_atomically(completions, "\n".join(lines) + "\n")
+    if several_models:
+        figures = {"models": summaries, "comparisons": results["comparisons"]}
+    else:
+        [figures] = summaries.values()
     write_atomically(path, json.dumps(figures, indent=2) + "\n")
     return [path, completions]
 
 
 def without_ids(sample: Sample) -> dict[str, Any]:
-    """Return the fields of a sample that are known, without its tokens."""
-    return {
-        key: value for key, value in asdict(sample).items() if value is not None and key != "ids"
-    }
+    """Return the fields of a sample that have a value, without its tokens."""
+    fields = asdict(sample)
+    del fields["ids"]
+    return {name: field for name, field in fields.items() if field is not None}
 
 
 def outcomes_of(recipe: Recipe) -> list[str]:
@@ -170,15 +169,24 @@ def evaluate(
     """Evaluate greedily, and with `num_samples` above 0 by sampling; the first of `outcomes` that
     scores a row decides pass@k.
 
-    `complete` takes rows, a `Decoding` and `progress`, the title of a bar, and returns a list of
-    completions for each row, as `generate_completions`. `rows` have `prompt` and the columns of the
-    rewards.
+    Args:
+        complete: takes rows, a `Decoding` and `progress`, the title of a bar, and returns a list of
+            completions for each row, as `generate_completions`.
+        rows: with `prompt` and the columns of the rewards.
+        rewards: by name.
+        outcomes: as `outcomes_of` returns them.
+        max_new_tokens: limit of a completion.
+        num_samples: sampled completions of each row; 0: only the greedy one.
+        temperature: of the sampled ones.
+        seed: of the sampled ones.
+        constants: whether to add what the best constant answer earns, `countdown_constant` and
+            `countdown_constant_se`.
 
-    Returns the summary, `{"n": 193, "greedy": {"countdown": 0.27, "countdown_se": 0.03, ...,
-    "length": 28.1, "pass@1": 0.27}, "sampled": {"num_samples": 8, "temperature": 1.0, ...,
-    "pass@8": 0.6, "pass@8_se": 0.03}}`, and the samples of each part. With `constants` each part
-    also has what the best constant answer earns: `countdown_constant`, `countdown_constant_se`.
-    With a column "task" each part also has the figures of each task, under `tasks/NAME/`.
+    Returns:
+        The summary, `{"n": 193, "greedy": {"countdown": 0.27, "countdown_se": 0.03, ...,
+        "length": 28.1, "pass@1": 0.27}, "sampled": {"num_samples": 8, "temperature": 1.0, ...,
+        "pass@8": 0.6, "pass@8_se": 0.03}}`, and the samples of each part. With a column "task" each
+        part also has the figures of each task, under `tasks/NAME/`.
     """
     settings = {"greedy": Decoding(max_new_tokens, seed=seed)}
     if num_samples:
@@ -191,8 +199,10 @@ def evaluate(
         completions = complete(rows, decoding, progress=f"evaluate, {part}")
         check_environment(completions)
         samples[part] = score_completions(rows, completions, rewards)
-        how = {} if part == "greedy" else {"num_samples": num_samples, "temperature": temperature}
-        summary[part] = how | figures_of(
+        summary[part] = {}
+        if part == "sampled":
+            summary[part] = {"num_samples": num_samples, "temperature": temperature}
+        summary[part] |= figures_of(
             rows, samples[part], list(rewards), outcomes, decoding.num_samples
         )
         if constants:
@@ -204,10 +214,11 @@ def check_environment(completions: list[list[Completion]]) -> None:
     """Raise an `EnvironmentFailure` if the environment of these completions has failed too
     often.
     """
-    episodes = [made.episode for group in completions for made in group if made.episode]
-    if episodes:
-        failures = episodes[0].rules.failures
-        failures.refuse_many(failures.report())
+    for completion in chain.from_iterable(completions):
+        if completion.episode:  # all episodes share their failures
+            failures = completion.episode.rules.failures
+            failures.refuse_many(failures.report())
+            return
 
 
 def constants_by_task(
@@ -220,7 +231,8 @@ def constants_by_task(
         best = best_constant(part.rows, part.samples, cheap, part.outcome)
         if best is not None:
             earned = constant_figures(answer_all(part.rows, best, cheap), list(cheap))
-            figures |= {f"{part.prefix}{name}": value for name, value in earned.items()}
+            for name, figure in earned.items():
+                figures[f"{part.prefix}{name}"] = figure
     return figures
 
 
@@ -236,9 +248,18 @@ def evaluate_on(
 ) -> tuple[dict[str, Any], dict[str, list[Sample]]]:
     """Load the model `model_name` as the recipe loads its model, and evaluate it on `rows`.
 
-    `engine` is an argument of `pick_engine`; transformers decodes `batch_size` completions at once.
-    `settings` are arguments of `evaluate`. `ValueError` if the rows are chats and the tokenizer has
-    no chat template, or if the engine cannot be used.
+    Args:
+        recipe: how the model is loaded, and the limits of its completions.
+        model_name: a folder or a hub id.
+        rows: with `prompt` and the columns of the rewards.
+        rewards: by name.
+        engine: an argument of `pick_engine`.
+        batch_size: number of completions that transformers decodes at once.
+        settings: arguments of `evaluate`.
+
+    Raises:
+        ValueError: if the rows are chats and the tokenizer has no chat template, or if the engine
+            cannot be used.
     """
     training = recipe.training
     engine = pick_engine(engine, model_name, training.use_cpu, training.environment)
@@ -268,19 +289,18 @@ def evaluate_on(
             "trust_remote_code": trust,
             "seed": training.seed,
         }
-        longest = training.vllm_max_model_length
-        with closing(
-            VllmCompletions(
-                model_name, tokenizer, init["dtype"], longest, template_options, **options
-            )
-        ) as complete:
-            return evaluate(complete, rows, rewards, outcomes_of(recipe), **settings)
+        max_length = training.vllm_max_model_length
+        completions = VllmCompletions(
+            model_name, tokenizer, init["dtype"], max_length, template_options, **options
+        )
+        with closing(completions):
+            return evaluate(completions, rows, rewards, outcomes_of(recipe), **settings)
     model: Any = AutoModelForCausalLM.from_pretrained(model_name, trust_remote_code=trust, **init)
     model.to("cuda" if torch.cuda.is_available() and not training.use_cpu else "cpu")
     ends = end_tokens(tokenizer, model.generation_config)
-    begin = (
-        beginning(training.environment, tokenizer, ends, training) if training.environment else None
-    )
+    begin = None
+    if training.environment:
+        begin = beginning(training.environment, tokenizer, ends, training)
     by_model = partial(
         generate_completions, model, tokenizer, batch_size=batch_size, fast=training.fast_generate,
         chat_template_kwargs=template_options, begin=begin,

@@ -25,6 +25,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 from scipy.stats import hypergeom
 
@@ -104,23 +105,25 @@ def size_of(scores: NDArray[np.float64], problems: Sequence[Hashable]) -> GroupS
     """Return the best group size for the scores (rows, k); rows of the same problem are resampled
     together. `None` if no row has different scores.
     """
-    stds = mean_stds(scores)  # (rows, k - 1)
+    stds = mean_stds(scores)  # (rows, sizes)
     if not stds.any():
         return None
     sizes = np.arange(2, scores.shape[1] + 1)
-    names = list(dict.fromkeys(problems))
-    numbers = {name: number for number, name in enumerate(names)}
-    of_problem = np.zeros((len(names), len(sizes)))  # sums over the rows of each problem
-    np.add.at(of_problem, [numbers[problem] for problem in problems], stds)
-    signal = of_problem.sum(axis=0) / np.sqrt(sizes)
+    problem_of_row, distinct = pd.factorize(pd.Series(problems, dtype=object))  # (rows,)
+    count = len(distinct)
+    problem_stds = np.zeros((count, len(sizes)))  # sums over the rows of each problem
+    np.add.at(problem_stds, problem_of_row, stds)
+    signal = problem_stds.sum(axis=0) / np.sqrt(sizes)  # (sizes,)
     best = int(sizes[signal.argmax()])
-    low = high = None
-    if len(names) > 1:
+    low = None
+    high = None
+    if count > 1:
         rng = np.random.default_rng(0)
-        draws = rng.multinomial(len(names), np.full(len(names), 1 / len(names)), size=_RESAMPLES)
-        resampled = draws @ of_problem / np.sqrt(sizes)  # (resamples, sizes)
-        chosen = sizes[resampled[resampled.any(axis=1)].argmax(axis=1)]
-        low, high = (int(bound) for bound in np.quantile(chosen, (0.025, 0.975), method="nearest"))
+        draws = rng.multinomial(count, np.full(count, 1 / count), size=_RESAMPLES)
+        resampled = draws @ problem_stds / np.sqrt(sizes)  # (resamples, sizes)
+        with_signal = resampled[resampled.any(axis=1)]
+        best_sizes = sizes[with_signal.argmax(axis=1)]
+        low, high = np.quantile(best_sizes, (0.025, 0.975), method="nearest").astype(int).tolist()
     relative = signal / signal.max()
     return GroupSize(best, low, high, dict(zip(sizes.tolist(), relative.tolist(), strict=True)))
 
@@ -137,10 +140,12 @@ def mean_stds(scores: NDArray[np.float64]) -> NDArray[np.float64]:
     Returns:
         (rows, k - 1); the std is that of a population.
     """
-    number = np.array([len(np.unique(row)) for row in scores])  # (rows,) of different scores
-    stds = np.zeros((len(scores), scores.shape[1] - 1))
-    stds[number == 2] = _stds_of_two_scores(scores[number == 2])
-    stds[number > 2] = _stds_of_random_groups(scores[number > 2])
+    distinct_scores = np.array([len(np.unique(row)) for row in scores])  # (rows,)
+    two = distinct_scores == 2
+    several = distinct_scores > 2
+    stds = np.zeros((len(scores), scores.shape[1] - 1))  # (rows, k - 1)
+    stds[two] = _stds_of_two_scores(scores[two])
+    stds[several] = _stds_of_random_groups(scores[several])
     return stds
 
 
@@ -149,13 +154,15 @@ def _stds_of_two_scores(scores: NDArray[np.float64]) -> NDArray[np.float64]:
     it is the difference of the two scores times sqrt(i (n - i)) / n.
     """
     k = scores.shape[1]
-    higher = (scores == scores.max(axis=1, keepdims=True)).sum(axis=1)  # (rows,)
+    highest = scores.max(axis=1, keepdims=True)  # (rows, 1)
+    num_highest = (scores == highest).sum(axis=1, keepdims=True)  # (rows, 1)
     means = []
     for size in range(2, k + 1):
         i = np.arange(size + 1)
-        chances = hypergeom.pmf(i, k, higher[:, None], size)  # (rows, size + 1)
-        means.append(chances @ (np.sqrt(i * (size - i)) / size))
-    return np.ptp(scores, axis=1)[:, None] * np.stack(means, axis=1)
+        probabilities = hypergeom.pmf(i, k, num_highest, size)  # (rows, size + 1)
+        stds = np.sqrt(i * (size - i)) / size  # (size + 1,)
+        means.append(probabilities @ stds)
+    return np.ptp(scores, axis=1, keepdims=True) * np.stack(means, axis=1)
 
 
 def _stds_of_random_groups(scores: NDArray[np.float64]) -> NDArray[np.float64]:

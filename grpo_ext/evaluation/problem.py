@@ -18,8 +18,8 @@ def problem_of(row: dict[str, Any], completion: Completion, rewards: Iterable[An
     """Return 12 hexadecimal digits that rows share if they have the same prompt, images, and
     columns that `rewards` read.
 
-    Of an episode it is the prompt with the environment's
-    `problem_key`, or with its seed if that is `None`.
+    Of an episode it is the prompt with the environment's `problem_key`, or with its seed if that is
+    `None`.
     """
     episode = completion.episode
     if episode is None:

@@ -51,33 +51,44 @@ def score_completions(
     `rows` have `prompt` and the columns of the rewards. `extras` are further arguments of every
     reward, such as TRL's `trainer_state`, `log_extra` and `log_metric`.
     """
-    flat = [(i, c) for i, group in enumerate(completions) for c in group]
+    flat: list[tuple[int, Completion]] = []  # with the number of its row
+    prompts = []
+    texts = []
+    columns_of_rows = []
+    for row, group in enumerate(completions):
+        for completion in group:
+            prompt, text, columns = completion.for_rewards(rows[row])
+            flat.append((row, completion))
+            prompts.append(prompt)
+            texts.append(text)
+            columns_of_rows.append(columns)
     if not flat:
         return []
-    prompts, texts, whole = map(list, zip(*(c.for_rewards(rows[i]) for i, c in flat), strict=True))
-    columns = {key: [row[key] for row in whole] for key in whole[0] if key not in RESERVED}
-    given = {
+    arguments: dict[str, Any] = {
         "prompts": prompts,
-        "completion_ids": [c.ids for _, c in flat],
-        **columns,
-        **(extras or {}),
+        "completion_ids": [completion.ids for _, completion in flat],
     }
-    by_name = {}
+    for name in columns_of_rows[0]:
+        if name not in RESERVED:
+            arguments[name] = [columns[name] for columns in columns_of_rows]
+    arguments |= extras or {}
+    scores: dict[str, Sequence[float | None]] = {}
     for name, reward in rewards.items():
-        values = reward(completions=texts, **given)
-        by_name[name] = asyncio.run(values) if inspect.iscoroutine(values) else values
-    return [
-        Sample(
-            i,
-            c.text,
-            {name: values[j] for name, values in by_name.items()},
-            c.length,
-            c.finish_reason,
-            ids=c.ids,
-            problem=problem_of(rows[i], c, rewards.values()),
+        returned = reward(completions=texts, **arguments)
+        scores[name] = asyncio.run(returned) if inspect.iscoroutine(returned) else returned
+    samples = []
+    for number, (row, completion) in enumerate(flat):
+        sample = Sample(
+            row,
+            completion.text,
+            {name: of_reward[number] for name, of_reward in scores.items()},
+            completion.length,
+            completion.finish_reason,
+            ids=completion.ids,
+            problem=problem_of(rows[row], completion, rewards.values()),
         )
-        for j, (i, c) in enumerate(flat)
-    ]
+        samples.append(sample)
+    return samples
 
 
 def by_row(samples: list[Sample], name: str | None) -> pd.Series:
@@ -97,9 +108,9 @@ def row_means(samples: list[Sample], name: str | None) -> pd.Series:
 
 def problems_of(samples: list[Sample], rows: pd.Index) -> list[str | int]:
     """Return the problem of each of these rows."""
-    problems = {
-        sample.row: sample.row if sample.problem is None else sample.problem for sample in samples
-    }
+    problems: dict[int, str | int] = {}
+    for sample in samples:
+        problems[sample.row] = sample.row if sample.problem is None else sample.problem
     return [problems[row] for row in rows]
 
 
@@ -126,7 +137,7 @@ def length_key(names: Sequence[str]) -> str:
     """Return the key of the length in tokens beside rewards of these `names`, of which one may be
     called `length`.
     """
-    return "length" if "length" not in names else "completion_length"
+    return "completion_length" if "length" in names else "length"
 
 
 def summarize(samples: list[Sample], names: list[str]) -> dict[str, float | None]:
@@ -135,18 +146,30 @@ def summarize(samples: list[Sample], names: list[str]) -> dict[str, float | None
 
     The length is `length`, or `completion_length` if a reward is called `length`.
     """
-    summary = with_errors({name: over_rows(samples, row_means(samples, name)) for name in names})
+    means = {name: over_rows(samples, row_means(samples, name)) for name in names}
+    summary = with_errors(means)
     length = over_rows(samples, row_means(samples, None))
-    return {**summary, length_key(names): length.mean if length else None}
+    summary[length_key(names)] = length.mean if length else None
+    return summary
 
 
 def pass_at_k(samples: list[Sample], name: str, k: int) -> Estimate | None:
     """Return the unbiased estimate of pass@k, the chance that one of k completions passes.
 
-    A completion passes if the reward `name` gave it a score of 1 or more. The estimate is the mean
-    over rows of 1 - C(n - c, k) / C(n, k) for n scored samples of which c pass (Chen et al. 2021,
-    arXiv 2107.03374, equation 1). Rows with fewer than k scored samples are left out. `None` if no
-    row is left; `ValueError` if a row has fewer than k samples.
+    A completion passes if its score is 1 or more. The estimate is the mean over rows of
+    1 - C(n - c, k) / C(n, k) for n scored samples of which c pass (Chen et al. 2021,
+    arXiv 2107.03374, equation 1). Rows with fewer than k scored samples are left out.
+
+    Args:
+        samples: at least k of each row.
+        name: the reward.
+        k: the number of completions.
+
+    Returns:
+        `None` if no row is left.
+
+    Raises:
+        ValueError: if a row has fewer than k samples.
     """
     scores = by_row(samples, name)
     fewest = scores.groupby(level=0).size().min()
@@ -154,12 +177,13 @@ def pass_at_k(samples: list[Sample], name: str, k: int) -> Estimate | None:
         raise ValueError(f"pass@{k} needs {k} samples a row, got {fewest}.")
     scored = scores.groupby(level=0).count()
     passed = (scores >= 1).groupby(level=0).sum()
-    rates = {
-        row: 1 - math.comb(n - passed[row], k) / math.comb(n, k)
-        for row, n in scored.items()
-        if n >= k
-    }
-    return over_rows(samples, pd.Series(rates, dtype=float)) if rates else None
+    rates = {}
+    for row, n in scored.items():
+        if n >= k:
+            rates[row] = 1 - math.comb(n - passed[row], k) / math.comb(n, k)
+    if not rates:
+        return None
+    return over_rows(samples, pd.Series(rates, dtype=float))
 
 
 def outcome_figures(samples: list[Sample], name: str, k: int) -> dict[str, float | None]:
@@ -197,17 +221,18 @@ def paired_difference(
     the number of rows with both values, and `problems`, how many different ones these rows have.
     Bounds and verdict are `None` for a single problem. `None` if there are no such rows.
     """
-    was, now = row_means(before, name).align(row_means(after, name), join="inner")
-    found = mean_difference(was.to_numpy(), now.to_numpy(), problems_of(before, was.index))
-    if found is None:
+    means_before, means_after = row_means(before, name).align(row_means(after, name), join="inner")
+    problems = problems_of(before, means_before.index)
+    difference = mean_difference(means_before.to_numpy(), means_after.to_numpy(), problems)
+    if difference is None:
         return None
     return {
-        "mean": found.mean,
-        "low": found.low,
-        "high": found.high,
-        "verdict": found.verdict,
-        "rows": int((now - was).count()),
-        "problems": found.problems,
+        "mean": difference.mean,
+        "low": difference.low,
+        "high": difference.high,
+        "verdict": difference.verdict,
+        "rows": int((means_after - means_before).count()),
+        "problems": difference.problems,
     }
 
 
@@ -215,14 +240,15 @@ def with_outcome(samples: list[Sample], outcomes: Sequence[str]) -> list[Sample]
     """Return the samples with the outcome reward alone: of each row, the first of `outcomes` that
     scored any sample of it.
     """
-    scored: dict[int, set[str]] = {}
-    for sample in samples:
-        by_sample = {name for name in outcomes if sample.rewards[name] is not None}
-        scored.setdefault(sample.row, set()).update(by_sample)
+    judges: dict[int, str] = {}  # of each row
+    for name in reversed(outcomes):  # so that the first one stays
+        for sample in samples:
+            if sample.rewards[name] is not None:
+                judges[sample.row] = name
     judged = []
     for sample in samples:
-        judges = [name for name in outcomes if name in scored[sample.row]]
-        score = sample.rewards[judges[0]] if judges else None
+        judge = judges.get(sample.row)
+        score = None if judge is None else sample.rewards[judge]
         judged.append(replace(sample, rewards={OUTCOME: score}))
     return judged
 
@@ -240,17 +266,21 @@ def compare(
     "became_wrong": [5]}`. A row is solved if the first of the rewards `outcomes` that scored it
     gave it 1 or more; rows without a score in one of the two are in neither list.
     """
-    found: dict[str, Any] = {}
+    differences: dict[str, Any] = {}
     for part in before:
-        pairs = {name: paired_difference(before[part], after[part], name) for name in names}
-        pairs[length_key(names)] = paired_difference(before[part], after[part], None)
-        found[part] = {
-            name: difference for name, difference in pairs.items() if difference is not None
+        of_part = {}
+        for name in names:
+            of_part[name] = paired_difference(before[part], after[part], name)
+        of_part[length_key(names)] = paired_difference(before[part], after[part], None)
+        differences[part] = {
+            name: difference for name, difference in of_part.items() if difference is not None
         }
     if outcomes:
-        was = by_row(with_outcome(before["greedy"], outcomes), OUTCOME)
-        now = by_row(with_outcome(after["greedy"], outcomes), OUTCOME)
-        scored = was.notna() & now.notna()
-        found["became_right"] = now.index[scored & (now >= 1) & (was < 1)].tolist()
-        found["became_wrong"] = now.index[scored & (now < 1) & (was >= 1)].tolist()
-    return found
+        old = by_row(with_outcome(before["greedy"], outcomes), OUTCOME)
+        new = by_row(with_outcome(after["greedy"], outcomes), OUTCOME)
+        scored = old.notna() & new.notna()
+        became_right = scored & (new >= 1) & (old < 1)
+        became_wrong = scored & (new < 1) & (old >= 1)
+        differences["became_right"] = new.index[became_right].tolist()
+        differences["became_wrong"] = new.index[became_wrong].tolist()
+    return differences

@@ -2,6 +2,7 @@
 run.
 """
 
+import html
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -30,12 +31,12 @@ FEWEST = 10  # least logs of training for a curve
 
 def figure(part: dict[str, Any], key: str) -> str:
     """Return a mean with its standard error, if there are any, as text."""
-    value = part.get(key)
-    if value is None:
+    mean = part.get(key)
+    if mean is None:
         return ""
-    if not isinstance(value, float):
-        return str(value)
-    return with_error(value, part.get(f"{key}_se"))
+    if not isinstance(mean, float):
+        return str(mean)
+    return with_error(mean, part.get(f"{key}_se"))
 
 
 def print_grid(
@@ -94,24 +95,37 @@ def print_figures(summaries: dict[str, dict[str, Any]], count: int) -> None:
     """
     from rich.console import Console
 
+    rows = figure_rows(summaries)
+    names = ["", "", *summaries]
+    key_widths = [cell_width(rows, 0), cell_width(rows, 1)]
+    first = 2  # column of the first model in this table
+    while first < len(names):
+        last = len(names)
+        while last > first + 1:
+            widths = key_widths + figure_widths(rows, range(first, last))
+            if grid_width(widths) <= Console().width:
+                break
+            last -= 1
+        head = names[:2] + names[first:last]
+        body = [row[:2] + row[first:last] for row in rows]
+        print_grid(f"{count} rows, mean ± standard error", head, body, left=2, whole=len(head))
+        first = last
+
+
+def figure_rows(summaries: dict[str, dict[str, Any]]) -> list[list[str]]:
+    """Return a row for each figure: the part of the evaluation, its name, and its text for each
+    model.
+    """
     rows = []
     for part in ("greedy", "sampled"):
-        found = [summary.get(part, {}) for summary in summaries.values()]
-        keys = dict.fromkeys(key for figures in found for key in figures if not key.endswith("_se"))
-        rows += [[part, key, *(figure(figures, key) for figures in found)] for key in keys]
-    names = [cell_width(rows, 0), cell_width(rows, 1)]
-    columns = [2 + model for model in range(len(summaries))]
-    models = list(summaries)
-    while columns:
-        shown = len(columns)
-        while shown > 1 and grid_width(names + figure_widths(rows, columns[:shown])) > (
-            Console().width
-        ):
-            shown -= 1
-        head = ["", "", *(models[column - 2] for column in columns[:shown])]
-        body = [[*row[:2], *(row[column] for column in columns[:shown])] for row in rows]
-        print_grid(f"{count} rows, mean ± standard error", head, body, left=2, whole=len(head))
-        columns = columns[shown:]
+        figures_of_models = [summary.get(part, {}) for summary in summaries.values()]
+        keys: dict[str, None] = {}
+        for figures in figures_of_models:
+            keys.update(dict.fromkeys(figures))
+        for key in keys:
+            if not key.endswith("_se"):
+                rows.append([part, key, *(figure(figures, key) for figures in figures_of_models)])
+    return rows
 
 
 def figure_widths(rows: Sequence[Sequence[str]], columns: Sequence[int]) -> list[int]:
@@ -127,16 +141,19 @@ def table(head: list[str], body: list[list[str]]) -> list[str]:
 
 def cell(text: str) -> str:
     """Return text as the content of a Markdown cell, with Markdown and HTML escaped."""
-    text = text if len(text) <= CUT else f"{text[:CUT]} ..."
-    text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    if len(text) > CUT:
+        text = f"{text[:CUT]} ..."
+    text = html.escape(text, quote=False)
     text = re.sub(r"([\\`*_\[\]|~#!])", r"\\\1", text)
-    return "<br>".join("".join(ch for ch in line if ch.isprintable()) for line in text.splitlines())
+    return "<br>".join("".join(filter(str.isprintable, line)) for line in text.splitlines())
 
 
 def question(row: dict[str, Any]) -> str:
     """Return the text of the prompt's last message."""
     prompt = row["prompt"]
-    return prompt if isinstance(prompt, str) else prompt[-1]["content"]
+    if isinstance(prompt, str):
+        return prompt
+    return prompt[-1]["content"]
 
 
 @dataclass(frozen=True)
@@ -157,8 +174,12 @@ def gained(history: list[dict[str, Any]], names: list[str]) -> list[Gain]:
     They are the rewards in training, with each of several `names`, and the figures of evaluations;
     see `grpo_ext.common.curves.curve_change`.
     """
-    keys = ["reward", *(f"rewards/{name}/mean" for name in names if len(names) > 1)]
-    evaluated = dict.fromkeys(key for row in history for key in row if key.startswith("eval_"))
+    keys = ["reward"]
+    if len(names) > 1:
+        keys += [f"rewards/{name}/mean" for name in names]
+    evaluated: dict[str, None] = {}
+    for row in history:
+        evaluated.update(dict.fromkeys(key for key in row if key.startswith("eval_")))
     for key in evaluated:
         of_set = key.endswith("_reward") and f"{key}_std" in evaluated
         by_trl = key in ("eval_reward", "eval_length") or of_set
@@ -192,24 +213,26 @@ def add_to_card(
     """Add rewards, the rows of `gained`, curves and the recipe to the model card that TRL has
     written.
 
-    `sentences` about the run stand above the table of gains, each in its own paragraph.
+    Args:
+        folder: of the run, with the card and the curves.
+        rewards: name, weight and options of each.
+        gains: the rows of the table of results.
+        recipe: the values that are not their defaults.
+        sentences: about the run, above the table of gains, each in its own paragraph.
     """
-    options = [json.dumps(reward.get("options", {}), default=str).strip("{}") for reward in rewards]
-    asked = [
-        [r["name"], f"{r['weight']:g}", some] for r, some in zip(rewards, options, strict=True)
-    ]
+    reward_rows = []
+    for reward in rewards:
+        options = json.dumps(reward.get("options", {}), default=str).strip("{}")
+        reward_rows.append([reward["name"], f"{reward['weight']:g}", options])
+    gain_rows = [[gain.name, gain.first, gain.last, gain.verdict] for gain in gains]
+    lines = ["### Rewards", "", *table(["reward", "weight", "options"], reward_rows), ""]
+    lines += ["### Result", ""]
+    for sentence in sentences:
+        lines += [cell(sentence), ""]
     curves = f"![Curves of the run]({CURVES})" if (folder / CURVES).exists() else ""
-    paragraphs = [line for text in sentences for line in (cell(text), "")]
-    results = [[gain.name, gain.first, gain.last, gain.verdict] for gain in gains]
-    lines = [
-        "### Rewards", "", *table(["reward", "weight", "options"], asked), "",
-        "### Result", "", *paragraphs, *table(["", "first", "last", ""], results), "", curves, "",
-        "### Recipe", "", (
-            "Trained with grpo_ext; every value that is not its "
-            "default:"
-        ), "", indent(as_yaml(recipe), "    "),
-    ]  # fmt: skip
-    before, mark, after = read_text(folder / CARD, within=folder).partition(
-        "### Framework versions"
-    )
-    write_atomically(folder / CARD, before + "\n".join(lines) + f"\n{mark}{after}")
+    lines += [*table(["", "first", "last", ""], gain_rows), "", curves, ""]
+    lines += ["### Recipe", "", "Trained with grpo_ext; every value that is not its default:", ""]
+    lines.append(indent(as_yaml(recipe), "    "))
+    card = read_text(folder / CARD, within=folder)
+    before, heading, after = card.partition("### Framework versions")
+    write_atomically(folder / CARD, before + "\n".join(lines) + f"\n{heading}{after}")

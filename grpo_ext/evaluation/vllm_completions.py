@@ -13,33 +13,36 @@ from grpo_ext.evaluation.completions import Completion, Decoding
 
 
 def pick_engine(
-    wanted: str, model_name: str, use_cpu: bool = False, environment: Any = None
+    engine: str, model_name: str, use_cpu: bool = False, environment: object = None
 ) -> str:
-    """Return `transformers` or `vllm`; `auto` takes vLLM if it is installed, there is a GPU, and it
-    can do the work.
+    """Return `transformers` or `vllm`.
 
-    `ValueError` if vLLM is wanted and is not installed, the model is an adapter, which vLLM cannot
-    load without its base, or an environment plays.
+    Args:
+        engine: one of the two, or `auto`: vLLM if it is installed, there is a GPU, and it can do
+            the work.
+        model_name: vLLM cannot load an adapter without its base.
+        use_cpu: whether the model has to stay on the CPU.
+        environment: of the recipe; vLLM does not play episodes.
+
+    Raises:
+        ValueError: if vLLM is asked for and cannot do the work.
     """
     adapter = (Path(model_name) / "adapter_config.json").exists()
-    if wanted == "auto":
-        return (
-            "vllm"
-            if find_spec("vllm") and gpu_is_there() and not (use_cpu or environment or adapter)
-            else "transformers"
-        )
-    if wanted == "vllm" and environment:
+    if engine == "auto":
+        fits = not (use_cpu or environment or adapter)
+        return "vllm" if fits and find_spec("vllm") and gpu_is_there() else "transformers"
+    if engine == "vllm" and environment:
         raise ValueError(
             "only transformers plays the episodes of an environment: write --engine transformers."
         )
-    if wanted == "vllm" and adapter:
+    if engine == "vllm" and adapter:
         raise ValueError(
             f"{model_name} is an adapter, which vLLM cannot load without its base: --engine "
             "transformers."
         )
-    if wanted == "vllm" and not find_spec("vllm"):
+    if engine == "vllm" and not find_spec("vllm"):
         raise ValueError("vLLM is not installed here: pip install vllm, or --engine transformers.")
-    return wanted
+    return engine
 
 
 class VllmCompletions:
@@ -67,14 +70,13 @@ class VllmCompletions:
         self.chat_template_kwargs = chat_template_kwargs
         options["dtype"] = str(dtype or "auto").removeprefix("torch.")
         if not gpu_is_there():
-            known = {
-                key: value
-                for key, value in options.items()
-                if key in ("revision", "trust_remote_code")
-            }
-            model = TextModel.of(AutoConfig.from_pretrained(model_name, **known))
-            wanted = model.dtype if options["dtype"] == "auto" else options["dtype"]
-            options |= cpu_settings(model, wanted, MOST_SEQUENCES, tokens)
+            config_options = {"revision", "trust_remote_code"} & options.keys()
+            config = AutoConfig.from_pretrained(
+                model_name, **{name: options[name] for name in config_options}
+            )
+            model = TextModel.of(config)
+            cpu_dtype = model.dtype if options["dtype"] == "auto" else options["dtype"]
+            options |= cpu_settings(model, cpu_dtype, MOST_SEQUENCES, tokens)
         self.llm = LLM(model_name, max_model_len=tokens, **options)
 
     def __call__(
@@ -101,17 +103,19 @@ class VllmCompletions:
         encoded = encode_prompts(
             [row["prompt"] for row in rows], self.tokenizer, self.chat_template_kwargs
         )
-        found = self.llm.generate(
-            [{"prompt_token_ids": tokens} for tokens in encoded],
+        outputs = self.llm.generate(
+            [{"prompt_token_ids": prompt_ids} for prompt_ids in encoded],
             params,
             use_tqdm=progress is not None,
         )
-
-        def completion(one: Any) -> Completion:
-            text = str(self.tokenizer.decode(one.token_ids, skip_special_tokens=True))
-            return Completion(text, list(one.token_ids), one.finish_reason)
-
-        return [[completion(one) for one in answer.outputs] for answer in found]
+        completions = []
+        for output in outputs:
+            group = []
+            for sample in output.outputs:
+                text = str(self.tokenizer.decode(sample.token_ids, skip_special_tokens=True))
+                group.append(Completion(text, list(sample.token_ids), sample.finish_reason))
+            completions.append(group)
+        return completions
 
     def close(self) -> None:
         """End the engine."""
