@@ -3,26 +3,25 @@
 import math
 import numbers
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 from grpo_ext.common.suggestions import did_you_mean
 
 
 def difficulty_fault(
-    column: str, there: Sequence[str], values: Callable[[], Iterable[Any]]
+    column: str, column_names: Sequence[str], values: Callable[[], Iterable[object]]
 ) -> str | None:
     """Return why rows cannot be sorted by a column, or `None`.
 
     Args:
         column: its name, `difficulty_column`.
-        there: the columns of the rows.
+        column_names: the columns of the rows.
         values: returns the values of the column.
     """
-    if column not in there:
-        hint = did_you_mean(column, there)
+    if column not in column_names:
+        hint = did_you_mean(column, column_names)
         return (
             f"difficulty_column: the data has no column {column!r}.{hint} Its columns: "
-            f"{', '.join(there)}."
+            f"{', '.join(column_names)}."
         )
     for row, difficulty in enumerate(values()):
         if not isinstance(difficulty, numbers.Real) or math.isnan(difficulty):

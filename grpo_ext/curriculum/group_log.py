@@ -39,16 +39,14 @@ class GroupLog:
         """
         figures = figures_of(self._sums)
         for task, sums in self._by_task.items():
-            figures |= {f"tasks/{task}/{name}": value for name, value in figures_of(sums).items()}
-        if filled := self.filled:
-            refilled = {
-                "refilled": filled.further,
-                "expired": filled.expired,
-                "reused": filled.reused,
-                "carried": count(filled.carried),
-                "missing": filled.missing,
-            }
-            figures |= {f"groups/{name}": float(value) for name, value in refilled.items()}
+            for name, figure in figures_of(sums).items():
+                figures[f"tasks/{task}/{name}"] = figure
+        if self.filled is not None:
+            figures["groups/refilled"] = float(self.filled.further)
+            figures["groups/expired"] = float(self.filled.expired)
+            figures["groups/reused"] = float(self.filled.reused)
+            figures["groups/carried"] = float(count(self.filled.carried))
+            figures["groups/missing"] = float(self.filled.missing)
         return figures
 
 

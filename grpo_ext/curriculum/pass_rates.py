@@ -12,12 +12,14 @@ from grpo_ext.common.foreign_files import lines_of, open_plain
 from grpo_ext.observe.json_row import row_of
 from grpo_ext.observe.jsonl import parts
 
+# of each reward: how many completions of a prompt are right, and how many it scored
+PromptCounts = dict[str, tuple[int, int]]
 
-def prompt_id(prompt: Any) -> str:
+
+def prompt_id(prompt: object) -> str:
     """Return 12 hexadecimal digits that identify a prompt in every step and run."""
-    return blake2b(
-        json.dumps(prompt, ensure_ascii=True, sort_keys=True, default=str).encode(), digest_size=6
-    ).hexdigest()
+    text = json.dumps(prompt, ensure_ascii=True, sort_keys=True, default=str)
+    return blake2b(text.encode(), digest_size=6).hexdigest()
 
 
 def read_pass_rates(
@@ -37,41 +39,42 @@ def read_pass_rates(
     Raises:
         ValueError: naming a line that is not a completion with the first of these rewards.
     """
-    # by prompt and reward: how many completions are right, and how many were scored
-    counts: dict[str, dict[str, tuple[int, int]]] = {}
+    counts: dict[str, PromptCounts] = {}  # by prompt
     for part in parts(path):
         with open_plain(part) as file:
             for number, line in enumerate(lines_of(file, part), start=1):
                 try:
                     row = row_of(line, {"prompt": object, "rewards": dict})
-                    scores = {name: row["rewards"].get(name) for name in rewards[1:]}
-                    scores[rewards[0]] = row["rewards"][rewards[0]]
-                except (ValueError, KeyError, RecursionError) as error:
-                    wrong = (
-                        f"{part}:{number}: not a completion with the reward {rewards[0]} ({error})"
-                    )
+                    if rewards[0] not in row["rewards"]:
+                        raise ValueError(f"its rewards lack {rewards[0]!r}")
+                except (ValueError, RecursionError) as error:
                     raise ValueError(
-                        f"{wrong}. `grpo-ext eval --train_rows N --output FILE.json` writes them."
+                        f"{part}:{number}: not a completion with the reward {rewards[0]} "
+                        f"({error}). `grpo-ext eval --train_rows N --output FILE.json` writes them."
                     ) from None
-                if row.get("part") == "greedy":
-                    continue
-                of_prompt = counts.setdefault(prompt_id(row["prompt"]), {})
-                failed = row.get("failed")
-                for name in failed if isinstance(failed, list) else ():
-                    if (
-                        isinstance(name, str) and name in scores
-                    ):  # then no other reward judges this prompt in its place
-                        of_prompt.setdefault(name, (0, 0))
-                for name, score in scores.items():
-                    if score is not None:
-                        right, samples = of_prompt.get(name, (0, 0))
-                        of_prompt[name] = right + (score >= threshold), samples + 1
+                if row.get("part") != "greedy":
+                    prompt_counts = counts.setdefault(prompt_id(row["prompt"]), {})
+                    _count_completion(prompt_counts, row, rewards, threshold)
     rates = {}
-    for key, of_prompt in counts.items():
-        judges = [name for name in rewards if name in of_prompt]
-        if judges and of_prompt[judges[0]][1]:
-            rates[key] = of_prompt[judges[0]]
+    for prompt, prompt_counts in counts.items():
+        judge = next((name for name in rewards if name in prompt_counts), None)
+        if judge is not None and prompt_counts[judge][1] > 0:
+            rates[prompt] = prompt_counts[judge]
     return rates
+
+
+def _count_completion(
+    counts: PromptCounts, row: dict[str, Any], rewards: Sequence[str], threshold: float
+) -> None:
+    failed = row.get("failed")
+    for name in rewards:
+        # a reward that failed still judges the prompt, so that no other one does in its place
+        if isinstance(failed, list) and name in failed:
+            counts.setdefault(name, (0, 0))
+        score = row["rewards"].get(name)
+        if score is not None:
+            right, scored = counts.get(name, (0, 0))
+            counts[name] = (right + (score >= threshold), scored + 1)
 
 
 class PassRates:
@@ -90,7 +93,8 @@ class PassRates:
         start: Mapping[str, tuple[float, float]] | None = None,
     ):
         self.decay = decay
-        self.numbers = {key: number for number, key in enumerate(dict.fromkeys(prompt_ids))}
+        distinct_ids = dict.fromkeys(prompt_ids)
+        self.numbers = {key: number for number, key in enumerate(distinct_ids)}
         self.of_row = np.array([self.numbers[key] for key in prompt_ids])  # (rows,)
         self.right = np.zeros(len(self.numbers))
         self.samples = np.zeros(len(self.numbers))
@@ -100,9 +104,10 @@ class PassRates:
     def observe(self, key: str, right: float, samples: float) -> None:
         """Add the counts of a scored group; a prompt that is not in the data set is ignored."""
         number = self.numbers.get(key)
-        if number is not None and samples:
-            self.right[number] = self.decay * self.right[number] + right
-            self.samples[number] = self.decay * self.samples[number] + samples
+        if number is None or not samples:
+            return
+        self.right[number] = self.decay * self.right[number] + right
+        self.samples[number] = self.decay * self.samples[number] + samples
 
     def slots(self, num_generations: int, most: int) -> np.ndarray:
         """Return how many slots of `num_generations` completions a prompt takes, (rows,): the least
@@ -111,10 +116,10 @@ class PassRates:
 
         p is the mean of Beta(right + 1, wrong + 1).
         """
-        rate = (self.right + 1) / (self.samples + 2)
+        rates = (self.right + 1) / (self.samples + 2)  # (prompts,)
         # 1e-9: for the rounding of whole numbers
-        wanted = np.ceil(1 / (rate * num_generations) - 1e-9)
-        return np.clip(wanted, 1, most).astype(int)[self.of_row]
+        slots = np.ceil(1 / (rates * num_generations) - 1e-9)
+        return np.clip(slots, 1, most).astype(int)[self.of_row]
 
     def chance_of_signal(self, num_generations: int, most_slots: int = 1) -> np.ndarray:
         """Return the chances (rows,) of a mixed group: the mean of 1 - p^G - (1-p)^G over
@@ -122,14 +127,16 @@ class PassRates:
 
         G is `num_generations` times the prompt's slots, of which it takes at most `most_slots`.
         """
-        a = (self.right + 1)[self.of_row]
-        b = (self.samples - self.right + 1)[self.of_row]
-        size = num_generations * self.slots(num_generations, most_slots)  # (rows,)
-        all_right = np.ones_like(a)
-        all_wrong = np.ones_like(a)
-        for i in range(size.max()):  # E[p^G] = product of (a + i) / (a + b + i)
-            all_right *= np.where(i < size, (a + i) / (a + b + i), 1.0)
-            all_wrong *= np.where(i < size, (b + i) / (a + b + i), 1.0)
+        alpha = (self.right + 1)[self.of_row]  # (rows,)
+        beta = (self.samples - self.right + 1)[self.of_row]  # (rows,)
+        group_sizes = num_generations * self.slots(num_generations, most_slots)  # (rows,)
+        all_right = np.ones_like(alpha)
+        all_wrong = np.ones_like(alpha)
+        for i in range(group_sizes.max()):  # E[p^G] = product of (alpha + i) / (alpha + beta + i)
+            in_group = i < group_sizes
+            total = alpha + beta + i
+            all_right *= np.where(in_group, (alpha + i) / total, 1.0)
+            all_wrong *= np.where(in_group, (beta + i) / total, 1.0)
         return np.clip(1 - all_right - all_wrong, 1e-12, None)
 
     def state_dict(self) -> dict[str, list[float]]:

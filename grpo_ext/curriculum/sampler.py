@@ -13,7 +13,7 @@ no random state has to be saved.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import count, islice
+from itertools import count, islice, repeat
 from typing import Any
 
 import numpy as np
@@ -24,12 +24,11 @@ from torch.utils.data import Sampler
 from grpo_ext.curriculum.pass_rates import PassRates
 
 Row = dict[str, Any]
-_SUPPLY, _STREAM, _FURTHER, _TIES = (
-    1,
-    2,
-    3,
-    4,
-)  # keep these draws apart from others with the same seed
+# These keep draws apart that have the same seed.
+_SUPPLY = 1
+_STREAM = 2
+_FURTHER = 3
+_TIES = 4
 
 
 @dataclass(eq=False, repr=False)
@@ -47,9 +46,8 @@ class PromptSampler(Sampler):
     rates: PassRates | None = None  # by which "adaptive" draws; `None` for the others
     floor: float = 0.0  # share of the weights of "adaptive" that is uniform over all prompts
     easy_first: list[int] | None = None  # all rows for "easy_to_hard", the easiest first
-    most_slots: int = (
-        1  # of `num_generations` completions that "adaptive" gives one prompt of a generation
-    )
+    # of `num_generations` completions that "adaptive" gives one prompt of a generation
+    most_slots: int = 1
     generations: int = 1  # of the whole run, in which "easy_to_hard" reaches the hardest rows
     epoch: int = 0
     # the generations of this epoch, repeated if it starts again
@@ -65,11 +63,11 @@ class PromptSampler(Sampler):
             self.drawn = []
 
     def __iter__(self) -> Iterator[int]:
-        fixed = self._fixed_order()
+        fixed_order = self._fixed_order()
         for number in range(self.rows // self.prompts):
             for _ in range(self.repeat_count):
-                for index in self._generation(number, fixed):
-                    yield from [index] * self.num_generations
+                for index in self._generation(number, fixed_order):
+                    yield from repeat(index, self.num_generations)
 
     def _fixed_order(self) -> list[int] | None:
         """Return the order of this epoch; `None` with "adaptive" and "easy_to_hard"."""
@@ -82,10 +80,11 @@ class PromptSampler(Sampler):
             torch.randperm(self.rows, generator=generator)
         return torch.randperm(self.rows, generator=generator).tolist()
 
-    def _generation(self, number: int, fixed: list[int] | None) -> list[int]:
+    def _generation(self, number: int, fixed_order: list[int] | None) -> list[int]:
         """Return the prompts of the generation `number` of this epoch."""
-        if fixed is not None:
-            return fixed[number * self.prompts : (number + 1) * self.prompts]
+        if fixed_order is not None:
+            start = number * self.prompts
+            return fixed_order[start : start + self.prompts]
         if self.easy_first is not None:
             return self._window(self.easy_first, number)
         if number == len(self.drawn):
@@ -100,25 +99,27 @@ class PromptSampler(Sampler):
         A run of one epoch takes each row once, a longer one several times in successive
         generations, and a shorter one leaves rows out evenly.
         """
-        before = self.epoch * (self.rows // self.prompts) + number
-        share = min(1.0, before / max(1, self.generations - 1))
+        generations_per_epoch = self.rows // self.prompts
+        generations_done = self.epoch * generations_per_epoch + number
+        share = min(1.0, generations_done / max(1, self.generations - 1))
         start = round(share * (self.rows - self.prompts))
         return easy_first[start : start + self.prompts]
 
     def _draw(self, rng: np.random.Generator, num: int) -> list[int]:
-        """Draw prompts by weight: without replacement, unless more are asked for than there are."""
+        """Draw prompts by weight: without replacement, unless `num` is above the number of rows."""
         assert self.rates is not None
-        chance = self.rates.chance_of_signal(self.num_generations, self.most_slots)
-        weights = (1 - self.floor) * chance / chance.sum() + self.floor / len(chance)
-        drawn = rng.choice(self.rows, num, replace=num > self.rows, p=weights).tolist()
-        if self.most_slots == 1:
-            return drawn
-        slots = self.rates.slots(self.num_generations, self.most_slots)
-        return [index for index in drawn for _ in range(slots[index])][:num]
+        chances = self.rates.chance_of_signal(self.num_generations, self.most_slots)  # (rows,)
+        weights = (1 - self.floor) * chances / chances.sum() + self.floor / len(chances)
+        indices = rng.choice(self.rows, num, replace=num > self.rows, p=weights)  # (num,)
+        if self.most_slots > 1:
+            slots = self.rates.slots(self.num_generations, self.most_slots)  # (rows,)
+            indices = np.repeat(indices, slots[indices])[:num]
+        return indices.tolist()
 
     def draw_further(self, num: int, position: int) -> list[int]:
         """Return `num` further prompts by the pass rates, after `position` others."""
-        return self._draw(np.random.default_rng((self.seed, _FURTHER, position)), num)
+        rng = np.random.default_rng((self.seed, _FURTHER, position))
+        return self._draw(rng, num)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state for `load_state_dict`, after which the same order follows."""
@@ -153,9 +154,8 @@ class PromptSupply:
     dataset: Dataset | IterableDataset  # the training rows; a stream is read again when it ends
     seed: int  # of the order
     shuffle: bool = True  # `False`: in the order of the data set
-    draw: Callable[[int], list[int]] | None = (
-        None  # another choice of so many rows, such as a curriculum's; not for streams
-    )
+    # another choice of so many rows, such as a curriculum's; not for streams
+    draw: Callable[[int], list[int]] | None = None
     waiting: list[Row] = field(default_factory=list)
     position: int = 0  # rows taken from the data set
     _stream: Iterator[Row] | None = None
@@ -175,39 +175,38 @@ class PromptSupply:
         """Return the next rows."""
         rows = self.waiting[:num]
         self.waiting = self.waiting[num:]
-        more = num - len(rows)
-        if isinstance(self.dataset, IterableDataset):
-            self._stream = self._stream or islice(self._endless(), self.position, None)
-            rows += [next(self._stream) for _ in range(more)]
-        elif more:
-            indices = (
-                self.draw(more)
-                if self.draw
-                else [self._index(self.position + i) for i in range(more)]
-            )
-            rows += [self.dataset[i] for i in indices]
-        self.position += more
+        num_missing = num - len(rows)
+        if num_missing:
+            rows += self._from_dataset(num_missing)
+            self.position += num_missing
         return rows
 
+    def _from_dataset(self, num: int) -> list[Row]:
+        if isinstance(self.dataset, IterableDataset):
+            if self._stream is None:
+                self._stream = islice(self._endless(), self.position, None)
+            return list(islice(self._stream, num))
+        if self.draw is not None:
+            return [self.dataset[index] for index in self.draw(num)]
+        return [self.dataset[self._index(self.position + i)] for i in range(num)]
+
     def _index(self, position: int) -> int:
-        around, at = divmod(position, len(self.dataset))
+        """Return the index of the row at a position of the endless order."""
+        current_pass, place = divmod(position, len(self.dataset))
         if not self.shuffle:
-            return at
-        if self._order[0] != around:
-            order = np.random.default_rng((self.seed, _SUPPLY, around)).permutation(
-                len(self.dataset)
-            )
-            self._order = around, order.tolist()
-        return self._order[1][at]
+            return place
+        if self._order[0] != current_pass:
+            rng = np.random.default_rng((self.seed, _SUPPLY, current_pass))
+            self._order = (current_pass, rng.permutation(len(self.dataset)).tolist())
+        return self._order[1][place]
 
     def _endless(self) -> Iterator[Row]:
         """Yield the rows of a stream again and again."""
-        for around in count():
+        for current_pass in count():
             rows = self.dataset
             if self.shuffle:
-                rows = rows.shuffle(
-                    seed=int(np.random.default_rng((self.seed, _SUPPLY, around)).integers(2**31))
-                )
+                rng = np.random.default_rng((self.seed, _SUPPLY, current_pass))
+                rows = rows.shuffle(seed=int(rng.integers(2**31)))
             row = None
             for row in rows:
                 yield row
