@@ -94,11 +94,11 @@ def best_group_size(samples: list[Sample], outcomes: Sequence[str], k: int) -> G
         return None
     scores = by_row(with_outcome(samples, outcomes), OUTCOME).dropna()
     counts = scores.groupby(level=0).size()
-    whole = counts.index[counts >= k]
-    if not len(whole):
+    complete_rows = counts.index[counts >= k]
+    if complete_rows.empty:
         return None
-    table = np.stack([scores.loc[row].to_numpy()[:k] for row in whole])  # (rows, k)
-    return size_of(table, problems_of(samples, whole))
+    table = np.stack([scores.loc[row].to_numpy()[:k] for row in complete_rows])  # (rows, k)
+    return size_of(table, problems_of(samples, complete_rows))
 
 
 def size_of(scores: NDArray[np.float64], problems: Sequence[Hashable]) -> GroupSize | None:

@@ -11,9 +11,14 @@ from grpo_ext.observe.read_run import Row, RunData, Series, Values
 
 HELD_OUT = "Held-out rewards"
 MAIN = (
-    HELD_OUT, "Reward", "Reward by function", "Completion length, tokens", "Share cut off at the limit",
-    "Entropy, nats per token", "KL to the reference",
-)  # fmt: skip
+    HELD_OUT,
+    "Reward",
+    "Reward by function",
+    "Completion length, tokens",
+    "Share cut off at the limit",
+    "Entropy, nats per token",
+    "KL to the reference",
+)
 
 
 def changes(run: RunData) -> list[dict[str, Any]]:

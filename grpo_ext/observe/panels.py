@@ -80,11 +80,11 @@ def more_panels(run: RunData) -> list[Panel]:
     for _, figure, _ in BY_TASK:
         drawn.update(of_tasks(columns, figure).values())
     drawn_beginnings = (*SECONDS, "eval_", "train_", "rewards/")
-    more = []
+    further_panels = []
     for key in sorted(columns.keys() - drawn):
         if not key.startswith(drawn_beginnings) and not key.endswith(NOT_DRAWN_ENDINGS):
-            more.append(Panel(key, "", [series(key, columns[key])]))
-    return more
+            further_panels.append(Panel(key, "", [series(key, columns[key])]))
+    return further_panels
 
 
 def by_metric(rows: list[dict[str, Any]]) -> dict[str, Column]:
@@ -155,18 +155,20 @@ def rewards(run: RunData, columns: dict[str, Column]) -> list[Panel]:
     the sum.
     """
     curves = list(run.curves.values()) or logged_rewards(columns)
-    total = [curve for curve in curves if curve.label == "reward"]
-    terms = [curve for curve in curves if curve.label != "reward"]
-    if [curve.values for curve in terms] == [curve.values for curve in total]:
-        terms = []
-    return [
-        Panel("Reward", "Weighted sum, mean over each step.", total),
-        Panel("Reward by function", "Each reward before its weight.", terms),
-    ]
+    total = Panel("Reward", "Weighted sum, mean over each step.")
+    by_function = Panel("Reward by function", "Each reward before its weight.")
+    for curve in curves:
+        panel = total if curve.label == "reward" else by_function
+        panel.series.append(curve)
+    if len(total.series) == len(by_function.series) == 1:
+        [only_reward] = by_function.series
+        if only_reward.values == total.series[0].values:
+            by_function.series = []
+    return [total, by_function]
 
 
 def logged_rewards(columns: dict[str, Column]) -> list[Series]:
-    """Return the curves of the rewards from `metrics.jsonl`, for runs without logged completions."""
+    """Return the curves of the rewards in `metrics.jsonl`, for runs without logged completions."""
     keys = {}
     for key in columns:
         if key.startswith("rewards/") and key.endswith("/mean"):

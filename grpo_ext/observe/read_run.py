@@ -145,7 +145,7 @@ class FirstNames:
     """The names in the lines of a log, of which only the first ones are shown."""
 
     kind: str
-    most: int
+    limit: int
     names: set[str] = field(default_factory=lambda: {"step"})
     has_more: bool = False
 
@@ -153,20 +153,20 @@ class FirstNames:
         """Return a mapping without names beyond the first ones."""
         if row.keys() <= self.names:
             return row
-        shown = {}
+        shortened = {}
         for name, entry in row.items():
-            if name in self.names or len(self.names) < self.most:
+            if name in self.names or len(self.names) < self.limit:
                 self.names.add(name)
-                shown[name] = entry
+                shortened[name] = entry
             else:
                 self.has_more = True
-        return shown
+        return shortened
 
     def faults(self) -> list[str]:
         """Return a sentence if names were left out."""
         if not self.has_more:
             return []
-        return [f"{self.kind} beyond the first {self.most:,} are left out."]
+        return [f"{self.kind} beyond the first {self.limit:,} are left out."]
 
 
 def without_logs(folder: Path, name: str | None = None) -> RunData:

@@ -65,7 +65,7 @@ def short_name(folder: Path) -> str:
 
 def unique_names(folders: list[Path]) -> dict[Path, str]:
     """Return the folders of runs with their names, and a number behind a name that several have."""
-    short_names = [short_name(folder) for folder in folders]
+    short_names = list(map(short_name, folders))
     totals = Counter(short_names)
     numbers: Counter[str] = Counter()
     names = {}

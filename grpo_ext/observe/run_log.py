@@ -27,11 +27,20 @@ METRICS = "metrics.jsonl"
 SAMPLES = "samples.jsonl"
 RUN = "run.json"
 LEARNT_NOTHING = "learnt_nothing"  # the alarm of a run that reached its end without having learnt
-SAMPLE: dict[str, FieldType] = {  # the fields that a line of samples.jsonl must have beside `step`, and their types
-    "mode": str, "dataset": str, "prompt_id": str, "prompt": object, "group": int, "text": str,
-    "rewards": dict, "reward": int | float | None, "advantage": int | float | None,
-    "finish_reason": str, "length": int | float,
-}  # fmt: skip
+# the fields that a line of samples.jsonl must have beside `step`, and their types
+SAMPLE: dict[str, FieldType] = {
+    "mode": str,
+    "dataset": str,
+    "prompt_id": str,
+    "prompt": object,
+    "group": int,
+    "text": str,
+    "rewards": dict,
+    "reward": int | float | None,
+    "advantage": int | float | None,
+    "finish_reason": str,
+    "length": int | float,
+}
 
 
 @dataclass(eq=False)
@@ -44,7 +53,7 @@ class RunLog(TrainerCallback):
 
     share: float = 1.0  # of the groups whose completions are written, 0 to 1
     max_mb: float = 256.0  # size in MiB at which a log continues in a new file
-    about: dict[str, Any] = field(default_factory=dict)  # further entries of `run.json`
+    about: dict[str, Any] = field(default_factory=dict)  # entries of `run.json` beside versions and starts
     metrics: JsonLines | None = None
     samples: JsonLines | None = None
     _summed_up: bool = False  # the log ends with the summary of a complete run
@@ -100,8 +109,9 @@ class RunLog(TrainerCallback):
         """
         row: dict[str, Any] = {"step": step, "time": round(time.time(), 3)}
         for name, figure in figures.items():
-            reserved = name in ("step", "time", "not_finite")
-            row[f"logged/{name}" if reserved else name] = figure
+            if name in ("step", "time", "not_finite"):
+                name = f"logged/{name}"
+            row[name] = figure
         if self.metrics is not None:
             self.metrics.append([row])
 

@@ -41,10 +41,7 @@ def sample_columns(run: RunData) -> tuple[dict[str, Any], list[Any]]:
     prompts: dict[str, object] = {}  # each as it was first logged
     prompt_numbers: dict[str, int] = {}
     columns: dict[str, list[Any]] = {name: [] for name in COLUMNS}
-    reward_columns: dict[str, list[float | None]] = {}
-    for reward in run.rewards:
-        scores = [row["rewards"].get(reward["name"]) for row in run.samples]
-        reward_columns[reward["name"]] = [rounded(score) for score in scores]
+    reward_columns: dict[str, list[float | None]] = {reward["name"]: [] for reward in run.rewards}
     for row in run.samples:
         prompt_id = row["prompt_id"]
         prompts.setdefault(prompt_id, row["prompt"])
@@ -59,9 +56,11 @@ def sample_columns(run: RunData) -> tuple[dict[str, Any], list[Any]]:
         columns["prompt"].append(prompt_numbers.setdefault(prompt_id, len(prompt_numbers)))
         columns["cut"].append(int(row["finish_reason"] == "length"))
         columns["task"].append(task if isinstance(task, str) else "")
-    columns["outcome"] = [rounded(score) for score in outcome_scores(run)]
+        for name, column in reward_columns.items():
+            column.append(rounded(row["rewards"].get(name)))
+    columns["outcome"] = list(map(rounded, outcome_scores(run)))
     index = {**columns, "rewards": reward_columns, "datasets": list(datasets)}
-    return index, [[prompt_id, prompt] for prompt_id, prompt in prompts.items()]
+    return index, list(map(list, prompts.items()))
 
 
 def outcome_scores(run: RunData) -> list[float | None]:
@@ -173,9 +172,17 @@ def sample_texts(rows: list[dict[str, Any]], explainer: Explainer) -> list[Any]:
     """
     texts = []
     for row in rows:
-        said, marks = explainer.explain(row)
+        explanations, marks = explainer.explain(row)
         text, turns = conversation(row)
-        texts.append([text, said, marks[:MOST_MARKS], turns[:MOST_MESSAGES], row.get("tokens")])
+        texts.append(
+            [
+                text,
+                explanations,
+                marks[:MOST_MARKS],
+                turns[:MOST_MESSAGES],
+                row.get("tokens"),
+            ]
+        )
     return texts
 
 

@@ -149,8 +149,8 @@ def logged(run: RunData) -> dict[str, Any]:
         if key in columns:
             facts.append(asdict(series(key, columns[key])))
     return {
-        "panels": [asdict(panel) for panel in panels(run)],
-        "more": [asdict(panel) for panel in more_panels(run)],
+        "panels": list(map(asdict, panels(run))),
+        "more": list(map(asdict, more_panels(run))),
         "facts": facts,
         "alarms": [row for row in run.metrics if isinstance(row.get("alarm"), str)],
     }
