@@ -53,7 +53,8 @@ class RunLog(TrainerCallback):
 
     share: float = 1.0  # of the groups whose completions are written, 0 to 1
     max_mb: float = 256.0  # size in MiB at which a log continues in a new file
-    about: dict[str, Any] = field(default_factory=dict)  # entries of `run.json` beside versions and starts
+    # entries of `run.json` beside versions and starts
+    about: dict[str, Any] = field(default_factory=dict)
     metrics: JsonLines | None = None
     samples: JsonLines | None = None
     _summed_up: bool = False  # the log ends with the summary of a complete run
