@@ -28,7 +28,7 @@ from benchmarks.recorded import save
 from benchmarks.seeds import as_text
 from grpo_ext.common.estimates import Estimate, mean_difference
 from grpo_ext.evaluation.completions import generate_completions
-from grpo_ext.evaluation.evaluate_recipe import evaluate
+from grpo_ext.evaluation.evaluate import evaluate
 from grpo_ext.recipe.load import Recipe
 from grpo_ext.rewards import build
 from grpo_ext.run.from_recipe import eval_rows

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from grpo_ext.common.columns import TASK
+from grpo_ext.evaluation.compare import compare
 from grpo_ext.evaluation.score import (
     OUTCOME,
     Sample,
-    compare,
     number_of_problems,
     outcome_figures,
     summarize,

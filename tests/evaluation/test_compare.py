@@ -9,12 +9,11 @@ import random
 import pytest
 
 from grpo_ext.cli.main import main
+from grpo_ext.evaluation.compare import compare, paired_difference
 from grpo_ext.evaluation.completions import Completion
 from grpo_ext.evaluation.score import (
     Sample,
-    compare,
     over_rows,
-    paired_difference,
     row_means,
     score_completions,
 )

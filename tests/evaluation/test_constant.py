@@ -29,7 +29,7 @@ from grpo_ext.evaluation.constant import (
     rewards_for_constants,
     short,
 )
-from grpo_ext.evaluation.evaluate_recipe import evaluate
+from grpo_ext.evaluation.evaluate import evaluate
 from grpo_ext.evaluation.score import Sample
 from grpo_ext.rewards import build
 from grpo_ext.rewards.guard import Guard, guard_rewards

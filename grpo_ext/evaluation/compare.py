@@ -1,0 +1,73 @@
+"""Paired comparisons of two models on the same rows."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from grpo_ext.common.estimates import mean_difference
+from grpo_ext.evaluation.score import (
+    OUTCOME,
+    Sample,
+    by_row,
+    length_key,
+    problems_of,
+    row_means,
+    with_outcome,
+)
+
+
+def paired_difference(
+    before: list[Sample], after: list[Sample], name: str | None
+) -> dict[str, Any] | None:
+    """Return how much the reward `name` (`None`: the length) increases row by row, so that the
+    difficulty of rows cancels out.
+
+    The keys are `mean`, the bounds `low` and `high` of its 95 % interval, the `verdict`, `rows`,
+    the number of rows with both values, and `problems`, how many different ones these rows have.
+    Bounds and verdict are `None` for a single problem. `None` if there are no such rows.
+    """
+    means_before, means_after = row_means(before, name).align(row_means(after, name), join="inner")
+    problems = problems_of(before, means_before.index)
+    difference = mean_difference(means_before.to_numpy(), means_after.to_numpy(), problems)
+    if difference is None:
+        return None
+    return {
+        "mean": difference.mean,
+        "low": difference.low,
+        "high": difference.high,
+        "verdict": difference.verdict,
+        "rows": int((means_after - means_before).count()),
+        "problems": difference.problems,
+    }
+
+
+def compare(
+    before: dict[str, list[Sample]],
+    after: dict[str, list[Sample]],
+    names: list[str],
+    outcomes: Sequence[str],
+) -> dict[str, Any]:
+    """Return all differences of the rewards `names` between two evaluations of the same rows.
+
+    `{"greedy": {"countdown": {"mean": 0.1, "low": 0.05, "high": 0.15, "verdict": "rose", "rows":
+    189, "problems": 189}, ..., "length": {...}}, "sampled": {...}, "became_right": [3, 17],
+    "became_wrong": [5]}`. A row is solved if the first of the rewards `outcomes` that scored it
+    gave it 1 or more; rows without a score in one of the two are in neither list.
+    """
+    differences: dict[str, Any] = {}
+    for part in before:
+        of_part = {}
+        for name in names:
+            of_part[name] = paired_difference(before[part], after[part], name)
+        of_part[length_key(names)] = paired_difference(before[part], after[part], None)
+        differences[part] = {
+            name: difference for name, difference in of_part.items() if difference is not None
+        }
+    if outcomes:
+        old = by_row(with_outcome(before["greedy"], outcomes), OUTCOME)
+        new = by_row(with_outcome(after["greedy"], outcomes), OUTCOME)
+        scored = old.notna() & new.notna()
+        became_right = scored & (new >= 1) & (old < 1)
+        became_wrong = scored & (new < 1) & (old >= 1)
+        differences["became_right"] = new.index[became_right].tolist()
+        differences["became_wrong"] = new.index[became_wrong].tolist()
+    return differences
