@@ -2,9 +2,8 @@
 
 from pathlib import Path
 
-from grpo_ext.common.foreign_files import ForeignFile, entries, open_plain, special_file
+from grpo_ext.common.model_files import CONFIG, model_files_fault
 
-CONFIG = "config.json"
 ADAPTER_CONFIG = "adapter_config.json"
 MERGED = "merged"  # the folder in which `grpo-ext merge` puts the whole model
 
@@ -23,30 +22,10 @@ def adapter_fault(folder: Path) -> str | None:
     return f"{holds} Run `grpo-ext merge --model {folder}` and name {folder / MERGED} as the model."
 
 
-def special_file_fault(folder: Path) -> str | None:
-    """Return what to do about a file on which loading a model from a folder could block, or read
-    zeros without an end; `None` if there is none.
-
-    A model's files may be links to anywhere: large weights often lie on another disk.
-    """
-    special = special_file(folder)
-    if special is not None:
-        return f"{special} is a FIFO, a device or a socket, not a plain file: remove it."
-    for path in entries(folder):
-        try:
-            if path.is_file():
-                open_plain(path).close()
-        except ForeignFile as error:
-            return f"{path} is not read: {error.strerror}."
-        except OSError:  # loading the model says what is wrong
-            continue
-    return None
-
-
 def check_model_folder(folder: Path) -> None:
-    """Raise `ValueError` if loading a model from a folder could block; the name of a model
-    passes.
+    """Raise `ValueError` if loading a model from a folder could block or fill the memory; the name
+    of a model passes.
     """
-    fault = special_file_fault(folder) if folder.is_dir() else None
+    fault = model_files_fault(folder) if folder.is_dir() else None
     if fault is not None:
         raise ValueError(fault)

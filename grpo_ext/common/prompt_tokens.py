@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from grpo_ext.common.deadline import TooLate, deadline
+
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+TEMPLATE_SECONDS = 30.0  # to compile a template
+PROMPT_SECONDS = 0.5  # to render one prompt, a thousand times what it needs
 
 
 def encode_prompts(
@@ -15,14 +20,26 @@ def encode_prompts(
 ) -> list[list[int]]:
     """Return the token ids of each prompt: chat messages by the chat template, plain text by the
     tokenizer.
+
+    Raises:
+        ValueError: the chat template takes too long; it is a program, which may have no end.
     """
     if isinstance(prompts[0], str):
         return tokenizer(prompts)["input_ids"]
-    encoded: Any = tokenizer.apply_chat_template(
-        prompts,
-        add_generation_prompt=True,
-        tokenize=True,
-        return_dict=True,
-        **(chat_template_kwargs or {}),
-    )
+    seconds = TEMPLATE_SECONDS + PROMPT_SECONDS * len(prompts)
+    try:
+        with deadline(seconds):
+            encoded: Any = tokenizer.apply_chat_template(
+                prompts,
+                add_generation_prompt=True,
+                tokenize=True,
+                return_dict=True,
+                **(chat_template_kwargs or {}),
+            )
+    except TooLate:
+        raise ValueError(
+            f"the chat template of {tokenizer.name_or_path} took more than {seconds:.0f} seconds "
+            f"for {len(prompts)} prompts. Does it end? Read chat_template.jinja beside the "
+            "tokenizer."
+        ) from None
     return encoded["input_ids"]

@@ -32,6 +32,8 @@ from grpo_ext.observe.json_row import FieldType, encoded, row_of
 logger = logging.getLogger(__name__)
 
 STEP = re.compile(rb'\{"step": (\d{1,18})[,}]')
+# Lines of a file that are no rows, after which the rest is left out: many short ones take long.
+MOST_SKIPPED = 10_000
 # bytes kept in memory while the disk fails; beyond them the oldest lines are lost
 KEPT_BACK = 64 * 2**20
 
@@ -203,6 +205,7 @@ def placed(
     for part in parts(path):
         size = size_of(part, path.parent)
         line_number = 0
+        skipped_before = skipped_lines
         try:
             with open_plain(part, path.parent) as file:
                 line_end = part_start + file.seek(min(max(0, start - part_start), size))
@@ -220,6 +223,9 @@ def placed(
                             first_skipped = f"line {line_number} of {part} ({error})"
                             if start:
                                 first_skipped = f"byte {line_start} of {path} ({error})"
+                        if skipped_lines - skipped_before > MOST_SKIPPED:
+                            reason = f"more than {MOST_SKIPPED:,} of its lines are no rows"
+                            raise ForeignFile(errno.EINVAL, reason, str(part)) from None
                         continue
                     yield line_start, row
         except FileNotFoundError:  # it was rotated this moment; its lines are read next time

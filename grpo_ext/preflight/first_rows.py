@@ -8,9 +8,9 @@ from typing import Any
 
 from datasets.exceptions import DatasetNotFoundError
 
+from grpo_ext.common.deadline import TooLate, deadline
 from grpo_ext.recipe.load import Recipe
 from grpo_ext.recipe.problems import Findings
-from grpo_ext.rewards.deadline import TooLate, deadline
 from grpo_ext.run.from_recipe import train_rows
 
 NO_ROW = (

@@ -3,12 +3,15 @@
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 from trl import ModelConfig, get_peft_config
 
+from grpo_ext.common.adapters import check_model_folder
+from grpo_ext.common.deadline import TooLate, deadline
 from grpo_ext.common.files import data_yaml
 from grpo_ext.preflight.first_rows import first_rows, quiet
 from grpo_ext.preflight.tokenized_prompts import load_tokenizer
@@ -19,7 +22,6 @@ from grpo_ext.recipe.memory import ModelSize, checkpoint_bytes, memory_estimate
 from grpo_ext.recipe.problems import Findings
 from grpo_ext.recipe.rules import Values, processes
 from grpo_ext.recipe.run_plan import Plan, make_plan
-from grpo_ext.rewards.deadline import TooLate, deadline
 from grpo_ext.run.from_recipe import eval_rows, train_rows
 from grpo_ext.vllm.settings import TextModel
 
@@ -130,6 +132,7 @@ def model_size(v: Values, model: ModelConfig) -> ModelSize | None:
     revision = v["model_revision"]
     trust = bool(v["trust_remote_code"])
     try:
+        check_model_folder(Path(name).expanduser())
         config = known_config(name) or AutoConfig.from_pretrained(
             name, revision=revision, trust_remote_code=trust
         )

@@ -8,9 +8,10 @@ from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
 
-from grpo_ext.common.adapters import ADAPTER_CONFIG, CONFIG, adapter_fault, special_file_fault
+from grpo_ext.common.adapters import ADAPTER_CONFIG, adapter_fault
 from grpo_ext.common.foreign_files import read_text
 from grpo_ext.common.hub import find_repo
+from grpo_ext.common.model_files import CONFIG, model_files_fault
 from grpo_ext.recipe.problems import Findings
 from grpo_ext.recipe.rules import Values
 
@@ -53,7 +54,7 @@ def missing(folder: Path) -> Iterator[str]:
     if fault := adapter_fault(folder):
         yield fault
         return
-    fault = special_file_fault(folder)
+    fault = model_files_fault(folder)
     if fault is not None:
         yield fault
         return

@@ -7,10 +7,10 @@ from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
+from grpo_ext.common.deadline import TooLate, deadline
 from grpo_ext.preflight.first_rows import PATIENCE, quiet, read_rows
 from grpo_ext.recipe.load import Recipe
 from grpo_ext.recipe.problems import Findings
-from grpo_ext.rewards.deadline import TooLate, deadline
 from grpo_ext.run.from_recipe import eval_rows
 from grpo_ext.run.task_rows import (
     Options,

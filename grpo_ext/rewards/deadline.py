@@ -12,42 +12,12 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-REPEAT_INTERVAL = 0.5  # seconds until a swallowed `TooLate` is raised again
+from grpo_ext.common.deadline import TooLate
+
 RESPONSE_LIMIT = 1.0  # seconds in which a loop answers unless it is blocked
 
 # By process, since a fork does not have the loop's thread.
 _loops: dict[int, asyncio.AbstractEventLoop] = {}
-
-
-class TooLate(BaseException):
-    """The time is up.
-
-    It is a `BaseException`, so that `except Exception` in the slow code does not swallow it.
-    """
-
-
-@contextmanager
-def deadline(seconds: float | None) -> Iterator[None]:
-    """Raise `TooLate` in the block once it has run for `seconds`; None for no limit.
-
-    There is no limit outside the main thread, where signals do not arrive, or while another timer
-    runs.
-    """
-    in_main_thread = threading.current_thread() is threading.main_thread()
-    if seconds is None or not in_main_thread or signal.getitimer(signal.ITIMER_REAL)[0]:
-        yield
-        return
-
-    def raise_too_late(*_: object) -> None:
-        raise TooLate(f"it took more than {seconds:.2g} s")
-
-    previous_handler = signal.signal(signal.SIGALRM, raise_too_late)
-    signal.setitimer(signal.ITIMER_REAL, seconds, REPEAT_INTERVAL)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, previous_handler)
 
 
 async def in_time(coroutine: Coroutine[Any, Any, Any], seconds: float | None) -> Any:

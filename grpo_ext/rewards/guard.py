@@ -20,7 +20,8 @@ from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import Any, Literal
 
-from grpo_ext.rewards.deadline import TooLate, deadline, in_time
+from grpo_ext.common.deadline import TooLate, deadline
+from grpo_ext.rewards.deadline import in_time
 from grpo_ext.rewards.failures import FailureCount, UserCodeFailure
 from grpo_ext.rewards.pool import RewardPool
 from grpo_ext.rewards.process_state import exit_if_forked, preserve_process_state

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from grpo_ext.rewards.deadline import TooLate
+from grpo_ext.common.deadline import TooLate
 from grpo_ext.rewards.reward import Score
 
 MAX_SHOWN = 500  # characters of a value that a message shows

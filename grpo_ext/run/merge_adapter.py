@@ -35,12 +35,15 @@ def merge_adapter(
         ValueError: that difference is too large, and `out` is removed again; `out` is not empty.
         ValueError, OSError: from peft, if there is no adapter or no base.
     """
-    from peft import AutoPeftModelForCausalLM
+    from peft import AutoPeftModelForCausalLM, PeftConfig
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     if out.exists() and any(out.iterdir()):
         raise ValueError(f"{out} is not empty: name another folder with --out.")
     check_model_folder(folder)
+    base = PeftConfig.from_pretrained(str(folder)).base_model_name_or_path
+    if base is not None:
+        check_model_folder(Path(base))
     model = AutoPeftModelForCausalLM.from_pretrained(
         folder, dtype=dtype, trust_remote_code=trust_remote_code
     )

@@ -217,3 +217,12 @@ def test_a_bad_line_in_its_own_log_does_not_keep_a_run_from_going_on(tmp_path, c
     with caplog.at_level("WARNING"):
         log.on_train_begin(args, TrainerState(global_step=3, max_steps=9), TrainerControl())
     assert "line 2" in caplog.text and path.read_bytes().count(b"\n") == 3
+
+
+def test_of_a_log_of_blank_lines_the_rest_is_left_out(tmp_path):
+    path = tmp_path / "samples.jsonl"
+    path.write_bytes(b'{"step": 1}\n' + b"\n" * 50_000 + b'{"step": 2}\n')
+    faults: list[str] = []
+    assert [row["step"] for row in read(path, faults=faults)] == [1]
+    assert "left out after line 10002" in faults[0]
+    assert "more than 10,000 of its lines are no rows" in faults[0]

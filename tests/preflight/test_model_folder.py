@@ -9,11 +9,16 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import huggingface_hub.constants as hub
 import pytest
+from transformers import AutoTokenizer
 
-from grpo_ext.preflight.model_folder import check_model
+from grpo_ext.cli.main import main
+from grpo_ext.common import prompt_tokens
+from grpo_ext.common.model_files import model_files_fault
+from grpo_ext.preflight.model_folder import check_model, missing
 from grpo_ext.recipe.load import load_recipe
 from grpo_ext.recipe.problems import Findings
 from grpo_ext.tasks.open_dataset import open_dataset
+from tests.support.hostile_models import growing_normalizer, many_layers, template
 
 
 def found(name, elsewhere=False):
@@ -145,3 +150,40 @@ def test_a_hub_that_cannot_be_reached_is_a_note_only_where_the_run_is_elsewhere(
     assert "the hub cannot be asked" in told("there/is")  # the tests are offline
     findings = found("there/is", elsewhere=True)
     assert findings.sound and "the hub cannot be asked" in findings.notes[0].message
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [(many_layers, "at most 10,000 layers"), (growing_normalizer, "10,000 times as long")],
+)
+def test_what_would_fill_the_memory_is_found_before_it_is_loaded(
+    tmp_path, tiny_folder, kind, reason
+):
+    folder = tmp_path / "model"
+    shutil.copytree(tiny_folder, folder)
+    assert model_files_fault(folder) is None
+    kind(folder)
+    assert reason in model_files_fault(folder)
+    assert reason in next(missing(folder))
+
+
+def test_the_base_of_an_adapter_is_checked_as_well(tmp_path, tiny_folder, capsys):
+    base = tmp_path / "base"
+    shutil.copytree(tiny_folder, base)
+    many_layers(base)
+    adapter = tmp_path / "adapter"
+    adapter.mkdir()
+    config = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": str(base)}
+    (adapter / "adapter_config.json").write_text(json.dumps(config))
+    assert main(["merge", "--model", str(adapter)]) == 2
+    assert "at most 10,000 layers" in capsys.readouterr().err
+
+
+def test_a_template_without_an_end_is_given_up(tmp_path, tiny_folder, monkeypatch):
+    monkeypatch.setattr(prompt_tokens, "TEMPLATE_SECONDS", 0.5)
+    folder = tmp_path / "model"
+    shutil.copytree(tiny_folder, folder)
+    template("endless_template")(folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    with pytest.raises(ValueError, match=r"chat template of .* took more than 1 seconds"):
+        prompt_tokens.encode_prompts([[{"role": "user", "content": "?"}]], tokenizer)

@@ -8,9 +8,10 @@ import time
 
 import pytest
 
+from grpo_ext.common.deadline import TooLate, deadline
 from grpo_ext.rewards import accuracy, build
 from grpo_ext.rewards.accuracy import score
-from grpo_ext.rewards.deadline import TooLate, deadline, paused
+from grpo_ext.rewards.deadline import paused
 from grpo_ext.rewards.engine import NeedsEngine, same_formula, without_engine
 from grpo_ext.rewards.formula_limits import is_within_limits
 from grpo_ext.rewards.guard import Guard

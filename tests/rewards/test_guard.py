@@ -10,8 +10,8 @@ import time
 
 import pytest
 
+from grpo_ext.common.deadline import TooLate, deadline
 from grpo_ext.rewards import build
-from grpo_ext.rewards.deadline import TooLate, deadline
 from grpo_ext.rewards.guard import AsyncGuard, Guard, RewardFailure, guard_rewards
 from grpo_ext.rewards.scores import as_score
 

@@ -3,15 +3,29 @@
 from __future__ import annotations
 
 import os
+import pickle
 import resource
 import socket
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+FLAG = "code-has-run"  # a file that code of a folder would leave
 SECRET = "only for the reader"
 MEMORY = 768 * 2**20  # more address space than at the start of a reader
 CPU = 120  # seconds of a processor, a hundred times what a reader needs
 ENDLESS = 2**40  # bytes of a file that takes no disk
+
+
+class RunsCode:
+    """Unpickled, it leaves the file."""
+
+    def __init__(self, flag: Path):
+        self.flag = flag
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return open, (str(self.flag), "w")
 
 
 def fifo(path: Path, secret: Path) -> None:
@@ -104,9 +118,103 @@ def escaped_tag(path: Path, secret: Path) -> None:
     path.write_text("a: !%1b[31m b\n")
 
 
+def no_content(path: Path, secret: Path) -> None:
+    path.touch()
+
+
+def blank_lines(path: Path, secret: Path) -> None:
+    path.write_bytes(b"\n" * 4 * 2**20)
+
+
+def zero_bytes(path: Path, secret: Path) -> None:
+    path.write_bytes(bytes(20 * 2**20))
+
+
+def wide_text(path: Path, secret: Path) -> None:
+    path.write_text('{"step": 1}\n', encoding="utf-16")
+
+
+def no_numbers(path: Path, secret: Path) -> None:
+    path.write_text('{"step": 1, "step": NaN, "step": -Infinity, "reward": Infinity, "": {}}\n')
+
+
+def packed_zeros(path: Path, secret: Path) -> None:
+    with (
+        zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file,
+        file.open("archive/data.pkl", "w", force_zip64=True) as part,
+    ):
+        for _ in range(1024):
+            part.write(bytes(2**20))
+
+
+def pickled_call(path: Path, secret: Path) -> None:
+    path.write_bytes(pickle.dumps(RunsCode(path.with_name(FLAG))))
+
+
+def repeated_aliases(path: Path, secret: Path) -> None:
+    lines = ["a0: &a0 [x, x]", *(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]" for n in range(1, 40))]
+    path.write_text("\n".join(lines) + "\n")
+
+
+def python_tag(path: Path, secret: Path) -> None:
+    path.write_text(f"a: !!python/object/apply:builtins.open [{path.with_name(FLAG)}, w]\n")
+
+
+def control_name(path: Path, secret: Path) -> None:
+    odd = path.with_name("..\x1b[31m\n\u202e\x07")
+    odd.write_text("text")
+    path.symlink_to(odd.name)
+
+
+def deep_folders(path: Path, secret: Path) -> None:
+    here = os.open(path.parent, os.O_RDONLY)
+    for name in [path.name, *["d" * 200] * 50]:  # longer than a path may be
+        os.mkdir(name, dir_fd=here)
+        inner = os.open(name, os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = inner
+    os.close(here)
+
+
+def folder_with_itself(path: Path, secret: Path) -> None:
+    path.mkdir()
+    (path / "again").symlink_to("..")
+
+
+def chain_of_links(path: Path, secret: Path) -> None:
+    for number in range(60):  # more than the kernel follows
+        path.with_name(f"{path.name}-{number}").symlink_to(f"{path.name}-{number + 1}")
+    path.symlink_to(f"{path.name}-0")
+
+
+def hard_link(path: Path, secret: Path) -> None:
+    """The kernel makes none to a file that the maker could not write anyway."""
+    harmless = path.with_name(f"harmless {path.name}")
+    harmless.write_text("a: 1\n")
+    os.link(harmless, path)
+
+
+def closed(path: Path, secret: Path) -> None:
+    path.write_text("a: 1\n")
+    path.chmod(0)  # nothing to root
+
+
+def many_names(path: Path, secret: Path) -> None:
+    path.write_text("".join(f'{{"step": 1, "k{n}": {n}}}\n' for n in range(20_000)))
+
+
+def crowd(path: Path, secret: Path) -> None:
+    """More entries than a folder may have, beside the file."""
+    path.write_text("a: 1\n")
+    for number in range(100_001):
+        os.mknod(path.with_name(f"{number}"))
+
+
 KINDS: list[Callable[[Path, Path], None]] = [
     fifo, device, terminal, bound_socket, folder, link_out, relative_link_out, link_through_a_folder, open_file, nothing,
     circle, endless_line, long_line, no_text, deep, deep_mapping, huge_numbers, slow_number, markup, escaped_tag,
+    no_content, blank_lines, zero_bytes, wide_text, no_numbers, packed_zeros, pickled_call, repeated_aliases, python_tag,
+    control_name, deep_folders, folder_with_itself, chain_of_links, hard_link, closed, many_names,
 ]  # fmt: skip
 
 

@@ -5,9 +5,9 @@ read when shown.
 from itertools import islice
 from typing import Any
 
+from grpo_ext.common.deadline import TooLate, deadline
 from grpo_ext.environments.transcript import transcript
 from grpo_ext.observe.read_run import Row, RunData, mappings
-from grpo_ext.rewards.deadline import TooLate, deadline
 from grpo_ext.rewards.explanation import Mark
 from grpo_ext.rewards.registry import build
 from grpo_ext.rewards.reward import Reward

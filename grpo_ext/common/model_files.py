@@ -1,0 +1,87 @@
+"""What a folder of a model may hold, checked before transformers and tokenizers load it.
+
+They open its files by themselves, and build what its `config.json` and `tokenizer.json` ask for.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from grpo_ext.common.foreign_files import (
+    ForeignFile,
+    entries,
+    open_plain,
+    read_text,
+    special_file,
+)
+
+CONFIG = "config.json"
+TOKENIZER = "tokenizer.json"
+MOST_BYTES = 2**28  # of either file
+LAYERS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers")
+MOST_LAYERS = 10_000
+MOST_GROWTH = 10_000  # characters that a tokenizer may make of one, by all replacements in turn
+
+
+def model_files_fault(folder: Path) -> str | None:
+    """Return what to do about a file with which loading a model from a folder could block or fill
+    the memory; `None` if there is none.
+
+    A model's files may be links to anywhere: large weights often lie on another disk.
+    """
+    special = special_file(folder)
+    if special is not None:
+        return f"{special} is a FIFO, a device or a socket, not a plain file: remove it."
+    for path in entries(folder):
+        try:
+            if path.is_file():
+                open_plain(path).close()
+        except ForeignFile as error:
+            return f"{path} is not read: {error.strerror}."
+        except OSError:  # loading the model says what is wrong
+            continue
+    config = read_json(folder / CONFIG)
+    for mapping in mappings_in(config):
+        for name in LAYERS:
+            count = mapping.get(name)
+            if isinstance(count, int) and count > MOST_LAYERS:
+                return (
+                    f"{folder / CONFIG} asks for {name}: {count}; at most {MOST_LAYERS:,} layers "
+                    "are built."
+                )
+    tokenizer = read_json(folder / TOKENIZER)
+    growth = 1
+    for part in ("normalizer", "pre_tokenizer"):
+        if isinstance(tokenizer, dict):
+            for mapping in mappings_in(tokenizer.get(part)):
+                if mapping.get("type") == "Replace" and isinstance(mapping.get("content"), str):
+                    growth *= max(1, len(mapping["content"]))
+    if growth > MOST_GROWTH:
+        return (
+            f"{folder / TOKENIZER} has replacements that could make a text more than "
+            f"{MOST_GROWTH:,} times as long."
+        )
+    return None
+
+
+def read_json(path: Path) -> Any:
+    """Return the content of a JSON file; `None` if it is absent or damaged, which loading the model
+    reports.
+    """
+    try:
+        return json.loads(read_text(path, MOST_BYTES))
+    except (OSError, ValueError, RecursionError):
+        return None
+
+
+def mappings_in(content: Any) -> Iterator[dict[str, Any]]:
+    """Yield all mappings in a JSON document, the outer ones first."""
+    waiting = [content]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, dict):
+            yield part
+            waiting += part.values()
+        elif isinstance(part, list):
+            waiting += part
