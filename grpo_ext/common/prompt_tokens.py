@@ -9,8 +9,8 @@ from grpo_ext.common.deadline import TooLate, deadline
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-TEMPLATE_SECONDS = 30.0  # to compile a template
-PROMPT_SECONDS = 0.5  # to render one prompt, a thousand times what it needs
+TEMPLATE_SECONDS = 10.0  # to compile a template
+PROMPT_SECONDS = 0.05  # to render one prompt, a hundred times what it needs
 
 
 def encode_prompts(

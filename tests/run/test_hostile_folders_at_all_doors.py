@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from grpo_ext.common import prompt_tokens
 from tests.support.forked import Forked
 from tests.support.hostile_doors import (
     BUSY_KINDS,
@@ -39,6 +40,7 @@ def base(tmp_path_factory, tiny_folder) -> Path:
 def enter_all_doors(base: str, work: str, kind: str, figures: str) -> None:
     """Spoil a copy for each door, at another place for each kind."""
     limit_this_process()
+    prompt_tokens.TEMPLATE_SECONDS = 1.0
     number = KINDS.index(kind)
     measured = []
     for door, places in PLACES.items():
