@@ -80,7 +80,7 @@ def parts_of_tasks(
     """Return the part of each task; without a column "task" one part with everything."""
     tasks = samples_by_task(rows, samples)
     if not tasks:
-        return [PartOfTask("", list(rows), samples, outcomes[0] if outcomes else "")]
+        return [PartOfTask("", list(rows), samples, next(iter(outcomes), ""))]
     parts = []
     for task, of_task in tasks.items():
         numbers = sorted({sample.row for sample in of_task})

@@ -55,13 +55,12 @@ def compare(
     """
     differences: dict[str, Any] = {}
     for part in before:
-        of_part = {}
-        for name in names:
-            of_part[name] = paired_difference(before[part], after[part], name)
-        of_part[length_key(names)] = paired_difference(before[part], after[part], None)
-        differences[part] = {
-            name: difference for name, difference in of_part.items() if difference is not None
-        }
+        differences[part] = {}
+        for name in [*names, None]:
+            difference = paired_difference(before[part], after[part], name)
+            if difference is not None:
+                key = length_key(names) if name is None else name
+                differences[part][key] = difference
     if outcomes:
         old = by_row(with_outcome(before["greedy"], outcomes), OUTCOME)
         new = by_row(with_outcome(after["greedy"], outcomes), OUTCOME)

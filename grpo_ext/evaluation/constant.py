@@ -177,7 +177,9 @@ def constant_sentence(figures: Mapping[str, Any], key: str, text: str | None = N
         return None
     constant = constant_key(key)
     earned = with_error(figures[constant], figures.get(f"{constant}_se"))
-    answer = "the best constant answer" + (f" ({short(text)!r})" if text else "")
+    answer = "the best constant answer"
+    if text:
+        answer += f" ({short(text)!r})"
     mean = with_error(figures[key], figures.get(f"{key}_se"))
     comparison = f"{key} is {mean}, and {answer}, given to every prompt, earns {earned}."
     return comparison if beats else f"A constant answer would do as well: {comparison}"

@@ -138,7 +138,7 @@ def outcomes_of(recipe: Recipe) -> list[str]:
     without reward models.
     """
     rewards, weights = named_rewards_and_weights(recipe)
-    names = [metric_name(reward) for reward in rewards]
+    names = list(map(metric_name, rewards))
     order = outcome_order(names, weights, recipe.get("group_filter_metric"))
     return [names[index] for index in order if callable(rewards[index])]
 

@@ -73,7 +73,9 @@ def score_completions(
     scores: dict[str, Sequence[float | None]] = {}
     for name, reward in rewards.items():
         returned = reward(completions=texts, **arguments)
-        scores[name] = asyncio.run(returned) if inspect.iscoroutine(returned) else returned
+        if inspect.iscoroutine(returned):
+            returned = asyncio.run(returned)
+        scores[name] = returned
     samples = []
     for number, (row, completion) in enumerate(flat):
         sample = Sample(
@@ -223,7 +225,8 @@ def with_outcome(samples: list[Sample], outcomes: Sequence[str]) -> list[Sample]
                 judges[sample.row] = name
     judged = []
     for sample in samples:
-        judge = judges.get(sample.row)
-        score = None if judge is None else sample.rewards[judge]
+        score = None
+        if sample.row in judges:
+            score = sample.rewards[judges[sample.row]]
         judged.append(replace(sample, rewards={OUTCOME: score}))
     return judged

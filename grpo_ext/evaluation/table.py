@@ -179,7 +179,9 @@ def gained(history: list[dict[str, Any]], names: list[str]) -> list[Gain]:
         keys += [f"rewards/{name}/mean" for name in names]
     evaluated: dict[str, None] = {}
     for row in history:
-        evaluated.update(dict.fromkeys(key for key in row if key.startswith("eval_")))
+        for key in row:
+            if key.startswith("eval_"):
+                evaluated[key] = None
     for key in evaluated:
         of_set = key.endswith("_reward") and f"{key}_std" in evaluated
         by_trl = key in ("eval_reward", "eval_length") or of_set

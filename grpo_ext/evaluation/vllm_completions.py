@@ -75,7 +75,9 @@ class VllmCompletions:
                 model_name, **{name: options[name] for name in config_options}
             )
             model = TextModel.of(config)
-            cpu_dtype = model.dtype if options["dtype"] == "auto" else options["dtype"]
+            cpu_dtype = options["dtype"]
+            if cpu_dtype == "auto":
+                cpu_dtype = model.dtype
             options |= cpu_settings(model, cpu_dtype, MOST_SEQUENCES, tokens)
         self.llm = LLM(model_name, max_model_len=tokens, **options)
 
