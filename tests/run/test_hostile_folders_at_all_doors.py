@@ -24,7 +24,8 @@ from tests.support.hostile_doors import (
 )
 from tests.support.hostile_folders import limit_this_process
 
-KINDS = [*FILE_KINDS, *BUSY_KINDS, *MODEL_KINDS]
+CROWD = "crowd"  # takes ten seconds to make
+KINDS = [kind for kind in (*FILE_KINDS, *BUSY_KINDS, *MODEL_KINDS) if kind != CROWD]
 QUICK = ("fifo", "swapped", "many_layers")
 # Doors that read no model: a hostile model is no folder for them.
 WITHOUT_MODEL = ("report", "live page", "resume")
@@ -71,6 +72,22 @@ def test_every_door_ends_and_shows_nothing(tmp_path, base, kind):
     reader = Forked(enter_all_doors, str(base), str(tmp_path / "work"), kind, str(figures))
     assert reader.wait() == 0, reader.printed[-3000:]
     assert json.loads(figures.read_text())
+
+
+def enter_crowd(base: str, work: str, door: str) -> None:
+    limit_this_process()
+    folder = Path(work) / "folder"
+    shutil.copytree(base, folder, symlinks=True)
+    place = PLACES[door][0]
+    spoil(folder, CROWD, place)
+    print(enter(door, folder, [(CROWD, place)]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("door", DOORS)
+def test_a_folder_of_a_hundred_thousand_files_stops_no_door(tmp_path, base, door):
+    reader = Forked(enter_crowd, str(base), str(tmp_path), door)
+    assert reader.wait() == 0, reader.printed[-3000:]
 
 
 def test_whole_folders_pass_all_doors(tmp_path, base):

@@ -37,7 +37,7 @@ PLACES: dict[str, list[str]] = {
     "init": [*DATA, *MODEL_FILES],
     "check": [*DATA, *MODEL_FILES, "recipe.yaml", "run/recipe.yaml"],
 }
-FILE_KINDS = {kind.__name__: kind for kind in hostile_folders.KINDS}
+FILE_KINDS = {kind.__name__: kind for kind in [*hostile_folders.KINDS, hostile_folders.crowd]}
 MODEL_KINDS = {kind.__name__: kind for kind in hostile_models.MODEL_KINDS}
 BUSY_KINDS = ("growing", "swapped")  # which go on while the file is read
 
