@@ -6,6 +6,7 @@ import ast
 import inspect
 import re
 import textwrap
+from pathlib import Path
 
 import transformers
 import trl
@@ -189,3 +190,14 @@ def test_a_new_direct_read_is_noticed(tmp_path):
         "def look(p):\n    return p.read_text()\n\ndef see(p):\n    with open(p) as f: ...\n"
     )
     assert opened_directly(path) == {"new.py: look", "new.py: see"}
+
+
+def test_no_test_module_imports_another():
+    """What two of them need is in `tests/support`: another folder's module is found only by chance."""
+    for path in Path(__file__).parent.rglob("test_*.py"):
+        for node in nodes(path, ast.Import | ast.ImportFrom):
+            names = [alias.name for alias in node.names]
+            if isinstance(node, ast.ImportFrom):
+                names = [f"{node.module}.{name}" for name in names]
+            for name in names:
+                assert not re.search(r"(^|\.)test_", name), f"{path.name}:{node.lineno} {name}"

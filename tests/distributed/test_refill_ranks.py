@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-import test_refill
 
 from tests.support import scripted_groups
+from tests.support.refilled_groups import CALLS, PLAN, check_steps
 
 pytestmark = pytest.mark.slow
 
@@ -18,11 +18,10 @@ def test_two_ranks_have_the_gradients_of_the_live_groups(tiny_folder, tmp_path):
     ]
     refilled, cut, dropped = scripted_groups.on_two_ranks(tiny_folder, jobs)
     for found, loss_type in ((refilled, "grpo"), (cut, "dapo")):
-        assert (
-            found["calls"] == test_refill.CALLS
-        )  # 3 groups of 4 on two ranks: the second lies on both
-        test_refill.check_steps(tiny_folder, found["steps"], test_refill.PLAN, loss_type=loss_type)
-    test_refill.check_steps(tiny_folder, dropped["steps"], [[(1, 0), (4, 0)]], scale="batch")
+        # 3 groups of 4 on two ranks: the second lies on both
+        assert found["calls"] == CALLS
+        check_steps(tiny_folder, found["steps"], PLAN, loss_type=loss_type)
+    check_steps(tiny_folder, dropped["steps"], [[(1, 0), (4, 0)]], scale="batch")
     assert refilled["logs"][0]["groups/carried"] == 1
     alone = scripted_groups.train(tiny_folder, tmp_path, **jobs[0])[0].state.log_history
     for ours, own in zip(refilled["logs"][:3], alone[:3], strict=True):

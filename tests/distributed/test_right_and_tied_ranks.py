@@ -5,7 +5,6 @@ one.
 from __future__ import annotations
 
 import pytest
-import test_slots_of_a_prompt
 import torch
 
 from tests.support import scripted_groups
@@ -31,7 +30,7 @@ def test_two_ranks_have_the_gradient_of_one(tiny_folder, tmp_path):
         "curriculum": "adaptive",
         "max_slots_per_prompt": 3,
         "group_filter": "drop",
-        "pass_rates_file": test_slots_of_a_prompt.write_rates(tmp_path / "rates.jsonl"),
+        "pass_rates_file": scripted_groups.write_rates(tmp_path / "rates.jsonl"),
         "pass_threshold": 2.0,
         "steps": 2,
     }

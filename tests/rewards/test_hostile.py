@@ -92,7 +92,7 @@ def worker_memory(pid: int) -> int:
     """Peak memory of a process in KiB; 0 if it has just been replaced."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return 0
     return next((int(line.split()[1]) for line in lines if line.startswith("VmHWM")), 0)
 

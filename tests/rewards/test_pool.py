@@ -17,6 +17,7 @@ from grpo_ext.rewards.guard import Guard
 from grpo_ext.rewards.pool import RewardPool, prepared
 from tests.support.forked import LIMIT
 from tests.support.places import REPO
+from tests.support.processes import alive, gone, wait_until
 from tests.support.registry_state import registry_as_before
 
 ODD = REPO / "tests" / "support" / "odd_rewards.py"
@@ -28,30 +29,6 @@ def odd():
     with registry_as_before():
         load_file(ODD)
         yield lambda **options: build("odd", **options)
-
-
-def alive(pid: int) -> bool:
-    """Whether a process runs (a zombie does not)."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-def gone(pids) -> bool:
-    end = time.monotonic() + LIMIT
-    while time.monotonic() < end:
-        if not any(alive(pid) for pid in pids):
-            return True
-        time.sleep(0.02)
-    return False
-
-
-def wait_until(holds) -> None:
-    end = time.monotonic() + LIMIT
-    while not holds():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 def ask(pool, reward, *texts, **columns):

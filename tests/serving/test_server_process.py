@@ -6,13 +6,13 @@ import os
 import signal
 import socket
 import sys
-import time
 
 import pytest
 
 from grpo_ext.vllm import EngineFailure
 from grpo_ext.vllm.server import Server, answers
 from tests.support.forked import LIMIT
+from tests.support.processes import gone, wait_until
 
 WEB = """
 import http.server, subprocess, sys
@@ -38,30 +38,16 @@ def server(tmp_path):
     server.stop()
 
 
-def gone(pid: int) -> bool:
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0] == "Z"
-    except FileNotFoundError:
-        return True
-
-
 def test_starts_again_and_stops_with_its_children(server, capsys):
     with server.running(seconds=LIMIT, restarts=1):
         first = server.process.pid
         os.kill(first, signal.SIGKILL)
-        end = time.monotonic() + LIMIT
-        while server.process.pid == first or not answers(server.url):
-            assert time.monotonic() < end
-            time.sleep(0.1)
+        wait_until(lambda: server.process.pid != first and answers(server.url))
     assert "ended with code -9; restart 1 of 1" in capsys.readouterr().out
     said = [line.split() for line in server.log.read_text().splitlines()]
     children = [int(words[1]) for words in said if words[0] == "child"]
     assert len(children) == 2
-    end = time.monotonic() + LIMIT
-    while not all(map(gone, children)):
-        assert time.monotonic() < end
-        time.sleep(0.1)
+    assert gone(children)
     assert not answers(server.url)
 
 

@@ -58,3 +58,15 @@ def weights(trainer):
 def logged(trainer):
     """What was logged, but for clocks and the mean loss since the start of a process."""
     return [timeless(entry) for entry in trainer.state.log_history]
+
+
+def spoil(trainer, steps, value):
+    """Make the gradient of one weight `value` in these steps, as it comes out of the backward pass."""
+
+    def hook(gradient):
+        if trainer.state.global_step + 1 in steps:
+            gradient = gradient.clone()
+            gradient.view(-1)[3] = value
+        return gradient
+
+    next(trainer.model.parameters()).register_hook(hook)

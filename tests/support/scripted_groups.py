@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 from pathlib import Path
@@ -128,6 +129,13 @@ def train(
         trainer.parts.order.further.position = further
     trainer.train()
     return trainer, catch.steps
+
+
+def write_rates(path: Path, numbers=range(1, 25), samples: int = 17) -> str:
+    """Write a file of pass rates by which no completion of these prompts is right, and return its path."""
+    lines = [{"prompt": prompt_of(number), "rewards": {"solved": 0.0}} for number in numbers]
+    path.write_text("".join((json.dumps(line) + "\n") * samples for line in lines))
+    return str(path)
 
 
 def oracle(folder, plan, weights, loss_type="grpo", scale="group"):

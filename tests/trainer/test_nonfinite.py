@@ -11,7 +11,7 @@ import torch
 from grpo_ext.objective import policy
 from grpo_ext.trainer.manifest import newest_whole
 from grpo_ext.trainer.nonfinite import NonFiniteSteps
-from tests.support.resumed_run import STEPS, make, weights
+from tests.support.resumed_run import STEPS, make, spoil, weights
 
 
 @pytest.fixture
@@ -24,18 +24,6 @@ def fragile():
 
     yield
     policy._LOSSES.pop("fragile")
-
-
-def spoil(trainer, steps, value):
-    """Make the gradient of one weight `value` in these steps, as it comes out of the backward pass."""
-
-    def hook(gradient):
-        if trainer.state.global_step + 1 in steps:
-            gradient = gradient.clone()
-            gradient.view(-1)[3] = value
-        return gradient
-
-    next(trainer.model.parameters()).register_hook(hook)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])

@@ -9,6 +9,8 @@ import torch
 from grpo_ext.objective.advantage import group_stds
 from grpo_ext.step.judge import outcome_index
 from grpo_ext.step.refill import not_too_old
+from tests.support.fixed_completions import apart
+from tests.support.refilled_groups import CALLS, PLAN, check_steps
 from tests.support.scripted_groups import (
     DEAD,
     FORMAT,
@@ -21,34 +23,6 @@ from tests.support.scripted_groups import (
     solved,
     train,
 )
-
-# Prompts of each step and the step whose policy sampled them; worked out by hand from `DEAD`. Prompts 1 to 12 come from the
-# data loader, further ones from 13 on, and as many more are drawn as had no signal so far:
-# step 0: 1 2 3 4 of which 1 4, then 13 14 15 16 of which 13 15 16; 16 is one too many
-# step 1: 5 6 7 (8 waits) of which 5 6, then 8 17; 17 is one too many
-# step 2: 9 10 11, all with signal (12 waits)
-CALLS = [[1, 2, 3, 4], [13, 14, 15, 16], [5, 6, 7], [8, 17], [9, 10, 11]]
-PLAN = [
-    [(1, 0), (4, 0), (13, 0), (15, 0)],
-    [(16, 0), (5, 1), (6, 1), (8, 1)],
-    [(17, 1), (9, 2), (10, 2), (11, 2)],
-]
-
-
-def apart(a, b):
-    x, y = (torch.cat([g[name].flatten().double() for name in sorted(a)]) for g in (a, b))
-    assert y.norm() > 0
-    return float((x - y).norm() / y.norm())
-
-
-def check_steps(folder, steps, plan, **kwargs):
-    weights = [before for _, before in steps]
-    assert len(steps) == len(plan)
-    for (grads, before), groups in zip(steps, plan, strict=True):
-        wanted = oracle(
-            folder, [(number, weights[step]) for number, step in groups], before, **kwargs
-        )
-        assert apart(grads, wanted) < 1e-5
 
 
 @pytest.mark.parametrize("loss_type", ["grpo", "dapo"])

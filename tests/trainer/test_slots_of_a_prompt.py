@@ -18,16 +18,10 @@ from tests.support.scripted_groups import (
     shaped,
     solved,
     train,
+    write_rates,
 )
 
 SLOTS = {"curriculum": "adaptive", "pass_threshold": 2.0, "learning_rate": 0.0}
-
-
-def write_rates(path, numbers=range(1, 25), samples=17):
-    """Write a file by which no completion of these prompts is right."""
-    line = [{"prompt": prompt_of(n), "rewards": {"solved": 0.0}} for n in numbers]
-    path.write_text("".join(json.dumps(row) + "\n" for row in line for _ in range(samples)))
-    return str(path)
 
 
 def weighted_of(trainer, number, completions):

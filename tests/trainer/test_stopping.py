@@ -8,8 +8,6 @@ import signal
 import time
 
 import pytest
-import test_nonfinite
-import test_resume
 import torch
 from safetensors.torch import load_file
 from transformers import TrainerCallback
@@ -19,6 +17,7 @@ from grpo_ext.run.ranks import EXIT_INTERRUPTED
 from grpo_ext.train import main as train
 from grpo_ext.trainer.manifest import checkpoints, what_is_wrong
 from grpo_ext.trainer.signals import Interrupted
+from tests.support import resumed_run
 from tests.support.clocks import timeless
 from tests.support.forked import LIMIT, Forked, on_ranks
 from tests.support.places import REPO
@@ -151,9 +150,9 @@ class Sends(TrainerCallback):
 
 
 def spoilt_and_stopped(folder, out):
-    trainer = test_resume.make(folder, out, save_strategy="no")
+    trainer = resumed_run.make(folder, out, save_strategy="no")
     if os.environ["RANK"] == "1":
-        test_nonfinite.spoil(trainer, {2, 3}, float("nan"))
+        resumed_run.spoil(trainer, {2, 3}, float("nan"))
     trainer.add_callback(Sends())
     with pytest.raises(Interrupted) as stopped:
         trainer.train()
