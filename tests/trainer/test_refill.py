@@ -17,7 +17,6 @@ from tests.support.scripted_groups import (
     GROUP,
     GROUPS,
     fixed_completion,
-    oracle,
     prompt_of,
     shaped,
     solved,
