@@ -95,10 +95,8 @@ def expansion(rng: random.Random) -> str:
 
 
 def nested(rng: random.Random) -> str:
-    found, shells = (
-        "2",
-        [r"\sqrt{{1+{}}}", r"\frac{{1}}{{1+{}}}", r"\left({}\right)", r"\sin({})", r"\log({})"],
-    )
+    found = "2"
+    shells = [r"\sqrt{{1+{}}}", r"\frac{{1}}{{1+{}}}", r"\left({}\right)", r"\sin({})", r"\log({})"]
     for _ in range(rng.randint(5, 40)):
         found = rng.choice(shells).format(found)
     return found
@@ -109,7 +107,8 @@ def root(rng: random.Random) -> str:
 
 
 def matrix(rng: random.Random) -> str:
-    n, letters = rng.randint(2, 5), "abcdxyz"
+    n = rng.randint(2, 5)
+    letters = "abcdxyz"
     rows = [
         " & ".join(f"{rng.choice(letters)}^{{{rng.randint(1, 99)}}}" for _ in range(n))
         for _ in range(n)
@@ -191,15 +190,14 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the formulas")
     parser.add_argument("--out", type=Path, help="write the figures as JSON")
     given = parser.parse_args()
-    rng, reward = random.Random(given.seed), build("accuracy")
-    longest, slowest, worker, above, unscored, number = (
-        0.0,
-        "",
-        0.0,
-        0,
-        0,
-        100 if given.quick else 1000,
-    )
+    rng = random.Random(given.seed)
+    reward = build("accuracy")
+    longest = 0.0
+    slowest = ""
+    worker = 0.0
+    above = 0
+    unscored = 0
+    number = 100 if given.quick else 1000
     with RewardPool(GRPOExtConfig.reward_workers, timeout=TIMEOUT) as pool:
         pool.score(
             reward, {"completions": [r"\boxed{\sqrt{2}}"], "solution": [rf"\boxed{{{GOLD[0]}}}"]}
@@ -215,9 +213,11 @@ def main() -> int:
                 {"completions": [completion], "solution": [rf"\boxed{{{rng.choice(GOLD)}}}"]},
             )
             if (seconds := time.monotonic() - start) > longest:
-                longest, slowest = seconds, text
+                longest = seconds
+                slowest = text
             worker = max(worker, worker_memory(psutil.Process().pid))
-            above, unscored = above + (score is not None and score > 0), unscored + (score is None)
+            above = above + (score is not None and score > 0)
+            unscored = unscored + (score is None)
     trainer = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     figures = {"longest": longest, "trainer": trainer, "worker": worker, "above 0": above}
     print(f"{number} formulas, seed {given.seed}: {unscored} left unscored, {above} scored above 0")

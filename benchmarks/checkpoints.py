@@ -151,7 +151,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="write the figures as JSON")
     args = parser.parse_args()
     with work_folder() as folder:
-        tiny, big = build_start(Path(folder) / "tiny"), Path(folder) / "big"
+        tiny = build_start(Path(folder) / "tiny")
+        big = Path(folder) / "big"
         tokenizer = AutoTokenizer.from_pretrained(tiny)
         tokenizer.save_pretrained(big)
         build_model(tokenizer, **(LESS if args.quick else BIG)).save_pretrained(big)

@@ -40,8 +40,11 @@ def unordered_demonstrations(
     for _ in range(count):
         problem = rng.choice(problems)
         nums = rng.sample(problem["nums"], len(problem["nums"]))
-        target, by_value = problem["target"], chains(tuple(sorted(nums)), task.operators)
-        untried, written, done = sorted(by_value), [], False
+        target = problem["target"]
+        by_value = chains(tuple(sorted(nums)), task.operators)
+        untried = sorted(by_value)
+        written = []
+        done = False
         while not done:
             value = target if target in untried and rng.random() < 0.1 else rng.choice(untried)
             untried.remove(value)
@@ -122,7 +125,8 @@ def accuracy(recipe: Recipe, model: Path | str, num_samples: int = 4) -> dict[st
     [summary] = evaluate_models(recipe, [str(model)], num_samples=num_samples, batch_size=256)[
         "summaries"
     ].values()
-    greedy, sampled = summary["greedy"], summary["sampled"]
+    greedy = summary["greedy"]
+    sampled = summary["sampled"]
     return {
         "greedy": greedy["countdown"],
         "sampled": sampled["countdown"],

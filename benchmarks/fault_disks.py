@@ -43,7 +43,8 @@ class FillsTheDisk(TrainerCallback):
 
 def full_disk(bench: Bench) -> Outcome:
     """A file system of 16 MiB, visible only to this trial's process."""
-    out, disk = bench.folder / "full", bench.folder / "disk"
+    out = bench.folder / "full"
+    disk = bench.folder / "disk"
     disk.mkdir()
 
     def body() -> None:
@@ -65,7 +66,8 @@ def full_disk(bench: Bench) -> Outcome:
 def read_only(bench: Bench) -> Outcome:
     """A checkpoint on a read-only file system, and an `output_dir` there."""
     old, _ = bench.run("old", callbacks=(KillAt(6),))
-    out, disk = bench.folder / "read", bench.folder / "locked"
+    out = bench.folder / "read"
+    disk = bench.folder / "locked"
     disk.mkdir()
 
     def body() -> None:
@@ -97,7 +99,8 @@ def read_only(bench: Bench) -> Outcome:
 def small_file_system(folder: Path) -> None:
     """Mount 16 MiB of memory on a folder, for this process only; exit with 3 if that is not allowed."""
     libc = ctypes.CDLL(None, use_errno=True)
-    new_mounts, new_user = 0x00020000, 0x10000000
+    new_mounts = 0x00020000
+    new_user = 0x10000000
     if libc.unshare(new_mounts) and libc.unshare(new_user | new_mounts):
         sys.exit(3)
     subprocess.run(["mount", "--make-rprivate", "/"], capture_output=True)

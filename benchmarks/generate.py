@@ -31,7 +31,8 @@ from benchmarks.recorded import save
 from grpo_ext.seams.generate import fast_generation
 
 AT_LEAST = {"countdown": 2.5, "long": 1.8, "equal lengths": 0.97, "one row": 0.97}
-EOS, PAD = 1, 0
+EOS = 1
+PAD = 0
 
 
 class Lengths:
@@ -150,7 +151,8 @@ def countdown(folder: str) -> Shape:
 
 def long_uneven(quick: bool) -> Shape:
     """2 prompts of 150 tokens, 8 completions each; lengths are lognormal, mean 350, at most 1,024 (quick: a quarter)."""
-    scale, vocab = 0.25 if quick else 1.0, 32_000
+    scale = 0.25 if quick else 1.0
+    vocab = 32_000
     limit = int(1024 * scale)
     shape = Shape(small_model(vocab, 128), random_prompts(2, 150, vocab, 8), limit, [EOS], PAD)
     normal = torch.randn(16, generator=torch.Generator().manual_seed(0))

@@ -50,7 +50,8 @@ class Series:
     figures: dict[str, Any] = field(default_factory=dict)
 
     def begin(self) -> None:
-        whole, began = self.folder / "whole", time.monotonic()
+        whole = self.folder / "whole"
+        began = time.monotonic()
         if any(self.run(whole)):
             raise RuntimeError(said(whole))
         self.seconds, self.wanted = time.monotonic() - began, left_by(whole)
@@ -85,7 +86,9 @@ def one(
 ) -> dict[str, Any]:
     """Return what differed after each series of kills."""
     series.begin()
-    folder, ranks, seconds = series.folder, series.ranks, series.seconds
+    folder = series.folder
+    ranks = series.ranks
+    seconds = series.seconds
     if "steps" in kinds:
         hits = sum(
             series.killed(folder / "steps", kill=KillAt(step, step % ranks)) for step in steps
@@ -117,7 +120,8 @@ def one(
                 outs.append(folder / f"moments-{len(outs) + 1}")
         series.judge("at random moments", hits, outs)
     if "sampler" in kinds and beside:
-        hits, outs = 0, []
+        hits = 0
+        outs = []
         while hits < moments:
             outs.append(folder / f"sampler-{len(outs) + 1}")
             at = {

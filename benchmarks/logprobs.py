@@ -89,13 +89,16 @@ def score(trainer: GRPOExtTrainer, batch: Scored) -> torch.Tensor:
 def differences(trainer: GRPOExtTrainer, num_tokens: int) -> dict[str, torch.Tensor]:
     """Trainer's minus sampler's log-prob of each sampled token, ours and TRL's; each (tokens,), at least `num_tokens`."""
     trainer.model.train()
-    scorer, rows = trainer.parts.scorer, trainer.args.per_device_train_batch_size
+    scorer = trainer.parts.scorer
+    rows = trainer.args.per_device_train_batch_size
     found: dict[str, list[torch.Tensor]] = {"ours": [], "TRL": []}
     dataset: Any = trainer.train_dataset
-    inputs, sampling = [dataset[i // 8 % 8] for i in range(rows)], scorer.params
+    inputs = [dataset[i // 8 % 8] for i in range(rows)]
+    sampling = scorer.params
     while sum(map(len, found["ours"])) < num_tokens:
         batch = trainer.parts.rollout([dict(row) for row in inputs])
-        mask, sampled = batch.completion_mask.bool(), batch.sampling_per_token_logps
+        mask = batch.completion_mask.bool()
+        sampled = batch.sampling_per_token_logps
         assert sampled is not None
         found["ours"].append((score(trainer, batch) - sampled)[mask])
         scorer.params = SamplingParams(trainer.temperature)  # TRL only uses the temperature
@@ -150,10 +153,8 @@ def score_once(side: str, vocab: int, positions: int = 1024, width: int = 256) -
 
     from grpo_ext.objective.logprob import sampling_log_probs
 
-    hidden, weight = (
-        torch.randn(positions, width, requires_grad=True),
-        torch.randn(vocab, width, requires_grad=True),
-    )
+    hidden = torch.randn(positions, width, requires_grad=True)
+    weight = torch.randn(vocab, width, requires_grad=True)
     targets = torch.arange(positions) % vocab
     if side == "TRL":
         logps = ChunkedLogProbFunction.apply(

@@ -65,7 +65,9 @@ WAYS: dict[str, tuple[str, int, dict[str, Any]]] = {  # side, threads, settings
     "in turn": ("ours", 1, PROCESS),
     "overlap": ("ours", 1, OVERLAP),
 }
-LONG, PARTIAL = "long tail", "overlap, partial"  # the way is only tried in this case
+# the way is only tried in this case
+LONG = "long tail"
+PARTIAL = "overlap, partial"
 WAYS[PARTIAL] = "ours", 1, {**OVERLAP, "partial_rollouts": 56}
 if find_spec("vllm"):
     SERVER = {
@@ -143,8 +145,10 @@ def shown(case: str, ways: dict[str, dict[str, float]]) -> bool:
     """Print the figures of a case, and return whether they keep the bounds."""
     good = True
     for turn, ahead in (pair for pair in PAIRS if pair[1] in ways):
-        generation, step = ways[turn]["generation"], ways[turn]["step"]
-        bound, gain = step / max(generation, step - generation), step / ways[ahead]["step"]
+        generation = ways[turn]["generation"]
+        step = ways[turn]["step"]
+        bound = step / max(generation, step - generation)
+        gain = step / ways[ahead]["step"]
         times = f"bound {bound:.2f}, reached {gain:.2f} times ({gain / bound:.0%})"
         print(f"{case}, {ahead}: G {generation:.2f} s, T {step - generation:.2f} s, {times}")
         enough = gain >= BOUNDS["share of the bound"] * bound and (

@@ -37,7 +37,8 @@ HOSTILE = "<script>document.title = 'owned'</script><img src=https://example.org
 def made_up_run(folder: Path, count: int, seed: int = 0) -> float:
     """Write logs of `count` completions of about 500 characters; return the seconds to write a step of 256."""
     rng = random.Random(seed)
-    samples, metrics = JsonLines(folder / "samples.jsonl"), JsonLines(folder / "metrics.jsonl")
+    samples = JsonLines(folder / "samples.jsonl")
+    metrics = JsonLines(folder / "metrics.jsonl")
     seconds = []
     for step in range(1, count // 256 + 2):
         rows = [completion(step, i, rng) for i in range(min(256, count - (step - 1) * 256))]
@@ -155,7 +156,8 @@ def main() -> int:
         logging = made_up_run(folder, count)
         start = time.perf_counter()
         write_report([folder], page)
-        made, size = time.perf_counter() - start, page.stat().st_size / 1e6
+        made = time.perf_counter() - start
+        size = page.stat().st_size / 1e6
         found = open_page(page, 1 if args.quick else 5)
     print(f"logging 256 completions: {logging * 1000:.1f} ms")
     print(

@@ -126,7 +126,8 @@ def seconds(function: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[fl
 
 
 def measure_countdown(count: int, rounds: int) -> dict[str, float]:
-    rows, ours = countdown_rows(count), build("countdown")
+    rows = countdown_rows(count)
+    ours = build("countdown")
     times: dict[str, list[float]] = {"eval": [], "ours": []}
     for _ in range(rounds):  # in turn, so that both see the same machine
         theirs, expected = seconds(countdown_by_eval, **rows)
@@ -161,9 +162,12 @@ def measure_poem(count: int, rounds: int) -> dict[str, float]:
 def accuracy_rows(count: int) -> dict[str, list[str]]:
     """Distinct answers that only math-verify can read: plain numbers would only measure the pipe."""
     rng = random.Random(0)
-    answers, golds = [], []
+    answers = []
+    golds = []
     for _ in range(count):
-        a, b, c = rng.randint(2, 999), rng.randint(2, 99), rng.randint(2, 99)
+        a = rng.randint(2, 999)
+        b = rng.randint(2, 99)
+        c = rng.randint(2, 99)
         answers.append(rf"We get \boxed{{\frac{{{a}}}{{{b}}}\sqrt{{{c}}} + {a}}}.")
         golds.append(rf"$\frac{{{a * c}}}{{{b}\sqrt{{{c}}}}} + {a if rng.random() < 0.7 else b}$")
     return {"completions": answers, "solution": golds}

@@ -52,7 +52,8 @@ def measure(name: str, words: list[str], rounds: int) -> dict[str, Any]:
         bench.as_it_stands()
         search = Search(bench)
         list(search.run())
-        named, every = search.best, sweep(search)
+        named = search.best
+        every = sweep(search)
         seconds: dict[Key, list[float]] = {tuple(settings.items()): [] for settings in every}
         medians = dict.fromkeys(seconds, 0.0)
         for i in range(3 * rounds):

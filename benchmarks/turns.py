@@ -37,7 +37,8 @@ from grpo_ext.tiny.model import build_model
 from grpo_ext.tiny.tokenizer import build_tokenizer
 
 BOUNDS = {"tokens of one turn": 1.15, "ratio": 1e-4}
-TURN_TOKENS, TURNS = 24, 4
+TURN_TOKENS = 24
+TURNS = 4
 
 
 class Counting(Environment):

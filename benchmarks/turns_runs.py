@@ -121,7 +121,8 @@ def read_in_training(folder: Path) -> dict[str, dict[str, float]]:
 
     Returns by trainer: tokens that generation read (padding counted) per token of a completion, turns, seconds a step.
     """
-    warm, found = warm_start("check", folder, checks=3), {}
+    warm = warm_start("check", folder, checks=3)
+    found = {}
     for side in ("TRL", "ours"):
         given = {
             "model_name_or_path": warm,

@@ -80,7 +80,8 @@ def measure(engine: str, folder: Path, rounds: int, rows: int, output: str) -> d
     )
     trainer = make(folder, recipe, rows, ENGINES[engine], output)
     data: Any = trainer.train_dataset
-    rates, apart = [], None
+    rates = []
+    apart = None
     for step in range(rounds + 1):
         examples = [
             data[(step * rows // 8 + i) % len(data)] for i in range(rows // 8) for _ in range(8)
@@ -123,7 +124,8 @@ def main() -> int:
             return 0
         words = ["--model", str(model), *(["--quick"] if args.quick else [])]
         found = {engine: in_a_process(engine, words) for engine in ENGINES}
-    plain, apart = found["transformers"]["rate"], found["vLLM colocate"]["apart"]
+    plain = found["transformers"]["rate"]
+    apart = found["vLLM colocate"]["apart"]
     for engine, figures in found.items():
         print(f"{engine:14}  {figures['rate']:9,.0f} tokens/s  {figures['rate'] / plain:5.2f}")
     print(f"log-probs of vLLM and the trainer: {apart:.1e} apart on average")

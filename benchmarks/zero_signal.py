@@ -61,7 +61,8 @@ class Watch(TrainerCallback):
         used = now - self.began - self.away
         if used < self.seconds * (len(self.found) + 1) / POINTS:
             return
-        model, tokenizer = kwargs["model"], kwargs["processing_class"]
+        model = kwargs["model"]
+        tokenizer = kwargs["processing_class"]
         summary, _ = evaluate(
             partial(generate_completions, model, tokenizer, batch_size=256),
             self.rows,

@@ -86,7 +86,8 @@ def test_the_same_call_goes_on_with_what_has_no_result(scripts, monkeypatch):
     folder = scripts(
         first=(60, ""), second=(60, "sys.exit(0 if sheet.has('other') else 77)"), third=(60, "")
     )
-    now, run_limited = [0.0], script.run_limited
+    now = [0.0]
+    run_limited = script.run_limited
 
     def by_that_clock(command, log, seconds, environment):
         code = run_limited(command, log, LIMIT, environment)
@@ -142,7 +143,8 @@ def test_operations_are_those_of_the_model(lora):
         if p.dim() == 2 and "embed" not in name
     )
     work = make_work(case)
-    written, read = sum(map(len, work.completions)), sum(map(len, work.prompts))
+    written = sum(map(len, work.completions))
+    read = sum(map(len, work.prompts))
     plain = (4 if lora else 6) * (body * (read + written) + head * written) + (
         6 * adapters * (read + written) if lora else 0
     )

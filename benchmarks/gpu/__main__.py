@@ -113,7 +113,8 @@ def run_parts(names: list[str], mode: Mode, folder: Path, seconds: float, again:
 
 def run_part(name: str, mode: Mode, folder: Path, limit: float, left: float) -> None:
     """Run one part in a process of its own, and write down how it ended."""
-    begun, log = time.monotonic(), folder / f"{name}.log"
+    begun = time.monotonic()
+    log = folder / f"{name}.log"
     command = command_of(name, mode, folder, PARTS[name].vllm)
     code = run_limited(command, log, min(limit, left), environment(mode, PARTS[name].vllm))
     sheet = Sheet(folder, name)  # with what its process wrote

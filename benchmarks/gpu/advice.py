@@ -30,7 +30,8 @@ NOT_THERE = "not there"
 def run(mode: Mode, sheet: Sheet) -> None:
     """Measure the sweep, ask for advice, and measure that."""
     shape = "tiny" if mode.dry else "1.5B"
-    model, case = make_model(shape, mode.device), work_of(shape, mode, False, False)
+    model = make_model(shape, mode.device)
+    case = work_of(shape, mode, False, False)
     tokens = (
         (None, 512) if mode.dry else (8192, 32_768) if mode.quick else (4096, 8192, 16_384, 32_768)
     )

@@ -129,7 +129,8 @@ def fetch(requirement: str, folder: Path, python: str) -> Path | None:
 
 def fetch_with_needs(requirement: str, folder: Path, python: str, have: set[str]) -> None:
     """Download a wheel and, one by one, those that its metadata names and that are not there."""
-    waiting, seen = [requirement], set(have)
+    waiting = [requirement]
+    seen = set(have)
     while waiting:
         wanted = waiting.pop(0)
         seen.add(plain(re.split(r"[\s<>=!~\[(;]", wanted)[0]))

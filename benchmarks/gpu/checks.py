@@ -157,7 +157,8 @@ def kill(mode: Mode, sheet: Sheet) -> None:
     )
     start = build_start(folder / "model")
     steps = partial(_steps, start, not mode.dry)
-    whole, broken = folder / "whole", folder / "broken"
+    whole = folder / "whole"
+    broken = folder / "broken"
     for body, expected in (
         (partial(steps, whole), 0),
         (partial(steps, broken, 2), -signal.SIGKILL),

@@ -16,7 +16,8 @@ from benchmarks.gpu.parts import Mode
 PLACE = (
     Path(tempfile.gettempdir()) / "grpo-ext-gpu"
 )  # outside the checkout: a fresh machine begins without it
-SITE, VLLM = PLACE / "site", PLACE / "vllm"
+SITE = PLACE / "site"
+VLLM = PLACE / "vllm"
 LINES = 12  # of a failing part's output that are kept
 
 

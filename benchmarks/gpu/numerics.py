@@ -107,7 +107,8 @@ def model_folder(folder: Path, mode: Mode, sheet: Sheet) -> Path:
     sheet.fact("model", mode.model.name)
     if mode.model.is_dir():
         return mode.model
-    place, name = mode.model.parent, mode.model.name
+    place = mode.model.parent
+    name = mode.model.name
     tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(place, gguf_file=name)
     model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
         place, gguf_file=name, dtype=torch.float32

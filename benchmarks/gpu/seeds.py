@@ -36,7 +36,9 @@ QUESTIONS, COMPLETIONS, GOAL, PUBLISHED = (
     10 / 60,
     2.0,
 )  # of the whole run; the last two in hours
-BANDWIDTH, RATE = 3.35e12, 750e12  # an H100's, for the prediction: bytes and operations a second
+# an H100's, for the prediction: bytes and operations a second
+BANDWIDTH = 3.35e12
+RATE = 750e12
 
 
 def run(mode: Mode, sheet: Sheet) -> None:
@@ -61,7 +63,10 @@ def run(mode: Mode, sheet: Sheet) -> None:
 
 def predicted(rows: int) -> tuple[float, str]:
     """Return the seconds of a step on an H100 with vLLM, and how they come about."""
-    weights, parameters, written, read = 3.1e9, 1.54e9, rows * 256, rows // COMPLETIONS * 150
+    weights = 3.1e9
+    parameters = 1.54e9
+    written = rows * 256
+    read = rows // COMPLETIONS * 150
     sampling = 256 * (3e-3 + weights / (0.7 * BANDWIDTH) + rows * 2 * parameters / (0.3 * RATE))
     training = (
         (written + read) * parameters * (6 + 2 + 2 + 2) / (0.25 * RATE)

@@ -69,7 +69,8 @@ def needed(shape: str, case: Case) -> Need:
     live = [n for n, rows in enumerate(groups) if len({work.rewards[i] for i in rows}) > 1]
     prompts = {n: len(work.prompts[n]) for n in live}
     written = {n: [len(work.completions[i]) for i in groups[n]] for n in live}
-    read, made = sum(prompts.values()), sum(map(sum, written.values()))
+    read = sum(prompts.values())
+    made = sum(map(sum, written.values()))
     pairs = sum(p * p / 2 + sum(c * p + c * c / 2 for c in written[n]) for n, p in prompts.items())
     kv = hidden // heads * kv_heads
     body = layers * (2 * hidden * hidden + 2 * hidden * kv + 3 * hidden * feed)

@@ -86,11 +86,13 @@ def work_of(shape: str, mode: Mode, batch: bool, lora: bool) -> Case:
 
 def bench_of(way: Way, case: Case, model: Any) -> Bench:
     """Return a trainer that is ready to step."""
-    settings, rows = case.settings, case.micro_batch
+    settings = case.settings
+    rows = case.micro_batch
     if way.side == "ours":
         settings = (*settings, ("layout", way.layout))
         if way.layout != "padded":  # cut by tokens instead of by rows
-            settings, rows = (*settings, ("max_tokens_per_micro_batch", ROW_TOKENS)), case.rows
+            settings = (*settings, ("max_tokens_per_micro_batch", ROW_TOKENS))
+            rows = case.rows
     return Bench(
         replace(case, settings=settings, micro_batch=rows, flash=way.flash),
         (way.side,),
@@ -102,7 +104,8 @@ def measure(
     ways: tuple[Way, ...], case: Case, shape: str, model: Any, mode: Mode, sheet: Sheet, rate: float
 ) -> None:
     """Predict and measure each way; the ways alternate."""
-    need, checkpointing = needed(shape, case), dict(case.settings)["gradient_checkpointing"]
+    need = needed(shape, case)
+    checkpointing = dict(case.settings)["gradient_checkpointing"]
     title = ", checkpointing" if checkpointing else ""
     names = {f"{way.name}{title}": way for way in ways}
     if all(sheet.has(f"{name}: seconds a step") for name in names):
@@ -118,7 +121,9 @@ def measure(
         )
         benches[name] = bench_of(way, case, model)
     seconds: dict[str, list[float]] = {name: [] for name in names}
-    peaks, gradients, order = dict.fromkeys(names, 0.0), {}, list(names)
+    peaks = dict.fromkeys(names, 0.0)
+    gradients = {}
+    order = list(names)
     for number in range(1 + mode.size(3, 1, 1)):
         for name in order if number % 2 else order[::-1]:
             if name not in benches:
@@ -169,7 +174,8 @@ def step(
     bench: Bench, side: str, mode: Mode, with_gradient: bool
 ) -> tuple[float, float, torch.Tensor | None]:
     """Return the seconds of a step, the GiB that it needs beside what is held before it, and its gradient on the CPU."""
-    trainer, held = bench.trainers[side], 0
+    trainer = bench.trainers[side]
+    held = 0
     trainer.model.zero_grad(set_to_none=True)
     bench.tokens[side] = 0
     if not mode.dry:
@@ -256,7 +262,8 @@ def compare(sheet: Sheet, shape: str, batch: bool, mode: Mode) -> None:
         sheet.measured(what, max(mine) / theirs)
         fastest = max(mine)
         name = next(k for k, v in of("ours", "completion tokens a second").items() if v == fastest)
-        memory, least = of("ours", "memory").get(name), of("TRL", "memory").get(f"TRL{title}")
+        memory = of("ours", "memory").get(name)
+        least = of("TRL", "memory").get(f"TRL{title}")
         if memory and least:
             what = f"memory of the fastest of ours, as a share of TRL's{title}"
             sheet.predict(

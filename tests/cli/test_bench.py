@@ -113,7 +113,8 @@ def test_a_model_of_unknown_shape_is_refused(tmp_path, capsys):
 def test_out_of_memory_is_a_result(tiny_folder, monkeypatch):
     bench = Bench("countdown/tiny", words(tiny_folder))
     bench.as_it_stands()
-    search, plain = Search(bench), bench.training_phase
+    search = Search(bench)
+    plain = bench.training_phase
 
     def training_phase(
         settings,
@@ -171,7 +172,8 @@ def test_the_longest_completion_is_the_last_that_fits(offered, more):
     ]
     given[1] = values["model_name_or_path"]
     recipe = load_recipe("countdown/tiny", given)
-    size, batch = model_size(recipe.flat, recipe.model), batch_of(recipe.flat, 1)
+    size = model_size(recipe.flat, recipe.model)
+    batch = batch_of(recipe.flat, 1)
     longest = longest_completion(size, recipe.flat, batch, int(offered), prompt=200)
     tokens = longest + 200
     # by hand: float32 weights, gradients and two states of AdamW; one completion's activations; a cache for all

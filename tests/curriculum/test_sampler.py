@@ -111,7 +111,8 @@ def test_an_epoch_begun_again_is_the_same_although_more_is_known():
 
 
 def test_pass_rates_are_counted_from_completions(tmp_path):
-    path, chat = tmp_path / "rates_completions.jsonl", [{"role": "user", "content": "two"}]
+    path = tmp_path / "rates_completions.jsonl"
+    chat = [{"role": "user", "content": "two"}]
     rows = [
         {"prompt": "one", "part": part, "rewards": {"right": x}}
         for part, x in (("greedy", 1.0), ("sampled", 0.9))

@@ -148,7 +148,8 @@ def test_samples_follow_the_distribution(family, sampling):
     likely = [done for done, chance in chances.items() if chance * 8000 >= 5]
     observed = [counts[done] for done in likely]
     expected = [chances[done] * 8000 for done in likely]
-    observed, expected = [*observed, 8000 - sum(observed)], [*expected, 8000 - sum(expected)]
+    observed = [*observed, 8000 - sum(observed)]
+    expected = [*expected, 8000 - sum(expected)]
     statistic = sum(
         (o - e) ** 2 / max(e, 1e-9) for o, e in zip(observed, expected, strict=True) if e > 1
     )

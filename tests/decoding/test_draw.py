@@ -17,7 +17,8 @@ def test_draws_with_the_probabilities_of_the_softmax():
     probs = torch.tensor([0.4, 0.3, 0.2, 0.05, 0.03, 0.015, 0.004, 0.001], dtype=torch.float64)
     torch.manual_seed(0)
     drawn = draw_tokens(probs.log().float().repeat(200_000, 1), do_sample=True)
-    counts, expected = torch.bincount(drawn, minlength=8).double(), probs * 200_000
+    counts = torch.bincount(drawn, minlength=8).double()
+    expected = probs * 200_000
     statistic = float(((counts - expected) ** 2 / expected).sum())
     assert abs(statistic - 7) < 5 * 14**0.5  # a chi-squared has mean k and variance 2k
 

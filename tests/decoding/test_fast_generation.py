@@ -63,7 +63,8 @@ def told(monkeypatch):
     ids=["beams", "static", "no_cache", "outputs", "penalty", "processor", "criterion", "prefix"],
 )
 def test_transformers_decodes_what_the_loop_does_not(told, config, arguments, reason):
-    model, batch = make_model(), make_batch([5, 3])
+    model = make_model()
+    batch = make_batch([5, 3])
     config = decoding(12, **{"do_sample": True, "top_k": 0, **config})
     torch.manual_seed(3)
     theirs = model.generate(**batch, generation_config=config, **arguments)
@@ -71,7 +72,8 @@ def test_transformers_decodes_what_the_loop_does_not(told, config, arguments, re
     with fast_generation(model):
         ours = model.generate(**batch, generation_config=config, **arguments)
     if config.return_dict_in_generate:
-        theirs, ours = theirs.sequences, ours.sequences
+        theirs = theirs.sequences
+        ours = ours.sequences
     assert torch.equal(theirs, ours)  # to the last draw
     assert len(told) == 1 and reason in told[0]
 

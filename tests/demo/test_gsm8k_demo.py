@@ -89,7 +89,8 @@ def test_the_seed_fixes_everything():
 def test_a_wrong_operation_is_carried_on_to_the_answer():
     wrong = []
     for _, answer, text in demonstrate(wrong_operation=0.5):
-        made, reference = STEP.findall(text), STEP.findall(re.sub("<<.*?>>", "", answer))
+        made = STEP.findall(text)
+        reference = STEP.findall(re.sub("<<.*?>>", "", answer))
         assert len(made) == len(reference)
         wrong.append([sign for sign, _ in made] != [sign for sign, _ in reference])
         assert text.endswith(f"</think>\n<answer>\n{made[-1][1]}\n</answer>")

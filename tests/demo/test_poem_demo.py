@@ -64,13 +64,13 @@ def test_every_line_has_the_tones_that_were_said_and_the_group_is_that_of_the_gi
 
 def test_the_pattern_is_right_and_the_line_rhymes_as_often_as_stated():
     # at least 1,200 draws each: four standard errors are at most 5.3 points
-    right, rhymes, others = [], [], set()
+    right = []
+    rhymes = []
+    others = set()
     for given, text in demonstrate(3_000, right_pattern=0.3, rhyme=0.3):
         tones, group, line = parts(text)
-        wanted, favourite = (
-            judge([*given, ""]).pattern[-1],
-            {5: "平平仄仄平", 7: "平平仄仄仄平平"}[len(line)],
-        )
+        wanted = judge([*given, ""]).pattern[-1]
+        favourite = {5: "平平仄仄平", 7: "平平仄仄仄平平"}[len(line)]
         assert tones in (wanted, favourite)
         right += [tones == wanted] if wanted != favourite else []
         rhymes.append(level_groups(line[-1]) == (group,))

@@ -36,7 +36,8 @@ def test_five_steps(engine_folder, tmp_path):
     trainer = make_trainer(engine_folder, tmp_path, lora(), **ALONE)
     engine = trainer.vllm_generation.llm.llm_engine
     assert engine.vllm_config.lora_config.max_lora_rank == 8
-    before, own = base(trainer), frozen(trainer)
+    before = base(trainer)
+    own = frozen(trainer)
     assert sum(weight.numel() for weight in before.values()) > 90_000
     assert max(differences(trainer)) <= CLOSE
     checked = [
@@ -101,7 +102,8 @@ def test_nothing_of_an_earlier_adapter_is_left(engine_folder, tmp_path):
         r=5, lora_alpha=7, use_rslora=True, target_modules=["q_proj", "up_proj", "down_proj"]
     )
     trainer = make_trainer(engine_folder, tmp_path, config, **ALONE)
-    generation, model = trainer.vllm_generation, trainer.model.eval()
+    generation = trainer.vllm_generation
+    model = trainer.model.eval()
     assert generation.llm.llm_engine.vllm_config.cache_config.enable_prefix_caching
     prompt = [5 + i % 20 for i in range(200)]  # more than a block of the cache
     adapter = [p for p in model.parameters() if p.requires_grad]

@@ -32,7 +32,9 @@ from tests.support.places import REPO
 
 pytestmark = pytest.mark.vllm
 CLOSE = 1e-5
-HERE, THERE = "127.0.0.1", "127.0.0.2"  # Linux answers on all of 127.0.0.0/8
+# Linux answers on all of 127.0.0.0/8
+HERE = "127.0.0.1"
+THERE = "127.0.0.2"
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +110,8 @@ def plain(address):
 def test_two_ranks_and_a_server_at_another_address(engine_folder, tmp_path, server):
     """Weights travel between the trainers' address and the worker, whatever address the server answers at."""
     assert own_address(THERE) == HERE  # a listener there is one that the server reaches
-    port, group = server.where["vllm_server_port"], free_port()
+    port = server.where["vllm_server_port"]
+    group = free_port()
     options = {
         "learning_rate": 1e-2,
         "lr_scheduler_type": "constant",
@@ -116,7 +119,9 @@ def test_two_ranks_and_a_server_at_another_address(engine_folder, tmp_path, serv
         "vllm_group_port": group,
     }
     path = words(engine_folder, tmp_path, 2, **server.where, **options)
-    samplers, trainers, log = set(), set(), tmp_path / "run.log"
+    samplers = set()
+    trainers = set()
+    log = tmp_path / "run.log"
     with log.open("w") as out:
         run = subprocess.Popen(
             train_words(path, 2), stdout=out, stderr=subprocess.STDOUT, cwd=REPO, env=outside()

@@ -105,7 +105,9 @@ def test_a_resumed_run_has_the_generation_that_was_under_way(engine_folder, tmp_
 
 def test_tokens_that_went_on_under_new_weights_are_of_these(engine_folder, tmp_path, place):
     trainer = make_trainer(engine_folder, tmp_path, overlap="one_step", partial_rollouts=4, **place)
-    weights, made, take = [], [], trainer.parts.generations.ahead.take
+    weights = []
+    made = []
+    take = trainer.parts.generations.ahead.take
 
     class Keep(TrainerCallback):
         def on_step_begin(self, args, state, control, model=None, **kwargs):
@@ -140,7 +142,9 @@ def test_a_server_that_hangs_under_way_is_asked_again(engine_folder, tmp_path, p
     trainer = make_trainer(
         engine_folder, tmp_path, overlap="one_step", vllm_server_request_timeout=10, **place
     )
-    client, calls, plain = trainer.vllm_generation.vllm_client, [], trainer.vllm_generation.start
+    client = trainer.vllm_generation.vllm_client
+    calls = []
+    plain = trainer.vllm_generation.start
 
     def start(*args, **kwargs):
         calls.append(1)

@@ -13,7 +13,8 @@ from tests.support.forked import LIMIT
 from tests.support.places import REPO
 
 pytestmark = pytest.mark.vllm
-TRAINERS, SAMPLERS = "10.77.0.1", "10.77.0.2"
+TRAINERS = "10.77.0.1"
+SAMPLERS = "10.77.0.2"
 
 
 def enter(process):

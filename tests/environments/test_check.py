@@ -45,10 +45,8 @@ def test_demonstrations_keep_to_the_rules_and_know_no_strategy():
     right = 0
     for row in check_demonstrations(task, 2000, seed=1):
         *turns, answer = row["completion"]
-        expressions, told = (
-            [expression_in(turn) for turn in turns[::2]],
-            [turn["content"] for turn in turns[1::2]],
-        )
+        expressions = [expression_in(turn) for turn in turns[::2]]
+        told = [turn["content"] for turn in turns[1::2]]
         assert (
             answer["content"] == f"<answer>{expressions[-1]}</answer>"
         )  # what was checked last, right or refused

@@ -25,7 +25,8 @@ def halving(rng, left, guessed):
 def won(strategy, target, rng):
     game = Guess()
     game.reset({"seed": target - 1})
-    left, guessed = list(range(1, 32)), []
+    left = list(range(1, 32))
+    guessed = []
     for _ in range(5):
         guess = strategy(rng, left, guessed)
         answer, over = game.step(str(guess))

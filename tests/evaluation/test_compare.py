@@ -38,8 +38,11 @@ def scripted(rates, rng, count, rows, countdown):
 
 def test_intervals_cover_the_truth_of_a_scripted_policy():
     """Rows differ in how hard they are, and the better policy solves each a little more often: the truth is known."""
-    rng, countdown = random.Random(0), build("countdown")
-    gain, count, trials = 0.12, 4, 300
+    rng = random.Random(0)
+    countdown = build("countdown")
+    gain = 0.12
+    count = 4
+    trials = 300
     in_difference = in_accuracy = 0
     for _ in range(trials):
         rows = [
@@ -113,7 +116,8 @@ def test_two_models_are_compared(tiny_folder, tmp_path, capsys):
         p.data.mul_(1.5)
     model.save_pretrained(other)
     AutoTokenizer.from_pretrained(tiny_folder).save_pretrained(other)
-    recipe, output = tmp_path / "recipe.yaml", tmp_path / "found" / "both.json"
+    recipe = tmp_path / "recipe.yaml"
+    output = tmp_path / "found" / "both.json"
     recipe.write_text(RECIPE.format(model=tiny_folder))
     words = ["eval", "--config", str(recipe), "--num_samples", "2", "--output", str(output)]
     assert main([*words, "--model", str(tiny_folder), "--model", str(other)]) == 0

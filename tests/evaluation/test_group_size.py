@@ -61,7 +61,8 @@ def test_prompts_that_are_never_or_always_solved_change_nothing():
     rng = np.random.default_rng(2)
     some = (rng.random((500, 12)) < 0.2).astype(float)
     padded = np.concatenate([some, np.zeros((300, 12)), np.ones((200, 12))])
-    one, other = size_of(some, range(500)), size_of(padded, range(1000))
+    one = size_of(some, range(500))
+    other = size_of(padded, range(1000))
     assert one.best == other.best
     assert one.efficiency == pytest.approx(other.efficiency, abs=0.01)
 

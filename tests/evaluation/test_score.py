@@ -66,7 +66,8 @@ def test_unscored_samples_leave_the_mean():
 def test_the_standard_error_covers_the_truth():
     """Rows with their own pass rates, eight samples each: a 95 % interval holds the true mean about 95 % of the time."""
     rng = random.Random(0)
-    hits, trials = 0, 400
+    hits = 0
+    trials = 400
     for _ in range(trials):
         rates = [rng.random() for _ in range(100)]
         scores = [[float(rng.random() < rate) for _ in range(8)] for rate in rates]

@@ -47,7 +47,8 @@ disable_tqdm: true
 
 
 def test_a_file_without_held_out_rows_has_training_rows(tmp_path):
-    rows, recipe = tmp_path / "rows.jsonl", tmp_path / "recipe.yaml"
+    rows = tmp_path / "rows.jsonl"
+    recipe = tmp_path / "recipe.yaml"
     rows.write_text(
         "".join(
             json.dumps({"question": f"1 + {n}?", "solution": str(1 + n)}) + "\n" for n in range(9)
@@ -66,7 +67,8 @@ def test_a_file_without_held_out_rows_has_training_rows(tmp_path):
 @pytest.mark.slow
 def test_the_predicted_share_is_what_training_shows(tiny_folder, tmp_path, capsys):
     (tmp_path / "plugin.py").write_text(PLUGIN)
-    recipe, rates = tmp_path / "recipe.yaml", tmp_path / "rates.json"
+    recipe = tmp_path / "recipe.yaml"
+    rates = tmp_path / "rates.json"
     places = f"model_name_or_path: {tiny_folder}\noutput_dir: {tmp_path / 'run'}\nreward_plugins: [{tmp_path / 'plugin.py'}]\n"
     recipe.write_text(places + RECIPE)
     words = [

@@ -41,17 +41,21 @@ def test_kept_sets_found_again_from_the_scorers_logits(dtype, device):
     model = model_of("qwen2", device, dtype, 128, vocab_size=vocab, initializer_range=0.1)
     torch.manual_seed(5)
     ids = torch.randint(2, vocab, (rows, 8), device=device)
-    given, cache, sampled = ids, None, []
+    given = ids
+    cache = None
+    sampled = []
     for _ in range(tokens):
         output = model(given, past_key_values=cache, use_cache=True)
-        cache, scores = output.past_key_values, output.logits[:, -1].float() / params.temperature
+        cache = output.past_key_values
+        scores = output.logits[:, -1].float() / params.temperature
         kept = kept_tokens(scores, params)
         logps = scores.masked_fill(~kept, -torch.inf).log_softmax(-1)
         given = logps.exp().multinomial(1)
         ids = torch.cat([ids, given], 1)
         sampled.append((logps.gather(1, given), kept))
     hidden = model.model(ids[:, :-1]).last_hidden_state[:, 7:].flatten(0, 1)
-    targets, weight = ids[:, 8:].flatten(), model.lm_head.weight
+    targets = ids[:, 8:].flatten()
+    weight = model.lm_head.weight
     theirs = torch.cat([logps for logps, _ in sampled], 1).flatten()
     theirs_kept = torch.stack([kept for _, kept in sampled], 1).flatten(0, 1)
     scores = torch.nn.functional.linear(hidden, weight).float() / params.temperature
@@ -60,7 +64,8 @@ def test_kept_sets_found_again_from_the_scorers_logits(dtype, device):
     told = sampling_log_probs(
         hidden, weight, None, targets, params, KeptSet.from_mask(theirs_kept)
     )[0]
-    apart, apart_told = (found - theirs).abs(), (told - theirs).abs()
+    apart = (found - theirs).abs()
+    apart_told = (told - theirs).abs()
     ratio = float((found - theirs).exp().mean())
     noted(
         f"kept sets rebuilt from {dtype} logits",

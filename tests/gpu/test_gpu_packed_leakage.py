@@ -9,7 +9,9 @@ from grpo_ext.scoring.head import Head
 from grpo_ext.scoring.packed import run_packed
 from tests.support.gpu_parts import DEVICES, PARAMS, VOCAB, alone, attend_by, model_of, noted, run
 
-WIDTH, PROMPT, WINDOW = 560, 40, 128
+WIDTH = 560
+PROMPT = 40
+WINDOW = 128
 
 
 def rows(device):

@@ -18,7 +18,8 @@ from grpo_ext.scoring.prompts_once import ReadPrompts
 from tests.support.gpu_parts import DEVICES, PARAMS, VOCAB, alone, attend_by, model_of, noted, run
 
 ATTENTION = ["sdpa", "torch flash", "flash_attention_2"]
-WIDTH, PROMPT = 40, 30
+WIDTH = 40
+PROMPT = 30
 
 
 def rows(device):
@@ -89,7 +90,8 @@ def test_kernels_align_at_the_bottom_right(window, device):
     if device == "cuda" and not kernel_is_there():
         pytest.skip("this torch has no varlen_attn with windows")
     generator = torch.Generator().manual_seed(2)
-    lengths_q, lengths_k = [5, 40, 1], [35, 40, 64]
+    lengths_q = [5, 40, 1]
+    lengths_k = [35, 40, 64]
     ends_q, ends_k = (
         torch.tensor([0, *lengths]).cumsum(0).int().to(device) for lengths in (lengths_q, lengths_k)
     )
@@ -100,7 +102,8 @@ def test_kernels_align_at_the_bottom_right(window, device):
     wanted = [x.detach().double().cpu().requires_grad_() for x in given]
     parts = []
     for n, (a, b) in enumerate(zip(lengths_q, lengths_k, strict=True)):
-        at_q, at_k = sum(lengths_q[:n]), sum(lengths_k[:n])
+        at_q = sum(lengths_q[:n])
+        at_k = sum(lengths_k[:n])
         keys, values = (x[at_k : at_k + b].repeat_interleave(2, 1) for x in wanted[1:])
         scores = torch.einsum("qhd,khd->hqk", wanted[0][at_q : at_q + a], keys) / 32**0.5
         seen = visible(a, b, (window[0], 0), torch.device("cpu"))

@@ -81,7 +81,8 @@ def gradient_is_the_formulas(loss_type: str, cut: tuple[int, int], **settings: A
 
 def compare(loss_type: str, ga: int, spg: int, s: dict[str, Any]) -> None:
     keep_order()
-    steps, population = max(spg // ga, 1), s["std_estimator"] == "population"
+    steps = max(spg // ga, 1)
+    population = s["std_estimator"] == "population"
     with tempfile.TemporaryDirectory(prefix="grpo_ext-hunt-") as out:
         settings = {
             "trainer_class": SomeDead,

@@ -78,7 +78,8 @@ adaptive; packed; useful; population; steps; epoch; no; linear; cosine; k1; k2; 
 model; trl; sampling; countdown; gsm8k; poem; prompts; sgd; adamw_torch; accuracy; [countdown, format]
 [{name: format, mode: strict}]; [{name: length, target: 5}]; [format, format]; '{'; '{x}'; '{nums} {target}'; '+-*/'
 "\0"; "\u0663"; &a [*a]; !!python/object:os.system x; |"""
-NUMBERS, WORDS = SOME_NUMBERS.split(), SOME_WORDS.replace("\n", "; ").split("; ")
+NUMBERS = SOME_NUMBERS.split()
+WORDS = SOME_WORDS.replace("\n", "; ").split("; ")
 
 
 def plausible(key: str) -> st.SearchStrategy[str]:

@@ -113,9 +113,11 @@ def oracle_of(record: dict[str, Any], dtype: torch.dtype = torch.float64) -> Ora
 
 def rounding(record: dict[str, Any], number: int) -> float:
     """Return how far the same formulas in float32 are from those in float64."""
-    exact, rounded = oracle_of(record), oracle_of(record, torch.float32)
+    exact = oracle_of(record)
+    rounded = oracle_of(record, torch.float32)
     for step in range(number + 1):
-        wanted, got = exact.gradient(step)[0], rounded.gradient(step)[0]
+        wanted = exact.gradient(step)[0]
+        got = rounded.gradient(step)[0]
     return apart(got, wanted)
 
 

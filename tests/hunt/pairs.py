@@ -34,7 +34,10 @@ from tests.support.scripted_run import build_start, make_trainer
 
 PAGE = REPO / "docs" / "options-that-meet.md"
 BASE: Settings = {"per_device_train_batch_size": 8, "num_generations": 2}
-EXACT, SOME, REFUSED, NOTED = "exact", "some refused", "refused", "noted"
+EXACT = "exact"
+SOME = "some refused"
+REFUSED = "refused"
+NOTED = "noted"
 SIGNS = {EXACT: ".", SOME: "/", REFUSED: "x", NOTED: "o"}
 SCHEMA = {"training": GRPOExtConfig, "run": RunConfig, "model": ModelConfig}
 DEFAULTS = flat_values({}, SCHEMA).defaults

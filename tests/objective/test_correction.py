@@ -42,11 +42,9 @@ def factors(ratios, mode, low, high):
 @given(rows=st.lists(log_ratios, min_size=1, max_size=4), limits=bounds)
 def test_the_factor_is_that_of_a_loop(mode, rows, limits):
     length = max(map(len, rows)) + 1
-    logps, sampled, mask = (
-        -torch.ones(len(rows), length).double(),
-        torch.zeros(len(rows), length).double(),
-        torch.zeros(len(rows), length),
-    )
+    logps = -torch.ones(len(rows), length).double()
+    sampled = torch.zeros(len(rows), length).double()
+    mask = torch.zeros(len(rows), length)
     for i, ratios in enumerate(rows):
         for t, x in enumerate(ratios):
             mask[i, t], sampled[i, t] = 1, torch.nan if x is None else -1 - x

@@ -118,10 +118,8 @@ def test_what_is_accepted_has_the_gradient_of_a_kl(estimator, corrected, level):
 @pytest.mark.parametrize("level", ["token", "sequence"])
 @pytest.mark.parametrize("estimator", ["k1", "k3"])
 def test_corrected_it_is_exact_for_completions_of_an_older_policy(estimator, level):
-    found, wanted = (
-        expected_kl_gradient(estimator, True, level, OLDER),
-        kl_gradient("reverse", OLDER),
-    )
+    found = expected_kl_gradient(estimator, True, level, OLDER)
+    wanted = kl_gradient("reverse", OLDER)
     torch.testing.assert_close(found, wanted, rtol=0, atol=1e-10)
 
 
@@ -174,12 +172,14 @@ def test_the_bonus_has_the_gradient_of_the_entropy(quantile, adaptive):
     control = EntropyControl(True, adaptive, target=1.0, delta=0.05, lowest=0.0, highest=1.0)
     coef = control.weight(control.coef_after(0.3, 0.9), 0.9)
     assert coef == pytest.approx(0.35 if adaptive else 0.3)
-    theta, exact = parameters(), parameters()
+    theta = parameters()
+    exact = parameters()
     loss = wanted = 0.0
     for a, b in itertools.product(range(V), repeat=2):
         h = entropies(theta, a)
         mask = (h >= h.max()).long() if quantile else None
-        scores, batch = Scores(log_probs(theta, a, b), h), micro_batch(log_probs(POLICY, a, b))
+        scores = Scores(log_probs(theta, a, b), h)
+        batch = micro_batch(log_probs(POLICY, a, b))
         p = probability(POLICY, a, b)
         loss += p * step_loss(scores, batch, LossSettings(get_loss("dapo")), coef, mask).loss
         wanted -= p * coef * (entropies(exact, a).max() if quantile else entropies(exact, a).mean())

@@ -38,7 +38,8 @@ def test_values_and_gradients(
     ]
     hidden, weight, bias = tensors if with_bias else (*tensors[:2], None)
     used = [t for t in (hidden, weight, bias) if t is not None]
-    targets, weights = torch.randint(11, (7,), generator=g), torch.randn(2, 7, generator=g)
+    targets = torch.randint(11, (7,), generator=g)
+    weights = torch.randn(2, 7, generator=g)
     targets[torch.isin(targets, torch.tensor([3, 7]))] = 0  # what is suppressed is not drawn
     params = SamplingParams(0.7, suppressed=suppressed)
     *found, kept = sampling_log_probs(hidden, weight, bias, targets, params, projection=projection)
@@ -71,7 +72,8 @@ def test_no_position_is_allowed():
 
 
 def test_half_precision_rounds_logits_as_the_model_does():
-    hidden, weight = torch.randn(6, 8).bfloat16(), torch.randn(9, 8).bfloat16()
+    hidden = torch.randn(6, 8).bfloat16()
+    weight = torch.randn(9, 8).bfloat16()
     targets = torch.arange(6)
     logps, _, _ = sampling_log_probs(hidden, weight, None, targets, SamplingParams())
     assert torch.allclose(
@@ -82,7 +84,8 @@ def test_half_precision_rounds_logits_as_the_model_does():
 @pytest.mark.parametrize("params", [SamplingParams(), SamplingParams(0.7, top_k=20)])
 def test_autocast_rounds_the_logits_and_nothing_else(params):
     g = torch.Generator().manual_seed(0)
-    hidden, weight = torch.randn(40, 32, generator=g), 0.5 * torch.randn(500, 32, generator=g)
+    hidden = torch.randn(40, 32, generator=g)
+    weight = 0.5 * torch.randn(500, 32, generator=g)
     targets = torch.randint(500, (40,), generator=g)
     with torch.autocast("cpu", torch.bfloat16):
         logps, entropy, kept = sampling_log_probs(hidden, weight, None, targets, params)
@@ -96,7 +99,8 @@ def test_autocast_rounds_the_logits_and_nothing_else(params):
 
 def test_a_suppressed_target_keeps_its_score():
     """It came from elsewhere, such as an image in a tool's answer, and is masked: it must only be finite."""
-    hidden, weight = torch.ones(2, 8), torch.randn(9, 8)
+    hidden = torch.ones(2, 8)
+    weight = torch.randn(9, 8)
     weight[5] = 50.0  # would be all of the mass
     weight.requires_grad_()
     logps, _, _ = sampling_log_probs(

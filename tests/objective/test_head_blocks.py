@@ -14,12 +14,15 @@ from grpo_ext.scoring.head import Head
 @pytest.mark.parametrize("told", [True, False])
 def test_blocks_score_as_the_whole_does(told):
     g = torch.Generator().manual_seed(0)
-    hidden, weight = torch.randn(7, 8, generator=g), torch.randn(30, 8, generator=g)
-    targets, params = torch.randint(30, (7,), generator=g), SamplingParams(top_k=4)
+    hidden = torch.randn(7, 8, generator=g)
+    weight = torch.randn(30, 8, generator=g)
+    targets = torch.randint(30, (7,), generator=g)
+    params = SamplingParams(top_k=4)
     whole = Head(params)
     logps, entropies = whole(hidden, weight, None, targets, Projection())
     given = KeptSet.cat(whole.used) if told else None
-    head, parts = Head(params, given), []
+    head = Head(params, given)
+    parts = []
     for block in (slice(0, 3), slice(3, 7)):
         parts.append(head(hidden[block], weight, None, targets[block], Projection()))
     assert torch.allclose(torch.cat([part[0] for part in parts]), logps, atol=1e-5)

@@ -73,7 +73,8 @@ def vllm_keeps(row: list[float], k: int, p: float, m: float) -> set[int]:
     if k:
         worst = sorted(kept.values(), reverse=True)[:k][-1]
         kept = {i: q for i, q in kept.items() if q >= worst}
-    mass, out = 0.0, set()
+    mass = 0.0
+    out = set()
     for i, q in sorted(kept.items(), key=lambda item: -item[1]):
         if mass >= p * sum(kept.values()):
             break
@@ -150,7 +151,8 @@ def test_values_and_gradients_equal_the_definition(params, scale, softcap, monke
 
 def test_a_stored_set_is_used_although_the_policy_moved_on():
     g = torch.Generator().manual_seed(4)
-    hidden, weight = torch.randn(9, 8, generator=g), torch.randn(40, 8, generator=g)
+    hidden = torch.randn(9, 8, generator=g)
+    weight = torch.randn(40, 8, generator=g)
     params = SamplingParams(0.8, 4, 0.9)
     targets = (hidden @ weight.T).argmax(-1)
     _, _, kept = sampling_log_probs(hidden, weight, None, targets, params)
@@ -163,7 +165,8 @@ def test_a_stored_set_is_used_although_the_policy_moved_on():
 
 
 def test_nothing_to_score():
-    hidden, weight = torch.zeros(0, 8, requires_grad=True), torch.randn(40, 8, requires_grad=True)
+    hidden = torch.zeros(0, 8, requires_grad=True)
+    weight = torch.randn(40, 8, requires_grad=True)
     logps, _, kept = sampling_log_probs(
         hidden, weight, None, torch.zeros(0, dtype=torch.long), SamplingParams(1.0, 3)
     )
@@ -195,11 +198,9 @@ def test_a_stored_set_is_small():
 
 def test_memory_that_another_call_has_used_gives_no_wrong_gradient() -> None:
     torch.manual_seed(0)
-    hidden, weight, targets = (
-        torch.randn(50, 16, requires_grad=True),
-        torch.randn(300, 16),
-        torch.randint(300, (50,)),
-    )
+    hidden = torch.randn(50, 16, requires_grad=True)
+    weight = torch.randn(300, 16)
+    targets = torch.randint(300, (50,))
     logps = sampling_log_probs(hidden, weight, None, targets, SamplingParams())[0].sum()
     first, again = (torch.autograd.grad(logps, hidden, retain_graph=True)[0] for _ in range(2))
     assert torch.equal(first, again)
@@ -212,11 +213,9 @@ def test_memory_that_another_call_has_used_gives_no_wrong_gradient() -> None:
 def test_calls_without_gradient_leave_what_a_backward_pass_needs(monkeypatch) -> None:
     monkeypatch.setattr(panels, "_spare", [])
     torch.manual_seed(0)
-    hidden, weight, targets = (
-        torch.randn(50, 16, requires_grad=True),
-        torch.randn(300, 16),
-        torch.randint(300, (50,)),
-    )
+    hidden = torch.randn(50, 16, requires_grad=True)
+    weight = torch.randn(300, 16)
+    targets = torch.randint(300, (50,))
 
     def gradient(between) -> torch.Tensor:
         logps = sampling_log_probs(hidden, weight, None, targets, SamplingParams())[0].sum()

@@ -10,7 +10,8 @@ from grpo_ext.objective.sampling import SamplingParams
 
 def test_log_probs_are_noted_of_a_share_of_the_rows():
     g = torch.Generator().manual_seed(0)
-    scores, tokens = torch.randn(3, 6, 11, generator=g), torch.randint(11, (6, 3), generator=g)
+    scores = torch.randn(3, 6, 11, generator=g)
+    tokens = torch.randint(11, (6, 3), generator=g)
     recorder = Recorder(SamplingParams(), every=4)
     for step in range(3):
         recorder(tokens[:, max(step - 1, 0)].unsqueeze(1), scores[step])

@@ -169,7 +169,8 @@ def test_a_full_disk_loses_no_line_and_does_not_end_the_run(tmp_path):
 
 
 def test_a_line_that_is_no_row_is_skipped_counted_and_told_with_its_place(tmp_path):
-    path, faults = tmp_path / "metrics.jsonl", []
+    path = tmp_path / "metrics.jsonl"
+    faults = []
     path.write_bytes(b'{"step": 1}\n{"step": 2,}\n[]\n{"step": 3}\n')
     assert [row["step"] for row in read(path, faults=faults)] == [1, 3]
     [told] = faults

@@ -112,7 +112,8 @@ def test_every_number_that_was_logged_is_in_some_panel(tmp_path):
         "eval_r_se": 0.1,
     }
     run = RunData("a", tmp_path, [{"step": 1, **logged}])
-    first, rest = panels(run), more_panels(run)
+    first = panels(run)
+    rest = more_panels(run)
     assert {panel.title for panel in rest} == {"odd/one"}
     held_out = next(panel for panel in first if panel.title == "Held-out rewards")
     assert [(curve.label, curve.values, curve.errors) for curve in held_out.series] == [

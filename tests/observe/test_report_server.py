@@ -254,7 +254,8 @@ def test_a_page_follows_its_run_and_stays_as_small(tmp_path):
         )
         grow(tmp_path / "runs" / "second", [1])
         until(browser, "page.runs.length === 2 && !byId('several').hidden")
-        started, size = browser.run("live.renewals"), heap(browser)
+        started = browser.run("live.renewals")
+        size = heap(browser)
         asked = len(browser.requests)
         until(browser, f"live.renewals > {started + 150}")
         assert heap(browser) - size < 1_000_000

@@ -164,7 +164,8 @@ def test_differences_are_by_words(page, before, after, stretches):
 
 
 def test_marks_count_a_wide_character_as_two(page):
-    wide, said = "𝟙a<answer>𠮷b</answer>", [[10, 12, "answer", "read"]]
+    wide = "𝟙a<answer>𠮷b</answer>"
+    said = [[10, 12, "answer", "read"]]
     assert page.run(f"inUnits({wide!r}, {said})") == [[11, 14, "answer", "read"]]
     assert page.run(f"inUnits('plain', {said})") == said
     assert page.run(f"{wide!r}.slice(11, 14)") == "𠮷b"

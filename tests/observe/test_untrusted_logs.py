@@ -170,7 +170,8 @@ def test_what_a_run_says_of_itself_is_read(tmp_path):
 
 def logged(folder, logs, whole=None):
     """What a run log writes of `logs`, where the trainer has kept `whole`."""
-    args, control = TrainingArguments(str(folder), use_cpu=True), TrainerControl()
+    args = TrainingArguments(str(folder), use_cpu=True)
+    control = TrainerControl()
     state = TrainerState(global_step=3, max_steps=9, log_history=[{**(whole or logs), "step": 3}])
     log = RunLog()
     log.on_train_begin(args, state, control)
@@ -200,7 +201,8 @@ def test_nor_does_a_bad_run_json_or_a_folder_of_anybodys(tmp_path, text):
     (tmp_path / "run.json").write_text(text)
     for name in ("earlier-mine3", "earlier-1", "earlier-²"):
         (tmp_path / name).mkdir()
-    log, args = RunLog(), TrainingArguments(str(tmp_path), use_cpu=True)
+    log = RunLog()
+    args = TrainingArguments(str(tmp_path), use_cpu=True)
     log.on_train_begin(args, TrainerState(global_step=3, max_steps=9), TrainerControl())
     assert [
         start["step"] for start in json.loads((tmp_path / "run.json").read_text())["starts"]
@@ -213,7 +215,8 @@ def test_nor_does_a_bad_run_json_or_a_folder_of_anybodys(tmp_path, text):
 def test_a_bad_line_in_its_own_log_does_not_keep_a_run_from_going_on(tmp_path, caplog):
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(b'{"step": 1}\n{"step": 2,}\n{"step": 3}\n')
-    log, args = RunLog(), TrainingArguments(str(tmp_path), use_cpu=True)
+    log = RunLog()
+    args = TrainingArguments(str(tmp_path), use_cpu=True)
     with caplog.at_level("WARNING"):
         log.on_train_begin(args, TrainerState(global_step=3, max_steps=9), TrainerControl())
     assert "line 2" in caplog.text and path.read_bytes().count(b"\n") == 3

@@ -138,7 +138,8 @@ def test_runs_do_what_the_plan_says(model, tokenizer, tmp_path_factory, drawn):
     values, rows = drawn
     plan = plan_of(values, rows)
     assume(plan.steps <= 24)
-    generated, counter = [], Counter()
+    generated = []
+    counter = Counter()
     trainer = make_trainer(
         model, tokenizer, tmp_path_factory.mktemp("run"), values, rows, generated
     )

@@ -69,7 +69,8 @@ def test_any_mixture_has_its_shares_and_every_row(parts):
     sets = {f"t{i}": Dataset.from_dict({"n": list(range(n))}) for i, (n, _) in enumerate(parts)}
     shares = {f"t{i}": share for i, (_, share) in enumerate(parts)}
     rows = mixed(sets, shares)
-    counts, total = Counter(rows["task"]), sum(shares.values())
+    counts = Counter(rows["task"])
+    total = sum(shares.values())
     for name, own in sets.items():
         assert {n for n, t in zip(rows["n"], rows["task"], strict=True) if t == name} == set(
             own["n"]

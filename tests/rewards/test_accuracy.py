@@ -152,9 +152,12 @@ def test_random_rationals_in_many_writings():
     rng = random.Random(0)
     reward = build("accuracy")
     for _ in range(150):
-        a, b = rng.randint(-50, 50), rng.choice([2, 4, 5, 8, 10, 20])
+        a = rng.randint(-50, 50)
+        b = rng.choice([2, 4, 5, 8, 10, 20])
         value = Fraction(a, b)
-        sign, n, d = "-" if value < 0 else "", abs(value.numerator), value.denominator
+        sign = "-" if value < 0 else ""
+        n = abs(value.numerator)
+        d = value.denominator
         writings = [
             rf"\boxed{{{sign}\frac{{{n}}}{{{d}}}}}",
             f"<answer>{sign}{n}/{d}</answer>",

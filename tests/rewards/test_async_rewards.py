@@ -18,14 +18,16 @@ async def waits(completions, **columns):
 def test_one_that_blocks_is_given_up_and_the_next_ones_run(monkeypatch):
     """It blocks until the end of the test, so that nothing after it has waited for it."""
     monkeypatch.setattr(deadline, "RESPONSE_LIMIT", 0.3)
-    end, ended = threading.Event(), threading.Event()
+    end = threading.Event()
+    ended = threading.Event()
 
     async def blocks(completions, **columns):
         end.wait(LIMIT)
         ended.set()
         return [1.0 for _ in completions]
 
-    guard, other = AsyncGuard(blocks, timeout=0.1), AsyncGuard(waits, timeout=LIMIT)
+    guard = AsyncGuard(blocks, timeout=0.1)
+    other = AsyncGuard(waits, timeout=LIMIT)
     try:
         assert asyncio.run(guard(completions=["a", "b"])) == [None, None]
         assert "it took more than 0.2 s" in guard.last_error

@@ -112,7 +112,8 @@ def test_trl_rewards_score_as_trl_does():
     texts = ["<think>a</think>b", "a", r"\boxed{4}", r"\boxed{5}"]
     conversational = [[{"role": "assistant", "content": text}] for text in texts]
     assert build("think_format")(completions=texts) == think_format_reward(conversational)
-    ids, gold = [[1] * n for n in (3, 50, 80, 200)], ["$4$"] * 4
+    ids = [[1] * n for n in (3, 50, 80, 200)]
+    gold = ["$4$"] * 4
     ours = build("cosine_scaled", max_len=100, min_value_wrong=-2.0)(
         completions=texts, completion_ids=ids, solution=gold
     )

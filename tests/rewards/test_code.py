@@ -326,7 +326,8 @@ def test_a_right_side_that_takes_too_long_leaves_the_row_unscored():
 @needs_isolation
 def test_it_runs_in_reward_workers():
     with RewardPool(1, timeout=LIMIT) as pool:
-        good, bad = "double = lambda x: 2 * x", "while True: pass"
+        good = "double = lambda x: 2 * x"
+        bad = "while True: pass"
         scores, errors = pool.score(
             build("code", seconds=10.0), {"completions": [good, bad, good], "tests": [TESTS] * 3}
         )

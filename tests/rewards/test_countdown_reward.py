@@ -149,7 +149,8 @@ def test_every_order_of_the_numbers_is_the_same_problem():
     ],
 )
 def test_faults_are_worded(text, words):
-    nums, target = [2, 3, 0], 7
+    nums = [2, 3, 0]
+    target = 7
     assert fault(text, nums, target) == words
 
 

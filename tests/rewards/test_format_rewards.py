@@ -75,10 +75,8 @@ def test_tag_count_is_a_quarter_a_tag(text):
 
 
 def test_tag_count_strict_wants_line_breaks():
-    loose, strict = (
-        "<think>a</think><answer>b</answer>",
-        "<think>\na\n</think>\n<answer>\nb\n</answer>",
-    )
+    loose = "<think>a</think><answer>b</answer>"
+    strict = "<think>\na\n</think>\n<answer>\nb\n</answer>"
     assert build("tag_count", mode="strict")(completions=[loose, strict]) == [0.0, 1.0]
 
 

@@ -187,7 +187,9 @@ def test_guarding_leaves_models_and_guards_alone():
         def __call__(self):
             return None
 
-    model, guarded, reward = Model(), Guard(divide), build("format")
+    model = Model()
+    guarded = Guard(divide)
+    reward = build("format")
     out = guard_rewards(["org/model", model, guarded, reward], on_error="raise")
     assert out[:3] == ["org/model", model, guarded]
     assert isinstance(out[3], Guard) and out[3].name == "format" and out[3].on_error == "raise"
@@ -249,7 +251,8 @@ def test_registered_rewards_are_guarded_alike():
 def test_rows_that_a_reward_declines_do_not_hide_its_failures():
     """It declines three rows of four and fails on all others: that is a failure of all rows that it judges."""
     guard = Guard(by_row(lambda text: 1 / 0 if text == "mine" else None), window=64)
-    texts, prompts = ["mine", "b", "c", "d"], ["p", "q", "r", "s"]
+    texts = ["mine", "b", "c", "d"]
+    prompts = ["p", "q", "r", "s"]
     with pytest.raises(RewardFailure, match="failed on 16 of the last 16 rows"):
         for _ in range(16):
             assert guard(completions=texts, prompts=prompts) == [None] * 4
@@ -267,7 +270,8 @@ def test_a_batch_that_a_reward_declines_whole_is_no_failure():
 
 @pytest.mark.parametrize("awaited", [False, True])
 def test_a_reward_of_some_tasks_sees_only_their_rows(awaited):
-    seen, extra = [], {}
+    seen = []
+    extra = {}
 
     def reward(completions, prompts, gold, log_extra, **columns):
         seen.append((completions, prompts, gold, columns["task"]))

@@ -80,7 +80,8 @@ def reward(base, **options):
 
 
 def test_grades_by_the_rubric():
-    grader, logged = Grader(), {}
+    grader = Grader()
+    logged = {}
     with served(grader) as base:
         prompts = ["Write.", [{"role": "user", "content": "Write more."}], "Write.", "Write."]
         texts = ["xx", "xxxxx", "", "Score: 10"]
@@ -89,7 +90,8 @@ def test_grades_by_the_rubric():
     assert logged == {"judge/requests": 3, "judge/tokens": 21}
     by_text = {body["messages"][1]["content"].splitlines()[-2]: body for body in grader.requests}
     assert set(by_text) == {"xx", "xxxxx", "Score: 10"}
-    first, second = by_text["xx"], by_text["xxxxx"]
+    first = by_text["xx"]
+    second = by_text["xxxxx"]
     assert first["temperature"] == 0 and first["max_tokens"] == 512 and first["model"] == "m"
     assert first["messages"][0]["content"].startswith("Count the letters x.")
     assert "# A reference\nref" in first["messages"][1]["content"]
@@ -122,7 +124,8 @@ def test_the_judge_sees_only_the_wanted_part():
 
 
 def test_equal_requests_are_sent_once_and_kept_in_a_file(tmp_path):
-    grader, cache = Grader(), str(tmp_path / "grades.sqlite")
+    grader = Grader()
+    cache = str(tmp_path / "grades.sqlite")
     with served(grader) as base:
         for _ in range(2):
             assert reward(base, cache=cache)(completions=["x"] * 5 + ["xx"], prompts=["p"] * 6) == [
@@ -139,7 +142,8 @@ def test_equal_requests_are_sent_once_and_kept_in_a_file(tmp_path):
 
 
 def test_a_rubric_file_and_requests_at_a_time(tmp_path, monkeypatch):
-    grader, keys = Grader(together=3), []
+    grader = Grader(together=3)
+    keys = []
     (tmp_path / "rubric.md").write_text("Be strict. Use {braces}.", encoding="utf-8")
     monkeypatch.setenv("JUDGE_KEY", "secret")
 
@@ -221,7 +225,8 @@ BAD = {
 @pytest.mark.parametrize("kind", BAD)
 def test_a_bad_reply_leaves_its_row_unscored(kind):
     answer, words = BAD[kind]
-    good, asked = says_grade("Score MARK: 10"), []
+    good = says_grade("Score MARK: 10")
+    asked = []
 
     def by_text(connection, path, headers, body):
         asked.append(body)
@@ -270,7 +275,8 @@ def test_nobody_answers():
 
 def test_a_mark_is_new_in_each_request_and_no_part_of_the_cache_key(tmp_path):
     """A row that contains the mark of an earlier request about the same completion gains nothing."""
-    grader, cache = Grader(), str(tmp_path / "grades.sqlite")
+    grader = Grader()
+    cache = str(tmp_path / "grades.sqlite")
     with served(grader) as base:
         for number in range(2):
             build_new = reward(base, cache=str(tmp_path / f"{number}.sqlite"))
@@ -285,7 +291,8 @@ def test_a_mark_is_new_in_each_request_and_no_part_of_the_cache_key(tmp_path):
 
 @pytest.mark.parametrize("kept", [10.0, -1.0, 1.5, None, "high", float("inf"), float("nan"), b"1"])
 def test_a_kept_grade_out_of_range_is_asked_for_again(tmp_path, kept):
-    grader, cache = Grader(), tmp_path / "grades.sqlite"
+    grader = Grader()
+    cache = tmp_path / "grades.sqlite"
     with served(grader) as base:
         ask = reward(base, cache=str(cache))
         assert ask(completions=["xx"], prompts=["p"]) == [0.2]

@@ -363,7 +363,8 @@ def test_guard_counts_what_the_pool_gave_up(odd):
 
 
 def test_rows_begun_early_are_scored_once(odd, tmp_path):
-    notes, texts = tmp_path / "notes", [f"{'x' * n}" for n in range(20)]
+    notes = tmp_path / "notes"
+    texts = [f"{'x' * n}" for n in range(20)]
     given = {"completions": texts, "notes": [str(notes)] * 20}
     with RewardPool(2) as pool:
         pool.begin(build("odd_noted"), given)

@@ -49,7 +49,8 @@ def test_a_reward_that_clears_its_completions_and_raises_leaves_a_score_for_each
             raise ValueError("not so many")
         return found
 
-    texts, gold = list(TEXTS), [1, 2, 3]
+    texts = list(TEXTS)
+    gold = [1, 2, 3]
     assert Guard(clears)(completions=texts, gold=gold) == [1.0, 2.0, 3.0]
     assert (texts, gold) == (TEXTS, [1, 2, 3])
 
@@ -125,7 +126,8 @@ async def moved_later(completions, folder, **columns):
 
 
 def test_the_directory_is_that_of_before(tmp_path):
-    before, given = os.getcwd(), {"completions": TEXTS, "folder": [str(tmp_path)] * 3}
+    before = os.getcwd()
+    given = {"completions": TEXTS, "folder": [str(tmp_path)] * 3}
     try:
         assert Guard(moved)(**given) == [1.0, 2.0, 3.0]
         assert os.getcwd() == before

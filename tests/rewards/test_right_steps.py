@@ -274,7 +274,8 @@ def test_a_policy_that_calculates_better_earns_more():
         for _ in range(200):
             steps = []
             for _ in range(4):
-                a, b = generator.randrange(100), generator.randrange(100)
+                a = generator.randrange(100)
+                b = generator.randrange(100)
                 result = a + b + (generator.random() > accuracy)
                 steps.append(f"{a} + {b} = {result}")
             completions.append(f"<think>{', '.join(steps)}</think>")

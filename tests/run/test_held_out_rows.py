@@ -141,7 +141,8 @@ def test_an_evaluation_without_rows_ends_before_the_model_is_loaded(values, tmp_
 
 
 def test_eval_compares_models_on_the_held_out_rows(values, tmp_path, capsys):
-    path, output = tmp_path / "recipe.json", tmp_path / "figures.json"
+    path = tmp_path / "recipe.json"
+    output = tmp_path / "figures.json"
     path.write_text(json.dumps(values))
     words = ["eval", "--config", str(path), "--num_samples", "0", "--output", str(output)]
     assert main(words) == 0

@@ -62,7 +62,8 @@ def test_the_next_commands_work_and_a_longer_run_is_the_run_of_that_length(
     assert command([*compare[1:], "--num_samples", "0", "--max_eval_samples", "4"]) == 0
     capfd.readouterr()
     assert go_on[:2] == ["grpo-ext", "train"] and main(go_on[2:]) == 0
-    longer, out = load_file(tmp_path / "a" / "model.safetensors"), capfd.readouterr().out
+    longer = load_file(tmp_path / "a" / "model.safetensors")
+    out = capfd.readouterr().out
     assert "Resumes from" in out and "checkpoint-2" in out and "1 rank, the whole model" in out
     whole, _ = train("b", 4)
     assert any(not begun[key].equal(longer[key]) for key in begun)

@@ -64,7 +64,8 @@ def same_as_base_and_adapter(merged_folder, adapter_folder, base_folder):
     assert not (merged_folder / "adapter_config.json").exists()
     merged = AutoModelForCausalLM.from_pretrained(merged_folder)
     assert not hasattr(merged, "peft_config")
-    found, base = logits(merged), AutoModelForCausalLM.from_pretrained(base_folder)
+    found = logits(merged)
+    base = AutoModelForCausalLM.from_pretrained(base_folder)
     torch.testing.assert_close(
         found, logits(AutoPeftModelForCausalLM.from_pretrained(adapter_folder)), atol=1e-5, rtol=0
     )

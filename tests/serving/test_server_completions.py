@@ -35,7 +35,9 @@ def changed(key, change):
     return found
 
 
-ROWS, LOGPS, NAMES = "completion_ids", "logprobs", "logprob_token_ids"
+ROWS = "completion_ids"
+LOGPS = "logprobs"
+NAMES = "logprob_token_ids"
 WRONG = {
     "fewer": (changed(ROWS, lambda rows: rows.pop()), "3 for 2 prompts x 2"),
     "more": (changed(ROWS, lambda rows: rows.append([1])), "5 for 2 prompts x 2"),

@@ -17,7 +17,8 @@ from grpo_ext.step.records import Scored
 
 def slice_of(lengths, advantages, first=0, counted=None, signal=None):
     """Completions of so many tokens; a row's number is its policy step, and its prompt one of three."""
-    rows, width = len(lengths), max(1, *lengths)
+    rows = len(lengths)
+    width = max(1, *lengths)
     numbers = torch.arange(first, first + rows)
     mask = (torch.arange(width) < torch.tensor(lengths).unsqueeze(1)).long()
     ones = torch.ones(rows)
@@ -119,7 +120,8 @@ STEPS = st.tuples(st.integers(1, 3), st.integers(1, 3), st.sampled_from([None, 9
 @given(STEPS)
 def test_two_ranks_run_every_row_that_matters_once(case):
     (pieces, rows, most), all_rows = case
-    slices, first = [], 0
+    slices = []
+    first = 0
     for _ in range(2):
         mine = []
         for _ in range(pieces):

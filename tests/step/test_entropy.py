@@ -25,9 +25,11 @@ def adaptive():
 
 
 def test_the_coefficient_rises_at_or_below_the_target_and_falls_above_it():
-    control, coef = adaptive(), 0.1
+    control = adaptive()
+    coef = 0.1
     assert control.weight(coef, math.inf) == 0.0  # nothing is known of the entropy yet
-    coefs, weights = [], []
+    coefs = []
+    weights = []
     for entropy in (0.5, 0.4, 0.3, 0.6, 0.7, 0.8, 0.2):
         coef = control.coef_after(coef, entropy)
         coefs.append(coef)

@@ -24,7 +24,8 @@ from grpo_ext.step.records import Generation
 from grpo_ext.step.tables import table_of
 
 NAN = math.nan
-END, PAD = 2, 0
+END = 2
+PAD = 0
 
 
 @pytest.mark.parametrize(
@@ -146,10 +147,13 @@ def test_advantages_by_hand(settings, wanted):
 def test_each_reward_by_itself_first():
     """GDPO (arXiv 2601.05242): centred and scaled in its group, weighted and summed, centred and scaled over the batch."""
     generator = torch.Generator().manual_seed(0)
-    rewards, weights, group = torch.rand(12, 3, generator=generator).double(), [1.0, 0.3, 2.0], 4
+    rewards = torch.rand(12, 3, generator=generator).double()
+    weights = [1.0, 0.3, 2.0]
+    group = 4
     totals = []
     for i in range(12):
-        first, total = i // group * group, 0.0
+        first = i // group * group
+        total = 0.0
         for r, weight in enumerate(weights):
             column = [float(rewards[j, r]) for j in range(first, first + group)]
             scaled = (float(rewards[i, r]) - statistics.mean(column)) / (

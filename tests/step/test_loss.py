@@ -15,9 +15,11 @@ from grpo_ext.step.ranks import Ranks
 from grpo_ext.step.records import MicroBatch, Scored, Scores
 
 G = torch.Generator().manual_seed(0)
-ROWS, WIDTH = 6, 5
+ROWS = 6
+WIDTH = 5
 MASK = (torch.arange(WIDTH) < torch.tensor([5, 3, 4, 1, 5, 2]).unsqueeze(1)).long()
-LOGPS, ENTROPIES = -torch.rand(ROWS, WIDTH, generator=G) - 0.1, torch.rand(ROWS, WIDTH, generator=G)
+LOGPS = -torch.rand(ROWS, WIDTH, generator=G) - 0.1
+ENTROPIES = torch.rand(ROWS, WIDTH, generator=G)
 ADVANTAGES = torch.randn(ROWS, generator=G)
 
 
@@ -41,7 +43,9 @@ def piece(rows: slice, last: bool) -> tuple[Scores, MicroBatch]:
 
 def total(cuts, ranks, entropy_mask=None):
     """The loss of the step and its `policy_loss`, over pieces that so many ranks share out; ranks average their gradients."""
-    settings, stats, loss = LossSettings(loss=get_loss("dapo"), ranks=ranks), StepStats(), 0.0
+    settings = LossSettings(loss=get_loss("dapo"), ranks=ranks)
+    stats = StepStats()
+    loss = 0.0
     for rows in cuts:
         scores, batch = piece(rows, rows is cuts[-1])
         mask = None if entropy_mask is None else entropy_mask[rows]

@@ -23,7 +23,8 @@ def settled(*ranks):
         for figures in batches:
             stats.add(figures)
         stats.merge(Ranks(gather=lambda mine: (sent.append(mine), mine)[1]))
-    found, calls = [], []
+    found = []
+    calls = []
     for batches in ranks:
         stats = StepStats()
         for figures in batches:
@@ -91,7 +92,8 @@ def test_lengths_of_completions():
 
 def test_rewards_of_completions():
     rewards = torch.tensor([[1.0, 2.0], [0.0, NAN], [NAN, NAN]])
-    weighted, signal = torch.tensor([2.0, 0.0, NAN]), torch.tensor([True, False, False])
+    weighted = torch.tensor([2.0, 0.0, NAN])
+    signal = torch.tensor([True, False, False])
     figures = reward_figures(["a", "b"], rewards, weighted, signal)
     assert (figures["rewards/a/mean"], figures["rewards/b/mean"], figures["reward"]) == (
         0.5,
@@ -131,11 +133,10 @@ def test_errors_of_rewards_leave_out_what_was_not_scored():
 
 
 def test_how_far_scores_are_from_the_samplers_own():
-    scored, sampled = (
-        torch.tensor([[-1.0, -2.0, -3.0], [-1.0, -9.0, 0.0]]),
-        torch.tensor([[-1.5, NAN, -3.0], [-0.5, 0.0, 0.0]]),
-    )
-    mask, weights = torch.tensor([[1, 1, 1], [1, 0, 0]]), torch.tensor([[0.0], [1.5]])
+    scored = torch.tensor([[-1.0, -2.0, -3.0], [-1.0, -9.0, 0.0]])
+    sampled = torch.tensor([[-1.5, NAN, -3.0], [-0.5, 0.0, 0.0]])
+    mask = torch.tensor([[1, 1, 1], [1, 0, 0]])
+    weights = torch.tensor([[0.0], [1.5]])
     found = settled([sampler_stats(scored, sampled, mask, weights)])
     assert found["sampling/logp_difference/mean"] == pytest.approx(1 / 3)
     assert (

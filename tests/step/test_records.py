@@ -29,7 +29,8 @@ def kept_set(row, positions):
 
 def table_with(rows, start=0, spare=2, **more):
     """Prompts and completions as a table, wider than needed by `spare`; what is a row's own says its number."""
-    wide, long = max(len(p) for p, _ in rows) + spare, max(len(c) for _, c in rows) + spare
+    wide = max(len(p) for p, _ in rows) + spare
+    long = max(len(c) for _, c in rows) + spare
     ids = torch.tensor([[0] * (wide - len(p)) + p for p, _ in rows])
     tokens = torch.tensor([c + [0] * (long - len(c)) for _, c in rows])
     numbers = torch.arange(len(rows)).float() + start
@@ -48,7 +49,8 @@ def table_with(rows, start=0, spare=2, **more):
 
 def full_table(rows, start=0):
     table = table_with(rows, start)
-    tokens, numbers = table.completion_ids, table.advantages
+    tokens = table.completion_ids
+    numbers = table.advantages
     return replace(
         table,
         old_per_token_logps=-tokens.float(),
@@ -121,7 +123,8 @@ def test_prompts_are_padded_on_the_left_and_completions_on_the_right():
     [("tool_mask", 1.0), ("old_per_token_logps", NAN), ("sampling_per_token_logps", NAN)],
 )
 def test_a_field_that_one_part_lacks_is_filled_with_what_says_nothing(name, fill):
-    first, second = table_with([([1], [2, 3])], spare=0), table_with([([1], [4])], spare=0)
+    first = table_with([([1], [2, 3])], spare=0)
+    second = table_with([([1], [4])], spare=0)
     first = replace(first, **{name: torch.tensor([[0.0, 0.5]])})
     found = getattr(join([second, first]), name)
     torch.testing.assert_close(found, torch.tensor([[fill, 0.0], [0.0, 0.5]]), equal_nan=True)

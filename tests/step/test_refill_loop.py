@@ -12,7 +12,8 @@ from grpo_ext.step.groups import Groups
 from grpo_ext.step.records import Scored
 from grpo_ext.step.refill import RefillRule, not_too_old, refill
 
-SIZE, STEP = 2, 5
+SIZE = 2
+STEP = 5
 
 
 def groups_of(prompts, step=STEP):

@@ -35,7 +35,8 @@ def test_groups_are_judged_by_what_varies():
 
 def table_of(lengths, first=0):
     """A table with one row a completion; token ids say which row they are of."""
-    width, rows = max(lengths), len(lengths)
+    width = max(lengths)
+    rows = len(lengths)
     ids = torch.arange(first, first + rows).unsqueeze(1).expand(-1, width)
     mask = (torch.arange(width) < torch.tensor(lengths).unsqueeze(1)).long()
     return Scored(

@@ -40,10 +40,12 @@ class Browser:
                 f"There is no Chromium here: none of {', '.join(NAMES)} is on the path."
             )
         self._profile = tempfile.mkdtemp()
-        ours, theirs = os.pipe(), os.pipe()
+        ours = os.pipe()
+        theirs = os.pipe()
 
         def hand_over() -> None:
-            read, write = os.dup(ours[0]), os.dup(theirs[1])
+            read = os.dup(ours[0])
+            write = os.dup(theirs[1])
             os.dup2(read, 3)
             os.dup2(write, 4)
 

@@ -138,7 +138,8 @@ def wait(pids: list[int], kill_after: float | None = None) -> list[int]:
         kill_after: seconds after which they are killed.
     """
     codes: dict[int, int] = {}
-    began, killed = time.monotonic(), False
+    began = time.monotonic()
+    killed = False
     while len(codes) < len(pids):
         for pid in [pid for pid in pids if pid not in codes]:
             done, status = os.waitpid(pid, os.WNOHANG)

@@ -31,10 +31,8 @@ def table(rows: int, prompt: int, completion: int, kept: int, seed: int = 0) -> 
         )
         for _ in range(rows)
     ]
-    ids, logps = (
-        (words(rows, n).tolist() for n in (prompt, completion)),
-        torch.randn(rows, completion, generator=generator),
-    )
+    ids = (words(rows, n).tolist() for n in (prompt, completion))
+    logps = torch.randn(rows, completion, generator=generator)
     made = Generation(*ids, 0, list(logps), sets)
     return table_of(made, 0, torch.zeros(rows, dtype=torch.bool), "cpu")
 
@@ -55,7 +53,8 @@ def expected_bytes(rows: int, prompt: int, completion: int, kept: int) -> int:
 
 
 def gather(out: Path, shape: tuple[int, int, int, int]) -> None:
-    state, crossed = PartialState(cpu=True), []
+    state = PartialState(cpu=True)
+    crossed = []
     usual = distributed_c10d.all_gather
 
     def counted(outputs, own, *args, **kwargs):

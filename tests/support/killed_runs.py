@@ -79,7 +79,9 @@ def train(
 
 def kill_sampler(trainer: Any, moments: dict[int, float]) -> None:
     """Kill the sampler process so many seconds after these requests, of 1, and print each kill."""
-    part, submitted, requests = trainer.parts.sampler, trainer.parts.sampler.submit, 0
+    part = trainer.parts.sampler
+    submitted = trainer.parts.sampler.submit
+    requests = 0
 
     def strike() -> None:
         process = part._process

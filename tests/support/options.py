@@ -234,7 +234,8 @@ def cuts() -> list[Settings]:
 
     CUDA does not survive the fork that makes a second rank.
     """
-    one, two = [], []
+    one = []
+    two = []
     for size in (2, 4, 8):
         for accumulation in (1, 2):
             for slices in (1, 2, 4):

@@ -66,14 +66,16 @@ def loss_of_step(
     o = {"low": 0.2, "high": 0.2, "delta": None, "useful_only": False, **o}
     counted = [r for r in rows if not r["masked"]]
     dividing = [r for r in counted if r["useful"]] if o["useful_only"] else counted
-    policy, kls = [], []
+    policy = []
+    kls = []
     for r in counted:
         ratios = [lp - old for lp, old in zip(r["logps"], r["old"], strict=True)]
         advantages = r["advantage"]
         by_token = isinstance(advantages, list) or "weights" in r or loss_type == "dppo"
         w = importance_ratios(ratios, level, by_token)
         advantages = advantages if isinstance(advantages, list) else [advantages] * len(w)
-        terms, kl_terms = [], []
+        terms = []
+        kl_terms = []
         for t in range(len(w)):
             weights = r.get("weights") or [torch.ones(())] * len(w)  # of the sampler's correction
             beside = [weight.log() for weight in weights] if loss_type == "vespo" else []
@@ -100,7 +102,8 @@ def importance_ratios(log_ratios, level, by_token):
 
 
 def weigh(loss_type, per_token, dividing, max_length):
-    n, tokens = max(len(dividing), 1), max(sum(len(r["logps"]) for r in dividing), 1)
+    n = max(len(dividing), 1)
+    tokens = max(sum(len(r["logps"]) for r in dividing), 1)
     total = torch.zeros(())
     for terms in per_token:
         for term in terms:

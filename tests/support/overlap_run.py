@@ -72,10 +72,8 @@ def train(folder, out, settings):
     """Train, and save the steps of this rank."""
     trainer = make(folder, out, **settings)
     trainer.train()
-    steps, last = (
-        trainer.steps,
-        {name: p.detach().clone() for name, p in trainer.model.named_parameters()},
-    )
+    steps = trainer.steps
+    last = {name: p.detach().clone() for name, p in trainer.model.named_parameters()}
     torch.save(
         {"steps": steps, "last": last, "logs": trainer.state.log_history},
         Path(out) / f"{trainer.args.process_index}.pt",

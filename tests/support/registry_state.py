@@ -15,7 +15,8 @@ def registry_as_before() -> Iterator[None]:
 
     The plugin files that registered rewards are forgotten too: loaded again, they register them again.
     """
-    before, losses = dict(registry._registered), dict(policy._LOSSES)
+    before = dict(registry._registered)
+    losses = dict(policy._LOSSES)
     try:
         yield
     finally:

@@ -50,7 +50,8 @@ class Scripted(GRPOTrainer):
 
     def _generate_single_turn(self, prompt_ids, *args, **kwargs):
         everyone = gather_object([list(ids) for ids in prompt_ids])
-        seen, out = {}, []
+        seen = {}
+        out = []
         for prompt in map(tuple, everyone):
             seen[prompt] = seen.get(prompt, -1) + 1
             out.append(
@@ -150,7 +151,8 @@ def oracle(folder, plan, weights, loss_type="grpo", scale="group"):
         AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32) for _ in range(2)
     )
     model.load_state_dict(weights, strict=False)
-    rows, rewards = [], []
+    rows = []
+    rewards = []
     for number, sampled_by in plan:
         old.load_state_dict(sampled_by, strict=False)
         prompt = tokenizer(prompt_of(number))["input_ids"]

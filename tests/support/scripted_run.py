@@ -326,7 +326,8 @@ class Recorder:
     def __init__(self, trainer: Any, settings: dict[str, Any]):
         self.trainer, self.settings = trainer, settings
         self.generations: list[dict[str, Any]] = []
-        generations, judge = trainer.parts.generations, trainer.parts.judge
+        generations = trainer.parts.generations
+        judge = trainer.parts.judge
         trainer.parts.feed.generate = self.beginning(trainer.parts.feed.generate)
         generations._sampled = self.sampled(generations._sampled)
         judge.rewards = self.rewarded(judge.rewards)
@@ -367,7 +368,8 @@ class Recorder:
         """Return a completion with its rewards, which do not come from the trainer."""
         made = self.made
         ids = made.completion_ids[i]
-        gains, scores = [], []
+        gains = []
+        scores = []
         world = self.settings.get("environment")
         if world is not None:
             scores = list(self.episodes[i].environment._scores)
@@ -452,7 +454,8 @@ def make_trainer(folder: Path, out: Path, settings: dict[str, Any], **more: Any)
 
 def run(folder: Path, out: Path, settings: dict[str, Any]) -> None:
     """Train for a few steps, and write what this rank has recorded to `out/run-RANK.pt`."""
-    rank, ranks = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+    rank = int(os.environ.get("RANK", 0))
+    ranks = int(os.environ.get("WORLD_SIZE", 1))
     steps = Steps()
     try:
         trainer = make_trainer(folder, out, settings, callbacks=[steps])
@@ -473,7 +476,8 @@ def run(folder: Path, out: Path, settings: dict[str, Any]) -> None:
             p.data.add_(0.1 * torch.randn(p.shape, generator=generator).to(p.device))
     with replaced(feed, random_order=recorder.ordered(feed.random_order)):
         trainer.train()
-    args, sampler = trainer.args, trainer.parts.sampler
+    args = trainer.args
+    sampler = trainer.parts.sampler
     record = {
         "settings": settings,
         "difficulties": trainer.train_dataset[args.difficulty_column or "number"],

@@ -174,7 +174,8 @@ def guard(folder: str, out: Path) -> None:
             )
 
     trainer = test_resume.make(folder, out, save_strategy="no", callbacks=[Seen()])
-    loss, last = trainer._compute_loss, trainer.accelerator.num_processes - 1
+    loss = trainer._compute_loss
+    last = trainer.accelerator.num_processes - 1
 
     def spoilt(model, inputs):
         bad = trainer.state.global_step + 1 in (3, 4) and trainer.accelerator.process_index == last

@@ -30,7 +30,8 @@ def now(trainer: FixedCompletions) -> float:
 
 def run_step(trainer: FixedCompletions, batches: Any) -> float:
     """Run one optimizer step without its update (several, if a generation is used repeatedly); return seconds."""
-    model, steps = trainer.model_wrapped, trainer.args.gradient_accumulation_steps
+    model = trainer.model_wrapped
+    steps = trainer.args.gradient_accumulation_steps
     trainer.current_gradient_accumulation_steps = steps
     model.zero_grad(set_to_none=True)
     start = now(trainer)
@@ -86,7 +87,8 @@ def measure(case: Case, rounds: int, ranks: int = 1) -> dict[str, Any]:
     """Return one row of the table."""
     bench = Bench(case, ranks=ranks)
     seconds: dict[str, list[float]] = {side: [] for side in SIDES}
-    tokens, grads = {}, {}
+    tokens = {}
+    grads = {}
     for number in range(rounds + 1):
         for side in SIDES if number % 2 else SIDES[::-1]:
             taken, tokens[side], grads[side] = bench.step(side)
@@ -115,7 +117,8 @@ def lower_bound(case: Case) -> float:
     6 operations a weight and token (4 where only an adapter is trained), each prompt once, each completion that can change the
     gradient once and without padding, the head only at completions; 2 more for the reference.
     """
-    work, settings = make_work(case), dict(case.settings)
+    work = make_work(case)
+    settings = dict(case.settings)
     groups = [range(n * case.group, (n + 1) * case.group) for n in range(len(work.prompts))]
     beta = settings.get("beta", 0.0)
     live = [n for n, rows in enumerate(groups) if beta or len({work.rewards[i] for i in rows}) > 1]
@@ -133,7 +136,8 @@ def matrix_rate(hidden: int) -> float:
 
     Narrow products are slower than square ones, by how much depends on the processor.
     """
-    a, b = torch.randn(1024, hidden), torch.randn(hidden, 3 * hidden)
+    a = torch.randn(1024, hidden)
+    b = torch.randn(hidden, 3 * hidden)
     clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
     best = float("inf")
     for _ in range(50):

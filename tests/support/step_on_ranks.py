@@ -55,7 +55,8 @@ def compare(out: Path) -> None:
     for name, settings in VARIANTS.items():
         bench = Bench(replace(UNEVEN, settings=tuple(settings.items())), ranks=2)
         plain = bench.step("TRL")[2]
-        trainer, tokens = bench.trainers["ours"], []
+        trainer = bench.trainers["ours"]
+        tokens = []
         loss = trainer._compute_loss
 
         def noted(model, inputs, loss=loss, tokens=tokens):

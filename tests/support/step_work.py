@@ -178,7 +178,8 @@ def make_trainer(
     side: str, case: Case, out: str, ranks: int = 1, model: PreTrainedModel | None = None
 ) -> FixedCompletions:
     """Make TRL's trainer or ours, on a copy of `model` (default: `make_model`)."""
-    tokenizer, work = make_tokenizer(case.vocab), make_work(case)
+    tokenizer = make_tokenizer(case.vocab)
+    work = make_work(case)
     own: Any
     if model is None or dict(case.settings).get("beta"):  # the reference is loaded from a folder
         model = model or make_model(case)

@@ -83,7 +83,8 @@ def check_order(record: dict[str, Any]) -> None:
         return
     difficulties = record["difficulties"]
     easy_first = sorted(difficulties)
-    prompts, size = record["groups"], record["num_generations"]
+    prompts = record["groups"]
+    size = record["num_generations"]
     generations = record["generations"]
     known = generations[:1] if settings["group_filter"] == "refill" else generations
     for number, generation in enumerate(known):
@@ -370,7 +371,9 @@ def silenced(group: Group) -> Group:
 
 def spread(completion: Completion, of_turns: list[float]) -> tuple[float, ...]:
     """Return for each token the advantage of its turn; 0 for tokens of the environment."""
-    turn, before, advantages = -1, 0, []
+    turn = -1
+    before = 0
+    advantages = []
     for mine in completion.wrote:
         turn += mine and not before
         before = mine
@@ -449,7 +452,8 @@ class Policy:
         if self.top_p >= 1.0:
             return kept
         total = sum(math.exp(z[token]) for token in kept)
-        mass, chosen = 0.0, []
+        mass = 0.0
+        chosen = []
         for token in sorted(kept, key=lambda token: -z[token]):
             decided((mass, self.top_p))
             if mass >= self.top_p:
@@ -478,7 +482,8 @@ class Policy:
         if not completion.ids:
             return [], []
         self.load(weights)
-        logps, entropies = [], []
+        logps = []
+        entropies = []
         for t, z in enumerate(self.scores(completion)):
             token = completion.ids[t]
             there = [v not in self.suppressed for v in range(len(z))] if kept is None else kept[t]
@@ -583,7 +588,8 @@ class StepLoss:
         """DeepSeek-V3.2 (arXiv 2512.02556): whether the policy has moved away from what sampled the
         sequence.
         """
-        threshold, counts = self.s["off_policy_mask_threshold"], row.completion.counts
+        threshold = self.s["off_policy_mask_threshold"]
+        counts = row.completion.counts
         if threshold is None or not counts:
             return False
         sampled = row.completion.sampled or [math.nan] * len(old)
@@ -603,12 +609,14 @@ class StepLoss:
             log_w += min(max(math.log(ratio) if ratio else -math.inf, lowest), 20.0)
         log_w = min(max(log_w, lowest), 20.0)
         sign = "pos" if advantage >= 0 else "neg"
-        k, lam = self.s[f"vespo_k_{sign}"], max(self.s[f"vespo_lambda_{sign}"], 1e-4)
+        k = self.s[f"vespo_k_{sign}"]
+        lam = max(self.s[f"vespo_lambda_{sign}"], 1e-4)
         return math.exp(lam + k * log_w - lam * math.exp(log_w))
 
     def term(self, w: Tensor, a: float, logp: Tensor, old: float) -> Tensor:
         """Return the policy term of a token with the ratio `w`."""
-        s, value = self.s, float(w.detach())
+        s = self.s
+        value = float(w.detach())
         low = 1 - s["epsilon"]
         high = s["epsilon"] if s["epsilon_high"] is None else s["epsilon_high"]
         if s["loss_type"] == "cispo":
@@ -636,7 +644,9 @@ class StepLoss:
         terms = []
         for t in row.completion.counts:
             log_r = row.ref[t] - logps[t]
-            k1, k2, k3 = -log_r, log_r * log_r / 2, log_r.exp() - log_r - 1
+            k1 = -log_r
+            k2 = log_r * log_r / 2
+            k3 = log_r.exp() - log_r - 1
             term = {"k1": k1, "k2": k2, "k3": k3}[self.s["kl_estimator"]]
             if self.s["use_bias_correction_kl"]:
                 ratio = (logps[t] - old[t]).exp() * row.correction[t]
@@ -651,7 +661,8 @@ class StepLoss:
     def weighed(self, terms: list[Tensor], sequences: int, tokens: int) -> Tensor:
         """Return a completion's share of the step's loss."""
         total = sum(terms, torch.zeros(()))
-        sequences, tokens = max(sequences, 1), max(tokens, 1)
+        sequences = max(sequences, 1)
+        tokens = max(tokens, 1)
         loss_type = self.s["loss_type"]
         if loss_type in ("grpo", "sapo"):
             return total / max(len(terms), 1) / sequences
@@ -806,11 +817,9 @@ class Oracle:
     def table(self, number: int) -> list[list[list[Scored]]]:
         """Return the completions of a generation as they are trained on, by rank and slice."""
         generation = self.run["generations"][number]
-        step, size, slices = (
-            generation["step"],
-            self.run["num_generations"],
-            self.run["cut"]["slices"],
-        )
+        step = generation["step"]
+        size = self.run["num_generations"]
+        slices = self.run["cut"]["slices"]
         groups: list[Group] = []
         for call in generation["calls"]:
             rows = [self.completion(row, step) for row in call]

@@ -28,7 +28,8 @@ def values_by_brute_force(nums: tuple[int, ...], operators: str) -> set[Fraction
     for i, j in permutations(range(len(nums)), 2):
         rest = tuple(n for place, n in enumerate(nums) if place not in (i, j))
         for sign in operators:
-            a, b = Fraction(nums[i]), Fraction(nums[j])
+            a = Fraction(nums[i])
+            b = Fraction(nums[j])
             if sign == "/" and b == 0:
                 continue
             result = {"+": a + b, "-": a - b, "*": a * b, "/": a / b if b else None}[sign]
@@ -88,7 +89,8 @@ def test_same_seed_same_rows_other_seed_other_rows() -> None:
 
 def test_a_small_space_is_listed_completely_and_ends() -> None:
     task = Countdown(**TINY)
-    train, test = list(task.generate("train")), list(task.generate("test"))
+    train = list(task.generate("train"))
+    test = list(task.generate("test"))
     everything = {
         (a, b, c, target)
         for a in range(1, 13)

@@ -27,7 +27,9 @@ def test_every_step_of_every_story_is_right() -> None:
             x, sign, y, marked, in_mark, result = MARK.search(step).groups()
             assert marked == f"{x}{sign}{y}" and in_mark == result
             # the oracle checks by the inverse operation
-            a, b, c = int(x), int(y), int(result)
+            a = int(x)
+            b = int(y)
+            c = int(result)
             assert {
                 "+": c - b == a,
                 "-": c + b == a,

@@ -67,7 +67,8 @@ def test_other_rows_and_their_order_never_move_a_row(some, data, share):
 
 @given(st.text(max_size=9), st.floats(0.01, 0.98), st.floats(0.001, 0.019))
 def test_the_sides_are_complements_and_a_larger_share_contains_a_smaller(text, share, more):
-    task, row = Prompts(), {"prompt": text}
+    task = Prompts()
+    row = {"prompt": text}
     held_out = HeldOutFilter(share, True).keeps(task, [row])[0]
     assert HeldOutFilter(share, False).keeps(task, [row])[0] != held_out
     assert not held_out or HeldOutFilter(min(share + more, 0.999), True).keeps(task, [row])[0]

@@ -37,7 +37,8 @@ def test_held_out_rows_have_topics_and_parameters_of_their_own():
         sizes += [len(values) for values in choices.values()]
         if not any(size >= SPLIT_FROM for size in sizes):
             continue
-        of_train, of_test = drawn(train, instruction), drawn(test, instruction)
+        of_train = drawn(train, instruction)
+        of_test = drawn(test, instruction)
         assert of_train and of_test and not of_train & of_test, instruction["text"]
 
 

@@ -59,7 +59,8 @@ def test_the_shipped_quatrains_are_those_of_the_collection(shared_data):
 
 def test_splits_are_disjoint_and_complete():
     task = Poem()
-    train, test = list(task.generate("train")), list(task.generate("test"))
+    train = list(task.generate("train"))
+    test = list(task.generate("test"))
     assert len(train) + len(test) == len(QUATRAINS)
     assert 0.12 < len(test) / len(QUATRAINS) < 0.28
     assert not {row["lines"][0] for row in train} & {row["lines"][0] for row in test}

@@ -29,7 +29,10 @@ from grpo_ext.rewards.reward_specs import load_plugin
 FILE = REPO / "examples" / "reasoning_gym" / "problems.py"
 with registry_as_before():
     gym = load_file(FILE)
-EVALUATED, ReasoningGym, problems, score = gym.EVALUATED, gym.ReasoningGym, gym.problems, gym.score
+EVALUATED = gym.EVALUATED
+ReasoningGym = gym.ReasoningGym
+problems = gym.problems
+score = gym.score
 
 GENERATORS = (
     "arc_1d", "base_conversion", "basic_arithmetic", "binary_matrix", "caesar_cipher", "chain_sum", "codeio", "countdown",
@@ -86,7 +89,8 @@ def test_a_recipe_names_generators_in_three_forms():
 @pytest.mark.parametrize("name", GENERATORS)
 def test_the_own_answer_scores_one_and_another_less(name):
     rows = made(name, 12)
-    reward, entries = build("reasoning_gym"), [row["entry"] for row in rows]
+    reward = build("reasoning_gym")
+    entries = [row["entry"] for row in rows]
     assert reward(completions=[completion(row["answer"]) for row in rows], entry=entries) == [
         1.0
     ] * len(rows)
@@ -155,7 +159,8 @@ def test_no_seed_of_training_makes_a_held_out_question(monkeypatch):
     """The seeds of every data set that is made, of five task seeds."""
     import reasoning_gym
 
-    create, seeds = reasoning_gym.create_dataset, {True: set(), False: set()}
+    create = reasoning_gym.create_dataset
+    seeds = {True: set(), False: set()}
 
     def recorded(name, *, seed, size, **options):
         seeds[held_out].update(range(seed, seed + size))

@@ -43,7 +43,8 @@ def test_weights_follow_the_seed_and_leave_the_generator_alone() -> None:
     torch.manual_seed(5)
     first = build_model(TOKENIZER, seed=1, **SMALL)
     assert torch.equal(torch.rand(3), expected)
-    same, other = build_model(TOKENIZER, seed=1, **SMALL), build_model(TOKENIZER, seed=2, **SMALL)
+    same = build_model(TOKENIZER, seed=1, **SMALL)
+    other = build_model(TOKENIZER, seed=2, **SMALL)
     pairs = zip(first.parameters(), same.parameters(), strict=True)
     assert all(torch.equal(a, b) for a, b in pairs)
     assert not torch.equal(first.lm_head.weight, other.lm_head.weight)
@@ -93,7 +94,8 @@ def train(model, optimizer, steps: range, schedule=None) -> None:
 
 def test_optimizer_equals_its_two_parts() -> None:
     """AdamW's half to the bit; Muon's up to sums in another order, which rounding to bfloat16 may enlarge."""
-    ours, theirs = build_model(TOKENIZER, **SMALL), build_model(TOKENIZER, **SMALL)
+    ours = build_model(TOKENIZER, **SMALL)
+    theirs = build_model(TOKENIZER, **SMALL)
     before = dict(build_model(TOKENIZER, **SMALL).named_parameters())
     train(ours, MuonWithAdamW(ours, lr=1e-2, weight_decay=0.1), range(1))
     named = dict(theirs.named_parameters())
@@ -109,7 +111,8 @@ def test_optimizer_equals_its_two_parts() -> None:
     adamw.step()
     for name, found in ours.named_parameters():
         if "proj" in name:
-            moved, expected = found - before[name], named[name] - before[name]
+            moved = found - before[name]
+            expected = named[name] - before[name]
             assert (moved - expected).norm() < 0.03 * expected.norm() and expected.norm() > 0
         else:
             assert torch.equal(found, named[name])
@@ -132,7 +135,8 @@ def test_muon_follows_its_formula(shape: tuple[int, int]) -> None:
     optimizer = MuonWithAdamW(
         torch.nn.Sequential(layer, torch.nn.LayerNorm(2)), lr=0.1, weight_decay=0.5
     )
-    expected, momentum = start, torch.zeros(shape, dtype=torch.float64)
+    expected = start
+    momentum = torch.zeros(shape, dtype=torch.float64)
     for grad in grads:
         layer.weight.grad = grad.clone()
         optimizer.step()
@@ -142,7 +146,8 @@ def test_muon_follows_its_formula(shape: tuple[int, int]) -> None:
         for _ in range(5):
             s = 3.4445 * s - 4.7750 * s**3 + 2.0315 * s**5
         expected = expected * (1 - 0.1 * 0.5) - 0.1 * 0.2 * max(shape) ** 0.5 * (u * s) @ v
-    moved, expected = layer.weight.double() - start, expected - start
+    moved = layer.weight.double() - start
+    expected = expected - start
     assert (moved - expected).norm() < 0.06 * expected.norm()  # every result is rounded to bfloat16
 
 

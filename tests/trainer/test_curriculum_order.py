@@ -23,7 +23,8 @@ def test_adaptive_turns_away_from_prompts_without_signal(tiny_folder, tmp_path):
     settings["pass_threshold"] = 2.0  # the rewards are 0 to 4
     trainer, _ = scripted_groups.train(tiny_folder, tmp_path, steps=12, **settings)
     rates = trainer.parts.order.rates
-    chance, seen = rates.chance_of_signal(trainer.num_generations), rates.samples > 0
+    chance = rates.chance_of_signal(trainer.num_generations)
+    seen = rates.samples > 0
     dead = [n - 1 for n in DEAD if seen[n - 1]]
     assert len(dead) >= 3
     live = [i for i in range(24) if seen[i] and i not in dead]

@@ -53,7 +53,8 @@ def test_all_rewards_are_there_before_the_reference_has_scored(tiny_folder, tmp_
         trainer = GRPOExtTrainer(
             str(tiny_folder), ["noted"], args, Dataset.from_list(rows), processing_class=tokenizer
         )
-        scorer, seen = trainer.parts.scorer, []
+        scorer = trainer.parts.scorer
+        seen = []
         score = scorer.score
 
         def waiting(model, *args, **kwargs):

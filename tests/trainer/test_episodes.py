@@ -52,11 +52,10 @@ def oracle(folder, weights, used, temperature=1.0, **truncation):
     model.load_state_dict(weights, strict=False)
     for part in (batch.rows for batch in used):
         for i in range(len(part)):
-            prompt, said = (
-                part.prompt_ids[i][part.prompt_mask[i].bool()],
-                part.completion_mask[i].bool(),
-            )
-            ids, wrote = part.completion_ids[i][said], part.tool_mask[i][said]
+            prompt = part.prompt_ids[i][part.prompt_mask[i].bool()]
+            said = part.completion_mask[i].bool()
+            ids = part.completion_ids[i][said]
+            wrote = part.tool_mask[i][said]
             logits = (
                 model(torch.cat([prompt, ids]).unsqueeze(0)).logits[0, len(prompt) - 1 : -1]
                 / temperature

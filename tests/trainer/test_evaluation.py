@@ -32,7 +32,8 @@ class Keeps(GRPOExtTrainer):
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
-        self.kept, hand_out = {}, self.parts.samples.hand_out_evaluation
+        self.kept = {}
+        hand_out = self.parts.samples.hand_out_evaluation
 
         def keep(samples, rows, name):
             self.kept[name] = samples
@@ -139,7 +140,8 @@ def test_a_reward_model_and_what_a_reward_logs(tiny_folder, tmp_path):
         per_device_eval_batch_size=4,
     )
     metrics = trainer.evaluate("seen")
-    tokenizer, judge = AutoTokenizer.from_pretrained(folder), judge.eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    judge = judge.eval()
     wanted = []
     for row, sample in zip(trainer.eval_dataset["seen"], trainer.kept["eval"], strict=True):
         ids = torch.tensor([tokenizer(row["prompt"] + sample.text)["input_ids"]])

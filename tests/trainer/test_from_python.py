@@ -62,7 +62,8 @@ def done(tiny_folder, tmp_path_factory):
     from contextlib import redirect_stdout
     from io import StringIO
 
-    out, said = tmp_path_factory.mktemp("door") / "run", StringIO()
+    out = tmp_path_factory.mktemp("door") / "run"
+    said = StringIO()
     with registry_as_before(), redirect_stdout(said):
         register("short")(short)
         trainer = make(
@@ -160,7 +161,9 @@ def test_it_says_what_runs_what_was_gained_and_what_comes_next(done):
     assert lines[-1] == f"next: grpo-ext report {out}"
     assert any(line.startswith("eval_short: ") and " -> " in line for line in lines)
     reward = [row["reward"] for row in trainer.state.log_history if "reward" in row]
-    first, last = statistics.mean(reward[:4]), statistics.mean(reward[-4:])  # a third of 12
+    # a third of 12
+    first = statistics.mean(reward[:4])
+    last = statistics.mean(reward[-4:])
     [line] = [line for line in lines if line.startswith("reward: ")]
     assert line.startswith(f"reward: {first:.3f}") and f" -> {last:.3f}" in line
 

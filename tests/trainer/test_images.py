@@ -82,7 +82,8 @@ def test_the_gradient_is_that_of_plain_trl(tiny_folder, tmp_path):
 )
 def test_several_updates_and_a_reference(tiny_folder, tmp_path, settings, monkeypatch):
     """The completions are scored once under the policy that sampled and once under the reference, and TRL scores none."""
-    calls, score = [], GRPOTrainer._get_per_token_logps_and_entropies
+    calls = []
+    score = GRPOTrainer._get_per_token_logps_and_entropies
 
     def counted(self, *args, **kwargs):
         calls.append(torch.is_grad_enabled())

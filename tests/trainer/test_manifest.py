@@ -34,7 +34,8 @@ def names(run):
 
 
 def test_no_flipped_bit_of_a_manifest_goes_unseen_or_stops_the_search(tmp_path):
-    before, newest = checkpoint(tmp_path, 1, ["a"]), checkpoint(tmp_path, 2, ["a_0", "a_1"])
+    before = checkpoint(tmp_path, 1, ["a"])
+    newest = checkpoint(tmp_path, 2, ["a_0", "a_1"])
     whole = (newest / MANIFEST).read_bytes()
     for bit in range(8 * len(whole)):
         flipped = bytearray(whole)
@@ -75,7 +76,8 @@ def test_nor_do_several_or_a_cut(tmp_path_factory, data):
     ids=range(16),
 )  # fmt: skip
 def test_a_manifest_of_another_shape_leaves_the_checkpoint_before_it(tmp_path, caplog, text):
-    before, newest = checkpoint(tmp_path, 1), checkpoint(tmp_path, 2)
+    before = checkpoint(tmp_path, 1)
+    newest = checkpoint(tmp_path, 2)
     (newest / MANIFEST).write_text(text, errors="surrogateescape")
     with caplog.at_level("WARNING"):
         assert newest_whole(tmp_path) == str(before)
@@ -83,7 +85,8 @@ def test_a_manifest_of_another_shape_leaves_the_checkpoint_before_it(tmp_path, c
 
 
 def test_so_does_a_folder_in_its_place_or_a_file_in_the_checkpoints(tmp_path):
-    before, newest = checkpoint(tmp_path, 1), checkpoint(tmp_path, 2)
+    before = checkpoint(tmp_path, 1)
+    newest = checkpoint(tmp_path, 2)
     (newest / MANIFEST).unlink()
     (newest / MANIFEST).mkdir()
     (tmp_path / "checkpoint-3").write_text("a file")

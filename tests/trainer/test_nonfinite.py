@@ -50,10 +50,8 @@ def test_a_step_without_a_finite_gradient_changes_no_weight_and_no_moment(
     counted = {line["step"]: line.get("skipped_steps") for line in lines if "loss" in line}
     assert counted == {1: None, 2: None, 3: 1, **dict.fromkeys(range(4, STEPS + 1), 2)}
     assert {line["step"] for line in lines if line.get("alarm") == "not_finite"} == {3}
-    name, told = (
-        next(name for name, _ in trainer.model.named_parameters()),
-        [m for m in caplog.messages if "is skipped" in m],
-    )
+    name = next(name for name, _ in trainer.model.named_parameters())
+    told = [m for m in caplog.messages if "is skipped" in m]
     assert len(told) == 2 and all(message.endswith(").") for message in told)
     assert all((f"; not finite in {name})" in message) == math.isinf(value) for message in told)
 

@@ -25,7 +25,8 @@ pytestmark = pytest.mark.slow
 def held() -> dict[str, Counter]:
     """What this process has, by kind."""
     gc.collect()
-    me, files = psutil.Process(), [f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd")]
+    me = psutil.Process()
+    files = [f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd")]
     maps = Path("/proc/self/maps").read_text().splitlines()
     return {
         "processes": Counter(

@@ -352,7 +352,8 @@ class SeparateSampler(GRPOTrainer):
 class WatchedSampler(Sampler):
     """The same as a sampler of ours: another engine, which tells its log-probs and not what it kept."""
 
-    name, separate = "separate", True
+    name = "separate"
+    separate = True
 
     def sample(self, request):
         recorder = Recorder(SamplingParams(top_k=5))

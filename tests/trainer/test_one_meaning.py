@@ -28,7 +28,8 @@ def test_the_controller_of_the_entropy_moves_once_a_step(more):
     }
     settings |= {"entropy_coef_max": 1.0, **more}
     bench = Bench(replace(SMALL, settings=tuple(settings.items())), ("ours",))
-    trainer, seen = bench.trainers["ours"], []
+    trainer = bench.trainers["ours"]
+    seen = []
     score = trainer._compute_loss
     trainer._compute_loss = lambda model, inputs: (seen.append(inputs), score(model, inputs))[1]
     for step in (1, 2):
@@ -94,7 +95,8 @@ def test_what_a_shorter_budget_cuts_off_is_cut_off_for_mask_figures_and_samples(
     tiny_folder, tmp_path, settings
 ):
     trainer = make(tiny_folder, tmp_path, **settings)
-    tables, feed = [], trainer.parts.feed
+    tables = []
+    feed = trainer.parts.feed
     cut, feed.cut = feed.cut, lambda slices: (tables.extend(slices), cut(slices))[1]
     trainer.train()
     (table,), eos = tables, trainer.processing_class.eos_token_id
@@ -164,7 +166,8 @@ def test_the_loss_of_an_evaluation_has_the_estimator_and_the_constant_of_trainin
     g = torch.Generator().manual_seed(0)
     for p in trainer.ref_model.parameters():
         p.data.add_(0.05 * torch.randn(p.shape, generator=g))
-    tables, score = [], trainer.parts.update.whole_batch
+    tables = []
+    score = trainer.parts.update.whole_batch
     trainer.parts.update.whole_batch = lambda table: (tables.append(table), score(table))[1]
     found = trainer.evaluate()["eval_loss"]
     (table,) = tables

@@ -27,7 +27,8 @@ BIG_CAP = {"vllm_importance_sampling_clip_max": 1e9}  # no weight is cut
 
 
 def test_batches_are_seen_before_their_turn_and_given_once():
-    ahead, source = BatchesAhead(), iter("abcd")
+    ahead = BatchesAhead()
+    source = iter("abcd")
     assert ahead.of(source).peek(1) == "b"
     assert (
         next(ahead.of(source)) == "a"
@@ -138,7 +139,8 @@ def test_the_gradient_of_rows_of_two_versions(tiny_folder, tmp_path, ranks, loss
     settings |= {"per_device_train_batch_size": 16 // ranks, "max_steps": 5, "learning_rate": rate}
     on_ranks(ranks, overlap_run.train, tiny_folder, tmp_path, settings)
     found = [torch.load(tmp_path / f"{rank}.pt", weights_only=False) for rank in range(ranks)]
-    steps, mixed = found[0]["steps"], 0
+    steps = found[0]["steps"]
+    mixed = 0
     models = [model_of(tiny_folder, noted["weights"]) for noted in steps.values()]
     for step in steps:
         parts = [part for rank in found for part in rank["steps"][step]["used"]]
@@ -148,7 +150,8 @@ def test_the_gradient_of_rows_of_two_versions(tiny_folder, tmp_path, ranks, loss
             if "partial" in policy
             else len({row[:1] for row in versions}) > 1
         )
-        model, rows = models[step], []
+        model = models[step]
+        rows = []
         for part, i, prompt, completion in rows_of(parts):
             versions = versions_of(part, i)
             if not completion:
@@ -242,7 +245,8 @@ def test_a_run_that_failed_goes_on_with_the_right_prompts(tiny_folder, tmp_path,
 def test_prompts_drawn_for_a_sampler_that_fails_are_neither_lost_nor_trained_twice(
     tiny_folder, tmp_path, where
 ):
-    seen, calls = [], []
+    seen = []
+    calls = []
 
     def noting(completions, prompts, **kwargs):
         seen.extend(prompts)
@@ -333,7 +337,8 @@ def test_no_process_is_left_and_a_killed_one_repeats_its_work(tiny_folder, tmp_p
     whole.train()
     assert below() == before
     killed = overlap_run.make(tiny_folder, tmp_path)
-    plain, calls = killed.parts.sampler.collect, []
+    plain = killed.parts.sampler.collect
+    calls = []
 
     def collect():
         calls.append(1)
@@ -359,7 +364,8 @@ def test_a_sampler_that_dies_again_and_again_ends_the_run(tiny_folder, tmp_path)
     with pytest.raises(EngineFailure, match=r"sampler process \(on cpu\) failed: EOFError"):
         trainer.train()
     trainer = overlap_run.make(tiny_folder, tmp_path)
-    plain, calls = trainer.parts.sampler._send, []
+    plain = trainer.parts.sampler._send
+    calls = []
 
     def send():
         calls.append(1)

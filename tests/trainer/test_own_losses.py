@@ -71,7 +71,9 @@ def test_a_loss_of_a_plugin_file_trains_evaluates_and_resumes(tiny_folder, tmp_p
         "disable_tqdm": True,
         "report_to": "none",
     }
-    recipe, weights, losses = REPO / "recipes" / "countdown" / "tiny.yaml", [], []
+    recipe = REPO / "recipes" / "countdown" / "tiny.yaml"
+    weights = []
+    losses = []
     try:
         with registry_as_before():
             for resume in (None, str(tmp_path / "run" / "checkpoint-2")):

@@ -78,7 +78,8 @@ def test_packed_rows_hold_no_padding_and_no_dead_row():
 
 def test_completions_in_a_row_see_their_prompt_and_nothing_else():
     """Attention by the mask of a row, which holds two prompts with three completions each, against each one alone."""
-    model, params = model_of("qwen3").eval(), SamplingParams(0.8)
+    model = model_of("qwen3").eval()
+    params = SamplingParams(0.8)
     generator = torch.Generator().manual_seed(1)
     prompts = torch.randint(2, SMALL.vocab, (2, 9), generator=generator).repeat_interleave(3, 0)
     ids = torch.cat([prompts, torch.randint(2, SMALL.vocab, (6, 7), generator=generator)], 1)

@@ -16,7 +16,10 @@ from grpo_ext.step.ranks import Ranks
 from grpo_ext.step.records import Generation, PartialRollout
 from grpo_ext.trainer.state import load_plain
 
-END, LIMIT, ROWS, SIZE = 0, 12, 4, 2
+END = 0
+LIMIT = 12
+ROWS = 4
+SIZE = 2
 
 
 class Scripted(Sampler):

@@ -58,7 +58,8 @@ def test_a_payload_runs_where_it_is_loaded_as_a_pickle(tmp_path):
 
 @pytest.mark.parametrize("way", ["pickle", "zip", pytest.param("old", marks=pytest.mark.slow)])
 def test_no_file_of_a_checkpoint_runs_anything(tiny_folder, tmp_path, run, way):
-    marker, folder = tmp_path / "marker", tmp_path / "run" / "checkpoint-1"
+    marker = tmp_path / "marker"
+    folder = tmp_path / "run" / "checkpoint-1"
     trainer = make(tiny_folder, tmp_path / "run", max_steps=2)
     torchs = [name for name in (*FILES, *MORE) if name.endswith((".pt", ".pth", ".bin"))]
     for name in (
@@ -89,7 +90,8 @@ def test_no_file_of_a_checkpoint_runs_anything(tiny_folder, tmp_path, run, way):
 
 @pytest.mark.parametrize("name", ["manifest.json", "metrics.jsonl", "samples.jsonl", "run.json"])
 def test_no_log_runs_anything(tiny_folder, tmp_path, run, name):
-    marker, folder = tmp_path / "marker", tmp_path / "run"
+    marker = tmp_path / "marker"
+    folder = tmp_path / "run"
     shutil.copytree(run, folder)
     place = folder / "checkpoint-1" / name if name == "manifest.json" else folder / name
     place.write_bytes(pickle.dumps(Payload(marker)) + b"\n")

@@ -16,7 +16,10 @@ from grpo_ext.step.records import Scored
 from grpo_ext.trainer import phases
 
 STEPS = 3
-REWARD, FORWARD, UPDATE = 100.0, 1.0, 10.0  # seconds by the clock of the run
+# seconds by the clock of the run
+REWARD = 100.0
+FORWARD = 1.0
+UPDATE = 10.0
 
 
 class Clock:
@@ -118,7 +121,9 @@ def model_of(tied):
 @pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("lora", [False, True])
 def test_operations_are_those_that_torch_counts(tied, lora):
-    model, prompt, completion = model_of(tied), 7, 12
+    model = model_of(tied)
+    prompt = 7
+    completion = 12
     if lora:
         model = get_peft_model(
             model, LoraConfig(r=4, target_modules=["q_proj", "v_proj", "down_proj"])

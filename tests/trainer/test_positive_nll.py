@@ -111,7 +111,8 @@ def test_the_term_scores_under_the_policy_that_sampled(tiny_folder, tmp_path):
     trainer, _ = train(tiny_folder, tmp_path, **settings)
     model = AutoModelForCausalLM.from_pretrained(tiny_folder, dtype=torch.float32)
     rows = right_rows(tiny_folder, [1, 2, 3, 4])
-    total, tokens = 0.0, 0
+    total = 0.0
+    tokens = 0
     with torch.no_grad():
         for prompt, completion in rows:
             if completion:

@@ -67,7 +67,8 @@ def plain(value):
 
 def public(trainer):
     """The public attributes of a trainer with plain values, by name, and the names of all."""
-    names, values = set(), {}
+    names = set()
+    values = {}
     for name, value in vars(trainer).items():
         if name.startswith("_"):
             continue
@@ -125,7 +126,8 @@ class Writes(TrainerCallback):
 def test_what_a_callback_writes_counts_from_the_next_step(tiny_folder, tmp_path, monkeypatch):
     values = {"beta": 0.5, "epsilon_low": 0.1, "epsilon_high": 0.9, "entropy_coef": 0.25,
               "importance_sampling_level": "sequence", "reward_weights": torch.tensor([0.0, 2.0])}  # fmt: skip
-    writes, seen = Writes(**values), []
+    writes = Writes(**values)
+    seen = []
     step_loss = policy_update.step_loss
 
     def noted(scores, batch, settings, weight, *rest):

@@ -21,7 +21,8 @@ ROWS = 64
 class NoisySampler(Sampler):
     """Another engine: its log-probs are the model's but for noise, a ratio of mean 1 a token."""
 
-    name, separate = "noisy", True
+    name = "noisy"
+    separate = True
 
     def __init__(self, noise, length):
         super().__init__()
@@ -86,7 +87,8 @@ def test_the_default_keeps_every_token_at_about_its_weight(tiny_folder, tmp_path
 
 def test_a_product_over_the_sequence_fades_with_its_length(tiny_folder, tmp_path):
     """TRL's default: at 768 tokens the typical completion counts a third, and half of the signal comes from a few."""
-    shares, middles = [], []
+    shares = []
+    middles = []
     for noise, length in NOISE:
         kept = weights(
             tiny_folder, tmp_path, noise, length, vllm_importance_sampling_mode="sequence_mask"

@@ -80,7 +80,8 @@ def test_what_cannot_be_copied_is_refused(tiny_folder, tmp_path):
         ValueError, match=r"cannot copy this model.*a Quantized is more than its numbers"
     ):
         packed(model)
-    model, program = Own(), type("Mine", (nn.Module,), {"__module__": "__main__"})
+    model = Own()
+    program = type("Mine", (nn.Module,), {"__module__": "__main__"})
     model.second = program()
     with pytest.raises(ValueError, match="Mine is in the program itself: move it to a module"):
         packed(model)
@@ -130,7 +131,9 @@ def test_a_process_that_hangs_is_replaced(tiny_folder, tmp_path, caplog):
     whole.train()
     trainer = overlap_run.make(tiny_folder, tmp_path)
     sampler = trainer.parts.sampler
-    plain, usual, sent = sampler._send, sampler.limit, []
+    plain = sampler._send
+    usual = sampler.limit
+    sent = []
 
     def send():
         sent.append(1)

@@ -22,7 +22,8 @@ pytestmark = pytest.mark.slow
 
 
 def test_only_what_is_carried_is_scored_beforehand(tiny_folder, tmp_path, monkeypatch):
-    plain, scored = Scorer.score, []
+    plain = Scorer.score
+    scored = []
 
     def counted(self, model, table, *args, **kwargs):
         if not torch.is_grad_enabled():
@@ -99,7 +100,8 @@ def test_carried_groups_have_the_log_probs_of_the_policy_that_sampled_them(
     )
     if sampler is not None:
         sampler.trainer = trainer
-    feed, used = trainer.parts.feed, []
+    feed = trainer.parts.feed
+    used = []
     cut, feed.cut = feed.cut, lambda slices: (used.extend(slices), cut(slices))[1]
     trainer.train()
     carried = [part for part in used if part.old_per_token_logps is not None]

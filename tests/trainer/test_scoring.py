@@ -36,7 +36,8 @@ def apart(a, b):
 @pytest.mark.parametrize("dtype, bound", [(torch.float32, 1e-6), (torch.bfloat16, 2**-8)])
 def test_rows_of_shared_prompts_and_the_sums_of_their_gradients(dtype, bound):
     torch.manual_seed(0)
-    x, number = torch.randn(3, 2, 5, 4, dtype=dtype, requires_grad=True), torch.arange(96) * 7 % 3
+    x = torch.randn(3, 2, 5, 4, dtype=dtype, requires_grad=True)
+    number = torch.arange(96) * 7 % 3
     by = torch.rand(96, 2, 9, 4).to(dtype)[
         :, :, :5
     ]  # part of a cache, and of one sign: the sums grow

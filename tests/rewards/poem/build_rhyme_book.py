@@ -111,7 +111,8 @@ def variants_of(known: set[str]) -> dict[str, set[str]]:
     them (后 is, 听 is not). Looser ways are gone only for characters that would else be unknown: Japanese forms, and
     writings that share their simplified character (閑, 閒).
     """
-    to_traditional, to_simplified = read_opencc("STCharacters"), read_opencc("TSCharacters")
+    to_traditional = read_opencc("STCharacters")
+    to_simplified = read_opencc("TSCharacters")
     traditional = defaultdict(set, {key: set(values) for key, values in to_traditional.items()})
     for key, values in to_simplified.items():
         for value in values:
@@ -192,7 +193,9 @@ def build(source: Path) -> dict[str, str]:
         odd = sorted(rhymes.keys() ^ groups.keys())
         raise SystemExit(f"These rhymes are not merged into a group, or not in {source}: {odd}")
     for entry in LATER_READINGS.split():
-        tone, group, characters = entry[0], entry[1], entry[2:]
+        tone = entry[0]
+        group = entry[1]
+        characters = entry[2:]
         rhyme = next(key for key, name in groups.items() if key[0] == tone and name[-1] == group)
         rhymes[rhyme].update(characters)
     known = set().union(*rhymes.values())

@@ -28,7 +28,8 @@ def test_tang_quatrains(quatrains, writing, record_property):
         shuffled = judge(
             ["".join(other[start : start + 7]) for start in (0, 7, 14, 21)], tones="pingshui"
         )
-        ours, theirs = len(verdict.faults), len(shuffled.faults)
+        ours = len(verdict.faults)
+        theirs = len(shuffled.faults)
         fewer += 1.0 if ours < theirs else 0.5 if ours == theirs else 0.0
     shares = {
         "clean": clean / len(quatrains),

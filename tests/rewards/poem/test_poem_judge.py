@@ -17,7 +17,8 @@ LAST = st.text(alphabet=COMMON, max_size=10)
 
 def slow_faults(lines, pattern, tones, strict):
     """Faults by the rules, character by character: (position, character, wanted)."""
-    length, out = len(pattern[0]), []
+    length = len(pattern[0])
+    out = []
     for number, line in enumerate(lines):
         for place in range(max(len(line), length)):
             wanted = pattern[number][place] if place < length else "无字"
@@ -49,12 +50,11 @@ def slow_rhyme(lines, pattern, book):
 @settings(max_examples=300, deadline=None)
 @given(st.data())
 def test_against_a_slow_judge(data):
-    length, count = data.draw(st.sampled_from([5, 7])), data.draw(st.sampled_from([4, 8]))
+    length = data.draw(st.sampled_from([5, 7]))
+    count = data.draw(st.sampled_from([4, 8]))
     lines = [data.draw(LINES[length]) for _ in range(count - 1)] + [data.draw(LAST)]
-    tones, book = (
-        data.draw(st.sampled_from(["modern", "pingshui"])),
-        data.draw(st.sampled_from(["pingshui", "xinyun"])),
-    )
+    tones = data.draw(st.sampled_from(["modern", "pingshui"]))
+    book = data.draw(st.sampled_from(["pingshui", "xinyun"]))
     strict = data.draw(st.booleans())
     verdict = judge(lines, tones=tones, rhyme_book=book, strict=strict)
     candidates = {form.name: form for form in forms(length, count)}

@@ -8,7 +8,8 @@ from grpo_ext.rewards.poem import judge
 WATER = "水作青龙盘石堤 桃花夹岸鲁门西 若教月下乘舟去"
 MAHJONG = "四人摸打一副牌 东西南北中发白 吃岔杠听清一色"
 FEAST = "礼乐飞花迎典庆 青枫白果待秋迟 十一归去逢重九"
-FLAT, SLANTED = "七言绝句(仄起平收式)", "七言绝句(仄起仄收式)"
+FLAT = "七言绝句(仄起平收式)"
+SLANTED = "七言绝句(仄起仄收式)"
 
 PUBLISHED = [
     (WATER, "梦回故里花如雪", 3 / 7, 0, FLAT, "八齐"),
