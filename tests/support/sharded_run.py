@@ -50,16 +50,7 @@ def launched(
     launch += ["--rdzv_backend", "c10d", "--rdzv_endpoint", "127.0.0.1:0"]
     launch += ["-m", "tests.support.sharded_run"]
     done = subprocess.run(
-        [
-            *launch,
-            "--rdzv_endpoint",
-            "127.0.0.1:0",
-            "-m",
-            "tests.support.sharded_run",
-            how,
-            str(out),
-            *words,
-        ],
+        [*launch, how, str(out), *words],
         capture_output=True,
         text=True,
         timeout=LIMIT,
