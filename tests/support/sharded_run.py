@@ -153,8 +153,9 @@ def steps(folder: str, out: Path, how: str) -> None:
 
 def guard(folder: str, out: Path) -> None:
     """Two steps with a NaN loss on the last rank change nothing on any."""
-    import test_resume
     from transformers import TrainerCallback
+
+    from tests.support import resumed_run
 
     class Seen(TrainerCallback):
         weights: ClassVar = {}
@@ -164,7 +165,7 @@ def guard(folder: str, out: Path) -> None:
                 [held(p).detach().flatten() for p in model.parameters()]
             )
 
-    trainer = test_resume.make(folder, out, save_strategy="no", callbacks=[Seen()])
+    trainer = resumed_run.make(folder, out, save_strategy="no", callbacks=[Seen()])
     loss = trainer._compute_loss
     last = trainer.accelerator.num_processes - 1
 
