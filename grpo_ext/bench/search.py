@@ -65,7 +65,7 @@ class Search:
         try:
             measurement = self.bench.training_phase(settings)
         except ValueError as error:
-            self.refused[settings["layout"]] = str(error).partition(": ")[2] or str(error)
+            self.refused[settings["layout"]] = str(error)
             measurement = None
         if measurement is None or (previous and previous.seconds < measurement.seconds):
             measurement = previous

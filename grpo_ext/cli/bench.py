@@ -127,7 +127,7 @@ def advice_lines(search: Search) -> Iterator[str]:
     import yaml
 
     for layout, reason in search.refused.items():
-        yield f"layout {layout} does not go with this model: {reason}"
+        yield f"layout {layout} was not measured: {reason}"
     lines = search.lines()
     if not lines:
         yield "\nthe recipe's own settings are the fastest"

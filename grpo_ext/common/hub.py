@@ -4,6 +4,7 @@ from pathlib import Path
 
 from grpo_ext.common.foreign_files import entries
 from grpo_ext.common.suggestions import did_you_mean
+from grpo_ext.common.untrusted import first_line
 
 PATIENCE = 3.0  # seconds that the hub may take to answer
 KEYS = {"model": "model_name_or_path", "dataset": "dataset_name"}
@@ -35,9 +36,9 @@ def find_repo(name: str, kind: str) -> None:
     except (RepositoryNotFoundError, HFValidationError):  # not there, or private
         raise FileNotFoundError(f"{nothing}, and the hub shows none of that name.{guess}") from None
     except Exception as error:  # from any library below
-        reason = str(error).partition("\n")[0]
         raise ConnectionError(
-            f"{nothing}, none in the cache, and the hub cannot be asked ({reason}).{guess}"
+            f"{nothing}, none in the cache, and the hub cannot be asked ({first_line(error)})."
+            f"{guess}"
         ) from None
 
 

@@ -30,6 +30,11 @@ def one_line(text: object) -> str:
     )
 
 
+def first_line(text: object) -> str:
+    """Return the first line of a text, for errors of libraries that explain at length."""
+    return str(text).partition("\n")[0]
+
+
 def check_server_url(url: str) -> str:
     """Return the URL of a server unchanged.
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from grpo_ext.common.devices import gpu_is_there
 from grpo_ext.common.files import data_yaml
 from grpo_ext.common.suggestions import unknown
+from grpo_ext.common.untrusted import first_line
 from grpo_ext.recipe.folder import accelerate_config, accelerate_settings
 from grpo_ext.recipe.problems import Findings
 from grpo_ext.recipe.rules import Values
@@ -70,9 +71,10 @@ def check_uploads(v: Values, findings: Findings) -> None:
         try:
             HfApi().whoami(token=v["hub_token"])
         except Exception as error:  # no login, a wrong one, no hub
-            reason = str(error).partition("\n")[0]
             findings.problem(
-                f"{key} needs a login on the hub, by `hf auth login` or HF_TOKEN: {reason}", key
+                f"{key} needs a login on the hub, by `hf auth login` or HF_TOKEN: "
+                f"{first_line(error)}",
+                key,
             )
 
 

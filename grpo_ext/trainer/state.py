@@ -11,6 +11,7 @@ from typing import Any, BinaryIO
 import torch
 
 from grpo_ext.common.foreign_files import open_plain
+from grpo_ext.common.untrusted import first_line
 from grpo_ext.objective.aggregate import StepCounts
 from grpo_ext.objective.kept import KeptSet
 from grpo_ext.step.groups import Groups
@@ -53,9 +54,7 @@ def load_plain(path: Path) -> Any:
         EOFError,
         OSError,
     ) as error:
-        raise CheckpointMismatch(
-            f"{path} cannot be loaded ({str(error).partition(chr(10))[0]})."
-        ) from error
+        raise CheckpointMismatch(f"{path} cannot be loaded ({first_line(error)}).") from error
 
 
 def _is_uncompressed(file: BinaryIO) -> bool:
