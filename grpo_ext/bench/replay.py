@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from grpo_ext.samplers.base import Request, Sampler
+from grpo_ext.samplers.base import Request, Sampler, SamplerAbilities
 from grpo_ext.step.records import Generation, Scored
 from grpo_ext.step.tables import join
 
@@ -17,17 +17,19 @@ class Replay(Sampler):
 
     Args:
         recorded: the completions, at least as many as a request asks for.
-        original: the sampler that wrote them, whose properties decide how they are scored.
+        original: the sampler that wrote them, whose abilities decide how they are scored.
     """
 
     name = "recorded completions"
-    tokenizes = True
 
     def __init__(self, recorded: Generation, original: Sampler):
         self.recorded = recorded
-        self.separate = original.separate
-        self.watched = original.watched
-        self.order = original.order
+        self.abilities = SamplerAbilities(
+            separate_engine=original.abilities.separate_engine,
+            returns_kept_tokens=original.abilities.returns_kept_tokens,
+            tokenizes_prompts=True,
+            truncation_order=original.abilities.truncation_order,
+        )
 
     def sample(self, request: Request) -> Generation:
         columns: dict[str, Any] = {}

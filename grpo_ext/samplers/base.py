@@ -2,15 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
+
+from torch import Tensor
 
 from grpo_ext.environments.episode import Episode
 from grpo_ext.step.records import Generation, PartialRollout
 
-# A check of another engine's weights reads this many completions of a rank,
-FEW = 4
-# and this many tokens of each.
-FEW_TOKENS = 4
+PROBE_ROWS = 4  # completions of a rank in a check of another engine's weights
+PROBE_TOKENS = 4  # tokens of each
 
 
 @dataclass(frozen=True)
@@ -26,41 +26,58 @@ class Request:
     episodes: list[Episode] = field(default_factory=list)
     #: of the data set, one per prompt, if the sampler reorders them
     rows: list[dict[str, Any]] = field(default_factory=list)
-    #: the maximum number of tokens of a completion, if it is not `max_completion_length`
-    most: int | None = None
+    #: maximum length of a completion in tokens; `None`: `max_completion_length`
+    max_new_tokens: int | None = None
+
+
+@dataclass(frozen=True)
+class SamplerAbilities:
+    """What a sampler can do. The trainer reads it before the first generation."""
+
+    #: another engine samples from its own copy of the weights, so its log-probs correct the
+    #: gradient (`vllm_importance_sampling_correction`, `behaviour_policy`)
+    separate_engine: bool = False
+    #: generations contain the tokens that truncation kept, so any truncation is scored exactly
+    returns_kept_tokens: bool = False
+    #: it tokenizes prompts itself, and requests have no `prompt_ids`
+    tokenizes_prompts: bool = False
+    #: it plays the episodes of a request, of several turns each
+    plays_episodes: bool = False
+    #: it defines `syncs`, `dtype` and `probe`, so `SyncCheck` verifies that weights arrive
+    reports_weights: bool = False
+    #: the order of its truncations, as in `SamplingParams`
+    truncation_order: Literal["hf", "vllm"] = "hf"
 
 
 class Sampler:
     """Completes prompts. All ranks call `load_weights`, `submit` and `collect`, in this order, for
     each generation.
 
-    A subclass defines `sample`, and `submit` if it works at the same time as the trainer.
+    A subclass defines `name`, `abilities` and `sample`, and `submit` if it works at the same time
+    as the trainer.
     """
 
     name: str  #: the name in logs
-    separate = False  #: whether it is another engine, whose log-probs correct the gradient
-    #: whether it returns the tokens that truncation kept, so that any truncation is scored exactly
-    watched = False
-    tokenizes = False  #: whether it tokenizes prompts itself
-    plays = False  #: whether it plays episodes of several turns
-    order = "hf"  #: the order of its truncations, "hf" or "vllm"
+    abilities: SamplerAbilities
 
-    seconds = 0.0  #: that the last generation took
+    seconds: float = 0.0  #: duration of the last generation
+    syncs: int = 0  #: how often the engine got weights (`reports_weights`)
 
-    rounds: tuple[int, ...] = ()  #: the sizes that `under_way` depends on
+    #: the sizes that `under_way` depends on
+    rounds: tuple[int, ...] = ()
     #: completions that a later generation returns (`partial_rollouts`)
     under_way: Sequence[PartialRollout] = ()
 
-    _asked: Request | None = None
+    _request: Request | None = None
 
     def submit(self, request: Request) -> None:
         """Start a generation."""
-        self._asked = request
+        self._request = request
 
     def collect(self) -> Generation:
         """Return the generation that `submit` has started."""
-        request = self._asked
-        self._asked = None
+        request = self._request
+        self._request = None
         assert request is not None, "call submit before collect"
         return self.sample(request)
 
@@ -68,15 +85,27 @@ class Sampler:
         """Complete the prompts, or return the completions that `submit` has started."""
         raise NotImplementedError
 
-    def sample_few(self, request: Request) -> Generation:
-        """Complete a few prompts of a request by a few tokens, to see which weights another engine
-        has.
+    def probe(self, request: Request) -> Generation:
+        """Complete the first `PROBE_ROWS` prompts by `PROBE_TOKENS` tokens, whose log-probs show
+        the weights of the engine (`reports_weights`).
         """
         raise NotImplementedError
 
+    def dtype(self) -> str:
+        """Return the dtype in which the engine computes, such as `"float32"` (`reports_weights`)."""
+        raise NotImplementedError
+
+    def readable_weights(self) -> dict[str, Tensor]:
+        """Return the weights of the engine by name, as far as this process can read them."""
+        return {}
+
+    def describe(self) -> str:
+        """Describe in one line how completions are made."""
+        return self.name
+
     def stop(self) -> None:
         """Stop any background work. The next request restarts it."""
-        self._asked = None
+        self._request = None
 
     def load_weights(self, step: int) -> None:
         """Take the trainer's weights of this optimizer step, if the sampler has a separate copy."""

@@ -107,11 +107,16 @@ def scoring_params(trainer: SampledTrainer, sampler: Sampler) -> SamplingParams:
             "rollout_func may sample in any way, so truncation cannot be scored exactly: set "
             "top_k: 0, top_p: 1.0, min_p: null, or logprob_policy: model."
         )
-    corrects = sampler.separate and args.vllm_importance_sampling_correction
+    corrects = sampler.abilities.separate_engine and args.vllm_importance_sampling_correction
     old_pass = ratios_move(
         args.gradient_accumulation_steps, args.steps_per_generation * args.num_iterations
     )
-    if params.truncated and not sampler.watched and args.beta and not (old_pass or corrects):
+    if (
+        params.truncated
+        and not sampler.abilities.returns_kept_tokens
+        and args.beta
+        and not (old_pass or corrects)
+    ):
         raise ValueError(UNTOLD_KEPT_SETS)
     reads = (
         trainer.use_vllm
@@ -126,7 +131,7 @@ def scoring_params(trainer: SampledTrainer, sampler: Sampler) -> SamplingParams:
 def _sampling_of(trainer: SampledTrainer, sampler: Sampler) -> SamplingParams:
     """Resolve the sampling parameters from all places that set them."""
     args = trainer.args
-    vllm = sampler.order == "vllm"
+    vllm = sampler.abilities.truncation_order == "vllm"
     given = dict(args.generation_kwargs or {})
     if args.vllm_structured_outputs_regex and vllm:
         given["structured_outputs"] = args.vllm_structured_outputs_regex
@@ -134,13 +139,15 @@ def _sampling_of(trainer: SampledTrainer, sampler: Sampler) -> SamplingParams:
         given["suppress_tokens"] = trainer.generation_kwargs["suppress_tokens"]
     own = getattr(trainer.accelerator.unwrap_model(trainer.model), "generation_config", None)
     # only `generate` uses the model's defaults
-    filled_in = not (sampler.separate or trainer.use_transformers_continuous_batching)
+    filled_in = not (
+        sampler.abilities.separate_engine or trainer.use_transformers_continuous_batching
+    )
     return resolve_sampling(
         {name: getattr(args, name) for name in FIELD_DEFAULTS},
         given,
         own.to_dict() if filled_in and own is not None else None,
-        sampler=sampler.order,
-        watched=sampler.watched,
+        sampler=sampler.abilities.truncation_order,
+        watched=sampler.abilities.returns_kept_tokens,
     )
 
 

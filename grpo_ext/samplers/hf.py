@@ -2,6 +2,7 @@
 is scored exactly.
 """
 
+from dataclasses import replace
 from typing import Any
 
 from transformers import GenerationConfig
@@ -10,7 +11,7 @@ from grpo_ext.decoding.checks import NotSupported, base_model, check_config, che
 from grpo_ext.decoding.play import Player
 from grpo_ext.environments.episode import of_episodes
 from grpo_ext.objective.recorder import Recorder
-from grpo_ext.samplers.base import Request, Sampler
+from grpo_ext.samplers.base import Request, Sampler, SamplerAbilities
 from grpo_ext.samplers.lockstep_episodes import Completed, play_by_turns
 from grpo_ext.samplers.port import SampledTrainer
 from grpo_ext.seams import trl as seam
@@ -19,16 +20,19 @@ from grpo_ext.step.records import Generation
 
 
 class HFSampler(Sampler):
-    """transformers' `generate` on the model of a trainer; `watched`: whether kept tokens and
-    log-probs are recorded.
+    """transformers' `generate` on the model of a trainer.
+
+    Args:
+        trainer: whose model and generation config it uses.
+        watched: whether kept tokens and log-probs are recorded.
     """
 
     name = "transformers"
-    plays = True
+    abilities = SamplerAbilities(plays_episodes=True, returns_kept_tokens=True)
 
     def __init__(self, trainer: SampledTrainer, watched: bool):
         self.trainer = trainer
-        self.watched = watched
+        self.abilities = replace(self.abilities, returns_kept_tokens=watched)
         self._own_generate = False  # whether the model's `generate` is not transformers'
 
     def sample(self, request: Request) -> Generation:
@@ -39,7 +43,9 @@ class HFSampler(Sampler):
         params = self.trainer.parts.scorer.params
         strict = args.logprob_policy == "sampling"  # else completions are not scored exactly anyway
         recorder = (
-            Recorder(params, strict, round(1 / args.sampler_check_share)) if self.watched else None
+            Recorder(params, strict, round(1 / args.sampler_check_share))
+            if self.abilities.returns_kept_tokens
+            else None
         )
         player = Player(request.episodes) if request.episodes else None
         with watching(trainer.accelerator.unwrap_model(trainer.model_wrapped), recorder, player):
@@ -53,6 +59,12 @@ class HFSampler(Sampler):
         return of_episodes(
             Generation(request.prompt_ids, completion_ids, request.policy_step, logps, kept),
             request.episodes,
+        )
+
+    def describe(self) -> str:
+        model = self.trainer.accelerator.unwrap_model(self.trainer.model_wrapped)
+        return how_it_generates(
+            model, self.trainer.generation_config, self.trainer.args.fast_generate
         )
 
     def _turn(self, contexts: list[list[int]], left: int) -> Completed:

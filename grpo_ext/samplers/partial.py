@@ -35,6 +35,8 @@ class PartialSampler(Sampler):
         self, sampler: Sampler, ends: EndRule, tokens: int, rows: int, size: int, ranks: Ranks
     ):
         self.sampler = sampler
+        self.name = sampler.name
+        self.abilities = sampler.abilities
         self.ends = ends
         self.tokens = tokens
         self.rows = rows
@@ -56,7 +58,7 @@ class PartialSampler(Sampler):
         tokens += [self.under_way[0].prompt_ids] * (
             most - len(tokens)
         )  # whose completions nobody reads: no request is empty
-        self.sampler.submit(Request([], tokens, 1, step, most=self.tokens))
+        self.sampler.submit(Request([], tokens, 1, step, max_new_tokens=self.tokens))
 
     def _open(self) -> list[PartialRollout]:
         return [rollout for rollout in self.under_way if not rollout.ended]

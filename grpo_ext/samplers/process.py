@@ -23,7 +23,7 @@ from transformers import GenerationConfig
 
 from grpo_ext.common.processes import start_beside
 from grpo_ext.objective.sampling import SamplingParams
-from grpo_ext.samplers.base import FEW, FEW_TOKENS, Request, Sampler
+from grpo_ext.samplers.base import PROBE_ROWS, PROBE_TOKENS, Request, Sampler, SamplerAbilities
 from grpo_ext.samplers.process_worker import Job, Start
 from grpo_ext.samplers.shared_weights import mapped, new_memory, packed, places_of, tensors_of
 from grpo_ext.step.records import Generation
@@ -46,8 +46,9 @@ class ProcessSampler(Sampler):
     """
 
     name = "another process"
-    separate = True
-    watched = True
+    abilities = SamplerAbilities(
+        separate_engine=True, returns_kept_tokens=True, reports_weights=True
+    )
 
     def __init__(
         self,
@@ -91,30 +92,30 @@ class ProcessSampler(Sampler):
                 ):  # a frozen base is sent once
                     shared.copy_(tensor)
         self._loaded = version
-        self.syncs = self.syncs + 1
+        self.syncs += 1
 
     def dtype(self) -> str:
-        """Return the number type of the weights, such as `"float32"`."""
         return str(next(self.model.parameters()).dtype).removeprefix("torch.")
 
     def submit(self, request: Request) -> None:
-        most = {} if request.most is None else {"max_new_tokens": request.most}
-        self._ask(
-            request, seed=int(torch.randint(2**62, ())), **most
-        )  # of the rank's random state, which a checkpoint has
+        # drawn from the random state of the rank, which a checkpoint contains
+        self._start_job(request, seed=int(torch.randint(2**62, ())))
 
-    def sample_few(self, request: Request) -> Generation:
-        """Complete a few prompts by a few tokens, at no cost to the random state."""
-        most = min(FEW_TOKENS, self.config.max_new_tokens)
-        self._ask(
-            replace(request, prompt_ids=request.prompt_ids[:FEW]), seed=0, max_new_tokens=most
+    def probe(self, request: Request) -> Generation:
+        # a fixed seed, so that a check does not change the random state
+        first_rows = replace(
+            request,
+            prompt_ids=request.prompt_ids[:PROBE_ROWS],
+            max_new_tokens=min(PROBE_TOKENS, self.config.max_new_tokens),
         )
+        self._start_job(first_rows, seed=0)
         return self.collect()
 
-    def _ask(self, request: Request, seed: int, **changed: Any) -> None:
+    def _start_job(self, request: Request, seed: int) -> None:
         super().submit(request)
         config = copy.copy(self.config)
-        vars(config).update(**changed)
+        if request.max_new_tokens is not None:
+            config.max_new_tokens = request.max_new_tokens
         self._job = Job(
             request.prompt_ids, config, replace(self.params(), temperature=config.temperature), seed
         )

@@ -2,11 +2,12 @@
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
 
-from grpo_ext.samplers.base import Request, Sampler
+from grpo_ext.samplers.base import Request, Sampler, SamplerAbilities
 from grpo_ext.samplers.port import SampledTrainer
 from grpo_ext.step.records import Generation
 
@@ -22,7 +23,7 @@ class FunctionSampler(Sampler):
     """
 
     name = "rollout_func"
-    tokenizes = True
+    abilities = SamplerAbilities(tokenizes_prompts=True)
 
     def __init__(
         self,
@@ -33,8 +34,12 @@ class FunctionSampler(Sampler):
         self.rollout_func = rollout_func
         self.trainer = trainer
         self.vllm = vllm
-        self.separate = vllm is not None and vllm.separate
-        self.order = "hf" if vllm is None else vllm.order
+        if vllm is not None:
+            self.abilities = replace(
+                self.abilities,
+                separate_engine=vllm.abilities.separate_engine,
+                truncation_order=vllm.abilities.truncation_order,
+            )
 
     def load_weights(self, step: int) -> None:
         if self.vllm is not None:

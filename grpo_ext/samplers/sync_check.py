@@ -8,19 +8,15 @@ few tensors of a colocated engine show that weights did not arrive.
 """
 
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from grpo_ext.samplers.base import FEW, Sampler
+from grpo_ext.samplers.base import PROBE_ROWS, Sampler
 from grpo_ext.samplers.port import SampledTrainer
-from grpo_ext.samplers.process import ProcessSampler
-from grpo_ext.samplers.vllm import OurVLLM, VLLMSampler
 from grpo_ext.scoring.scorer import Scorer
 from grpo_ext.seams import trl as seam
-from grpo_ext.seams.vllm import weights_held
 from grpo_ext.step.ranks import Ranks
 from grpo_ext.step.records import Scored
 from grpo_ext.vllm import EngineFailure
@@ -39,13 +35,12 @@ class SyncCheck:
         self.scorer = scorer
         self.ranks = ranks
         self.every = args.vllm_sync_check_steps
-        self.engine: Any = sampler.vllm if isinstance(sampler, VLLMSampler) else sampler
+        self.sampler = sampler
         truncated = args.top_k or args.top_p < 1 or args.min_p or args.generation_kwargs
         same_policy = args.logprob_policy == "sampling" or not truncated
         if args.logprob_policy == "model" and args.temperature != 1.0:
             same_policy = False
-        is_separate = isinstance(self.engine, OurVLLM | ProcessSampler)
-        self.compares = bool(self.every) and same_policy and is_separate
+        self.compares = bool(self.every) and same_policy and sampler.abilities.reports_weights
         self._checked: int | None = None  # the sync of the last check
         # the last sync that was seen, and the checksums of its weights
         self._sent: tuple[int, list[int]] = (-1, [])
@@ -56,7 +51,7 @@ class SyncCheck:
     def due(self) -> bool:
         """Whether the next completions are compared."""
         return self.compares and (
-            self._checked is None or self.engine.syncs - self._checked >= self.every
+            self._checked is None or self.sampler.syncs - self._checked >= self.every
         )
 
     def check(self, table: Scored) -> None:
@@ -75,10 +70,10 @@ class SyncCheck:
         total, tokens = self.ranks.total(torch.stack(self._apart(table))).tolist()
         if not tokens:  # all of them are truncated and masked
             return
-        self._checked = self.engine.syncs
+        self._checked = self.sampler.syncs
         difference = total / tokens
         exact = (
-            self.trainer.accelerator.mixed_precision == "no" and self.engine.dtype() == "float32"
+            self.trainer.accelerator.mixed_precision == "no" and self.sampler.dtype() == "float32"
         )
         limit = self.trainer.args.vllm_sync_check_limit or (1e-3 if exact else 0.2)
         if not difference <= limit:
@@ -97,17 +92,17 @@ class SyncCheck:
         if not self.compares:
             return
         model = self.trainer.accelerator.unwrap_model(self.trainer.model)
-        engine_weights = weights_held(self.engine)
+        engine_weights = self.sampler.readable_weights()
         current = checksums(model)
-        if self.engine.syncs != self._sent[0]:
-            self._sent = (self.engine.syncs, current)
+        if self.sampler.syncs != self._sent[0]:
+            self._sent = (self.sampler.syncs, current)
         comparable = []
         for name, parameter in model.named_parameters():
             held = engine_weights.get(name)
             if held is not None and held.shape == parameter.shape and type(parameter) is Parameter:
                 comparable.append((name, parameter, held))
         arrived = set()
-        for name, parameter, held in comparable[:: len(comparable) // FEW + 1]:
+        for name, parameter, held in comparable[:: len(comparable) // PROBE_ROWS + 1]:
             if torch.equal(held, parameter.to(held)):
                 arrived.add(name)
         if self._arrived is None:
@@ -125,7 +120,7 @@ class SyncCheck:
         If sampling is truncated, the tenth of the tokens that differ most is left out: rounding may
         keep or remove a token at the edge of the kept set.
         """
-        few = table.take(torch.arange(min(FEW, len(table))))
+        few = table.take(torch.arange(min(PROBE_ROWS, len(table))))
         model = self.trainer.model
         sampled = few.sampling_per_token_logps
         training = model.training

@@ -17,17 +17,18 @@ from typing import Any
 
 from accelerate.utils import broadcast_object_list, gather_object
 from peft import PeftModel
+from torch import Tensor
 from trl.generation.vllm_client import VLLMClient
 from trl.generation.vllm_generation import VLLMGeneration
 
 from grpo_ext.common.main_rank import from_main
 from grpo_ext.recipe.schema import GRPOExtConfig
 from grpo_ext.samplers.async_episodes import LogProbs, Turn, play_as_ready
-from grpo_ext.samplers.base import FEW, FEW_TOKENS, Request, Sampler
+from grpo_ext.samplers.base import PROBE_ROWS, PROBE_TOKENS, Request, Sampler, SamplerAbilities
 from grpo_ext.samplers.exact_unmerge import base_kept
 from grpo_ext.samplers.lockstep_episodes import Completed, of_played, play_by_turns
 from grpo_ext.samplers.rollout_function import logp_tensors
-from grpo_ext.seams.vllm import engine_with
+from grpo_ext.seams.vllm import engine_with, weights_held
 from grpo_ext.step.records import Generation
 from grpo_ext.vllm import EngineFailure
 from grpo_ext.vllm.settings import TextModel, cpu_settings, server_url, vllm_dtype
@@ -38,9 +39,9 @@ logger = logging.getLogger(__name__)
 class VLLMSampler(Sampler):
     """Samples with vLLM, which gets the trainer's weights if the step has changed."""
 
-    separate = True
-    plays = True
-    order = "vllm"
+    abilities = SamplerAbilities(
+        separate_engine=True, plays_episodes=True, reports_weights=True, truncation_order="vllm"
+    )
 
     def __init__(self, vllm: OurVLLM):
         self.vllm = vllm
@@ -63,18 +64,27 @@ class VLLMSampler(Sampler):
         """Seconds that the last generation of a server took; 0 on other ranks than the main one."""
         return getattr(self.vllm, "vllm_client", self.vllm).seconds
 
+    @property
+    def syncs(self) -> int:  # type: ignore[override]  # `OurVLLM` also counts those of a retry
+        return self.vllm.syncs
+
+    def dtype(self) -> str:
+        return self.vllm.dtype()
+
+    def readable_weights(self) -> dict[str, Tensor]:
+        return weights_held(self.vllm)
+
     def submit(self, request: Request) -> None:
         super().submit(request)
         if self.vllm.mode == "server" and not request.episodes:
-            with self._at_most(request.most):
+            with self._at_most(request.max_new_tokens):
                 self.vllm.start(
                     prompts=request.prompt_ids, images=None, num_generations=request.num_generations
                 )
 
-    def sample_few(self, request: Request) -> Generation:
-        """Complete a few prompts of a request by a few tokens."""
-        prompt_ids = request.prompt_ids[:FEW]
-        ids, logprobs = self._complete(prompt_ids, 1, FEW_TOKENS)
+    def probe(self, request: Request) -> Generation:
+        prompt_ids = request.prompt_ids[:PROBE_ROWS]
+        ids, logprobs = self._complete(prompt_ids, 1, PROBE_TOKENS)
         return Generation(prompt_ids, ids, request.policy_step, logp_tensors(logprobs))
 
     def sample(self, request: Request) -> Generation:
@@ -84,7 +94,9 @@ class VLLMSampler(Sampler):
             return of_played(request, logps)
         if request.episodes:
             return play_by_turns(request, lambda contexts, most: self._complete(contexts, 1, most))
-        ids, logprobs = self._complete(request.prompt_ids, request.num_generations, request.most)
+        ids, logprobs = self._complete(
+            request.prompt_ids, request.num_generations, request.max_new_tokens
+        )
         return Generation(request.prompt_ids, ids, request.policy_step, logp_tensors(logprobs))
 
     def _complete(

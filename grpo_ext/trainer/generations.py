@@ -275,13 +275,13 @@ class Generations:
         if not self.sync_check.due or not request.prompt_ids:
             self.sync_check.refuse_stale()
             return
-        generation = self.sampler.sample_few(request)
+        generation = self.sampler.probe(request)
         truncated = [False] * len(generation.prompt_ids)
         self.sync_check.check(self._table(generation, truncated))
 
     def _request(self, prompts: list[Any], episodes: list[Episode]) -> Request:
         ids = [episode.prompt_ids for episode in episodes]
-        if prompts and not episodes and not self.sampler.tokenizes:
+        if prompts and not episodes and not self.sampler.abilities.tokenizes_prompts:
             ids = seam.prompt_tokens(self.trainer, prompts)
         if episodes:
             self._limit(episodes)

@@ -30,15 +30,17 @@ class OldAndReference:
         self.ranks = ranks
         args = trainer.args
         # ratios compare the policy with the sampler, by the log-probs of the sampler
-        self.to_sampler = sampler.separate and args.behaviour_policy == "sampler"
+        self.to_sampler = sampler.abilities.separate_engine and args.behaviour_policy == "sampler"
         # the log-probs of another engine correct the gradient
         self.corrects = (
-            sampler.separate and not self.to_sampler and args.vllm_importance_sampling_correction
+            sampler.abilities.separate_engine
+            and not self.to_sampler
+            and args.vllm_importance_sampling_correction
         )
         self.outlives = ratios_move(
             args.gradient_accumulation_steps, args.steps_per_generation * args.num_iterations
         )
-        self.finds_kept = scorer.params.truncated and not sampler.watched
+        self.finds_kept = scorer.params.truncated and not sampler.abilities.returns_kept_tokens
 
     def __call__(self, table: Scored) -> Scored:
         """Set `old_per_token_logps`, `ref_per_token_logps`, `importance_sampling_ratio` and `kept`

@@ -20,7 +20,6 @@ from grpo_ext.evaluation.constant import constant_sentences
 from grpo_ext.evaluation.table import add_to_card, draw_curves, gained
 from grpo_ext.recipe.difference import SAVED, as_yaml
 from grpo_ext.recipe.rules import argument_values
-from grpo_ext.samplers.hf import HFSampler, how_it_generates
 from grpo_ext.tasks.sharegpt import is_sharegpt
 from grpo_ext.trainer.judging import rewards_of
 from grpo_ext.trainer.port import Trainer
@@ -223,13 +222,9 @@ def sharding(trainer: Trainer) -> str:
 def describe(trainer: Trainer) -> tuple[str, str]:
     """Describe in one line each how a trainer generates, and how it speeds up training."""
     parts = trainer.parts
-    args = trainer.args
-    how = parts.sampler.name
+    how = parts.sampler.describe()
     if trainer.use_transformers_continuous_batching:
         how = "transformers' continuous batching"
-    elif isinstance(parts.sampler, HFSampler):
-        model = trainer.accelerator.unwrap_model(trainer.model_wrapped)
-        how = how_it_generates(model, trainer.generation_config, args.fast_generate)
     if trainer.as_trl:
         return how, "as TRL, one rectangle per micro-batch"
     return how, settings.how_it_trains(

@@ -69,7 +69,7 @@ def checked_arguments(
         name = model if isinstance(model, str) else model.config._name_or_path
         args = GRPOExtConfig(f"{name.split('/')[-1]}-GRPO")
     checked = with_our_defaults(args)
-    separate_sampler = sampler is not None and sampler.separate
+    separate_sampler = sampler is not None and sampler.abilities.separate_engine
     check_arguments(checked, checked.world_size, separate_sampler)
     if from_python and checked.process_index == 0:
         for note in argument_notes(checked, checked.world_size):
@@ -174,7 +174,7 @@ def episodes_of(trainer: Trainer, sampler: Sampler, by_trl: bool) -> Begin | Non
             "environment in the arguments does not go with tools or environment_factory: take one "
             "of the two out."
         )
-    if not sampler.plays or by_trl or trainer.as_trl:
+    if not sampler.abilities.plays_episodes or by_trl or trainer.as_trl:
         raise ValueError(
             f"{sampler.name} does not play episodes of several turns, as environment and tools "
             "need them."

@@ -10,6 +10,7 @@ import os
 import random
 import string
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -178,7 +179,7 @@ def rewards_of(settings: dict[str, Any]) -> list[Any]:
 
 
 class Scripted(Sampler):
-    """Completes any prompt by random tokens, with the flags of the engine that the settings ask
+    """Completes any prompt by random tokens, with the abilities of the engine that the settings ask
     for.
 
     A kept set is random, too, and has the drawn token mostly. Log-probs are those of the weights at
@@ -193,8 +194,9 @@ class Scripted(Sampler):
         elif args.sampler == "process":
             engine = ProcessSampler
         self.name = getattr(engine, "name", engine.__name__)
-        self.separate, self.plays, self.order = engine.separate, engine.plays, engine.order
-        self.watched = watched if engine is HFSampler else engine.watched
+        self.abilities = replace(engine.abilities, reports_weights=False)
+        if engine is HFSampler:
+            self.abilities = replace(self.abilities, returns_kept_tokens=watched)
         rank = trainer.accelerator.process_index
         self.trainer, self.random = trainer, random.Random(1000 * args.seed + rank)
         self.made: Generation | None = None
@@ -205,7 +207,7 @@ class Scripted(Sampler):
             ids = played.completion_ids
         else:
             played = Generation(request.prompt_ids, [], request.policy_step)
-            most = request.most or self.trainer.args.max_completion_length
+            most = request.max_new_tokens or self.trainer.args.max_completion_length
             ids = [self.tokens(most) for _ in request.prompt_ids]
         kept = [self.kept_sets(row) for row in ids] if self.keeps else None
         logps = self.log_probs(request.prompt_ids, ids, kept, played.tool_mask)
@@ -225,7 +227,7 @@ class Scripted(Sampler):
 
     @property
     def keeps(self) -> bool:
-        return self.watched and self.trainer.parts.scorer.params.truncated
+        return self.abilities.returns_kept_tokens and self.trainer.parts.scorer.params.truncated
 
     def turn(self, contexts: list[list[int]], most: int) -> tuple[list[list[int]], list[Any]]:
         ids = [self.tokens(min(most, 4), empty=False) for _ in contexts]
@@ -274,7 +276,7 @@ class Scripted(Sampler):
             logps = logits.log_softmax(-1).gather(1, torch.tensor(ids).long().view(-1, 1))[:, 0]
             logps = logps + size * torch.tensor([noise.gauss(0, 1) for _ in ids])
             unknown = [not mine for mine in tool_mask[i]] if tool_mask else [False] * len(ids)
-            if not self.separate and noise.random() < 0.5:
+            if not self.abilities.separate_engine and noise.random() < 0.5:
                 unknown = [True] * len(ids)
             elif args.behaviour_policy != "sampler":
                 unknown = [there or noise.random() < 0.1 for there in unknown]
@@ -482,8 +484,8 @@ def run(folder: Path, out: Path, settings: dict[str, Any]) -> None:
         "settings": settings,
         "difficulties": trainer.train_dataset[args.difficulty_column or "number"],
         "names": [name_of(reward) for reward in rewards_of(settings)],
-        "separate": sampler.separate,
-        "order": sampler.order,
+        "separate": sampler.abilities.separate_engine,
+        "order": sampler.abilities.truncation_order,
         "length": args.max_completion_length,
         "num_generations": args.num_generations,
         "groups": args.generation_batch_size // args.num_generations,

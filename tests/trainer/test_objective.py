@@ -14,7 +14,7 @@ from grpo_ext.objective.policy import clipped, register_loss
 from grpo_ext.objective.recorder import Recorder
 from grpo_ext.objective.sampling import SamplingParams
 from grpo_ext.recipe.needs import TRL_LOSSES
-from grpo_ext.samplers.base import Sampler
+from grpo_ext.samplers.base import Sampler, SamplerAbilities
 from grpo_ext.seams.generate import watching
 from grpo_ext.step import feed
 from grpo_ext.step.records import Generation
@@ -353,7 +353,7 @@ class WatchedSampler(Sampler):
     """The same as a sampler of ours: another engine, which tells its log-probs and not what it kept."""
 
     name = "separate"
-    separate = True
+    abilities = SamplerAbilities(separate_engine=True)
 
     def sample(self, request):
         recorder = Recorder(SamplingParams(top_k=5))

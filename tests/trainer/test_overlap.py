@@ -241,7 +241,7 @@ def test_a_run_that_failed_goes_on_with_the_right_prompts(tiny_folder, tmp_path,
     check_samples(tiny_folder, again.steps)
 
 
-@pytest.mark.parametrize("where", ["sample_few", "collect"])  # as it is asked, and as it samples
+@pytest.mark.parametrize("where", ["probe", "collect"])  # as it is asked, and as it samples
 def test_prompts_drawn_for_a_sampler_that_fails_are_neither_lost_nor_trained_twice(
     tiny_folder, tmp_path, where
 ):

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grpo_ext.samplers.base import Request, Sampler
+from grpo_ext.samplers.base import Request, Sampler, SamplerAbilities
 from grpo_ext.samplers.partial import PartialSampler
 from grpo_ext.step.judge import EndRule
 from grpo_ext.step.ranks import Ranks
@@ -25,14 +25,19 @@ SIZE = 2
 class Scripted(Sampler):
     """Completes the prompt [p] by p, p, p ... and the end token, `lengths[p]` tokens in all; the log-prob of token t is -t."""
 
+    name = "scripted"
+    abilities = SamplerAbilities()
+
     def __init__(self, lengths):
         self.lengths, self.most, self.asked = lengths, [], []
 
     def sample(self, request):
         assert request.prompt_ids
-        self.most.append(request.most)
+        self.most.append(request.max_new_tokens)
         self.asked.append(request.prompt_ids)
-        ids = [self._more(row[0], len(row) - 1, request.most) for row in request.prompt_ids]
+        ids = [
+            self._more(row[0], len(row) - 1, request.max_new_tokens) for row in request.prompt_ids
+        ]
         starts = [len(row) - 1 for row in request.prompt_ids]
         logps = [
             -torch.arange(start, start + len(row)).float()

@@ -12,7 +12,7 @@ from trl import GRPOConfig
 
 from grpo_ext import GRPOExtConfig, GRPOExtTrainer, RecipeError
 from grpo_ext.objective.presets import PRESETS
-from grpo_ext.samplers.base import Sampler
+from grpo_ext.samplers.base import Sampler, SamplerAbilities
 from grpo_ext.step.records import Generation
 
 ROWS = 64
@@ -22,7 +22,7 @@ class NoisySampler(Sampler):
     """Another engine: its log-probs are the model's but for noise, a ratio of mean 1 a token."""
 
     name = "noisy"
-    separate = True
+    abilities = SamplerAbilities(separate_engine=True)
 
     def __init__(self, noise, length):
         super().__init__()

@@ -110,7 +110,7 @@ def test_a_model_that_computes_something_else_there_is_noticed(tiny_folder, tmp_
         trainer.model, sampler.config, sampler.params, "cpu", sampler.limit, True
     )
     generations = trainer.parts.generations
-    generations.sampler = generations.ahead.sampler = generations.sync_check.engine = changed
+    generations.sampler = generations.ahead.sampler = generations.sync_check.sampler = changed
     with pytest.raises(EngineFailure, match="The sampler's log-probs differ by"):
         trainer.train()
 

@@ -11,7 +11,7 @@ from trl import GRPOTrainer
 
 from grpo_ext import GRPOExtConfig, GRPOExtTrainer
 from grpo_ext.objective.recorder import Recorder
-from grpo_ext.samplers.base import Sampler
+from grpo_ext.samplers.base import Sampler, SamplerAbilities
 from grpo_ext.scoring.scorer import Scorer
 from grpo_ext.seams.generate import watching
 from grpo_ext.step.records import Generation
@@ -54,6 +54,7 @@ class TellsNothing(Sampler):
     """transformers' sampling on the policy itself, of which it is not known what truncation kept."""
 
     name = "tells nothing"
+    abilities = SamplerAbilities()
 
     def sample(self, request):
         recorder = Recorder(self.trainer.parts.scorer.params)

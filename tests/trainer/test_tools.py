@@ -14,7 +14,7 @@ from transformers import AutoTokenizer
 from trl import GRPOConfig
 
 from grpo_ext import GRPOExtConfig, GRPOExtTrainer
-from grpo_ext.samplers.base import Sampler
+from grpo_ext.samplers.base import Sampler, SamplerAbilities
 from grpo_ext.samplers.lockstep_episodes import play_by_turns
 
 TEMPLATE = Path(trl.__file__).parent / "chat_templates" / "qwen2_5.jinja"
@@ -92,7 +92,7 @@ class Calling(Sampler):
     """An engine that calls `name` with the row's number in every other completion, and then says what it was told."""
 
     name = "scripted"
-    plays = True
+    abilities = SamplerAbilities(plays_episodes=True)
 
     def __init__(self, tokenizer, tool, **arguments):
         self.tokenizer, self.tool, self.arguments = tokenizer, tool, arguments
