@@ -11,7 +11,6 @@ import errno
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import suppress
 from io import BufferedReader, FileIO
 from itertools import islice
 from pathlib import Path
@@ -207,29 +206,6 @@ def check_tree(folder: Path) -> None:
                 waiting.append(path)
             elif not stat.S_ISREG(mode) and not stat.S_ISLNK(mode):
                 raise _not_plain(path)
-
-
-def check_yaml(text: str) -> None:
-    """Raise `ValueError` if a YAML text has aliases or is nested too deeply, which could take
-    endless memory or time.
-
-    A text that is not YAML passes: the loader says what is wrong with it.
-    """
-    import yaml  # not at import: many readers read no YAML
-
-    level = 0
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # Python's takes long for deep nesting
-    with suppress(yaml.YAMLError):
-        for event in yaml.parse(text, Loader=loader):
-            if isinstance(event, yaml.AliasEvent):
-                raise ValueError(
-                    "it has aliases (`*name`), which can repeat without end: write out what you "
-                    "mean."
-                )
-            level += isinstance(event, yaml.CollectionStartEvent)
-            level -= isinstance(event, yaml.CollectionEndEvent)
-            if level > MOST_LEVELS:
-                raise ValueError(f"it is nested deeper than {MOST_LEVELS} levels.")
 
 
 def _is_in(root: Path | None, real: Path) -> bool:

@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import yaml
 
-from grpo_ext.common.foreign_files import check_yaml, read_text
+from grpo_ext.common.foreign_files import read_bytes
 from grpo_ext.common.hash_sample import in_share
 from grpo_ext.common.untrusted import one_line
+from grpo_ext.common.yaml_text import YamlFault, load_yaml
 from grpo_ext.observe.json_row import row_of
 from grpo_ext.observe.jsonl import read
 from grpo_ext.observe.run_folders import find_folder, short_name
@@ -216,25 +216,20 @@ def read_mapping(path: Path, faults: list[str]) -> Row:
     if not path.exists():
         return {}
     try:
-        text = read_text(path, MOST_BYTES, path.parent)
+        content = read_bytes(path, MOST_BYTES, path.parent)
         if path.suffix == ".json":
-            return row_of(text)
-        check_yaml(text)
-        return row_of(json.dumps(yaml.safe_load(text), default=str))
-    except (OSError, ValueError, TypeError, RecursionError, yaml.YAMLError) as error:
+            return row_of(content.decode())
+        return row_of(json.dumps(load_yaml(content), default=str))
+    except (OSError, ValueError, TypeError, RecursionError) as error:
         reason = reason_of(error)
-    except (AttributeError, LookupError):  # PyYAML's, as for `!!bool text` and `!!int ""`
-        reason = "a value does not fit its YAML tag"
     faults.append(one_line(f"{path} cannot be read ({reason})."))
     return {}
 
 
 def reason_of(error: Exception) -> str:
     """Return why a file cannot be read, without the excerpts and the path that an error adds."""
-    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
-        return f"line {error.problem_mark.line + 1}: {error.problem}"
-    if isinstance(error, yaml.reader.ReaderError):
-        return f"character {error.position + 1}: {error.reason}"
+    if isinstance(error, YamlFault):
+        return f"line {error.line}: {error.reason}"
     if isinstance(error, OSError) and error.strerror is not None:
         return error.strerror
     return str(error) or type(error).__name__

@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 import grpo_ext
-from grpo_ext.common.foreign_files import check_yaml, read_text
+from grpo_ext.common.foreign_files import read_bytes
 from grpo_ext.common.suggestions import did_you_mean
+from grpo_ext.common.yaml_text import YamlFault, load_yaml
 
 MOST_BYTES = 2**18  # of an accelerate config
 
@@ -71,11 +70,9 @@ def accelerate_settings(name: str) -> dict[str, Any]:
     """
     path = accelerate_config(name)
     try:
-        text = read_text(path, MOST_BYTES)
-        check_yaml(text)
-        settings = yaml.safe_load(text)
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-        raise ValueError(f"accelerate_config: {path} is not a YAML file: {error}") from None
+        settings = load_yaml(read_bytes(path, MOST_BYTES))
+    except YamlFault as fault:
+        raise ValueError(f"accelerate_config: {path}:{fault.line}: {fault.advice}") from None
     settings = {} if settings is None else settings
     if not isinstance(settings, dict):
         raise ValueError(

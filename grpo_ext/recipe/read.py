@@ -11,7 +11,8 @@ from typing import Any
 
 import yaml
 
-from grpo_ext.common.foreign_files import ForeignFile, check_yaml, read_text
+from grpo_ext.common.foreign_files import ForeignFile, read_bytes
+from grpo_ext.common.yaml_text import YamlFault, compose_yaml, construct_yaml
 from grpo_ext.recipe.folder import recipe_path
 from grpo_ext.recipe.problems import Problem, RecipeError
 
@@ -19,6 +20,8 @@ Settings = dict[str, tuple[Any, str | None]]  # key -> (value, place)
 Overrides = dict[str, Any] | list[str] | None  # values by key, or words such as `--key value`
 COMMAND_LINE = "command line"
 MOST_BYTES = 2**20  # of a recipe
+MAPPING_TAG = "tag:yaml.org,2002:map"
+NULL_TAG = "tag:yaml.org,2002:null"
 
 
 def read_settings(path: str | Path | None, overrides: Overrides) -> Settings:
@@ -37,21 +40,17 @@ def read_yaml(path: str | Path, within: Path | None = None) -> Settings:
     """
     path = recipe_path(path)
     try:
-        text = read_text(path, MOST_BYTES, within)
-        check_yaml(text)
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
-        values = yaml.safe_load(text)
+        root = compose_yaml(read_bytes(path, MOST_BYTES, within))
     except ForeignFile as error:
         if path.is_dir():
             raise FileNotFoundError(f"{path} is a folder; name a recipe in it.") from None
         raise RecipeError([Problem(f"not a recipe: {error.strerror}.", place=str(path))]) from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise RecipeError([Problem(f"not a YAML file: {error}", place=str(path))]) from None
-    except (ValueError, RecursionError) as error:  # too large, too deep, or an impossible date
-        raise RecipeError([Problem(f"not a recipe: {error}", place=str(path))]) from None
-    if values is None or root is None:  # an empty file, or only comments
+    except YamlFault as fault:
+        message = f"not a recipe: {fault.advice}"
+        raise RecipeError([Problem(message, place=f"{path}:{fault.line}")]) from None
+    if root is None or root.tag == NULL_TAG:  # an empty file, or only comments
         return {}
-    if not isinstance(values, dict):
+    if root.tag != MAPPING_TAG or not isinstance(root, yaml.MappingNode):
         raise RecipeError([Problem("a recipe is lines of `key: value`.", place=str(path))])
     settings: Settings = {}
     problems = [
@@ -62,15 +61,18 @@ def read_yaml(path: str | Path, within: Path | None = None) -> Settings:
         )
         for first, key in _repeated_keys(root)
     ]
-    for key_node, _ in root.value:
+    for key_node, value_node in root.value:
         key = key_node.value
         place = _place(path, key_node)
         if key == "<<" or not isinstance(key, str):
             problems.append(
                 Problem("a key of a recipe is a plain word; write merged keys out.", place=place)
             )
-        else:
-            settings[key] = (values[key] if key in values else values[yaml.safe_load(key)], place)
+            continue
+        try:
+            settings[key] = (construct_yaml(value_node), place)
+        except YamlFault as fault:
+            problems.append(Problem(f"{key}: {fault.advice}", key, f"{path}:{fault.line}"))
     if problems:
         raise RecipeError(problems)
     return settings

@@ -12,10 +12,10 @@ from enum import Enum
 from functools import cache
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from grpo_ext.common.suggestions import did_you_mean
+from grpo_ext.common.yaml_text import YamlFault, load_yaml
 from grpo_ext.recipe.read import Word
 
 Count = Annotated[int, Field(ge=1)]
@@ -126,6 +126,6 @@ def _from_word(word: Word, hint: Any) -> Any:
     if (text or word in choices(hint)) and not (type(None) in kinds and word in ("null", "None")):
         return str(word)
     try:
-        return None if word == "None" else yaml.safe_load(word)
-    except yaml.YAMLError:
+        return None if word == "None" else load_yaml(str(word))
+    except YamlFault:
         return str(word)

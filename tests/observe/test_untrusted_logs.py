@@ -138,9 +138,12 @@ def test_a_recipe_or_about_that_cannot_be_read_is_left_out_and_told(tmp_path, na
 @pytest.mark.parametrize(
     "text, reason",
     [
-        ("lr: 1\na: [\n", "line 3: expected the node content, but found '<stream end>'"),
-        ("a: \x07", "character 4: special characters are not allowed"),
-        ("a: !!bool right", "a value does not fit its YAML tag"),
+        (
+            "lr: 1\na: [\n",
+            "line 3: while parsing a flow node, expected the node content, but found '<stream end>'",
+        ),
+        ("a: \x07", "line 1: special characters are not allowed"),
+        ("a: !!bool right", "line 1: a value does not fit its YAML tag"),
     ],
 )
 def test_why_a_recipe_cannot_be_read_is_said_without_its_text(tmp_path, text, reason):

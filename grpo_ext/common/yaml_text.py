@@ -1,0 +1,114 @@
+"""YAML that others may have written, read within bounds, with a line for each error."""
+
+from contextlib import suppress
+from typing import Any
+
+import yaml
+
+from grpo_ext.common.foreign_files import MOST_LEVELS
+
+KEY_TYPES = (str, int, float, bool, type(None))  # that JSON can write
+
+
+class YamlFault(ValueError):
+    """An error in a YAML text.
+
+    Args:
+        reason: what is wrong, without excerpts of the text.
+        line: the line where it is, from 1.
+        remedy: what to write instead.
+    """
+
+    def __init__(self, reason: str, line: int, remedy: str):
+        self.reason = reason
+        self.line = line
+        self.remedy = remedy
+        super().__init__(f"line {line}: {self.advice}")
+
+    @property
+    def advice(self) -> str:
+        """What is wrong and what to write instead, without the line."""
+        return f"{self.reason}: {self.remedy}."
+
+
+class _Constructor(yaml.constructor.SafeConstructor):
+    """PyYAML's constructor, whose methods raise anything for a value that does not fit its tag."""
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        line = node.start_mark.line + 1
+        try:
+            value = super().construct_object(node, deep=True)  # the whole value, within this `try`
+            if isinstance(value, dict) and not all(isinstance(key, KEY_TYPES) for key in value):
+                raise YamlFault("a key of a mapping is a date or bytes", line, "quote it")
+            return value
+        except yaml.constructor.ConstructorError as error:
+            mark = error.problem_mark
+            raise YamlFault(
+                str(error.problem),
+                line if mark is None else mark.line + 1,
+                "write text, a number, true, false, null, a list or a mapping, without a tag",
+            ) from None
+        except YamlFault:
+            raise
+        except ValueError as error:
+            reason = f"a value does not fit its YAML tag ({error})"
+        except (LookupError, AttributeError, TypeError, OverflowError):
+            reason = "a value does not fit its YAML tag"
+        raise YamlFault(reason, line, "quote it to write text, or remove the tag")
+
+
+def compose_yaml(content: bytes | str) -> yaml.Node | None:
+    """Return the root node of a YAML document; `None` if it is empty.
+
+    Raises:
+        YamlFault: if it is not UTF-8 or not YAML, has aliases (`*name`), which can repeat without
+            end, or is nested deeper than `MOST_LEVELS`.
+    """
+    try:
+        text = content if isinstance(content, str) else content.decode()
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise YamlFault(f"not UTF-8 ({error.reason})", line, "save the file as UTF-8") from None
+    _check_bounds(text)
+    try:
+        return yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise YamlFault(error.reason, line, "remove the character") from None
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        raise YamlFault(
+            ", ".join(part for part in (error.context, error.problem) if part),
+            mark.line + 1 if mark is not None else 1,
+            "write lines of `key: value`, and quote text that has brackets, `: ` or ` #`",
+        ) from None
+
+
+def construct_yaml(node: yaml.Node) -> Any:
+    """Return the value of a node; `YamlFault` if it does not fit its tag."""
+    return _Constructor().construct_document(node)
+
+
+def load_yaml(content: bytes | str) -> Any:
+    """Return the value of a YAML document; `None` if it is empty, `YamlFault` at an error."""
+    root = compose_yaml(content)
+    return None if root is None else construct_yaml(root)
+
+
+def _check_bounds(text: str) -> None:
+    """Refuse aliases and deep nesting, which could take endless memory or time."""
+    level = 0
+    line = 1
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # Python's takes long for deep nesting
+    with suppress(yaml.YAMLError):  # `yaml.compose` reports it
+        for event in yaml.parse(text, Loader=loader):
+            if event.start_mark is not None:
+                line = event.start_mark.line + 1
+            if isinstance(event, yaml.AliasEvent):
+                raise YamlFault("it has aliases (`*name`)", line, "write out what you mean")
+            level += isinstance(event, yaml.CollectionStartEvent)
+            level -= isinstance(event, yaml.CollectionEndEvent)
+            if level > MOST_LEVELS:
+                raise YamlFault(
+                    f"it is nested deeper than {MOST_LEVELS} levels", line, "flatten it"
+                )
