@@ -86,7 +86,7 @@ def read_only(bench: Bench) -> Outcome:
 
     if (codes := wait(start(1, out, body))) == [3]:
         return "not tried: no file system can be mounted here", "", True
-    told = "cannot be written" in (out / "told.txt").read_text()
+    told = "is not writable" in (out / "told.txt").read_text()
     gone = [
         part for part in lost(left_by(out), bench.wanted[1]) if part in ("weights", "optimizer")
     ]  # logs began anew

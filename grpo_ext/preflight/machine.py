@@ -1,4 +1,4 @@
-"""The checks of this machine: packages, launcher, trackers, logins, the vLLM server, the disk."""
+"""Checks of this machine: packages, launcher, trackers, hub login, vLLM server, disk."""
 
 import os
 import re
@@ -17,52 +17,55 @@ from grpo_ext.vllm.http import VllmLine, who_answers
 from grpo_ext.vllm.settings import server_url
 
 SERVER_PATIENCE = 2.0  # seconds that a vLLM server may take to answer
+OUTPUT_DIR = "trainer_output"  # where transformers writes if there is no `output_dir`
 
 
 def check_machine(v: Values, findings: Findings) -> None:
     """Check packages, launcher, trackers, uploads and the disk; a missing GPU is a note."""
-    for key, pattern, packages in data_yaml("grpo_ext.preflight", "packages.yaml"):
-        if not v.has(key):  # a field of GRPO, in a recipe of supervised training
-            continue
-        value = str(getattr(v[key], "value", v[key]))
-        if re.fullmatch(pattern, value) and not any(map(find_spec, packages)):
-            findings.problem(
-                f"{key}: {value} needs the package {' or '.join(packages)}, which is not "
-                "installed.",
-                key,
-            )
+    check_packages(v, findings)
     check_launcher(v, findings)
     check_reporting(v, findings)
     check_uploads(v, findings)
     check_disk(v, findings)
     if not v["use_cpu"] and not gpu_is_there():
-        findings.note("there is no GPU here: `grpo-ext train` would train on the CPU.", "use_cpu")
+        findings.note("this machine has no GPU: `grpo-ext train` would use the CPU.", "use_cpu")
+
+
+def check_packages(v: Values, findings: Findings) -> None:
+    """Check that the packages which the recipe's options need are installed."""
+    for key, pattern, packages in data_yaml("grpo_ext.preflight", "packages.yaml"):
+        if not v.has(key):  # a field of GRPO, in a recipe of supervised training
+            continue
+        option = str(getattr(v[key], "value", v[key]))
+        if re.fullmatch(pattern, option) and not any(map(find_spec, packages)):
+            findings.problem(
+                f"{key}: {option} needs the package {' or '.join(packages)}, which is not "
+                "installed.",
+                key,
+            )
 
 
 def check_launcher(v: Values, findings: Findings) -> None:
-    """Check that accelerate accepts the recipe's config, and that DeepSpeed is installed if the
-    config needs it.
-    """
+    """Check that accelerate accepts the recipe's config and that DeepSpeed, if used, exists."""
     from accelerate.commands.config.config_args import load_config_from_file
 
-    key = "accelerate_config"
-    if not v[key]:
+    config = v["accelerate_config"]
+    if not config:
         return
     try:
-        if (
-            accelerate_settings(v[key]).get("distributed_type") == "DEEPSPEED"
-            and find_spec("deepspeed") is None
-        ):
+        launcher = accelerate_settings(config).get("distributed_type")
+        if launcher == "DEEPSPEED" and find_spec("deepspeed") is None:
             findings.problem(
-                f"{key}: {v[key]} needs the package deepspeed, which is not installed.", key
+                f"accelerate_config: {config} needs the package deepspeed, which is not installed.",
+                "accelerate_config",
             )
-        load_config_from_file(str(accelerate_config(v[key])))
+        load_config_from_file(str(accelerate_config(config)))
     except Exception as error:  # accelerate raises many kinds
-        findings.problem(error, key)
+        findings.problem(error, "accelerate_config")
 
 
 def check_uploads(v: Values, findings: Findings) -> None:
-    """Check the login on the hub if the recipe uploads there."""
+    """Check the login on the hub if the recipe uploads to it."""
     from huggingface_hub import HfApi
 
     for key in ("push_to_hub", "log_completions_hub_repo"):
@@ -70,7 +73,7 @@ def check_uploads(v: Values, findings: Findings) -> None:
             continue
         try:
             HfApi().whoami(token=v["hub_token"])
-        except Exception as error:  # no login, a wrong one, no hub
+        except Exception as error:  # no token, an invalid token, or no hub
             findings.problem(
                 f"{key} needs a login on the hub, by `hf auth login` or HF_TOKEN: "
                 f"{first_line(error)}",
@@ -79,47 +82,56 @@ def check_uploads(v: Values, findings: Findings) -> None:
 
 
 def check_reporting(v: Values, findings: Findings) -> None:
-    """Check that each tool of `report_to` is known to transformers and installed."""
+    """Check that transformers knows each tracker of `report_to` and that it is installed."""
     from transformers.integrations import get_available_reporting_integrations
     from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 
-    names = v["report_to"] if isinstance(v["report_to"], list) else [v["report_to"]]
-    there = get_available_reporting_integrations()
-    known = ["none", "all", *INTEGRATION_TO_CALLBACK]
-    for name in names:
-        if name not in (None, *known):
-            findings.problem(f"report_to: {unknown('tracker', str(name), known)}", "report_to")
-        elif name not in (None, "none", "all", *there):
+    trackers = v["report_to"]
+    if not isinstance(trackers, list):
+        trackers = [trackers]
+    installed = get_available_reporting_integrations()
+    names = ["none", "all", *INTEGRATION_TO_CALLBACK]
+    for tracker in trackers:
+        if tracker in (None, "none", "all", *installed):
+            continue
+        if tracker in names:
             findings.problem(
-                f"report_to: {name} is not installed: pip install {name}, or write `none`.",
+                f"report_to: {tracker} is not installed: pip install {tracker}, or write `none`.",
                 "report_to",
             )
+        else:
+            findings.problem(f"report_to: {unknown('tracker', str(tracker), names)}", "report_to")
 
 
 def check_server(v: Values, findings: Findings) -> None:
-    """Check that the vLLM server of the recipe answers."""
+    """Check that the recipe's vLLM server answers."""
     if not v["use_vllm"] or v["vllm_mode"] != "server":
         return
     base = server_url(v)
-    key = "vllm_server_base_url" if v["vllm_server_base_url"] else "vllm_server_port"
     try:
-        findings.figures["server"] = (
-            f"{base} answers: vLLM {who_answers(VllmLine(SERVER_PATIENCE), base)}"
-        )
+        server = who_answers(VllmLine(SERVER_PATIENCE), base)
     except ConnectionError as error:
-        how = (
-            "with `grpo-ext serve`, or with `grpo-ext train --serve`, or correct "
-            "vllm_server_host and vllm_server_port."
+        key = "vllm_server_base_url" if v["vllm_server_base_url"] else "vllm_server_port"
+        findings.problem(
+            f"no vLLM server answers at {base} ({error}). Start one with `grpo-ext serve` or "
+            "`grpo-ext train --serve`, or correct vllm_server_host and vllm_server_port.",
+            key,
         )
-        findings.problem(f"no vLLM server answers at {base} ({error}). Start one {how}", key)
+        return
+    findings.figures["server"] = f"{base} answers: vLLM {server}"
 
 
 def check_disk(v: Values, findings: Findings) -> None:
-    """Check that `output_dir` can be written to, and note its free space."""
-    path = Path(v["output_dir"]).expanduser().absolute()
-    there = next(parent for parent in (path, *path.parents) if parent.exists())
-    if not there.is_dir() or not os.access(there, os.W_OK):
-        words = f"cannot be written: {there} is no folder with write permission."
-        findings.problem(f"output_dir {path} {words}", "output_dir")
+    """Check that `output_dir` is writable, and record its free space in bytes."""
+    output_dir = Path(v["output_dir"] or OUTPUT_DIR).expanduser().absolute()
+    existing = output_dir
+    while not existing.exists():
+        existing = existing.parent
+    if not existing.is_dir() or not os.access(existing, os.W_OK):
+        findings.problem(
+            f"output_dir {output_dir} is not writable: {existing} is no folder, or you lack write "
+            "permission.",
+            "output_dir",
+        )
         return
-    findings.figures["disk"] = {"free": shutil.disk_usage(there).free}
+    findings.figures["disk"] = {"free": shutil.disk_usage(existing).free}

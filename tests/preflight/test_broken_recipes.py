@@ -325,6 +325,12 @@ def test_the_recipe_that_is_broken_is_sound(folder, tiny_folder, no_model):
     assert findings.figures["rewards"]["scores"]["format"] == [0.0, 0.0, 1.0]
 
 
+def test_a_recipe_in_python_may_leave_out_the_output_dir(folder, tiny_folder, no_model):
+    findings = check_recipe(None, {**SOUND, "model_name_or_path": str(tiny_folder)})
+    assert findings.sound, findings.problems
+    assert findings.figures["disk"]["free"] > 0
+
+
 @pytest.mark.parametrize("name", BROKEN)
 def test_what_is_broken_is_named_with_a_way_out(folder, tiny_folder, no_model, name):
     changes, key, words = BROKEN[name]

@@ -9,6 +9,7 @@ import json
 import os
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
@@ -27,6 +28,7 @@ from grpo_ext.recipe.folder import accelerate_settings
 from grpo_ext.recipe.load import load_recipe
 from grpo_ext.recipe.problems import RecipeError
 from grpo_ext.recipe.read import read_yaml
+from grpo_ext.tasks import foreign_rows
 from grpo_ext.tasks.open_dataset import open_dataset
 from grpo_ext.trainer.manifest import MANIFEST, newest_whole, what_is_wrong, write_manifest
 from grpo_ext.trainer.state import CheckpointMismatch, load_plain
@@ -427,6 +429,23 @@ def test_small_files_of_enormous_tables_are_refused(tmp_path, write, ending, rea
     assert path.stat().st_blocks * 512 < 2**26
     reader = Forked(open_rows, str(tmp_path if in_folder else path), reason)
     assert reader.wait() == 0, reader.printed[-3000:]
+
+
+def test_blank_lines_are_neither_decoded_nor_counted_as_rows(tmp_path, monkeypatch):
+    decoded = []
+
+    def loads(document, **options):
+        decoded.append(document)
+        return json.JSONDecoder(**options).decode(document.decode())
+
+    monkeypatch.setattr(foreign_rows, "MAX_CELLS", 100)
+    monkeypatch.setattr(foreign_rows, "json", SimpleNamespace(loads=loads))
+    path = tmp_path / "rows.jsonl"
+    row = json.dumps({f"c{number}": number for number in range(20)}).encode() + b"\n"
+    path.write_bytes(row + b"\n \n" * 1000)
+    foreign_rows.check_rows(path)
+    assert decoded == [row]
+    assert list(open_dataset(str(path), streaming=True)) == [json.loads(row)]
 
 
 def test_packed_tables_and_files_are_refused(tmp_path):
