@@ -1,1 +1,4 @@
-"""Programs that measure, one file per question: `python -m benchmarks.NAME` in the folder of the checkout."""
+"""Programs that measure, one file per question.
+
+`python -m benchmarks.NAME` in the folder of the checkout.
+"""

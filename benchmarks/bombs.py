@@ -1,10 +1,12 @@
-"""Can a formula exhaust the trainer? Formulas written to take all time or memory of a symbolic engine, through `accuracy`.
+"""Can a formula exhaust the trainer? Formulas written to take all time or memory of a symbolic
+engine, through `accuracy`.
 
     python -m benchmarks.bombs [--quick] [--check] [--seed N] [--out FILE]
 
-1,000 random formulas of 16 kinds (towers of powers, factorials, nested sums, integrals, expansions, matrices, deep nesting,
-long chains and others), each a batch of its own with the trainer's default settings: one worker, 5 seconds a row, 1 GiB a
-worker. The first formula starts the worker and is not timed. Predicted before the first run: fewer than 5 % reach the deadline.
+1,000 random formulas of 16 kinds (towers of powers, factorials, nested sums, integrals, expansions,
+matrices, deep nesting, long chains and others), each a batch of its own with the trainer's default
+settings: one worker, 5 seconds a row, 1 GiB a worker. The first formula starts the worker and is
+not timed. Predicted before the first run: fewer than 5 % reach the deadline.
 """
 
 from __future__ import annotations
@@ -149,7 +151,10 @@ def equation(rng: random.Random) -> str:
 
 
 def limit(rng: random.Random) -> str:
-    return rf"\lim_{{n \to \infty}} \left(1 + \frac{{{large(rng)}}}{{n}}\right)^{{n^{{{rng.randint(1, 9)}}}}}"
+    return (
+        rf"\lim_{{n \to \infty}} \left(1 + "
+        rf"\frac{{{large(rng)}}}{{n}}\right)^{{n^{{{rng.randint(1, 9)}}}}}"
+    )
 
 
 def decimal(rng: random.Random) -> str:

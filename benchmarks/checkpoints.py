@@ -2,11 +2,12 @@
 
     python -m benchmarks.checkpoints [--quick] [--check] [--out FILE]
 
-A model of 57 million parameters (4 with `--quick`) takes two steps and is saved a few times; each part of saving is timed. TRL
-writes weights, optimizer, schedule and random states. We add the state of the run, a flush of all files to the disk, and their
-hashes. For the logs: the share of the steps' time spent on writing lines, in a run of the tiny model with 16 completions per
-step, all logged. `--check` exits with 1 if ours adds more than 5 % to the size, hashes slower than 100 MB/s, or logs for more
-than 2 % of the time.
+A model of 57 million parameters (4 with `--quick`) takes two steps and is saved a few times; each
+part of saving is timed. TRL writes weights, optimizer, schedule and random states. We add the state
+of the run, a flush of all files to the disk, and their hashes. For the logs: the share of the
+steps' time spent on writing lines, in a run of the tiny model with 16 completions per step, all
+logged. `--check` exits with 1 if ours adds more than 5 % to the size, hashes slower than 100 MB/s,
+or logs for more than 2 % of the time.
 """
 
 from __future__ import annotations
@@ -47,7 +48,9 @@ LESS: dict[str, Any] = {
 
 @contextmanager
 def timed(owner: Any, function: Callable[..., Any], spent: dict[str, float]) -> Iterator[None]:
-    """Add up the seconds of all calls of a function of `owner`, with the calls that it makes, under its name."""
+    """Add up the seconds of all calls of a function of `owner`, with the calls that it makes, under
+    its name.
+    """
     name = function.__name__
 
     def measured(*args: Any, **kwargs: Any) -> Any:

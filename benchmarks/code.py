@@ -2,9 +2,11 @@
 
     python -m benchmarks.code [--quick] [--check] [--out FILE]
 
-500 programs of `honest_programs.py`: functions and classes with asserts, contest programs with inputs and outputs. Half do what
-the tests ask for. Hostile programs are in tests/rewards/test_code.py. `--check` exits with 1 if one is judged wrong, or if
-isolation is not available. Programs a second are measured through the worker processes of rewards, with one worker and two.
+500 programs of `honest_programs.py`: functions and classes with asserts, contest programs with
+inputs and outputs. Half do what the tests ask for. Hostile programs are in
+tests/rewards/test_code.py. `--check` exits with 1 if one is judged wrong, or if isolation is not
+available. Programs a second are measured through the worker processes of rewards, with one worker
+and two.
 """
 
 from __future__ import annotations

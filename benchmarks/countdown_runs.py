@@ -1,7 +1,8 @@
 """Runs of the Countdown demo's task and model, by TRL's trainer or by ours.
 
-The figures of `README.md` and `results/` are of settings that stand here, not of the demo's own: a warm start with attempts in
-random order, which the model then repeats, 80 steps, and a limit of 72 tokens, which cuts many answers off.
+The figures of `README.md` and `results/` are of settings that stand here, not of the demo's own: a
+warm start with attempts in random order, which the model then repeats, 80 steps, and a limit of 72
+tokens, which cuts many answers off.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ from grpo_ext.tiny.demonstrations import Demonstration, chains
 def unordered_demonstrations(
     task: Countdown, count: int, *, seed: int = 0
 ) -> Iterator[Demonstration]:
-    """Yield demonstrations with up to four attempts in random order, that give up after six of ten failed attempts."""
+    """Yield demonstrations with up to four attempts in random order, that give up after six of ten
+    failed attempts.
+    """
     rng = random.Random(seed)
     problems = list(task.generate("train"))
     for _ in range(count):
@@ -99,7 +102,9 @@ def recipe_for(model: Path, out: Path | str, **settings: Any) -> Recipe:
 
 
 def in_a_process(module: str, given: list[str], threads: int) -> Any:
-    """Run a program in a process with so many threads, and return what it prints last, which is JSON."""
+    """Run a program in a process with so many threads, and return what it prints last, which is
+    JSON.
+    """
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "PASSIVE"}
     command = [sys.executable, "-m", module, *given]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=environment, check=True)
@@ -109,7 +114,10 @@ def in_a_process(module: str, given: list[str], threads: int) -> Any:
 def train(
     side: str, recipe: Recipe, callbacks: list[TrainerCallback] | None = None
 ) -> list[dict[str, float]]:
-    """Train by the recipe, with "TRL" or "ours", and save the model; return the logs, one row per step."""
+    """Train by the recipe, with "TRL" or "ours", and save the model.
+
+    Return the logs, one row per step.
+    """
     rewards, recipe.training.reward_weights = named_rewards_and_weights(recipe)
     model: Any = recipe.model.model_name_or_path  # never None: a recipe without it is refused
     trainer: Any = (GRPOExtTrainer if side == "ours" else GRPOTrainer)(
@@ -121,7 +129,10 @@ def train(
 
 
 def accuracy(recipe: Recipe, model: Path | str, num_samples: int = 4) -> dict[str, float]:
-    """Return held-out results: share solved greedily, mean share of sampled attempts, and their mean length in tokens."""
+    """Return held-out results.
+
+    Share solved greedily, mean share of sampled attempts, and their mean length in tokens.
+    """
     [summary] = evaluate_models(recipe, [str(model)], num_samples=num_samples, batch_size=256)[
         "summaries"
     ].values()

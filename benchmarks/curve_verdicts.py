@@ -4,13 +4,12 @@
 
 Prints for curves of 10, 20, 50 and 200 logs and for autocorrelations of their noise from 0 to 0.9:
 the share of pure noise that gets a verdict, the share of real rises by three errors that is called
-a rise (a steady rise and a step), and the bound: the largest share of steady rises that any test can
-find which calls at most 6 % of pure noise a change at each of these autocorrelations. "Three
-errors" are true standard errors of the difference between the two ends that are shown.
-`--errors` does the same with the standard error of each value known, and also prints the share of
-noise that is called a change if it is 1.25 and 2 times as large as the errors say.
-`--thresholds` prints instead which Bayes factor would give exactly 6 % (see
-`grpo_ext.common.trend.least_factor`).
+a rise (a steady rise and a step), and the bound: the largest share of steady rises that any test
+can find which calls at most 6 % of pure noise a change at each of these autocorrelations. "Three
+errors" are true standard errors of the difference between the two ends that are shown. `--errors`
+does the same with the standard error of each value known, and also prints the share of noise that
+is called a change if it is 1.25 and 2 times as large as the errors say. `--thresholds` prints
+instead which Bayes factor would give exactly 6 % (see `grpo_ext.common.trend.least_factor`).
 
 The bound is a linear program over the decisions on simulated curves, weighted as samples from a
 mixture. Tests may not depend on the origin of a curve and, without errors, on its unit; that costs
@@ -83,8 +82,8 @@ def bounds(
 ) -> list[float]:
     """Return for each of `correlations` the largest share of steady rises that a test can find.
 
-    A one-sided test calls at most half of `NOISE_SHARE` a rise at each correlation; another test may
-    be the best one for each of them. `known`: the test knows the standard error of the values.
+    A one-sided test calls at most half of `NOISE_SHARE` a rise at each correlation; another test
+    may be the best one for each of them. `known`: the test knows the standard error of the values.
     """
     rng = np.random.default_rng(count)
     rises = [ERRORS * error_of_change(count, r) * ramp(count) for r in correlations]

@@ -2,9 +2,9 @@
 
     python -m benchmarks.end_to_end [--quick] [--check] [--model FOLDER] [--out FILE]
 
-TRL and ours alternate to train tiny Countdown after its warm start (made first, in about a minute, unless `--model` names
-one) for some steps, in one process. Prints seconds per step, and the seconds of the parts that both have. `--check` exits with
-1 if ours is not at least twice as fast.
+TRL and ours alternate to train tiny Countdown after its warm start (made first, in about a minute,
+unless `--model` names one) for some steps, in one process. Prints seconds per step, and the seconds
+of the parts that both have. `--check` exits with 1 if ours is not at least twice as fast.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ class Clock(TrainerCallback):
 
 
 def timed(side: str, model: Path, steps: int, seed: int) -> tuple[list[float], float]:
-    """Return the seconds of each step but the first, and the mean reward of the last four, to show that it learns."""
+    """Return the seconds of each step but the first, and the mean reward of the last four, to show
+    that it learns.
+    """
     clock = Clock()
     with tempfile.TemporaryDirectory() as out:
         logged = train(side, recipe_for(model, out, seed=seed, max_steps=steps), [clock])
@@ -66,13 +68,17 @@ def main() -> None:
                 seconds, reward = timed(side, model, steps, seed=turn)
                 found[side] += seconds
                 print(
-                    f"{side:5} turn {turn}: {statistics.median(seconds):.2f} s a step, reward {reward:.3f}",
+                    (
+                        f"{side:5} turn {turn}: {statistics.median(seconds):.2f} s a step, reward "
+                        f"{reward:.3f}"
+                    ),
                     flush=True,
                 )
     median = {side: statistics.median(seconds) for side, seconds in found.items()}
     ratio = median["TRL"] / median["ours"]
     print(
-        f"TRL {median['TRL']:.2f} s a step, ours {median['ours']:.2f} s: {ratio:.2f} times (asked {ASKED})"
+        f"TRL {median['TRL']:.2f} s a step, ours {median['ours']:.2f} s: {ratio:.2f} times "
+        f"(asked {ASKED})"
     )
     if args.out:
         save(args.out, {"seconds": found, "median": median, "ratio": ratio})

@@ -1,4 +1,5 @@
-"""What do the rewards and terms add that the published experiments lack? Each is off in one run and on in another.
+"""What do the rewards and terms add that the published experiments lack? Each is off in one run and
+on in another.
 
     python -m benchmarks.extra_signals [--quick] [--check] [--model FOLDER] [--out FILE]
 
@@ -6,9 +7,9 @@ The two runs of a pair have the same seed and stop after the same number of gene
 Countdown has `right_steps`, the supervised term on right completions, `tie_break_reward`, and more
 completions for hard prompts. `relevance` and `language_consistency` on one `part` of a completion
 have a world of four subjects and two languages, in which a tiny model writes thoughts and an answer
-in words drawn at random. Figures are those of sampled completions in the last 10 steps, or of held-out
-problems. Three seeds of Countdown, eight of the world. `--check` exits with 1 unless all of
-`MUST_CHANGE` clearly did.
+in words drawn at random. Figures are those of sampled completions in the last 10 steps, or of
+held-out problems. Three seeds of Countdown, eight of the world. `--check` exits with 1 unless all
+of `MUST_CHANGE` clearly did.
 """
 
 import argparse
@@ -174,7 +175,9 @@ def prompt_of(subject: str) -> list[dict[str, str]]:
 
 
 def text_on(subject: str, rng: random.Random) -> str:
-    """Return thoughts and an answer, each in one of two languages, of words of which half are on the subject."""
+    """Return thoughts and an answer, each in one of two languages, of words of which half are on
+    the subject.
+    """
     parts = []
     for _ in range(2):
         language = slice(0, 5) if rng.random() < 0.5 else slice(5, 10)

@@ -1,4 +1,7 @@
-"""Faults of file systems: full, and read-only. Small file systems in memory are mounted, visible only to a trial's process."""
+"""Faults of file systems: full, and read-only.
+
+Small file systems in memory are mounted, visible only to a trial's process.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +62,10 @@ def full_disk(bench: Bench) -> Outcome:
     during = json.loads((out / "run" / "during.json").read_text())
     gone = bench.lost(out / "run")
     kept = Path(during["whole"] or "").name == "checkpoint-4" and "space" in (during["error"] or "")
-    told = "five checkpoints were not written and logs kept in memory; checkpoint-4 was kept; with room again it went on saving"
+    told = (
+        "five checkpoints were not written and logs kept in memory; checkpoint-4 was kept; with "
+        "room again it went on saving"
+    )
     return told, gone, kept and gone == "nothing"
 
 
@@ -97,7 +103,10 @@ def read_only(bench: Bench) -> Outcome:
 
 
 def small_file_system(folder: Path) -> None:
-    """Mount 16 MiB of memory on a folder, for this process only; exit with 3 if that is not allowed."""
+    """Mount 16 MiB of memory on a folder, for this process only.
+
+    Exit with 3 if that is not allowed.
+    """
     libc = ctypes.CDLL(None, use_errno=True)
     new_mounts = 0x00020000
     new_user = 0x10000000

@@ -1,9 +1,11 @@
 """Fill the figures that pages cite from `benchmarks/results/`, so that each of them stands once.
 
-    python -m benchmarks.figures            # exits with 1, and says where, if a page cites another figure
-    python -m benchmarks.figures --write    # writes the figures of the results into the pages
+    python -m benchmarks.figures            # exits with 1, and says where, if a page cites another
+    figure python -m benchmarks.figures --write    # writes the figures of the results into the
+    pages
 
-A sentence below is text of a page with fields in braces. Its page has it once, with any line breaks.
+A sentence below is text of a page with fields in braces. Its page has it once, with any line
+breaks.
 """
 
 from __future__ import annotations
@@ -280,7 +282,8 @@ SENTENCES = [
     Sentence(
         BENCHMARKS,
         "zero_signal",
-        "held-out accuracy of plain TRL {TRL[accuracy]:.3f}, ours {ours[accuracy]:.3f}, with refill "
+        "held-out accuracy of plain TRL {TRL[accuracy]:.3f}, "
+        "ours {ours[accuracy]:.3f}, with refill "
         "{refill[accuracy]:.3f}, with the adaptive curriculum {adaptive[accuracy]:.3f}, with both "
         "{both[accuracy]:.3f}",
         over_time,

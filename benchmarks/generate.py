@@ -1,12 +1,14 @@
-"""Seconds of transformers' `generate`, as TRL calls it, and of the same with `fast_generate`, on the same prompts.
+"""Seconds of transformers' `generate`, as TRL calls it, and of the same with `fast_generate`, on
+the same prompts.
 
     python -m benchmarks.generate [--quick] [--check] [--model FOLDER] [--out FILE]
 
-Shapes: tiny Countdown (a warm-started model, made here in a minute unless `--model` names one); long
-completions of uneven length (lognormal, mean 350 of at most 1,024, prompts of 150 tokens, a vocabulary of 32k); completions of
-equal length after distinct prompts, where nothing can be gained; and a single row. Where the model does not determine lengths,
-they are scripted. Both sides alternate; figures are medians over the rounds. `--check` exits with 1 if ours is not as much
-faster as it should be. Predicted before the first run: Countdown 2.3, long 2.5, equal lengths 1.0.
+Shapes: tiny Countdown (a warm-started model, made here in a minute unless `--model` names one);
+long completions of uneven length (lognormal, mean 350 of at most 1,024, prompts of 150 tokens, a
+vocabulary of 32k); completions of equal length after distinct prompts, where nothing can be gained;
+and a single row. Where the model does not determine lengths, they are scripted. Both sides
+alternate; figures are medians over the rounds. `--check` exits with 1 if ours is not as much faster
+as it should be. Predicted before the first run: Countdown 2.3, long 2.5, equal lengths 1.0.
 """
 
 from __future__ import annotations
@@ -150,7 +152,10 @@ def countdown(folder: str) -> Shape:
 
 
 def long_uneven(quick: bool) -> Shape:
-    """2 prompts of 150 tokens, 8 completions each; lengths are lognormal, mean 350, at most 1,024 (quick: a quarter)."""
+    """2 prompts of 150 tokens, 8 completions each.
+
+    Lengths are lognormal, mean 350, at most 1,024 (quick: a quarter).
+    """
     scale = 0.25 if quick else 1.0
     vocab = 32_000
     limit = int(1024 * scale)
@@ -197,7 +202,8 @@ def compare(name: str, shape: Shape, rounds: int) -> dict[str, Any]:
     row["faster"] = row["ours"]["tokens_per_second"] / row["transformers"]["tokens_per_second"]
     print(
         f"{name:14} {row['rows']:4} rows  transformers {row['transformers']['seconds']:.3f} s, "
-        f"{row['transformers']['wasted_slots']:.1%} of its slots wasted; ours {row['ours']['seconds']:.3f} s, "
+        f"{row['transformers']['wasted_slots']:.1%} of its slots wasted; ours "
+        f"{row['ours']['seconds']:.3f} s, "
         f"{row['ours']['wasted_slots']:.1%}; {row['faster']:.2f} times the tokens per second",
         flush=True,
     )
@@ -205,7 +211,9 @@ def compare(name: str, shape: Shape, rounds: int) -> dict[str, Any]:
 
 
 def peak_memory(quick: bool) -> dict[str, float]:
-    """Return the MiB that the long shape takes above a loaded model, each side in a separate process."""
+    """Return the MiB that the long shape takes above a loaded model, each side in a separate
+    process.
+    """
     peaks = {}
     for side in ("neither", "transformers", "ours"):
         command = [
@@ -226,7 +234,8 @@ def peak_memory(quick: bool) -> dict[str, float]:
         )
     above = {side: peaks[side] - peaks["neither"] for side in ("transformers", "ours")}
     print(
-        f"peak memory, long, above a loaded model: {', '.join(f'{k} {v:.0f} MiB' for k, v in above.items())}"
+        f"peak memory, long, above a loaded model: "
+        f"{', '.join(f'{k} {v:.0f} MiB' for k, v in above.items())}"
     )
     return above
 

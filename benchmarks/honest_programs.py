@@ -1,7 +1,8 @@
-"""Programs as models write them, with tests: functions of values, classes, and contest programs that read and print.
+"""Programs as models write them, with tests: functions of values, classes, and contest programs
+that read and print.
 
-Half of each kind do what the tests ask for, half are another program of the kind that differs on them. Expected values and
-outputs come from the bodies themselves, run here.
+Half of each kind do what the tests ask for, half are another program of the kind that differs on
+them. Expected values and outputs come from the bodies themselves, run here.
 """
 
 from __future__ import annotations
@@ -13,17 +14,59 @@ from typing import Any, NamedTuple
 import yaml
 
 NUMBERS = [
-    "x + 1", "2 * x", "x * x", "-x", "abs(x) - 3", "x // 3", "x % 7", "divmod(x, 5)", "bin(x)", "str(x)[::-1]", "x > 4",
-    "x == 3", "[x] * 3", "list(range(x % 6))", "{x: x * x}", "{x, x + 1}", "(x, -x)", "max(x, 10)", "x ** 3 - x", "hex(x * 77)",
-    "float(x)", "x / 4", "round(x / 3, 2)", "sum(range(x % 50))", "None if x % 2 else x",
-]  # fmt: skip
+    "x + 1",
+    "2 * x",
+    "x * x",
+    "-x",
+    "abs(x) - 3",
+    "x // 3",
+    "x % 7",
+    "divmod(x, 5)",
+    "bin(x)",
+    "str(x)[::-1]",
+    "x > 4",
+    "x == 3",
+    "[x] * 3",
+    "list(range(x % 6))",
+    "{x: x * x}",
+    "{x, x + 1}",
+    "(x, -x)",
+    "max(x, 10)",
+    "x ** 3 - x",
+    "hex(x * 77)",
+    "float(x)",
+    "x / 4",
+    "round(x / 3, 2)",
+    "sum(range(x % 50))",
+    "None if x % 2 else x",
+]
 TEXTS = [
-    "x.upper()", "x[::-1]", "len(x)", "x.split()", "x.title()", "sorted(x)", "set(x)", "x.replace('a', 'b')", "x + x",
+    "x.upper()",
+    "x[::-1]",
+    "len(x)",
+    "x.split()",
+    "x.title()",
+    "sorted(x)",
+    "set(x)",
+    "x.replace('a', 'b')",
+    "x + x",
     "x.count('a')",
-    "x[:2]", "x[1:]", "x.isalpha()", "'-'.join(x)", "{c: x.count(c) for c in x}", "ord(x[0])", "x.find('e')",
+    "x[:2]",
+    "x[1:]",
+    "x.isalpha()",
+    "'-'.join(x)",
+    "{c: x.count(c) for c in x}",
+    "ord(x[0])",
+    "x.find('e')",
     "[c for c in x if c > 'f']",
-    "x.center(12, '*')", "tuple(x)", "x.startswith('a')", "max(x)", "x.encode()", "x.partition(' ')", "x.swapcase()",
-]  # fmt: skip
+    "x.center(12, '*')",
+    "tuple(x)",
+    "x.startswith('a')",
+    "max(x)",
+    "x.encode()",
+    "x.partition(' ')",
+    "x.swapcase()",
+]
 INPUTS: dict[bool, list[Any]] = {
     True: [0, 1, 3, 4, 11, 28, 97],
     False: ["a", "anna", "be nice", "Hello Eve", "zebra fish"],
@@ -49,7 +92,10 @@ class HonestProgram(NamedTuple):
 
 
 def honest_programs(seed: int = 0) -> list[HonestProgram]:
-    """Return 500 programs: 150 functions, 100 classes and 250 contest programs, in a random order."""
+    """Return 500 programs.
+
+    150 functions, 100 classes and 250 contest programs, in a random order.
+    """
     draw = random.Random(seed)
     programs = [of_values(draw, i, "function", PARTS["functions"]) for i in range(150)]
     programs += [of_values(draw, i, "class", PARTS["classes"]) for i in range(100)]

@@ -2,10 +2,12 @@
 
     python -m benchmarks.hostile_code [--quick] [--check] [--out FILE]
 
-Each program of `tests/support/hostile_programs.py` runs alone, on asserts and on inputs with outputs, then 500 in a pool of two
-reward workers. After each, the whole machine is as before: processes, mounts, namespaces, cgroups, System V objects, and the
-names in /tmp, /var/tmp and /dev/shm. After the pool the kernel's memory that it cannot reclaim is as before, too. Nothing else
-should start or end on the machine meanwhile. `--check` exits with 1 if something stayed, or a program was not scored 0.
+Each program of `tests/support/hostile_programs.py` runs alone, on asserts and on inputs with
+outputs, then 500 in a pool of two reward workers. After each, the whole machine is as before:
+processes, mounts, namespaces, cgroups, System V objects, and the names in /tmp, /var/tmp and
+/dev/shm. After the pool the kernel's memory that it cannot reclaim is as before, too. Nothing else
+should start or end on the machine meanwhile. `--check` exits with 1 if something stayed, or a
+program was not scored 0.
 """
 
 import argparse
@@ -26,8 +28,16 @@ from tests.support.machine_state import State, left_behind, own_state
 
 PROGRAMS = Path(__file__).resolve().parents[1] / "tests/support/hostile_programs.py"
 FAMILIES = (
-    "NETWORK", "FILES", "PROCESSES", "HUNGRY", "CHEATS", "SURVIVORS", "KERNEL", "SECRETS", "FORGERIES",
-)  # fmt: skip
+    "NETWORK",
+    "FILES",
+    "PROCESSES",
+    "HUNGRY",
+    "CHEATS",
+    "SURVIVORS",
+    "KERNEL",
+    "SECRETS",
+    "FORGERIES",
+)
 TESTS: list[list[Any]] = [
     ["assert double(2) == 4", "assert double(8) == 4 * 4"],
     [{"input": "2", "output": "4"}, {"input": "8", "output": "16"}],
@@ -50,7 +60,7 @@ NAMESPACES = ("cgroup", "ipc", "mnt", "net", "pid", "user", "uts")
 
 
 def machine() -> State:
-    """Return what a program could leave behind, of the whole machine and not only of this process."""
+    """Return what a program could leave behind on the machine, beyond this process."""
     groups = memory_group.parent_of_groups()
     return {
         **own_state(),
@@ -89,7 +99,9 @@ def namespaces(name: str) -> list[str]:
 
 
 def kernel_mib() -> dict[str, float]:
-    """Return the kernel's memory by kind, in MiB, and the number of memory cgroups, ended ones that still hold memory too."""
+    """Return the kernel's memory by kind, in MiB, and the number of memory cgroups, ended ones that
+    still hold memory too.
+    """
     lines = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
     figures = {kind: int(lines[kind].split()[0]) / 1024 for kind in KERNEL_MEMORY}
     with suppress(OSError, StopIteration):

@@ -2,10 +2,11 @@
 
     python -m benchmarks.instability [--quick] [--check] [--model FOLDER] [--out FILE]
 
-The tiny Countdown model trains from its warm start, 16 groups per step. The learning rate rises within 20 steps to six times
-the recipe's, and the reward collapses. The collapse begins after the last step whose reward is no lower than the lowest of the
-first ten steps. Healthy runs have the recipe's learning rate, three seeds, with every rule on. `--check` exits with 1 if the
-alarm `reward_collapse` comes later than 10 steps after the beginning, or a healthy run has an alarm.
+The tiny Countdown model trains from its warm start, 16 groups per step. The learning rate rises
+within 20 steps to six times the recipe's, and the reward collapses. The collapse begins after the
+last step whose reward is no lower than the lowest of the first ten steps. Healthy runs have the
+recipe's learning rate, three seeds, with every rule on. `--check` exits with 1 if the alarm
+`reward_collapse` comes later than 10 steps after the beginning, or a healthy run has an alarm.
 """
 
 from __future__ import annotations
@@ -26,7 +27,10 @@ COMMON = {"per_device_train_batch_size": 128, "lr_scheduler_type": "constant_wit
 
 
 def collapse(rewards: list[float]) -> int:
-    """Return the step at which the reward begins to fall for good: the one after the last that is like the first ten."""
+    """Return the step at which the reward begins to fall for good.
+
+    The one after the last that is like the first ten.
+    """
     least = min(rewards[:10])
     return 1 + max(step for step, reward in enumerate(rewards, 1) if reward >= least)
 

@@ -1,10 +1,12 @@
-"""How much does the gradient of an optimizer step change if the same completions are cut into other micro-batches?
+"""How much does the gradient of an optimizer step change if the same completions are cut into other
+micro-batches?
 
     python -m benchmarks.invariance [--quick] [--check] [--out FILE]
 
-For every loss, with KL: the largest relative difference of the gradient, ours and TRL's, from that of one whole batch on one
-rank, over accumulation 1, 2, 4, 8, steps_per_generation at half, equal and twice of it, and one and two ranks. The completions
-are fixed, some empty (not TRL's), some truncated and masked. `--check` exits with 1 if one of ours is above 1e-5.
+For every loss, with KL: the largest relative difference of the gradient, ours and TRL's, from that
+of one whole batch on one rank, over accumulation 1, 2, 4, 8, steps_per_generation at half, equal
+and twice of it, and one and two ranks. The completions are fixed, some empty (not TRL's), some
+truncated and masked. `--check` exits with 1 if one of ours is above 1e-5.
 """
 
 from __future__ import annotations
@@ -38,7 +40,9 @@ from tests.support.fixed_completions import (
 
 
 def first_of_two_ranks(ga: int, spg: int) -> list[int]:
-    """Return the prompts whose completions two ranks put into their first step, followed by the rest."""
+    """Return the prompts whose completions two ranks put into their first step, followed by the
+    rest.
+    """
     if spg <= ga:
         return list(range(1, 17))
     return [1, 2, 5, 6, 3, 4, *range(7, 17)]  # each rank holds two steps' worth of a generation
@@ -66,7 +70,9 @@ def gradient(
 def on_two_ranks(
     folder: Path | str, jobs: list[tuple[str, int, int, bool, float]]
 ) -> list[Tensors]:
-    """Return the first step's gradients on two gloo processes, for (loss_type, ga, spg, ours, beta)."""
+    """Return the first step's gradients on two gloo processes, for (loss_type, ga, spg, ours,
+    beta).
+    """
     with tempfile.TemporaryDirectory() as out:
         launch = [
             sys.executable,
@@ -117,7 +123,10 @@ def one_of_two_ranks(
 def measure(
     folder: Path, losses: tuple[str, ...], cuts: list[tuple[int, int]], two_ranks: bool
 ) -> list[dict[str, Any]]:
-    """Return one row per loss: the largest difference over the cuts, ours and TRL's, on one and on two ranks."""
+    """Return one row per loss.
+
+    The largest difference over the cuts, ours and TRL's, on one and on two ranks.
+    """
     table = []
     for loss_type in losses:
         row: dict[str, Any] = {"loss_type": loss_type}

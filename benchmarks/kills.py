@@ -1,13 +1,14 @@
 """Does a run that is killed at any moment, and restarted, end like an uninterrupted run?
 
-    python -m benchmarks.kills [--quick] [--check] [--settings NAME ...] [--kinds NAME ...] [--ranks N ...]
-                              [--steps N ...] [--moments N] [--seed N] [--out FILE]
+    python -m benchmarks.kills [--quick] [--check] [--settings NAME ...] [--kinds NAME ...] [--ranks
+                              N ...] [--steps N ...] [--moments N] [--seed N] [--out FILE]
 
-SIGKILL ends a run of two epochs with every stateful feature on (`fault_runs.py`) at each of its 16 steps in turn, right after
-each save, while it writes a checkpoint, and at random moments; each time it is restarted and continues. With a sampler process,
-SIGKILL also ends that one, while it starts, works and waits, and the run goes on by itself. On one and on two ranks. Weights,
-optimizer, metrics and samples are compared bit for bit with those of the uninterrupted run. `--check` exits with 1 if anything
-differs.
+SIGKILL ends a run of two epochs with every stateful feature on (`fault_runs.py`) at each of its 16
+steps in turn, right after each save, while it writes a checkpoint, and at random moments; each time
+it is restarted and continues. With a sampler process, SIGKILL also ends that one, while it starts,
+works and waits, and the run goes on by itself. On one and on two ranks. Weights, optimizer, metrics
+and samples are compared bit for bit with those of the uninterrupted run. `--check` exits with 1 if
+anything differs.
 """
 
 from __future__ import annotations
@@ -72,7 +73,10 @@ class Series:
             different += [said(out)] if any(self.run(out)) else lost(left_by(out), self.wanted)
         self.figures[name] = {"kills": kills, "different": different}
         print(
-            f"{self.ranks} rank(s), {name}: killed {kills} times, different: {different or 'nothing'}",
+            (
+                f"{self.ranks} rank(s), {name}: killed {kills} times, different: "
+                f"{different or 'nothing'}"
+            ),
             flush=True,
         )
 
@@ -174,7 +178,8 @@ def main() -> None:
     parts = [part for figures in found for part in figures.values() if isinstance(part, dict)]
     wrong = [part for part in parts if part["different"]]
     print(
-        f"{sum(part['kills'] for part in parts)} kills; {len(wrong)} series ended otherwise than the uninterrupted run"
+        f"{sum(part['kills'] for part in parts)} kills; {len(wrong)} series ended otherwise "
+        f"than the uninterrupted run"
     )
     if args.check and wrong:
         sys.exit(1)

@@ -4,12 +4,14 @@
     python -m benchmarks.logprobs --memory
     python -m benchmarks.logprobs --recorder [--check]
 
-A tiny model samples through transformers' `generate` at every temperature, top_k, top_p and min_p of the grid. For each: the
-largest difference of a sampled token's log-prob, and the mean importance ratio (trainer over sampler, 1 if exact) with its
-standard error. `--check` exits with 1 if one of our differences is above 1e-4, or the 95 % interval of a mean ratio misses 1
-and 1e-6. `--memory` prints the peak memory of scoring 1,024 positions, forward and backward, each in a separate process.
-`--recorder` prints the share of a step of the Countdown demo that recording the sampler's log-probs takes, and with truncation
-also the kept tokens, which scoring reads; `--check` exits with 1 if log-probs without truncation take more than 2 %.
+A tiny model samples through transformers' `generate` at every temperature, top_k, top_p and min_p
+of the grid. For each: the largest difference of a sampled token's log-prob, and the mean importance
+ratio (trainer over sampler, 1 if exact) with its standard error. `--check` exits with 1 if one of
+our differences is above 1e-4, or the 95 % interval of a mean ratio misses 1 and 1e-6. `--memory`
+prints the peak memory of scoring 1,024 positions, forward and backward, each in a separate process.
+`--recorder` prints the share of a step of the Countdown demo that recording the sampler's log-probs
+takes, and with truncation also the kept tokens, which scoring reads; `--check` exits with 1 if
+log-probs without truncation take more than 2 %.
 """
 
 from __future__ import annotations
@@ -57,7 +59,10 @@ def make_trainer(
     sharpness: float = 6.0,
     **settings: Any,
 ) -> GRPOExtTrainer:
-    """Make a trainer that samples `rows` completions per generation; `sharpness` scales the untrained model's logits."""
+    """Make a trainer that samples `rows` completions per generation.
+
+    `sharpness` scales the untrained model's logits.
+    """
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     model.model.norm.weight.data.mul_(sharpness)
     return GRPOExtTrainer(
@@ -87,7 +92,10 @@ def score(trainer: GRPOExtTrainer, batch: Scored) -> torch.Tensor:
 
 
 def differences(trainer: GRPOExtTrainer, num_tokens: int) -> dict[str, torch.Tensor]:
-    """Trainer's minus sampler's log-prob of each sampled token, ours and TRL's; each (tokens,), at least `num_tokens`."""
+    """Trainer's minus sampler's log-prob of each sampled token, ours and TRL's.
+
+    Each (tokens,), at least `num_tokens`.
+    """
     trainer.model.train()
     scorer = trainer.parts.scorer
     rows = trainer.args.per_device_train_batch_size
@@ -108,7 +116,9 @@ def differences(trainer: GRPOExtTrainer, num_tokens: int) -> dict[str, torch.Ten
 
 
 def figures(difference: torch.Tensor) -> dict[str, float]:
-    """Return the largest difference, and the mean importance ratio with its standard error and 95 % interval."""
+    """Return the largest difference, and the mean importance ratio with its standard error and 95 %
+    interval.
+    """
     ratio = mean_difference([1.0] * len(difference), difference.exp().tolist())
     assert ratio is not None and ratio.low is not None and ratio.high is not None
     return {
@@ -148,7 +158,10 @@ def measure(folder: Path, grid: list[dict[str, Any]], num_tokens: int) -> list[d
 
 
 def score_once(side: str, vocab: int, positions: int = 1024, width: int = 256) -> None:
-    """Score with one of the two heads, forward and backward; print the process's peak memory, in bytes."""
+    """Score with one of the two heads, forward and backward.
+
+    Print the process's peak memory, in bytes.
+    """
     from trl.kernels import ChunkedLogProbFunction
 
     from grpo_ext.objective.logprob import sampling_log_probs
@@ -191,12 +204,15 @@ def memory() -> None:
         above = {side: (peak - peaks["neither"]) / 2**20 for side, peak in peaks.items()}
         whole = " ".join(f"{side} {peak / 2**20:.0f} MiB" for side, peak in peaks.items())
         print(
-            f"vocabulary {vocab}: ours {above['ours']:.0f} MiB above neither, TRL {above['TRL']:.0f} MiB ({whole})"
+            f"vocabulary {vocab}: ours {above['ours']:.0f} MiB above neither, TRL "
+            f"{above['TRL']:.0f} MiB ({whole})"
         )
 
 
 def recorder_cost(model: Path, steps: int = 6) -> dict[str, float]:
-    """Return the recorder's share of a step of the Countdown demo, for plain and for truncated sampling."""
+    """Return the recorder's share of a step of the Countdown demo, for plain and for truncated
+    sampling.
+    """
     from benchmarks.countdown_runs import recipe_for, train
 
     found = {}
@@ -282,7 +298,8 @@ def main() -> None:
         ratios = [row[name]["ratio"] for row in table]
         largest = max(row[name]["largest"] for row in table)
         print(
-            f"{name}: largest difference {largest:.1e}; mean ratio {min(ratios):.6f} to {max(ratios):.6f}"
+            f"{name}: largest difference {largest:.1e}; mean ratio {min(ratios):.6f} to "
+            f"{max(ratios):.6f}"
         )
     print(f"{sum(row['tokens'] for row in table)} tokens in {len(table)} settings")
     failed = [row for row in table if not exact(row)]

@@ -1,12 +1,14 @@
 """What do the usual faults of a GRPO loop that is written from scratch do to learning?
 
-    python -m benchmarks.loop_faults [--quick] [--check] [--model FOLDER] [--plot FILE.png] [--out FILE]
+    python -m benchmarks.loop_faults [--quick] [--check] [--model FOLDER] [--plot FILE.png] [--out
+    FILE]
 
 The loop of `own_loop.py` trains tiny Countdown from its warm start: without a fault, and with each
-fault by itself, three seeds. Prints held-out greedy accuracy, completion length and gradient norm at
-the end, and the difference that the fault makes, seed by seed, with its 95 % interval. `--check`
+fault by itself, three seeds. Prints held-out greedy accuracy, completion length and gradient norm
+at the end, and the difference that the fault makes, seed by seed, with its 95 % interval. `--check`
 exits with 1 unless the loop without faults learns and scoring truncated samples over the whole
-vocabulary costs accuracy, both by these intervals; a single seed, as with `--quick`, is only measured.
+vocabulary costs accuracy, both by these intervals; a single seed, as with `--quick`, is only
+measured.
 """
 
 from __future__ import annotations
@@ -148,7 +150,10 @@ def effect_of(fault: Fault, runs: dict[str, list[Run]]) -> Estimate | None:
 
 
 def plot(runs: dict[str, list[Run]], path: Path) -> None:
-    """Plot the reward with and without each fault: the mean of the seeds, and each seed behind it."""
+    """Plot the reward with and without each fault.
+
+    The mean of the seeds, and each seed behind it.
+    """
     figure, axes = plt.subplots(2, 4, figsize=(12, 5.2), layout="constrained", sharey=True)
     for axis, fault in zip(axes.flat, BASE_OF, strict=False):
         base = BASE_OF[fault]

@@ -1,11 +1,14 @@
-"""grpo, bnpo and dr_grpo from one warm start: reward and completion length over the steps, and the weight of a token.
+"""grpo, bnpo and dr_grpo from one warm start: reward and completion length over the steps, and the
+weight of a token.
 
-    python -m benchmarks.loss_types [--quick] [--check] [--model FOLDER] [--plot FILE.png] [--out FILE]
+    python -m benchmarks.loss_types [--quick] [--check] [--model FOLDER] [--plot FILE.png] [--out
+    FILE]
 
-The losses differ in the divisor of a completion's tokens: its length (grpo), the tokens of the step (bnpo, like dapo) or a
-constant (dr_grpo). Dividing by the length is said to favour short right answers and long wrong ones. The tiny model trains
-with each, three seeds; the plot shows the result. The table gives the weight of one token in completions of several lengths, as
-the gradient of the aggregation. `--check` exits with 1 if that differs from the formula.
+The losses differ in the divisor of a completion's tokens: its length (grpo), the tokens of the step
+(bnpo, like dapo) or a constant (dr_grpo). Dividing by the length is said to favour short right
+answers and long wrong ones. The tiny model trains with each, three seeds; the plot shows the
+result. The table gives the weight of one token in completions of several lengths, as the gradient
+of the aggregation. `--check` exits with 1 if that differs from the formula.
 """
 
 from __future__ import annotations
@@ -29,7 +32,9 @@ LENGTHS = (8, 24, 40, 56, 72)
 
 
 def relative_weights() -> dict[str, list[float]]:
-    """Return the weight of one token in completions of `LENGTHS`, by loss, relative to that of 40 tokens."""
+    """Return the weight of one token in completions of `LENGTHS`, by loss, relative to that of 40
+    tokens.
+    """
     table = {}
     for name in LOSSES:
         weights = token_weights(name, LENGTHS)

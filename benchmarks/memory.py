@@ -1,10 +1,12 @@
-"""How much memory does each way of training take on a GPU, by the formulas of `grpo_ext.recipe.memory`? The table of the docs.
+"""How much memory does each way of training take on a GPU, by the formulas of
+`grpo_ext.recipe.memory`? The table of the docs.
 
     python -m benchmarks.memory [--quick] [--check]
 
-Shapes of Qwen2.5 in bfloat16, AdamW, no KL, gradient checkpointing, micro-batches of 8 completions of 256 + 1,024 tokens.
-`--check` trains tiny models for a step, counts the bytes of weights, gradients and optimizer state, and exits with 1 if they
-differ from the formulas (`--quick`: one model of the three).
+Shapes of Qwen2.5 in bfloat16, AdamW, no KL, gradient checkpointing, micro-batches of 8 completions
+of 256 + 1,024 tokens. `--check` trains tiny models for a step, counts the bytes of weights,
+gradients and optimizer state, and exits with 1 if they differ from the formulas (`--quick`: one
+model of the three).
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ from grpo_ext.recipe.batch import batch_of
 from grpo_ext.recipe.memory import ModelSize, memory_estimate
 
 GIB = 2**30
-# parameters, hidden size, layers, key-value width, parameters of an adapter of rank 16 on all linear layers
+# parameters, hidden size, layers, key-value width, parameters of an adapter of rank 16 on all
+# linear layers
 SHAPES = {
     "0.5B": (494_032_768, 896, 24, 128, 8_798_208),
     "1.5B": (1_543_714_304, 1536, 28, 256, 18_464_768),

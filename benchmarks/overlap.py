@@ -1,17 +1,22 @@
-"""What does `overlap: one_step` bring, and does it learn as well? The two cores as two devices, one thread for each side.
+"""What does `overlap: one_step` bring, and does it learn as well? The two cores as two devices, one
+thread for each side.
 
     python -m benchmarks.overlap [--quick] [--check] [--learn] [--out FILE]
 
-Two cases of tiny Countdown after its warm start: `countdown_runs.py` as it is, and `balanced`: fewer completions, sampled
-hotter and longer, so that their lengths are uneven and generation (G) and training (T) take about as long. In a third, `long
-tail`, sampled at temperature 2, a few completions are much longer than the others; there `partial_rollouts` is tried, too. The
-learning rate is too small to change what is sampled, so that all runs do the same work. Four ways on the same work, each in
-processes of its own that alternate: plain TRL and ours with both cores for everything; ours with a sampler process and one
-thread a side, in turn and with overlap. Where vLLM is installed, its server takes the place of the sampler process for two more
-ways. The bound of the overlap is (G + T) / max(G, T), by the seconds of the run in turn; it takes each side for one core, but
-vLLM's server is three processes that want more. `--learn` trains three seeds to the end of 80 steps instead, with and without
-overlap, by both policies of the ratio, and then with `num_iterations: 2` at twice the learning rate, where age hurts. Predicted
-before the first run: 1.3 and 1.8 times, no difference in learning, and 1.4 times by partial rollouts over overlap without them.
+Two cases of tiny Countdown after its warm start: `countdown_runs.py` as it is, and `balanced`:
+fewer completions, sampled hotter and longer, so that their lengths are uneven and generation (G)
+and training (T) take about as long. In a third, `long tail`, sampled at temperature 2, a few
+completions are much longer than the others; there `partial_rollouts` is tried, too. The learning
+rate is too small to change what is sampled, so that all runs do the same work. Four ways on the
+same work, each in processes of its own that alternate: plain TRL and ours with both cores for
+everything; ours with a sampler process and one thread a side, in turn and with overlap. Where vLLM
+is installed, its server takes the place of the sampler process for two more ways. The bound of the
+overlap is (G + T) / max(G, T), by the seconds of the run in turn; it takes each side for one core,
+but vLLM's server is three processes that want more. `--learn` trains three seeds to the end of 80
+steps instead, with and without overlap, by both policies of the ratio, and then with
+`num_iterations: 2` at twice the learning rate, where age hurts. Predicted before the first run: 1.3
+and 1.8 times, no difference in learning, and 1.4 times by partial rollouts over overlap without
+them.
 """
 
 from __future__ import annotations
@@ -105,7 +110,11 @@ class Cpu(TrainerCallback):
 
 
 def run(way: str, case: str, model: Path, steps: int, out: str) -> dict[str, list[float]]:
-    """Train some steps; return by generation the seconds with training, of generating alone if they are logged, and of CPUs."""
+    """Train some steps.
+
+    Return by generation the seconds with training, of generating alone if they are logged, and of
+    CPUs.
+    """
     side, _, settings = WAYS[way]
     serves = "use_vllm" in settings
     ports = {"vllm_server_port": free_port(), "vllm_group_port": free_port()} if serves else {}
@@ -120,7 +129,10 @@ def run(way: str, case: str, model: Path, steps: int, out: str) -> dict[str, lis
 
 
 def measured(case: str, model: Path, quick: bool) -> dict[str, dict[str, float]]:
-    """Return the median seconds by way, and the CPUs in use; the ways alternate, since the speed of a machine changes."""
+    """Return the median seconds by way, and the CPUs in use.
+
+    The ways alternate, since the speed of a machine changes.
+    """
     ways = (
         ("in turn", "overlap", PARTIAL) if case == LONG else [way for way in WAYS if way != PARTIAL]
     )
@@ -157,7 +169,8 @@ def shown(case: str, ways: dict[str, dict[str, float]]) -> bool:
         good &= enough or case == LONG
     for way, figures in ways.items():
         print(
-            f"  {way:<18} {figures['step']:6.2f} s a generation, {figures['cores']:.2f} cores in use"
+            f"  {way:<18} {figures['step']:6.2f} s a "
+            f"generation, {figures['cores']:.2f} cores in use"
         )
     return good
 

@@ -1,4 +1,5 @@
-"""GRPO as one writes it oneself, in a hundred lines, with the usual faults of such loops as switches.
+"""GRPO as one writes it oneself, in a hundred lines, with the usual faults of such loops as
+switches.
 
 Without faults the loop computes what `GRPOExtTrainer` computes with `loss_type: grpo`; the test
 compares the weights after three steps. `benchmarks/loop_faults.py` measures what each fault does.
@@ -139,7 +140,9 @@ def rewards_of(
 
 
 def advantages_of(rewards: torch.Tensor, settings: Settings) -> torch.Tensor:
-    """Return how many standard deviations of its group each reward, (B,), is above the group's mean."""
+    """Return how many standard deviations of its group each reward, (B,), is above the group's
+    mean.
+    """
     group_size = settings.num_generations
     if Fault.ONE_GROUP in settings.faults:
         group_size = len(rewards)

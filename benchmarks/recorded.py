@@ -1,4 +1,7 @@
-"""Files of figures in `benchmarks/results/`: what was measured, on which machine, when, and at which commit."""
+"""Files of figures in `benchmarks/results/`.
+
+What was measured, on which machine, when, and at which commit.
+"""
 
 from __future__ import annotations
 

@@ -1,13 +1,16 @@
-"""Does `relevance` see meaning? It lets the last line of a quatrain choose its own poem out of eight.
+"""Does `relevance` see meaning? It lets the last line of a quatrain choose its own poem out of
+eight.
 
-    python -m benchmarks.relevance QUATRAINS.jsonl            rows have `lines`, four of them; some minutes on two cores
-    python -m benchmarks.relevance QUATRAINS.jsonl --quick    the same with less work, which teaches nothing
-    python -m benchmarks.relevance QUATRAINS.jsonl --check    exit code 1 unless it is better than chance by two errors
+    python -m benchmarks.relevance QUATRAINS.jsonl            rows have `lines`, four of them; some
+    minutes on two cores python -m benchmarks.relevance QUATRAINS.jsonl --quick    the same with
+    less work, which teaches nothing python -m benchmarks.relevance QUATRAINS.jsonl --check    exit
+    code 1 unless it is better than chance by two errors
 
-A tiny causal model learns whole quatrains, without those that are held out, each time with its lines in another order, so that
-it learns which characters go together rather than the poems. Then, for each held-out poem, `relevance` scores
-its last line after its own first three lines and after those of seven others of the same length; each of the eight prompts is
-compared with the other seven. The line chooses the prompt with the best score. By chance one of eight is right.
+A tiny causal model learns whole quatrains, without those that are held out, each time with its
+lines in another order, so that it learns which characters go together rather than the poems. Then,
+for each held-out poem, `relevance` scores its last line after its own first three lines and after
+those of seven others of the same length; each of the eight prompts is compared with the other
+seven. The line chooses the prompt with the best score. By chance one of eight is right.
 """
 
 import argparse

@@ -1,15 +1,18 @@
 """Does the report open fast, send nothing, and show model output as text?
 
-    python -m benchmarks.report             50,000 completions, in headless Chromium (about two minutes)
-    python -m benchmarks.report --quick     5,000
-    python -m benchmarks.report --check     exit code 1 unless every figure reaches its bound
-    python -m benchmarks.report --pictures DIR [--run RUN]    pictures of the page: desktop, phone, dark, and as printed
+    python -m benchmarks.report             50,000 completions, in headless Chromium (about two
+    minutes) python -m benchmarks.report --quick     5,000 python -m benchmarks.report --check
+    exit code 1 unless every figure reaches its bound python -m benchmarks.report --pictures DIR
+    [--run RUN]    pictures of the page: desktop, phone, dark, and as printed
 
-1. Opening: the page is usable under 2 s after the navigation; the time until its curves are drawn is also measured.
+1. Opening: the page is usable under 2 s after the navigation; the time until its curves are drawn
+is also measured.
 2. The page holds only visible rows: under 100 of them.
-3. No request but for the page itself, no script error; a completion that is a script tag stays text.
+3. No request but for the page itself, no script error; a completion that is a script tag stays
+text.
 4. The page works by keyboard.
-5. Logging: writing the lines of a step, 256 completions of 500 characters, takes under 20 ms (2 % of a step of 1 s).
+5. Logging: writing the lines of a step, 256 completions of 500 characters, takes under 20 ms (2 %
+of a step of 1 s).
 """
 
 from __future__ import annotations
@@ -28,14 +31,21 @@ from grpo_ext.observe.report.page import write_report
 from tests.support.browser import Browser, find_browser
 
 READY = (
-    "new Promise((done) => { const timer = setInterval(() => { const { ready, curves } = document.documentElement.dataset; "
+    "new Promise((done) => { const timer = setInterval(() => { const { ready, curves } = "
+    "document.documentElement.dataset; "
     "if (curves) { clearInterval(timer); done([ready / 1000, curves / 1000]); } }, 5); })"
 )
-HOSTILE = "<script>document.title = 'owned'</script><img src=https://example.org/x onerror=\"document.title='owned'\">"
+HOSTILE = (
+    "<script>document.title = 'owned'</script><img src=https://example.org/x "
+    "onerror=\"document.title='owned'\">"
+)
 
 
 def made_up_run(folder: Path, count: int, seed: int = 0) -> float:
-    """Write logs of `count` completions of about 500 characters; return the seconds to write a step of 256."""
+    """Write logs of `count` completions of about 500 characters.
+
+    Return the seconds to write a step of 256.
+    """
     rng = random.Random(seed)
     samples = JsonLines(folder / "samples.jsonl")
     metrics = JsonLines(folder / "metrics.jsonl")
@@ -68,16 +78,29 @@ def completion(step: int, i: int, rng: random.Random) -> dict[str, Any]:
     text = f"<think>\n{tries}\n</think>\n<answer>{' + '.join(map(str, numbers))}</answer>"
     problem = (step * 32 + i // 8) % 1000
     return {
-        "step": step, "mode": "train", "dataset": "train", "prompt_id": f"{problem:012x}", "group": i // 8,
-        "prompt": [{"role": "user", "content": f"Problem {problem}: use the numbers to make a target."}],
-        "text": HOSTILE if (step, i) == (1, 0) else text, "rewards": {"countdown": float(rng.random() < 0.5), "format": 1.0},
-        "reward": rng.random(), "advantage": rng.gauss(0, 1), "finish_reason": "stop", "length": len(text) // 3,
+        "step": step,
+        "mode": "train",
+        "dataset": "train",
+        "prompt_id": f"{problem:012x}",
+        "group": i // 8,
+        "prompt": [
+            {"role": "user", "content": f"Problem {problem}: use the numbers to make a target."}
+        ],
+        "text": HOSTILE if (step, i) == (1, 0) else text,
+        "rewards": {"countdown": float(rng.random() < 0.5), "format": 1.0},
+        "reward": rng.random(),
+        "advantage": rng.gauss(0, 1),
+        "finish_reason": "stop",
+        "length": len(text) // 3,
         "columns": {"nums": numbers, "target": sum(numbers)},
-    }  # fmt: skip
+    }
 
 
 def open_page(page: Path, repeats: int) -> dict[str, Any]:
-    """Return figures of the opened page: seconds, rows, requests, errors, text of the first completion, keys."""
+    """Return figures of the opened page.
+
+    Seconds, rows, requests, errors, text of the first completion, keys.
+    """
     seconds = []
     for _ in range(repeats):
         with Browser() as browser:
@@ -99,10 +122,14 @@ def open_page(page: Path, repeats: int) -> dict[str, Any]:
             ]
             errors = browser.errors
     return {
-        "seconds": statistics.median(usable for usable, _ in seconds), "curves": statistics.median(c for _, c in seconds),
-        "rows": rows, "requests": requests, "errors": errors,
-        "text": shown == HOSTILE and title != "owned", "keys": at == "2",
-    }  # fmt: skip
+        "seconds": statistics.median(usable for usable, _ in seconds),
+        "curves": statistics.median(c for _, c in seconds),
+        "rows": rows,
+        "requests": requests,
+        "errors": errors,
+        "text": shown == HOSTILE and title != "owned",
+        "keys": at == "2",
+    }
 
 
 def take_pictures(page: Path, folder: Path) -> None:
@@ -140,7 +167,8 @@ def main() -> int:
     args = parser.parse_args()
     if find_browser() is None:
         print(
-            "There is no Chromium on this machine; the page's own tests need none: pytest tests/observe."
+            "There is no Chromium on this machine; the page's own tests need none: pytest "
+            "tests/observe."
         )
         return 1 if args.check else 0
     with tempfile.TemporaryDirectory() as temporary:
@@ -161,11 +189,13 @@ def main() -> int:
         found = open_page(page, 1 if args.quick else 5)
     print(f"logging 256 completions: {logging * 1000:.1f} ms")
     print(
-        f"{count} completions: page of {size:.1f} MB made in {made:.1f} s, opened in {found['seconds']:.2f} s, "
+        f"{count} completions: page of {size:.1f} MB made in {made:.1f} s, opened in "
+        f"{found['seconds']:.2f} s, "
         f"with curves in {found['curves']:.2f} s"
     )
     print(
-        f"rows in the page: {found['rows']}; requests: {found['requests']}; errors: {found['errors']}"
+        f"rows in the page: {found['rows']}; requests: {found['requests']}; errors: "
+        f"{found['errors']}"
     )
     print(f"script tag stays text: {found['text']}; keys: {found['keys']}")
     good = (

@@ -4,13 +4,15 @@
     python -m benchmarks.rewards --quick     the same with less work, in seconds
     python -m benchmarks.rewards --check     exit code 1 unless every figure reaches its bound
 
-1. countdown and the usual function with regular expressions and `eval`, in turn on the same completions: at least 0.8 times
-   its speed.
+1. countdown and the usual function with regular expressions and `eval`, in turn on the same
+   completions: at least 0.8 times its speed.
 2. poem_format on one core: at least 10,000 poems per second.
-3. accuracy through two workers and the same rows in this process: at least 1.6 times as fast (on two free cores).
-4. A batch of 256 with 5 hanging answers and one that exhausts memory: done within the deadline + 2 s, with 250 right scores.
-5. accuracy, TRL's accuracy_reward and math-verify on tests/rewards/answers.tsv, 10 s per row: with ours no wrong answer counts
-   as right, and at most three right ones as wrong.
+3. accuracy through two workers and the same rows in this process: at least 1.6 times as fast (on
+two free cores).
+4. A batch of 256 with 5 hanging answers and one that exhausts memory: done within the deadline + 2
+s, with 250 right scores.
+5. accuracy, TRL's accuracy_reward and math-verify on tests/rewards/answers.tsv, 10 s per row: with
+   ours no wrong answer counts as right, and at most three right ones as wrong.
 """
 
 import argparse
@@ -52,7 +54,8 @@ HANGING = """
 JUDGES = r"""
     from grpo_ext.rewards import Example, register
 
-    EXAMPLES = [Example(r"\boxed{\sqrt{8}}", 1.0, {"solution": r"$2\sqrt{2}$"})]  # pays for the imports
+    # pays for the imports
+    EXAMPLES = [Example(r"\boxed{\sqrt{8}}", 1.0, {"solution": r"$2\sqrt{2}$"})]
 
     @register("benchmark_trl", needs_cpu=True, examples=EXAMPLES)
     def by_trl(completions, solution):
@@ -64,7 +67,8 @@ JUDGES = r"""
     def by_math_verify(completions, solution):
         from math_verify import parse, verify
 
-        return [float(verify(parse(gold), parse(text))) for text, gold in zip(completions, solution)]
+        pairs = zip(completions, solution)
+        return [float(verify(parse(gold), parse(text))) for text, gold in pairs]
 """
 ANSWERS = Path(__file__).resolve().parents[1] / "tests/rewards/answers.tsv"
 
@@ -72,7 +76,10 @@ ANSWERS = Path(__file__).resolve().parents[1] / "tests/rewards/answers.tsv"
 def countdown_by_eval(
     completions: list[str], nums: list[list[int]], target: list[int]
 ) -> list[float]:
-    """The function of most Countdown recipes. It runs anything that matches its pattern: `9**9**9` never returns."""
+    """The function of most Countdown recipes.
+
+    It runs anything that matches its pattern: `9**9**9` never returns.
+    """
     rewards = []
     for completion, numbers, goal in zip(completions, nums, target, strict=True):
         try:
@@ -95,7 +102,10 @@ def countdown_by_eval(
 
 
 def countdown_rows(count: int, seed: int = 0) -> dict[str, list]:
-    """Completions like those of a half-trained model: nine in ten with all numbers, three in ten right."""
+    """Completions like those of a half-trained model.
+
+    Nine in ten with all numbers, three in ten right.
+    """
     rng = random.Random(seed)
     rows: dict[str, list] = {"completions": [], "nums": [], "target": []}
     for _ in range(count):
@@ -160,7 +170,10 @@ def measure_poem(count: int, rounds: int) -> dict[str, float]:
 
 
 def accuracy_rows(count: int) -> dict[str, list[str]]:
-    """Distinct answers that only math-verify can read: plain numbers would only measure the pipe."""
+    """Distinct answers that only math-verify can read.
+
+    Plain numbers would only measure the pipe.
+    """
     rng = random.Random(0)
     answers = []
     golds = []
@@ -227,7 +240,10 @@ def measure_hanging(timeout: float, workers: int) -> dict[str, float]:
 
 
 def measure_verdicts(every: int) -> dict[str, float]:
-    """Count verdicts by judge. TRL and math-verify get the gold answer in a box, which they read best."""
+    """Count verdicts by judge.
+
+    TRL and math-verify get the gold answer in a box, which they read best.
+    """
     lines = ANSWERS.read_text(encoding="utf-8").splitlines()[1::every]
     _, golds, texts, verdicts = zip(
         *(line.replace("⏎", "\n").split("\t") for line in lines), strict=True

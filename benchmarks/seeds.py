@@ -4,7 +4,10 @@ from grpo_ext.common.estimates import Estimate
 
 
 def as_text(difference: Estimate | None) -> str:
-    """Return the mean of a difference over seeds with its 95 % interval and the verdict; of a single seed only the mean."""
+    """Return the mean of a difference over seeds with its 95 % interval and the verdict.
+
+    Of a single seed only the mean.
+    """
     if difference is None:
         return "not measured"
     if difference.low is None or difference.high is None:

@@ -2,10 +2,11 @@
 
     python -m benchmarks.settings [--quick] [--check] [--out FILE]
 
-Three tiny recipes with random weights and drawn lengths, on both cores. `grpo-ext bench`'s search runs as a user would run it.
-Then every layout with every limit of a micro-batch is measured in three rounds, one after another, so that what slows the
-machine down slows all, and those within 1.3 times of the fastest, and the named ones, in six more. `--check` exits with 1 if
-the named settings take more than 1.1 times the fastest ones of the sweep.
+Three tiny recipes with random weights and drawn lengths, on both cores. `grpo-ext bench`'s search
+runs as a user would run it. Then every layout with every limit of a micro-batch is measured in
+three rounds, one after another, so that what slows the machine down slows all, and those within 1.3
+times of the fastest, and the named ones, in six more. `--check` exits with 1 if the named settings
+take more than 1.1 times the fastest ones of the sweep.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ Key = tuple[tuple[str, Any], ...]
 
 
 def sweep(search: Search) -> list[dict[str, Any]]:
-    """Return the recipe's settings, every layout alone, and the layouts that take a limit with each limit."""
+    """Return the recipe's settings, every layout alone, and the layouts that take a limit with each
+    limit.
+    """
     base = {"layout": "chunks", "max_tokens_per_micro_batch": None, "gradient_checkpointing": False}
     limited = [
         {"max_tokens_per_micro_batch": size}
@@ -65,10 +68,15 @@ def measure(name: str, words: list[str], rounds: int) -> dict[str, Any]:
             medians = {key: statistics.median(found) for key, found in seconds.items()}
     fastest = min(medians, key=lambda key: medians[key])
     return {
-        "rows": bench.num_completions, "named": named, "seconds": medians[tuple(named.items())], "fastest": dict(fastest),
-        "fastest seconds": medians[fastest], "slowest seconds": max(medians.values()),
-        "ratio": medians[tuple(named.items())] / medians[fastest], "settings": len(medians),
-    }  # fmt: skip
+        "rows": bench.num_completions,
+        "named": named,
+        "seconds": medians[tuple(named.items())],
+        "fastest": dict(fastest),
+        "fastest seconds": medians[fastest],
+        "slowest seconds": max(medians.values()),
+        "ratio": medians[tuple(named.items())] / medians[fastest],
+        "settings": len(medians),
+    }
 
 
 def main() -> int:
@@ -83,8 +91,10 @@ def main() -> int:
     for name, words in list(RECIPES.items())[: 1 if args.quick else None]:
         row = found[name] = measure(name, words, 2 if args.quick else 3)
         print(
-            f"{name:15} {row['rows']} rows: named {row['named']} {row['seconds']:.3f} s, fastest of {row['settings']} "
-            f"{row['fastest']} {row['fastest seconds']:.3f} s: {row['ratio']:.2f} times (at most {BOUND}); slowest "
+            f"{name:15} {row['rows']} rows: named {row['named']} {row['seconds']:.3f} s, "
+            f"fastest of {row['settings']} "
+            f"{row['fastest']} {row['fastest seconds']:.3f} s: {row['ratio']:.2f} times (at "
+            f"most {BOUND}); slowest "
             f"{row['slowest seconds']:.3f} s",
             flush=True,
         )

@@ -1,22 +1,25 @@
-"""How long does the training phase of an optimizer step take, for ours and for plain TRL, on the same completions?
+"""How long does the training phase of an optimizer step take, for ours and for plain TRL, on the
+same completions?
 
-    python -m benchmarks.step [--quick] [--check] [--case NAME ...] [--parts time memory ranks profile] [--out FILE]
-    python -m benchmarks.step --growth PLOT.png [--out FILE]
+    python -m benchmarks.step [--quick] [--check] [--case NAME ...] [--parts time memory ranks
+    profile] [--out FILE] python -m benchmarks.step --growth PLOT.png [--out FILE]
 
-The training phase is everything but sampling: rewards, advantages, old and reference log-probs, the loss and its gradient. TRL
-and ours alternate on the same completions, in one process. Parts:
+The training phase is everything but sampling: rewards, advantages, old and reference log-probs, the
+loss and its gradient. TRL and ours alternate on the same completions, in one process. Parts:
 
-- time: median seconds of both, the median ratio, tokens run through the model, the largest difference of the gradient relative
-  to its largest entry, and a lower bound: the seconds of the matrix products alone, at this machine's rate for that width;
-- memory: the most that a step needs above the memory of the process before it, each side in a separate process;
+- time: median seconds of both, the median ratio, tokens run through the model, the largest
+  difference of the gradient relative to its largest entry, and a lower bound: the seconds of the
+  matrix products alone, at this machine's rate for that width;
+- memory: the most that a step needs above the memory of the process before it, each side in a
+  separate process;
 - ranks: time again, on two ranks;
 - profile: how the time of our steps is spent.
 
-Without a GPU one thread works, for which the bounds hold. Seconds are then processor time, so that other processes have little
-effect.
+Without a GPU one thread works, for which the bounds hold. Seconds are then processor time, so that
+other processes have little effect.
 
-`--check` exits with 1 if a ratio is under its bound, our fastest run takes more times the lower bound than a case allows,
-gradients differ by more than 1e-5, or ours needs more memory.
+`--check` exits with 1 if a ratio is under its bound, our fastest run takes more times the lower
+bound than a case allows, gradients differ by more than 1e-5, or ours needs more memory.
 """
 
 from __future__ import annotations
@@ -54,7 +57,10 @@ Rows = dict[str, dict[str, Any]]
 
 
 def timed(names: list[str], rounds: int, ranks: int = 1, keep: Any = lambda rows: None) -> Rows:
-    """Return one row per case, printed by the first rank at once; cases without a bound run half as often."""
+    """Return one row per case, printed by the first rank at once.
+
+    Cases without a bound run half as often.
+    """
     rows: Rows = {}
     for name in names:
         row = rows[name] = measure(
@@ -65,8 +71,10 @@ def timed(names: list[str], rounds: int, ranks: int = 1, keep: Any = lambda rows
         verdict = f"  ({', '.join(asked)}: {'ok' if passes(row) else 'MISSED'})" if asked else ""
         if os.environ.get("RANK", "0") == "0":
             print(
-                f"{name:26} TRL {row['TRL s']:7.2f} s  ours {row['ours s']:6.2f} s  {row['ratio']:5.2f} x  tokens "
-                f"{row['TRL tokens']:7} {row['ours tokens']:7}  gradient {row['gradient']:.0e}  bound "
+                f"{name:26} TRL {row['TRL s']:7.2f} s  ours {row['ours s']:6.2f} s  "
+                f"{row['ratio']:5.2f} x  tokens "
+                f"{row['TRL tokens']:7} {row['ours tokens']:7}  gradient "
+                f"{row['gradient']:.0e}  bound "
                 f"{row['bound s']:.2f} s x {row['times the bound']:.2f}{verdict}",
                 flush=True,
             )
@@ -74,7 +82,9 @@ def timed(names: list[str], rounds: int, ranks: int = 1, keep: Any = lambda rows
 
 
 def memory(names: list[str]) -> Rows:
-    """Return the peak memory of each case and side, each in a separate process that frees memory to the system at once."""
+    """Return the peak memory of each case and side, each in a separate process that frees memory to
+    the system at once.
+    """
     found: Rows = {}
     for name in names:
         for side in SIDES:
@@ -89,7 +99,10 @@ def memory(names: list[str]) -> Rows:
             )
             found.setdefault(name, {})[f"{side} MiB"] = float(done.stdout.split()[-1])
         print(
-            f"{name:26}  TRL {found[name]['TRL MiB']:.0f} MiB  ours {found[name]['ours MiB']:.0f} MiB",
+            (
+                f"{name:26}  TRL {found[name]['TRL MiB']:.0f} MiB  ours "
+                f"{found[name]['ours MiB']:.0f} MiB"
+            ),
             flush=True,
         )
     return found

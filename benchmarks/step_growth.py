@@ -1,4 +1,6 @@
-"""How a step's seconds grow with the length of completions and the size of groups, and from which prompt on sharing pays."""
+"""How a step's seconds grow with the length of completions and the size of groups, and from which
+prompt on sharing pays.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,10 @@ SHARED = ("not shared", "shared")
 
 
 def growth(path: Path, rounds: int) -> dict[str, dict[str, Any]]:
-    """Return three tables of medians, and plot them; the third is ours with and without shared prompts."""
+    """Return three tables of medians, and plot them.
+
+    The third is ours with and without shared prompts.
+    """
     found = {
         "longest completion": {n: table_row(measure(case, rounds)) for n, case in told(LENGTHS)},
         "num_generations": {n: table_row(measure(case, rounds)) for n, case in told(GROUPS)},

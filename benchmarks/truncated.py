@@ -1,11 +1,13 @@
-"""What does truncated sampling do to learning? Countdown with top_k 20 and top_p 0.9, ours and plain TRL.
+"""What does truncated sampling do to learning? Countdown with top_k 20 and top_p 0.9, ours and
+plain TRL.
 
     python -m benchmarks.truncated [--quick] [--check] [--model FOLDER] [--out FILE]
 
-The tiny model trains from its warm start (made first, in about a minute, unless `--model` names one) for 80 steps.
-TRL scores completions as if they were drawn from the whole vocabulary; ours under the policy that drew them. Prints held-out
-accuracy after the same steps, one row per seed. `--check` exits with 1 if ours is behind TRL, by the 95 % interval of the
-difference over the seeds; a single seed has none.
+The tiny model trains from its warm start (made first, in about a minute, unless `--model` names
+one) for 80 steps. TRL scores completions as if they were drawn from the whole vocabulary; ours
+under the policy that drew them. Prints held-out accuracy after the same steps, one row per seed.
+`--check` exits with 1 if ours is behind TRL, by the 95 % interval of the difference over the seeds;
+a single seed has none.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ SAMPLING = {"top_k": 20, "top_p": 0.9}
 
 
 def run(side: str, model: Path, seed: int, steps: int) -> dict[str, float]:
-    """Return held-out accuracy after training, and the difference of scored and sampled log-probs (0 if not measured)."""
+    """Return held-out accuracy after training, and the difference of scored and sampled log-probs
+    (0 if not measured).
+    """
     with tempfile.TemporaryDirectory() as out:
         recipe = recipe_for(model, out, seed=seed, max_steps=steps, **SAMPLING)
         logged = train(side, recipe)
@@ -56,7 +60,10 @@ def main() -> None:
                 for side, x in row.items()
             ]
             print(
-                f"seed {seed}  {'   '.join(words)}   ours off by {row['ours']['logp_difference']:.1e}",
+                (
+                    f"seed {seed}  {'   '.join(words)}   ours off by "
+                    f"{row['ours']['logp_difference']:.1e}"
+                ),
                 flush=True,
             )
     if args.out:

@@ -1,12 +1,14 @@
-"""What do several turns cost? Tokens that go through the model and seconds, for episodes of four turns.
+"""What do several turns cost? Tokens that go through the model and seconds, for episodes of four
+turns.
 
     python -m benchmarks.turns [--quick] [--check] [--out FILE]
 
-Three ways with the same model, prompts and number of tokens: one turn as long as the episodes; episodes within one `generate`;
-and a loop that requests one turn at a time and reads the conversation again each time, like the tool loop of TRL 1.16. All use
-the fast decoding loop. Then training runs: TRL's own tool loop beside ours; and both tasks with truncated sampling, to see how
-far the importance ratio of a token that the model wrote is from 1. Predicted before the first run: 1.0 times the tokens of one
-turn, 0.4 times those of the loop; TRL reads 3 times the tokens of ours.
+Three ways with the same model, prompts and number of tokens: one turn as long as the episodes;
+episodes within one `generate`; and a loop that requests one turn at a time and reads the
+conversation again each time, like the tool loop of TRL 1.16. All use the fast decoding loop. Then
+training runs: TRL's own tool loop beside ours; and both tasks with truncated sampling, to see how
+far the importance ratio of a token that the model wrote is from 1. Predicted before the first run:
+1.0 times the tokens of one turn, 0.4 times those of the loop; TRL reads 3 times the tokens of ours.
 """
 
 from __future__ import annotations
@@ -162,11 +164,13 @@ def main() -> int:
         print(f"{way:<14} {tokens:>9.0f} tokens  {seconds:6.2f} s")
     more = figures["one generate"]["tokens"] / figures["one turn"]["tokens"]
     print(
-        f"episodes read {more:.3f} times the tokens of one turn (asked for: at most {BOUNDS['tokens of one turn']})"
+        f"episodes read {more:.3f} times the tokens of one turn (asked for: at most "
+        f"{BOUNDS['tokens of one turn']})"
     )
     for side, cost in loops.items():
         print(
-            f"{side}, {cost['calls']:.1f} calls an episode: {cost['read']:.1f} tokens read for each of a completion, "
+            f"{side}, {cost['calls']:.1f} calls an episode: {cost['read']:.1f} tokens read "
+            f"for each of a completion, "
             f"{cost['seconds']:.1f} s a step"
         )
     for case, ratio in ratios.items():

@@ -42,7 +42,10 @@ class TRLCheck:
 
 
 def warm_start(name: str, folder: Path, checks: int = 0) -> Path:
-    """Make a demo's model in `folder`; 60 steps on the demonstrations with at least so many checks warm it up."""
+    """Make a demo's model in `folder`.
+
+    60 steps on the demonstrations with at least so many checks warm it up.
+    """
     demo = DEMOS[name]
     demo.prepare(
         load_recipe(recipe_folder() / demo.recipe, words(model_name_or_path="x")).task, folder, 0
@@ -62,10 +65,12 @@ def warm_start(name: str, folder: Path, checks: int = 0) -> Path:
 
 
 def exactness(folder: Path, quick: bool) -> dict[str, float]:
-    """Return the largest distance between the trainer's and the sampler's log-probs of tokens that the model wrote.
+    """Return the largest distance between the trainer's and the sampler's log-probs of tokens that
+    the model wrote.
 
-    Both tasks train a few steps with truncated sampling after a short warm start, with every sampler that is installed, on one
-    and, unless `quick`, on two ranks. A wrong or misplaced token would have another log-prob.
+    Both tasks train a few steps with truncated sampling after a short warm start, with every
+    sampler that is installed, on one and, unless `quick`, on two ranks. A wrong or misplaced token
+    would have another log-prob.
     """
     engines: dict[str, dict[str, Any]] = {"transformers": {}}
     if find_spec("vllm") and not quick:
@@ -119,7 +124,8 @@ def exactness(folder: Path, quick: bool) -> dict[str, float]:
 def read_in_training(folder: Path) -> dict[str, dict[str, float]]:
     """Train three steps on episodes of several checks, with TRL's tool loop and with ours.
 
-    Returns by trainer: tokens that generation read (padding counted) per token of a completion, turns, seconds a step.
+    Returns by trainer: tokens that generation read (padding counted) per token of a completion,
+    turns, seconds a step.
     """
     warm = warm_start("check", folder, checks=3)
     found = {}
@@ -172,7 +178,10 @@ def free_port() -> int:
 
 
 def command(verb: str, recipe: str, *flags: str, **settings: Any) -> None:
-    """Run `grpo-ext` with a recipe, flags and settings; `RuntimeError` with the end of its output if it fails."""
+    """Run `grpo-ext` with a recipe, flags and settings.
+
+    `RuntimeError` with the end of its output if it fails.
+    """
     ran = [
         sys.executable,
         "-m",

@@ -1,12 +1,14 @@
-"""Tokens per second of three samplers on a CPU: transformers' `generate`, ours, and vLLM in the same process.
+"""Tokens per second of three samplers on a CPU: transformers' `generate`, ours, and vLLM in the
+same process.
 
     .venv-vllm/bin/python -m benchmarks.vllm_cpu [--quick] [--check] [--model FOLDER] [--out FILE]
 
-Tiny Countdown: 256 completions of at most 72 tokens, 8 per prompt, at temperature 1, from its warm-started
-model, made here in a minute unless `--model` names one. Each side is called as a training step calls it, after one call that
-is not counted; vLLM gets the weights before each call, as in training, and that time counts. Each side runs in a separate
-process, on one thread; figures are medians of the rounds. `--check` exits with 1 if vLLM's log-probs differ from the trainer's,
-or ours is not faster than transformers'. Needs the environment of `make vllm`.
+Tiny Countdown: 256 completions of at most 72 tokens, 8 per prompt, at temperature 1, from its
+warm-started model, made here in a minute unless `--model` names one. Each side is called as a
+training step calls it, after one call that is not counted; vLLM gets the weights before each call,
+as in training, and that time counts. Each side runs in a separate process, on one thread; figures
+are medians of the rounds. `--check` exits with 1 if vLLM's log-probs differ from the trainer's, or
+ours is not faster than transformers'. Needs the environment of `make vllm`.
 """
 
 from __future__ import annotations
@@ -41,7 +43,10 @@ ENGINES: dict[str, dict[str, Any]] = {
 def make(
     folder: Path, recipe: Recipe, rows: int, options: dict[str, Any], output: str
 ) -> GRPOExtTrainer:
-    """Make a trainer that samples by `options`; the recipe's other values do not affect sampling."""
+    """Make a trainer that samples by `options`.
+
+    The recipe's other values do not affect sampling.
+    """
     args = GRPOExtConfig(
         output_dir=output,
         use_cpu=True,
@@ -95,7 +100,10 @@ def measure(engine: str, folder: Path, rounds: int, rows: int, output: str) -> d
 
 
 def in_a_process(engine: str, words: list[str]) -> dict[str, Any]:
-    """Measure in a separate process with one thread: vLLM changes the number of threads of its process."""
+    """Measure in a separate process with one thread.
+
+    VLLM changes the number of threads of its process.
+    """
     command = [sys.executable, "-m", "benchmarks.vllm_cpu", "--engine", engine, *words]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
     out = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=environment, check=True)

@@ -1,13 +1,16 @@
 """How much does leaving out groups without signal gain on Countdown, in equal time?
 
-    python -m benchmarks.zero_signal [--quick] [--check] [--model FOLDER] [--seeds N] [--seconds S] [--out FILE]
+    python -m benchmarks.zero_signal [--quick] [--check] [--model FOLDER] [--seeds N] [--seconds S]
+    [--out FILE]
 
-Plain TRL, ours, and ours with `group_filter: refill`, with `curriculum: adaptive`, and with both train tiny Countdown after
-its warm start for the same time; three seeds, constant learning rate. Prints greedy accuracy on the held-out problems at the
-end, the time to reach plain TRL's, and how far the mean accuracy over the run is from TRL's with the same seed. Time is CPU
-time of the process without evaluations, so that other processes do not count. `--check` exits with 1 if refill or both are
-behind TRL in that mean, by the 95 % interval over the seeds. A single seed, as with `--quick`, has no interval: it is only
-measured, and `--check` says so. In one run the time to reach TRL's accuracy varies from 0.1 to 0.8 of TRL's.
+Plain TRL, ours, and ours with `group_filter: refill`, with `curriculum: adaptive`, and with both
+train tiny Countdown after its warm start for the same time; three seeds, constant learning rate.
+Prints greedy accuracy on the held-out problems at the end, the time to reach plain TRL's, and how
+far the mean accuracy over the run is from TRL's with the same seed. Time is CPU time of the process
+without evaluations, so that other processes do not count. `--check` exits with 1 if refill or both
+are behind TRL in that mean, by the 95 % interval over the seeds. A single seed, as with `--quick`,
+has no interval: it is only measured, and `--check` says so. In one run the time to reach TRL's
+accuracy varies from 0.1 to 0.8 of TRL's.
 """
 
 from __future__ import annotations
@@ -45,7 +48,7 @@ POINTS = 12  # evaluations of a run
 
 
 class Watch(TrainerCallback):
-    """Ends a run after so many seconds of CPU time, and evaluates meanwhile without counting that."""
+    """Ends a run after some seconds of CPU time; evaluations meanwhile do not count."""
 
     def __init__(self, recipe: Recipe, seconds: float):
         self.rows, self.seconds = list(eval_rows(recipe)), seconds
@@ -104,7 +107,7 @@ def seconds_to(found: list[tuple[float, float]], accuracy: float) -> float | Non
 
 
 def mean_accuracy(found: list[tuple[float, float]]) -> float:
-    """Return the mean accuracy over a run, which varies less from seed to seed than the last one."""
+    """Return the mean accuracy over a run; it varies less from seed to seed than the last."""
     return statistics.mean(value for _, value in found)
 
 
@@ -156,9 +159,10 @@ def main() -> None:
         ]
         late = [seconds if value is None else value for value in reached]
         print(
-            f"{name:9} accuracy {statistics.mean(ends):.3f} ({', '.join(f'{end:.3f}' for end in ends)}) after {seconds:g} s, "
-            f"steps {statistics.mean(run['steps'] for run in found):.0f}, TRL's reached in {statistics.mean(late):.0f} s"
-            + (" (not by all)" if None in reached else "")
+            f"{name:9} accuracy {statistics.mean(ends):.3f} "
+            f"({', '.join(f'{end:.3f}' for end in ends)}) after {seconds:g} s, "
+            f"steps {statistics.mean(run['steps'] for run in found):.0f}, TRL's reached in "
+            f"{statistics.mean(late):.0f} s" + (" (not by all)" if None in reached else "")
         )
         if name != "TRL":
             print(f"{'':9} mean accuracy over the run minus TRL's: {as_text(gained[name])}")

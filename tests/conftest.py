@@ -1,4 +1,7 @@
-"""What many tests stand on: a tiny real tokenizer and model, and folders of data that may or may not be there."""
+"""What many tests stand on.
+
+A tiny real tokenizer and model, and folders of data that may or may not be there.
+"""
 
 from __future__ import annotations
 
@@ -24,14 +27,16 @@ hypothesis.settings.register_profile(
     "any_speed", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
 hypothesis.settings.load_profile("any_speed")
-# Limits of the package, after which it goes on without rows, rewards or workers: a slow machine must not reach them.
+# Limits of the package, after which it goes on without rows, rewards or workers: a slow machine
+# must not reach them.
 PATIENT = {
     "grpo_ext.preflight.first_rows": {"PATIENCE": 300.0},
     "grpo_ext.preflight.try_environment": {"BUDGET": 300.0},
     "grpo_ext.preflight.try_rewards": {"PATIENCE": 60.0, "BUDGET": 300.0},
     "grpo_ext.rewards.worker_pool": {"START_LIMIT": 600.0},
 }
-# `TRAIN_ON_GPU=1`: trainers that a test puts on the CPU are put on the first GPU, as far as they are in this process.
+# `TRAIN_ON_GPU=1`: trainers that a test puts on the CPU are put on the first GPU, as far as they
+# are in this process.
 if os.environ.get("TRAIN_ON_GPU"):
     from transformers import TrainingArguments
 
@@ -48,12 +53,18 @@ collect_ignore_glob = [] if find_spec("vllm") and not gpu_is_there() else ["engi
 
 
 def pytest_sessionstart() -> None:
-    """Let the garbage collector wait while the tests' modules are imported: it would go through them again and again."""
+    """Let the garbage collector wait while the tests' modules are imported.
+
+    It would go through them again and again.
+    """
     gc.disable()
 
 
 def pytest_collection_finish() -> None:
-    """Spare the garbage collector what has been imported: accelerate has it go through everything after each training."""
+    """Spare the garbage collector what has been imported.
+
+    Accelerate has it go through everything after each training.
+    """
     gc.collect()
     gc.freeze()
     gc.enable()

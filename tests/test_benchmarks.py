@@ -1,4 +1,6 @@
-"""Every benchmark runs as `python -m benchmarks.NAME` in the folder of the checkout, and shares code by package name."""
+"""Every benchmark runs as `python -m benchmarks.NAME` in the folder of the checkout, and shares
+code by package name.
+"""
 
 from __future__ import annotations
 
@@ -88,7 +90,7 @@ def test_a_file_of_figures_says_where_they_come_from(tmp_path):
 
 
 def recorded_seeds(gain, seeds):
-    """Curves of TRL and of two variants that are better by `gain`, a little more or less by seed."""
+    """Curves of TRL and of two variants that are better by about `gain`, depending on the seed."""
     return {
         name: [
             {"curve": [(10.0, 0.4 + seed / 50), (20.0, 0.5 + (seed + 1) * better)]}

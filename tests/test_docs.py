@@ -1,4 +1,7 @@
-"""What the README and the pages of docs/ tell people to type: it is understood, and run where that is quick."""
+"""What the README and the pages of docs/ tell people to type.
+
+It is understood, and run where that is quick.
+"""
 
 from __future__ import annotations
 

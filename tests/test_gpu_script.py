@@ -1,4 +1,7 @@
-"""The script of all GPU figures: what a cut-off call leaves, limits, failures, and its arithmetic."""
+"""The script of all GPU figures.
+
+What a cut-off call leaves, limits, failures, and its arithmetic.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,9 @@ if not sheet.has("first"):
 
 @pytest.fixture
 def scripts(tmp_path, monkeypatch):
-    """Parts whose processes run these lines after they have measured one figure that misses its bound."""
+    """Parts whose processes run these lines after they have measured one figure that misses its
+    bound.
+    """
 
     def given(**bodies):
         parts = {
@@ -82,7 +87,10 @@ def test_a_failing_part_and_one_that_hangs_do_not_stop_the_next(scripts):
 
 
 def test_the_same_call_goes_on_with_what_has_no_result(scripts, monkeypatch):
-    """By a clock of its own: a part takes a second, and one that ends with 77 all the time that it is given."""
+    """By a clock of its own.
+
+    A part takes a second, and one that ends with 77 all the time that it is given.
+    """
     folder = scripts(
         first=(60, ""), second=(60, "sys.exit(0 if sheet.has('other') else 77)"), third=(60, "")
     )

@@ -131,7 +131,8 @@ def test_the_installed_versions_are_those_that_the_seams_know():
     )
 
 
-# Rooms that open files of run folders, data folders and checkpoints, with files that open none of these by themselves.
+# Rooms that open files of run folders, data folders and checkpoints, with files that open none of
+# these by themselves.
 READERS = {
     "observe": {"page.py: data_text"},  # a file of the package
     "trainer": {
@@ -195,7 +196,10 @@ def test_a_new_direct_read_is_noticed(tmp_path):
 
 
 def test_no_test_module_imports_another():
-    """What two of them need is in `tests/support`: another folder's module is found only by chance."""
+    """What two of them need is in `tests/support`.
+
+    Another folder's module is found only by chance.
+    """
     for path in Path(__file__).parent.rglob("*.py"):
         for node in nodes(path, ast.Import | ast.ImportFrom):
             names = [alias.name for alias in node.names]

@@ -86,7 +86,8 @@ FORBIDDEN = {
     "reproduce": ("grpo_ext.cli", "grpo_ext.seams", "grpo_ext.step"),
     "vllm": ("trl", "grpo_ext.trainer", "grpo_ext.cli", "grpo_ext.demo"),
     "observe": ("trl", "grpo_ext.trainer", "grpo_ext.cli", "grpo_ext.reproduce"),
-    # what watches every run is hung on by the trainer itself; it looks at nothing that observe finds
+    # what watches every run is hung on by the trainer itself; it looks at nothing that observe
+    # finds
     "trainer": (
         "grpo_ext.cli",
         "grpo_ext.demo",
@@ -137,7 +138,10 @@ def loaded(node, also_within_functions: bool):
 
 
 def module_imports(also_within_functions: bool = False) -> dict[str, set[str]]:
-    """By module of the package, the modules of the package that it imports by name; without itself."""
+    """By module of the package, the modules of the package that it imports by name.
+
+    Without itself.
+    """
     paths = {}
     for path in PACKAGE.rglob("*.py"):
         parts = path.relative_to(PACKAGE.parent).with_suffix("").parts

@@ -1,4 +1,6 @@
-"""What `grpo-ext bench` advises, against the best of a sweep over layouts, tokens of a micro-batch, and checkpointing."""
+"""What `grpo-ext bench` advises, against the best of a sweep over layouts, tokens of a micro-batch,
+and checkpointing.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +76,10 @@ def best_of(sheet: Sheet) -> tuple[str, float]:
 def rate_of(
     settings: dict[str, Any], case: Case, shape: str, model: Any, mode: Mode, sheet: Sheet
 ) -> float:
-    """Return completion tokens a second with these settings, the fastest of a few steps; 0 without the memory."""
+    """Return completion tokens a second with these settings, the fastest of a few steps.
+
+    0 without the memory.
+    """
     what = said(settings)
     if sheet.has(what):
         return float(sheet.data["rows"][what]["measured"])
@@ -135,7 +140,10 @@ def advised(mode: Mode, shape: str) -> dict[str, Any] | None:
 
 
 def settings_in(found: Any) -> dict[str, Any] | None:
-    """Return the first mapping in a JSON value that has settings of the training phase: `settings` first, then any."""
+    """Return the first mapping in a JSON value that has settings of the training phase.
+
+    `settings` first, then any.
+    """
     if not isinstance(found, dict):
         return None
     if len(found.keys() & set(KEYS)) > 1:

@@ -1,8 +1,10 @@
-"""FlashAttention without its package: torch's own kernels for sequences of different lengths, called by transformers.
+"""FlashAttention without its package: torch's own kernels for sequences of different lengths,
+called by transformers.
 
-torch has the kernels of FlashAttention 2 as `varlen_attn` (since 2.10), so nothing needs to be installed or built. transformers
-calls them as it calls the package's: with padding removed, and with the sequences of a packed row kept apart. On a CPU and in
-float32, where there is no such kernel, the same function computes each sequence by itself.
+torch has the kernels of FlashAttention 2 as `varlen_attn` (since 2.10), so nothing needs to be
+installed or built. transformers calls them as it calls the package's: with padding removed, and
+with the sequences of a packed row kept apart. On a CPU and in float32, where there is no such
+kernel, the same function computes each sequence by itself.
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ NAME = "flash_attention_2"
 
 
 def kernel_is_there() -> bool:
-    """Whether torch has kernels for sequences of different lengths, with windows, and this machine can run them."""
+    """Whether torch has kernels for sequences of different lengths, with windows, and this machine
+    can run them.
+    """
     try:
         from torch.nn.attention.varlen import varlen_attn
     except ImportError:
@@ -53,7 +57,9 @@ def attend(
     window_size: tuple[int, int] = (-1, -1),
     **_: Any,
 ) -> Tensor:
-    """Return attention (B, L, H, D) of queries (B, L, H, D) to keys and values (B, S, K, D) without padding."""
+    """Return attention (B, L, H, D) of queries (B, L, H, D) to keys and values (B, S, K, D) without
+    padding.
+    """
     rows, length = q.shape[:2]
     ends_q, ends_k = (
         torch.arange(rows + 1, dtype=torch.int32, device=q.device) * x.size(1) for x in (q, k)
@@ -82,11 +88,10 @@ def attend_varlen(
 
     Args:
         q: (tokens, H, D).
-        k, v: (tokens of keys, K, D); H is a multiple of K.
-        cu_seqlens_q, cu_seqlens_k: (N + 1,), where each of the N sequences begins, and where the last one ends.
-        max_seqlen_q, max_seqlen_k: the longest sequence.
-        softmax_scale: `None`: 1 / sqrt(D).
-        causal: the last query sees the last key, whatever the two lengths (aligned at the bottom right).
+        k, v: (tokens of keys, K, D); H is a multiple of K. cu_seqlens_q, cu_seqlens_k: (N + 1,),
+        where each of the N sequences begins, and where the last one ends. max_seqlen_q,
+        max_seqlen_k: the longest sequence. softmax_scale: `None`: 1 / sqrt(D). causal: the last
+        query sees the last key, whatever the two lengths (aligned at the bottom right).
         window_size: how many keys before and after its own place a query sees; -1: all.
     """
     window = (window_size[0], 0) if causal else window_size
@@ -126,7 +131,10 @@ def _ranges(q: Tensor, k: Tensor, v: Tensor, *ends: int) -> list[tuple[Tensor, i
 
 
 def visible(queries: int, keys: int, window: tuple[int, int], device: torch.device) -> Tensor:
-    """Return which keys each query sees, (queries, keys), bool: aligned so that the last query stands at the last key."""
+    """Return which keys each query sees, (queries, keys), bool.
+
+    Aligned so that the last query stands at the last key.
+    """
     place = torch.arange(queries, device=device)[:, None] + keys - queries
     key = torch.arange(keys, device=device)[None]
     left, right = window

@@ -1,11 +1,14 @@
-"""Wheels for a machine without a network: what `setup` would install, in folders of a size that can be sent.
+"""Wheels for a machine without a network: what `setup` would install, in folders of a size that can
+be sent.
 
-    python -m benchmarks.gpu.carry FOLDER [--have FILE] [--torch 2.11] [--python 3.12] [--mib 50] [--vllm] [--quick]
+    python -m benchmarks.gpu.carry FOLDER [--have FILE] [--torch 2.11] [--python 3.12] [--mib 50]
+    [--vllm] [--quick]
 
-Run it where a registry can be reached. `FILE` lists the packages that the machine has, one a line. Wheels are cut where they
-are too large, and lie in FOLDER/1, FOLDER/2 and so on. Send one after the other and call there
-`python -m benchmarks.gpu --parts setup --wheels FOLDER/1`; the call for the last one installs all. With `--vllm` also vLLM and
-what it needs beside torch, without kernels for what text generation in 16 bits does without.
+Run it where a registry can be reached. `FILE` lists the packages that the machine has, one a line.
+Wheels are cut where they are too large, and lie in FOLDER/1, FOLDER/2 and so on. Send one after the
+other and call there `python -m benchmarks.gpu --parts setup --wheels FOLDER/1`; the call for the
+last one installs all. With `--vllm` also vLLM and what it needs beside torch, without kernels for
+what text generation in 16 bits does without.
 """
 
 from __future__ import annotations
@@ -32,9 +35,11 @@ MACHINE = {
     "extra": "",
 }
 MIB = 2**20
-# vLLM asks for these, and text generation does without: kernels for other number types, sound, pictures, tools for tracing
+# vLLM asks for these, and text generation does without: kernels for other number types, sound,
+# pictures, tools for tracing
 NOT_NEEDED = re.compile(
-    r"torch|triton|nvidia|nvtx|flashinfer|opentelemetry|opencv|ray|cupy|soundfile|librosa|av$|tilelang|quack|humming"
+    r"torch|triton|nvidia|nvtx|flashinfer|opentelemetry|opencv|ray|cupy|soundfile|librosa|av$|"
+    r"tilelang|quack|humming"
     r"|tokenspeed|pynvvideocodec"
 )
 
@@ -121,7 +126,8 @@ def fetch(requirement: str, folder: Path, python: str) -> Path | None:
     )
     if done.returncode:
         print(
-            f"{requirement}: {done.stderr.strip().splitlines()[-1] if done.stderr.strip() else 'no wheel'}"
+            f"{requirement}: "
+            f"{done.stderr.strip().splitlines()[-1] if done.stderr.strip() else 'no wheel'}"
         )
         return None
     return next(iter(set(folder.glob("*.whl")) - before), None)
@@ -168,7 +174,10 @@ def cut(wheel: Path, size: int) -> None:
 
 
 def deal(folder: Path, size: int) -> list[int]:
-    """Move the files of a folder into numbered ones of at most so many bytes; return the bytes of each."""
+    """Move the files of a folder into numbered ones of at most so many bytes.
+
+    Return the bytes of each.
+    """
     used: list[int] = []
     for path in sorted(
         (x for x in folder.iterdir() if x.is_file()), key=lambda x: x.stat().st_size, reverse=True

@@ -132,7 +132,10 @@ def tests(mode: Mode, sheet: Sheet) -> None:
 
 
 def safety(mode: Mode, sheet: Sheet) -> None:
-    """Shared prompts, leakage, float32 sums, kept sets, a stale engine, gathered tables; the emulation on a CPU as well."""
+    """Shared prompts, leakage, float32 sums, kept sets, a stale engine, gathered tables.
+
+    The emulation on a CPU as well.
+    """
     pytest_part(["tests/gpu", "--ignore=tests/gpu/test_gpu_vllm.py"], sheet, 25 if mode.dry else 48)
 
 
@@ -147,7 +150,10 @@ def vllm(mode: Mode, sheet: Sheet) -> None:
 
 
 def kill(mode: Mode, sheet: Sheet) -> None:
-    """SIGKILL after step 2 of 4 on the device, and the same call again: weights as of a run that nobody disturbed."""
+    """SIGKILL after step 2 of 4 on the device, and the same call again.
+
+    Weights as of a run that nobody disturbed.
+    """
     from tests.support.fault_runs import build_start
 
     folder = Path(tempfile.mkdtemp())

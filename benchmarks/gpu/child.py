@@ -53,7 +53,10 @@ def command_of(name: str, mode: Mode, folder: Path, vllm: bool) -> list[str]:
 
 
 def environment(mode: Mode, vllm: bool = False) -> dict[str, str]:
-    """Return the environment of a part: no network, what `setup` has installed, and threads that suit the machine."""
+    """Return the environment of a part.
+
+    No network, what `setup` has installed, and threads that suit the machine.
+    """
     paths = [str(SITE), os.getcwd(), os.environ.get("PYTHONPATH", "")]
     found = {"PYTHONPATH": os.pathsep.join(path for path in paths if path), "HF_HUB_OFFLINE": "1"}
     found |= {
@@ -71,7 +74,10 @@ def environment(mode: Mode, vllm: bool = False) -> dict[str, str]:
 def run_limited(
     command: list[str], log: Path, seconds: float, variables: dict[str, str] | None = None
 ) -> int | None:
-    """Run a command with its output in a file; return its exit code, or `None` if it was killed after so many seconds."""
+    """Run a command with its output in a file.
+
+    Return its exit code, or `None` if it was killed after so many seconds.
+    """
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("w", encoding="utf-8") as file:
         process = subprocess.Popen(

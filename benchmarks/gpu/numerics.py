@@ -1,7 +1,9 @@
-"""The sampler against the trainer in the number types that people train in, with a pretrained model where one is given.
+"""The sampler against the trainer in the number types that people train in, with a pretrained model
+where one is given.
 
-Two training steps at a learning rate of 0 for each row, so that the weights that sampled are those that score: whatever the
-log-probs differ by is rounding, of one token after the other with a cache against all tokens of a row at once.
+Two training steps at a learning rate of 0 for each row, so that the weights that sampled are those
+that score: whatever the log-probs differ by is rounding, of one token after the other with a cache
+against all tokens of a row at once.
 """
 
 from __future__ import annotations
@@ -83,7 +85,8 @@ def compare(settings: tuple[Setting, ...], mode: Mode, sheet: Sheet) -> None:
             what = f"{setting.name}: KL of sampler and trainer"
             if sheet.has(what):
                 continue
-            # a token's log-prob moves by about 0.03 where logits near 10 have 8 bits; KL is half its square
+            # a token's log-prob moves by about 0.03 where logits near 10 have 8 bits; KL is half
+            # its square
             expected = {"float32": 1e-11, "float16": 1e-5, "bfloat16": 5e-4}[setting.dtype]
             bound = None if mode.dry or setting.bound is None else ("<=", setting.bound)
             formula = "half the square of the rounding of a logit near 10"
@@ -124,7 +127,10 @@ def model_folder(folder: Path, mode: Mode, sheet: Sheet) -> Path:
 
 
 def difference(model: Path, out: Path, setting: Setting, mode: Mode) -> dict[str, float]:
-    """Train at a learning rate of 0; return the means of what the trainer logs of the sampler, the maxima of maxima."""
+    """Train at a learning rate of 0.
+
+    Return the means of what the trainer logs of the sampler, the maxima of maxima.
+    """
     rows = mode.size(128, 64, 8)
     options: dict[str, Any] = {
         "model_init_kwargs": {"dtype": setting.dtype},

@@ -1,4 +1,4 @@
-"""The parts, the most important ones first, each with its limits and the function that is its work."""
+"""The parts, the most important first, each with its limits and its function."""
 
 from __future__ import annotations
 
@@ -37,13 +37,10 @@ class Part:
     """One part of the run.
 
     Args:
-        title: what it finds.
-        work: "module:function" in this package, called with a `Mode` and a `Sheet`; after a "/" a word for it.
-        limit: seconds, on a GPU.
-        least: seconds below which it is not worth beginning.
-        dry: seconds that it may take in a dry run.
-        vllm: whether it runs in the Python that has vLLM.
-        again: whether it runs in every call, also after it is done.
+        title: what it finds. work: "module:function" in this package, called with a `Mode` and a
+        `Sheet`; after a "/" a word for it. limit: seconds, on a GPU. least: seconds below which it
+        is not worth beginning. dry: seconds that it may take in a dry run. vllm: whether it runs in
+        the Python that has vLLM. again: whether it runs in every call, also after it is done.
     """
 
     title: str

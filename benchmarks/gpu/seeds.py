@@ -1,8 +1,9 @@
-"""GSM8K's seed experiment at its real size: 1,024 questions with 8 completions each, timed over a few steps, told as hours.
+"""GSM8K's seed experiment at its real size: 1,024 questions with 8 completions each, timed over a
+few steps, told as hours.
 
-The recipe is `gsm8k/qwen2.5-1.5b`, with random weights, with the task's own stories as questions, and with completions of 256
-tokens: an untrained model hardly ever ends one, and a trained one's answers have at most 200 tokens. Once with the recipe's 32
-completions a step, once with 256.
+The recipe is `gsm8k/qwen2.5-1.5b`, with random weights, with the task's own stories as questions,
+and with completions of 256 tokens: an untrained model hardly ever ends one, and a trained one's
+answers have at most 200 tokens. Once with the recipe's 32 completions a step, once with 256.
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ RATE = 750e12
 
 
 def run(mode: Mode, sheet: Sheet) -> None:
-    """Time both settings, with vLLM in the trainer's process, or with the package's own sampler where there is no vLLM."""
+    """Time both settings, with vLLM in the trainer's process, or with the package's own sampler
+    where there is no vLLM.
+    """
     vllm = bool(find_spec("vllm"))
     sheet.fact("sampler", "vLLM, colocate" if vllm else "the package's own: vLLM is not installed")
     with tempfile.TemporaryDirectory() as folder:
@@ -72,7 +75,10 @@ def predicted(rows: int) -> tuple[float, str]:
         (written + read) * parameters * (6 + 2 + 2 + 2) / (0.25 * RATE)
     )  # recomputed; scored by reference and policy
     sync = 0.5
-    words = f"({sampling:.2f} s sampling 256 tokens + {training:.2f} s training at 25 % + {sync} s for the weights)"
+    words = (
+        f"({sampling:.2f} s sampling 256 tokens + {training:.2f} s training at 25 % + {sync} s "
+        f"for the weights)"
+    )
     return sampling + training + sync, words
 
 
@@ -98,7 +104,9 @@ def build(folder: Path, shape: str, device: str) -> Path:
 
 
 def padded_vocabulary(tokenizer: PreTrainedTokenizerFast, size: int) -> PreTrainedTokenizerFast:
-    """Return the tokenizer with more tokens, which no text has, so that a model of this size samples none that is unknown."""
+    """Return the tokenizer with more tokens, which no text has, so that a model of this size
+    samples none that is unknown.
+    """
     state: Any = json.loads(tokenizer.backend_tokenizer.to_str())
     known = tokenizer.get_vocab()  # with the added tokens, which would else be numbered anew
     state["model"]["vocab"] = {**known, **{f"filler{n}": n for n in range(len(known), size)}}
@@ -112,13 +120,24 @@ def padded_vocabulary(tokenizer: PreTrainedTokenizerFast, size: int) -> PreTrain
 
 
 def timed(model: Path, out: Path, rows: int, mode: Mode, vllm: bool) -> dict[str, float]:
-    """Train a few steps by the recipe; return the median seconds of a step, and of its parts as far as they are logged."""
+    """Train a few steps by the recipe.
+
+    Return the median seconds of a step, and of its parts as far as they are logged.
+    """
     steps = mode.size(20, 8, 3)
     settings: dict[str, Any] = {
-        "model_name_or_path": model, "output_dir": out, "dataset_name": "null", "num_problems": QUESTIONS, "max_steps": steps,
-        "max_completion_length": 256, "save_strategy": "no", "per_device_train_batch_size": rows // 4, "use_vllm": vllm,
-        "health_action": "none", "disable_tqdm": True,
-    }  # fmt: skip
+        "model_name_or_path": model,
+        "output_dir": out,
+        "dataset_name": "null",
+        "num_problems": QUESTIONS,
+        "max_steps": steps,
+        "max_completion_length": 256,
+        "save_strategy": "no",
+        "per_device_train_batch_size": rows // 4,
+        "use_vllm": vllm,
+        "health_action": "none",
+        "disable_tqdm": True,
+    }
     if vllm:
         settings |= {
             "vllm_mode": "colocate",
@@ -136,7 +155,8 @@ def timed(model: Path, out: Path, rows: int, mode: Mode, vllm: bool) -> dict[str
         settings |= {"gradient_checkpointing": False, "num_problems": 64}
     words = [word for key, value in settings.items() for word in (f"--{key}", str(value))]
     command = [sys.executable, "-m", "grpo_ext", "train", "--config", RECIPE, *words]
-    # Random weights earn nothing, and a run that learns nothing exits with 1: the log tells whether it trained.
+    # Random weights earn nothing, and a run that learns nothing exits with 1: the log tells whether
+    # it trained.
     exit_code = subprocess.run(command, env=os.environ).returncode
     logged = [row for row in read_run(out).metrics if "time" in row and "loss" in row]
     if len(logged) != steps:

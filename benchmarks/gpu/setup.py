@@ -1,4 +1,7 @@
-"""What the other parts need: what is there, and what can be installed, from a registry or from a folder of wheels."""
+"""What the other parts need.
+
+What is there, and what can be installed, from a registry or from a folder of wheels.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,8 @@ from benchmarks.gpu.sheet import Sheet
 SECONDS = {"package": 120, "vllm": 300}  # that an installation may take
 # of constraints.txt: what comes with torch, and what types and documents need
 LEFT_OUT = re.compile(
-    r"torch|triton|nvidia|cuda|ruff|mypy|types-|build$|librt|ast.serialize|sphinx|furo|myst|mdit|accessible|alabaster|babel"
+    r"torch|triton|nvidia|cuda|ruff|mypy|types-|build$|librt|ast.serialize|sphinx|furo|myst|"
+    r"mdit|accessible|alabaster|babel"
     r"|beautifulsoup|docutils|imagesize|roman|snowball|soupsieve",
     re.IGNORECASE,
 )
@@ -48,7 +52,9 @@ def run(mode: Mode, sheet: Sheet) -> None:
 
 
 def missing_packages() -> list[str]:
-    """Return the requirements of `constraints.txt` that are not installed, without torch and the tools of documents."""
+    """Return the requirements of `constraints.txt` that are not installed, without torch and the
+    tools of documents.
+    """
     found = []
     for line in Path("constraints.txt").read_text(encoding="utf-8").splitlines():
         name = line.split("==")[0].strip()
@@ -128,10 +134,12 @@ def _do(command: list[str], what: str, kind: str, log: Path, mode: Mode, sheet: 
 
 
 def joined(folder: Path) -> tuple[list[Path], list[str]]:
-    """Return the wheels of a folder, those cut in pieces (`NAME.whl.00`, `.01`, ...) put together again in another folder.
+    """Return the wheels of a folder, those cut in pieces (`NAME.whl.00`, `.01`, ...) put together
+    again in another folder.
 
-    What an earlier call has brought stays there, so that pieces may come in several calls. Also returns the names of the wheels
-    whose pieces are not all here yet; `NAME.whl.count` says how many there are.
+    What an earlier call has brought stays there, so that pieces may come in several calls. Also
+    returns the names of the wheels whose pieces are not all here yet; `NAME.whl.count` says how
+    many there are.
     """
     place = SITE.parent / "wheels"
     place.mkdir(parents=True, exist_ok=True)
@@ -160,7 +168,10 @@ def torch_release() -> str:
 
 
 def about(mode: Mode, sheet: Sheet) -> None:
-    """Write down the card and what there is; asked in a fresh process, which finds what has just been installed."""
+    """Write down the card and what there is.
+
+    Asked in a fresh process, which finds what has just been installed.
+    """
     from benchmarks.gpu.child import environment, vllm_python
 
     def ask(code: str, python: str = sys.executable) -> str:
@@ -173,7 +184,10 @@ def about(mode: Mode, sheet: Sheet) -> None:
             else "no"
         )
 
-    cuda = "torch.version.cuda or 'no CUDA', torch.cuda.get_device_name() if torch.cuda.is_available() else 'no GPU'"
+    cuda = (
+        "torch.version.cuda or 'no CUDA', torch.cuda.get_device_name() if "
+        "torch.cuda.is_available() else 'no GPU'"
+    )
     sheet.fact("torch", ask(f"import torch; print(torch.__version__, {cuda})"))
     for name in ("transformers", "trl", "peft", "datasets", "accelerate"):
         sheet.fact(name, ask(f"import importlib.metadata as m; print(m.version('{name}'))"))
@@ -182,7 +196,8 @@ def about(mode: Mode, sheet: Sheet) -> None:
         ask("import importlib.metadata as m, vllm; print(vllm.__version__)", vllm_python(mode)),
     )
     ours = ask(
-        "from benchmarks.gpu.attention import kernel_is_there; print('yes' if kernel_is_there() else 'no')"
+        "from benchmarks.gpu.attention import kernel_is_there; print('yes' if "
+        "kernel_is_there() else 'no')"
     )
     sheet.fact(
         "FlashAttention in torch (varlen_attn)", ours if not mode.dry else "emulated on the CPU"

@@ -1,9 +1,11 @@
-"""Qwen2.5's shapes with random weights, the operations that a step needs, and the rate of matrix products.
+"""Qwen2.5's shapes with random weights, the operations that a step needs, and the rate of matrix
+products.
 
-The convention of every share: 6 operations for each trained weight and token, 4 for each frozen one, the head at completions
-only; for attention 12 a layer, number of a hidden state, and pair of a token and one that it sees. Each prompt counts once, a
-completion only if it can change the gradient, padding and recomputation not at all. The rate is measured: the best of 20
-products of large matrices in the number type used.
+The convention of every share: 6 operations for each trained weight and token, 4 for each frozen
+one, the head at completions only; for attention 12 a layer, number of a hidden state, and pair of a
+token and one that it sees. Each prompt counts once, a completion only if it can change the
+gradient, padding and recomputation not at all. The rate is measured: the best of 20 products of
+large matrices in the number type used.
 """
 
 from __future__ import annotations
@@ -100,7 +102,10 @@ def needed(shape: str, case: Case) -> Need:
 
 @cache
 def matrix_rate(device: str) -> float:
-    """Return the operations per second of a large matrix product, in bfloat16 on a GPU: the best of 20."""
+    """Return the operations per second of a large matrix product, in bfloat16 on a GPU.
+
+    The best of 20.
+    """
     size, dtype = (8192, torch.bfloat16) if device == "cuda" else (512, torch.float32)
     a, b = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
     best = float("inf")

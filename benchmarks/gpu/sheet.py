@@ -1,4 +1,7 @@
-"""What a part has found, on disk at once: a JSON file of its own, and lines of the table that all parts share."""
+"""What a part has found, on disk at once.
+
+A JSON file of its own, and lines of the table that all parts share.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,10 @@ from pathlib import Path
 from typing import Any
 
 TABLE = "table.md"
-HEAD = "| part | what | predicted | measured | unit | asked for | by the formula |\n|---|---|---|---|---|---|---|\n"
+HEAD = (
+    "| part | what | predicted | measured | unit | asked for | by the formula |\n"
+    "|---|---|---|---|---|---|---|\n"
+)
 Bound = tuple[str, float]  # ">=" or "<=", and the number
 
 
@@ -27,7 +33,8 @@ def shown(value: Any) -> str:
 class Sheet:
     """The figures of a part, which an interrupted call leaves and the next one continues.
 
-    `status` is `None` while a part is not through; else "done", "failed", "over its limit" or "left out".
+    `status` is `None` while a part is not through; else "done", "failed", "over its limit" or "left
+    out".
     """
 
     def __init__(self, folder: Path, part: str):
@@ -73,7 +80,10 @@ class Sheet:
         print(f"{self.part}: {what}: {shown(value)} {unit}", flush=True)
 
     def end(self, status: str | None, seconds: float, limit: float, last: str = "") -> None:
-        """Write down how the part ended; `last` are the last lines of its output, of one that failed."""
+        """Write down how the part ended.
+
+        `last` are the last lines of its output, of one that failed.
+        """
         self.data |= {"status": status, "seconds": round(seconds, 1), "last": last}
         self.save()
         self.line(

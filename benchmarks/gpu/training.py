@@ -1,4 +1,7 @@
-"""The training phase, TRL's and ours in turn on the same completions: layouts, with activation checkpointing and without."""
+"""The training phase, TRL's and ours in turn on the same completions.
+
+Layouts, with activation checkpointing and without.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +46,9 @@ WAYS = (TRL, Way("ours, padded", "ours", "padded", "padded"), CHUNKS, PACKED)
 
 
 def run(word: str, mode: Mode, sheet: Sheet) -> None:
-    """Measure a shape: "0.5B", "1.5B" or "3B", with "lora" an adapter, with "batch" the published run's 128 completions."""
+    """Measure a shape: "0.5B", "1.5B" or "3B", with "lora" an adapter, with "batch" the published
+    run's 128 completions.
+    """
     shape, *kinds = word.split()
     batch = "batch" in kinds
     used = "tiny" if mode.dry else shape
@@ -75,7 +80,10 @@ def run(word: str, mode: Mode, sheet: Sheet) -> None:
 
 
 def work_of(shape: str, mode: Mode, batch: bool, lora: bool) -> Case:
-    """Return the completions: 64 of 350 tokens in the mean, or 128 of about 1,200, both with a long tail."""
+    """Return the completions.
+
+    64 of 350 tokens in the mean, or 128 of about 1,200, both with a long tail.
+    """
     case = replace(UNEVEN, vocab=SHAPES[shape][1], lora=lora, bound=None)
     if batch:
         case = replace(case, rows=128, completion=(1200, 0.6, 3072), dead=0.0)
@@ -115,7 +123,10 @@ def measure(
         factor = RECOMPUTED if checkpointing else 1.0
         efficiency = EFFICIENCY[way.side][shape]
         run_operations = need.operations * getattr(need, way.tokens) / need.chunks
-        formula = f"{run_operations:.3g} operations with padding x {factor:.3g} / ({efficiency} x {rate:.3g})"
+        formula = (
+            f"{run_operations:.3g} operations with padding x {factor:.3g} "
+            f"/ ({efficiency} x {rate:.3g})"
+        )
         sheet.predict(
             f"{name}: seconds a step", run_operations * factor / (efficiency * rate), "s", formula
         )
@@ -173,7 +184,9 @@ def free(mode: Mode) -> None:
 def step(
     bench: Bench, side: str, mode: Mode, with_gradient: bool
 ) -> tuple[float, float, torch.Tensor | None]:
-    """Return the seconds of a step, the GiB that it needs beside what is held before it, and its gradient on the CPU."""
+    """Return the seconds of a step, the GiB that it needs beside what is held before it, and its
+    gradient on the CPU.
+    """
     trainer = bench.trainers[side]
     held = 0
     trainer.model.zero_grad(set_to_none=True)
@@ -219,7 +232,10 @@ def write_down(
 
 
 def compare(sheet: Sheet, shape: str, batch: bool, mode: Mode) -> None:
-    """Hold ours against TRL and the goals: each time the better of ours, with the same checkpointing."""
+    """Hold ours against TRL and the goals.
+
+    Each time the better of ours, with the same checkpointing.
+    """
     rows = sheet.data["rows"]
 
     def of(prefix: str, what: str) -> dict[str, float]:

@@ -1,4 +1,7 @@
-"""Where a step is cut: every row that matters runs once, and the largest piece is as small as it can be."""
+"""Where a step is cut.
+
+Every row that matters runs once, and the largest piece is as small as it can be.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,10 @@ ROWS = st.integers(1, 12).flatmap(
 def test_no_other_cut_has_a_smaller_largest_piece(costs, pieces):
     cuts = even_cuts(np.array(costs), pieces)
     assert len(cuts) == pieces - 1 and cuts == sorted(cuts)
-    largest = lambda where: max(sum(part) for part in np.split(np.array(costs), where))  # noqa: E731
+
+    def largest(where: list[int]) -> int:
+        return max(sum(part) for part in np.split(np.array(costs), where))
+
     ways = itertools.combinations_with_replacement(range(len(costs) + 1), pieces - 1)
     assert largest(cuts) == min(largest(list(way)) for way in ways)
     if len(costs) >= pieces:

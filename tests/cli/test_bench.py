@@ -1,4 +1,7 @@
-"""`grpo-ext bench` with a tiny model: its measurements, and settings that a recipe takes without a change of the objective."""
+"""`grpo-ext bench` with a tiny model.
+
+Its measurements, and settings that a recipe takes without a change of the objective.
+"""
 
 import json
 import shutil
@@ -15,9 +18,13 @@ from grpo_ext.recipe.load import load_recipe
 from grpo_ext.recipe.memory import longest_completion
 
 SMALL = {
-    "per_device_train_batch_size": 8, "gradient_accumulation_steps": 4, "max_completion_length": 8, "num_generations": 4,
-    "use_cpu": "true", "bf16": "false",
-}  # fmt: skip
+    "per_device_train_batch_size": 8,
+    "gradient_accumulation_steps": 4,
+    "max_completion_length": 8,
+    "num_generations": 4,
+    "use_cpu": "true",
+    "bf16": "false",
+}
 
 
 def words(model, **more):
@@ -52,9 +59,15 @@ def test_the_settings_it_names_keep_the_completions_of_a_step(
         for word in (f"--{key}", json.dumps(value).strip('"'))
     ]
     old, new = (batch_of(load_recipe(recipe, [*given, *more]).flat, 1) for more in ([], overrides))
-    assert (old.completions, old.completions_per_step, old.passes / old.gradient_accumulation_steps) == (
-        new.completions, new.completions_per_step, new.passes / new.gradient_accumulation_steps,
-    )  # fmt: skip
+    assert (
+        old.completions,
+        old.completions_per_step,
+        old.passes / old.gradient_accumulation_steps,
+    ) == (
+        new.completions,
+        new.completions_per_step,
+        new.passes / new.gradient_accumulation_steps,
+    )
 
 
 def test_a_model_without_weights_gets_random_ones_and_drawn_lengths(tiny_folder, tmp_path):
@@ -83,9 +96,19 @@ def test_a_model_without_weights_gets_random_ones_and_drawn_lengths(tiny_folder,
 
 @pytest.mark.parametrize(
     "recipe, more",
-    [("guess/tiny", {"max_completion_length": 24}),
-     ("countdown/tiny", {"group_filter": "refill", "max_staleness": 1, "curriculum": "adaptive", "curriculum_floor": 0.2})],
-)  # fmt: skip
+    [
+        ("guess/tiny", {"max_completion_length": 24}),
+        (
+            "countdown/tiny",
+            {
+                "group_filter": "refill",
+                "max_staleness": 1,
+                "curriculum": "adaptive",
+                "curriculum_floor": 0.2,
+            },
+        ),
+    ],
+)
 def test_episodes_and_options_of_other_options_do_not_matter_to_the_training_phase(
     tiny_folder, recipe, more
 ):
@@ -176,7 +199,8 @@ def test_the_longest_completion_is_the_last_that_fits(offered, more):
     batch = batch_of(recipe.flat, 1)
     longest = longest_completion(size, recipe.flat, batch, int(offered), prompt=200)
     tokens = longest + 200
-    # by hand: float32 weights, gradients and two states of AdamW; one completion's activations; a cache for all
+    # by hand: float32 weights, gradients and two states of AdamW; one completion's activations; a
+    # cache for all
     weights = size.parameters * 4 * (5 if recipe.flat["beta"] else 4)
     kept = 1536 * tokens * (34 + 2 * 28)
     cache = 0 if more.get("use_vllm") else 2 * 28 * 256 * 2 * batch.completions * tokens

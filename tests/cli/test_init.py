@@ -1,4 +1,6 @@
-"""`grpo-ext init`: recipes for data of five shapes, which the check accepts, and which train without an edit."""
+"""`grpo-ext init`: recipes for data of five shapes, which the check accepts, and which train
+without an edit.
+"""
 
 import csv
 import json
@@ -36,9 +38,13 @@ ROWS = {
     ],
 }
 WANTED = {
-    "solutions.jsonl": "accuracy", "countdown.jsonl": "countdown", "problems.jsonl": "countdown", "choices.csv": "choice",
-    "code.jsonl": "code", "free.jsonl": "like_reference",
-}  # fmt: skip
+    "solutions.jsonl": "accuracy",
+    "countdown.jsonl": "countdown",
+    "problems.jsonl": "countdown",
+    "choices.csv": "choice",
+    "code.jsonl": "code",
+    "free.jsonl": "like_reference",
+}
 
 
 def write(folder, name):
@@ -183,7 +189,7 @@ def test_it_asks_about_the_prompt_and_the_reward(tiny_folder, tmp_path, monkeypa
         ({"prompt": "a", "answer": ""}, "like_reference", {}),
         ({"words of a title": "a", "body": "a b c d"}, "like_reference", {}),
     ],
-)  # fmt: skip
+)
 def test_the_reward_that_fits(row, reward, columns):
     found = look([row] * 3)
     assert (found.reward, found.columns) == (reward, columns)
@@ -252,7 +258,9 @@ def test_a_judges_url_with_more_than_an_address_is_refused(
 
 
 def test_the_recipe_has_the_keys_that_were_meant_and_no_others():
-    """Line breaks of YAML in a comment or value, from a column's name or a reason, stay in their line."""
+    """Line breaks of YAML in a comment or value, from a column's name or a reason, stay in their
+    line.
+    """
     breaks = "a\nb: 1\rc: 1\x85d: 1\u2028e: 1\u2029f: 1\x1b\x00\ufeff\ud800 # x"
     values = {
         "user_prompt": f"{{{breaks}}}",

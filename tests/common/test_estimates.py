@@ -79,8 +79,8 @@ def test_noise_rises_or_falls_in_at_most_six_of_a_hundred_curves(count, correlat
           50    0.98  0.96  0.90  0.69  0.89
          200    0.99  0.98  0.99  0.96  0.96
 
-    No single test reaches the bound at all r: with 10 logs the least share is at most 0.29, with 20 0.42,
-    and with 50 0.67. So 80 % is asked for with 200 logs, and with 50 up to r = 0.5.
+    No single test reaches the bound at all r: with 10 logs the least share is at most 0.29, with 20
+    0.42, and with 50 0.67. So 80 % is asked for with 200 logs, and with 50 up to r = 0.5.
     """
     at = CORRELATIONS.index(correlation)
     rng = np.random.default_rng([count, int(10 * correlation)])

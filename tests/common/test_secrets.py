@@ -6,7 +6,10 @@ from grpo_ext.common.untrusted import without_secrets
 from grpo_ext.recipe.difference import as_yaml, differences
 from grpo_ext.recipe.load import load_recipe
 
-NAMES = "api_key API-KEY judge_api_key apikey aws_secret_access_key password db_password secret hub_token token"
+NAMES = (
+    "api_key API-KEY judge_api_key apikey aws_secret_access_key password db_password secret "
+    "hub_token token"
+)
 
 
 @pytest.mark.parametrize("name", NAMES.split())

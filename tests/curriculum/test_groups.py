@@ -20,7 +20,10 @@ def rows_until(supply, *sizes):
 @pytest.mark.parametrize("stream", [False, True])
 def test_further_prompts_go_on_from_any_point(stream):
     rows = Dataset.from_list([{"n": n} for n in range(10)])
-    make = lambda: PromptSupply(rows.to_iterable_dataset() if stream else rows, seed=3)  # noqa: E731
+
+    def make() -> PromptSupply:
+        return PromptSupply(rows.to_iterable_dataset() if stream else rows, seed=3)
+
     supply = make()
     first, second = rows_until(supply, 7, 3)
     assert sorted(first + second) == list(range(10))

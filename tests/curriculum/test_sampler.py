@@ -1,4 +1,7 @@
-"""The order of prompts: TRL's where nothing is asked for, and by what is known of them where it is."""
+"""The order of prompts.
+
+TRL's where nothing is asked for, and by what is known of them where it is.
+"""
 
 from __future__ import annotations
 
@@ -142,7 +145,9 @@ def test_pass_rates_are_counted_from_completions(tmp_path):
 
 
 def test_adaptive_draws_one_after_another_without_replacement():
-    """How often each prompt is in a generation of two, beside the sum over both orders in which they can be drawn."""
+    """How often each prompt is in a generation of two, beside the sum over both orders in which
+    they can be drawn.
+    """
     ids = [prompt_id(str(i)) for i in range(4)]
     counts = zip(ids, (40, 80, 0, 80), strict=True)
     rates = PassRates(ids, start={key: (right, 80) for key, right in counts})

@@ -98,7 +98,9 @@ def test_stop_strings(tiny_folder):
 
 
 def sequence_probabilities(model, batch, steps, vocab, temperature=1.0, top_k=0):
-    """Probability of each completion, one forward pass over the whole text at a time, without cache and padding."""
+    """Probability of each completion, one forward pass over the whole text at a time, without cache
+    and padding.
+    """
     prompt = batch["input_ids"][0][batch["attention_mask"][0].bool()].tolist()
     chances = {(): 1.0}
     for _ in range(steps):
@@ -126,7 +128,9 @@ def sequence_probabilities(model, batch, steps, vocab, temperature=1.0, top_k=0)
 )
 @pytest.mark.parametrize("family", ["llama", "gemma2"])
 def test_samples_follow_the_distribution(family, sampling):
-    """8,000 completions of at most three tokens of six, three of which end, by a chi-squared statistic."""
+    """8,000 completions of at most three tokens of six, three of which end, by a chi-squared
+    statistic.
+    """
     model = make_model(family, vocab_size=6, initializer_range=0.15)
     batch = {
         "input_ids": torch.tensor([[0, 2, 3, 4]]),
@@ -168,7 +172,10 @@ def test_samples_follow_the_distribution(family, sampling):
     ],
 )
 def test_noise_makes_each_row_its_own(family, noise):
-    """TRL samples in training mode: rows of a group then see different dropout, which shared prompts would not."""
+    """TRL samples in training mode.
+
+    Rows of a group then see different dropout, which shared prompts would not.
+    """
     model = make_model(family, **{noise: 0.3}).train()
     with fast_generation(model), batch_sizes(model) as passes:
         model.generate(**make_batch([5, 3]), generation_config=decoding(2, do_sample=True))

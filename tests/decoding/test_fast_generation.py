@@ -1,4 +1,7 @@
-"""What the fast loop cannot decode is transformers' own, with the reason; and nothing stays behind."""
+"""What the fast loop cannot decode is transformers' own, with the reason.
+
+And nothing stays behind.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The demo of Countdown with a tool: what it prepares fits its recipes, and the warm start learns the model's turns alone."""
+"""The demo of Countdown with a tool.
+
+What it prepares fits its recipes, and the warm start learns the model's turns alone.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,11 @@ from grpo_ext.recipe.load import load_recipe, load_sft_recipe
 from grpo_ext.sft import make_trainer
 from tests.support.places import REPO
 
-CALL = r"""<tool_call>\n{"name": "check", "arguments": {"expression": "[-+\d ]+"}}\n</tool_call><\|im_end\|>"""
+CALL = (
+    r"<tool_call>\n"
+    r'{"name": "check", "arguments": {"expression": "[-+\d ]+"}}'
+    r"\n</tool_call><\|im_end\|>"
+)
 
 
 def test_what_is_prepared_fits_the_recipes_and_the_tool_is_not_learnt_by_heart(tmp_path):

@@ -1,4 +1,7 @@
-"""The parts of the Countdown demo fit each other: nothing is cut, and no held-out problem is shown."""
+"""The parts of the Countdown demo fit each other.
+
+Nothing is cut, and no held-out problem is shown.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A whole demo in small, with real processes: it finishes, it can be stopped, and what is done stays done."""
+"""A whole demo in small, with real processes.
+
+It finishes, it can be stopped, and what is done stays done.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +21,17 @@ pytestmark = pytest.mark.slow
 
 SMALL = {
     "countdown/tiny.yaml": {
-        "max_steps": 6, "per_device_train_batch_size": 16, "num_generations": 4, "max_completion_length": 24, "save_steps": 2,
-        "eval_steps": 3, "num_problems": 64, "max_eval_samples": 12,
+        "max_steps": 6,
+        "per_device_train_batch_size": 16,
+        "num_generations": 4,
+        "max_completion_length": 24,
+        "save_steps": 2,
+        "eval_steps": 3,
+        "num_problems": 64,
+        "max_eval_samples": 12,
     },
     "countdown/tiny-sft.yaml": {"max_steps": 3},
-}  # fmt: skip
+}
 
 
 def test_completions_with_line_separators_are_shown(tmp_path):

@@ -1,5 +1,5 @@
-"""The GSM8K demo: its demonstrations show slips and nothing held out, its parts fit each other, and it runs, in small, with
-real processes."""
+"""The GSM8K demo: its demonstrations show slips and nothing held out, its parts fit each other, and
+it runs, in small, with real processes."""
 
 from __future__ import annotations
 
@@ -137,9 +137,15 @@ def test_what_is_prepared_fits_the_recipes(tmp_path):
 
 
 SMALL = {
-    "max_steps": 2, "per_device_train_batch_size": 16, "num_generations": 4, "max_completion_length": 24, "eval_steps": 2,
-    "num_problems": 64, "num_test_problems": 8, "save_steps": 2,
-}  # fmt: skip
+    "max_steps": 2,
+    "per_device_train_batch_size": 16,
+    "num_generations": 4,
+    "max_completion_length": 24,
+    "eval_steps": 2,
+    "num_problems": 64,
+    "num_test_problems": 8,
+    "save_steps": 2,
+}
 
 
 @pytest.mark.slow

@@ -1,5 +1,5 @@
-"""The poem demo: its demonstrations are careless as stated and show nothing held out, its parts fit each other, and it runs, in
-small, with real processes."""
+"""The poem demo: its demonstrations are careless as stated and show nothing held out, its parts fit
+each other, and it runs, in small, with real processes."""
 
 from __future__ import annotations
 
@@ -145,8 +145,12 @@ def test_what_is_prepared_fits_the_recipes(tmp_path):
 
 
 SMALL = {
-    "max_steps": 2, "per_device_train_batch_size": 16, "num_generations": 4, "eval_steps": 2, "save_steps": 2,
-}  # fmt: skip
+    "max_steps": 2,
+    "per_device_train_batch_size": 16,
+    "num_generations": 4,
+    "eval_steps": 2,
+    "save_steps": 2,
+}
 
 
 @pytest.mark.slow

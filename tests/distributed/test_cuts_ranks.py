@@ -1,4 +1,6 @@
-"""However a step is cut and packed, two ranks make the same collective calls, share the work and have TRL's gradient."""
+"""However a step is cut and packed, two ranks make the same collective calls, share the work and
+have TRL's gradient.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The supervised term on right completions, groups that a tie-break decides, and groups of several slots, on two ranks: as on
-one.
+"""The supervised term on right completions, groups that a tie-break decides, and groups of several
+slots, on two ranks: as on one.
 """
 
 from __future__ import annotations

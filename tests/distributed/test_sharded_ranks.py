@@ -1,4 +1,7 @@
-"""Ten steps on one rank, on two, and on two that each hold half of the model (FSDP2): the same losses and the same weights."""
+"""Ten steps on one rank, on two, and on two that each hold half of the model (FSDP2).
+
+The same losses and the same weights.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Two processes on a CPU: both ways of starting them start two, and two ranks learn what one does."""
+"""Two processes on a CPU.
+
+Both ways of starting them start two, and two ranks learn what one does.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the main process alone can see is refused on every rank, so that none waits for the others."""
+"""What only the main process can see is refused on every rank, so that none waits."""
 
 from __future__ import annotations
 

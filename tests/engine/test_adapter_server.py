@@ -1,4 +1,7 @@
-"""A server that reads the adapter from the run's folder: exact after every step, and it is noticed where it has another."""
+"""A server that reads the adapter from the run's folder.
+
+Exact after every step, and it is noticed where it has another.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""An engine that is given the adapter alone: its log-probs are the trainer's after every step, and its base is as it was."""
+"""An engine that is given the adapter alone.
+
+Its log-probs are the trainer's after every step, and its base is as it was.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +21,17 @@ ALONE = {"vllm_sync_adapter": "adapter"}
 
 
 def base(trainer) -> dict[str, torch.Tensor]:
-    """A copy of the weights of the engine's model, without its slots for adapters, which are no parameters."""
+    """A copy of the weights of the engine's model, without its slots for adapters, which are no
+    parameters.
+    """
     model = trainer.vllm_generation.llm.llm_engine.model_executor.driver_worker.model_runner.model
     return {name: weight.detach().clone() for name, weight in model.named_parameters()}
 
 
 def frozen(trainer) -> dict[str, torch.Tensor]:
-    """A copy of the trainer's own base, which merging an adapter and taking it out again would round."""
+    """A copy of the trainer's own base, which merging an adapter and taking it out again would
+    round.
+    """
     return {
         name: p.detach().clone()
         for name, p in trainer.model.named_parameters()
@@ -79,7 +86,9 @@ def test_ranks_are_those_of_vllm():
 
 
 def off(trainer, prompt) -> tuple[float, list]:
-    """How far the log-probs of four completions of a prompt are from those of a plain forward pass, at most; and these."""
+    """How far the log-probs of four completions of a prompt are from those of a plain forward pass,
+    at most; and these.
+    """
     _, completions, logps, _ = trainer.vllm_generation.generate([prompt] * 4, None, 4)
     worst = 0.0
     for ids, given in zip(completions, logps, strict=True):
@@ -95,7 +104,10 @@ def off(trainer, prompt) -> tuple[float, list]:
 
 
 def test_nothing_of_an_earlier_adapter_is_left(engine_folder, tmp_path):
-    """Two rank-stabilised adapters one after the other, on a prompt that the prefix cache keeps; rank 5 in room for 8."""
+    """Two rank-stabilised adapters one after the other, on a prompt that the prefix cache keeps.
+
+    Rank 5 in room for 8.
+    """
     from peft import LoraConfig
 
     config = LoraConfig(

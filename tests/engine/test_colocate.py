@@ -1,4 +1,7 @@
-"""Colocate mode on a CPU: the engine has the trainer's weights after every step, and log-probs of what it really samples."""
+"""Colocate mode on a CPU.
+
+The engine has the trainer's weights after every step, and log-probs of what it really samples.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +75,10 @@ def test_control_without_sync(engine_folder, tmp_path):
     ids=lambda sampling: "-".join(sampling),
 )
 def test_truncated_sampling_is_scored_as_sampled(engine_folder, tmp_path, sampling):
-    """The log-probs of the kept tokens, renormalised, are those that vLLM drew with: ratios of 1, and a signal."""
+    """The log-probs of the kept tokens, renormalised, are those that vLLM drew with.
+
+    Ratios of 1, and a signal.
+    """
     trainer = make_trainer(engine_folder, tmp_path, **sampling)
     check_truncated(differences(trainer), CLOSE)
     ratios = [e["sampling/ratio/mean"] for e in trainer.state.log_history if "loss" in e]
@@ -83,7 +89,10 @@ def test_truncated_sampling_is_scored_as_sampled(engine_folder, tmp_path, sampli
     "sampling", [{}, {"top_k": 20, "top_p": 0.9, "temperature": 0.7}], ids=["whole", "truncated"]
 )
 def test_episodes_are_scored_as_sampled(engine_folder, tmp_path, sampling):
-    """Each turn is asked for by the tokens of all before it; what the environment said is no sample."""
+    """Each turn is asked for by the tokens of all before it.
+
+    What the environment said is no sample.
+    """
     settings = {"environment": WANDERING, "max_completion_length": 60, **sampling}
     trainer = make_trainer(engine_folder, tmp_path, **settings)
     found = differences(trainer)
@@ -110,7 +119,10 @@ def test_trl_preset_syncs_and_is_checked(engine_folder, tmp_path):
 def test_refilled_groups_are_scored_under_the_weights_that_sampled_them(
     engine_folder, tmp_path, sampling
 ):
-    """Groups carried from one step to the next keep the log-probs of their own policy; new ones alone are checked."""
+    """Groups carried from one step to the next keep the log-probs of their own policy.
+
+    New ones alone are checked.
+    """
     options = {
         "group_filter": "refill",
         "max_staleness": 2,
@@ -130,7 +142,10 @@ def test_refilled_groups_are_scored_under_the_weights_that_sampled_them(
 
 
 def test_stale_tied_head_ends_the_run(engine_folder, tmp_path, monkeypatch):
-    """vLLM's own output head on a CPU, a packed copy of the first weights: the check finds it at the second sync."""
+    """vLLM's own output head on a CPU, a packed copy of the first weights.
+
+    The check finds it at the second sync.
+    """
     whole = plugin.keep_weight
 
     def only_linear(layer, remove_weight):

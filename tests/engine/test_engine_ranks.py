@@ -1,4 +1,7 @@
-"""Two ranks and vLLM: what they learn is what one learns, from a server at another address or from an engine in each."""
+"""Two ranks and vLLM.
+
+What they learn is what one learns, from a server at another address or from an engine in each.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,10 @@ def server(engine_folder, tmp_path_factory):
 
 
 def train(path, ranks):
-    """Train as a recipe says, and check that the log-probs are those of the server or the engines; what was logged."""
+    """Train as a recipe says, and check that the log-probs are those of the server or the engines.
+
+    What was logged.
+    """
     assert f"{ranks} rank" in check_run(train_words(path, ranks))
     return close_steps(path)
 
@@ -93,7 +99,7 @@ def test_episodes_of_different_lengths_come_back_to_the_rank_that_asked(
 
 
 def sockets(process):
-    """Own end, other end and status of every TCP socket of a process and of those that it started."""
+    """Own end, other end and status of every TCP socket of a process and its children."""
     found = set()
     for one in [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]:
         with suppress(psutil.Error):  # it has ended
@@ -108,7 +114,9 @@ def plain(address):
 
 
 def test_two_ranks_and_a_server_at_another_address(engine_folder, tmp_path, server):
-    """Weights travel between the trainers' address and the worker, whatever address the server answers at."""
+    """Weights travel between the trainers' address and the worker, whatever address the server
+    answers at.
+    """
     assert own_address(THERE) == HERE  # a listener there is one that the server reaches
     port = server.where["vllm_server_port"]
     group = free_port()
@@ -154,7 +162,8 @@ def test_two_ranks_and_a_server_at_another_address(engine_folder, tmp_path, serv
     assert any(other[1] != group for _, other in weights)  # and gloo made a link of its own
 
 
-# All that shapes a step at once. A generation serves two steps, so that checkpoint 5 lies in the midst of one.
+# All that shapes a step at once. A generation serves two steps, so that checkpoint 5 lies in the
+# midst of one.
 FEATURES = {
     "reward_funcs": ["fifth"],
     **{
@@ -179,8 +188,10 @@ FEATURES = {
 def run_features(path):
     """Two ranks that keep their trained weights when they end; what was logged of each step."""
     program = (
-        "import sys; from grpo_ext.recipe.load import load_recipe; from grpo_ext.run.launch import launch; "
-        "words = sys.argv[1:]; sys.exit(launch('tests.support.weights_of_ranks', words, load_recipe(words[1]), 2))"
+        "import sys; from grpo_ext.recipe.load import load_recipe; from grpo_ext.run.launch "
+        "import launch; "
+        "words = sys.argv[1:]; sys.exit(launch('tests.support.weights_of_ranks', words, "
+        "load_recipe(words[1]), 2))"
     )
     said = check_run([sys.executable, "-c", program, "--config", str(path)])
     one, two = (torch.load(path.with_suffix("") / f"weights-{rank}.pt") for rank in (0, 1))

@@ -1,4 +1,7 @@
-"""Server mode on a CPU: weights travel by gloo to a real server, and its log-probs are those of the trainer."""
+"""Server mode on a CPU.
+
+Weights travel by gloo to a real server, and its log-probs are those of the trainer.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +71,10 @@ def test_five_steps(engine_folder, tmp_path, place):
 
 
 def test_the_server_samples_while_the_trainer_trains(engine_folder, tmp_path, place):
-    """The first generation is of the step's weights, the others are of those before; engine and trainer differ by rounding."""
+    """The first generation is of the step's weights, the others are of those before.
+
+    Engine and trainer differ by rounding.
+    """
     trainer = make_trainer(engine_folder, tmp_path, overlap="one_step", **place)
     found = differences(trainer)
     assert found[0] <= CLOSE and min(found[2:]) > 10 * CLOSE  # the weights have moved since
@@ -95,7 +101,8 @@ def test_a_resumed_run_has_the_generation_that_was_under_way(engine_folder, tmp_
             shutil.rmtree(tmp_path / f"checkpoint-{STEPS}")
     whole, again = ([entry for entry in run if entry["step"] <= 4] for run in runs)
     assert [entry["step"] for entry in again] == [1, 2, 3, 4] and again[3]["overlap/age"] == 1.0
-    # step 4 trains on what was under way at step 3; later steps sample anew, and rounding may change a token
+    # step 4 trains on what was under way at step 3; later steps sample anew, and rounding may
+    # change a token
     assert [entry["reward"] for entry in whole] == [entry["reward"] for entry in again]
     for name in ("loss", "grad_norm"):
         assert [entry[name] for entry in whole] == pytest.approx(
@@ -177,7 +184,10 @@ def test_control_without_sync(engine_folder, tmp_path, place):
 
 
 def test_weights_of_another_run_are_noticed(engine_folder, tmp_path, place, server):
-    """Another run gives the server its weights between two of our generations: the next one gets ours first."""
+    """Another run gives the server its weights between two of our generations.
+
+    The next one gets ours first.
+    """
     trainer = make_trainer(engine_folder, tmp_path, **place)
     generation = trainer.vllm_generation
     generation.sync_weights()

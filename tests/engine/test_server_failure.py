@@ -1,4 +1,7 @@
-"""A server that is killed in mid-generation: with `--serve` the run goes on, else it ends with a checkpoint and can go on."""
+"""A server that is killed in mid-generation.
+
+With `--serve` the run goes on, else it ends with a checkpoint and can go on.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,10 @@ STEPS = 6
 
 @pytest.fixture
 def recipe(engine_folder, tmp_path, monkeypatch):
-    """A recipe file, and where its server answers; a generation takes a second or more, and a key is needed."""
+    """A recipe file, and where its server answers.
+
+    A generation takes a second or more, and a key is needed.
+    """
     monkeypatch.setenv(KEY, "secret")
     rewards = tmp_path / "spread.py"
     rewards.write_text(

@@ -1,4 +1,7 @@
-"""The Slurm script on three addresses of this machine. Slurm's two commands are stood in for, the rest is real."""
+"""The Slurm script on three addresses of this machine.
+
+Slurm's two commands are stood in for, the rest is real.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Trainers and server in two network namespaces, joined by one cable: neither sees the other's loopback."""
+"""Trainers and server in two network namespaces, joined by one cable.
+
+Neither sees the other's loopback.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,8 @@ def enter(process):
 
 @pytest.fixture
 def networks():
-    """Processes that keep a namespace of trainers and one of samplers; nothing of it is left when they have ended.
+    """Processes that keep a namespace of trainers and one of samplers; nothing of it is left when
+    they have ended.
 
     A user namespace around both makes that possible without root.
     """

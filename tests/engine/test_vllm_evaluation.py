@@ -1,4 +1,5 @@
-"""Evaluation through vLLM: the greedy completions are those of transformers, the sampled ones of the same distribution.
+"""Evaluation through vLLM: the greedy completions are those of transformers, the sampled ones of
+the same distribution.
 
 vLLM has a merged model, and transformers the base and the adapter that it was merged from.
 """

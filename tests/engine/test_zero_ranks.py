@@ -1,4 +1,5 @@
-"""ZeRO on two ranks of a CPU, DeepSpeed's own: it learns what one rank does, and samples with a vLLM server.
+"""ZeRO on two ranks of a CPU, DeepSpeed's own: it learns what one rank does, and samples with a
+vLLM server.
 
 This environment has DeepSpeed; the one of the other tests has not.
 """
@@ -34,7 +35,10 @@ def test_steps_without_a_finite_gradient_are_left_out_on_all_ranks(tiny_folder, 
 
 
 def twice(path, run, steps, close):
-    """A recipe's run, and once more from its checkpoint of step 2; what of the second is not as in the first is told."""
+    """A recipe's run, and once more from its checkpoint of step 2.
+
+    What of the second is not as in the first is told.
+    """
     found = []
     for begins in ("Starts without a checkpoint", "Resumes from"):
         out = launched(
@@ -76,7 +80,9 @@ def test_zero3_goes_on_from_its_checkpoint_bit_for_bit(engine_folder, tmp_path):
 
 
 def test_zero3_beside_a_server_goes_on_from_its_checkpoint(engine_folder, tmp_path):
-    """To rounding: vLLM runs requests together as they come, so that log-probs of the same tokens differ in their last bits."""
+    """To rounding: vLLM runs requests together as they come, so that log-probs of the same tokens
+    differ in their last bits.
+    """
     where = {
         "vllm_mode": "server",
         "vllm_server_host": "127.0.0.1",

@@ -62,7 +62,10 @@ def test_tokens_keep_their_log_probs_and_masks(make):
 
 
 def test_a_server_that_fails_changes_nothing(make):
-    """The same tokens come as from a server that does not fail: no turn is lost, and none is played twice."""
+    """The same tokens come as from a server that does not fail.
+
+    No turn is lost, and none is played twice.
+    """
     episodes = make()
     others = make()
     attempts, logps = played(episodes, Server(episodes[0].tokens.end, failures=5))

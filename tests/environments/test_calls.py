@@ -1,4 +1,4 @@
-"""Calls: read once, answered in the template's own words, and never the end of an episode or a run."""
+"""Calls are read once, answered in the template's words, and never end an episode or a run."""
 
 from __future__ import annotations
 
@@ -133,8 +133,13 @@ def test_a_call_is_answered_and_a_turn_without_one_is_the_last(tokenizer):
     )
     assert one.messages[-1] == {"role": "assistant", "content": "It is 12."}
     assert as_text(one.messages).splitlines() == [
-        "I multiply.", 'multiply({"a": 3, "b": 4})', 'wait({"seconds": 0.0})', "> 12", "> waited", "It is 12.",
-    ]  # fmt: skip
+        "I multiply.",
+        'multiply({"a": 3, "b": 4})',
+        'wait({"seconds": 0.0})',
+        "> 12",
+        "> waited",
+        "It is 12.",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -170,25 +175,84 @@ def test_the_tokens_are_those_that_the_template_writes(tiny_folder, name):
 
 
 FAULTY_CALLS = [
-    *(f"<tool_call>\n{text}\n</tool_call>" for text in (
-        "", "{", "}", "[]", "null", "3", '"multiply"', '{"name": "multiply"', '{"name": "multiply", "arguments": {"a": 3,}}',
-        '{"name": "multiply", "arguments": {"a": 3 "b": 4}}', "{'name': 'multiply'}", '{"arguments": {"a": 3}}', '{"name": 7}',
-        '{"name": null, "arguments": {}}', '{"name": "multiply", "arguments": NaN}', "{" * 500, "[" * 5000, '{"a":' * 300,
-        "multiply(3, 4)", '{"name": "multiply", "arguments": "{\\"a\\": 3"}',
-    )),
-    *(called(name) for name in ("", "add", "Multiply", "multiply ", "__init__", "os.system", "eval", "é", "x" * 500, "\n")),
-    *(called("multiply", **given) for given in (
-        {}, {"a": 3}, {"b": 4}, {"a": 3, "b": 4, "c": 5}, {"x": 1, "y": 2}, {"a": None, "b": 4}, {"a": {}, "b": 2},
-        {"a": "x", "b": "y"}, {"self": 1, "a": 1, "b": 1}, {"a": [], "b": []},
-    )),
-    *(f"<tool_call>\n{json.dumps({'name': 'multiply', 'arguments': given})}\n</tool_call>" for given in (
-        [3, 4], "3, 4", 3, None, True, [], "", [{"a": 3}], 1e400, "{}",
-    )),
-]  # fmt: skip
+    *(
+        f"<tool_call>\n{text}\n</tool_call>"
+        for text in (
+            "",
+            "{",
+            "}",
+            "[]",
+            "null",
+            "3",
+            '"multiply"',
+            '{"name": "multiply"',
+            '{"name": "multiply", "arguments": {"a": 3,}}',
+            '{"name": "multiply", "arguments": {"a": 3 "b": 4}}',
+            "{'name': 'multiply'}",
+            '{"arguments": {"a": 3}}',
+            '{"name": 7}',
+            '{"name": null, "arguments": {}}',
+            '{"name": "multiply", "arguments": NaN}',
+            "{" * 500,
+            "[" * 5000,
+            '{"a":' * 300,
+            "multiply(3, 4)",
+            '{"name": "multiply", "arguments": "{\\"a\\": 3"}',
+        )
+    ),
+    *(
+        called(name)
+        for name in (
+            "",
+            "add",
+            "Multiply",
+            "multiply ",
+            "__init__",
+            "os.system",
+            "eval",
+            "é",
+            "x" * 500,
+            "\n",
+        )
+    ),
+    *(
+        called("multiply", **given)
+        for given in (
+            {},
+            {"a": 3},
+            {"b": 4},
+            {"a": 3, "b": 4, "c": 5},
+            {"x": 1, "y": 2},
+            {"a": None, "b": 4},
+            {"a": {}, "b": 2},
+            {"a": "x", "b": "y"},
+            {"self": 1, "a": 1, "b": 1},
+            {"a": [], "b": []},
+        )
+    ),
+    *(
+        f"<tool_call>\n{json.dumps({'name': 'multiply', 'arguments': given})}\n</tool_call>"
+        for given in (
+            [3, 4],
+            "3, 4",
+            3,
+            None,
+            True,
+            [],
+            "",
+            [{"a": 3}],
+            1e400,
+            "{}",
+        )
+    ),
+]
 
 
 def test_a_hundred_faulty_calls_are_answered_and_counted(tokenizer):
-    """Two in a turn, and each a turn of its own: 150 in all; the model can go on, and a right call is answered after them."""
+    """Two in a turn, and each a turn of its own: 150 in all.
+
+    The model can go on, and a right call is answered after them.
+    """
     one = episode(tokenizer, room=10**6, turns=1000)
     assert len(FAULTY_CALLS) == 50
     for text in FAULTY_CALLS:
@@ -401,7 +465,10 @@ class Both(Environment):
 
 
 def test_a_template_must_also_hold_the_answers_of_step(tiny_folder):
-    """Qwen3's own drops thoughts before a user's message, which only `step` writes: TRL's variant keeps them."""
+    """Qwen3's own drops thoughts before a user's message, which only `step` writes.
+
+    TRL's variant keeps them.
+    """
     tokenizer = with_template(tiny_folder, "qwen3")
     begin = beginning(f"{__file__}:Both", tokenizer, [tokenizer.eos_token_id], options())
     [one] = begin([ASKED])

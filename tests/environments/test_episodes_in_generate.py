@@ -26,7 +26,9 @@ def parts(tiny_folder):
 
 
 def play(parts, fast=True, room=60, make=Counting, greedy=True, ends=(), **rules):
-    """Episodes of all prompts, their prompts' tokens, and how many tokens each pass of the model read."""
+    """Episodes of all prompts, their prompts' tokens, and how many tokens each pass of the model
+    read.
+    """
     model, tokenizer = parts
     ends = [tokenizer.eos_token_id, *ends]
     tokens = TurnTokens(tokenizer, ends)
@@ -64,7 +66,10 @@ def play(parts, fast=True, room=60, make=Counting, greedy=True, ends=(), **rules
 
 @pytest.mark.parametrize("fast", [True, False])
 def test_what_the_model_wrote_is_what_it_writes_after_all_before_it(parts, fast):
-    """An oracle without a cache: each token of the model is the likeliest after everything that stands before it."""
+    """An oracle without a cache.
+
+    Each token of the model is the likeliest after everything that stands before it.
+    """
     ends = range(100, 250)  # so that turns end by themselves, too
     episodes, prompts, _ = play(parts, fast, ends=ends)
     for episode, prompt in zip(episodes, prompts, strict=True):
@@ -99,7 +104,10 @@ def test_every_token_is_read_once(parts):
 
 
 def test_answers_that_all_rows_read_are_read_together(parts):
-    """Turns of five tokens end at the same time here: each token of the model takes a pass, an answer none of its own."""
+    """Turns of five tokens end at the same time here.
+
+    Each token of the model takes a pass, an answer none of its own.
+    """
     episodes, _, read = play(parts, room=200)
     assert {len(e.ids) for e in episodes} == {len(episodes[0].ids)}
     assert len(read) == sum(episodes[0].mask) == 4 * 5
@@ -244,7 +252,10 @@ def test_an_environment_ends_no_run(parts):
     said = [m["content"] for m in one.messages if m["role"] == "user"]
     assert said == [
         "error: SystemExit: 3",
-        "error: TypeError: step must return two values, a text and whether the episode is over; it returned 'no'",
+        (
+            "error: TypeError: step must return two values, a text and whether the episode is "
+            "over; it returned 'no'"
+        ),
     ]
     assert one.columns()["environment"] == {} and one.world.failures == 3
 

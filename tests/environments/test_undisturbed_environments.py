@@ -1,4 +1,6 @@
-"""What an environment or a tool does to random numbers, the directory, its row and the process ends with its call."""
+"""What an environment or a tool does to random numbers, the directory, its row and the process ends
+with its call.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ def draws() -> list[float]:
 
 
 class Restless(Environment):
-    """Draws from all generators, goes to another directory and spoils its row in one of its methods."""
+    """Draws from all generators, goes to another directory and spoils its row in one of its
+    methods.
+    """
 
     def __init__(self, where: str):
         self.where, self.drawn = where, []

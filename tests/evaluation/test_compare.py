@@ -1,4 +1,7 @@
-"""Differences between two models: intervals that cover the truth, pairs, problems that changed, a page nobody can break."""
+"""Differences between two models.
+
+Intervals that cover the truth, pairs, problems that changed, a page nobody can break.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,9 @@ from grpo_ext.rewards import build
 
 
 def scripted(rates, rng, count, rows, countdown):
-    """Completions of a policy that solves row i with probability rates[i], judged by the real reward."""
+    """Completions of a policy that solves row i with probability rates[i], judged by the real
+    reward.
+    """
 
     def write(i):
         a, b = rows[i]["nums"]
@@ -37,7 +42,10 @@ def scripted(rates, rng, count, rows, countdown):
 
 
 def test_intervals_cover_the_truth_of_a_scripted_policy():
-    """Rows differ in how hard they are, and the better policy solves each a little more often: the truth is known."""
+    """Rows differ in how hard they are, and the better policy solves each a little more often.
+
+    The truth is known.
+    """
     rng = random.Random(0)
     countdown = build("countdown")
     gain = 0.12

@@ -89,7 +89,9 @@ def test_random_state_and_training_mode_are_left_alone(policy):
 
 
 def test_samples_follow_the_model_s_distribution(policy):
-    """First tokens of 4,000 samples against the softmax at temperature 0.7, by a chi-squared statistic."""
+    """First tokens of 4,000 samples against the softmax at temperature 0.7, by a chi-squared
+    statistic.
+    """
     model, tokenizer = policy
     found = generate_completions(
         model, tokenizer, ROWS[:1], Decoding(1, temperature=0.7, num_samples=4000), batch_size=4000

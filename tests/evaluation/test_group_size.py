@@ -1,4 +1,6 @@
-"""The num_generations that fits training rows, against sums over binomial distributions and hypergeometric draws."""
+"""The num_generations that fits training rows, against sums over binomial distributions and
+hypergeometric draws.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Rewards of an evaluation run as those of a training: behind guards, and what needs the engine in worker processes."""
+"""Rewards of an evaluation run as those of a training.
+
+Behind guards, and what needs the engine in worker processes.
+"""
 
 from __future__ import annotations
 

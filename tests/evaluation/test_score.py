@@ -64,7 +64,10 @@ def test_unscored_samples_leave_the_mean():
 
 
 def test_the_standard_error_covers_the_truth():
-    """Rows with their own pass rates, eight samples each: a 95 % interval holds the true mean about 95 % of the time."""
+    """Rows with their own pass rates, eight samples each.
+
+    A 95 % interval holds the true mean about 95 % of the time.
+    """
     rng = random.Random(0)
     hits = 0
     trials = 400
@@ -119,7 +122,10 @@ def test_summary_has_means_errors_and_length():
 
 
 def test_figures_of_an_outcome():
-    """Two rows of four: one solved twice (with 1 and 2), one never, though half a point was given."""
+    """Two rows of four.
+
+    One solved twice (with 1 and 2), one never, though half a point was given.
+    """
     figures = outcome_figures(samples([[1.0, 2.0, 0.0, 1.0], [0.5, 0.0, 0.0, 0.0]]), "r", 4)
     of_two = wilson_width(2, 2) / 2 / 1.959964
     assert figures == {
@@ -141,7 +147,10 @@ def wilson_width(count, rows):
 
 
 def test_no_figure_counts_completions_without_a_score():
-    """A row without any score, as of another task, leaves all figures; a missing score is no failure."""
+    """A row without any score, as of another task, leaves all figures.
+
+    A missing score is no failure.
+    """
     some = samples([[1.0, 1.0, 1.0, None], [None] * 4, [0.0, 0.0, 0.0, 0.0]])
     figures = outcome_figures(some, "r", 4)
     assert figures["pass@1"] == figures["mean@4"] == 0.5

@@ -1,4 +1,6 @@
-"""An evaluation on training rows says what training will find, and its completions start a curriculum."""
+"""An evaluation on training rows says what training will find, and its completions start a
+curriculum.
+"""
 
 from __future__ import annotations
 
@@ -55,8 +57,15 @@ def test_a_file_without_held_out_rows_has_training_rows(tmp_path):
         )
     )
     recipe.write_text(
-        f"task: prompts\ndataset_name: {rows}\nuser_prompt: '{{question}}'\nreward_funcs: [accuracy]\neval_strategy: 'no'\n"
-        f"model_name_or_path: {tmp_path}\noutput_dir: {tmp_path / 'run'}\nuse_cpu: true\nnum_generations: 2\n"
+        f"task: prompts\n"
+        f"dataset_name: {rows}\n"
+        f"user_prompt: '{{question}}'\n"
+        f"reward_funcs: [accuracy]\n"
+        f"eval_strategy: 'no'\n"
+        f"model_name_or_path: {tmp_path}\n"
+        f"output_dir: {tmp_path / 'run'}\n"
+        f"use_cpu: true\n"
+        f"num_generations: 2\n"
     )
     found, rewards = rows_and_rewards(load_recipe(recipe), 4)
     assert len({row["solution"] for row in found}) == 4 and list(rewards) == ["accuracy"]
@@ -69,7 +78,11 @@ def test_the_predicted_share_is_what_training_shows(tiny_folder, tmp_path, capsy
     (tmp_path / "plugin.py").write_text(PLUGIN)
     recipe = tmp_path / "recipe.yaml"
     rates = tmp_path / "rates.json"
-    places = f"model_name_or_path: {tiny_folder}\noutput_dir: {tmp_path / 'run'}\nreward_plugins: [{tmp_path / 'plugin.py'}]\n"
+    places = (
+        f"model_name_or_path: {tiny_folder}\n"
+        f"output_dir: {tmp_path / 'run'}\n"
+        f"reward_plugins: [{tmp_path / 'plugin.py'}]\n"
+    )
     recipe.write_text(places + RECIPE)
     words = [
         "--train_rows",

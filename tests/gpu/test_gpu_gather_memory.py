@@ -1,4 +1,7 @@
-"""The memory of a rank's device while a step's table is gathered: with NCCL the pickled tables of all ranks lie on it."""
+"""The memory of a rank's device while a step's table is gathered.
+
+With NCCL the pickled tables of all ranks lie on it.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,10 @@ from tests.support.gpu_parts import noted
     "shape", [(8, 20, 300, 40), (64, 5, 30, 0)], ids=["kept sets", "no kept sets"]
 )
 def test_two_ranks_hold_three_pickled_tables(tmp_path, shape):
-    """On gloo; NCCL's buffers are the same ones, on the device: a rank's own, and one for each rank."""
+    """On gloo; NCCL's buffers are the same ones, on the device.
+
+    A rank's own, and one for each rank.
+    """
     on_ranks(2, gather_on_ranks.gather, tmp_path / "found.json", shape)
     found = json.loads((tmp_path / "found.json").read_text())
     assert found["rows"] == 2 * shape[0]
@@ -28,7 +34,10 @@ def test_two_ranks_hold_three_pickled_tables(tmp_path, shape):
 
 @pytest.mark.parametrize(("rows", "ranks"), [(1024, 8), (8192, 64)])
 def test_what_a_real_step_takes(rows, ranks):
-    """Prompts of 300 tokens, completions of 1,024, 50 kept tokens at each position; `refill` on several ranks gathers them."""
+    """Prompts of 300 tokens, completions of 1,024, 50 kept tokens at each position.
+
+    `refill` on several ranks gathers them.
+    """
     own = gather_on_ranks.expected_bytes(rows // ranks, 300, 1024, 50)
     device = (1 + ranks) * own
     noted(

@@ -35,7 +35,10 @@ def test_add_product_sums_in_float32(dtype, device):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
 @torch.no_grad()
 def test_kept_sets_found_again_from_the_scorers_logits(dtype, device):
-    """Sampled token by token with a cache, as an engine does, at top_p 0.9 and top_k 50; scored in one pass."""
+    """Sampled token by token with a cache, as an engine does, at top_p 0.9 and top_k 50.
+
+    Scored in one pass.
+    """
     params = SamplingParams(0.7, top_k=50, top_p=0.9)
     vocab, rows, tokens = (151_936, 64, 64) if device == "cuda" else (4_000, 16, 48)
     model = model_of("qwen2", device, dtype, 128, vocab_size=vocab, initializer_range=0.1)
@@ -79,7 +82,8 @@ def test_kept_sets_found_again_from_the_scorers_logits(dtype, device):
     assert theirs_kept.sum(1).float().mean() > 3  # there is something to find
     if dtype == torch.float32:
         assert outside <= 1e-3 and apart.mean() <= 1e-3 and apart_told.max() <= 1e-3
-    else:  # a logit of 8 is rounded by up to 0.016, and a token on the edge of the set changes the others' mass
+    else:
+        # a logit of 8 is rounded by up to 0.016; a token on the edge changes the others' mass
         assert (
             outside <= 0.02
             and apart.mean() <= 0.05

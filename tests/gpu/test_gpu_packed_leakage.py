@@ -1,4 +1,7 @@
-"""Sequences of 600 tokens in one row under FlashAttention for different lengths: none sees another, with windows neither."""
+"""Sequences of 600 tokens in one row under FlashAttention for different lengths.
+
+None sees another, with windows neither.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +54,9 @@ def test_sequences_of_a_row_do_not_see_each_other(window, attention, device):
 
 @torch.no_grad()
 def test_the_test_finds_leakage():
-    """The same row without positions that begin again is one long sequence, and the second text changes the third."""
+    """The same row without positions that begin again is one long sequence, and the second text
+    changes the third.
+    """
     model = attend_by(model_of(), "torch flash")
     ids, mask = rows("cpu")
 

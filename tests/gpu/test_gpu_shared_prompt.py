@@ -1,6 +1,8 @@
-"""A prompt read once for several completions, with padding on both sides, against each completion by itself.
+"""A prompt read once for several completions, with padding on both sides, against each completion
+by itself.
 
-The yardstick is float64: sharing may be no further from it than plain rows in the same number type are.
+The yardstick is float64: sharing may be no further from it than plain rows in the same number type
+are.
 """
 
 from __future__ import annotations
@@ -23,7 +25,10 @@ PROMPT = 30
 
 
 def rows(device):
-    """Two prompts with three completions each: short prompts on the left, completions of 0 to 40 tokens on the right."""
+    """Two prompts with three completions each.
+
+    Short prompts on the left, completions of 0 to 40 tokens on the right.
+    """
     generator = torch.Generator().manual_seed(1)
     prompts = torch.randint(2, VOCAB, (2, PROMPT), generator=generator).repeat_interleave(3, 0)
     ids = torch.cat([prompts, torch.randint(2, VOCAB, (6, WIDTH), generator=generator)], 1)
@@ -86,7 +91,10 @@ def test_a_shared_prompt_is_exact_in_float32(layout, attention):
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("window", [(-1, -1), (9, 9)], ids=["whole", "window"])
 def test_kernels_align_at_the_bottom_right(window, device):
-    """Fewer queries than keys, as after a shared prompt: the last query sees the last key; also its gradient."""
+    """Fewer queries than keys, as after a shared prompt: the last query sees the last key.
+
+    Also its gradient.
+    """
     if device == "cuda" and not kernel_is_there():
         pytest.skip("this torch has no varlen_attn with windows")
     generator = torch.Generator().manual_seed(2)

@@ -1,4 +1,6 @@
-"""An engine that is one update behind is noticed at a learning rate of 1e-6, where log-probs do not show it."""
+"""An engine that is one update behind is noticed at a learning rate of 1e-6, where log-probs do not
+show it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Real vLLM beside the trainer: log-probs as sampled, both ways of one card, adapters, and an engine that ignores an update.
+"""Real vLLM beside the trainer: log-probs as sampled, both ways of one card, adapters, and an
+engine that ignores an update.
 
 On a CPU they run where vLLM's CPU build is installed, with one setting each.
 """
@@ -63,7 +64,10 @@ def test_log_probs_of_truncated_sampling(engine_folder, tmp_path, dtype):
 
 
 def test_an_engine_that_ignores_an_update_at_a_small_rate(engine_folder, tmp_path):
-    """The sync is made and counted, and the tensors do not arrive; log-probs differ by rounding alone."""
+    """The sync is made and counted, and the tensors do not arrive.
+
+    Log-probs differ by rounding alone.
+    """
     trainer = make_trainer(
         engine_folder, tmp_path, **PLACE, learning_rate=1e-6, vllm_sync_check_limit=0.2
     )
@@ -118,7 +122,10 @@ def test_an_adapter(engine_folder, tmp_path, how):
 
 
 def test_ten_steps_with_a_server_on_the_same_card(engine_folder, tmp_path):
-    """An adapter goes to the server through the file system: NCCL refuses two processes of one card."""
+    """An adapter goes to the server through the file system.
+
+    NCCL refuses two processes of one card.
+    """
     place = {
         "vllm_mode": "server",
         "vllm_sync_adapter": "adapter",

@@ -1,4 +1,6 @@
-"""Whatever happens to the files of checkpoints, the run goes on from the newest whole one, bit for bit, or refuses in words."""
+"""Whatever happens to the files of checkpoints, the run goes on from the newest whole one, bit for
+bit, or refuses in words.
+"""
 
 from __future__ import annotations
 
@@ -42,9 +44,9 @@ def goes_on_or_refuses(
     """Damage copies of real checkpoints.
 
     Args:
-        damages: the step of the checkpoint, a file of it ("": the folder itself), what is done to it, and where in it.
-        goes_on: the run really does.
-        named: it is told to go on from the newest checkpoint, by its name.
+        damages: the step of the checkpoint, a file of it ("": the folder itself), what is done to
+        it, and where in it. goes_on: the run really does. named: it is told to go on from the
+        newest checkpoint, by its name.
     """
     with tempfile.TemporaryDirectory(prefix="grpo_ext-hunt-") as folder:
         out = Path(folder) / "run"

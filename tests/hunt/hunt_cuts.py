@@ -1,4 +1,6 @@
-"""However an optimizer step is cut, and whatever spares it tokens, its gradient is that of the formula, or it is refused."""
+"""However an optimizer step is cut, and whatever spares it tokens, its gradient is that of the
+formula, or it is refused.
+"""
 
 from __future__ import annotations
 
@@ -101,10 +103,20 @@ def compare(loss_type: str, ga: int, spg: int, s: dict[str, Any]) -> None:
         given = torch.cat([part.advantages for part in generation]).double()
         torch.testing.assert_close(given, wanted, rtol=1e-5, atol=1e-5, msg="other advantages")
     gradient = oracle_gradients(
-        trainer.used[-ga:], model(), found[-1][1], trainer.ref_model, found[0][1] if steps > 1 else None, loss_type,
-        level=s["importance_sampling_level"], beta=s["beta"], kl=s["kl_estimator"], corrected=s["use_bias_correction_kl"],
-        low=s["epsilon"], high=s["epsilon_high"], useful_only=s["advantage_normalizer"] == "useful",
-    )  # fmt: skip
+        trainer.used[-ga:],
+        model(),
+        found[-1][1],
+        trainer.ref_model,
+        found[0][1] if steps > 1 else None,
+        loss_type,
+        level=s["importance_sampling_level"],
+        beta=s["beta"],
+        kl=s["kl_estimator"],
+        corrected=s["use_bias_correction_kl"],
+        low=s["epsilon"],
+        high=s["epsilon_high"],
+        useful_only=s["advantage_normalizer"] == "useful",
+    )
     difference = apart(found[-1][0], gradient)
     assert difference < BOUND * (2 if steps > 1 else 1), f"{difference:.1e} from the formula"
 
@@ -112,14 +124,21 @@ def compare(loss_type: str, ga: int, spg: int, s: dict[str, Any]) -> None:
 def test_cuts():
     switch = st.booleans()
     choices = {
-        "cut": st.sampled_from(CUTS), "loss_type": st.sampled_from(LOSSES), "beta": st.sampled_from([0.0, 0.1]),
-        "kl_estimator": st.sampled_from(["k3", "k3", "k1", "k2"]), "use_bias_correction_kl": switch,
-        "importance_sampling_level": st.sampled_from(["token", "sequence"]), "mask_truncated_completions": switch,
-        "std_estimator": st.sampled_from(["sample", "population"]), "advantage_normalizer": st.sampled_from(["all", "useful"]),
-        "scale_rewards": st.sampled_from(["group", "batch", "none"]), "epsilon": st.sampled_from([0.02, 0.2]),
-        "epsilon_high": st.sampled_from([0.02, 0.28]), "gradient_checkpointing": switch,
+        "cut": st.sampled_from(CUTS),
+        "loss_type": st.sampled_from(LOSSES),
+        "beta": st.sampled_from([0.0, 0.1]),
+        "kl_estimator": st.sampled_from(["k3", "k3", "k1", "k2"]),
+        "use_bias_correction_kl": switch,
+        "importance_sampling_level": st.sampled_from(["token", "sequence"]),
+        "mask_truncated_completions": switch,
+        "std_estimator": st.sampled_from(["sample", "population"]),
+        "advantage_normalizer": st.sampled_from(["all", "useful"]),
+        "scale_rewards": st.sampled_from(["group", "batch", "none"]),
+        "epsilon": st.sampled_from([0.02, 0.2]),
+        "epsilon_high": st.sampled_from([0.02, 0.28]),
+        "gradient_checkpointing": switch,
         "max_tokens_per_micro_batch": st.sampled_from([None, None, 60, 200]),
         "layout": st.sampled_from(["auto", "padded", "chunks", "packed"]),
         "skip_dead_rows": switch,
-    }  # fmt: skip
+    }
     hunt(gradient_is_the_formulas, model, **choices)

@@ -1,4 +1,5 @@
-"""Folders with several hostile things at once, read by `report`, the live page, `resume`, `eval`, `merge`, `init` and `check`.
+"""Folders with several hostile things at once, read by `report`, the live page, `resume`, `eval`,
+`merge`, `init` and `check`.
 
 All end within bounds of memory and time, show and change nothing of the reader's, and run no code.
 """
@@ -25,7 +26,8 @@ from tests.support.hostile_doors import (
 from tests.support.hunting import SECONDS, held, hunt, in_child, model
 
 ALL_PLACES = sorted({place for places in PLACES.values() for place in places})
-# A template without an end is given up after half a minute, and `crowd` takes seconds to make: both are for the tests.
+# A template without an end is given up after half a minute, and `crowd` takes seconds to make: both
+# are for the tests.
 SLOW = ("endless_template", "growing_template", "crowd")
 KINDS = sorted({*FILE_KINDS, *BUSY_KINDS, *MODEL_KINDS} - {*SLOW})
 
@@ -39,8 +41,8 @@ def doors_end(tricks: list[tuple[str, str]], door: str) -> None:
     """Read a folder by a door.
 
     Args:
-        tricks: what is done to the folder, in this order: a kind of `hostile_doors`, and the file in whose place it is put.
-        door: of `DOORS`.
+        tricks: what is done to the folder, in this order: a kind of `hostile_doors`, and the file
+        in whose place it is put. door: of `DOORS`.
     """
     with tempfile.TemporaryDirectory(prefix="grpo_ext-hunt-", ignore_cleanup_errors=True) as work:
         folder = Path(work, "folder")

@@ -1,4 +1,7 @@
-"""A folder in which anything may lie in the place of any file: its readers end, and show nothing from outside."""
+"""A folder in which anything may lie in the place of any file.
+
+Its readers end, and show nothing from outside.
+"""
 
 from __future__ import annotations
 
@@ -24,21 +27,40 @@ from tests.support.hunting import hunt, in_child
 KINDS = {kind.__name__: kind for kind in hostile_folders.KINDS}
 SECRET = hostile_folders.SECRET
 NAMES = [
-    "notes.md", "recipe.yaml", "run.json", "metrics.jsonl", "metrics-0001.jsonl", "samples.jsonl", "samples-0001.jsonl",
-    ".lock", "grpo", "grpo/metrics.jsonl", "checkpoint-1", "checkpoint-1/manifest.json", "checkpoint-1/grpo_state_0.pt",
+    "notes.md",
+    "recipe.yaml",
+    "run.json",
+    "metrics.jsonl",
+    "metrics-0001.jsonl",
+    "samples.jsonl",
+    "samples-0001.jsonl",
+    ".lock",
+    "grpo",
+    "grpo/metrics.jsonl",
+    "checkpoint-1",
+    "checkpoint-1/manifest.json",
+    "checkpoint-1/grpo_state_0.pt",
     "checkpoint-1/model.safetensors",
-]  # fmt: skip
+]
 LINES = [
-    '{"step": 1, "reward": 0.5}', '{"step": 2, "x": ', '{"step": 1, "mode": "train"}', "a: {b: [1, 2]}", "a: &a [*a]", "[]",
-    '{"model.safetensors": {"size": 1, "sha256": "0"}}', '{"../private/notes.md": {"size": 19, "sha256": "0"}}', "- " * 500,
-]  # fmt: skip
+    '{"step": 1, "reward": 0.5}',
+    '{"step": 2, "x": ',
+    '{"step": 1, "mode": "train"}',
+    "a: {b: [1, 2]}",
+    "a: &a [*a]",
+    "[]",
+    '{"model.safetensors": {"size": 1, "sha256": "0"}}',
+    '{"../private/notes.md": {"size": 19, "sha256": "0"}}',
+    "- " * 500,
+]
 
 
 def readers_end(files: list[tuple[str, str, str]]) -> None:
     """Read a run folder in all ways.
 
     Args:
-        files: what is put there, in this order: a name, what lies there (a kind of `hostile_folders`, or "text"), and the text.
+        files: what is put there, in this order: a name, what lies there (a kind of
+            `hostile_folders`, or "text"), and the text.
     """
     with tempfile.TemporaryDirectory(prefix="grpo_ext-hunt-") as folder:
         private = Path(folder, "private")

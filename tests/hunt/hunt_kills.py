@@ -37,8 +37,9 @@ def the_end_is_the_same(kills: list[tuple[str, float, float]], name: str = "turn
     """Kill the run again and again, and then let it end.
 
     Args:
-        kills: ("after", seconds, 0), ("saving", step, seconds that its checkpoint is being written), or of a sampler process
-            ("sampler", number of its request, seconds after that).
+        kills: ("after", seconds, 0), ("saving", step, seconds that its checkpoint is being
+            written), or of a sampler process ("sampler", number of its request, seconds after
+            that).
         name: of the settings.
     """
     with tempfile.TemporaryDirectory(prefix="grpo_ext-hunt-") as folder:

@@ -1,4 +1,7 @@
-"""Programs made of system calls and tricks: none is paid, none stays unscored, and nothing of one stays on the machine."""
+"""Programs made of system calls and tricks.
+
+None is paid, none stays unscored, and nothing of one stays on the machine.
+"""
 
 from __future__ import annotations
 
@@ -61,8 +64,15 @@ RETURNED = [
     "type('Same', (int,), {'__eq__': lambda s, o: True})(1)",
     "type('Words', (str,), {'__repr__': lambda s: '739' + '174'})()",
     "type('Many', (list,), {'__len__': lambda s: 1 / 0})([1])",
-    "float('nan')", "10**9999", "[[]] * 10**6", "print", "iter([1])", "'739' + '17'", "None", "1 / 0",
-]  # fmt: skip
+    "float('nan')",
+    "10**9999",
+    "[[]] * 10**6",
+    "print",
+    "iter([1])",
+    "'739' + '17'",
+    "None",
+    "1 / 0",
+]
 
 
 def program_earns_nothing(statements: list[str], returned: str) -> None:

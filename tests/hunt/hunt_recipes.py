@@ -1,4 +1,7 @@
-"""A shipped recipe, changed at random, is refused with its line and key, or takes its first step; `check` and `train` agree."""
+"""A shipped recipe, changed at random, is refused with its line and key, or takes its first step.
+
+`check` and `train` agree.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +26,19 @@ def check_and_train_agree(recipe: str, changes: list[tuple[str, str, str]]) -> N
     """The recipe in small, with changes.
 
     Args:
-        changes: what is done ("set", "drop", "again" for a second line of the key, "line" for a line of any text), to which
-            key, and the value as YAML.
+        changes: what is done ("set", "drop", "again" for a second line of the key, "line" for a
+            line of any text), to which key, and the value as YAML.
     """
-    lines = {key: yaml.safe_dump(value, default_flow_style=True).split("\n...")[0].strip() for key, value in {
-        **yaml.safe_load(SHIPPED[recipe].read_text(encoding="utf-8")), **SIZES, "max_steps": 1,
-        "model_name_or_path": str(model()), "output_dir": "out",
-    }.items()}  # fmt: skip
+    lines = {
+        key: yaml.safe_dump(value, default_flow_style=True).split("\n...")[0].strip()
+        for key, value in {
+            **yaml.safe_load(SHIPPED[recipe].read_text(encoding="utf-8")),
+            **SIZES,
+            "max_steps": 1,
+            "model_name_or_path": str(model()),
+            "output_dir": "out",
+        }.items()
+    }
     more = []
     for what, key, value in changes:
         if what == "set":
@@ -65,19 +74,23 @@ def check_and_train_agree(recipe: str, changes: list[tuple[str, str, str]]) -> N
 
 # of other machines, folders, processes and networks, or what makes a run long
 NOT_HERE = re.compile(
-    "vllm|hub|report_to|trackio|deepspeed|fsdp|ds3|ddp|local_rank|parallel|accelerat|output_dir|model_name|use_cpu|bf16|fp16|tf32"
-    "|compile|liger|jit|load_in|bnb|trust|resume|dataset_name|dataset_config|plugins|_file|attn_impl|workers|max_steps|epochs"
-    "|multiprocessing|timeout|revision|continuous|paged|empty_cache|disable_tqdm|model_init|log_level|chat_template_kw"
+    "vllm|hub|report_to|trackio|deepspeed|fsdp|ds3|ddp|local_rank|parallel|accelerat|"
+    "output_dir|model_name|use_cpu|bf16|fp16|tf32"
+    "|compile|liger|jit|load_in|bnb|trust|resume|dataset_name|dataset_config|plugins|_file|"
+    "attn_impl|workers|max_steps|epochs"
+    "|multiprocessing|timeout|revision|continuous|paged|empty_cache|disable_tqdm|model_init|"
+    "log_level|chat_template_kw"
 )
 KNOWN = load_recipe(None, {"model_name_or_path": "m"}).flat.defaults
 KEYS = sorted(key for key in KNOWN if not NOT_HERE.search(key))
 SOME_NUMBERS = "0 1 2 3 4 7 16 64 -1 0.5 1.0 1e-5 1e-300 1e300 .inf .nan 1000000000"
-SOME_WORDS = r"""''; null; ~; true; off; []; {}; [1]; [0.5,0.5]; [a]; {a: 1}; [[1]]; 1_000; 0x10; 1:30; 2026-01-01
-none; group; batch; token; sequence; grpo; dapo; bnpo; cispo; luspo; vespo; sapo; drgrpo; refill; drop; adaptive
-adaptive; packed; useful; population; steps; epoch; no; linear; cosine; k1; k2; step; micro_batch
-model; trl; sampling; countdown; gsm8k; poem; prompts; sgd; adamw_torch; accuracy; [countdown, format]
-[{name: format, mode: strict}]; [{name: length, target: 5}]; [format, format]; '{'; '{x}'; '{nums} {target}'; '+-*/'
-"\0"; "\u0663"; &a [*a]; !!python/object:os.system x; |"""
+SOME_WORDS = r"""''; null; ~; true; off; []; {}; [1]; [0.5,0.5]; [a]; {a: 1}; [[1]]; 1_000; 0x10
+1:30; 2026-01-01; none; group; batch; token; sequence; grpo; dapo; bnpo; cispo; luspo; vespo
+sapo; drgrpo; refill; drop; adaptive; adaptive; packed; useful; population; steps; epoch; no
+linear; cosine; k1; k2; step; micro_batch; model; trl; sampling; countdown; gsm8k; poem; prompts
+sgd; adamw_torch; accuracy; [countdown, format]; [{name: format, mode: strict}]
+[{name: length, target: 5}]; [format, format]; '{'; '{x}'; '{nums} {target}'; '+-*/'; "\0"
+"\u0663"; &a [*a]; !!python/object:os.system x; |"""
 NUMBERS = SOME_NUMBERS.split()
 WORDS = SOME_WORDS.replace("\n", "; ").split("; ")
 

@@ -1,4 +1,6 @@
-"""Whatever a model writes, a registered reward gives a finite score or none, the same each time, within bounds."""
+"""Whatever a model writes, a registered reward gives a finite score or none, the same each time,
+within bounds.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +26,9 @@ def scores_are_sound(
     """Completions alone, and beside each other.
 
     Args:
-        example: of the reward's examples, whose columns and options are taken.
-        texts: of each what is around it (nothing, tags, a box, an answer), and its pieces, each with how often it is repeated.
-        ids: token ids, for rewards that read them.
+        example: of the reward's examples, whose columns and options are taken. texts: of each what
+        is around it (nothing, tags, a box, an answer), and its pieces, each with how often it is
+        repeated. ids: token ids, for rewards that read them.
     """
     whole = [
         wrapped("".join(piece * times for piece, times in pieces)[:LONGEST])[around]
@@ -55,13 +57,14 @@ def scores_are_sound(
     in_child(body, seconds=20, gibibytes=2.0)
 
 
-FRAGMENTS = r"""<think> </think> <answer> </answer> \boxed{ } \frac{ \sqrt{ \text{ \begin{pmatrix} \end{pmatrix} \begin{cases}
-& \left( \right) \infty \pi \circ \% \$ $ $$ \[ \] \( \) \cup \cap \in \pm \times \cdot \ln \log_ \sin \exp \binom \int_ ^ _
-{ } = < > \le \ne ≤ − × ÷ ½ ٣ Ⅷ 一 七 水作青龙盘石堤 ， 。 Step First, 1. - \\ #### e E i 0 9 ."""
+FRAGMENTS = r"""<think> </think> <answer> </answer> \boxed{ } \frac{ \sqrt{ \text{
+    \begin{pmatrix} \end{pmatrix} \begin{cases} & \left( \right) \infty \pi \circ \% \$ $ $$ \[
+    \] \( \) \cup \cap \in \pm \times \cdot \ln \log_ \sin \exp \binom \int_ ^ _ { } = < > \le
+    \ne ≤ − × ÷ ½ ٣ Ⅷ 一 七 水作青龙盘石堤 ， 。 Step First, 1. - \\ #### e E i 0 9 ."""
 SYMBOLS = r"x y e p i 0 \pi \infty 0.1 10%"
-TWO = r"""\frac{%s}{%s}; %s^{%s}; (%s,%s]; %s+%s; %s%s; \sqrt[%s]{%s}; \log_{%s}(%s); %s=%s; \{%s,%s\}; \text{%s} or %s
-\det{%s}%s; \binom{%s}{%s}; \begin{pmatrix}%s\\%s\end{pmatrix}; \int_%s^1 %s dx; %s \le x < %s
-\exp(%s%s); \sinh(%s)!%s; %s\%% of %s"""
+TWO = r"""\frac{%s}{%s}; %s^{%s}; (%s,%s]; %s+%s; %s%s; \sqrt[%s]{%s}; \log_{%s}(%s); %s=%s
+\{%s,%s\}; \text{%s} or %s; \det{%s}%s; \binom{%s}{%s}; \begin{pmatrix}%s\\%s\end{pmatrix}
+\int_%s^1 %s dx; %s \le x < %s; \exp(%s%s); \sinh(%s)!%s; %s\%% of %s"""
 BAITS = [
     *sorted({text for text in (*EXPRESSIONS, *LATEX, *SHAPES) if len(text) <= 60}),
     *FRAGMENTS.split(),

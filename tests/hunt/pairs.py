@@ -196,23 +196,29 @@ def by_message(said: list[dict[str, str]]) -> str:
 
 INTRODUCTION = """# Options that meet
 
-This page has every pair of the {options} options that change the loss, the advantages, the groups or the sampler:
-{pairs} pairs. `make pairs` writes it from the options and from the checks of a run; a test fails for an option that is not
-on it. Each option has one or more values that differ from its default, and what it needs to have an effect is set along
+This page has every pair of the {options} options that change the loss, the advantages, the \
+groups or the sampler:
+{pairs} pairs. `make pairs` writes it from the options and from the checks of a run; a test fails \
+for an option that is not
+on it. Each option has one or more values that differ from its default, and what it needs to have \
+an effect is set along
 with it: `sapo_temperature_pos` with `loss_type: sapo`.
 
 | sign | pairs | meaning |
 |---|---|---|
-| `.` | {exact} | exact: `make hunt` draws both options and compares the gradients of whole runs with the formulas |
+| `.` | {exact} | exact: `make hunt` draws both options and compares the gradients of whole runs \
+with the formulas |
 | `/` | {some} | some values are refused together; the others are exact or noted |
 | `x` | {refused} | refused by name, before training begins |
-| `o` | {noted} | noted: a check says that one of the two has no effect here, or the option is tested in another way |
+| `o` | {noted} | noted: a check says that one of the two has no effect here, or the option is \
+tested in another way |
 
 ```text
 {table}
 ```
 
-The columns are the rows in the same order, so the sign of two options is in the row of the lower one.
+The columns are the rows in the same order, so the sign of two options is in the row of the lower \
+one.
 
 ## Refusals
 

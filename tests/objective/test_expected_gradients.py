@@ -1,4 +1,7 @@
-"""What the KL and the entropy bonus train, by enumeration: every completion of two tokens, weighed by its probability."""
+"""What the KL and the entropy bonus train, by enumeration.
+
+Every completion of two tokens, weighed by its probability.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +70,10 @@ def expected_kl_gradient(
     highest=None,
     mode="sequence_truncate",
 ):
-    """`engine`: the logits of another engine, which samples with them in place of `sampler`; `highest` bounds its ratio."""
+    """`engine`: the logits of another engine, which samples with them in place of `sampler`.
+
+    `highest` bounds its ratio.
+    """
     theta = parameters()
     settings = LossSettings(
         get_loss("dapo"),
@@ -94,7 +100,10 @@ def expected_kl_gradient(
 
 
 def kl_gradient(kind, sampler=POLICY):
-    """Of the mean over both positions of KL(p, q) or KL(q, p); the first token is the sampler's and has no gradient."""
+    """Of the mean over both positions of KL(p, q) or KL(q, p).
+
+    The first token is the sampler's and has no gradient.
+    """
     theta = parameters()
     first = sampler[0].softmax(-1)
 
@@ -168,7 +177,10 @@ def test_what_is_refused_does_not():
 @pytest.mark.parametrize("quantile", [False, True])
 @pytest.mark.parametrize("adaptive", [False, True])
 def test_the_bonus_has_the_gradient_of_the_entropy(quantile, adaptive):
-    """Of both positions, or of the one of higher entropy; at the coefficient that the controller has moved to."""
+    """Of both positions, or of the one of higher entropy.
+
+    At the coefficient that the controller has moved to.
+    """
     control = EntropyControl(True, adaptive, target=1.0, delta=0.05, lowest=0.0, highest=1.0)
     coef = control.weight(control.coef_after(0.3, 0.9), 0.9)
     assert coef == pytest.approx(0.35 if adaptive else 0.3)

@@ -98,7 +98,10 @@ def test_autocast_rounds_the_logits_and_nothing_else(params):
 
 
 def test_a_suppressed_target_keeps_its_score():
-    """It came from elsewhere, such as an image in a tool's answer, and is masked: it must only be finite."""
+    """It came from elsewhere, such as an image in a tool's answer, and is masked.
+
+    It must only be finite.
+    """
     hidden = torch.ones(2, 8)
     weight = torch.randn(9, 8)
     weight[5] = 50.0  # would be all of the mass

@@ -1,4 +1,6 @@
-"""Log-probs over the kept set against dense tensors, transformers' own warpers and finite differences."""
+"""Log-probs over the kept set against dense tensors, transformers' own warpers and finite
+differences.
+"""
 
 from __future__ import annotations
 
@@ -45,9 +47,13 @@ def model():
 def warped(model, logits, params):
     """What transformers' own sampling would draw from."""
     config = GenerationConfig(
-        do_sample=True, temperature=params.temperature, top_k=params.top_k, top_p=params.top_p, min_p=params.min_p,
+        do_sample=True,
+        temperature=params.temperature,
+        top_k=params.top_k,
+        top_p=params.top_p,
+        min_p=params.min_p,
         suppress_tokens=list(params.suppressed) or None,
-    )  # fmt: skip
+    )
     scores = logits.clone()
     for processor in model._get_logits_processor(config):
         scores = processor(None, scores)

@@ -1,4 +1,7 @@
-"""Policy terms, aggregation, KL and advantages against formulas written with loops; sampling parameters and presets."""
+"""Policy terms, aggregation, KL and advantages against formulas written with loops.
+
+Sampling parameters and presets.
+"""
 
 from __future__ import annotations
 

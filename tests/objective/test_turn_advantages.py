@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from grpo_ext.objective.advantage import group_advantages, turn_advantages
 
-# Of eighths, which float32 adds without rounding: what is left of a rounding error would be divided by a std of about 0.
+# Of eighths, which float32 adds without rounding: what is left of a rounding error would be divided
+# by a std of about 0.
 VALUES = st.integers(-24, 24).map(lambda eighths: eighths / 8)
 EPISODES = st.lists(
     st.tuples(VALUES, st.lists(VALUES, min_size=1, max_size=4)), min_size=4, max_size=4
@@ -17,7 +18,9 @@ EPISODES = st.lists(
 
 
 def by_loops(episodes, scale):
-    """One group: G_ik = r_i - sum over j < k of g_ij, minus its mean over the episodes that have a turn k, over their std."""
+    """One group: G_ik = r_i - sum over j < k of g_ij, minus its mean over the episodes that have a
+    turn k, over their std.
+    """
     longest = max(len(gains) for _, gains in episodes)
     found = [[0.0] * longest for _ in episodes]
     for k in range(longest):

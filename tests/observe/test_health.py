@@ -187,17 +187,30 @@ def parrot(completions, **kwargs):
 
 def test_an_alarm_is_written_down_and_does_what_it_is_told(tiny_folder, tmp_path):
     args = GRPOExtConfig(
-        output_dir=str(tmp_path), max_steps=30, per_device_train_batch_size=4, num_generations=4, max_completion_length=4,
-        learning_rate=0.0, logging_steps=1, report_to="none", save_strategy="no", use_cpu=True, bf16=False, disable_tqdm=True,
+        output_dir=str(tmp_path),
+        max_steps=30,
+        per_device_train_batch_size=4,
+        num_generations=4,
+        max_completion_length=4,
+        learning_rate=0.0,
+        logging_steps=1,
+        report_to="none",
+        save_strategy="no",
+        use_cpu=True,
+        bf16=False,
+        disable_tqdm=True,
         health_rules={"truncated": {"action": "stop"}, "no_signal": False},
-    )  # fmt: skip
+    )
     rows = Dataset.from_list(
         [{"prompt": [{"role": "user", "content": f"Use {i}."}]} for i in range(40)]
     )
     trainer = GRPOExtTrainer(
-        model=AutoModelForCausalLM.from_pretrained(tiny_folder, dtype=torch.float32), reward_funcs=[parrot], args=args,
-        train_dataset=rows, processing_class=AutoTokenizer.from_pretrained(tiny_folder, padding_side="left"),
-    )  # fmt: skip
+        model=AutoModelForCausalLM.from_pretrained(tiny_folder, dtype=torch.float32),
+        reward_funcs=[parrot],
+        args=args,
+        train_dataset=rows,
+        processing_class=AutoTokenizer.from_pretrained(tiny_folder, padding_side="left"),
+    )
     trainer.train()
     assert (
         trainer.state.global_step == WINDOW
@@ -226,7 +239,10 @@ def noise_around(level, spread, correlation, count, rng):
 
 
 def test_a_fall_is_measured_in_errors_of_a_mean_of_five():
-    """Independent noise of variance 1: neighbours differ by variance 2, and a mean of five has the error 1 / sqrt(5)."""
+    """Independent noise of variance 1.
+
+    Neighbours differ by variance 2, and a mean of five has the error 1 / sqrt(5).
+    """
     rng = np.random.default_rng(0)
     values = rng.standard_normal(400)
     assert error_of_neighbours(values, 5) == pytest.approx(1 / math.sqrt(5), rel=0.1)
@@ -240,7 +256,10 @@ def test_a_fall_is_measured_in_errors_of_a_mean_of_five():
 
 @pytest.mark.parametrize("correlation", [0.0, 0.5, 0.8])
 def test_a_fall_is_measured_in_true_errors_of_correlated_noise(correlation):
-    """The oracle is the covariance of AR(1) noise. The estimate is shrunk: 0.8 counts as a bit less."""
+    """The oracle is the covariance of AR(1) noise.
+
+    The estimate is shrunk: 0.8 counts as a bit less.
+    """
     lags = abs(np.subtract.outer(np.arange(5), np.arange(5)))
     true_error = math.sqrt((correlation**lags).sum()) / 5
     rng = np.random.default_rng(1)
@@ -256,7 +275,10 @@ def test_a_fall_is_measured_in_true_errors_of_correlated_noise(correlation):
 
 
 def test_slow_noise_is_no_collapse():
-    """Noise of autocorrelation 0.5, 200 logs: 4 of 5 runs had an alarm as long as it counted as independent."""
+    """Noise of autocorrelation 0.5, 200 logs.
+
+    4 of 5 runs had an alarm as long as it counted as independent.
+    """
     rng = np.random.default_rng(2)
     threshold = RULES["reward_collapse"].threshold
     alarmed = 0

@@ -1,5 +1,6 @@
-"""A folder of runs in which somebody else put what they liked: the report and the live page show the other runs, take little
-memory and time, never wait, and show nothing from outside of the folder."""
+"""A folder of runs in which somebody else put what they liked: the report and the live page show
+the other runs, take little memory and time, never wait, and show nothing from outside of the
+folder."""
 
 from __future__ import annotations
 
@@ -65,7 +66,7 @@ def content_of(page: Path) -> str:
 
 
 def read_everything(runs: str) -> None:
-    """Write the report of the runs in a folder, and ask the live page for all of it, under limits."""
+    """Write the report of a folder's runs, and ask the live page for all of it, under limits."""
     limit_this_process()
     os.environ["OF_THE_READER"] = SECRET
     assert main(["report", runs]) == 0
@@ -78,8 +79,14 @@ def read_everything(runs: str) -> None:
         names = [run["name"] for run in json.loads(body)]
         assert "good" in names
         for number, name in enumerate(names):
-            for query in ("about/{}", "changes/{}", "metrics/{}?start=0&step=0", "samples/{}?start=0&step=0",
-                          "samples/{}?start=99&step=1", "texts/{}?start=0&stop=9999999"):  # fmt: skip
+            for query in (
+                "about/{}",
+                "changes/{}",
+                "metrics/{}?start=0&step=0",
+                "samples/{}?start=0&step=0",
+                "samples/{}?start=99&step=1",
+                "texts/{}?start=0&stop=9999999",
+            ):
                 status, _, body = ask(server, "/" + query.format(number))
                 assert status == 200 or name != "good"
                 assert SECRET not in body.decode()

@@ -122,7 +122,8 @@ def test_a_reader_beside_the_writer_sees_whole_lines_only(tmp_path):
         "import sys; from pathlib import Path; from grpo_ext.observe.jsonl import JsonLines\n"
         "import time; log = JsonLines(Path(sys.argv[1]), 0.5)\n"
         "for step in range(1, 200):\n"
-        "    log.append([{'step': step, 'row': i, 'text': '字' * 2000} for i in range(20)]); time.sleep(0.005)\n"
+        "    log.append([{'step': step, 'row': i, 'text': '字' * 2000} for i in range(20)]); "
+        "time.sleep(0.005)\n"
         "time.sleep(6000)"
     )
     process = subprocess.Popen(
@@ -148,7 +149,8 @@ def test_a_reader_beside_the_writer_sees_whole_lines_only(tmp_path):
 def test_a_full_disk_loses_no_line_and_does_not_end_the_run(tmp_path):
     path = tmp_path / "metrics.jsonl"
     code = (
-        "import resource, signal, sys; from pathlib import Path; from grpo_ext.observe.jsonl import JsonLines\n"
+        "import resource, signal, sys; from pathlib import Path; from grpo_ext.observe.jsonl "
+        "import JsonLines\n"
         "log = JsonLines(Path(sys.argv[1])); limit = resource.RLIMIT_FSIZE\n"
         "def add(step): log.append([{'step': step, 'text': 'x' * 500}])\n"
         "add(1); resource.setrlimit(limit, (1000, resource.RLIM_INFINITY)); add(2); add(3)\n"

@@ -170,7 +170,9 @@ def test_one_reward_is_drawn_once_and_its_band_ends_at_what_it_gave(tmp_path):
 
 
 def test_groups_are_those_that_the_run_counted(tmp_path):
-    """With partial credit a group in which nothing passes has signal, in the report as in the metrics."""
+    """With partial credit a group in which nothing passes has signal, in the report as in the
+    metrics.
+    """
     logged = {
         "groups/mixed": 1.0,
         "groups/all_right": 0.0,
@@ -184,8 +186,11 @@ def test_groups_are_those_that_the_run_counted(tmp_path):
         if p.title.startswith("Groups")
     ]
     assert [(s.label, s.values) for s in found.series] == [
-        ("differ", [1.0]), ("all equal, right", [0.0]), ("all equal, wrong", [0.0]), ("sum all equal", [0.25]),
-    ]  # fmt: skip
+        ("differ", [1.0]),
+        ("all equal, right", [0.0]),
+        ("all equal, wrong", [0.0]),
+        ("sum all equal", [0.25]),
+    ]
     assert not more_panels(run_of(tmp_path, rows, [{"step": 1, **logged}]))
 
 

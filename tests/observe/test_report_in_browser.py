@@ -1,4 +1,7 @@
-"""The report in headless Chromium: an episode is a conversation, what it says stays text, and no length holds the page up."""
+"""The report in headless Chromium.
+
+An episode is a conversation, what it says stays text, and no length holds the page up.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,10 @@ from tests.support.browser import Browser, find_browser
 from tests.support.report_pages import HOSTILE, played, sample, write_run
 
 pytestmark = pytest.mark.skipif(find_browser() is None, reason="there is no Chromium")
-SHOWN = "[...document.querySelectorAll('#detail .turn')].map((turn) => [turn.className, turn.textContent])"
+SHOWN = (
+    "[...document.querySelectorAll('#detail .turn')].map((turn) => [turn.className, "
+    "turn.textContent])"
+)
 SCRIPTS = "document.scripts.length + document.images.length"
 MORE = [{"counted_tokens": 2, "earned": 0.25}, {}, {"counted_tokens": 0, "earned": -0.5}]
 
@@ -40,7 +46,8 @@ def choose(page, at):
     """Show the completion at this place of the list; wait until it is there."""
     step = at + 1
     return page.run(
-        f"select({at}), new Promise((done) => {{ const wait = () => document.getElementById('detail').textContent"
+        f"select({at}), new Promise((done) => {{ const wait = () => "
+        f"document.getElementById('detail').textContent"
         f".startsWith('step {step} ') ? done() : setTimeout(wait, 10); wait(); }})"
     )
 
@@ -53,7 +60,10 @@ def test_an_episode_is_a_conversation_of_texts(page):
         ["turn model", f"turn 2 · left out of the loss · earned −0.5{page.hostile}"],
     ]
     assert page.run("document.title") != "owned" and page.run(SCRIPTS) == page.scripts
-    row = "[...document.querySelectorAll('#row-0 .text span')].map((piece) => [piece.className, piece.textContent])"
+    row = (
+        "[...document.querySelectorAll('#row-0 .text span')].map((piece) => [piece.className, "
+        "piece.textContent])"
+    )
     assert page.run(row) == [
         ["model", "16"],
         ["world", page.hostile[:160]],
@@ -93,7 +103,10 @@ def test_before_and_after_shows_conversations(page):
 
 def test_charts_fit_on_paper(tmp_path):
     write_report([write_run(tmp_path, [sample(1, "8"), sample(2, "9")])], tmp_path / "report.html")
-    over = "(({ clientWidth, firstChild }) => firstChild.clientWidth - clientWidth)(document.querySelector('.plot'))"
+    over = (
+        "(({ clientWidth, firstChild }) => firstChild.clientWidth - "
+        "clientWidth)(document.querySelector('.plot'))"
+    )
     with Browser() as browser:
         browser.open(tmp_path / "report.html")
         browser.run(READY)

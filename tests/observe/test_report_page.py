@@ -1,4 +1,7 @@
-"""The report's page: everything is in it, nothing gets out of it, and what a model wrote stays text."""
+"""The report's page.
+
+Everything is in it, nothing gets out of it, and what a model wrote stays text.
+"""
 
 from __future__ import annotations
 
@@ -43,8 +46,12 @@ def test_hostile_text_stays_data(tmp_path):
     executed = [(attrs, data) for attrs, data in page.scripts if attrs.get("type") != "text/plain"]
     assert len(executed) == 1 and not any(attrs for attrs, _ in executed)
     assert all("document.title='owned'" not in data for _, data in executed)
-    assert not any(name.startswith("on") or (name in ("src", "href") and not str(value).startswith(("#", "data:,")))
-                   for _, attrs in page.tags for name, value in attrs.items())  # fmt: skip
+    assert not any(
+        name.startswith("on")
+        or (name in ("src", "href") and not str(value).startswith(("#", "data:,")))
+        for _, attrs in page.tags
+        for name, value in attrs.items()
+    )
     assert (
         page.block("texts-0-0")[0][0] == HOSTILE
         and page.block("texts-0-0")[2][0].count(HOSTILE) == 3
@@ -65,9 +72,12 @@ def test_the_turns_of_an_episode_are_found_in_its_text():
     )
     [[text, _, _, turns, _]] = sample_texts([row], Explainer([]))
     assert [(text[start:end], *more) for start, end, *more in turns] == [
-        ("16", True, 2, 0.25), ("𝟙 high", False, None, None), ("8\n> 4", True, 3, None), ("", False, None, None),
+        ("16", True, 2, 0.25),
+        ("𝟙 high", False, None, None),
+        ("8\n> 4", True, 3, None),
+        ("", False, None, None),
         (HOSTILE, True, None, None),
-    ]  # fmt: skip
+    ]
 
 
 @pytest.mark.parametrize(
@@ -206,7 +216,10 @@ def test_columns_of_another_shape_are_no_error(columns):
         ({}, []),
         (
             {
-                "countdown": "Answer read: 3 + 4\ncountdown 0: it uses the numbers 3, 4, but it must use x, each once."
+                "countdown": (
+                    "Answer read: 3 + 4\n"
+                    "countdown 0: it uses the numbers 3, 4, but it must use x, each once."
+                )
             },
             [],
         ),
@@ -302,11 +315,19 @@ def test_the_index_has_the_task_and_the_outcome_of_each_completion(tmp_path):
 
 def test_figures_by_task_are_panels_with_a_curve_for_each(tmp_path):
     metrics = [
-        {"step": step, "reward": step / 10, "tasks/math/reward": step / 5, "tasks/code/reward": 0.1,
-         "tasks/math/groups/pass_rate": 0.5, "eval_pass@1": 0.5, "eval_tasks/math/pass@1": step / 9,
-         "eval_tasks/math/pass@1_se": 0.01, "eval_tasks/math/length": 3.0}
+        {
+            "step": step,
+            "reward": step / 10,
+            "tasks/math/reward": step / 5,
+            "tasks/code/reward": 0.1,
+            "tasks/math/groups/pass_rate": 0.5,
+            "eval_pass@1": 0.5,
+            "eval_tasks/math/pass@1": step / 9,
+            "eval_tasks/math/pass@1_se": 0.01,
+            "eval_tasks/math/length": 3.0,
+        }
         for step in (1, 2)
-    ]  # fmt: skip
+    ]
     found = {p.title: p for p in panels(read_run(write_run(tmp_path / "run", [], metrics)))}
     assert {s.label: s.values for s in found["Reward by task"].series} == {
         "math": [0.2, 0.4],

@@ -1,4 +1,7 @@
-"""The served report: a growing log reaches it, nobody else does, and neither side grows with the number of renewals."""
+"""The served report.
+
+A growing log reaches it, nobody else does, and neither side grows with the number of renewals.
+"""
 
 from __future__ import annotations
 
@@ -46,9 +49,23 @@ def grow(folder, steps, count=4):
 
 @pytest.mark.parametrize(
     "path",
-    ["/x", "/samples.jsonl", "/../../etc/passwd", "/%2e%2e/", "/about/7", "/about/-1", "/about/0/..", "/metrics/0",
-     "/texts/0?start=0", "/texts/0?start=a&stop=1", "/metrics/0?start=0&step=" + "9" * 5000, "/about", "/runs/", "/run.json"],
-)  # fmt: skip
+    [
+        "/x",
+        "/samples.jsonl",
+        "/../../etc/passwd",
+        "/%2e%2e/",
+        "/about/7",
+        "/about/-1",
+        "/about/0/..",
+        "/metrics/0",
+        "/texts/0?start=0",
+        "/texts/0?start=a&stop=1",
+        "/metrics/0?start=0&step=" + "9" * 5000,
+        "/about",
+        "/runs/",
+        "/run.json",
+    ],
+)
 def test_nothing_is_read_but_the_page_and_its_data(tmp_path, path):
     folder = write_run(tmp_path / "run", rows_of(1))
     with served(folder) as server:
@@ -250,7 +267,10 @@ def test_a_page_follows_its_run_and_stays_as_small(tmp_path):
         grow(folder, range(7, 60))
         until(
             browser,
-            "page.runs[0].steps === 59 && browser.samples.count <= 100 && browser.samples.total === 236",
+            (
+                "page.runs[0].steps === 59 && browser.samples.count <= 100 && "
+                "browser.samples.total === 236"
+            ),
         )
         grow(tmp_path / "runs" / "second", [1])
         until(browser, "page.runs.length === 2 && !byId('several').hidden")

@@ -1,4 +1,7 @@
-"""What the report shows of a run, in headless Chromium: its result, groups, tokens, changes, links, tables of several runs."""
+"""What the report shows of a run, in headless Chromium.
+
+Its result, groups, tokens, changes, links, tables of several runs.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,10 @@ pytestmark = pytest.mark.skipif(find_browser() is None, reason="there is no Chro
 TEXT = HOSTILE.replace("\ud800", "")  # which a browser shows as another character
 TOKENS = {"text": [TEXT, "b"], "logp": [-2.0, 0.0], "advantage": [-1.0, None]}
 FIGURES = {"text": ["a", "b"], "logp": [-0.5, None], "advantage": [1.0, 1.0], "age": [0, 1]}
-AT = "new Promise((done) => { const wait = () => (%s) ? done(true) : setTimeout(wait, 10); wait(); })"
+AT = (
+    "new Promise((done) => { const wait = () => (%s) ? done(true) : "
+    "setTimeout(wait, 10); wait(); })"
+)
 
 
 def rewards(value):
@@ -108,7 +114,8 @@ def test_a_group_is_shown_side_by_side_the_best_first(page):
     page.run("jump(browser.samples.index.step.lastIndexOf(1)), showGroup(true)")
     page.run(AT % "document.querySelectorAll('.card').length === 4")
     cards = page.run(
-        "[...document.querySelectorAll('.card')].map((one) => [one.querySelector('b').textContent, one.style.borderTopColor])"
+        "[...document.querySelectorAll('.card')].map((one) => "
+        "[one.querySelector('b').textContent, one.style.borderTopColor])"
     )
     assert [reward for reward, _ in cards] == ["1", "0", "0", "0"] and cards[0][1] != cards[1][1]
     assert (
@@ -120,14 +127,19 @@ def test_a_group_is_shown_side_by_side_the_best_first(page):
 
 def test_tokens_are_coloured_on_demand(page):
     page.run(
-        "jump(browser.samples.index.step.lastIndexOf(1)), [...document.querySelectorAll('#detail button')].length"
+        "jump(browser.samples.index.step.lastIndexOf(1)), "
+        "[...document.querySelectorAll('#detail button')].length"
     )
     page.run(
         AT
-        % "[...document.querySelectorAll('#detail button')].some((one) => one.textContent === 'log-prob')"
+        % (
+            "[...document.querySelectorAll('#detail button')].some((one) "
+            "=> one.textContent === 'log-prob')"
+        )
     )
     page.run(
-        "[...document.querySelectorAll('#detail button')].find((one) => one.textContent === 'log-prob').click()"
+        "[...document.querySelectorAll('#detail button')].find((one) => one.textContent === "
+        "'log-prob').click()"
     )
     page.run(AT % "document.querySelectorAll('.token').length === 2")
     [first, second] = page.run(
@@ -202,7 +214,10 @@ def test_tokens_are_kept_with_the_figures_that_fit_them(page, tokens, found):
 
 
 def test_more_tokens_than_a_browser_shows_are_cut(page):
-    many = "tokenColumns({ text: new Array(MOST_TOKENS + 1).fill('a'), age: new Array(MOST_TOKENS + 1).fill(0) })"
+    many = (
+        "tokenColumns({ text: new Array(MOST_TOKENS + 1).fill('a'), age: new Array(MOST_TOKENS + "
+        "1).fill(0) })"
+    )
     assert page.run(f"Object.values({many}).map((column) => column.length === MOST_TOKENS)") == [
         True,
         True,
@@ -257,7 +272,10 @@ def test_several_runs_are_a_table_that_can_be_sorted(tmp_path):
         (folder / "recipe.yaml").write_text(f"learning_rate: {last}\nbeta: 0\n")
         (folder / "notes.md").write_text(f"note of {name} {TEXT}")
     write_report([tmp_path], tmp_path / "report.html")
-    names = "[...document.querySelectorAll('#several tbody tr')].map((row) => row.querySelector('b').textContent)"
+    names = (
+        "[...document.querySelectorAll('#several tbody tr')].map((row) => "
+        "row.querySelector('b').textContent)"
+    )
     with Browser(width=390, height=844, phone=True) as browser:
         browser.open(tmp_path / "report.html")
         browser.run(READY)
@@ -266,7 +284,8 @@ def test_several_runs_are_a_table_that_can_be_sorted(tmp_path):
         )
         assert browser.run(names) == ["a", "b", "c"]
         browser.run(
-            "[...document.querySelectorAll('#several th button')].find((one) => one.textContent === 'last').click()"
+            "[...document.querySelectorAll('#several th button')].find((one) => "
+            "one.textContent === 'last').click()"
         )
         assert browser.run(names) == ["b", "c", "a"]
         assert text(browser, "#several tbody tr .note") == f"note of b {TEXT}"
@@ -282,8 +301,10 @@ def test_several_runs_are_a_table_that_can_be_sorted(tmp_path):
 def test_long_curves_are_thinned_and_keep_their_mean(page):
     found = page.run(
         "(() => { const known = new Map(), steps = [...Array(10000).keys()].map((i) => i + 1);"
-        " merge(known, [{ title: 'x', series: [{ label: 'x', steps, values: [...steps] }] }], -Infinity, MOST_VALUES);"
+        " merge(known, [{ title: 'x', series: [{ label: 'x', steps, values: [...steps] }] }], "
+        "-Infinity, MOST_VALUES);"
         " const [{ steps: few, values }] = known.get('x').series;"
-        " return [few.length, few.at(-1), values.length, values.reduce((a, b) => a + b) / values.length]; })()"
+        " return [few.length, few.at(-1), values.length, values.reduce((a, b) => a + b) / "
+        "values.length]; })()"
     )
     assert found == [2500, 10_000, 2500, 5000.5]

@@ -1,4 +1,7 @@
-"""What a run writes down: every completion once, with what was said of it, also after a resume and from two ranks."""
+"""What a run writes down.
+
+Every completion once, with what was said of it, also after a resume and from two ranks.
+"""
 
 from __future__ import annotations
 
@@ -27,12 +30,30 @@ def digits(completions, **kwargs):
 
 
 def make_trainer(folder, out, **settings):
-    args = GRPOExtConfig(**{
-        "output_dir": str(out), "max_steps": 6, "per_device_train_batch_size": 4, "gradient_accumulation_steps": 2,
-        "num_generations": 4, "max_completion_length": 8, "learning_rate": 1e-3, "logging_steps": 1, "report_to": "none",
-        "save_steps": 2, "eval_strategy": "steps", "eval_steps": 3, "eval_on_start": True, "eval_temperature": 0,
-        "use_cpu": True, "bf16": False, "disable_tqdm": True, "reward_weights": [1.0, 0.5], "seed": 3, **settings,
-    })  # fmt: skip
+    args = GRPOExtConfig(
+        **{
+            "output_dir": str(out),
+            "max_steps": 6,
+            "per_device_train_batch_size": 4,
+            "gradient_accumulation_steps": 2,
+            "num_generations": 4,
+            "max_completion_length": 8,
+            "learning_rate": 1e-3,
+            "logging_steps": 1,
+            "report_to": "none",
+            "save_steps": 2,
+            "eval_strategy": "steps",
+            "eval_steps": 3,
+            "eval_on_start": True,
+            "eval_temperature": 0,
+            "use_cpu": True,
+            "bf16": False,
+            "disable_tqdm": True,
+            "reward_weights": [1.0, 0.5],
+            "seed": 3,
+            **settings,
+        }
+    )
     rows = [
         {
             "prompt": [{"role": "user", "content": f"Use {a}, 2 to make {a + 2}."}],
@@ -211,12 +232,35 @@ def test_an_evaluation_in_batches_larger_than_a_generation_is_there_whole(
 @pytest.mark.slow
 def test_two_ranks_write_one_log(tiny_folder, tmp_path):
     words = [
-        "--config", "recipes/countdown/tiny.yaml", "--model_name_or_path", str(tiny_folder), "--output_dir", str(tmp_path),
-        "--max_steps", "3", "--per_device_train_batch_size", "4", "--num_generations", "4",
-        "--max_completion_length", "12", "--num_problems", "64", "--max_eval_samples", "5", "--eval_steps", "2",
-        "--save_strategy", "no", "--disable_tqdm", "true",
-        "--reward_funcs", "[{name: length, target: 1, unit: characters}]", "--reward_weights", "[1.0]",
-    ]  # fmt: skip
+        "--config",
+        "recipes/countdown/tiny.yaml",
+        "--model_name_or_path",
+        str(tiny_folder),
+        "--output_dir",
+        str(tmp_path),
+        "--max_steps",
+        "3",
+        "--per_device_train_batch_size",
+        "4",
+        "--num_generations",
+        "4",
+        "--max_completion_length",
+        "12",
+        "--num_problems",
+        "64",
+        "--max_eval_samples",
+        "5",
+        "--eval_steps",
+        "2",
+        "--save_strategy",
+        "no",
+        "--disable_tqdm",
+        "true",
+        "--reward_funcs",
+        "[{name: length, target: 1, unit: characters}]",
+        "--reward_weights",
+        "[1.0]",
+    ]
     on_ranks(2, train_recipe, words)
     rows = list(read(tmp_path / "samples.jsonl"))
     train = [(row["step"], row["group"]) for row in rows if row["mode"] == "train"]

@@ -1,4 +1,7 @@
-"""A run's folder is untrusted: whatever lies in it, the report is written, and says what it left out."""
+"""A run's folder is untrusted.
+
+Whatever lies in it, the report is written, and says what it left out.
+"""
 
 from __future__ import annotations
 
@@ -31,12 +34,21 @@ HUGE = "9" * 400
 @pytest.mark.parametrize(
     "line",
     [
-        "{", "[]", "null", "7", "", DEEP, '{"step": 2}', '{"step": "2"}', '{"a": ' * 900 + "1" + "}" * 900,
+        "{",
+        "[]",
+        "null",
+        "7",
+        "",
+        DEEP,
+        '{"step": 2}',
+        '{"step": "2"}',
+        '{"a": ' * 900 + "1" + "}" * 900,
         json.dumps({k: v for k, v in sample(2, "x").items() if k != "text"}),
-        json.dumps({**sample(2, "x"), "rewards": [1]}), json.dumps({**sample(2, "x"), "rewards": {"countdown": "1"}}),
+        json.dumps({**sample(2, "x"), "rewards": [1]}),
+        json.dumps({**sample(2, "x"), "rewards": {"countdown": "1"}}),
         json.dumps({**sample(2, "x"), "prompt_id": None}),
     ],
-)  # fmt: skip
+)
 def test_a_bad_line_is_skipped_counted_and_told(tmp_path, capsys, line):
     folder = write_run(tmp_path, [sample(1, "good")])
     with (folder / "samples.jsonl").open("a") as file:

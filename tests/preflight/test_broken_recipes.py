@@ -1,4 +1,6 @@
-"""Broken recipes: each is answered in seconds with the key at fault and what to write, and none loads a model."""
+"""Broken recipes: each is answered in seconds with the key at fault and what to write, and none
+loads a model.
+"""
 
 from __future__ import annotations
 

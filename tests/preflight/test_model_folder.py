@@ -1,4 +1,6 @@
-"""A model that cannot be loaded is told by its name, with what lies beside it, before the hub is asked again and again."""
+"""A model that cannot be loaded is told by its name, with what lies beside it, before the hub is
+asked again and again.
+"""
 
 from __future__ import annotations
 

@@ -95,7 +95,10 @@ def test_arguments_that_the_template_does_not_read_are_noted(tokenizer, tiny_fol
     arguments = {"chat_template_kwargs": {"enable_thinking": False}}
     _, findings = seen(tokenizer, CHAT, tiny_folder, **arguments)
     assert [str(note) for note in findings.notes] == [
-        "chat_template_kwargs: enable_thinking does nothing: the model's chat template does not read it."
+        (
+            "chat_template_kwargs: enable_thinking does nothing: the model's chat template does "
+            "not read it."
+        )
     ]
     _, of_texts = seen(tokenizer, ["Hi"], tiny_folder, **arguments)
     assert [str(note) for note in of_texts.notes] == [

@@ -30,27 +30,58 @@ class World(grpo_ext.Environment):
 STEP = "    def step(self, text):\n        "
 FINE = STEP + "return '', True\n"
 BROKEN = {  # the methods of the class, and words of the problem
-    "raises": (STEP + "return text[10_000], False", "step fails on every call that was tried: IndexError"),
+    "raises": (
+        STEP + "return text[10_000], False",
+        "step fails on every call that was tried: IndexError",
+    ),
     "three values": (STEP + "return 'yes', 1.0, True", "it returned ('yes', 1.0, True)"),
-    "a dict": (STEP + "return {'text': 'yes', 'over': True}", "it returned {'text': 'yes', 'over': True}"),
+    "a dict": (
+        STEP + "return {'text': 'yes', 'over': True}",
+        "it returned {'text': 'yes', 'over': True}",
+    ),
     "a text": (STEP + "return 'no'", "step must return two values"),
     "a reward in place of the end": (STEP + "return 'yes', 0.5", "true or false; it returned 0.5"),
     "the end first": (STEP + "return True, 'yes'", "true or false; it returned 'yes'"),
     "nothing": (STEP + "pass", "it returned None"),
     "no text": (STEP + "return 7, False", "it said int, not a text"),
-    "another signature": ("    def step(self):\n        return '', True", "takes 1 positional argument but 2 were given"),
-    "async": ("    async def step(self, text):\n        raise KeyError('board')", "that was tried: KeyError: 'board'"),
+    "another signature": (
+        "    def step(self):\n        return '', True",
+        "takes 1 positional argument but 2 were given",
+    ),
+    "async": (
+        "    async def step(self, text):\n        raise KeyError('board')",
+        "that was tried: KeyError: 'board'",
+    ),
     "from the second turn on": (
-        STEP + "self.used = getattr(self, 'used', 0) + 1\n        return 'go on' * (2 - self.used) or 1 / 0, False",
+        STEP
+        + (
+            "self.used = getattr(self, 'used', 0) + 1\n"
+            "        return 'go on' * (2 - self.used) or 1 / 0, False"
+        ),
         "step fails on 3 of 6 calls",
     ),
-    "reset": (f"{FINE}    def reset(self, row):\n        raise KeyError('level')", "reset fails on every call"),
-    "what reset returns": (f"{FINE}    def reset(self, row):\n        return {{}}", "it said dict, not a text"),
-    "reset without a row": (f"{FINE}    def reset(self):\n        pass", "reset fails on every call"),
-    "state": (f"{FINE}    def state(self):\n        return 1 / 0", "that was tried: ZeroDivisionError"),
-    "tools": (f"{FINE}    def tools(self):\n        return [self.nothing]", "has no attribute 'nothing'"),
+    "reset": (
+        f"{FINE}    def reset(self, row):\n        raise KeyError('level')",
+        "reset fails on every call",
+    ),
+    "what reset returns": (
+        f"{FINE}    def reset(self, row):\n        return {{}}",
+        "it said dict, not a text",
+    ),
+    "reset without a row": (
+        f"{FINE}    def reset(self):\n        pass",
+        "reset fails on every call",
+    ),
+    "state": (
+        f"{FINE}    def state(self):\n        return 1 / 0",
+        "that was tried: ZeroDivisionError",
+    ),
+    "tools": (
+        f"{FINE}    def tools(self):\n        return [self.nothing]",
+        "has no attribute 'nothing'",
+    ),
     "options": (f"{FINE}    def __init__(self):\n        self.size = len(None)", "has no len()"),
-}  # fmt: skip
+}
 
 
 def write(folder, methods: str):

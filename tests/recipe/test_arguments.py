@@ -1,4 +1,6 @@
-"""Arguments built in Python are held to the rules of recipes, and every field of ours says what it is."""
+"""Arguments built in Python are held to the rules of recipes, and every field of ours says what it
+is.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recipes: values arrive with their types, and every fault is named with its place and a way out."""
+"""Recipes: values arrive with their types; every fault is named with place and remedy."""
 
 from __future__ import annotations
 
@@ -245,7 +245,12 @@ def test_all_faults_are_told_at_once(tmp_path):
             "curriculum: easy_to_hard needs group_filter: drop.",
         ),
         (
-            "curriculum: easy_to_hard\ndifficulty_column: x\ndataset_streaming: true\nmax_steps: 3\n",
+            (
+                "curriculum: easy_to_hard\n"
+                "difficulty_column: x\n"
+                "dataset_streaming: true\n"
+                "max_steps: 3\n"
+            ),
             "curriculum: easy_to_hard chooses among all rows: take dataset_streaming out.",
         ),
         ("generation_batch_size: 16\nsteps_per_generation: 2\n", "not both"),
@@ -279,7 +284,12 @@ def test_faults(tmp_path, text, expected):
 
 
 def test_a_bad_value_is_one_problem_and_not_two(tmp_path):
-    text = "model_name_or_path: m\nper_device_train_batch_size: many\nnum_generations: 7\neval_strategy: step\n"
+    text = (
+        "model_name_or_path: m\n"
+        "per_device_train_batch_size: many\n"
+        "num_generations: 7\n"
+        "eval_strategy: step\n"
+    )
     with pytest.raises(RecipeError) as error:
         load_recipe(write(tmp_path, text))
     assert [problem.key for problem in error.value.problems] == [
@@ -335,7 +345,12 @@ def test_what_is_odd_is_noted_and_trains(values, words):
 
 
 def test_a_clip_range_that_no_ratio_leaves_is_noted(tmp_path):
-    text = "model_name_or_path: m\npreset: dapo_paper\ngradient_accumulation_steps: 4\nnum_generations: 8\n"
+    text = (
+        "model_name_or_path: m\n"
+        "preset: dapo_paper\n"
+        "gradient_accumulation_steps: 4\n"
+        "num_generations: 8\n"
+    )
     (note,) = load_recipe(write(tmp_path, text)).notes
     assert "recipe.yaml:2: epsilon_high clips nothing" in str(
         note
@@ -417,7 +432,9 @@ def test_a_loss_of_a_plugin_that_divides_by_the_longest_length_needs_one(tmp_pat
     plugin = tmp_path / "constant_loss.py"
     plugin.write_text(
         "from grpo_ext.objective.policy import register_loss\n\n\n"
-        "@register_loss('mine_constant', aggregation='constant')\ndef term(x):\n    return -x.advantages * x.ratio\n"
+        "@register_loss('mine_constant', aggregation='constant')\n"
+        "def term(x):\n"
+        "    return -x.advantages * x.ratio\n"
     )
     text = f"model_name_or_path: m\nreward_plugins: [{plugin}]\nloss_type: mine_constant\n"
     assert "loss_type mine_constant divides the loss" in faults(tmp_path, text + LIMITLESS)

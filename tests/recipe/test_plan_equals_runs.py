@@ -1,4 +1,7 @@
-"""The planner's numbers are those of the real trainer: its data loader, its loop, its checkpoints and evaluations."""
+"""The planner's numbers are those of the real trainer.
+
+Its data loader, its loop, its checkpoints and evaluations.
+"""
 
 from __future__ import annotations
 

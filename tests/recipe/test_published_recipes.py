@@ -14,7 +14,8 @@ from tests.support.places import REPO
 
 EXPERIMENTS = experiments()
 
-# The command of the published Countdown run, typed again: a change of the table must not pass unseen.
+# The command of the published Countdown run, typed again: a change of the table must not pass
+# unseen.
 COUNTDOWN_COMMAND = {
     "model_name_or_path": "Qwen/Qwen2.5-3B-Instruct",
     "use_vllm": True,

@@ -1,4 +1,7 @@
-"""A recipe's file is untrusted: what it expands to is bounded, and whatever it holds is told with its name."""
+"""A recipe's file is untrusted.
+
+What it expands to is bounded, and whatever it holds is told with its name.
+"""
 
 from __future__ import annotations
 

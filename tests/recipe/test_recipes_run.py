@@ -1,4 +1,6 @@
-"""Every recipe trains for two steps on a tiny model, with nothing but model, data and sizes replaced."""
+"""Every recipe trains for two steps on a tiny model, with nothing but model, data and sizes
+replaced.
+"""
 
 from __future__ import annotations
 

@@ -119,11 +119,13 @@ def test_rewards_of_one_name_and_other_weights_are_labelled_by_task():
 
 
 def test_all_faults_of_all_entries_are_named_at_once():
-    found = problems({
-        "countdown": {"num_problem": 3, "max_target": "much"},
-        "stories": {"task": "gsm9k"},
-        "guess": {"share": 0},
-    })  # fmt: skip
+    found = problems(
+        {
+            "countdown": {"num_problem": 3, "max_target": "much"},
+            "stories": {"task": "gsm9k"},
+            "guess": {"share": 0},
+        }
+    )
     assert "tasks: countdown: unknown key 'num_problem'" in found[0] and "num_problems" in found[0]
     assert found[1].startswith("tasks: countdown: max_target is a whole number")
     assert found[2].startswith("tasks: stories:") and "gsm9k" in found[2]
@@ -136,9 +138,12 @@ def test_all_faults_of_all_entries_are_named_at_once():
         ({"task": "countdown"}, "task has no meaning beside tasks: write task in each entry"),
         ({"dataset_name": "x.jsonl"}, "dataset_name has no meaning beside tasks"),
         ({"reward_weights": [1.0]}, "write weight beside each reward"),
-        ({"num_problems": 3}, "num_problems belongs to the task 'countdown'. Write it in an entry of `tasks`."),
+        (
+            {"num_problems": 3},
+            "num_problems belongs to the task 'countdown'. Write it in an entry of `tasks`.",
+        ),
     ],
-)  # fmt: skip
+)
 def test_keys_of_a_single_task_belong_into_an_entry(more, words):
     assert any(words in problem for problem in problems(TWO, **more))
 

@@ -1,4 +1,7 @@
-"""Exact texts, choices, numbers, patterns and JSON: what people write, and what cannot be judged."""
+"""Exact texts, choices, numbers, patterns and JSON.
+
+What people write, and what cannot be judged.
+"""
 
 import time
 
@@ -16,12 +19,23 @@ SCHEMA = {
 @pytest.mark.parametrize(
     ("completion", "letter"),
     [
-        ("B", "B"), ("b.", "B"), ("**C**", "C"), ("The answer is D.", "D"), ("Answer: (A)", "A"), ("I choose option E", "E"),
-        ("A) is wrong, so B)", "B"), ("<answer>(C)</answer>", "C"), ("<think>B</think>\nA", "A"), (r"so \boxed{D}", "D"),
-        ("A cat sat. I think", None), ("", None), ("no idea", None), ("answer is unclear", None),
+        ("B", "B"),
+        ("b.", "B"),
+        ("**C**", "C"),
+        ("The answer is D.", "D"),
+        ("Answer: (A)", "A"),
+        ("I choose option E", "E"),
+        ("A) is wrong, so B)", "B"),
+        ("<answer>(C)</answer>", "C"),
+        ("<think>B</think>\nA", "A"),
+        (r"so \boxed{D}", "D"),
+        ("A cat sat. I think", None),
+        ("", None),
+        ("no idea", None),
+        ("answer is unclear", None),
         ("B, because A is false", None),
     ],
-)  # fmt: skip
+)
 def test_the_letter_that_is_chosen(completion, letter):
     for gold in "ABCDE":
         assert build("choice")(completions=[completion], solution=[gold]) == [float(gold == letter)]
@@ -30,11 +44,19 @@ def test_the_letter_that_is_chosen(completion, letter):
 @pytest.mark.parametrize(
     ("completion", "solution", "score"),
     [
-        ("3.14", 3.14159, 0.0), ("it costs $3.50", "3.5", 1.0), ("-5", -5, 1.0), ("5", -5, 0.0), ("1e3", 1000, 1.0),
-        ("3/4", 0.75, 1.0), ("0", 0, 1.0), ("0.0000001", 0, 1.0), ("7", None, None), ("1e999", 1e300, 0.0),
+        ("3.14", 3.14159, 0.0),
+        ("it costs $3.50", "3.5", 1.0),
+        ("-5", -5, 1.0),
+        ("5", -5, 0.0),
+        ("1e3", 1000, 1.0),
+        ("3/4", 0.75, 1.0),
+        ("0", 0, 1.0),
+        ("0.0000001", 0, 1.0),
+        ("7", None, None),
+        ("1e999", 1e300, 0.0),
         ("9" * 5000, 3, 0.0),
     ],
-)  # fmt: skip
+)
 def test_numbers(completion, solution, score):
     assert build("number")(completions=[completion], solution=[solution]) == [score]
 
@@ -53,10 +75,17 @@ def test_a_pattern_that_explodes_is_left_unscored():
 @pytest.mark.parametrize(
     ("completion", "score"),
     [
-        ('{"tags": ["a", "b"]}', 1.0), ('{"tags": ["A"]}', 0.2), ('["tags"]', 0.2), ("tags", 0.0), ("[" * 50_000, 0.0),
-        ('```json\n{"tags": []}\n```', 1.0), ("1" * 5000, 0.0), ('<think>{"tags": []}</think>', 0.0), ("NaN", 0.2),
+        ('{"tags": ["a", "b"]}', 1.0),
+        ('{"tags": ["A"]}', 0.2),
+        ('["tags"]', 0.2),
+        ("tags", 0.0),
+        ("[" * 50_000, 0.0),
+        ('```json\n{"tags": []}\n```', 1.0),
+        ("1" * 5000, 0.0),
+        ('<think>{"tags": []}</think>', 0.0),
+        ("NaN", 0.2),
     ],
-)  # fmt: skip
+)
 def test_json(completion, score):
     assert build("json_schema")(completions=[completion], json_schema=[SCHEMA]) == [score]
 

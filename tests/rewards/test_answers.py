@@ -1,4 +1,7 @@
-"""The table of answers: kind, gold answer, completion (`⏎` is a line break), verdict of a careful person."""
+"""The table of answers.
+
+Kind, gold answer, completion (`⏎` is a line break), verdict of a careful person.
+"""
 
 import json
 from collections import Counter
@@ -41,10 +44,12 @@ def test_the_table_has_all_kinds():
 
 @pytest.mark.parametrize("table", REAL, ids=lambda path: path.stem)
 def test_answers_to_real_rows(table):
-    """Columns: source of the row, its gold answer, completion, verdict. Judged by hand before `accuracy` was run on them.
+    """Columns: source of the row, its gold answer, completion, verdict. Judged by hand before
+    `accuracy` was run on them.
 
-    The gold answers are those of real rows; the completions are written as models write them, right in other forms and wrong
-    by what models get wrong. 1 is what a teacher accepts who knows the question from the gold answer alone.
+    The gold answers are those of real rows; the completions are written as models write them, right
+    in other forms and wrong by what models get wrong. 1 is what a teacher accepts who knows the
+    question from the gold answer alone.
     """
     rows = [line.split("\t") for line in table.read_text(encoding="utf-8").splitlines()[1:]]
     reward = build("accuracy")

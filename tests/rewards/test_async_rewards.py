@@ -1,4 +1,6 @@
-"""Async rewards: one that blocks, is cancelled or fails costs its rows their score, and neither time nor the run."""
+"""Async rewards: one that blocks, is cancelled or fails costs its rows their score, and neither
+time nor the run.
+"""
 
 import asyncio
 import threading

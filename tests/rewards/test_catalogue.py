@@ -202,9 +202,17 @@ def test_language_options_are_checked():
 
 @pytest.mark.parametrize(
     ("script", "prefix"),
-    [("latin", "LATIN"), ("cyrillic", "CYRILLIC"), ("greek", "GREEK"), ("arabic", "ARABIC"), ("hebrew", "HEBREW"),
-     ("devanagari", "DEVANAGARI"), ("thai", "THAI"), ("hangul", "HANGUL")],
-)  # fmt: skip
+    [
+        ("latin", "LATIN"),
+        ("cyrillic", "CYRILLIC"),
+        ("greek", "GREEK"),
+        ("arabic", "ARABIC"),
+        ("hebrew", "HEBREW"),
+        ("devanagari", "DEVANAGARI"),
+        ("thai", "THAI"),
+        ("hangul", "HANGUL"),
+    ],
+)
 def test_letters_are_in_the_script_that_unicode_says(script, prefix):
     """Over the basic plane's letters, by their Unicode names."""
     wrong = []

@@ -1,6 +1,7 @@
-"""The reward `code`: hostile programs get nothing and touch nothing, honest ones are judged right."""
+"""The reward `code`.
 
-# ruff: noqa: E501 - each honest program is one line with its tests
+Hostile programs get nothing and touch nothing, honest ones are judged right.
+"""
 
 import logging
 import os
@@ -109,9 +110,11 @@ def world(tmp_path_factory):
 
 
 def sandboxes() -> set[int]:
-    """Return the processes of the whole machine that belong to this process's sandboxes, whoever their parent is.
+    """Return the processes of the whole machine that belong to this process's sandboxes, whoever
+    their parent is.
 
-    A process in a sandbox has other namespaces; the harness's command names the folder of the harness.
+    A process in a sandbox has other namespaces; the harness's command names the folder of the
+    harness.
     """
     pids = set()
     for process in psutil.process_iter(["cmdline"]):
@@ -208,19 +211,77 @@ def test_a_killed_trainer_leaves_no_program(tmp_path):
 @pytest.mark.parametrize(
     ("program", "tests", "score"),
     [
-        ("def f(x): return sorted(x)", ["assert f([3, 1]) == [1, 3]", "assert f('ba') == ['a', 'b']"], 1),
+        (
+            "def f(x): return sorted(x)",
+            ["assert f([3, 1]) == [1, 3]", "assert f('ba') == ['a', 'b']"],
+            1,
+        ),
         ("def f(x): return set(x)", ["assert f([1, 1]) == {1}", "assert f([]) == set()"], 1),
-        ("def f(x): return set(x)", ["assert f('the quick brown fox'.split()) == {'fox', 'brown', 'quick', 'the'}"], 1),
-        ("def f(x): return list(set(x))", ["assert f('the quick brown fox'.split()) == list(set('the quick brown fox'.split()))"], 1),
-        ("from collections import Counter\ndef f(x): return Counter(x)", ["assert f('aab') == {'a': 2, 'b': 1}"], 1),
-        ("from collections import Counter\ndef f(x): return Counter(x)", ["from collections import Counter", "assert f('aab') == Counter('aba')"], 1),
-        ("from collections import Counter\ndef f(x): return dict(Counter(x))", ["assert f('aab') == {'b': 1, 'a': 2}"], 1),
-        ("from collections import defaultdict\ndef f(x):\n    d = defaultdict(list)\n    for c in x: d[c].append(c)\n    return d", ["assert f('aa') == {'a': ['a', 'a']}"], 1),
-        ("from collections import OrderedDict\ndef f(x): return OrderedDict.fromkeys(x)", ["assert f('ab') == {'b': None, 'a': None}"], 1),
-        ("from collections import namedtuple\nP = namedtuple('P', 'x y')\ndef f(x): return P(x, x)", ["assert f(1) == (1, 1)", "assert f(2) == (2, 2)"], 1),
-        ("from fractions import Fraction\ndef f(x): return Fraction(x, 2)", ["assert f(1) == 0.5", "from fractions import Fraction\nassert f(3) == Fraction(3, 2)"], 1),
-        ("from decimal import Decimal\ndef f(x): return Decimal(x) / 4", ["assert f(1) == 0.25"], 1),
-        ("def f(x): return [float('inf'), x]", ["assert f(1) == [float('inf'), 1]", "import math\nassert f(1) == [math.inf, 1]"], 1),
+        (
+            "def f(x): return set(x)",
+            ["assert f('the quick brown fox'.split()) == {'fox', 'brown', 'quick', 'the'}"],
+            1,
+        ),
+        (
+            "def f(x): return list(set(x))",
+            ["assert f('the quick brown fox'.split()) == list(set('the quick brown fox'.split()))"],
+            1,
+        ),
+        (
+            "from collections import Counter\ndef f(x): return Counter(x)",
+            ["assert f('aab') == {'a': 2, 'b': 1}"],
+            1,
+        ),
+        (
+            "from collections import Counter\ndef f(x): return Counter(x)",
+            ["from collections import Counter", "assert f('aab') == Counter('aba')"],
+            1,
+        ),
+        (
+            "from collections import Counter\ndef f(x): return dict(Counter(x))",
+            ["assert f('aab') == {'b': 1, 'a': 2}"],
+            1,
+        ),
+        (
+            (
+                "from collections import defaultdict\n"
+                "def f(x):\n"
+                "    d = defaultdict(list)\n"
+                "    for c in x: d[c].append(c)\n"
+                "    return d"
+            ),
+            ["assert f('aa') == {'a': ['a', 'a']}"],
+            1,
+        ),
+        (
+            "from collections import OrderedDict\ndef f(x): return OrderedDict.fromkeys(x)",
+            ["assert f('ab') == {'b': None, 'a': None}"],
+            1,
+        ),
+        (
+            (
+                "from collections import namedtuple\n"
+                "P = namedtuple('P', 'x y')\n"
+                "def f(x): return P(x, x)"
+            ),
+            ["assert f(1) == (1, 1)", "assert f(2) == (2, 2)"],
+            1,
+        ),
+        (
+            "from fractions import Fraction\ndef f(x): return Fraction(x, 2)",
+            ["assert f(1) == 0.5", "from fractions import Fraction\nassert f(3) == Fraction(3, 2)"],
+            1,
+        ),
+        (
+            "from decimal import Decimal\ndef f(x): return Decimal(x) / 4",
+            ["assert f(1) == 0.25"],
+            1,
+        ),
+        (
+            "def f(x): return [float('inf'), x]",
+            ["assert f(1) == [float('inf'), 1]", "import math\nassert f(1) == [math.inf, 1]"],
+            1,
+        ),
         ("def f(x): return 'inf'", ["assert f(1) == float('inf')"], 0),
         ("def f(x): return '1'", ["assert f(1) == 1"], 0),
         ("def f(x): return (1, 2)", ["assert f(1) == [1, 2]"], 0),
@@ -229,31 +290,113 @@ def test_a_killed_trainer_leaves_no_program(tmp_path):
         ("def f(x): return None", ["assert f(1) is None"], 1),
         ("def f(x): return float('nan')", ["assert f(1) == float('nan')"], 0),
         ("def f(x): return 7 ** 9000", ["assert f(1) == 7 ** 9000"], 1),
-        ("import math\ndef f(x): return math.sqrt(x)", ["import math", "assert f(16) == math.sqrt(16)", "assert 4 == f(16)"], 1),
+        (
+            "import math\ndef f(x): return math.sqrt(x)",
+            ["import math", "assert f(16) == math.sqrt(16)", "assert 4 == f(16)"],
+            1,
+        ),
         ("def f(x): return x", ["assert f(1) == 1 and f(2) == 2"], 1),
         ("def f(x): return x", ["assert f(1) == 1 and f(2) == 3"], 0),
         ("def f(x): return x", ["assert f(1) == f(1) == 1"], 1),
         ("def f(x): return x", ["assert f(1) == f(2) == 1"], 0),
         ("import math\ndef f(x): return math.sqrt(x)", ["import math"], None),
         ("def f(x): return x / 3", ["assert abs(f(1) - 0.3333) < 1e-3", "assert f(3) == 1"], 1),
-        ("def f(x): return x is None", ["assert f(None)", "assert not f(1)", "assert f(None) == True"], 1),
+        (
+            "def f(x): return x is None",
+            ["assert f(None)", "assert not f(1)", "assert f(None) == True"],
+            1,
+        ),
         ("def f(x): return -x", ["assert f(f(2)) == f(-2)"], 1),
         ("def f(x): return -x", ["assert f(2) == f(3)"], 0),
         ("def f(x): return 1", ["assert f(2) == 1 + int('0')", "assert f(2) == sum([1])"], 1),
-        ("from dataclasses import dataclass\n@dataclass\nclass P:\n    x: int", ["assert P(1) == P(1)", "assert P(1).x == 1"], 1),
-        ("import asyncio\nasync def g(x): return x\ndef f(x): return asyncio.run(g(x))", ["assert f(1) == 1"], 1),
-        ("def f(x): return [i * x for i in range(3)]\nprint(f(2))\nexit()", ["assert f(2) == [0, 2, 4]"], 1),
-        ("x = input(); y = input(); print(int(x) + int(y))", [{"input": "1\n2\n", "output": "3"}], 1),
-        ("import sys\nfor line in sys.stdin: print(line.strip()[::-1])", [{"input": "ab\ncd", "output": "ba\ndc\n"}], 1),
-        ("import sys\nread = sys.stdin.buffer.readline\nn = int(read()); print(sum(map(int, read().split())))", [{"input": "2\n3 4\n", "output": "7"}], 1),
-        ("import sys\nd = sys.stdin.buffer.read().split(); sys.stdout.buffer.write(b'%d' % len(d))", [{"input": "a b c", "output": "3"}], 1),
-        ("print(open(0).read().upper())", [{"input": "abc", "output": "ABC"}, {"input": "x", "output": "X"}], 1),
+        (
+            "from dataclasses import dataclass\n@dataclass\nclass P:\n    x: int",
+            ["assert P(1) == P(1)", "assert P(1).x == 1"],
+            1,
+        ),
+        (
+            "import asyncio\nasync def g(x): return x\ndef f(x): return asyncio.run(g(x))",
+            ["assert f(1) == 1"],
+            1,
+        ),
+        (
+            "def f(x): return [i * x for i in range(3)]\nprint(f(2))\nexit()",
+            ["assert f(2) == [0, 2, 4]"],
+            1,
+        ),
+        (
+            "x = input(); y = input(); print(int(x) + int(y))",
+            [{"input": "1\n2\n", "output": "3"}],
+            1,
+        ),
+        (
+            "import sys\nfor line in sys.stdin: print(line.strip()[::-1])",
+            [{"input": "ab\ncd", "output": "ba\ndc\n"}],
+            1,
+        ),
+        (
+            (
+                "import sys\n"
+                "read = sys.stdin.buffer.readline\n"
+                "n = int(read()); print(sum(map(int, read().split())))"
+            ),
+            [{"input": "2\n3 4\n", "output": "7"}],
+            1,
+        ),
+        (
+            (
+                "import sys\n"
+                "d = sys.stdin.buffer.read().split(); sys.stdout.buffer.write(b'%d' % len(d))"
+            ),
+            [{"input": "a b c", "output": "3"}],
+            1,
+        ),
+        (
+            "print(open(0).read().upper())",
+            [{"input": "abc", "output": "ABC"}, {"input": "x", "output": "X"}],
+            1,
+        ),
         ("print(open('/dev/stdin').read().upper())", [{"input": "abc", "output": "ABC"}], 1),
-        ("import os\nprint(len(os.read(0, 100))); os.write(1, b'x')", [{"input": "abc", "output": "x3"}], 1),
-        ("import io, os, sys\nsys.stdin = io.TextIOWrapper(io.BytesIO(os.read(0, os.fstat(0).st_size)))\nprint(sys.stdin.readline().strip())", [{"input": "abc\n", "output": "abc"}], 1),
-        ("n = int(input())\nif n == 1:\n    print('one')\n    exit()\nprint('more')\nquit(0)", [{"input": "1", "output": "one"}, {"input": "2", "output": "more"}], 1),
-        ("import sys, threading\nsys.setrecursionlimit(10 ** 6)\nthreading.stack_size(1 << 26)\ndef main(): print(input())\nthreading.Thread(target=main).start()", [{"input": "a", "output": "a"}], 1),
-        ("import atexit, io, sys\nbuffer = io.StringIO(); sys.stdout = buffer\natexit.register(lambda: sys.__stdout__.write(buffer.getvalue()))\nprint(5)", [{"input": "", "output": "5"}], 1),
+        (
+            "import os\nprint(len(os.read(0, 100))); os.write(1, b'x')",
+            [{"input": "abc", "output": "x3"}],
+            1,
+        ),
+        (
+            (
+                "import io, os, sys\n"
+                "sys.stdin = io.TextIOWrapper(io.BytesIO(os.read(0, os.fstat(0).st_size)))\n"
+                "print(sys.stdin.readline().strip())"
+            ),
+            [{"input": "abc\n", "output": "abc"}],
+            1,
+        ),
+        (
+            "n = int(input())\nif n == 1:\n    print('one')\n    exit()\nprint('more')\nquit(0)",
+            [{"input": "1", "output": "one"}, {"input": "2", "output": "more"}],
+            1,
+        ),
+        (
+            (
+                "import sys, threading\n"
+                "sys.setrecursionlimit(10 ** 6)\n"
+                "threading.stack_size(1 << 26)\n"
+                "def main(): print(input())\n"
+                "threading.Thread(target=main).start()"
+            ),
+            [{"input": "a", "output": "a"}],
+            1,
+        ),
+        (
+            (
+                "import atexit, io, sys\n"
+                "buffer = io.StringIO(); sys.stdout = buffer\n"
+                "atexit.register(lambda: sys.__stdout__.write(buffer.getvalue()))\n"
+                "print(5)"
+            ),
+            [{"input": "", "output": "5"}],
+            1,
+        ),
         ("print('3 ')\nprint()", [{"input": "", "output": "3"}], 1),
         ("print(3)\n1 / 0", [{"input": "", "output": "3"}], 0),
         ("print(3)\nraise SystemExit(3)", [{"input": "", "output": "3"}], 0),
@@ -261,14 +404,34 @@ def test_a_killed_trainer_leaves_no_program(tmp_path):
         ("import os; os._exit(3)", [{"input": "", "output": ""}], 0),
         ("import ctypes; ctypes.string_at(0)", [{"input": "", "output": ""}], 0),
         ("x = [0] * 10 ** 10", [{"input": "", "output": ""}], 0),
-        ("def main(): print(max(input().split()))\nif __name__ == '__main__': main()", [{"input": "3 9", "output": "9"}], 1),
-        ("class Stack(list):\n    push = list.append", ["assert Stack([1]).pop() == 1", "assert Stack([1]) == [1]"], 1),
-        ("with open('/tmp/a', 'w') as file: file.write('7')\nx = open('/tmp/a').read()", ["assert x == '7'"], 1),
-        ("from threading import Thread as T\nx = []\nt = T(target=x.append, args=(1,)); t.start(); t.join()", ["assert x"], 1),
+        (
+            "def main(): print(max(input().split()))\nif __name__ == '__main__': main()",
+            [{"input": "3 9", "output": "9"}],
+            1,
+        ),
+        (
+            "class Stack(list):\n    push = list.append",
+            ["assert Stack([1]).pop() == 1", "assert Stack([1]) == [1]"],
+            1,
+        ),
+        (
+            "with open('/tmp/a', 'w') as file: file.write('7')\nx = open('/tmp/a').read()",
+            ["assert x == '7'"],
+            1,
+        ),
+        (
+            (
+                "from threading import Thread as T\n"
+                "x = []\n"
+                "t = T(target=x.append, args=(1,)); t.start(); t.join()"
+            ),
+            ["assert x"],
+            1,
+        ),
         ("def f(x):\n    return x +", ["assert f(1) == 2"], 0),
         ("", ["assert f(1) == 2"], 0),
     ],
-)  # fmt: skip
+)
 def test_honest_programs_are_judged_right(program, tests, score):
     reward = build("code", seconds=LIMIT)
     if score is None:
@@ -297,7 +460,9 @@ def test_the_share_of_tests_and_tests_as_text():
 
 @needs_isolation
 def test_one_budget_for_all_inputs_of_a_row():
-    """What was answered in time counts, and an endless program on many inputs takes no longer than on one."""
+    """What was answered in time counts, and an endless program on many inputs takes no longer than
+    on one.
+    """
     program = "if input() != '1':\n    while True: pass\nprint(1)"
     tests = [{"input": str(number), "output": "1"} for number in range(1, 21)]
     reward = build("code", seconds=0.5, partial=True)
@@ -409,7 +574,10 @@ def test_without_bubblewrap_it_refuses(monkeypatch):
     assert build("code", isolation="none", seconds=LIMIT)(**GOOD) == [1.0]
 
 
-@pytest.mark.parametrize("version, taken", [("0.6.3", False), ("0.7.0", True), ("0.11.1", True), ("1.0", True), ("?", False)])  # fmt: skip
+@pytest.mark.parametrize(
+    "version, taken",
+    [("0.6.3", False), ("0.7.0", True), ("0.11.1", True), ("1.0", True), ("?", False)],
+)
 def test_bubblewrap_is_found_on_the_path_or_in_the_package(monkeypatch, tmp_path, version, taken):
     """Versions before 0.7 have no --size; the package's is taken then."""
     system = tmp_path / "bwrap"
@@ -471,13 +639,28 @@ def test_no_text_of_a_program_reaches_the_log(caplog):
 
 @needs_isolation
 def test_cheats_on_other_asserts_are_named_and_can_be_refused():
-    yes = "class Yes:\n    def __eq__(self, other): return True\n    def __bool__(self): return True\ndef f(x): return Yes()"
-    safe = ["import math", "assert f(2) == math.sqrt(16)", "assert 4 == f(2)", "assert f(1) == 2 and f(2) == 4"]  # fmt: skip
+    yes = (
+        "class Yes:\n"
+        "    def __eq__(self, other): return True\n"
+        "    def __bool__(self): return True\n"
+        "def f(x): return Yes()"
+    )
+    safe = [
+        "import math",
+        "assert f(2) == math.sqrt(16)",
+        "assert 4 == f(2)",
+        "assert f(1) == 2 and f(2) == 4",
+    ]
     reward = build("code", partial=True, seconds=LIMIT)
     assert reward(completions=[yes], tests=[safe]) == [0.0]
     assert parse_asserts(safe).cheatable == []
     open_to_cheats = ["assert f(1)", "assert f(1) == f(2)", "assert f(2) > 1", "assert f(1) == g"]
-    assert parse_asserts(open_to_cheats).cheatable == ["f(1)", "f(1) == f(2)", "f(2) > 1", "f(1) == g"]  # fmt: skip
+    assert parse_asserts(open_to_cheats).cheatable == [
+        "f(1)",
+        "f(1) == f(2)",
+        "f(2) > 1",
+        "f(1) == g",
+    ]
     with pytest.raises(ValueError, match=r"could cheat on assert f\(1\)"):
         build("code", cheatable_asserts="refuse")(completions=[yes], tests=[open_to_cheats])
     findings = Findings()
@@ -514,7 +697,9 @@ def test_a_function_with_a_builtins_name_is_the_programs():
         )
         assert scores == [1.0, 0.0]
     wrong = "def max(a, b): return a"
-    assert build("code", seconds=LIMIT)(completions=[wrong], tests=[["assert 3 == max(1, 3)"]]) == [0.0]  # fmt: skip
+    assert build("code", seconds=LIMIT)(completions=[wrong], tests=[["assert 3 == max(1, 3)"]]) == [
+        0.0
+    ]
 
 
 @pytest.mark.parametrize("seconds", [0.1, 3.0, 7.77, 60.0, 100.0, 1234.56])
@@ -550,19 +735,23 @@ def test_the_filters_are_those_that_their_program_compiles():
 
 @needs_isolation
 def test_only_listed_system_calls_exist():
-    """Of all numbers, called with arguments that do no harm, those that are not in the list do not exist."""
+    """Of all numbers, called with arguments that do no harm, those that are not in the list do not
+    exist.
+    """
     if platform.machine() != "x86_64":
         pytest.skip("the numbers are those of x86_64")
     seccomp = pytest.importorskip("pyseccomp")
     allowed = {
         seccomp.resolve_syscall(seccomp.Arch.X86_64, name) for name in allowed_calls.PROGRAM_CALLS
     }
-    # `clone` may make threads. The kernel lets 335 and 336 pass every filter and ends who calls them: its own probes do.
+    # `clone` may make threads. The kernel lets 335 and 336 pass every filter and ends who calls
+    # them: its own probes do.
     refused = set(range(470)) - allowed - {56, 335, 336}
     program = (
         "import ctypes\nlibc = ctypes.CDLL(None, use_errno=True)\nout = []\n"
         f"for n in {refused}:\n    ctypes.set_errno(0)\n"
-        "    if libc.syscall(n, -1, -1, -1, -1, -1, -1) != -1 or ctypes.get_errno() != 38: out.append(n)\n"
+        "    if libc.syscall(n, -1, -1, -1, -1, -1, -1) != -1 or ctypes.get_errno() != 38: "
+        "out.append(n)\n"
         "print(out)"
     )
     [answer] = run(Job(program), Limits(LIMIT))
@@ -600,12 +789,26 @@ Point = namedtuple("Point", "x y")
 @pytest.mark.parametrize(
     ("one", "other"),
     [
-        (1, True), (1, 1.0), (0.5, Fraction(1, 2)), (Decimal("0.5"), 0.5), (1 + 0j, 1), (-0.0, 0), (2**70, float(2**70)),
-        (float("inf"), Decimal("Infinity")), (b"a", bytearray(b"a")), ({1}, frozenset({1})), ({1: 2}.keys(), {1}),
-        (Counter("ab"), {"a": 1, "b": 1}), (defaultdict(int, a=1), {"a": 1}), (OrderedDict(b=1, a=2), {"a": 2, "b": 1}),
-        (Point(1, 2), (1, 2)), (range(0), range(2, 1)), (range(0, 3, 2), range(0, 4, 2)), ({1, "a"}, {"a", 1.0}),
+        (1, True),
+        (1, 1.0),
+        (0.5, Fraction(1, 2)),
+        (Decimal("0.5"), 0.5),
+        (1 + 0j, 1),
+        (-0.0, 0),
+        (2**70, float(2**70)),
+        (float("inf"), Decimal("Infinity")),
+        (b"a", bytearray(b"a")),
+        ({1}, frozenset({1})),
+        ({1: 2}.keys(), {1}),
+        (Counter("ab"), {"a": 1, "b": 1}),
+        (defaultdict(int, a=1), {"a": 1}),
+        (OrderedDict(b=1, a=2), {"a": 2, "b": 1}),
+        (Point(1, 2), (1, 2)),
+        (range(0), range(2, 1)),
+        (range(0, 3, 2), range(0, 4, 2)),
+        ({1, "a"}, {"a", 1.0}),
     ],
-)  # fmt: skip
+)
 def test_equal_values_have_one_text(one, other):
     assert one == other and canonical(one) == canonical(other)
 
@@ -613,20 +816,42 @@ def test_equal_values_have_one_text(one, other):
 @pytest.mark.parametrize(
     ("one", "other"),
     [
-        (1, "1"), ([1], (1,)), ({1}, [1]), ({1: 1}, {1}), (b"a", "a"), (None, "None"), (float("inf"), "inf"), ([], {}), ([[1], 2], [[1, 2]]),
-        (["a,b"], ["a", "b"]), (['a","b'], ["a", "b"]), (deque([1]), [1]), (range(2), [0, 1]), (0.1, Fraction(1, 10)), (0.1, Decimal("0.1")), ("", []), ({"a": 1}, {"a": 2}), ("b61", b"a"),
+        (1, "1"),
+        ([1], (1,)),
+        ({1}, [1]),
+        ({1: 1}, {1}),
+        (b"a", "a"),
+        (None, "None"),
+        (float("inf"), "inf"),
+        ([], {}),
+        ([[1], 2], [[1, 2]]),
+        (["a,b"], ["a", "b"]),
+        (['a","b'], ["a", "b"]),
+        (deque([1]), [1]),
+        (range(2), [0, 1]),
+        (0.1, Fraction(1, 10)),
+        (0.1, Decimal("0.1")),
+        ("", []),
+        ({"a": 1}, {"a": 2}),
+        ("b61", b"a"),
     ],
-)  # fmt: skip
+)
 def test_other_values_have_other_texts(one, other):
     assert one != other and canonical(one) != canonical(other)
 
 
 PLAIN = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary()
-    | st.fractions() | st.complex_numbers(allow_nan=False),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | st.text()
+    | st.binary()
+    | st.fractions()
+    | st.complex_numbers(allow_nan=False),
     lambda inner: st.lists(inner) | st.lists(inner).map(tuple),
     max_leaves=8,
-)  # fmt: skip
+)
 SMALL = st.recursive(
     st.sampled_from([None, 0, 1, True, 1.0, 0.5, "", "a", "1", b"a", Fraction(1, 2), float("inf")]),
     lambda inner: st.lists(inner, max_size=2) | st.lists(inner, max_size=2).map(tuple),
@@ -642,10 +867,14 @@ def test_texts_are_equal_as_values_are(one, other):
 @given(SMALL, SMALL, st.sets(st.integers(0, 3) | st.sampled_from(["a", 1.5])))
 def test_texts_of_small_values_are_equal_as_values_are(one, other, elements):
     assert (canonical(one) == canonical(other)) == (one == other)
-    assert canonical(dict.fromkeys(elements, one)) == canonical(dict.fromkeys(sorted(elements, key=str), one))  # fmt: skip
+    assert canonical(dict.fromkeys(elements, one)) == canonical(
+        dict.fromkeys(sorted(elements, key=str), one)
+    )
 
 
-@pytest.mark.parametrize("value", [float("nan"), Decimal("nan"), object(), print, iter([1]), [float("nan")]])  # fmt: skip
+@pytest.mark.parametrize(
+    "value", [float("nan"), Decimal("nan"), object(), print, iter([1]), [float("nan")]]
+)
 def test_values_without_a_text(value):
     with pytest.raises(NotPlain):
         canonical(value)

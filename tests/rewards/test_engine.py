@@ -36,7 +36,8 @@ def test_numbers_and_texts_load_no_engine_and_start_no_worker():
         from grpo_ext.rewards.pool import RewardPool
         with RewardPool(1) as pool:
             reward = build("accuracy")
-            texts = ["<answer>72</answer>", r"\boxed{1 1/2}", "<answer>Evelyn</answer>", "it is 10%", r"\boxed{10 m}", ""]
+            texts = ["<answer>72</answer>", r"\boxed{1 1/2}", "<answer>Evelyn</answer>"]
+            texts += ["it is 10%", r"\boxed{10 m}", ""]
             golds = ["#### 72", "1.5", r"\text{Evelyn}", "0.1", "10 cm", r"\sqrt{2}"]
             given = {"completions": texts, "solution": golds}
             pool.begin(reward, given)
@@ -148,12 +149,26 @@ def test_the_first_example_loads_the_engine():
 
 @pytest.mark.parametrize(
     "formula",
-    [r"\cos(2^{0.5}\exp(20000000000))", r"\exp{(20000000000)}", r"\sinh 99999999", r"\cosh(10^{10})", r"e^{\exp(99)}",
-     "99^99^9", r"3^\frac{99999}{1}", r"2^\sqrt{99999999}", r"2^{{{99999}}}",
-     r"\det A", r"\begin{vmatrix}1&2\\3&4\end{vmatrix}",
-     "1/0", r"|\begin{pmatrix}1&2\\3&4\end{pmatrix}|", r"\lfloor x \rfloor",
-     r"\gcd(4,6)", r"\neq 72", r"\sin(e^{e^{e^{e^{4}}}})"],
-)  # fmt: skip
+    [
+        r"\cos(2^{0.5}\exp(20000000000))",
+        r"\exp{(20000000000)}",
+        r"\sinh 99999999",
+        r"\cosh(10^{10})",
+        r"e^{\exp(99)}",
+        "99^99^9",
+        r"3^\frac{99999}{1}",
+        r"2^\sqrt{99999999}",
+        r"2^{{{99999}}}",
+        r"\det A",
+        r"\begin{vmatrix}1&2\\3&4\end{vmatrix}",
+        "1/0",
+        r"|\begin{pmatrix}1&2\\3&4\end{pmatrix}|",
+        r"\lfloor x \rfloor",
+        r"\gcd(4,6)",
+        r"\neq 72",
+        r"\sin(e^{e^{e^{e^{4}}}})",
+    ],
+)
 def test_what_grows_or_is_not_known_is_not_tame(formula):
     assert not is_within_limits(formula)
     guard = Guard(build("accuracy"), timeout=60.0)

@@ -249,7 +249,10 @@ def test_registered_rewards_are_guarded_alike():
 
 
 def test_rows_that_a_reward_declines_do_not_hide_its_failures():
-    """It declines three rows of four and fails on all others: that is a failure of all rows that it judges."""
+    """It declines three rows of four and fails on all others.
+
+    That is a failure of all rows that it judges.
+    """
     guard = Guard(by_row(lambda text: 1 / 0 if text == "mine" else None), window=64)
     texts = ["mine", "b", "c", "d"]
     prompts = ["p", "q", "r", "s"]

@@ -1,4 +1,7 @@
-"""Verifiable instructions: what each check takes for followed, hostile texts, and when a text counts."""
+"""Verifiable instructions.
+
+What each check takes for followed, hostile texts, and when a text counts.
+"""
 
 from __future__ import annotations
 
@@ -175,7 +178,10 @@ def test_sentences_are_counted(sentences, data):
     ids=lambda text: repr(text[:6]),
 )
 def test_no_text_takes_long_or_raises(text):
-    """Each check is linear: all of them together read these in far less than the test's patience."""
+    """Each check is linear.
+
+    All of them together read these in far less than the test's patience.
+    """
     for name, parameters, _, _ in PAIRS:
         assert follows(text, name, parameters) in (True, False)
 

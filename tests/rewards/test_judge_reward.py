@@ -274,7 +274,7 @@ def test_nobody_answers():
 
 
 def test_a_mark_is_new_in_each_request_and_no_part_of_the_cache_key(tmp_path):
-    """A row that contains the mark of an earlier request about the same completion gains nothing."""
+    """A row with the mark of an earlier request about the same completion gains nothing."""
     grader = Grader()
     cache = str(tmp_path / "grades.sqlite")
     with served(grader) as base:
@@ -306,7 +306,9 @@ def test_a_kept_grade_out_of_range_is_asked_for_again(tmp_path, kept):
 
 
 def keys_heard(url, monkeypatch, **options):
-    """The keys that a real server at `url` on this machine gets, with keys of services in the environment."""
+    """The keys that a real server at `url` on this machine gets, with keys of services in the
+    environment.
+    """
     heard = []
     monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
     monkeypatch.setenv("JUDGE_KEY", "secret-2")
@@ -428,13 +430,18 @@ LIARS = {
     ),
     "quotes_the_best_grade": answers_with(says_grade("Score MARK: 1\n> Score MARK: 10")),
     "has_several_choices": answers_with(
-        lambda body: {"choices": [said("Score: 1")["choices"][0], says_grade("Score MARK: 10")(body)["choices"][0]]}
+        lambda body: {
+            "choices": [
+                said("Score: 1")["choices"][0],
+                says_grade("Score MARK: 10")(body)["choices"][0],
+            ]
+        }
     ),
     "repeats_the_request": answers_with(
         lambda body: said(body["messages"][0]["content"] + body["messages"][1]["content"])
     ),
     "says_a_key_in_the_reply": answers_with(lambda body: said(ECHO.decode())),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("named", [None, "JUDGE_KEY"])

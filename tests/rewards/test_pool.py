@@ -150,7 +150,9 @@ def test_while_a_row_hangs_the_next_worker_gets_ready(odd):
 
 
 def test_overdue_workers_get_one_replacement_each(odd):
-    """More would take the processor from those that are at work while they load what the reward needs."""
+    """More would take the processor from those that are at work while they load what the reward
+    needs.
+    """
     with RewardPool(2, timeout=2.0) as pool:
         ask(pool, odd(), "1")
         worker_pool = pool._ready_worker_pool()
@@ -274,7 +276,8 @@ load_file({odd!r})
 pool = RewardPool(2, timeout=6000)
 print(pool.score(build("from_main", plus=1.0), {{"completions": ["1", "2"]}}), flush=True)
 pids = set(pool.score(build("odd"), {{"completions": ["pid"] * 20 + ["own session", "orphan"]}})[0])
-threading.Thread(target=pool.score, args=(build("odd"), {{"completions": ["hang in C", "sleep"]}})).start()
+columns = {{"completions": ["hang in C", "sleep"]}}
+threading.Thread(target=pool.score, args=(build("odd"), columns)).start()
 time.sleep(0.5)
 print(*(int(pid) for pid in pids), flush=True)
 time.sleep(6000)
@@ -283,7 +286,10 @@ time.sleep(6000)
 
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_no_worker_outlives_a_trainer_that_is_killed(end):
-    """The script comes through stdin, as a notebook does: there is no file that a worker could run again."""
+    """The script comes through stdin, as a notebook does.
+
+    There is no file that a worker could run again.
+    """
     process = subprocess.Popen(
         [sys.executable, "-u", "-"],
         stdin=subprocess.PIPE,

@@ -1,4 +1,6 @@
-"""What a reward does to its arguments, to random numbers, to the directory and to the process ends with its call."""
+"""What a reward does to its arguments, to random numbers, to the directory and to the process ends
+with its call.
+"""
 
 from __future__ import annotations
 

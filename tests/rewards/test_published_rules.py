@@ -1,6 +1,8 @@
-"""Where the rewards differ from the rules that the experiments of docs/experiments.md published, and where they agree.
+"""Where the rewards differ from the rules that the experiments of docs/experiments.md published,
+and where they agree.
 
-Each published rule is written here again, after its description. The tables are those of docs/rewards.md.
+Each published rule is written here again, after its description. The tables are those of
+docs/rewards.md.
 """
 
 import re
@@ -20,7 +22,11 @@ from grpo_ext.rewards.poem.judge import places_at_fault
 
 
 def published_countdown(completion, nums, target):
-    """Tags on one line; the text before the first equals sign; whole numbers in it as a multiset; then Python computes it."""
+    """Tags on one line.
+
+    The text before the first equals sign; whole numbers in it as a multiset; then Python computes
+    it.
+    """
     match = re.search("<answer>(.*?)</answer>", completion)
     if match is None:
         return 0.0
@@ -101,13 +107,18 @@ def test_countdown_agrees_on_plain_answers(nums, operators, bracketed, target):
 
 
 def published_format_of_swift(completion):
-    """From the first character `<think>`, `</think>`, white space, `<answer>`, and nothing after `</answer>`."""
+    """From the first character `<think>`, `</think>`, white space, `<answer>`, and nothing after
+    `</answer>`.
+    """
     pattern = "<think>.*?</think>[ \t\r\n\f\v]*<answer>.*?</answer>"
     return float(re.fullmatch(pattern, completion, re.DOTALL) is not None)
 
 
 def published_format_of_gsm8k(completion):
-    """Tags with line breaks from the first character; after the last tag the line must end, and more lines may follow."""
+    """Tags with line breaks from the first character.
+
+    After the last tag the line must end, and more lines may follow.
+    """
     pattern = "<think>\n.*?\n</think>\n<answer>\n.*?\n</answer>$"
     return float(re.match(pattern, completion, re.DOTALL | re.MULTILINE) is not None)
 
@@ -191,7 +202,10 @@ def test_tag_count_loose(text, published, here):
 
 
 def published_reasoning_steps(completion):
-    """Three marks earn 1; numbered lines count in the first line only, bullets after a line break."""
+    """Three marks earn 1.
+
+    Numbered lines count in the first line only, bullets after a line break.
+    """
     marks = len(re.findall("Step [0-9]+:", completion))
     marks += re.match("[0-9]+[.]", completion) is not None
     marks += sum(completion.count(bullet) for bullet in ("\n-", "\n*"))
@@ -258,7 +272,10 @@ def test_answers(text, published, here):
 
 
 def published_accuracy(completion, gold):
-    """math-verify compares the two texts; an error, or a gold answer that it cannot read, scores 0."""
+    """math-verify compares the two texts.
+
+    An error, or a gold answer that it cannot read, scores 0.
+    """
     from math_verify import parse, verify
 
     try:
@@ -309,7 +326,10 @@ def faults_of(lines, form, strict=False):
 
 @pytest.mark.parametrize("last", ["应是仙人放鹤归", "应有仙人吹笛啼", "梦回故里花如雪"])
 def test_a_tie_between_forms(last):
-    """Two forms fit these poems equally. The one whose first line rhymes is named, and the score is that of both."""
+    """Two forms fit these poems equally.
+
+    The one whose first line rhymes is named, and the score is that of both.
+    """
     lines = [*WATER.split(), last]
     candidates = forms(7, 4)
     fewest = min(faults_of(lines, form) for form in candidates)

@@ -1,5 +1,5 @@
-"""What `accuracy` reads from the question: its choices, the unit and the value that it asks for, and
-formulas that an answer only repeats.
+"""What `accuracy` reads from the question: its choices, the unit and the value that it asks for,
+and formulas that an answer only repeats.
 """
 
 import pytest
@@ -221,8 +221,8 @@ def test_a_normal_form_knows_no_order_and_no_neutral_elements(formula, other, sa
     ) == same
 
 
-FRAGMENTS = r"""1 2 0 x y ( ) [ ] { } \{ \} + - / ^ _ ! = < , . $ \frac \binom \sqrt \sin sqrt pi \left
-    how many weeks in A) (B) C. area find $a+b$ dozen evaluate \boxed{ \text{ \\"""
+FRAGMENTS = r"""1 2 0 x y ( ) [ ] { } \{ \} + - / ^ _ ! = < , . $ \frac \binom \sqrt \sin sqrt
+    pi \left how many weeks in A) (B) C. area find $a+b$ dozen evaluate \boxed{ \text{ \\"""
 TEXTS = st.lists(st.sampled_from([*FRAGMENTS.split(), " "]), max_size=60).map("".join)
 
 

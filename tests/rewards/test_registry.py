@@ -209,7 +209,8 @@ def test_plain_text_of_odd_messages():
 def test_import_is_light():
     code = (
         "import sys, grpo_ext.rewards; "
-        "heavy = {'torch', 'transformers', 'trl', 'sympy', 'math_verify', 'pypinyin', 'numpy'} & set(sys.modules); "
+        "heavy = {'torch', 'transformers', 'trl', 'sympy', 'math_verify', 'pypinyin', "
+        "'numpy'} & set(sys.modules); "
         "print(sorted(heavy))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -1,4 +1,7 @@
-"""The reward `relevance`: how much more likely a text is after its own prompt, by a small model that knows two subjects."""
+"""The reward `relevance`.
+
+How much more likely a text is after its own prompt, by a small model that knows two subjects.
+"""
 
 import json
 import math
@@ -78,7 +81,7 @@ def scores_of(folder, texts, prompts, **options):
 
 
 def plain_log_probs(frozen, prompt, text):
-    """The log-probs of a text, one token after another, each by a pass of its own without padding."""
+    """The log-probs of a text, each token by a pass of its own without padding."""
     ids = [*prompt, *text]
     logps = []
     for end in range(len(prompt), len(ids)):

@@ -1,5 +1,5 @@
-"""Rewards that the trainer cannot call are refused at both doors before a model is loaded. Those that
-would share a metric are refused in a recipe, and numbered in Python.
+"""Rewards that the trainer cannot call are refused at both doors before a model is loaded. Those
+that would share a metric are refused in a recipe, and numbered in Python.
 """
 
 from functools import partial

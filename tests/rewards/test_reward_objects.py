@@ -127,7 +127,10 @@ def test_an_async_object_is_awaited(plugin):
     [
         (
             "Limited",
-            "Limited is a class whose objects need limit: make one, reward = Limited(...), and name `reward` instead",
+            (
+                "Limited is a class whose objects need limit: make one, reward = Limited(...), "
+                "and name `reward` instead"
+            ),
         ),
         ("Nothing", "Nothing is a class without __call__: a reward is a function, or an object"),
     ],

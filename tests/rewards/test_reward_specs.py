@@ -1,4 +1,7 @@
-"""From a recipe's `reward_funcs` to callables: every way to name a reward, and every way to get it wrong."""
+"""From a recipe's `reward_funcs` to callables.
+
+Every way to name a reward, and every way to get it wrong.
+"""
 
 import sys
 

@@ -67,9 +67,10 @@ def test_regions():
     assert region("a < b") is None and region("x^2 < 3") is None and region("5") is None
 
 
-FRAGMENTS = r"""1 2 72 , ; : = < > ( ) [ ] \{ \} { } | ' " _ ^ + - / * . $ % ! x y e i \pm \mp \in \cup \le \ne \pi \circ
-    or and not \frac{1}{2} \sqrt{2} \begin{pmatrix} \end{pmatrix} \boxed{ million hours cm ^2 answer #### maybe But A B
-    f(x) \setminus is May 2024 a.m. \text{or} \overline{3} lambda: 1,234"""
+FRAGMENTS = r"""1 2 72 , ; : = < > ( ) [ ] \{ \} { } | ' " _ ^ + - / * . $ % ! x y e i \pm \mp
+    \in \cup \le \ne \pi \circ or and not \frac{1}{2} \sqrt{2} \begin{pmatrix} \end{pmatrix}
+    \boxed{ million hours cm ^2 answer #### maybe But A B f(x) \setminus is May 2024 a.m.
+    \text{or} \overline{3} lambda: 1,234"""
 PIECES = st.sampled_from(FRAGMENTS.split())
 TEXTS = st.lists(st.one_of(PIECES, st.just(" ")), max_size=40).map("".join)
 

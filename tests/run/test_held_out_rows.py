@@ -100,7 +100,7 @@ def test_two_runs_and_an_evaluation_agree_on_what_is_held_out(values, tmp_path):
         {"curriculum": "easy_to_hard", "difficulty_column": "hard", "group_filter": "drop"},
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_refill_and_curriculum_draw_no_held_out_row(values, more):
     recipe = load_recipe(None, values | more)
     held_out = {problem_of(row) for row in eval_rows(recipe)}

@@ -1,5 +1,5 @@
-"""Folders of somebody else at all doors: each ends within bounds of memory and time, shows and changes nothing of the reader's,
-and runs no code of the folder.
+"""Folders of somebody else at all doors: each ends within bounds of memory and time, shows and
+changes nothing of the reader's, and runs no code of the folder.
 """
 
 from __future__ import annotations
@@ -64,8 +64,9 @@ def test_there_are_many_kinds_and_all_doors():
 
 
 @pytest.mark.parametrize(
-    "kind", [kind if kind in QUICK else pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS]
-)  # fmt: skip
+    "kind",
+    [kind if kind in QUICK else pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS],
+)
 def test_every_door_ends_and_shows_nothing(tmp_path, base, kind):
     figures = tmp_path / "figures.json"
     (tmp_path / "work").mkdir()

@@ -1,4 +1,6 @@
-"""Checkpoints, models, adapters and data of somebody else, for those who resume, evaluate, merge, check or begin."""
+"""Checkpoints, models, adapters and data of somebody else, for those who resume, evaluate, merge,
+check or begin.
+"""
 
 from __future__ import annotations
 

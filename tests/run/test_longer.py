@@ -1,4 +1,7 @@
-"""The commands that a finished run prints: one of them makes it longer, and it ends where one of that length ends."""
+"""The commands that a finished run prints.
+
+One of them makes it longer, and it ends where one of that length ends.
+"""
 
 from __future__ import annotations
 

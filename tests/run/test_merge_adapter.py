@@ -1,4 +1,7 @@
-"""An adapter merged into its base: the merged model is base and adapter to rounding, and what cannot be merged is told."""
+"""An adapter merged into its base.
+
+The merged model is base and adapter to rounding, and what cannot be merged is told.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +63,10 @@ def adapter_folder(tiny_folder, tmp_path_factory):
 
 
 def same_as_base_and_adapter(merged_folder, adapter_folder, base_folder):
-    """The merged model read by plain transformers; it is what the adapter makes of its base, and not the base."""
+    """The merged model read by plain transformers.
+
+    It is what the adapter makes of its base, and not the base.
+    """
     assert not (merged_folder / "adapter_config.json").exists()
     merged = AutoModelForCausalLM.from_pretrained(merged_folder)
     assert not hasattr(merged, "peft_config")
@@ -105,7 +111,10 @@ def test_an_adapter_is_refused_as_a_model_with_the_command_that_merges_it(
         return [p.message for p in findings.problems if p.key == "model_name_or_path"]
 
     command = f"grpo-ext merge --model {folder}"
-    advice = f"holds an adapter, not a whole model. Run `{command}` and name {folder}/merged as the model."
+    advice = (
+        f"holds an adapter, not a whole model. Run `{command}` and name "
+        f"{folder}/merged as the model."
+    )
     assert told(folder) == [f"model_name_or_path: the folder {folder} {advice}"]
     with pytest.raises(ValueError, match="holds an adapter, not a whole model") as error:
         GRPOExtTrainer(str(folder), [spread], GRPOExtConfig("x", use_cpu=True, bf16=False), [])
@@ -161,7 +170,10 @@ def test_what_cannot_be_merged_is_told(tiny_folder, adapter_folder, tmp_path, ca
 
 
 def test_an_adapter_of_a_tied_head_is_refused(tiny_folder, tmp_path, capsys):
-    """The head is the embedding: with the adapter in its weight, tokens would be read differently, too."""
+    """The head is the embedding.
+
+    With the adapter in its weight, tokens would be read differently, too.
+    """
     base = AutoModelForCausalLM.from_pretrained(tiny_folder)
     assert base.config.tie_word_embeddings
     torch.manual_seed(0)

@@ -1,4 +1,6 @@
-"""A line to servers of every bad kind ends in one short clear error, within its bounds of time and size."""
+"""A line to servers of every bad kind ends in one short clear error, within its bounds of time and
+size.
+"""
 
 from __future__ import annotations
 
@@ -141,7 +143,9 @@ def test_fields_are_those_of_vllm(path, wrong):
 
 
 class Plain:
-    """An app that answers everything with JSON, and keeps the requests that reach it with their bodies."""
+    """An app that answers everything with JSON, and keeps the requests that reach it with their
+    bodies.
+    """
 
     def __init__(self):
         self.reached = []
@@ -272,9 +276,15 @@ def test_a_request_is_answered_once(guard):
 
 @pytest.mark.parametrize(
     ("started", "signed", "status"),
-    [(-9999, -WINDOW + 5, 200), (-9999, WINDOW - 5, 200), (-9999, -WINDOW - 5, 401),
-     (-9999, WINDOW + 5, 401), (0, -5, 401), (-10, -5, 200)],
-)  # fmt: skip
+    [
+        (-9999, -WINDOW + 5, 200),
+        (-9999, WINDOW - 5, 200),
+        (-9999, -WINDOW - 5, 401),
+        (-9999, WINDOW + 5, 401),
+        (0, -5, 401),
+        (-10, -5, 200),
+    ],
+)
 def test_a_request_is_of_now_and_of_this_server(guard, monkeypatch, started, signed, status):
     """Seconds beside now. What was recorded before a restart cannot be sent to the new server."""
     now = time.time()
@@ -288,13 +298,17 @@ def test_a_request_is_of_now_and_of_this_server(guard, monkeypatch, started, sig
 @pytest.mark.parametrize(
     ("ahead", "up_for", "words"),
     [
-        (42, 0, "42 s ahead of the clock of this machine. It refuses requests that were signed "
-         "before its start: synchronise the clocks, or wait 42 s"),
+        (
+            42,
+            0,
+            "42 s ahead of the clock of this machine. It refuses requests that were signed "
+            "before its start: synchronise the clocks, or wait 42 s",
+        ),
         (42, 30, "or wait 12 s"),
         (400, 9999, "400 s ahead of the clock of this machine. They may differ by 300 s"),
         (-400, 9999, "400 s behind the clock of this machine. They may differ by 300 s"),
     ],
-)  # fmt: skip
+)
 def test_clocks_that_differ_are_told(guarded, guard, monkeypatch, ahead, up_for, words):
     """By the server that has the key, on every path, with the difference."""
     now = int(time.time())
@@ -415,9 +429,13 @@ def test_an_app_that_fails(monkeypatch, whole):
     signature = Signature.of("secret", "GET", "/x", b"")
     header = (SIGNATURE.encode(), str(signature).encode())
     scope = {
-        "type": "http", "method": "GET", "path": "/x", "raw_path": b"/x", "query_string": b"",
+        "type": "http",
+        "method": "GET",
+        "path": "/x",
+        "raw_path": b"/x",
+        "query_string": b"",
         "headers": [header],
-    }  # fmt: skip
+    }
     with pytest.raises(RuntimeError, match="failed"):
         asyncio.run(guard(scope, receive, send))
     proof = (PROOF.encode(), proof_of("secret", signature, 500, b"part").encode())
@@ -431,7 +449,10 @@ def test_an_app_that_fails(monkeypatch, whole):
 
 
 class Liar:
-    """A server that took the port of another: it hears everything, and reaches the real server of the same key."""
+    """A server that took the port of another.
+
+    It hears everything, and reaches the real server of the same key.
+    """
 
     def __init__(self, lie, guard):
         self.lie = lie
@@ -515,9 +536,19 @@ def no_proof_header(liar, method, path, headers, body):
 
 
 LIES = (
-    bluff, own_proof, echoed_proof, proof_of_open_health, first_proof_again, other_body, other_status, other_request, twice,
-    redirect, asks_for_the_key, no_proof_header,
-)  # fmt: skip
+    bluff,
+    own_proof,
+    echoed_proof,
+    proof_of_open_health,
+    first_proof_again,
+    other_body,
+    other_status,
+    other_request,
+    twice,
+    redirect,
+    asks_for_the_key,
+    no_proof_header,
+)
 
 
 @pytest.mark.parametrize("lie", LIES)

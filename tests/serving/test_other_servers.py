@@ -1,4 +1,7 @@
-"""TRL's client with ours around it, before servers that are not vLLM or answer wrongly: a short failure, and no completion."""
+"""TRL's client with ours around it, before servers that are not vLLM or answer wrongly.
+
+A short failure, and no completion.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,9 @@ GOOD = [choice([5, 6], [1, 2]), choice([7], [1, 2])]
 
 
 def generate(answer, seconds=60):
-    """What comes of a generation of two completions by a server that is well otherwise, and the failure."""
+    """What comes of a generation of two completions by a server that is well otherwise, and the
+    failure.
+    """
     with serving(answer) as base:
         line = engine_client(base, seconds)
         return line.generate(prompts=[[1, 2]], **ASKED), line.failure

@@ -1,4 +1,7 @@
-"""A request that a server refuses is not sent again; any other failure is. The status decides, never a text."""
+"""A request that a server refuses is not sent again; any other failure is.
+
+The status decides, never a text.
+"""
 
 from __future__ import annotations
 

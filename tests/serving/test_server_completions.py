@@ -1,4 +1,7 @@
-"""Every completion of a server is looked at before it trains: number, prompts, tokens, lengths, log-probs."""
+"""Every completion of a server is looked at before it trains.
+
+Number, prompts, tokens, lengths, log-probs.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A server's process: started, watched, started again, stopped with its children. A web server stands for vLLM's start-up."""
+"""A server's process: started, watched, started again, stopped with its children.
+
+A web server stands for vLLM's start-up.
+"""
 
 from __future__ import annotations
 

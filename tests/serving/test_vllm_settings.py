@@ -173,7 +173,11 @@ def test_dry_run_does_not_ask_the_network(tmp_path, capsys, monkeypatch):
     )
     recipe = tmp_path / "r.yaml"
     recipe.write_text(
-        "model_name_or_path: nobody/nothing\nuse_vllm: true\nvllm_mode: server\nuse_cpu: true\nbf16: false\n"
+        "model_name_or_path: nobody/nothing\n"
+        "use_vllm: true\n"
+        "vllm_mode: server\n"
+        "use_cpu: true\n"
+        "bf16: false\n"
     )
     assert main(["serve", "--config", str(recipe), "--dry_run"]) == 2
     assert "`hf download nobody/nothing config.json`" in capsys.readouterr().err

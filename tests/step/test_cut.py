@@ -1,4 +1,7 @@
-"""A step's completions are dealt to micro-batches over all ranks: all that matter run once, and the counts are the step's."""
+"""A step's completions are dealt to micro-batches over all ranks.
+
+All that matter run once, and the counts are the step's.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,10 @@ from grpo_ext.step.records import Scored
 
 
 def slice_of(lengths, advantages, first=0, counted=None, signal=None):
-    """Completions of so many tokens; a row's number is its policy step, and its prompt one of three."""
+    """Completions of so many tokens.
+
+    A row's number is its policy step, and its prompt one of three.
+    """
     rows = len(lengths)
     width = max(1, *lengths)
     numbers = torch.arange(first, first + rows)
@@ -37,7 +43,8 @@ def slice_of(lengths, advantages, first=0, counted=None, signal=None):
 def on_ranks(slices, call):
     """What `call(slices of a rank, its Ranks)` gives on each rank.
 
-    Each rank is gone through until it asks for something that not all have told yet; then the others are.
+    Each rank is gone through until it asks for something that not all have told yet; then the
+    others are.
     """
     told: list[list] = [[] for _ in slices]
 

@@ -1,4 +1,7 @@
-"""The entropy bonus's coefficient: constant, or moved towards a target by steps within its bounds."""
+"""The entropy bonus's coefficient.
+
+Constant, or moved towards a target by steps within its bounds.
+"""
 
 from __future__ import annotations
 

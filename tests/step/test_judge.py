@@ -73,7 +73,9 @@ def float64(rows):
 
 @pytest.mark.parametrize("size", range(2, 65))
 def test_a_group_of_equal_rewards_has_no_signal_whatever_their_arithmetic(size):
-    """Sums that are equal on paper, with a missing reward, and with each reward normalised first: exactly 0."""
+    """Sums that are equal on paper, with a missing reward, and with each reward normalised first:
+    exactly 0.
+    """
     same = float64([[0.7]] * size)
     mixed = float64([[0.1 + 0.2, 100.0] if i % 2 else [0.3, 100.0] for i in range(size)])
     traded = float64([[30.0, 10.0] if i % 2 else [60.0, 0.0] for i in range(size)])
@@ -95,7 +97,9 @@ def test_a_group_of_equal_rewards_has_no_signal_whatever_their_arithmetic(size):
 
 
 def test_a_group_that_cancels_beside_one_that_does_not_stays_without_signal():
-    """Normalised first, two opposed rewards add up to 0, and the batch divides by the std of the other group."""
+    """Normalised first, two opposed rewards add up to 0, and the batch divides by the std of the
+    other group.
+    """
     cancels = [[0.1, 0.9], [0.7, 0.3], [0.4, 0.6]]
     differs = [[0.0, 1.0], [1.0, 1.0], [0.5, 0.0]]
     settings = rule(weights=float64([0.3, 0.3]), aggregation="normalize_then_sum")
@@ -112,7 +116,10 @@ def test_rewards_that_float32_rounds_to_one_value_differ():
 
 @pytest.mark.parametrize("size", [2, 5, 8])
 def test_rewards_to_go_that_are_equal_by_arithmetic_have_no_signal(size):
-    """Episodes earn .1 a turn after 100 in the first; rewards to go are equal on paper in each turn."""
+    """Episodes earn .1 a turn after 100 in the first.
+
+    Rewards to go are equal on paper in each turn.
+    """
     gains = [[100.1, 0.1, 0.1] if i % 2 else [100.3 - 0.2, 0.1, 0.1] for i in range(size)]
     rewards = float64([[sum(row)] for row in gains])
     settings = rule(num_generations=size, weights=float64([1.0]))
@@ -145,7 +152,10 @@ def test_advantages_by_hand(settings, wanted):
 
 
 def test_each_reward_by_itself_first():
-    """GDPO (arXiv 2601.05242): centred and scaled in its group, weighted and summed, centred and scaled over the batch."""
+    """GDPO (arXiv 2601.05242).
+
+    Centred and scaled in its group, weighted and summed, centred and scaled over the batch.
+    """
     generator = torch.Generator().manual_seed(0)
     rewards = torch.rand(12, 3, generator=generator).double()
     weights = [1.0, 0.3, 2.0]
@@ -215,18 +225,23 @@ def test_a_group_is_judged_by_the_largest_reward_that_scored_it():
     assert order == [1, 2, 0]
     assert outcome_order(["a", "b", "c"], [1.0, 2.0, 0.5], "c") == [2, 1, 0]
     assert outcome_order(["a", "b"], [0.0, 0.0], None) == [0]
-    rewards = torch.tensor([
-        [0.1, 1.0, NAN, 7.0], [0.2, NAN, NAN, 7.0],  # one row of the group is not scored
-        [0.3, NAN, 0.0, 7.0], [0.4, NAN, 1.0, 7.0],
-        [0.5, NAN, NAN, 7.0], [0.6, NAN, NAN, 7.0],
-        [NAN, NAN, NAN, 7.0], [NAN, NAN, NAN, 8.0],
-    ])  # fmt: skip
+    rewards = torch.tensor(
+        [
+            [0.1, 1.0, NAN, 7.0],
+            [0.2, NAN, NAN, 7.0],  # one row of the group is not scored
+            [0.3, NAN, 0.0, 7.0],
+            [0.4, NAN, 1.0, 7.0],
+            [0.5, NAN, NAN, 7.0],
+            [0.6, NAN, NAN, 7.0],
+            [NAN, NAN, NAN, 7.0],
+            [NAN, NAN, NAN, 8.0],
+        ]
+    )
     wanted = torch.tensor([1.0, NAN, 0.0, 1.0, 0.5, 0.6, NAN, NAN])
     torch.testing.assert_close(group_outcomes(rewards, order, 2), wanted, equal_nan=True)
     failed = torch.zeros(8, 4, dtype=torch.bool)
-    failed[[1, 4], [1, 1]] = (
-        True  # on one row of the first group, and on one of the third, which it does not score at all
-    )
+    # on one row of the first group, and on one of the third, which it does not score at all
+    failed[[1, 4], [1, 1]] = True
     wanted[4:6] = NAN
     found = group_outcomes(rewards, order, 2, failed)
     torch.testing.assert_close(found, wanted, equal_nan=True)

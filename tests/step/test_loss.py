@@ -1,4 +1,7 @@
-"""The loss of a micro-batch: its share does not depend on how the step is cut, nor on the number of ranks."""
+"""The loss of a micro-batch.
+
+Its share does not depend on how the step is cut, nor on the number of ranks.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,10 @@ def piece(rows: slice, last: bool) -> tuple[Scores, MicroBatch]:
 
 
 def total(cuts, ranks, entropy_mask=None):
-    """The loss of the step and its `policy_loss`, over pieces that so many ranks share out; ranks average their gradients."""
+    """The loss of the step and its `policy_loss`, over pieces that so many ranks share out.
+
+    Ranks average their gradients.
+    """
     settings = LossSettings(loss=get_loss("dapo"), ranks=ranks)
     stats = StepStats()
     loss = 0.0
@@ -67,7 +73,10 @@ def test_loss_and_policy_loss_are_the_same_for_every_cut_and_number_of_ranks():
 
 
 def test_a_bonus_on_tokens_of_high_entropy_is_not_multiplied_by_the_ranks():
-    """It is a mean over each micro-batch: with the same completions on each of two ranks it is that of one rank."""
+    """It is a mean over each micro-batch.
+
+    With the same completions on each of two ranks it is that of one rank.
+    """
     high = (ENTROPIES > 0.5).long()
     (scores, batch), settings = piece(slice(0, 6), True), LossSettings(loss=get_loss("dapo"))
     found = []

@@ -108,7 +108,7 @@ def test_rewards_of_completions():
 
 @pytest.mark.parametrize("size", [1, 4])
 def test_errors_of_rewards_are_of_the_mean_of_the_groups(size):
-    """All groups have the same size, so the means of the groups are a sample of independent values."""
+    """All groups have one size, so their means are a sample of independent values."""
     rewards = np.random.default_rng(1).normal(size=(6, size)) + np.arange(6)[:, None]
     column = torch.tensor(rewards).flatten()
     groups = torch.arange(6).repeat_interleave(size)

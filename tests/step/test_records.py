@@ -28,7 +28,10 @@ def kept_set(row, positions):
 
 
 def table_with(rows, start=0, spare=2, **more):
-    """Prompts and completions as a table, wider than needed by `spare`; what is a row's own says its number."""
+    """Prompts and completions as a table, wider than needed by `spare`.
+
+    What is a row's own says its number.
+    """
     wide = max(len(p) for p, _ in rows) + spare
     long = max(len(c) for _, c in rows) + spare
     ids = torch.tensor([[0] * (wide - len(p)) + p for p, _ in rows])
@@ -195,7 +198,10 @@ def test_fields_that_not_all_parts_have_are_refused_by_name():
 
 
 def test_a_generation_becomes_a_table():
-    """An empty completion, one that is left out, one with tokens of an environment; and one without the sampler's log-probs."""
+    """An empty completion, one that is left out, one with tokens of an environment.
+
+    And one without the sampler's log-probs.
+    """
     logps = [torch.tensor([]), torch.tensor([-1.0, -2.0]), torch.tensor([-3.0, NAN, -4.0])]
     kept = [kept_set(i, n) for i, n in enumerate((0, 2, 3))]
     masks = [[], [1, 1], [1, 0, 1]]

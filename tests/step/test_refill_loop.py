@@ -39,7 +39,10 @@ def numbers(groups):
 
 
 class Run:
-    """Prompts 1, 2, 3, ... of which those in `dead` have no signal; `rounds` are the prompts of each generation."""
+    """Prompts 1, 2, 3, ...
+
+    Of which those in `dead` have no signal; `rounds` are the prompts of each generation.
+    """
 
     def __init__(self, dead=(), **rule):
         self.dead, self.rounds, self.supply = set(dead), [], itertools.count(1)

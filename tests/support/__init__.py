@@ -1,1 +1,4 @@
-"""What several tests, hunts and benchmarks share: tiny models and runs, oracles, hostile input, processes."""
+"""What several tests, hunts and benchmarks share.
+
+Tiny models and runs, oracles, hostile input, processes.
+"""

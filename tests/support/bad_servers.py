@@ -1,4 +1,7 @@
-"""Servers that are not vLLM, or no longer well: real sockets at 127.0.0.1, whose every answer a function sends."""
+"""Servers that are not vLLM, or no longer well.
+
+Real sockets at 127.0.0.1, whose every answer a function sends.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,8 @@ from unittest.mock import patch
 
 @contextmanager
 def serving(answer):
-    """`answer(connection, path, headers, body)` sends what it likes, in a thread for each request; yields the base URL.
+    """`answer(connection, path, headers, body)` sends what it likes, in a thread for each request;
+    yields the base URL.
 
     `headers` has names in lower case, and the method as `:method`.
     """
@@ -52,7 +56,9 @@ def reply(body, status=200, headers=()):
 
 
 def says(*pieces, pause=0.0, for_ever=False):
-    """An `answer` that sends these pieces of bytes, the last again and again if `for_ever`, whatever it is asked."""
+    """An `answer` that sends these pieces of bytes, the last again and again if `for_ever`,
+    whatever it is asked.
+    """
     gap = threading.Event()
 
     def answer(connection, *_):
@@ -66,7 +72,10 @@ def says(*pieces, pause=0.0, for_ever=False):
 
 
 def routes(table, otherwise=None):
-    """An `answer` by path: objects of JSON, or functions of the request's own object; 404 for the rest."""
+    """An `answer` by path: objects of JSON, or functions of the request's own object.
+
+    404 for the rest.
+    """
 
     def answer(connection, path, headers, body):
         found = table.get(path.partition("?")[0], otherwise)
@@ -90,7 +99,10 @@ def choice(tokens, prompt, logps=None):
 
 
 def engine_client(base, seconds=60, vocabulary=10, **options):
-    """The trainer's client of the server at `base`. It uses nothing of vLLM; TRL asks whether vLLM is installed."""
+    """The trainer's client of the server at `base`.
+
+    It uses nothing of vLLM; TRL asks whether vLLM is installed.
+    """
     from grpo_ext.samplers.vllm_client import ServerClient
 
     with patch("trl.generation.vllm_client.is_vllm_available", return_value=True):

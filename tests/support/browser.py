@@ -1,4 +1,7 @@
-"""Headless Chromium over a pipe: opens a page, runs scripts in it, takes screenshots, counts its network requests."""
+"""Headless Chromium over a pipe.
+
+Opens a page, runs scripts in it, takes screenshots, counts its network requests.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +16,17 @@ from typing import Any
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 FLAGS = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync", "--remote-debugging-pipe", "--hide-scrollbars",
-)  # fmt: skip
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--remote-debugging-pipe",
+    "--hide-scrollbars",
+)
 
 
 def find_browser() -> str | None:

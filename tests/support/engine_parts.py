@@ -1,4 +1,7 @@
-"""What the tests of real vLLM engines share: a trainer that moves fast, and how far the two log-probs are apart."""
+"""What the tests of real vLLM engines share.
+
+A trainer that moves fast, and how far the two log-probs are apart.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ STEPS = 5
 
 
 def outside() -> dict[str, str]:
-    """The environment without what an engine in this process has set in it, for a run of its own."""
+    """The environment without what an engine in this process has set, for another run."""
     return {name: value for name, value in os.environ.items() if name not in RANKS}
 
 
@@ -75,7 +78,9 @@ def make_trainer(engine_folder, output_dir, peft_config=None, reward=spread, **o
 
 
 def differences(trainer) -> list[float]:
-    """After training, the largest difference of the sampler's and the trainer's log-probs, a number a step."""
+    """After training, the largest difference of the sampler's and the trainer's log-probs, a number
+    a step.
+    """
     before = {
         name: p.detach().clone() for name, p in trainer.model.named_parameters() if p.requires_grad
     }
@@ -93,8 +98,8 @@ def differences(trainer) -> list[float]:
 
 
 def check_truncated(found: list[float], close: float) -> None:
-    """Most steps are exact. In one a token on the edge of the kept set may fall on either side of it by rounding, and its
-    position is then off by that token's mass."""
+    """Most steps are exact. In one a token on the edge of the kept set may fall on either side of
+    it by rounding, and its position is then off by that token's mass."""
     assert sorted(found)[len(found) // 2] <= close
     assert max(found) <= 0.2
 
@@ -128,7 +133,10 @@ def fifth(completions):
 
 
 def words(engine_folder, folder, ranks, **options):
-    """A recipe of 16 completions a step on disk, whose `output_dir` is `folder/ranks`; JSON is YAML."""
+    """A recipe of 16 completions a step on disk, whose `output_dir` is `folder/ranks`.
+
+    JSON is YAML.
+    """
     rewards = folder / "rewards.py"
     rewards.write_text(REWARDS)
     values = {
@@ -183,7 +191,10 @@ def train_words(path, ranks):
 
 
 def check_run(words):
-    """Run a command to its end; what it wrote to both outputs. It finds the modules of this folder."""
+    """Run a command to its end; what it wrote to both outputs.
+
+    It finds the modules of this folder.
+    """
     path = os.pathsep.join([str(REPO), os.environ.get("PYTHONPATH", "")])
     environment = {**outside(), "PYTHONPATH": path}
     done = subprocess.run(

@@ -1,7 +1,8 @@
-"""A small run with every stateful feature on, in processes that can be killed, and the files that it leaves.
+"""A small run with every stateful feature on, in processes that can be killed, and the files that
+it leaves.
 
-The processes are forks of one that has imported torch, so that a trial takes seconds. The faults are real: SIGKILL, a full file
-system, a damaged file.
+The processes are forks of one that has imported torch, so that a trial takes seconds. The faults
+are real: SIGKILL, a full file system, a damaged file.
 """
 
 from __future__ import annotations
@@ -65,18 +66,37 @@ def letters(completions: list[str], **columns: Any) -> list[float]:
 def make(
     model: Path, out: Path, reward: Callable[..., Any] = letters, **settings: Any
 ) -> GRPOExtTrainer:
-    """Two epochs with accumulation, half-used generations, two passes over each, refill, an adaptive curriculum, a changing
-    reference and evaluation."""
+    """Two epochs with accumulation, half-used generations, two passes over each, refill, an
+    adaptive curriculum, a changing reference and evaluation."""
     ranks = int(os.environ.get("WORLD_SIZE", 1))
     rows = [{"prompt": f"Use {a}, {a + 1}, 3 to make {a + 4}."} for a in range(1, 8 * ranks + 1)]
     everything = {
-        "num_train_epochs": 2, "per_device_train_batch_size": 4, "gradient_accumulation_steps": 2, "steps_per_generation": 4,
-        "num_iterations": 2, "num_generations": 4, "max_completion_length": 6, "group_filter": "refill",
-        "curriculum": "adaptive", "beta": 0.1, "sync_ref_model": True, "ref_model_sync_steps": 3, "max_staleness": 4,
-        "eval_strategy": "steps", "eval_steps": 3, "eval_temperature": 0.8, "learning_rate": 1e-2, "logging_steps": 2,
-        "save_strategy": "steps", "save_steps": 1, "save_total_limit": 3, "report_to": "none", "use_cpu": True, "bf16": False,
+        "num_train_epochs": 2,
+        "per_device_train_batch_size": 4,
+        "gradient_accumulation_steps": 2,
+        "steps_per_generation": 4,
+        "num_iterations": 2,
+        "num_generations": 4,
+        "max_completion_length": 6,
+        "group_filter": "refill",
+        "curriculum": "adaptive",
+        "beta": 0.1,
+        "sync_ref_model": True,
+        "ref_model_sync_steps": 3,
+        "max_staleness": 4,
+        "eval_strategy": "steps",
+        "eval_steps": 3,
+        "eval_temperature": 0.8,
+        "learning_rate": 1e-2,
+        "logging_steps": 2,
+        "save_strategy": "steps",
+        "save_steps": 1,
+        "save_total_limit": 3,
+        "report_to": "none",
+        "use_cpu": True,
+        "bf16": False,
         "disable_tqdm": True,
-    }  # fmt: skip
+    }
     return GRPOExtTrainer(
         model=AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32),
         reward_funcs=[reward],
@@ -88,7 +108,10 @@ def make(
 
 
 def start(ranks: int, out: Path, body: Callable[[], None]) -> list[int]:
-    """Fork `ranks` processes that run `body` and exit, with output in `out/rank-N.log`; return their process ids."""
+    """Fork `ranks` processes that run `body` and exit, with output in `out/rank-N.log`.
+
+    Return their process ids.
+    """
     out.mkdir(parents=True, exist_ok=True)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -131,7 +154,8 @@ def _fork(rank: int, ranks: int, port: int, out: Path, body: Callable[[], None])
 
 
 def wait(pids: list[int], kill_after: float | None = None) -> list[int]:
-    """Return the exit codes of processes, minus the signal for a killed one. If one dies, the others are killed, as torch does.
+    """Return the exit codes of processes, minus the signal for a killed one. If one dies, the
+    others are killed, as torch does.
 
     Args:
         pids: from `start`.
@@ -157,7 +181,10 @@ def wait(pids: list[int], kill_after: float | None = None) -> list[int]:
 
 
 class KillAt(TrainerCallback):
-    """SIGKILL on one rank at the end of a step: before it is logged and saved, or with `saved` right after that."""
+    """SIGKILL on one rank at the end of a step.
+
+    Before it is logged and saved, or with `saved` right after that.
+    """
 
     def __init__(self, step: int, rank: int = 0, saved: bool = False):
         self.step, self.rank, self.saved = step, rank, saved
@@ -176,7 +203,10 @@ class KillAt(TrainerCallback):
 
 
 def left_by(out: Path) -> dict[str, Any]:
-    """Return the result of a run: weights and optimizer of its last checkpoint, and its logs without clocks."""
+    """Return the result of a run.
+
+    Weights and optimizer of its last checkpoint, and its logs without clocks.
+    """
     last = checkpoints(out)[-1]
     return {
         "weights": load_file(last / "model.safetensors"),
@@ -213,7 +243,9 @@ def last_metrics(out: Path) -> dict[str, Any]:
 
 @dataclass
 class Bench:
-    """The folder of the trials, their model, and the results of undisturbed runs by number of ranks."""
+    """The folder of the trials, their model, and the results of undisturbed runs by number of
+    ranks.
+    """
 
     folder: Path
     model: Path
@@ -241,7 +273,10 @@ class Bench:
 
 
 def quiet() -> None:
-    """Reduce the output: a trial is judged by its files. Freeze the objects that all trials inherit."""
+    """Reduce the output: a trial is judged by its files.
+
+    Freeze the objects that all trials inherit.
+    """
     gc.collect()
     gc.freeze()
     logging.disable(logging.NOTSET)

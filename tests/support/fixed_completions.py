@@ -42,7 +42,10 @@ class Config(GRPOConfig):
 
 
 def fixed_completion(prompt: list[int], nth: int, vocab: int, eos: int) -> list[int]:
-    """A completion that depends only on the prompt and its place in the group: empty, truncated, or ended."""
+    """A completion that depends only on the prompt and its place in the group.
+
+    Empty, truncated, or ended.
+    """
     g = torch.Generator().manual_seed(1000 * sum(prompt) + nth)
     kind = (sum(prompt) + nth) % 7
     length = (
@@ -84,7 +87,9 @@ class Plain(FixedCompletions):
 
 
 class Exact(FixedCompletions, GRPOExtTrainer):
-    """Our trainer; keeps the completions of each step as they were before they went to micro-batches."""
+    """Our trainer; keeps the completions of each step as they were before they went to
+    micro-batches.
+    """
 
     used: list[Scored]
 
@@ -192,7 +197,7 @@ def train(
 
 
 def keep_order() -> None:
-    """Without a shuffle the first step has the same completions for every cut of the generations."""
+    """Without a shuffle the first step has the same completions, however they are cut."""
     import trl.trainer.grpo_trainer as module
 
     from grpo_ext.step import feed

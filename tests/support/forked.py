@@ -1,7 +1,9 @@
-"""Processes that begin with torch, TRL and this package loaded: forks of one that has imported them and done nothing else.
+"""Processes that begin with torch, TRL and this package loaded: forks of one that has imported them
+and done nothing else.
 
-A process that imports them itself computes for four seconds before it begins. A fork is as real: it has an id, a session, an
-environment and signals of its own. What a command line or a launcher starts stays a matter of the tests of those.
+A process that imports them itself computes for four seconds before it begins. A fork is as real: it
+has an id, a session, an environment and signals of its own. What a command line or a launcher
+starts stays a matter of the tests of those.
 """
 
 from __future__ import annotations
@@ -99,9 +101,11 @@ def on_ranks(
     environment: dict | None = None,
     code: int = 0,
 ) -> str:
-    """Call `function` on so many ranks of a CPU, all of which must end with `code`; what the first one printed.
+    """Call `function` on so many ranks of a CPU, all of which must end with `code`; what the first
+    one printed.
 
-    They have the variables that torch's launcher sets. Where one fails, the others are killed, as it does.
+    They have the variables that torch's launcher sets. Where one fails, the others are killed, as
+    it does.
     """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -156,7 +160,10 @@ def run_module(name: str, *words: str) -> None:
 
 
 def _serve() -> None:
-    """Start the process that is forked, if there is none yet: in this checkout, whatever folder a test is in."""
+    """Start the process that is forked, if there is none yet.
+
+    In this checkout, whatever folder a test is in.
+    """
     CONTEXT.set_forkserver_preload(["tests.support.loaded"])
     before = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = os.pathsep.join([str(REPO), *([before] if before else [])])

@@ -1,4 +1,7 @@
-"""Called on two ranks: what crosses the process group when a step's table is gathered; rank 0 writes it down."""
+"""Called on two ranks: what crosses the process group when a step's table is gathered.
+
+Rank 0 writes it down.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,9 @@ from grpo_ext.step.tables import join, table_of
 
 
 def table(rows: int, prompt: int, completion: int, kept: int, seed: int = 0) -> Scored:
-    """A rank's table: completions of exactly so many tokens, each position with so many kept tokens of 32,000."""
+    """A rank's table: completions of exactly so many tokens, each position with so many kept tokens
+    of 32,000.
+    """
     generator = torch.Generator().manual_seed(seed)
     words = lambda *shape: torch.randint(2, 32_000, shape, generator=generator)  # noqa: E731
     sets = [
@@ -47,7 +52,10 @@ def tensor_bytes(found: Scored) -> int:
 
 
 def expected_bytes(rows: int, prompt: int, completion: int, kept: int) -> int:
-    """The same by formula: ids, masks and steps of 8 bytes, log-probs of 4, few per row; per position a count and ids."""
+    """The same by formula: ids, masks and steps of 8 bytes, log-probs of 4, few per row.
+
+    Per position a count and ids.
+    """
     per_row = 4 + 4 + 4  # advantage, counted, signal
     return rows * (16 * prompt + 28 * completion + per_row + completion * (8 + 4 * kept))
 

@@ -1,4 +1,7 @@
-"""What the safety tests on a GPU share: devices, models, attention, and a file for what they measure."""
+"""What the safety tests on a GPU share.
+
+Devices, models, attention, and a file for what they measure.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,10 @@ PARAMS = SamplingParams(0.8)
 
 
 def attend_by(model, attention: str):
-    """Set a model's attention: "sdpa", "torch flash" (torch's kernels, emulated on a CPU) or the package's."""
+    """Set a model's attention.
+
+    "sdpa", "torch flash" (torch's kernels, emulated on a CPU) or the package's.
+    """
     if attention == "torch flash":
         if next(model.parameters()).is_cuda and not kernel_is_there():
             pytest.skip("this torch has no varlen_attn with windows")
@@ -41,7 +47,9 @@ def attend_by(model, attention: str):
 
 
 def model_of(architecture="qwen3", device="cpu", dtype=torch.bfloat16, hidden=64, **more):
-    """An untrained model with heads of 32 numbers, two queries to a key, and scores as uneven as a trained model's."""
+    """An untrained model with heads of 32 numbers, two queries to a key, and scores as uneven as a
+    trained model's.
+    """
     shape = {
         "vocab_size": VOCAB,
         "hidden_size": hidden,
@@ -62,14 +70,17 @@ def model_of(architecture="qwen3", device="cpu", dtype=torch.bfloat16, hidden=64
 
 
 def run(model, head, labels, **inputs):
-    """Call a model as the trainer's scorer does, without TRL's head: log-probs in float32 of the labels."""
+    """Call a model as the trainer's scorer does, without TRL's head.
+
+    Log-probs in float32 of the labels.
+    """
     logits = model(**inputs).logits[:, :-1].float() / PARAMS.temperature
     logps = logits.log_softmax(-1).gather(-1, labels[:, 1:].clamp(min=0).unsqueeze(-1)).squeeze(-1)
     return Scores(logps * (labels[:, 1:] != -100))
 
 
 def alone(model, ids, mask, width):
-    """The log-probs (B, width) of each row's completion, every row by itself and without padding."""
+    """The log-probs (B, width) of each row's completion, row by row without padding."""
     found = torch.zeros(len(ids), width, device=ids.device)
     for i in range(len(ids)):
         row = ids[i][mask[i].bool()][None]

@@ -1,5 +1,6 @@
-"""The seven ways by which this package reads what somebody else has written, each with a folder in which one file is hostile:
-`report`, `report --serve`, `resume`, `eval`, `merge`, `init` and `check`.
+"""The seven ways by which this package reads what somebody else has written, each with a folder in
+which one file is hostile: `report`, `report --serve`, `resume`, `eval`, `merge`, `init` and
+`check`.
 """
 
 from __future__ import annotations
@@ -21,11 +22,27 @@ from typing import Any
 from tests.support import hostile_folders, hostile_models
 from tests.support.hostile_folders import FLAG, SECRET
 
-MODEL = ["config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "model.safetensors",
-         "generation_config.json", "pytorch_model.bin"]  # fmt: skip
-RUN = ["run/samples.jsonl", "run/metrics.jsonl", "run/run.json", "run/recipe.yaml", "run/notes.md", "run/.lock",
-       "run/samples-0001.jsonl"]  # fmt: skip
-CHECKPOINT = [f"run/checkpoint-2/{name}" for name in ("manifest.json", "grpo_state_0.pt", "model.safetensors")]  # fmt: skip
+MODEL = [
+    "config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "chat_template.jinja",
+    "model.safetensors",
+    "generation_config.json",
+    "pytorch_model.bin",
+]
+RUN = [
+    "run/samples.jsonl",
+    "run/metrics.jsonl",
+    "run/run.json",
+    "run/recipe.yaml",
+    "run/notes.md",
+    "run/.lock",
+    "run/samples-0001.jsonl",
+]
+CHECKPOINT = [
+    f"run/checkpoint-2/{name}" for name in ("manifest.json", "grpo_state_0.pt", "model.safetensors")
+]
 MODEL_FILES = [f"model/{name}" for name in MODEL]
 DATA = ["data/train.jsonl", "data/train.parquet", "data/train.csv", "data/train.json"]
 PLACES: dict[str, list[str]] = {
@@ -43,7 +60,9 @@ BUSY_KINDS = ("growing", "swapped")  # which go on while the file is read
 
 
 def make_base(folder: Path, model: Path) -> None:
-    """Write a whole run, model, adapter, data and recipe, and beside them files that are only for the reader."""
+    """Write a whole run, model, adapter, data and recipe, and beside them files that are only for
+    the reader.
+    """
     from peft import LoraConfig, get_peft_model
     from transformers import AutoModelForCausalLM
 
@@ -57,9 +76,19 @@ def make_base(folder: Path, model: Path) -> None:
     adapter.save_pretrained(folder / "adapter")
     run = folder / "run"
     row = {
-        "step": 1, "mode": "train", "dataset": "train", "prompt_id": "0", "group": 0, "prompt": "?", "text": "text",
-        "rewards": {"countdown": 0.0}, "reward": 0.0, "advantage": 0.0, "finish_reason": "stop", "length": 3,
-    }  # fmt: skip
+        "step": 1,
+        "mode": "train",
+        "dataset": "train",
+        "prompt_id": "0",
+        "group": 0,
+        "prompt": "?",
+        "text": "text",
+        "rewards": {"countdown": 0.0},
+        "reward": 0.0,
+        "advantage": 0.0,
+        "finish_reason": "stop",
+        "length": 3,
+    }
     JsonLines(run / "samples.jsonl").append([row])
     JsonLines(run / "metrics.jsonl").append([{"step": 1, "reward": 0.5}])
     (run / "run.json").write_text('{"rewards": [{"name": "countdown"}]}')
@@ -184,7 +213,16 @@ def command(*words: str) -> None:
 def evaluate(folder: Path) -> None:
     sizes = ["--max_eval_samples", "2", "--num_samples", "0", "--max_completion_length", "4"]
     model = str(folder / "model")
-    command("eval", "--config", "countdown/tiny", "--model", model, "--model_name_or_path", model, *sizes)  # fmt: skip
+    command(
+        "eval",
+        "--config",
+        "countdown/tiny",
+        "--model",
+        model,
+        "--model_name_or_path",
+        model,
+        *sizes,
+    )
 
 
 def merge(folder: Path) -> None:
@@ -203,7 +241,14 @@ def init(folder: Path) -> None:
         str(folder / "data"),
     )
     command("init", data, str(folder / "model"), "--output", str(folder / "mine"), "--yes")
-    command("init", str(folder / "data"), str(folder / "model"), "--output", str(folder / "its"), "--yes")  # fmt: skip
+    command(
+        "init",
+        str(folder / "data"),
+        str(folder / "model"),
+        "--output",
+        str(folder / "its"),
+        "--yes",
+    )
 
 
 def check(folder: Path) -> None:
@@ -211,13 +256,26 @@ def check(folder: Path) -> None:
     command("check", "--config", "countdown/tiny", *named)
     if os.path.lexists(folder / "recipe.yaml"):
         command("check", "--config", str(folder / "recipe.yaml"))
-    data = ["--task", "prompts", "--dataset_name", str(folder / "data"), "--user_prompt", "{question}"]  # fmt: skip
+    data = [
+        "--task",
+        "prompts",
+        "--dataset_name",
+        str(folder / "data"),
+        "--user_prompt",
+        "{question}",
+    ]
     command("check", "--config", "countdown/tiny", *named, *data)
 
 
 DOORS: dict[str, Callable[[Path], None]] = {
-    "report": report, "live page": live_page, "resume": resume, "eval": evaluate, "merge": merge, "init": init, "check": check,
-}  # fmt: skip
+    "report": report,
+    "live page": live_page,
+    "resume": resume,
+    "eval": evaluate,
+    "merge": merge,
+    "init": init,
+    "check": check,
+}
 
 
 def enter(door: str, folder: Path, tricks: list[tuple[str, str]]) -> dict[str, Any]:
@@ -231,10 +289,12 @@ def enter(door: str, folder: Path, tricks: list[tuple[str, str]]) -> dict[str, A
         tricks: the kind and the place of each thing that is hostile in it.
 
     Raises:
-        AssertionError: what was printed has the reader's secret or control characters, code of the folder has run, or a file of
-            the reader has changed.
+        AssertionError: what was printed has the reader's secret or control characters, code of the
+            folder has run, or a file of the reader has changed.
     """
-    private = {path: path.read_bytes() for path in (folder / "private").rglob("*") if path.is_file()}  # fmt: skip
+    private = {
+        path: path.read_bytes() for path in (folder / "private").rglob("*") if path.is_file()
+    }
     begin = time.perf_counter()
     told = io.StringIO()
     with redirect_stdout(told), redirect_stderr(told):

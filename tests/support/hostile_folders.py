@@ -1,4 +1,7 @@
-"""What may lie in a folder that somebody else has written, in place of a plain file; and limits for those who read it."""
+"""What may lie in a folder that somebody else has written, in place of a plain file.
+
+And limits for those who read it.
+"""
 
 from __future__ import annotations
 
@@ -211,11 +214,43 @@ def crowd(path: Path, secret: Path) -> None:
 
 
 KINDS: list[Callable[[Path, Path], None]] = [
-    fifo, device, terminal, bound_socket, folder, link_out, relative_link_out, link_through_a_folder, open_file, nothing,
-    circle, endless_line, long_line, no_text, deep, deep_mapping, huge_numbers, slow_number, markup, escaped_tag,
-    no_content, blank_lines, zero_bytes, wide_text, no_numbers, packed_zeros, pickled_call, repeated_aliases, python_tag,
-    control_name, deep_folders, folder_with_itself, chain_of_links, hard_link, closed, many_names,
-]  # fmt: skip
+    fifo,
+    device,
+    terminal,
+    bound_socket,
+    folder,
+    link_out,
+    relative_link_out,
+    link_through_a_folder,
+    open_file,
+    nothing,
+    circle,
+    endless_line,
+    long_line,
+    no_text,
+    deep,
+    deep_mapping,
+    huge_numbers,
+    slow_number,
+    markup,
+    escaped_tag,
+    no_content,
+    blank_lines,
+    zero_bytes,
+    wide_text,
+    no_numbers,
+    packed_zeros,
+    pickled_call,
+    repeated_aliases,
+    python_tag,
+    control_name,
+    deep_folders,
+    folder_with_itself,
+    chain_of_links,
+    hard_link,
+    closed,
+    many_names,
+]
 
 
 def limit_this_process() -> None:

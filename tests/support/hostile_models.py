@@ -1,4 +1,7 @@
-"""What may lie in a model folder that somebody else has written: files that are plain, and hostile by what they say."""
+"""What may lie in a model folder that somebody else has written.
+
+Files that are plain, and hostile by what they say.
+"""
 
 from __future__ import annotations
 
@@ -104,13 +107,21 @@ def odd_numbers(model: Path) -> None:
 
 
 TEMPLATES = {
-    "endless_template": "{% for a in range(99999) %}{% for b in range(99999) %}{% for c in range(99999) %}"
-    "{% endfor %}{% endfor %}{% endfor %}x",
+    "endless_template": (
+        "{% for a in range(99999) %}"
+        "{% for b in range(99999) %}"
+        "{% for c in range(99999) %}"
+        "{% endfor %}{% endfor %}{% endfor %}x"
+    ),
     "large_template": "{{ 'x' * 10 ** 12 }}",
-    "growing_template": "{% set ns = namespace(s='x') %}{% for a in range(60) %}{% set ns.s = ns.s ~ ns.s %}"
-    "{% endfor %}{{ ns.s }}",
+    "growing_template": (
+        "{% set ns = namespace(s='x') %}"
+        "{% for a in range(60) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}{{ ns.s }}"
+    ),
     "calling_template": "{% macro m() %}{{ m() }}{{ m() }}{% endmacro %}{{ m() }}",
-    "reaching_template": "{{ ''.__class__.__mro__[1].__subclasses__() }}{{ messages.__init__.__globals__ }}",
+    "reaching_template": (
+        "{{ ''.__class__.__mro__[1].__subclasses__() }}{{ messages.__init__.__globals__ }}"
+    ),
     "deep_template": "{{ " + "(" * 50_000 + "1" + ")" * 50_000 + " }}",
 }
 
@@ -128,8 +139,11 @@ def slow_pattern(model: Path) -> None:
     content = json.loads(path.read_text())
     pattern = {"Regex": r"(([\s\S]+)+)+\x00"}
     content["pre_tokenizer"] = {
-        "type": "Split", "pattern": pattern, "behavior": "Isolated", "invert": False,
-    }  # fmt: skip
+        "type": "Split",
+        "pattern": pattern,
+        "behavior": "Isolated",
+        "invert": False,
+    }
     path.write_text(json.dumps(content))
 
 
@@ -151,7 +165,25 @@ def truncated_tokenizer(model: Path) -> None:
 
 
 MODEL_KINDS: list[Callable[[Path], None]] = [
-    endless_header, lying_header, overflowing_header, deep_header, index_out, pickled_code, plain_pickle, packed_weights,
-    code_of_the_model, code_of_the_tokenizer, many_layers, wide_layers, wide_vocabulary, long_positions, deep_config,
-    odd_numbers, slow_pattern, growing_normalizer, deep_tokenizer, truncated_tokenizer, *map(template, TEMPLATES),
-]  # fmt: skip
+    endless_header,
+    lying_header,
+    overflowing_header,
+    deep_header,
+    index_out,
+    pickled_code,
+    plain_pickle,
+    packed_weights,
+    code_of_the_model,
+    code_of_the_tokenizer,
+    many_layers,
+    wide_layers,
+    wide_vocabulary,
+    long_positions,
+    deep_config,
+    odd_numbers,
+    slow_pattern,
+    growing_normalizer,
+    deep_tokenizer,
+    truncated_tokenizer,
+    *map(template, TEMPLATES),
+]

@@ -1,7 +1,7 @@
 """Random input for as long as there is time, and what fails as a test that is ready to paste.
 
-A hunt is a function that raises where something is wrong with its arguments, all of them literals, and strategies for these.
-`make hunt` runs `hunt_*.py`; `make test` does not see them.
+A hunt is a function that raises where something is wrong with its arguments, all of them literals,
+and strategies for these. `make hunt` runs `hunt_*.py`; `make test` does not see them.
 """
 
 from __future__ import annotations
@@ -60,13 +60,13 @@ def hunt(
     smaller: Callable[[Any], Iterator[Any]] | None = None,
     **strategies: Any,
 ) -> None:
-    """Call `check` with random arguments until its share of the time is up; fail with the smallest that failed, one a fault.
+    """Call `check` with random arguments until its share of the time is up; fail with the smallest
+    that failed, one a fault.
 
     Args:
         prepare: what `check` needs; where it takes longer than the share, nothing is hunted for.
-        seconds: the share.
-        smaller: yields smaller values of the only argument, which are tried after hypothesis has shrunk it.
-        strategies: of the arguments, by name.
+        seconds: the share. smaller: yields smaller values of the only argument, which are tried
+        after hypothesis has shrunk it. strategies: of the arguments, by name.
     """
     one = Hunt(check, seconds, smaller)
     prepare()
@@ -108,7 +108,9 @@ class Hunt:
                 self.reduce(self.hunted)
 
     def reduce(self, fault: str) -> None:
-        """Replace the argument that failed by smaller ones, as long as these have the same fault and there is time."""
+        """Replace the argument that failed by smaller ones, as long as these have the same fault
+        and there is time.
+        """
         assert self.smaller is not None
         end = time.monotonic() + max(self.seconds / 4, 20)
         [name] = self.found[fault]
@@ -177,8 +179,8 @@ def in_child(body: Callable[[], None], seconds: int = 60, gibibytes: float = 4.0
     """Run `body` in a fork of this process; what it printed.
 
     Raises:
-        AssertionError: with the last line first, where it raised, or took more seconds of a processor, or more memory beside
-            what this process has.
+        AssertionError: with the last line first, where it raised, or took more seconds of a
+            processor, or more memory beside what this process has.
     """
 
     def limited() -> None:

@@ -25,7 +25,8 @@ WHOLE = {
     "num_train_epochs": 4,
 }
 
-# beside what `fault_runs.make` sets: refill with carried groups, the adaptive curriculum, two passes, evaluation by decoding
+# beside what `fault_runs.make` sets: refill with carried groups, the adaptive curriculum, two
+# passes, evaluation by decoding
 SETTINGS: dict[str, dict[str, Any]] = {
     "turns": {},
     "overlap": PROCESS,
@@ -52,7 +53,8 @@ def train(
     strikes: dict[int, float] | None = None,
     **settings: Any,
 ) -> None:
-    """The work of a process: continue from the newest complete checkpoint, and be killed on the way if asked.
+    """The work of a process: continue from the newest complete checkpoint, and be killed on the way
+    if asked.
 
     Args:
         in_save: a step, and the seconds that its checkpoint is being written before the kill.
@@ -71,7 +73,8 @@ def train(
                 threading.Timer(delay, os.kill, (os.getpid(), signal.SIGKILL)).start()
             write_whole(folder, write)
 
-        checkpoints.write = dies  # type: ignore[method-assign]  # the kill is to strike while it writes
+        # the kill is to strike while it writes
+        checkpoints.write = dies  # type: ignore[method-assign]
     if strikes is not None:
         kill_sampler(trainer, strikes)
     trainer.train(True)

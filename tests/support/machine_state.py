@@ -1,4 +1,4 @@
-"""What a program of the reward `code` could leave behind on a machine, before and after it has run."""
+"""What a program of the reward `code` could leave behind on a machine."""
 
 import os
 import time

@@ -1,4 +1,7 @@
-"""Rewards that do what their completion says, good and bad, for the tests of the pool. Loaded there as a plugin."""
+"""Rewards that do what their completion says, good and bad, for the tests of the pool.
+
+Loaded there as a plugin.
+"""
 
 import os
 import pickle

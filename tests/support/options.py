@@ -181,48 +181,54 @@ NOT_DRAWN: dict[str, tuple[Any, str]] = {
 # Those that change neither the loss, the advantages, the groups nor the sampler, by the reason.
 IRRELEVANT: dict[str, str] = {
     "what an optimizer makes of the gradient": """
-        adam_beta1 adam_beta2 adam_epsilon learning_rate lr_scheduler_kwargs lr_scheduler_type max_grad_norm
-        max_skipped_steps optim optim_args optim_target_modules warmup_steps weight_decay""",
+        adam_beta1 adam_beta2 adam_epsilon learning_rate lr_scheduler_kwargs lr_scheduler_type
+        max_grad_norm max_skipped_steps optim optim_args optim_target_modules warmup_steps
+        weight_decay""",
     "how long a run is, and with which seeds": """
         data_seed full_determinism max_steps num_train_epochs seed""",
     "number types, kernels and devices, which round": """
         activation_checkpointing activation_checkpointing_kwargs bf16 cast_lm_head_to_fp32 fp16
-        gradient_checkpointing_kwargs liger_kernel_config sampler_device tf32 torch_compile torch_compile_backend
-        torch_compile_mode torch_empty_cache_steps use_cache use_cpu use_liger_kernel""",
+        gradient_checkpointing_kwargs liger_kernel_config sampler_device tf32 torch_compile
+        torch_compile_backend torch_compile_mode torch_empty_cache_steps use_cache use_cpu
+        use_liger_kernel""",
     "how ranks work together": """
-        accelerator_config average_tokens_across_devices ddp_backend ddp_broadcast_buffers ddp_bucket_cap_mb
-        ddp_find_unused_parameters ddp_static_graph ddp_timeout deepspeed ds3_gather_for_generation fsdp fsdp_config
-        local_rank parallelism_config""",
+        accelerator_config average_tokens_across_devices ddp_backend ddp_broadcast_buffers
+        ddp_bucket_cap_mb ddp_find_unused_parameters ddp_static_graph ddp_timeout deepspeed
+        ds3_gather_for_generation fsdp fsdp_config local_rank parallelism_config""",
     "how an engine is run, not what it draws from": """
-        cache_implementation transformers_continuous_batching_config use_transformers_paged vllm_enable_sleep_mode
-        vllm_gpu_memory_utilization vllm_group_port vllm_max_model_length vllm_model_impl vllm_server_base_url
-        vllm_server_devices vllm_server_host vllm_server_port vllm_server_request_timeout vllm_server_retries
-        vllm_server_timeout vllm_sync_adapter vllm_sync_check_limit vllm_sync_check_steps
+        cache_implementation transformers_continuous_batching_config use_transformers_paged
+        vllm_enable_sleep_mode vllm_gpu_memory_utilization vllm_group_port vllm_max_model_length
+        vllm_model_impl vllm_server_base_url vllm_server_devices vllm_server_host
+        vllm_server_port vllm_server_request_timeout vllm_server_retries vllm_server_timeout
+        vllm_sync_adapter vllm_sync_check_limit vllm_sync_check_steps
         vllm_structured_outputs_regex vllm_tensor_parallel_size""",
     "another way to write one of the options": """
-        auto_find_batch_size generation_batch_size pad_to_multiple_of per_device_train_batch_size
-        vllm_importance_sampling_cap""",
+        auto_find_batch_size generation_batch_size pad_to_multiple_of
+        per_device_train_batch_size vllm_importance_sampling_cap""",
     "the prompts and the model as they are read": """
-        chat_template_kwargs dataloader_drop_last dataloader_in_order dataloader_multiprocessing_context
-        dataloader_num_workers dataloader_persistent_workers dataloader_pin_memory dataloader_prefetch_factor
-        ignore_data_skip label_names label_smoothing_factor length_column_name
-        max_tool_calling_iterations
-        model_init_kwargs pass_rates_file remove_unused_columns train_sampling_strategy trust_remote_code""",
+        chat_template_kwargs dataloader_drop_last dataloader_in_order
+        dataloader_multiprocessing_context dataloader_num_workers dataloader_persistent_workers
+        dataloader_pin_memory dataloader_prefetch_factor ignore_data_skip label_names
+        label_smoothing_factor length_column_name max_tool_calling_iterations model_init_kwargs
+        pass_rates_file remove_unused_columns train_sampling_strategy trust_remote_code""",
     "when a reward counts as missing": """
         reward_max_failure_rate reward_on_error reward_timeout reward_workers""",
     "evaluation": """
-        batch_eval_metrics bf16_full_eval do_eval do_predict do_train eval_accumulation_steps eval_constant eval_delay
-        eval_do_concat_batches eval_min_p eval_num_samples eval_on_start eval_steps eval_strategy eval_temperature
-        eval_top_k eval_top_p eval_use_gather_object fp16_full_eval greater_is_better include_for_metrics
-        load_best_model_at_end metric_for_best_model num_generations_eval per_device_eval_batch_size
-        prediction_loss_only""",
+        batch_eval_metrics bf16_full_eval do_eval do_predict do_train eval_accumulation_steps
+        eval_constant eval_delay eval_do_concat_batches eval_min_p eval_num_samples
+        eval_on_start eval_steps eval_strategy eval_temperature eval_top_k eval_top_p
+        eval_use_gather_object fp16_full_eval greater_is_better include_for_metrics
+        load_best_model_at_end metric_for_best_model num_generations_eval
+        per_device_eval_batch_size prediction_loss_only""",
     "logs, alarms, checkpoints and the hub": """
-        debug disable_tqdm enable_jit_checkpoint health_action health_rules hub_always_push hub_model_id
-        hub_private_repo hub_revision hub_strategy hub_token include_num_input_tokens_seen log_completions
-        log_completions_hub_repo log_level log_level_replica log_max_mb log_multimodal log_on_each_node log_samples
-        log_tokens log_unique_prompts logging_first_step logging_nan_inf_filter logging_steps logging_strategy
-        num_completions_to_print output_dir project push_to_hub report_to restore_callback_states_from_checkpoint
-        resume_from_checkpoint run_name save_on_each_node save_only_model save_steps save_strategy save_total_limit
+        debug disable_tqdm enable_jit_checkpoint health_action health_rules hub_always_push
+        hub_model_id hub_private_repo hub_revision hub_strategy hub_token
+        include_num_input_tokens_seen log_completions log_completions_hub_repo log_level
+        log_level_replica log_max_mb log_multimodal log_on_each_node log_samples log_tokens
+        log_unique_prompts logging_first_step logging_nan_inf_filter logging_steps
+        logging_strategy num_completions_to_print output_dir project push_to_hub report_to
+        restore_callback_states_from_checkpoint resume_from_checkpoint run_name
+        save_on_each_node save_only_model save_steps save_strategy save_total_limit
         skip_memory_metrics trackio_bucket_id trackio_space_id trackio_static_space_id""",
 }
 

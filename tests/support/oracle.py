@@ -1,4 +1,6 @@
-"""The formulas of the losses, written with loops over sequences and tokens, for tests to compare with."""
+"""The formulas of the losses, written with loops over sequences and tokens, for tests to compare
+with.
+"""
 
 from __future__ import annotations
 
@@ -59,9 +61,9 @@ def loss_of_step(
 ):
     """The loss of one optimizer step.
 
-    `rows`: dicts with `logps`, `old`, `ref` (lists of scalars, a token each), `advantage`, `masked` (truncated and left out),
-    for the step's counts `useful`, and `weights` of tokens where another engine has sampled. `advantage` is a number, or a list
-    with that of each token.
+    `rows`: dicts with `logps`, `old`, `ref` (lists of scalars, a token each), `advantage`, `masked`
+    (truncated and left out), for the step's counts `useful`, and `weights` of tokens where another
+    engine has sampled. `advantage` is a number, or a list with that of each token.
     """
     o = {"low": 0.2, "high": 0.2, "delta": None, "useful_only": False, **o}
     counted = [r for r in rows if not r["masked"]]
@@ -94,7 +96,10 @@ def loss_of_step(
 
 
 def importance_ratios(log_ratios, level, by_token):
-    """GRPO's of each token, or those of a sequence: GSPO's, or where tokens differ GSPO-token's (2507.18071, eq. 5 and 14)."""
+    """GRPO's of each token, or those of a sequence.
+
+    GSPO's, or where tokens differ GSPO-token's (2507.18071, eq. 5 and 14).
+    """
     if level == "token":
         return [torch.exp(x) for x in log_ratios]
     s = torch.exp(sum(log_ratios) / max(len(log_ratios), 1)) if log_ratios else torch.ones(())

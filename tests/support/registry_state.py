@@ -11,9 +11,11 @@ from grpo_ext.rewards import registry
 
 @contextmanager
 def registry_as_before() -> Iterator[None]:
-    """Forget the rewards and losses that are registered in the block, unless they belong to the package.
+    """Forget the rewards and losses that are registered in the block, unless they belong to the
+    package.
 
-    The plugin files that registered rewards are forgotten too: loaded again, they register them again.
+    The plugin files that registered rewards are forgotten too: loaded again, they register them
+    again.
     """
     before = dict(registry._registered)
     losses = dict(policy._LOSSES)

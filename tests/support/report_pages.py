@@ -13,17 +13,30 @@ from pathlib import Path
 from grpo_ext.environments.transcript import as_text
 from grpo_ext.observe.jsonl import JsonLines
 
-HOSTILE = "</script><script>document.title='owned'</script><img src=x onerror=alert(1)>{{SCRIPT}}\ud800 \u2028 <!-- "
+HOSTILE = (
+    "</script><script>document.title='owned'</script><img src=x onerror=alert(1)>{{SCRIPT}}\ud800 "
+    "\u2028 <!-- "
+)
 
 
 def sample(step, text, mode="train", group=0, prompt="Use 3, 4 to make 7.", **more):
     prompt_id = hashlib.sha256(prompt.encode("utf-8", "replace")).hexdigest()[:12]
     return {
-        "step": step, "mode": mode, "dataset": mode, "prompt_id": prompt_id,
-        "group": group, "prompt": [{"role": "user", "content": prompt}], "text": text, "rewards": {"countdown": 0.0},
-        "reward": 0.0, "advantage": None if mode == "eval" else 0.0, "finish_reason": "stop", "length": 3,
-        "columns": {"nums": [3, 4], "target": 7}, **more,
-    }  # fmt: skip
+        "step": step,
+        "mode": mode,
+        "dataset": mode,
+        "prompt_id": prompt_id,
+        "group": group,
+        "prompt": [{"role": "user", "content": prompt}],
+        "text": text,
+        "rewards": {"countdown": 0.0},
+        "reward": 0.0,
+        "advantage": None if mode == "eval" else 0.0,
+        "finish_reason": "stop",
+        "length": 3,
+        "columns": {"nums": [3, 4], "target": 7},
+        **more,
+    }
 
 
 def write_run(folder: Path, rows, metrics=({"step": 1, "reward": 0.5},)) -> Path:
@@ -33,7 +46,10 @@ def write_run(folder: Path, rows, metrics=({"step": 1, "reward": 0.5},)) -> Path
 
 
 class Page(HTMLParser):
-    """What a browser would see: tags with their attributes, and the content of each script by its id."""
+    """What a browser would see.
+
+    Tags with their attributes, and the content of each script by its id.
+    """
 
     def __init__(self, text):
         super().__init__()
@@ -60,7 +76,10 @@ def unpacked(text):
 
 
 def played(step, *said, more=(), **settings):
-    """A line of an episode: what the model and its environment said in turn, and what else each message has."""
+    """A line of an episode.
+
+    What the model and its environment said in turn, and what else each message has.
+    """
     messages = [
         {"role": "user" if i % 2 else "assistant", "content": text} for i, text in enumerate(said)
     ]

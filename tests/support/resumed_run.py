@@ -61,7 +61,7 @@ def logged(trainer):
 
 
 def spoil(trainer, steps, value):
-    """Make the gradient of one weight `value` in these steps, as it comes out of the backward pass."""
+    """Make the gradient of one weight `value` in these steps, after the backward pass."""
 
     def hook(gradient):
         if trainer.state.global_step + 1 in steps:

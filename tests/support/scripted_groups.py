@@ -1,4 +1,6 @@
-"""A trainer whose completions and rewards are scripted, so that it is known which groups have no signal, and an oracle."""
+"""A trainer whose completions and rewards are scripted, so that it is known which groups have no
+signal, and an oracle.
+"""
 
 from __future__ import annotations
 
@@ -133,7 +135,9 @@ def train(
 
 
 def write_rates(path: Path, numbers=range(1, 25), samples: int = 17) -> str:
-    """Write a file of pass rates by which no completion of these prompts is right, and return its path."""
+    """Write a file of pass rates by which no completion of these prompts is right, and return its
+    path.
+    """
     lines = [{"prompt": prompt_of(number), "rewards": {"solved": 0.0}} for number in numbers]
     path.write_text("".join((json.dumps(line) + "\n") * samples for line in lines))
     return str(path)
@@ -192,7 +196,10 @@ def oracle(folder, plan, weights, loss_type="grpo", scale="group"):
 
 
 def on_two_ranks(folder: Path, jobs: list[dict]) -> list[dict]:
-    """For each job, settings of `train`: the prompts of its generations, gradients and weights of its steps, its logs."""
+    """For each job, settings of `train`.
+
+    The prompts of its generations, gradients and weights of its steps, its logs.
+    """
     with tempfile.TemporaryDirectory() as out:
         on_ranks(2, train_all, folder, Path(out), jobs)
         return torch.load(Path(out) / "found.pt", weights_only=False)

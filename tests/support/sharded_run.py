@@ -1,8 +1,8 @@
 """Steps on several ranks of a CPU that share a model out, by FSDP2 or ZeRO; `launched` starts them.
 
-accelerate shards on GPUs only: with `use_cpu` it leaves both out, whatever the ranks are told. `shard_on_a_cpu` passes its
-ranks on a CPU off as what those branches ask for. All that follows, `fully_shard` and DeepSpeed's engine with its collectives
-among them, is the real one on the CPU.
+accelerate shards on GPUs only: with `use_cpu` it leaves both out, whatever the ranks are told.
+`shard_on_a_cpu` passes its ranks on a CPU off as what those branches ask for. All that follows,
+`fully_shard` and DeepSpeed's engine with its collectives among them, is the real one on the CPU.
 """
 
 from __future__ import annotations
@@ -38,11 +38,12 @@ BY_THE_TRAINER = (
 def launched(
     how: str, ranks: int, out: Path, *words: str, environment: dict[str, str] | None = None
 ) -> str:
-    """Call `main` on so many ranks; what was printed. Torch's launcher starts those of ZeRO, in DeepSpeed's environment.
+    """Call `main` on so many ranks; what was printed. Torch's launcher starts those of ZeRO, in
+    DeepSpeed's environment.
 
     Args:
-        how: `plain`, `fsdp2`, `zero2` or `zero3`.
-        words: `steps FOLDER`, the model's; `guard FOLDER`; or `train` and the words of `grpo_ext.train`.
+        how: `plain`, `fsdp2`, `zero2` or `zero3`. words: `steps FOLDER`, the model's; `guard
+        FOLDER`; or `train` and the words of `grpo_ext.train`.
     """
     if not how.startswith("zero"):
         return on_ranks(ranks, main, how, str(out), *words)

@@ -1,4 +1,7 @@
-"""One step of TRL's and of ours on the same completions: seconds, tokens, gradient, peak memory, and a profile."""
+"""One step of TRL's and of ours on the same completions.
+
+Seconds, tokens, gradient, peak memory, and a profile.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,9 @@ SIDES = ("TRL", "ours")
 
 
 def now(trainer: FixedCompletions) -> float:
-    """Return processor time if one process works alone, so that other processes have little effect, in seconds."""
+    """Return processor time if one process works alone, so that other processes have little effect,
+    in seconds.
+    """
     alone = (
         trainer.accelerator.num_processes == 1
         and not torch.cuda.is_available()
@@ -29,7 +34,10 @@ def now(trainer: FixedCompletions) -> float:
 
 
 def run_step(trainer: FixedCompletions, batches: Any) -> float:
-    """Run one optimizer step without its update (several, if a generation is used repeatedly); return seconds."""
+    """Run one optimizer step without its update (several, if a generation is used repeatedly).
+
+    Return seconds.
+    """
     model = trainer.model_wrapped
     steps = trainer.args.gradient_accumulation_steps
     trainer.current_gradient_accumulation_steps = steps
@@ -112,10 +120,12 @@ def measure(case: Case, rounds: int, ranks: int = 1) -> dict[str, Any]:
 
 
 def lower_bound(case: Case) -> float:
-    """Return the seconds of the matrix products that every way of computing the gradient needs, without attention.
+    """Return the seconds of the matrix products that every way of computing the gradient needs,
+    without attention.
 
-    6 operations a weight and token (4 where only an adapter is trained), each prompt once, each completion that can change the
-    gradient once and without padding, the head only at completions; 2 more for the reference.
+    6 operations a weight and token (4 where only an adapter is trained), each prompt once, each
+    completion that can change the gradient once and without padding, the head only at completions;
+    2 more for the reference.
     """
     work = make_work(case)
     settings = dict(case.settings)
@@ -132,7 +142,8 @@ def lower_bound(case: Case) -> float:
 
 @cache
 def matrix_rate(hidden: int) -> float:
-    """Return the operations per second of a float32 product of 1,024 tokens with a layer of this width, the fastest of many.
+    """Return the operations per second of a float32 product of 1,024 tokens with a layer of this
+    width, the fastest of many.
 
     Narrow products are slower than square ones, by how much depends on the processor.
     """
@@ -181,7 +192,9 @@ HEADS = (
 
 
 def where_time_goes(case: Case, side: str) -> dict[str, float]:
-    """Return shares of a step's time by kind of operator, and that of the scoring head, which has several kinds."""
+    """Return shares of a step's time by kind of operator, and that of the scoring head, which has
+    several kinds.
+    """
     bench = Bench(case, (side,))
     bench.step(side)
     with profile(activities=[ProfilerActivity.CPU]) as seen:

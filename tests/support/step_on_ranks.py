@@ -1,4 +1,7 @@
-"""Called on two ranks: steps of TRL and of ours on two ranks, and what each rank called; rank 0 writes it down."""
+"""Called on two ranks: steps of TRL and of ours on two ranks, and what each rank called.
+
+Rank 0 writes it down.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The generation batches that `step.py` trains on, and trainers that use them instead of sampling."""
+"""The generation batches that `step.py` trains on, and trainers that take them as samples."""
 
 from __future__ import annotations
 
@@ -35,17 +35,14 @@ class Case:
         rows: completions per optimizer step, on all ranks.
         micro_batch: rows of one of TRL's micro-batches.
         group: completions per prompt.
-        prompt: tokens of the shortest and longest prompt.
-        completion: mean, spread (of the logarithm, 0 for equal lengths) and maximum of the completions' lengths.
-        dead: share of groups whose completions all get the same reward.
-        vocab, layers, hidden: of the Llama model, untrained.
-        settings: of the trainer.
-        lora: whether only an adapter is trained.
-        bound: the least ratio of TRL's time to ours that passes; `None` for no bound.
-        most: the largest multiple of the lower bound that passes, of our fastest run; `None` for any.
-        dtype: of the weights.
-        on_gpu: whether it runs on a GPU.
-        flash: whether it attends by torch's kernels of FlashAttention (`benchmarks.gpu.attention`).
+        prompt: tokens of the shortest and longest prompt. completion: mean, spread (of the
+        logarithm, 0 for equal lengths) and maximum of the completions' lengths. dead: share of
+        groups whose completions all get the same reward. vocab, layers, hidden: of the Llama model,
+        untrained. settings: of the trainer. lora: whether only an adapter is trained. bound: the
+        least ratio of TRL's time to ours that passes; `None` for no bound. most: the largest
+        multiple of the lower bound that passes, of our fastest run; `None` for any. dtype: of the
+        weights. on_gpu: whether it runs on a GPU. flash: whether it attends by torch's kernels of
+        FlashAttention (`benchmarks.gpu.attention`).
     """
 
     rows: int
@@ -110,7 +107,10 @@ def make_work(case: Case) -> Work:
     mean, spread, longest = case.completion
     noise = torch.randn(case.rows, generator=g) * spread - spread**2 / 2
     lengths = (mean * noise.exp()).round().clamp(4, longest).int().tolist()
-    words = lambda count: torch.randint(FIRST_WORD, case.vocab, (count,), generator=g).tolist()  # noqa: E731
+
+    def words(count: int) -> list[int]:
+        return torch.randint(FIRST_WORD, case.vocab, (count,), generator=g).tolist()
+
     groups = case.rows // case.group
     low, high = case.prompt
     sizes = torch.randint(low, high + 1, (groups,), generator=g).tolist()
@@ -185,7 +185,8 @@ def make_trainer(
         model = model or make_model(case)
         model.config.architectures = [type(model).__name__]
         model.config.save_pretrained(f"{out}/model")
-        # each rank writes its own copy; the model's save_pretrained would write only the first rank's
+        # each rank writes its own copy; the model's save_pretrained would write only the first
+        # rank's
         save_model(model, f"{out}/model/model.safetensors", {"format": "pt"})
         own = AutoModelForCausalLM.from_pretrained(f"{out}/model", dtype=case.dtype)
     else:

@@ -40,9 +40,13 @@ QWEN = {
     ),
 }
 CHAT = (
-    "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{% if m['content'] is string %}{{ m['content'] }}{% else %}"
-    "{% for part in m['content'] %}{% if part['type'] == 'image' %}<image>{% else %}{{ part['text'] }}{% endif %}{% endfor %}"
-    "{% endif %}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    "{% for m in messages %}<|im_start|>{{ m['role'] }}\n"
+    "{% if m['content'] is string %}{{ m['content'] }}{% else %}"
+    "{% for part in m['content'] %}{% if part['type'] == 'image' %}<image>{% else %}{{ "
+    "part['text'] }}{% endif %}{% endfor %}"
+    "{% endif %}<|im_end|>\n"
+    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n"
+    "{% endif %}"
 )
 
 
@@ -53,7 +57,10 @@ def seeded(config):
 
 
 def qwen_vision(kind: str, vocab_size: int):
-    """Qwen2.5-VL or Qwen3-VL, whose tokens have positions of three parts; its eyes are not trained."""
+    """Qwen2.5-VL or Qwen3-VL, whose tokens have positions of three parts.
+
+    Its eyes are not trained.
+    """
     rope, eyes = QWEN[kind]
     text = {
         **TEXT,
@@ -70,7 +77,9 @@ def qwen_vision(kind: str, vocab_size: int):
 
 
 def llava(folder, chat: str = CHAT, image_token: str = "<image>"):
-    """A model that reads images of 8 by 8 as 4 tokens each, with the tokenizer of `folder`, and its processor."""
+    """A model that reads images of 8 by 8 as 4 tokens each, with the tokenizer of `folder`, and its
+    processor.
+    """
     tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
     tokenizer.add_special_tokens({"additional_special_tokens": [image_token]})
     tokenizer.chat_template = chat

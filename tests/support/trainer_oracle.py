@@ -74,9 +74,10 @@ DEFAULTS: dict[str, Any] = {
 def check_order(record: dict[str, Any]) -> None:
     """Assert that `curriculum: easy_to_hard` has given each generation the prompts of its turn.
 
-    The rows, sorted by difficulty, are passed once in the generations of a run: the first one has the easiest rows, the last
-    one the hardest, and those between have neighbouring rows at even distances. Which of equally hard rows come first is
-    open. With `refill`, only the first round of the run is known, and with `partial_rollouts` none.
+    The rows, sorted by difficulty, are passed once in the generations of a run: the first one has
+    the easiest rows, the last one the hardest, and those between have neighbouring rows at even
+    distances. Which of equally hard rows come first is open. With `refill`, only the first round of
+    the run is known, and with `partial_rollouts` none.
     """
     settings = {**DEFAULTS, **record["settings"]}
     if settings.get("curriculum") != "easy_to_hard" or settings.get("partial_rollouts"):
@@ -781,7 +782,7 @@ class Oracle:
         return shares
 
     def choose_high(self, batches: list[list[list[Scored]]], weights: dict[str, Tensor]) -> None:
-        """Note the tokens whose entropy is among the highest of their micro-batch over all ranks."""
+        """Note the tokens of highest entropy in their micro-batch, over all ranks."""
         share = self.s["top_entropy_quantile"]
         if share >= 1.0:
             return

@@ -1,4 +1,7 @@
-"""`grpo_ext.train` that leaves each rank's trained weights in `output_dir`; run by `test_engine_ranks`."""
+"""`grpo_ext.train` that leaves each rank's trained weights in `output_dir`.
+
+Run by `test_engine_ranks`.
+"""
 
 from __future__ import annotations
 

@@ -6,7 +6,10 @@ from grpo_ext.environments.base import Environment
 
 
 class Counting(Environment):
-    """Answers every turn with how many there were, and is over after `most`; worth the share of even turn lengths."""
+    """Answers every turn with how many there were, and is over after `most`.
+
+    Worth the share of even turn lengths.
+    """
 
     def __init__(self, most: int = 4):
         self.most, self.turns, self.even, self.score = most, 0, 0, 0.0
@@ -38,7 +41,10 @@ class Faulty(Environment):
 
 
 class Wandering(Environment):
-    """Is over when the model says something of even length, or after four turns: episodes end at different times."""
+    """Is over when the model says something of even length, or after four turns.
+
+    Episodes end at different times.
+    """
 
     def __init__(self):
         self.said, self.score = [], 0.0
@@ -50,7 +56,10 @@ class Wandering(Environment):
 
 
 class Eventually(Environment):
-    """Two turns. Every episode is worth 1; whether the first turn earns it depends on the length of its text."""
+    """Two turns. Every episode is worth 1.
+
+    Whether the first turn earns it depends on the length of its text.
+    """
 
     def __init__(self):
         self.turns, self.score = 0, 0.0
@@ -62,7 +71,9 @@ class Eventually(Environment):
 
 
 class Failing(Environment):
-    """Raises an error in the turns whose number `fails` has, of each four of all episodes, or in every `reset`."""
+    """Raises an error in the turns whose number `fails` has, of each four of all episodes, or in
+    every `reset`.
+    """
 
     turns = 0
 

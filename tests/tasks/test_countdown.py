@@ -1,4 +1,6 @@
-"""Countdown: solvable problems, splits that share none, honest ends of small spaces, prompts and files."""
+"""Countdown: solvable problems, splits that share none, honest ends of small spaces, prompts and
+files.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ def key(row: dict) -> tuple:
 
 
 def values_by_brute_force(nums: tuple[int, ...], operators: str) -> set[Fraction]:
-    """Every value that any equation over all of `nums` has, by combining any two until one is left."""
+    """Every value of an equation over all of `nums`, by combining any two until one is left."""
     if len(nums) == 1:
         return {Fraction(nums[0])}
     found = set()
@@ -63,7 +65,8 @@ def test_reachable_values_are_values(operators: str, nums: list[int]) -> None:
 @given(nums=st.lists(st.integers(1, 30), min_size=3, max_size=3))
 @settings(max_examples=50, deadline=None)
 def test_reachable_misses_no_sum_or_difference(nums: list[int]) -> None:
-    # With + and - alone, every value of at least 0 can be reached by whole steps that are never negative.
+    # With + and - alone, every value of at least 0 can be reached by whole steps that are never
+    # negative.
     signed = set()
     for order in permutations(nums):
         for signs in product((1, -1), repeat=2):

@@ -1,4 +1,6 @@
-"""GSM8K: stories whose arithmetic is right, splits that share none, and the real rows where they are."""
+"""GSM8K: stories whose arithmetic is right, splits that share none, and the real rows where they
+are.
+"""
 
 from __future__ import annotations
 

@@ -257,11 +257,16 @@ def test_each_task_of_several_holds_out_its_own_rows(tmp_path):
         ),
         ({"random_train_samples": True}, "needs max_train_samples"),
         (
-            {"random_train_samples": True, "max_train_samples": 3, "dataset_streaming": True, "max_steps": 3},
+            {
+                "random_train_samples": True,
+                "max_train_samples": 3,
+                "dataset_streaming": True,
+                "max_steps": 3,
+            },
             "random_train_samples draws from all rows",
         ),
     ],
-)  # fmt: skip
+)
 def test_contradictions_are_refused_by_name(tmp_path, values, message):
     with pytest.raises(RecipeError, match=message):
         recipe(write(tmp_path / "rows.jsonl", QUESTIONS), **values)
@@ -309,7 +314,10 @@ def test_check_says_which_rows_an_evaluation_uses(tiny_folder, tmp_path, capsys)
     train, held_out = sides(file)
     path = tmp_path / "recipe.yaml"
     path.write_text(
-        f"model_name_or_path: {tiny_folder}\ntask: prompts\nuser_prompt: '{{question}}'\nuse_cpu: true\n"
+        f"model_name_or_path: {tiny_folder}\n"
+        f"task: prompts\n"
+        f"user_prompt: '{{question}}'\n"
+        f"use_cpu: true\n"
         f"dataset_name: {file}\nreward_funcs: [accuracy]\noutput_dir: {tmp_path / 'run'}\n"
         "per_device_train_batch_size: 8\nmax_completion_length: 8\n"
     )

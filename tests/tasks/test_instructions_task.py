@@ -1,4 +1,7 @@
-"""Rows of the task `instructions`: what is held out, what goes together, and that the reward can read each."""
+"""Rows of the task `instructions`.
+
+What is held out, what goes together, and that the reward can read each.
+"""
 
 from __future__ import annotations
 

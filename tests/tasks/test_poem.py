@@ -1,4 +1,6 @@
-"""The poem task: the shipped quatrains keep the rules, rows of every shape work, and prompts say what is wanted."""
+"""The poem task: the shipped quatrains keep the rules, rows of every shape work, and prompts say
+what is wanted.
+"""
 
 import json
 
@@ -13,7 +15,10 @@ EIGHT = "国破山河在，城春草木深。感时花溅泪，恨别鸟惊心�
 
 
 def test_the_shipped_quatrains_keep_the_rules():
-    """Each rhymes by 平水韵 and has at most one tonal fault by the rhyme book's tones; six in seven have none."""
+    """Each rhymes by 平水韵 and has at most one tonal fault by the rhyme book's tones.
+
+    Six in seven have none.
+    """
     verdicts = {row["title"]: judge(row["lines"], tones="pingshui") for row in QUATRAINS}
     assert len(QUATRAINS) >= 200
     assert not {
@@ -39,7 +44,9 @@ def test_the_shipped_quatrains_are_whole_and_different():
 
 
 def test_the_shipped_quatrains_are_those_of_the_collection(shared_data):
-    """Where the collection of real verse has a poem of the same title and author, the texts agree but for variants."""
+    """Where the collection of real verse has a poem of the same title and author, the texts agree
+    but for variants.
+    """
     rows = map(
         json.loads, (shared_data / "tang_quatrains.jsonl").read_text(encoding="utf-8").splitlines()
     )
@@ -146,7 +153,7 @@ def test_prompts_can_be_replaced():
         Poem(test_fraction=1.5)
 
 
-def test_prompts_can_state_what_a_poet_looks_up_about_the_given_lines_and_nothing_of_the_hidden_one():
+def test_prompts_can_state_facts_of_the_given_lines_and_nothing_of_the_hidden_one():
     task = Poem(system_prompt="", user_prompt="{lines}|{pattern}|{rhyme_group}")
     said = {
         task.prompt({"lines": [*POEM[:3], last]})[0]["content"]

@@ -1,4 +1,6 @@
-"""Reasoning Gym: rows that are the same everywhere and score as their generators say, and answers that cannot break out."""
+"""Reasoning Gym: rows that are the same everywhere and score as their generators say, and answers
+that cannot break out.
+"""
 
 from __future__ import annotations
 
@@ -35,10 +37,29 @@ problems = gym.problems
 score = gym.score
 
 GENERATORS = (
-    "arc_1d", "base_conversion", "basic_arithmetic", "binary_matrix", "caesar_cipher", "chain_sum", "codeio", "countdown",
-    "gcd", "gsm_symbolic", "isomorphic_strings", "knights_knaves", "n_queens", "polynomial_multiplication", "ransom_note",
-    "rearc", "simple_integration", "spiral_matrix", "string_insertion", "syllogism", "tower_of_hanoi", "word_sorting",
-)  # fmt: skip
+    "arc_1d",
+    "base_conversion",
+    "basic_arithmetic",
+    "binary_matrix",
+    "caesar_cipher",
+    "chain_sum",
+    "codeio",
+    "countdown",
+    "gcd",
+    "gsm_symbolic",
+    "isomorphic_strings",
+    "knights_knaves",
+    "n_queens",
+    "polynomial_multiplication",
+    "ransom_note",
+    "rearc",
+    "simple_integration",
+    "spiral_matrix",
+    "string_insertion",
+    "syllogism",
+    "tower_of_hanoi",
+    "word_sorting",
+)
 # The order of these depends on the order of sets: other problems in each process.
 BY_HASH = ["isomorphic_strings", "polynomial_multiplication", "ransom_note"]
 GIVEN = {"model_name_or_path": "m", "task": f"{FILE}:ReasoningGym"}
@@ -123,8 +144,10 @@ def test_an_entry_scores_as_the_one_that_was_made():
 @pytest.mark.slow
 def test_the_same_seed_makes_the_same_rows_in_every_process():
     code = (
-        f"import sys, hashlib; from grpo_ext.tasks import get_task_class; ReasoningGym = get_task_class({GIVEN['task']!r})\n"
-        f"rows = list(ReasoningGym({BY_HASH!r}, num_problems=30, task_seed=int(sys.argv[1])).generate('train'))\n"
+        f"import sys, hashlib; from grpo_ext.tasks import get_task_class; ReasoningGym = "
+        f"get_task_class({GIVEN['task']!r})\n"
+        f"rows = list(ReasoningGym({BY_HASH!r}, num_problems=30, "
+        f"task_seed=int(sys.argv[1])).generate('train'))\n"
         "print(len(rows), hashlib.md5(repr(rows).encode()).hexdigest())"
     )
 

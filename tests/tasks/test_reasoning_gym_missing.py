@@ -1,4 +1,6 @@
-"""What the example of Reasoning Gym does without its package or with another version, and how difficult its problems are."""
+"""What the example of Reasoning Gym does without its package or with another version, and how
+difficult its problems are.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`max_prompt_tokens` and `max_answer_tokens`: which rows of a data set stay, and what is refused."""
+"""`max_prompt_tokens` and `max_answer_tokens`.
+
+Which rows of a data set stay, and what is refused.
+"""
 
 from __future__ import annotations
 
@@ -131,7 +134,7 @@ def test_reference_answers_of_own_data(tiny_folder, tokenizer, tmp_path):
         ({"question": "1?", "answer": 5}, {}, "reference answer in 'answer' is 5"),
         ({"nums": [1, 2, 3], "target": 6}, {"task": "countdown"}, "the task 'countdown' have no"),
     ],
-)  # fmt: skip
+)
 def test_a_task_without_an_answer_refuses_the_limit(tiny_folder, tmp_path, row, values, message):
     file = tmp_path / "rows.jsonl"
     file.write_text(json.dumps(row) + "\n")

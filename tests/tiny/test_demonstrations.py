@@ -1,4 +1,7 @@
-"""Demonstrations of Countdown: every label and every sum is right, attempts go downwards, no held-out problem is shown."""
+"""Demonstrations of Countdown.
+
+Every label and every sum is right, attempts go downwards, no held-out problem is shown.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +18,14 @@ FORM = re.compile(r"<think>\n(.+)\n</think>\n<answer>\n(.+)\n</answer>")
 
 def make(operators: str = "+-", **options):
     task = Countdown(
-        min_numbers=3, max_numbers=3, max_number=12, operators=operators, max_target=36, system_prompt="",
+        min_numbers=3,
+        max_numbers=3,
+        max_number=12,
+        operators=operators,
+        max_target=36,
+        system_prompt="",
         user_prompt="{nums} = {target}",
-    )  # fmt: skip
+    )
     for row in countdown_demonstrations(task, 2_000, **options):
         (user,), (assistant,) = row["prompt"], row["completion"]
         left, target = user["content"].split(" = ")
@@ -96,9 +104,11 @@ def test_persistence_solves_everything_and_giving_up_does_not() -> None:
 
 def test_a_value_has_one_equation_with_its_numbers_from_the_largest() -> None:
     assert attempts_downwards((2, 3, 9), "+-", 36) == [
-        (14, "9 + 3 → 12 + 2 → 14", "9 + 3 + 2"), (10, "9 + 3 → 12 - 2 → 10", "9 + 3 - 2"),
-        (8, "9 - 3 → 6 + 2 → 8", "9 - 3 + 2"), (4, "9 - 3 → 6 - 2 → 4", "9 - 3 - 2"),
-    ]  # fmt: skip
+        (14, "9 + 3 → 12 + 2 → 14", "9 + 3 + 2"),
+        (10, "9 + 3 → 12 - 2 → 10", "9 + 3 - 2"),
+        (8, "9 - 3 → 6 + 2 → 8", "9 - 3 + 2"),
+        (4, "9 - 3 → 6 - 2 → 4", "9 - 3 - 2"),
+    ]
     assert [value for value, _, _ in attempts_downwards((2, 3, 9), "+-", 9)] == [8, 4]
     assert [value for value, _, _ in attempts_downwards((60, 60), "+-", 100)] == [120, 0]
 

@@ -1,4 +1,7 @@
-"""Tiny models: sizes, seeds, saving; the optimizer's groups, schedule and checkpoint; a warm start that learns."""
+"""Tiny models: sizes, seeds, saving.
+
+The optimizer's groups, schedule and checkpoint; a warm start that learns.
+"""
 
 from __future__ import annotations
 
@@ -93,7 +96,10 @@ def train(model, optimizer, steps: range, schedule=None) -> None:
 
 
 def test_optimizer_equals_its_two_parts() -> None:
-    """AdamW's half to the bit; Muon's up to sums in another order, which rounding to bfloat16 may enlarge."""
+    """AdamW's half to the bit.
+
+    Muon's up to sums in another order, which rounding to bfloat16 may enlarge.
+    """
     ours = build_model(TOKENIZER, **SMALL)
     theirs = build_model(TOKENIZER, **SMALL)
     before = dict(build_model(TOKENIZER, **SMALL).named_parameters())
@@ -127,7 +133,10 @@ def test_schedules_find_the_learning_rate() -> None:
 
 @pytest.mark.parametrize("shape", [(6, 6), (9, 4), (4, 9)])
 def test_muon_follows_its_formula(shape: tuple[int, int]) -> None:
-    """Momentum of Nesterov, the polynomial on the singular values, decay and scale: float64, by a decomposition."""
+    """Momentum of Nesterov, the polynomial on the singular values, decay and scale.
+
+    Float64, by a decomposition.
+    """
     generator = torch.Generator().manual_seed(0)
     layer = torch.nn.Linear(*shape[::-1], bias=False)
     start = layer.weight.detach().double().clone()
@@ -184,18 +193,33 @@ def test_a_warm_start_through_trl_learns_the_form(tmp_path: Path) -> None:
     from trl import SFTConfig, SFTTrainer
 
     task = Countdown(
-        min_numbers=3, max_numbers=3, max_number=9, operators="+-", max_target=27, system_prompt="",
+        min_numbers=3,
+        max_numbers=3,
+        max_number=9,
+        operators="+-",
+        max_target=27,
+        system_prompt="",
         user_prompt="Make {target} from {nums}.",
-    )  # fmt: skip
+    )
     rows = list(countdown_demonstrations(task, 600))
     tokenizer = build_tokenizer(
         [m["content"] for row in rows for part in row.values() for m in part], pattern=NUMBERS
     )
     args = SFTConfig(
-        output_dir=str(tmp_path), max_steps=40, per_device_train_batch_size=16, learning_rate=1e-2, use_cpu=True, bf16=False,
-        gradient_checkpointing=False, report_to=[], save_strategy="no", logging_steps=10, disable_tqdm=True,
-        dataloader_pin_memory=False, lr_scheduler_type="linear",
-    )  # fmt: skip
+        output_dir=str(tmp_path),
+        max_steps=40,
+        per_device_train_batch_size=16,
+        learning_rate=1e-2,
+        use_cpu=True,
+        bf16=False,
+        gradient_checkpointing=False,
+        report_to=[],
+        save_strategy="no",
+        logging_steps=10,
+        disable_tqdm=True,
+        dataloader_pin_memory=False,
+        lr_scheduler_type="linear",
+    )
     model = build_model(
         tokenizer,
         architecture="qwen3",
@@ -204,15 +228,22 @@ def test_a_warm_start_through_trl_learns_the_form(tmp_path: Path) -> None:
         intermediate_size=128,
     )
     trainer = SFTTrainer(
-        model=model, args=args, train_dataset=Dataset.from_list(rows), processing_class=tokenizer,
+        model=model,
+        args=args,
+        train_dataset=Dataset.from_list(rows),
+        processing_class=tokenizer,
         optimizer_cls_and_kwargs=(lambda: MuonWithAdamW, {"lr": args.learning_rate}),
-    )  # fmt: skip
+    )
     trainer.train()
     assert isinstance(trainer.optimizer.optimizer, MuonWithAdamW)
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
     assert losses[-1] < 0.5 * losses[0]
-    prompt = tokenizer.apply_chat_template(task.prompt({"nums": [3, 5, 1], "target": 7}), add_generation_prompt=True,
-                                           return_tensors="pt", return_dict=True)  # fmt: skip
+    prompt = tokenizer.apply_chat_template(
+        task.prompt({"nums": [3, 5, 1], "target": 7}),
+        add_generation_prompt=True,
+        return_tensors="pt",
+        return_dict=True,
+    )
     ids = model.eval().generate(**prompt, max_new_tokens=64, do_sample=False)[
         0, prompt["input_ids"].shape[1] :
     ]

@@ -1,4 +1,6 @@
-"""Tokenizers: nothing is lost, tags survive decoding, pieces are as short as promised, TRL finds the completion."""
+"""Tokenizers: nothing is lost, tags survive decoding, pieces are as short as promised, TRL finds
+the completion.
+"""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ def test_a_renamed_attribute_is_named(fresh, monkeypatch):
 
 
 def test_every_field_that_the_package_reads_is_in_the_contract():
-    """A field that is missing there would be read with our default, or fail in the middle of a run."""
+    """A field missing there would be read with our default, or fail during a run."""
     fields = {field.name for field in dataclasses.fields(trl.GRPOConfig)}
     read = {
         field.name

@@ -1,4 +1,7 @@
-"""The order of prompts in real runs: the same after a resume in a later epoch, and led by what was seen."""
+"""The order of prompts in real runs.
+
+The same after a resume in a later epoch, and led by what was seen.
+"""
 
 from __future__ import annotations
 

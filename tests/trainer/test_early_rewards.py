@@ -1,4 +1,6 @@
-"""Rewards in worker processes run while completions are scored under the old policy and the reference."""
+"""Rewards in worker processes run while completions are scored under the old policy and the
+reference.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ def noted(completions, notes):
 
 
 def test_all_rewards_are_there_before_the_reference_has_scored(tiny_folder, tmp_path):
-    """The reference waits for the workers here, which it would do forever if they began after it."""
+    """The reference waits for the workers here: forever, if they began after it."""
     notes = tmp_path / "notes"
     args = GRPOExtConfig(
         output_dir=str(tmp_path),

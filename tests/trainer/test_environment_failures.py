@@ -37,7 +37,10 @@ def test_a_step_that_always_fails_stops_the_run_at_once_with_a_checkpoint(tiny_f
 
 
 def test_a_reset_that_always_fails_stops_the_run_before_anything_is_sampled(tiny_folder, tmp_path):
-    words = r"(?s)Failing: reset failed on every call\..*KeyError: 'level' \(.*worlds\.py:\d+, in reset\)"
+    words = (
+        r"(?s)Failing: reset failed on every call\..*KeyError: "
+        r"'level' \(.*worlds\.py:\d+, in reset\)"
+    )
     with pytest.raises(EnvironmentFailure, match=words):
         run(tiny_folder, tmp_path, environment=world(reset_fails=True))
 

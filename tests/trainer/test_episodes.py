@@ -1,4 +1,7 @@
-"""Runs in which an environment answers: the tokens that were sampled are those that are trained on, exactly."""
+"""Runs in which an environment answers.
+
+The tokens that were sampled are those that are trained on, exactly.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +50,9 @@ def told(rows):
 
 
 def oracle(folder, weights, used, temperature=1.0, **truncation):
-    """The gradient of dapo, a completion at a time and without padding, with the kept sets of the sampler."""
+    """The gradient of dapo, a completion at a time and without padding, with the kept sets of the
+    sampler.
+    """
     model = AutoModelForCausalLM.from_pretrained(folder)
     model.load_state_dict(weights, strict=False)
     for part in (batch.rows for batch in used):
@@ -107,7 +112,10 @@ def test_the_gradient_is_that_of_the_tokens_the_model_wrote(
 
 @pytest.mark.parametrize("credit", ["episode", "turn"])
 def test_the_share_without_signal_is_that_of_the_advantages(tiny_folder, tmp_path, credit):
-    """All episodes earn 1, some in their first turn: only with a credit per turn is there a gradient."""
+    """All episodes earn 1, some in their first turn.
+
+    Only with a credit per turn is there a gradient.
+    """
     world = {"name": f"{REPO}/tests/support/worlds.py:Eventually", "turn_tokens": 4}
     settings = {"environment": {**world, "credit": credit}, "max_steps": 2}
     trainer = make(tiny_folder, tmp_path, rewards=["environment"], **settings)

@@ -1,4 +1,7 @@
-"""Evaluation within training: its own sampling, pass@k by counting subsets, each data set under its own name."""
+"""Evaluation within training.
+
+Its own sampling, pass@k by counting subsets, each data set under its own name.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The trainer generates with the fast loop: the same training, the sampler still watched, and said once."""
+"""The trainer generates with the fast loop.
+
+The same training, the sampler still watched, and said once.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +75,10 @@ def trained(trainer):
 
 
 def test_the_same_training_where_sampling_leaves_no_choice(tiny_folder, tmp_path):
-    """top_k: 1 draws the most likely token; scored without truncation, there is a gradient all the same."""
+    """top_k: 1 draws the most likely token.
+
+    Scored without truncation, there is a gradient all the same.
+    """
     settings = {
         "ends": 60,
         "top_k": 1,

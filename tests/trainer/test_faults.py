@@ -29,6 +29,9 @@ OVERLAP = (
     ids=["kills", "overlap", "faults"],
 )
 def test_nothing_is_lost(words):
-    """Kills on one and two ranks; with a sampler process one of the trainer and one of that; each fault of one rank."""
+    """Kills on one and two ranks.
+
+    With a sampler process one of the trainer and one of that; each fault of one rank.
+    """
     process = Forked(run_module, f"benchmarks.{words[0]}", *words[1:], "--quick", "--check")
     assert process.wait(900) == 0, process.printed[-3000:]

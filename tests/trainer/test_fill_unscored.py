@@ -33,7 +33,8 @@ def test_a_missing_score_takes_its_groups_mean():
 
 
 def test_with_the_fill_a_missing_score_moves_no_advantage():
-    # rewards 1+1, 1+None, 1+1, 1+1: counted as 0 the second would be punished; nothing sets it apart
+    # rewards 1+1, 1+None, 1+1, 1+1: counted as 0 the second would be punished; nothing sets it
+    # apart
     rewards = torch.tensor([[1.0, 1.0], [1.0, NAN], [1.0, 1.0], [1.0, 1.0]])
     total = fill_unscored(rewards, 4).sum(dim=1)
     assert torch.equal(total - total.mean(), torch.zeros(4))

@@ -1,4 +1,7 @@
-"""A run started from Python is met at the same door as one started by a command: refused alike, told alike, recorded alike."""
+"""A run started from Python is met at the same door as one started by a command.
+
+Refused alike, told alike, recorded alike.
+"""
 
 from __future__ import annotations
 
@@ -109,7 +112,8 @@ def test_a_mapping_of_splits_is_told_to_be_one(kind):
     with pytest.raises(ValueError) as error:
         GRPOExtTrainer("no/model", [short], arguments, kind(splits))
     assert str(error.value) == (
-        f"train_dataset is a {kind.__name__} with the splits test, train: pass one of them, such as dataset['train']."
+        f"train_dataset is a {kind.__name__} with the splits test, train: pass one of them, "
+        f"such as dataset['train']."
     )
 
 
@@ -277,7 +281,11 @@ def test_threads_wait_calmly_where_nobody_has_chosen(first, given, policy):
         "import grpo_ext; grpo_ext.register",
         "from grpo_ext.cli.main import main; main(['rewards', 'list'])",
     ):
-        code = f"{first}\n{then}\nimport os, sys; print(os.environ.get('OMP_WAIT_POLICY'), file=sys.stderr)"
+        code = (
+            f"{first}\n"
+            f"{then}\n"
+            f"import os, sys; print(os.environ.get('OMP_WAIT_POLICY'), file=sys.stderr)"
+        )
         kept = {
             key: value
             for key, value in os.environ.items()

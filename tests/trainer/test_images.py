@@ -81,7 +81,9 @@ def test_the_gradient_is_that_of_plain_trl(tiny_folder, tmp_path):
     "settings", [{"group_filter": "drop"}, {"logprob_policy": "model", "temperature": 0.7}], ids=str
 )
 def test_several_updates_and_a_reference(tiny_folder, tmp_path, settings, monkeypatch):
-    """The completions are scored once under the policy that sampled and once under the reference, and TRL scores none."""
+    """The completions are scored once under the policy that sampled and once under the reference,
+    and TRL scores none.
+    """
     calls = []
     score = GRPOTrainer._get_per_token_logps_and_entropies
 

@@ -1,4 +1,7 @@
-"""SIGKILL in the middle of an episode: the run that goes on ends with the same weights, bit for bit."""
+"""SIGKILL in the middle of an episode.
+
+The run that goes on ends with the same weights, bit for bit.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +77,8 @@ def test_a_run_killed_in_an_episode_goes_on_exactly(tiny_folder, tmp_path):
     code, printed = run(tiny_folder, tmp_path / "whole")
     assert code == 0, printed
     out = tmp_path / "killed"
-    # 8 episodes of 3 turns a generation: in its third, within the first turns and between two turns of all
+    # 8 episodes of 3 turns a generation: in its third, within the first turns and between two turns
+    # of all
     for kill_at in (2 * 24 + 3, 8):
         assert run(tiny_folder, out, kill_at)[0] == -signal.SIGKILL
         assert not (out / "model.safetensors").exists()

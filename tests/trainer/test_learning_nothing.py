@@ -149,7 +149,10 @@ def test_a_short_run_that_the_kl_outweighs_has_a_remark(
 
 
 def test_the_share_of_the_policy_is_that_of_the_formulas():
-    """With G = d loss / d log p: policy -A / N, KL (k3, no ratio) beta (1 - exp(ref - p)) / N, over N tokens."""
+    """With G = d loss / d log p.
+
+    Policy -A / N, KL (k3, no ratio) beta (1 - exp(ref - p)) / N, over N tokens.
+    """
     logps = torch.tensor([[-1.0, -2.0], [-0.5, -3.0]], dtype=torch.float64, requires_grad=True)
     reference = torch.tensor([[-1.5, -1.0], [-0.5, -3.5]], dtype=torch.float64)
     advantages = torch.tensor([1.0, -0.5], dtype=torch.float64)
@@ -226,7 +229,7 @@ def test_a_finished_run_that_is_started_again_says_so_and_ends_alike(tiny_folder
 
 
 def adapter(tiny_folder, *names, trainable=True):
-    """The tiny model with adapters of these names, the first one active, written and loaded again."""
+    """The tiny model with adapters of these names, the first active, saved and loaded."""
     model = AutoModelForCausalLM.from_pretrained(tiny_folder, dtype=torch.float32)
     config = LoraConfig(r=2, target_modules="all-linear", task_type="CAUSAL_LM")
     made = get_peft_model(model, config, adapter_name=names[0])

@@ -1,4 +1,7 @@
-"""Which checkpoint is whole, and which are deleted: every single bit of a manifest, clocks that go back, other folders."""
+"""Which checkpoint is whole, and which are deleted.
+
+Every single bit of a manifest, clocks that go back, other folders.
+"""
 
 from __future__ import annotations
 
@@ -69,12 +72,25 @@ def test_nor_do_several_or_a_cut(tmp_path_factory, data):
 @pytest.mark.parametrize(
     "text",
     [
-        "[]", "null", "{}", "7", '"text"', '{"a": null}', '{"a": []}', '{"a": {"size": 1}}', '{"a": {"size": 1, "sha256": 2}}',
-        '{"": {"size": 0, "sha256": ""}}', '{"\\u0000": {"size": 0, "sha256": ""}}', '{"\\ud800": {"size": 0, "sha256": ""}}',
-        '{"/dev/zero": {"size": 0, "sha256": ""}}', "[" * 100_000, "9" * 9_999, "\udcff",
+        "[]",
+        "null",
+        "{}",
+        "7",
+        '"text"',
+        '{"a": null}',
+        '{"a": []}',
+        '{"a": {"size": 1}}',
+        '{"a": {"size": 1, "sha256": 2}}',
+        '{"": {"size": 0, "sha256": ""}}',
+        '{"\\u0000": {"size": 0, "sha256": ""}}',
+        '{"\\ud800": {"size": 0, "sha256": ""}}',
+        '{"/dev/zero": {"size": 0, "sha256": ""}}',
+        "[" * 100_000,
+        "9" * 9_999,
+        "\udcff",
     ],
     ids=range(16),
-)  # fmt: skip
+)
 def test_a_manifest_of_another_shape_leaves_the_checkpoint_before_it(tmp_path, caplog, text):
     before = checkpoint(tmp_path, 1)
     newest = checkpoint(tmp_path, 2)
@@ -120,9 +136,11 @@ def test_only_folders_named_by_a_step_are_checkpoints(tmp_path):
 
 @settings(deadline=None, max_examples=60)
 @given(
-    st.lists(st.integers(0, 30), min_size=1, max_size=6, unique=True), st.data(), st.sampled_from([None, 0, 1, 2, 3]),
+    st.lists(st.integers(0, 30), min_size=1, max_size=6, unique=True),
+    st.data(),
+    st.sampled_from([None, 0, 1, 2, 3]),
     st.booleans(),
-)  # fmt: skip
+)
 def test_what_is_deleted_does_not_depend_on_the_clock(tmp_path_factory, steps, data, most, resumed):
     """The one just written and the best stay; then, of the run that wrote it, the newest."""
     run = tmp_path_factory.mktemp("run")

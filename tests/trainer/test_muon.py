@@ -10,11 +10,27 @@ from grpo_ext.train import make_trainer
 from tests.support.places import REPO
 
 SETTINGS = {
-    "reward_funcs": ["format"], "reward_weights": [1.0], "muon": True, "weight_decay": 0.1, "learning_rate": 1e-2,
-    "entropy_coef": 0.1, "per_device_train_batch_size": 8, "num_generations": 4, "max_completion_length": 8, "num_problems": 64,
-    "max_steps": 4, "warmup_steps": 0, "save_strategy": "steps", "save_steps": 2, "save_total_limit": 9, "eval_strategy": "no",
-    "use_cpu": True, "bf16": False, "disable_tqdm": True, "report_to": "none",
-}  # fmt: skip
+    "reward_funcs": ["format"],
+    "reward_weights": [1.0],
+    "muon": True,
+    "weight_decay": 0.1,
+    "learning_rate": 1e-2,
+    "entropy_coef": 0.1,
+    "per_device_train_batch_size": 8,
+    "num_generations": 4,
+    "max_completion_length": 8,
+    "num_problems": 64,
+    "max_steps": 4,
+    "warmup_steps": 0,
+    "save_strategy": "steps",
+    "save_steps": 2,
+    "save_total_limit": 9,
+    "eval_strategy": "no",
+    "use_cpu": True,
+    "bf16": False,
+    "disable_tqdm": True,
+    "report_to": "none",
+}
 
 
 def run(folder, out, resume=None):

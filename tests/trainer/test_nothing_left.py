@@ -1,4 +1,7 @@
-"""`sampler: process`: however a run ends, no process, thread, descriptor, memory or port of it is left. They are counted."""
+"""`sampler: process`.
+
+However a run ends, no process, thread, descriptor, memory or port of it is left. They are counted.
+"""
 
 from __future__ import annotations
 

@@ -350,7 +350,10 @@ class SeparateSampler(GRPOTrainer):
 
 
 class WatchedSampler(Sampler):
-    """The same as a sampler of ours: another engine, which tells its log-probs and not what it kept."""
+    """The same as a sampler of ours.
+
+    Another engine, which tells its log-probs and not what it kept.
+    """
 
     name = "separate"
     abilities = SamplerAbilities(separate_engine=True)
@@ -377,7 +380,10 @@ def digits(completions, **kwargs):
 
 @pytest.mark.slow
 def test_truncation_silences_trl_and_not_us(tiny_folder, tmp_path):
-    """A bandit: more digits, more reward. top_k 5 of about 60 tokens, TRL's default sequence_mask."""
+    """A bandit: more digits, more reward.
+
+    Top_k 5 of about 60 tokens, TRL's default sequence_mask.
+    """
     learned = {}
     for trainer_class, steps in ((SeparateSampler, 8), (Separate, 30)):
         args = logprobs.Config(

@@ -1,4 +1,6 @@
-"""Figures and masks that have one meaning however a step is cut, a completion was cut off, or a model is built."""
+"""Figures and masks that have one meaning however a step is cut, a completion was cut off, or a
+model is built.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`overlap: one_step`: completions of the weights before, exact gradients, and no process left behind."""
+"""`overlap: one_step`.
+
+Completions of the weights before, exact gradients, and no process left behind.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +64,7 @@ def versions_of(part, i):
 
 
 def check_samples(folder, steps):
-    """Each token was sampled after its prompt and the tokens before it, by the weights of its step."""
+    """Each token was sampled after its prompt and earlier tokens, by its step's weights."""
     for noted in steps.values():
         for part, i, prompt, completion in rows_of(noted["used"]):
             wanted = logps_by_version(
@@ -88,7 +91,9 @@ def test_completions_are_of_the_weights_before(tiny_folder, tmp_path):
 
 
 def test_the_age_of_tokens_counts_further_updates_on_a_generation(tiny_folder, tmp_path):
-    """Of the tokens that each step trained on, in the log, for the alarm, and in the lines of completions."""
+    """Of the tokens that each step trained on, in the log, for the alarm, and in the lines of
+    completions.
+    """
     updates = {"gradient_accumulation_steps": 1, "steps_per_generation": 2, "num_iterations": 2}
     rules = {"health_rules": {"age": 3.5}, "log_tokens": True}
     trainer = overlap_run.make(
@@ -126,7 +131,9 @@ CASES = [
 
 @pytest.mark.parametrize("ranks, loss_type, policy", CASES)
 def test_the_gradient_of_rows_of_two_versions(tiny_folder, tmp_path, ranks, loss_type, policy):
-    """Groups that were carried over, groups that were under way, and completions that went on, against the formula by token."""
+    """Groups that were carried over, groups that were under way, and completions that went on,
+    against the formula by token.
+    """
     high = {"epsilon_high": 5.0} if loss_type == "cispo" else {}
     settings = {
         "group_filter": "refill",
@@ -230,7 +237,9 @@ def failing(after):
 
 @pytest.mark.parametrize("settings", [{}, {"partial_rollouts": 2}], ids=str)
 def test_a_run_that_failed_goes_on_with_the_right_prompts(tiny_folder, tmp_path, settings):
-    """The checkpoint of a failed reward has the next generation, while the present one is made again."""
+    """The checkpoint of a failed reward has the next generation, while the present one is made
+    again.
+    """
     settings |= {"max_steps": 5}
     first = overlap_run.make(tiny_folder, tmp_path, failing(3), reward_on_error="raise", **settings)
     with pytest.raises(RewardFailure):

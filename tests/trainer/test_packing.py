@@ -1,4 +1,7 @@
-"""Sequences in one row without padding, and micro-batches cut by tokens: the same gradient as plain TRL's, or refused."""
+"""Sequences in one row without padding, and micro-batches cut by tokens.
+
+The same gradient as plain TRL's, or refused.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +80,9 @@ def test_packed_rows_hold_no_padding_and_no_dead_row():
 
 
 def test_completions_in_a_row_see_their_prompt_and_nothing_else():
-    """Attention by the mask of a row, which holds two prompts with three completions each, against each one alone."""
+    """Attention by the mask of a row, which holds two prompts with three completions each, against
+    each one alone.
+    """
     model = model_of("qwen3").eval()
     params = SamplingParams(0.8)
     generator = torch.Generator().manual_seed(1)
@@ -98,7 +103,8 @@ def test_completions_in_a_row_see_their_prompt_and_nothing_else():
         return Scores(logps * (labels[:, 1:] != -100))
 
     wanted = torch.zeros(6, 7)
-    # not by flex attention: on CPUs without AVX-512 torch's is wrong for single rows of some lengths
+    # not by flex attention: on CPUs without AVX-512 torch's is wrong for single rows of some
+    # lengths
     model.set_attn_implementation("eager")
     with torch.no_grad():
         for i in range(6):
@@ -202,7 +208,10 @@ def test_learned_positions_are_refused():
 
 
 def test_a_model_that_mixes_sequences_is_refused():
-    """By what it computes: here, one that leaves positions out of account and so sees the row as one sequence."""
+    """By what it computes.
+
+    Here, one that leaves positions out of account and so sees the row as one sequence.
+    """
     model = model_of("llama")
     backbone = type(model.model)
 

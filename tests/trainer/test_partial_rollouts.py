@@ -23,7 +23,10 @@ SIZE = 2
 
 
 class Scripted(Sampler):
-    """Completes the prompt [p] by p, p, p ... and the end token, `lengths[p]` tokens in all; the log-prob of token t is -t."""
+    """Completes the prompt [p] by p, p, p ...
+
+    And the end token, `lengths[p]` tokens in all; the log-prob of token t is -t.
+    """
 
     name = "scripted"
     abilities = SamplerAbilities()

@@ -1,4 +1,7 @@
-"""No file that a run loads can run code: each is replaced by one that writes a file where it is unpickled."""
+"""No file that a run loads can run code.
+
+Each is replaced by one that writes a file where it is unpickled.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +17,18 @@ from grpo_ext.trainer.manifest import write_manifest
 from tests.support.resumed_run import make
 
 FILES = (
-    "config.json", "generation_config.json", "grpo_state_0.pt", "model.safetensors", "optimizer.pt", "rng_state.pth",
-    "scheduler.pt", "tokenizer.json", "tokenizer_config.json", "trainer_state.json", "training_args.bin",
-)  # fmt: skip
+    "config.json",
+    "generation_config.json",
+    "grpo_state_0.pt",
+    "model.safetensors",
+    "optimizer.pt",
+    "rng_state.pth",
+    "scheduler.pt",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "trainer_state.json",
+    "training_args.bin",
+)
 MORE = ("pytorch_model.bin", "scaler.pt", "optimizer.bin", "adapter_model.bin", "rng_state_0.pth")
 
 
@@ -78,8 +90,14 @@ def test_no_file_of_a_checkpoint_runs_anything(tiny_folder, tmp_path, run, way):
         else:
             failed = None
         assert not marker.exists(), name
-        assert failed or name in (*MORE, "training_args.bin", "tokenizer.json", "tokenizer_config.json", "config.json",
-                                  "generation_config.json"), name  # fmt: skip
+        assert failed or name in (
+            *MORE,
+            "training_args.bin",
+            "tokenizer.json",
+            "tokenizer_config.json",
+            "config.json",
+            "generation_config.json",
+        ), name
         if name == "grpo_state_0.pt":
             assert (
                 isinstance(failed, ValueError)

@@ -1,4 +1,6 @@
-"""Seconds by phase, tokens per second and the share of the matrix rate, against clocks and counts of others."""
+"""Seconds by phase, tokens per second and the share of the matrix rate, against clocks and counts
+of others.
+"""
 
 from types import SimpleNamespace
 
@@ -37,7 +39,7 @@ class Clock:
 
 @pytest.fixture(scope="module")
 def run(tiny_folder, tmp_path_factory):
-    """The log of a run with an evaluation, the seconds that it took by its clock, and its tokens."""
+    """The log of a run with an evaluation, its seconds by its clock, and its tokens."""
     clock = Clock()
 
     def reward(completions, **columns):
@@ -47,10 +49,23 @@ def run(tiny_folder, tmp_path_factory):
 
     args = GRPOExtConfig(
         str(tmp_path_factory.mktemp("phases")),
-        per_device_train_batch_size=8, num_generations=4, max_completion_length=6, max_steps=STEPS, logging_steps=1,
-        learning_rate=1e-3, beta=0.04, eval_strategy="steps", eval_steps=1, num_generations_eval=4,
-        per_device_eval_batch_size=8, save_strategy="no", report_to="none", use_cpu=True, bf16=False, disable_tqdm=True,
-    )  # fmt: skip
+        per_device_train_batch_size=8,
+        num_generations=4,
+        max_completion_length=6,
+        max_steps=STEPS,
+        logging_steps=1,
+        learning_rate=1e-3,
+        beta=0.04,
+        eval_strategy="steps",
+        eval_steps=1,
+        num_generations_eval=4,
+        per_device_eval_batch_size=8,
+        save_strategy="no",
+        report_to="none",
+        use_cpu=True,
+        bf16=False,
+        disable_tqdm=True,
+    )
     rows = Dataset.from_list(
         [
             {"prompt": [{"role": "user", "content": f"Use {a}, 2, 3 to make 9."}]}
@@ -112,9 +127,14 @@ def test_tokens_per_second_are_those_of_the_steps(run):
 def model_of(tied):
     torch.manual_seed(0)
     config = LlamaConfig(
-        vocab_size=50, hidden_size=32, intermediate_size=48, num_hidden_layers=3, num_attention_heads=4,
-        tie_word_embeddings=tied, attn_implementation="eager",
-    )  # fmt: skip
+        vocab_size=50,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        tie_word_embeddings=tied,
+        attn_implementation="eager",
+    )
     return LlamaForCausalLM(config)
 
 
@@ -128,7 +148,8 @@ def test_operations_are_those_that_torch_counts(tied, lora):
         model = get_peft_model(
             model, LoraConfig(r=4, target_modules=["q_proj", "v_proj", "down_proj"])
         )
-        model.enable_input_require_grads()  # so that the gradient reaches the first layer's input, as the convention counts it
+        # the convention counts the gradient of the first layer's input
+        model.enable_input_require_grads()
     ids = torch.randint(0, 50, (1, prompt + completion))
     with FlopCounterMode(display=False) as counter:
         model(ids, logits_to_keep=completion).logits.sum().backward()
@@ -181,6 +202,9 @@ def test_a_phase_within_another_interrupts_it_and_all_within_an_evaluation_is_ev
     found = watch.figures()  # at 11
     assert found.pop("memory/peak_gib") > 0
     assert found == {
-        "time/train": 1, "time/generation": 0.5, "time/evaluation": 2.5, "throughput/tokens_per_second": 120 / (11 - 5),
-    }  # fmt: skip
+        "time/train": 1,
+        "time/generation": 0.5,
+        "time/evaluation": 2.5,
+        "throughput/tokens_per_second": 120 / (11 - 5),
+    }
     assert watch.figures() == {}

@@ -1,4 +1,7 @@
-"""The supervised term on right completions: its gradient, its metric, and which completions it has."""
+"""The supervised term on right completions.
+
+Its gradient, its metric, and which completions it has.
+"""
 
 from __future__ import annotations
 

@@ -41,10 +41,21 @@ def even(completions, **kwargs):
 
 def trainer_of(trainer_class, config, folder, out, callbacks=(), **settings):
     args = config(
-        output_dir=str(out), per_device_train_batch_size=8, num_generations=4, max_completion_length=6, max_steps=3,
-        logging_steps=1, save_strategy="no", report_to="none", use_cpu=True, bf16=False, disable_tqdm=True,
-        vllm_importance_sampling_mode="token_truncate", learning_rate=1e-3, **settings,
-    )  # fmt: skip
+        output_dir=str(out),
+        per_device_train_batch_size=8,
+        num_generations=4,
+        max_completion_length=6,
+        max_steps=3,
+        logging_steps=1,
+        save_strategy="no",
+        report_to="none",
+        use_cpu=True,
+        bf16=False,
+        disable_tqdm=True,
+        vllm_importance_sampling_mode="token_truncate",
+        learning_rate=1e-3,
+        **settings,
+    )
     tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
     rows = Dataset.from_list(ROWS)
     return trainer_class(
@@ -83,11 +94,19 @@ def public(trainer):
 SETTINGS = {
     "plain": {},
     "all that moves": {
-        "beta": 0.04, "entropy_coef": 0.01, "use_adaptive_entropy": True, "entropy_target": 50.0, "epsilon_high": 0.28,
-        "num_iterations": 2, "steps_per_generation": 2, "gradient_accumulation_steps": 1, "reward_weights": [1.0, 0.5],
-        "num_generations_eval": 2, "scale_rewards": "none",
+        "beta": 0.04,
+        "entropy_coef": 0.01,
+        "use_adaptive_entropy": True,
+        "entropy_target": 50.0,
+        "epsilon_high": 0.28,
+        "num_iterations": 2,
+        "steps_per_generation": 2,
+        "gradient_accumulation_steps": 1,
+        "reward_weights": [1.0, 0.5],
+        "num_generations_eval": 2,
+        "scale_rewards": "none",
     },
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", SETTINGS)
@@ -124,8 +143,14 @@ class Writes(TrainerCallback):
 
 
 def test_what_a_callback_writes_counts_from_the_next_step(tiny_folder, tmp_path, monkeypatch):
-    values = {"beta": 0.5, "epsilon_low": 0.1, "epsilon_high": 0.9, "entropy_coef": 0.25,
-              "importance_sampling_level": "sequence", "reward_weights": torch.tensor([0.0, 2.0])}  # fmt: skip
+    values = {
+        "beta": 0.5,
+        "epsilon_low": 0.1,
+        "epsilon_high": 0.9,
+        "entropy_coef": 0.25,
+        "importance_sampling_level": "sequence",
+        "reward_weights": torch.tensor([0.0, 2.0]),
+    }
     writes = Writes(**values)
     seen = []
     step_loss = policy_update.step_loss

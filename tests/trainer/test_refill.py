@@ -1,4 +1,7 @@
-"""What groups without signal leave in a step: nothing. Gradients against an oracle that saw only the groups with signal."""
+"""What groups without signal leave in a step: nothing.
+
+Gradients against an oracle that saw only the groups with signal.
+"""
 
 from __future__ import annotations
 
@@ -166,7 +169,10 @@ def test_a_step_without_any_signal_changes_nothing(tiny_folder, tmp_path):
 
 
 def test_several_iterations_and_generations_that_span_steps(tiny_folder, tmp_path):
-    """A generation of two optimizer steps, trained on twice: whatever order, only live groups count."""
+    """A generation of two optimizer steps, trained on twice.
+
+    Whatever order, only live groups count.
+    """
     settings = {
         "group_filter": "refill",
         "num_iterations": 2,
@@ -224,7 +230,10 @@ def test_state_goes_on_where_it_was(tiny_folder, tmp_path):
 
 
 def test_the_shaped_reward_is_not_asked(tiny_folder, tmp_path):
-    """Format varies in every group, the outcome does not in `DEAD`: judged by the sum no group would be filtered."""
+    """Format varies in every group, the outcome does not in `DEAD`.
+
+    Judged by the sum no group would be filtered.
+    """
     trainer, _ = train(tiny_folder, tmp_path, group_filter="drop")
     assert trainer.reward_func_names[trainer.parts.generations.outcome_order[0]] == "solved"
     rewards = torch.stack(

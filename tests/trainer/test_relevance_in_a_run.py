@@ -1,4 +1,7 @@
-"""The reward `relevance` in a run: it gets the run's first model and prompts of its data, and `check` loads nothing."""
+"""The reward `relevance` in a run.
+
+It gets the run's first model and prompts of its data, and `check` loads nothing.
+"""
 
 import json
 

@@ -1,4 +1,6 @@
-"""A run that goes on from a checkpoint ends with the same weights, bit for bit, wherever it was stopped."""
+"""A run that goes on from a checkpoint ends with the same weights, bit for bit, wherever it was
+stopped.
+"""
 
 from __future__ import annotations
 
@@ -141,7 +143,9 @@ def test_a_failing_reward_leaves_the_checkpoint_before_it_alone(tiny_folder, tmp
 
 
 def test_what_ranks_on_a_cpu_have_saved_can_be_read(tmp_path):
-    """accelerate puts them on `cpu:0`, and older versions of transformers read the optimizer's state to there."""
+    """accelerate puts them on `cpu:0`, and older versions of transformers read the optimizer's
+    state to there.
+    """
     torch.save({"exp_avg": torch.ones(3)}, tmp_path / "optimizer.pt")
     state = torch.load(
         tmp_path / "optimizer.pt", map_location=torch.device("cpu", 0), weights_only=True

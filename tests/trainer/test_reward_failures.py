@@ -1,4 +1,7 @@
-"""A run with rewards that raise, return inf, or answer too little: it goes on, or stops with a checkpoint and the reason."""
+"""A run with rewards that raise, return inf, or answer too little.
+
+It goes on, or stops with a checkpoint and the reason.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +53,10 @@ def length(completions, **kwargs):
 
 
 class Faulty:
-    """Raises on prompts whose number is in `raises`, returns inf where it is in `infinite`; counts both."""
+    """Raises on prompts whose number is in `raises`, returns inf where it is in `infinite`.
+
+    Counts both.
+    """
 
     def __init__(self, raises=(), infinite=()):
         self.raises, self.infinite, self.rows = raises, infinite, 0
@@ -74,7 +80,8 @@ def test_raising_and_infinite_rewards_leave_the_run_healthy(tiny_folder, tmp_pat
     logs = [entry for entry in trainer.state.log_history if "loss" in entry]
     assert all(math.isfinite(entry["loss"]) and math.isfinite(entry["grad_norm"]) for entry in logs)
     assert all(p.isfinite().all() for p in trainer.model.parameters())
-    # 4 steps of 4 prompts run over the 8 prompts twice; 3 of 8 prompts are bad for all 4 completions
+    # 4 steps of 4 prompts run over the 8 prompts twice; 3 of 8 prompts are bad for all 4
+    # completions
     assert logs[-1]["rewards/faulty/failed"] == 2 * 3 * 4
     assert all("rewards/length/failed" not in entry for entry in logs)
     assert faulty.rows == 2 * 2 * 4
@@ -111,7 +118,10 @@ def test_a_reward_that_fails_on_all_rows_of_a_step_stops_the_run_at_once(tiny_fo
     )
     with pytest.raises(
         RewardFailure,
-        match=r"(?s)'faulty' failed on every completion that it did not decline\. Fix it, .* no idea \(.*\.py:\d+",
+        match=(
+            r"(?s)'faulty' failed on every completion that it did not decline\. Fix it, .* no "
+            r"idea \(.*\.py:\d+"
+        ),
     ):
         trainer.train()
     assert trainer.state.global_step == 0
@@ -156,7 +166,7 @@ def test_a_step_is_that_of_all_ranks(ranks, stops):
 
 
 def test_rewards_that_seed_and_move_change_nothing_of_the_run(tiny_folder, tmp_path, monkeypatch):
-    """The same weights, bit by bit, in the same relative folder, as with a reward that only counts."""
+    """The same weights, bit by bit, in the same folder, as with a reward that only counts."""
 
     class Restless:
         __name__ = "restless"

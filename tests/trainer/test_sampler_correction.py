@@ -1,4 +1,6 @@
-"""How much of the signal each importance sampling mode keeps, where two engines differ by rounding noise."""
+"""How much of the signal each importance sampling mode keeps, where two engines differ by rounding
+noise.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,8 @@ class NoisySampler(Sampler):
         with torch.no_grad():
             logits = self.trainer.model(input_ids=whole).logits[:, -self.length - 1 : -1]
         logps = logits.log_softmax(-1).gather(-1, ids.unsqueeze(-1)).squeeze(-1)
-        # log ratio (model over sampler) of mean - noise^2 / 2 and deviation noise, so that the mean ratio is 1
+        # log ratio (model over sampler) of mean - noise^2 / 2 and deviation noise, so that the mean
+        # ratio is 1
         log_ratio = self.noise * torch.randn(ids.shape, generator=g) - self.noise**2 / 2
         logps = list((logps - log_ratio).unbind())
         return Generation(request.prompt_ids, ids.tolist(), request.policy_step, logps)
@@ -86,7 +89,9 @@ def test_the_default_keeps_every_token_at_about_its_weight(tiny_folder, tmp_path
 
 
 def test_a_product_over_the_sequence_fades_with_its_length(tiny_folder, tmp_path):
-    """TRL's default: at 768 tokens the typical completion counts a third, and half of the signal comes from a few."""
+    """TRL's default: at 768 tokens the typical completion counts a third, and half of the signal
+    comes from a few.
+    """
     shares = []
     middles = []
     for noise, length in NOISE:
@@ -166,7 +171,10 @@ def test_scoring_another_policy_is_said_once_and_measured(tiny_folder, tmp_path,
 
 
 def test_a_ratio_to_the_sampler_still_shows_how_far_the_sampler_is(tiny_folder, tmp_path):
-    """With `behaviour_policy: sampler` the old log-probs are the sampler's; they say nothing about its errors."""
+    """With `behaviour_policy: sampler` the old log-probs are the sampler's.
+
+    They say nothing about its errors.
+    """
     trainer = make(tiny_folder, tmp_path, 0.05, 64, max_steps=1, behaviour_policy="sampler")
     trainer.train()
     logged = trainer.state.log_history[0]

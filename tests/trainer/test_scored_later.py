@@ -1,4 +1,7 @@
-"""Groups carried over are scored once, under the policy that sampled them; others by the step alone."""
+"""Groups carried over are scored once, under the policy that sampled them.
+
+Others by the step alone.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +54,7 @@ def even(prompts, completion_ids, **kwargs):
 
 
 class TellsNothing(Sampler):
-    """transformers' sampling on the policy itself, of which it is not known what truncation kept."""
+    """transformers' sampling on the policy itself; which tokens truncation kept is unknown."""
 
     name = "tells nothing"
     abilities = SamplerAbilities()
@@ -126,7 +129,9 @@ class BeforeTheStep(OldAndReference):
 def test_generations_of_one_step_with_and_without_groups_carried_over(
     tiny_folder, tmp_path, monkeypatch
 ):
-    """A step of two generations has the gradient that it has where every completion is scored beforehand."""
+    """A step of two generations has the gradient that it has where every completion is scored
+    beforehand.
+    """
     settings = {"ga": 4, "steps": 3, "steps_per_generation": 2, "group_filter": "refill"}
     trainer, steps = train(tiny_folder, tmp_path, **settings)
     reused = [row["groups/reused"] for row in trainer.state.log_history if "groups/reused" in row]

@@ -1,4 +1,7 @@
-"""Signals sent to real processes: the run stops with a checkpoint and code 75, and the same command resumes it."""
+"""Signals sent to real processes.
+
+The run stops with a checkpoint and code 75, and the same command resumes it.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ LOG = FOLDER / "run" / "metrics.jsonl"
 
 @register("held")
 def held(completions):
-    '''1 where the sum of the characters is even. While a file `hold` has a number, it does not end after so many steps.'''
+    '''1 where the sum of the characters is even; waits at the step that the file `hold` names.'''
     while must_hold():
         (FOLDER / "held").touch()
         time.sleep(0.02)
@@ -55,11 +58,25 @@ def words_for(tiny_folder, out, **more):
     plugin = out.parent / "held.py"
     plugin.write_text(HELD)
     settings = {
-        "config": "recipes/countdown/tiny.yaml", "model_name_or_path": tiny_folder, "output_dir": out, "max_steps": STEPS,
-        "per_device_train_batch_size": 8, "num_generations": 4, "max_completion_length": 8, "num_problems": 64,
-        "eval_strategy": "no", "save_strategy": "no", "save_total_limit": 9, "disable_tqdm": "true", "learning_rate": "1e-2",
-        "reward_funcs": "[held]", "reward_weights": "[1.0]", "reward_plugins": f"[{plugin}]", "warmup_steps": 0, **more,
-    }  # fmt: skip
+        "config": "recipes/countdown/tiny.yaml",
+        "model_name_or_path": tiny_folder,
+        "output_dir": out,
+        "max_steps": STEPS,
+        "per_device_train_batch_size": 8,
+        "num_generations": 4,
+        "max_completion_length": 8,
+        "num_problems": 64,
+        "eval_strategy": "no",
+        "save_strategy": "no",
+        "save_total_limit": 9,
+        "disable_tqdm": "true",
+        "learning_rate": "1e-2",
+        "reward_funcs": "[held]",
+        "reward_weights": "[1.0]",
+        "reward_plugins": f"[{plugin}]",
+        "warmup_steps": 0,
+        **more,
+    }
     return [word for key, value in settings.items() for word in (f"--{key}", str(value))]
 
 

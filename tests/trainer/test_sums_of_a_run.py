@@ -1,4 +1,7 @@
-"""What is summed over a whole run is the same after a resume; what a step always logs is there in silent steps, too."""
+"""What is summed over a whole run is the same after a resume.
+
+What a step always logs is there in silent steps, too.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A tie-break reward decides groups whose completions are all right and earn the same, and no others."""
+"""A tie-break reward decides groups whose completions are all right and earn the same, and no
+others.
+"""
 
 from __future__ import annotations
 

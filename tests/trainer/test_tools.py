@@ -1,4 +1,7 @@
-"""TRL's `tools` and `environment_factory` through ours: its documented examples, and completions that really call."""
+"""TRL's `tools` and `environment_factory` through ours.
+
+Its documented examples, and completions that really call.
+"""
 
 from __future__ import annotations
 
@@ -89,7 +92,9 @@ ROWS = [
 
 
 class Calling(Sampler):
-    """An engine that calls `name` with the row's number in every other completion, and then says what it was told."""
+    """An engine that calls `name` with the row's number in every other completion, and then says
+    what it was told.
+    """
 
     name = "scripted"
     abilities = SamplerAbilities(plays_episodes=True)
@@ -153,9 +158,19 @@ def run(
     **given,
 ):
     args = config(
-        output_dir=str(out), per_device_train_batch_size=8, num_generations=4, max_completion_length=120, max_steps=1,
-        logging_steps=1, save_strategy="no", report_to="none", use_cpu=True, bf16=False, disable_tqdm=True, **(settings or {}),
-    )  # fmt: skip
+        output_dir=str(out),
+        per_device_train_batch_size=8,
+        num_generations=4,
+        max_completion_length=120,
+        max_steps=1,
+        logging_steps=1,
+        save_strategy="no",
+        report_to="none",
+        use_cpu=True,
+        bf16=False,
+        disable_tqdm=True,
+        **(settings or {}),
+    )
     more = {"sampler": sampler} if sampler else {}
     rows = Dataset.from_list(ROWS)
     trainer = cls(
@@ -267,7 +282,7 @@ def test_examples_of_trl_run(tiny_folder, tokenizer, tmp_path, given, rewards):
 
 
 def generate_of_its_own(model, tokenizer, say):
-    """Let `model.generate` return what `say` says after each context, and run no logits processor."""
+    """Let `model.generate` return what `say` says after each context, without processors."""
     calls = []
 
     def generate(input_ids, **kwargs):
@@ -313,9 +328,12 @@ class PromptEnv:
 
 def test_an_environment_without_tools_writes_the_prompt(tiny_folder, tokenizer, tmp_path):
     trainer, _ = run(
-        tiny_folder, tokenizer, tmp_path, lambda completions, **kwargs: [1.0] * len(completions),
+        tiny_folder,
+        tokenizer,
+        tmp_path,
+        lambda completions, **kwargs: [1.0] * len(completions),
         environment_factory=PromptEnv,
-    )  # fmt: skip
+    )
     prompts = tokenizer.batch_decode(trainer.used[0].rows.prompt_ids)
     assert all("times 4? Say a word of five letters." in prompt for prompt in prompts)
 
@@ -323,9 +341,14 @@ def test_an_environment_without_tools_writes_the_prompt(tiny_folder, tokenizer, 
 def test_both_are_evaluated_greedily(tiny_folder, tokenizer, tmp_path):
     settings = {"eval_temperature": 0.0, "eval_strategy": "steps", "eval_steps": 1}
     trainer, _ = run(
-        tiny_folder, tokenizer, tmp_path, None, settings=settings, environment_factory=RewardedEnv,
+        tiny_folder,
+        tokenizer,
+        tmp_path,
+        None,
+        settings=settings,
+        environment_factory=RewardedEnv,
         eval_dataset=Dataset.from_list(ROWS[:2]),
-    )  # fmt: skip
+    )
     assert any("eval_RewardedEnv" in entry for entry in trainer.state.log_history)
 
 

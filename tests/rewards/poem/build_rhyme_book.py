@@ -3,11 +3,11 @@
     pip install --no-deps qieyun opencc-python-reimplemented
     python tests/rewards/poem/build_rhyme_book.py
 
-Sources: `Qieyun/rhyme_book.csv` of the `qieyun` distribution (CC0), and the character tables of OpenCC (Apache-2.0).
-Written are, in `grpo_ext/rewards/poem/data`: `pingshui.txt`, the characters of each group as the 廣韻 writes them;
-`variants.txt`, which leads from other writings (simplified, modern, regional) to those; `simplified.txt`, from traditional to
-simplified.
-All are sorted, so that a rebuild shows as a diff.
+Sources: `Qieyun/rhyme_book.csv` of the `qieyun` distribution (CC0), and the character tables of
+OpenCC (Apache-2.0). Written are, in `grpo_ext/rewards/poem/data`: `pingshui.txt`, the characters of
+each group as the 廣韻 writes them; `variants.txt`, which leads from other writings (simplified,
+modern, regional) to those; `simplified.txt`, from traditional to simplified. All are sorted, so
+that a rebuild shows as a diff.
 """
 
 import argparse
@@ -25,8 +25,8 @@ import grpo_ext
 
 DATA = Path(grpo_ext.__file__).parent / "rewards" / "poem" / "data"
 
-# Tone, then its groups in order: the rhymes of the 廣韻 that a group merges, the first of which names it. Where the
-# name is written otherwise today, it stands before a slash.
+# Tone, then its groups in order: the rhymes of the 廣韻 that a group merges, the first of which names
+# it. Where the name is written otherwise today, it stands before a slash.
 GROUPS = {
     "平": "东/東 冬鍾 江 支脂之 微 鱼/魚 虞模 齐/齊 佳皆 灰咍 真諄臻 文欣 元魂痕 寒桓 删/刪山 "
     "先仙 萧/蕭宵 肴 豪 歌戈 麻 阳/陽唐 庚耕清 青 蒸登 尤侯幽 侵 覃談 盐/鹽添嚴 咸銜凡",
@@ -51,7 +51,10 @@ LATER_READINGS = "平麻涯 平寒漫 平萧瀟 平豪淘 平虞蝴 平灰玫 �
 
 
 def groups_of_rhymes() -> dict[tuple[str, str], str]:
-    """(tone, rhyme of the 廣韻) -> group of 平水韵, such as ("平", "咍") -> "十灰"; in the order of the book."""
+    """(tone, rhyme of the 廣韻) -> group of 平水韵, such as ("平", "咍") -> "十灰".
+
+    In the order of the book.
+    """
     merged = {}
     for tone, names in GROUPS.items():
         for index, entry in enumerate(names.split()):
@@ -105,11 +108,12 @@ def both_ways(*tables: dict[str, set[str]]) -> dict[str, set[str]]:
 
 
 def variants_of(known: set[str]) -> dict[str, set[str]]:
-    """Character -> the characters of the book (`known`) whose readings it has, where these are not just itself.
+    """Character -> the characters of the book (`known`) whose readings it has, where these are not
+    just itself.
 
-    A simplified character has those of every traditional one that it stands for, and its own only where it is one of
-    them (后 is, 听 is not). Looser ways are gone only for characters that would else be unknown: Japanese forms, and
-    writings that share their simplified character (閑, 閒).
+    A simplified character has those of every traditional one that it stands for, and its own only
+    where it is one of them (后 is, 听 is not). Looser ways are gone only for characters that would
+    else be unknown: Japanese forms, and writings that share their simplified character (閑, 閒).
     """
     to_traditional = read_opencc("STCharacters")
     to_simplified = read_opencc("TSCharacters")
@@ -142,7 +146,9 @@ def variants_of(known: set[str]) -> dict[str, set[str]]:
 
 
 def pairs() -> dict[str, str]:
-    """Traditional character -> the simplified one that stands for it alone (歸: 归, but not 髮: 发 is 發 too)."""
+    """Traditional character -> the simplified one that stands for it alone (歸: 归, but not 髮: 发 is 發
+    too).
+    """
     several = {key for key, values in read_opencc("STCharacters").items() if len(values) > 1}
     table = {
         key: min(values) for key, values in read_opencc("TSCharacters").items() if len(values) == 1

@@ -1,4 +1,6 @@
-"""The script that builds the package data, on small tables, and on the real ones where they are at hand."""
+"""The script that builds the package data, on small tables, and on the real ones where they are at
+hand.
+"""
 
 import os
 import zipfile
@@ -55,7 +57,8 @@ def test_the_package_data_is_what_the_script_builds():
         texts = script.build(Path(source) if source else script.installed_csv())
     except SystemExit:
         pytest.skip(
-            "the qieyun distribution is not at hand: install it, or name its wheel in GRPO_EXT_QIEYUN"
+            "the qieyun distribution is not at hand: install it, or name its wheel in "
+            "GRPO_EXT_QIEYUN"
         )
     for name, text in texts.items():
         assert (script.DATA / name).read_text(encoding="utf-8") == text
