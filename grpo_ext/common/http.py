@@ -15,6 +15,7 @@ from urllib.parse import SplitResult, urlencode, urlsplit
 
 CONNECT_SECONDS = 5.0  # time limit of a connection, with the look-up of the host's name
 MOST_BYTES = 16 * 2**20  # size limit of an answer
+READ_BYTES = 2**16  # bytes that are read at once
 
 
 class StatusError(ConnectionError):
@@ -104,16 +105,16 @@ class Line:
         return answer
 
     def _read(self, response: HTTPResponse) -> bytes:
-        pieces = []
-        size = 0
-        while piece := response.read(2**20):
-            size += len(piece)
-            if size > self.most:
+        body = bytearray()
+        # `response.read` reads without a limit if a chunk claims to have -1 bytes.
+        buffer = bytearray(READ_BYTES)
+        while size := response.readinto(buffer):
+            if len(body) + size > self.most:
                 raise OSError(f"an answer of more than {self.most:,} bytes")
-            pieces.append(piece)
+            body += memoryview(buffer)[:size]
         if response.length:
             raise OSError("the answer ended early")
-        return b"".join(pieces)
+        return bytes(body)
 
 
 def connect(place: SplitResult, seconds: float) -> HTTPConnection:

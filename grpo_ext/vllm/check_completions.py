@@ -11,7 +11,7 @@ from typing_extensions import TypedDict
 class Found(TypedDict):
     """Completions in TRL's form."""
 
-    prompt_ids: list[Any]
+    prompt_ids: list[list[int]]
     completion_ids: list[list[Annotated[int, Field(ge=0)]]]
     # rounding can exceed 0
     logprobs: list[list[list[Annotated[float, Field(lt=1e-3, allow_inf_nan=False)]]]] | None

@@ -20,7 +20,7 @@ from grpo_ext.vllm import signature as signature_module
 from grpo_ext.vllm.guard import Guard
 from grpo_ext.vllm.http import VllmLine, who_answers
 from grpo_ext.vllm.signature import KEY, PROOF, SIGNATURE, WINDOW, Signature, proof_of
-from tests.support.bad_servers import reply, routes, says, serving
+from tests.support.bad_servers import ask_app, reply, routes, says, serving
 from tests.support.forked import LIMIT
 
 HEAD = b"HTTP/1.1 200 OK\r\n"
@@ -54,6 +54,10 @@ ZOO = {
     "endless_chunks": (
         says(HEAD + b"Transfer-Encoding: chunked\r\n\r\n", b"2\r\n{}\r\n" * 9999, **FAST),
         LONG,
+    ),
+    "a_chunk_of_less_than_nothing": (
+        says(HEAD + b"Transfer-Encoding: chunked\r\n\r\n-1\r\n", b"x" * 65536, **FAST),
+        GARBLED,
     ),
     "claims_much": (
         says(HEAD + b"Content-Length: 9999999999999\r\n\r\n", b"x" * 65536, **FAST),
@@ -159,32 +163,6 @@ class Plain:
         for piece in (answer[:5], answer[5:]):
             more = piece == answer[:5]
             await send({"type": "http.response.body", "body": piece, "more_body": more})
-
-
-def ask_app(app, method, target, headers, body):
-    """Ask an ASGI app; return status, headers and body of its answer."""
-    sent = []
-    pieces = [body[i : i + 100] for i in range(0, len(body), 100)] or [b""]
-
-    async def receive():
-        piece = pieces.pop(0)
-        return {"type": "http.request", "body": piece, "more_body": bool(pieces)}
-
-    async def send(message):
-        sent.append(message)
-
-    path, _, query = target.partition("?")
-    scope = {
-        "type": "http",
-        "method": method,
-        "path": path,
-        "raw_path": path.encode(),
-        "query_string": query.encode(),
-        "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
-    }
-    asyncio.run(app(scope, receive, send))
-    named = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
-    return sent[0]["status"], named, b"".join(message["body"] for message in sent[1:])
 
 
 def through(app):

@@ -48,6 +48,14 @@ WRONG = {
         changed("prompt_ids", lambda prompts: prompts.reverse()),
         "they belong to other prompts",
     ),
+    "of_equal_prompts": (
+        changed("prompt_ids", lambda prompts: prompts[0].__setitem__(0, 1.0)),
+        "prompt_ids.0.0: ",
+    ),
+    "of_true_prompts": (
+        changed("prompt_ids", lambda prompts: prompts[0].__setitem__(0, True)),
+        "prompt_ids.0.0: ",
+    ),
     "too_long": (
         changed(ROWS, lambda rows: rows[2].append(9)),
         "number 2 has 4 tokens, and at most 3",

@@ -5,6 +5,7 @@ Real sockets at 127.0.0.1, whose every answer a function sends.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import threading
@@ -84,6 +85,32 @@ def routes(table, otherwise=None):
         connection.sendall(reply({}, 404) if found is None else reply(found))
 
     return answer
+
+
+def ask_app(app, method, target, headers, body):
+    """Ask an ASGI app; return status, headers and body of its answer."""
+    sent = []
+    pieces = [body[i : i + 100] for i in range(0, len(body), 100)] or [b""]
+
+    async def receive():
+        piece = pieces.pop(0)
+        return {"type": "http.request", "body": piece, "more_body": bool(pieces)}
+
+    async def send(message):
+        sent.append(message)
+
+    path, _, query = target.partition("?")
+    scope = {
+        "type": "http",
+        "method": method,
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": query.encode(),
+        "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
+    }
+    asyncio.run(app(scope, receive, send))
+    named = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
+    return sent[0]["status"], named, b"".join(message["body"] for message in sent[1:])
 
 
 WELL = {"/health": {}, "/version": {"version": "0.31.0"}, "/v1/models": {"data": [{"id": "m"}]}}
