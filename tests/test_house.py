@@ -14,6 +14,7 @@ import trl
 
 from grpo_ext import GRPOExtTrainer
 from tests.support.exception_text import decisions_by_text
+from tests.support.findable import unfindable
 from tests.support.places import REPO
 
 PACKAGE = REPO / "grpo_ext"
@@ -247,3 +248,57 @@ def test_a_new_decision_by_text_is_noticed(decision):
 def test_a_text_that_is_shown_decides_nothing():
     body = "show(' '.join(str(error).split())); kind = error.errno == 2 or f'{error}'"
     assert not list(decisions_by_text(f"def work(error: OSError):\n    {body}"))
+
+
+# Functions whose longer texts are no messages: regular expressions, HTML, templates, lists of keys,
+# tables of figures, and what one program writes for another.
+NO_MESSAGES = {
+    "cli/init.py: run",
+    "cli/plan.py: plan_lines",
+    "environments/turn_tokens.py: _after_a_turn",
+    "environments/turn_tokens.py: _of_shape",
+    "recipe/fields.py: <module>",
+    "recipe/overlap_options.py: partial_rollout_rules",
+    "reproduce/command.py: print_plan",
+    "reproduce/page.py: section",
+    "reproduce/page.py: write_page",
+    "rewards/arrangement.py: <module>",
+    "rewards/notation.py: <module>",
+    "tiny/tokenizer.py: <module>",
+}
+# Functions that assemble messages from fragments. Mend them: a message is one literal.
+STILL_ASSEMBLED = {
+    "preflight/machine.py: check_disk",
+    "preflight/tokenized_prompts.py: _room",
+    "preflight/tokenized_prompts.py: look_at_prompts",
+    "preflight/try_environment.py: try_environment",
+    "recipe/batch.py: whole_groups",
+    "recipe/contradictions.py: <module>",
+    "recipe/overlap_options.py: overlap_rules",
+    "recipe/row_options.py: share_problems",
+    "recipe/run_plan.py: too_few_rows",
+    "reproduce/outcomes.py: obstacle",
+    "rewards/right_steps.py: explain_right_steps",
+    "trainer/start_checks.py: why_frozen",
+}
+
+
+def test_a_search_for_its_first_eight_words_finds_each_message():
+    places = {
+        f"{path.relative_to(PACKAGE).as_posix()}: {function}"
+        for path in PACKAGE.rglob("*.py")
+        for function, _ in unfindable(path.read_text(encoding="utf-8"))
+    }
+    allowed = NO_MESSAGES | STILL_ASSEMBLED
+    assert places <= allowed, places - allowed
+    assert allowed <= places, ("mended: shorten the list", allowed - places)
+
+
+def test_a_new_assembled_message_is_noticed():
+    source = """def check(key):
+    words = "is larger than the memory of this machine"
+    raise ValueError(f"{key} {words}")
+"""
+    assert list(unfindable(source)) == [("check", 3)]
+    whole = source.replace("{key} {words}", "{key} needs more memory than this machine has here")
+    assert not list(unfindable(whole))

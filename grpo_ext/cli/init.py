@@ -249,7 +249,7 @@ def in_yaml(recipe: dict[str, Any], proposal: Found, lora: bool, measured: bool 
             line += f"  # {one_line(reasons[key])}"
         lines.append(line)
     lines.append(
-        "# held_out_share: 0.05   # rows for evaluation only; "
-        "with eval_strategy: steps and eval_steps: 20 also in training"
+        "# held_out_share: 0.05   # rows for evaluation only; with eval_strategy: steps "
+        "and eval_steps: 20 also in training"
     )
     return "\n".join(lines) + "\n"

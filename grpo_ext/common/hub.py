@@ -27,18 +27,20 @@ def find_repo(name: str, kind: str) -> None:
     if name in cached:
         return
     guess = did_you_mean(name, [*neighbours(name), *cached])
-    nothing = f"{KEYS[kind]}: there is no folder {name}"
+    key = KEYS[kind]
     if name.count("/") > 1 or name.startswith(("/", ".", "~")):
-        earlier = " An earlier stage makes it: the first lines of the recipe name its commands."
-        raise FileNotFoundError(f"{nothing}.{guess or earlier}")
+        hint = guess or " An earlier stage makes it: the recipe's first lines name its commands."
+        raise FileNotFoundError(f"{key}: there is no folder {name}.{hint}")
     try:
         HfApi().repo_info(name, repo_type=kind, timeout=PATIENCE)
     except (RepositoryNotFoundError, HFValidationError):  # not there, or private
-        raise FileNotFoundError(f"{nothing}, and the hub shows none of that name.{guess}") from None
+        raise FileNotFoundError(
+            f"{key}: there is no folder {name}, and the hub shows none of that name.{guess}"
+        ) from None
     except Exception as error:  # from any library below
         raise ConnectionError(
-            f"{nothing}, none in the cache, and the hub cannot be asked ({first_line(error)})."
-            f"{guess}"
+            f"{key}: there is no folder {name}, none in the cache, and the hub cannot be asked "
+            f"({first_line(error)}).{guess}"
         ) from None
 
 

@@ -64,8 +64,8 @@ class GroupSize:
             text += f" Larger ones need more samples: --num_samples {2 * self.largest}."
         if present is not None and present != self.best and present in self.efficiency:
             text += (
-                f" The recipe's {present} has {self.efficiency[present]:.0%} of its signal to "
-                "noise for the same number of completions."
+                f" The recipe's {present} has {self.efficiency[present]:.0%} "
+                "of its signal to noise for the same number of completions."
             )
         return text
 

@@ -21,21 +21,21 @@ def decisions_by_text(source: str) -> Iterator[tuple[str, int]]:
     for function in [tree, *(node for node in ast.walk(tree) if isinstance(node, FUNCTIONS))]:
         errors = set(_caught(function))
         texts = _assigned_texts(function, errors)
-        for node in _own_nodes(function):
+        for node in own_nodes(function):
             if _decides(node, errors, texts):
                 yield getattr(function, "name", "<module>"), node.lineno
 
 
-def _own_nodes(function: ast.AST) -> Iterator[ast.AST]:
+def own_nodes(function: ast.AST) -> Iterator[ast.AST]:
     """Yield the nodes of a function without those of the functions inside it."""
     for child in ast.iter_child_nodes(function):
         if not isinstance(child, FUNCTIONS):
             yield child
-            yield from _own_nodes(child)
+            yield from own_nodes(child)
 
 
 def _caught(function: ast.AST) -> Iterator[str]:
-    for node in _own_nodes(function):
+    for node in own_nodes(function):
         if isinstance(node, ast.ExceptHandler) and node.name:
             yield node.name
         annotation = getattr(node, "annotation", None) if isinstance(node, ast.arg) else None
@@ -45,7 +45,7 @@ def _caught(function: ast.AST) -> Iterator[str]:
 
 def _assigned_texts(function: ast.AST, errors: set[str]) -> set[str]:
     texts: set[str] = set()
-    for node in _own_nodes(function):
+    for node in own_nodes(function):
         if isinstance(node, ast.Assign | ast.NamedExpr) and _is_text(node.value, errors, texts):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             texts |= {target.id for target in targets if isinstance(target, ast.Name)}
