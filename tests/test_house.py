@@ -227,7 +227,6 @@ def test_the_text_of_an_exception_decides_nothing():
         for function, _ in decisions_by_text(path.read_text(encoding="utf-8"))
     }
     assert places <= STILL_BY_TEXT, places - STILL_BY_TEXT
-    assert places >= STILL_BY_TEXT, ("mended: shorten the list", STILL_BY_TEXT - places)
 
 
 @pytest.mark.parametrize(
@@ -268,7 +267,6 @@ NO_MESSAGES = {
 }
 # Functions that assemble messages from fragments. Mend them: a message is one literal.
 STILL_ASSEMBLED = {
-    "preflight/machine.py: check_disk",
     "preflight/tokenized_prompts.py: _room",
     "preflight/tokenized_prompts.py: look_at_prompts",
     "preflight/try_environment.py: try_environment",
@@ -291,7 +289,6 @@ def test_a_search_for_its_first_eight_words_finds_each_message():
     }
     allowed = NO_MESSAGES | STILL_ASSEMBLED
     assert places <= allowed, places - allowed
-    assert allowed <= places, ("mended: shorten the list", allowed - places)
 
 
 def test_a_new_assembled_message_is_noticed():
@@ -302,3 +299,31 @@ def test_a_new_assembled_message_is_noticed():
     assert list(unfindable(source)) == [("check", 3)]
     whole = source.replace("{key} {words}", "{key} needs more memory than this machine has here")
     assert not list(unfindable(whole))
+
+
+# How many docstrings in a room have a summary of several lines. Shorten them: one line says it.
+STILL_LONG_SUMMARIES = {
+    "environments": 41,
+    "objective": 23,
+    "preflight": 51,
+    "recipe": 68,
+    "reproduce": 40,
+    "rewards": 136,
+    "samplers": 55,
+    "scoring": 18,
+    "step": 35,
+    "trainer": 66,
+}
+
+
+def long_summaries(path) -> list[str]:
+    kinds = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+    docstrings = [ast.get_docstring(node) or "" for node in nodes(path, kinds)]
+    return [text for text in docstrings if "\n" in text.split("\n\n")[0]]
+
+
+def test_the_summary_of_a_docstring_is_one_line():
+    for room in [path for path in PACKAGE.iterdir() if path.is_dir()]:
+        long = [text for path in room.rglob("*.py") for text in long_summaries(path)]
+        assert len(long) <= STILL_LONG_SUMMARIES.get(room.name, 0), (room.name, long)
+    assert not [text for path in PACKAGE.glob("*.py") for text in long_summaries(path)]

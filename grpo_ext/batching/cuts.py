@@ -62,8 +62,7 @@ def deal_rows(
 
 
 def even_cuts(costs: np.ndarray, pieces: int) -> list[int]:
-    """Return the pieces - 1 rising positions that cut a sequence so that the largest sum is
-    smallest.
+    """Return the rising positions that cut a sequence so that the largest sum is smallest.
 
     No piece is empty if there are enough items.
     """
@@ -135,8 +134,7 @@ def packs(
 def length_chunks(
     lengths: torch.Tensor, per_row: int = 0, call: int | None = None, max_tokens: int | None = None
 ) -> list[torch.Tensor]:
-    """Split rows into chunks of similar length if this saves more padding than another call of the
-    model costs.
+    """Split rows into chunks of similar length where this saves more padding than a call costs.
 
     Finds, for rows sorted by length, the cuts with the smallest sum of `rows x (per_row + longest)
     + call`: `lengths` (B,) are those of completions, in tokens, every row has `per_row` more, and

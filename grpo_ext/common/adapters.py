@@ -9,9 +9,7 @@ MERGED = "merged"  # the folder in which `grpo-ext merge` puts the whole model
 
 
 def adapter_fault(folder: Path) -> str | None:
-    """Return why a folder cannot be named as a model and what to do, if it holds an adapter; else
-    `None`.
-    """
+    """Return why a folder with an adapter is no model, and what to do; `None` for other folders."""
     if not (folder / ADAPTER_CONFIG).is_file():
         return None
     holds = f"the folder {folder} holds an adapter, not a whole model."
@@ -23,9 +21,7 @@ def adapter_fault(folder: Path) -> str | None:
 
 
 def check_model_folder(folder: Path) -> None:
-    """Raise `ValueError` if loading a model from a folder could block or fill the memory; the name
-    of a model passes.
-    """
+    """Raise `ValueError` if loading a model folder could block or fill the memory; names pass."""
     fault = model_files_fault(folder) if folder.is_dir() else None
     if fault is not None:
         raise ValueError(fault)

@@ -17,9 +17,7 @@ NESTED_ANSWERS = ("reward_model.ground_truth", "extra_info.answer")
 
 
 def answer_column(row: dict[str, object]) -> str | None:
-    """Return the column of a row with the right answer, as `column.key` if it is within a mapping;
-    `None` without any.
-    """
+    """Return the column with the right answer (`column.key` in a mapping); `None` without any."""
     for name in ANSWERS:
         if row.get(name) not in (None, ""):
             return name

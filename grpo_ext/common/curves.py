@@ -14,8 +14,7 @@ FEWEST_VALUES = 10  # of a curve without errors; fewer say too little about its 
 
 @dataclass(frozen=True)
 class Change:
-    """First and last value of a curve with their standard errors; both are means over `count`
-    neighbouring values.
+    """First and last value of a curve with standard errors, each a mean over `count` neighbours.
 
     Errors, bounds (of the last value) and verdict are `None` if nothing says how noisy the curve
     is.
@@ -37,8 +36,7 @@ def curve_change(
     problems: Sequence[float | None] | None = None,
     sampling_errors: Sequence[float | None] | None = None,
 ) -> Change | None:
-    """Return the first and the last value of a curve and whether it rose or fell; `None` if it has
-    no values.
+    """Return the ends of a curve and whether it rose or fell; `None` for an empty curve.
 
     With `errors` (of held-out evaluations) the ends are single values, of more than ten those of
     the first and last tenth, whose errors count as one error: all evaluations have the same
@@ -70,8 +68,9 @@ def curve_change(
 def change_by_errors(
     values: Array, errors: Array, problems: Sequence[float | None] | None, count: int
 ) -> Change:
-    """Return the change between the ends of a curve, `count` values each, by the standard errors of
-    its values.
+    """Return the change between the ends of a curve, judged by the standard errors of its values.
+
+    Each end is the mean of `count` values.
     """
     first = float(values[:count].mean())
     last = float(values[-count:].mean())
@@ -132,7 +131,5 @@ def change_by_noise(values: Array, sampling_errors: Array | None = None) -> Chan
 
 
 def ends(total: int) -> int:
-    """Return how many of the first and of the last values of a curve stand for its ends: a tenth,
-    at least 5 if they are 15.
-    """
+    """Return how many values stand for each end of a curve: a tenth, at least 5 if there are 15."""
     return max(total // 10, min(total // 3, 5))

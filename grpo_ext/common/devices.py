@@ -17,9 +17,7 @@ def gpu_is_there() -> bool:
 
 
 def settings_here(use_cpu: bool | None, bf16: bool | None) -> dict[str, bool]:
-    """Return the arguments to change on a machine without an accelerator, `use_cpu` and `bf16`, if
-    `use_cpu` is unset.
-    """
+    """Return `use_cpu` and `bf16` for a machine without an accelerator, if `use_cpu` is unset."""
     import torch
 
     there = torch.accelerator.is_available()  # `gpu_is_there` knows only CUDA
@@ -27,8 +25,7 @@ def settings_here(use_cpu: bool | None, bf16: bool | None) -> dict[str, bool]:
 
 
 def wait_calmly() -> None:
-    """Without a GPU, let threads sleep while they wait, unless the user has chosen or torch is
-    loaded already.
+    """Without a GPU, let waiting threads sleep, unless the user chose or torch is loaded already.
 
     Spinning threads make a training step ten times as long beside another busy process.
     """

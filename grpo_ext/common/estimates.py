@@ -30,9 +30,7 @@ Z = float(ndtri((1 + LEVEL) / 2))
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean, its standard error, and the bounds of its interval. They are `None` if there is a
-    single problem.
-    """
+    """A mean, its standard error and its interval, which are `None` for a single problem."""
 
     mean: float
     error: float | None
@@ -139,8 +137,7 @@ def mean_difference(
     after: Sequence[float] | Array,
     problems: Sequence[Hashable] | None = None,
 ) -> Estimate | None:
-    """Return the mean increase from `before` to `after`, two values for each row; `None` if no row
-    has both.
+    """Return the mean increase from `before` to `after` over rows; `None` if no row has both.
 
     The interval is by Student's t. If all differences are -1, 0 or 1, as of right and wrong
     answers, it is that of Bonett and Price (2012), which adds one pair of each kind that differs:
@@ -183,18 +180,14 @@ def clusters(problems: Sequence[Hashable] | None, keep: NDArray[np.bool_]) -> ND
 
 
 def variance_of_mean(values: Array, cluster: NDArray[np.int64]) -> float:
-    """Return the variance of the mean of values (N,) whose deviations are independent between
-    clusters.
-    """
+    """Return the variance of the mean of values (N,) with independent clusters."""
     sums = np.bincount(cluster, values - values.mean())  # (clusters,)
     count = len(sums)
     return float(count / (count - 1) * (sums**2).sum() / len(values) ** 2)
 
 
 def effective_rows(share: float, variance: float, count: int) -> float:
-    """Return of how many independent rows a share would have this variance; `count` if the values
-    do not vary.
-    """
+    """Return how many independent rows have this variance; `count` if the values do not vary."""
     return share * (1 - share) / variance if variance > 1e-12 else float(count)
 
 

@@ -1,5 +1,4 @@
-"""Files that others may have written: in run folders, data folders and checkpoints that were
-copied, downloaded or shared.
+"""Files from others: in run folders, data folders and checkpoints that were copied or shared.
 
 Whoever wrote such a folder chooses what lies in it: a FIFO that blocks its reader, a device without
 an end, a link to one of the reader's own files, one line of many gigabytes. The functions here open
@@ -25,9 +24,7 @@ CACHED_REPOS = ("models--", "datasets--")  # how folders of the hub's cache begi
 
 
 class ForeignFile(OSError):
-    """A file or folder that is not read, because it is not plain, too large, or a link out of its
-    folder.
-    """
+    """A file or folder that is not plain, is too large, or is a link out of its folder."""
 
 
 def open_plain(path: Path, within: Path | None = None) -> BufferedReader:
@@ -58,8 +55,7 @@ def open_plain(path: Path, within: Path | None = None) -> BufferedReader:
 
 
 def is_hole(number: int) -> bool:
-    """Whether more than `MOST_HOLES` bytes of an open file, and more than half of it, are on no
-    disk.
+    """Whether most of an open file, and more than `MOST_HOLES` bytes, are on no disk.
 
     A file system that does not tell holes has none.
     """
@@ -82,9 +78,7 @@ def is_hole(number: int) -> bool:
 
 
 def append_plain(path: Path, within: Path) -> FileIO:
-    """Open a plain file for appending without a buffer, and create it if necessary; errors as for
-    `open_plain`.
-    """
+    """Open or create a plain file for appending without a buffer; errors as for `open_plain`."""
     real = Path(os.path.realpath(path))
     return FileIO(_descriptor(path, real, within, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab")
 
@@ -110,8 +104,9 @@ def _descriptor(path: Path, real: Path, within: Path | None, flags: int) -> int:
 
 
 def read_bytes(path: Path, most: int = MOST_BYTES, within: Path | None = None) -> bytes:
-    """Return the content of a file of at most `most` bytes; `OSError` as for `open_plain`, or if
-    the file is larger.
+    """Return the content of a file of at most `most` bytes.
+
+    `OSError` as for `open_plain`, or if the file is larger.
     """
     with open_plain(path, within) as file:
         content = file.read(most + 1)
@@ -126,8 +121,7 @@ def read_text(path: Path, most: int = MOST_BYTES, within: Path | None = None) ->
 
 
 def lines_of(file: BinaryIO, path: Path) -> Iterator[bytes]:
-    """Yield the lines from the file's position to its present end, so that a file that grows does
-    not keep its reader.
+    """Yield the lines from the file's position to its present end, even while the file grows.
 
     The last one may lack its line end. `ForeignFile`, with the path, at a line of more than
     `MOST_LINE` bytes.
@@ -144,9 +138,7 @@ def lines_of(file: BinaryIO, path: Path) -> Iterator[bytes]:
 
 
 def entries(folder: Path) -> list[Path]:
-    """Return the files and folders in a folder by name; `ForeignFile` if there are more than
-    `MOST_ENTRIES`.
-    """
+    """Return the sorted entries of a folder; `ForeignFile` if there are over `MOST_ENTRIES`."""
     with os.scandir(folder) as listing:
         names = [entry.name for entry in islice(listing, MOST_ENTRIES + 1)]
     if len(names) > MOST_ENTRIES:
@@ -171,9 +163,7 @@ def leads_out(path: Path, within: Path) -> bool:
 
 
 def special_file(folder: Path) -> Path | None:
-    """Return a FIFO, device or socket of a folder, on which a library that loads it could block;
-    `None` if it has none.
-    """
+    """Return a FIFO, device or socket in a folder, which could block a reader; `None` without."""
     for path in entries(folder):
         try:
             mode = os.stat(path).st_mode
@@ -185,8 +175,7 @@ def special_file(folder: Path) -> Path | None:
 
 
 def check_tree(folder: Path) -> None:
-    """Raise `ForeignFile` unless a folder and all folders in it have only plain files, and no links
-    out.
+    """Raise `ForeignFile` unless a folder has only plain files and no links out, at any depth.
 
     It is for libraries that open the files of a folder by themselves.
     """

@@ -1,6 +1,4 @@
-"""HTTP requests to a server that may be anything, with limits on the time and the size of each
-answer.
-"""
+"""HTTP requests to untrusted servers, with limits on the time and size of each answer."""
 
 import json as jsons
 import socket

@@ -8,9 +8,7 @@ from accelerate.utils import broadcast_object_list
 
 
 def from_main(accelerator: Accelerator, ask: Callable[[], Any]) -> Any:
-    """Return the result of `ask()` on the main process to all ranks, or raise its error on all
-    ranks.
-    """
+    """Run `ask()` on the main process and return its result, or raise its error, on all ranks."""
     found = error = None
     if accelerator.is_main_process:
         try:

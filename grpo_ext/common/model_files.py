@@ -25,8 +25,7 @@ MOST_GROWTH = 10_000  # characters that a tokenizer may make of one, by all repl
 
 
 def model_files_fault(folder: Path) -> str | None:
-    """Return what to do about a file with which loading a model from a folder could block or fill
-    the memory; `None` if there is none.
+    """Return what to do about a file that could block or fill memory on loading, or `None`.
 
     A model's files may be links to anywhere: large weights often lie on another disk.
     """
@@ -66,9 +65,7 @@ def model_files_fault(folder: Path) -> str | None:
 
 
 def read_json(path: Path) -> Any:
-    """Return the content of a JSON file; `None` if it is absent or damaged, which loading the model
-    reports.
-    """
+    """Return the content of a JSON file; `None` if absent or damaged, which loading reports."""
     try:
         return json.loads(read_text(path, MOST_BYTES))
     except (OSError, ValueError, RecursionError):

@@ -1,6 +1,4 @@
-"""Imports of large libraries and of modules by file or name (plugins, rewards in another process),
-and versions.
-"""
+"""Imports of large libraries and of modules by file or name, and versions of packages."""
 
 import gc
 import importlib
@@ -33,9 +31,7 @@ PACKAGES = (
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of this package, Python and the packages that a run uses, without those
-    that are not installed.
-    """
+    """Return the versions of Python, this package and the installed packages that a run uses."""
     found = {}
     for name in PACKAGES:
         with suppress(PackageNotFoundError):
@@ -45,9 +41,7 @@ def versions() -> dict[str, str]:
 
 @contextmanager
 def without_collector() -> Iterator[None]:
-    """Import without the garbage collector, which takes a quarter of the time that torch,
-    transformers and TRL need.
-    """
+    """Import without the garbage collector, which takes a quarter of the time of large imports."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -58,8 +52,9 @@ def without_collector() -> Iterator[None]:
 
 
 def load_file(path: str | Path) -> ModuleType:
-    """Return the module of a Python file, run once in each process; `FileNotFoundError`, or what
-    the file raises.
+    """Return the module of a Python file, run once in each process.
+
+    Raises `FileNotFoundError`, or what the file raises.
     """
     path = Path(path).expanduser().resolve()
     if not path.is_file():
@@ -83,9 +78,7 @@ def load_file(path: str | Path) -> ModuleType:
 
 @contextmanager
 def exits_as_errors(what: str) -> Iterator[None]:
-    """Turn `sys.exit` in imported code, which would end the command without an error, into an
-    `ImportError`.
-    """
+    """Turn `sys.exit` in imported code, which ends a command silently, into `ImportError`."""
     try:
         yield
     except SystemExit as error:
@@ -95,8 +88,7 @@ def exits_as_errors(what: str) -> Iterator[None]:
 
 
 def load_class(kind: str, name: str, known: Mapping[str, str]) -> Any:
-    """Return the class at `package.module:Class` or `file.py:Class`: the place of a known name, or
-    `name` itself.
+    """Return the class at `package.module:Class`, `file.py:Class` or the place of a known name.
 
     The working directory is searched last. `ValueError`, with kind and name, if there is none.
     """

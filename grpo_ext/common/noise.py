@@ -68,8 +68,9 @@ def fit_noise(values: Array) -> Noise | None:
 
 
 def trend_basis(count: int) -> Array:
-    """Return the shapes of a trend, (N, P): constant, line, and for longer curves a fast rise at
-    the start and at the end.
+    """Return the shapes of a trend, (N, P): constant, line, and for longer curves fast rises.
+
+    The fast rises are at the start and at the end of the curve.
     """
     t = np.arange(count)
     shapes = [np.ones(count), np.linspace(-1, 1, count), np.exp(-6 * t / count)]
@@ -79,17 +80,17 @@ def trend_basis(count: int) -> Array:
 
 
 def whitened(columns: Array, r: float | Array) -> Array:
-    """Return columns (N, C) with AR(1) noise so that its values are independent (Prais and Winsten
-    1954); for several autocorrelations r, (R, 1, 1), as (R, N, C).
+    """Return columns (N, C) with AR(1) noise so that its values are independent.
+
+    The transformation is that of Prais and Winsten (1954). For several autocorrelations r, (R,
+    1, 1), the result is (R, N, C).
     """
     first = np.sqrt(1 - r**2) * columns[:1]
     return np.concatenate([first, columns[1:] - r * columns[:-1]], axis=-2)
 
 
 def mean_variances(autocorrelations: Array, count: int) -> Array:
-    """Return the variance of a mean of `count` neighbours, (24,), as a share of that of a single
-    value.
-    """
+    """Return the variance of a mean of `count` neighbours, (24,), relative to a single value's."""
     lags = np.arange(1, count)
     powers = autocorrelations[:, None] ** lags  # (24, count - 1)
     return (count + 2 * powers @ (count - lags)) / count**2

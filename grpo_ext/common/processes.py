@@ -14,8 +14,9 @@ PR_SET_PDEATHSIG = 1
 def start_beside(
     module: str, pipe: Connection, *words: Any, threads: int, keep: tuple[int, ...] = ()
 ) -> subprocess.Popen:
-    """Start `python -m module`, with the numbers of its end of a pipe and of this process, and
-    `words`, as arguments.
+    """Start `python -m module` with a pipe to this process; its arguments are numbers and `words`.
+
+    The numbers are those of its end of the pipe and of this process.
 
     It imports from where this process does, uses `threads` threads and inherits the descriptors
     `keep`. Ctrl-C does not reach it. This process's copy of `pipe` is closed, so that the pipe ends

@@ -18,8 +18,7 @@ def encode_prompts(
     tokenizer: PreTrainedTokenizerBase,
     chat_template_kwargs: dict[str, Any] | None = None,
 ) -> list[list[int]]:
-    """Return the token ids of each prompt: chat messages by the chat template, plain text by the
-    tokenizer.
+    """Return the token ids of each prompt; chat messages go through the chat template.
 
     Raises:
         ValueError: the chat template takes too long; it is a program, which may have no end.

@@ -11,8 +11,7 @@ MOST_MISSING = 2  # words of the known name that were not written
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return ` Did you mean 'x'?` for the known name that `name` was probably meant to be, or an
-    empty text.
+    """Return ` Did you mean 'x'?` for the known name closest to `name`, or an empty text.
 
     Names are compared word by word, so that a shared ending such as `_name_or_path` does not make
     two names similar. Words of the known name may be missing: `generations` is near

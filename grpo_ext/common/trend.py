@@ -31,8 +31,7 @@ def has_trend(values: Array, error: float | None = None) -> bool:
 
 
 def least_factor(count: int) -> float:
-    """Return the Bayes factor from which a curve of `count` values has a trend: 3.5 for up to 20
-    values, 2.0 for 200.
+    """Return the Bayes factor that proves a trend: 3.5 for up to 20 values, 2.0 for 200.
 
     Fitted to simulated noise.
     """
@@ -91,8 +90,9 @@ def trend_evidence(
 
 
 def log_likelihood_with_error(squares: Array, variance: Array, count: int) -> Array:
-    """Return the log likelihood of `count` whitened values with this sum of squares around their
-    mean, up to a constant, if the variance that their standard errors say may be too small.
+    """Return the log likelihood of whitened values whose standard errors may be too small.
+
+    It is that of `count` values with this sum of squares around their mean, up to a constant.
 
     With the prior probability `EXACT` the variance is right. Else the true one is k times as large,
     and k has a Pareto distribution of index 1: the median of the factor of the error is 1.4.

@@ -22,9 +22,7 @@ def printable(text: object) -> str:
 
 
 def one_line(text: object) -> str:
-    """Return a text for a comment or one line of a terminal, in which control characters and line
-    breaks are escaped.
-    """
+    """Return a text on one line: control characters and line breaks are escaped."""
     return "".join(
         character if character.isprintable() else ascii(character)[1:-1] for character in str(text)
     )
@@ -58,16 +56,12 @@ def check_server_url(url: str) -> str:
 
 
 def is_secret(name: str) -> bool:
-    """Return whether a recipe key or an option has a name such as `api_key`, `password` or
-    `hub_token`.
-    """
+    """Return whether a key or option is named as a secret: `api_key`, `password`, `hub_token`."""
     return _SECRET.fullmatch(name) is not None
 
 
 def without_secrets(value: Any) -> Any:
-    """Return plain data without the entries that have a secret's name, and its URLs without user
-    name and password.
-    """
+    """Return plain data without entries named as secrets, and URLs without user and password."""
     if isinstance(value, Mapping):
         return {
             key: without_secrets(entry)

@@ -34,9 +34,7 @@ class GroupLog:
             add_sums(sums, stats.take(groups), reward_stds[groups])
 
     def figures(self) -> dict[str, float]:
-        """Return the figures of the generation under their log names; those of a task begin with
-        `tasks/NAME/`.
-        """
+        """Return the figures of the generation by log name; a task's begin with `tasks/NAME/`."""
         figures = figures_of(self._sums)
         for task, sums in self._by_task.items():
             for name, figure in figures_of(sums).items():
@@ -51,8 +49,7 @@ class GroupLog:
 
 
 def add_sums(sums: dict[str, float], stats: GroupStats, reward_stds: Tensor) -> None:
-    """Add to `sums` the groups by their kind, the completions that were scored and that are right,
-    and the stds.
+    """Add the groups by kind, the scored and right completions and the stds to `sums`.
 
     `reward_stds` (N,) are added up under `std`; `with_std` counts those that are defined.
     """

@@ -78,8 +78,7 @@ def _count_completion(
 
 
 class PassRates:
-    """The counts of each prompt of a data set whose rows have these ids; rows with the same prompt
-    share their counts.
+    """The counts of each prompt of a data set; rows with the same prompt share their counts.
 
     The counts of a prompt are multiplied by `decay` before new ones are added, because the policy
     changes: 0 remembers only the last group, 1 everything. `start` has earlier counts: right and
@@ -110,9 +109,10 @@ class PassRates:
         self.samples[number] = self.decay * self.samples[number] + samples
 
     def slots(self, num_generations: int, most: int) -> np.ndarray:
-        """Return how many slots of `num_generations` completions a prompt takes, (rows,): the least
-        number with which one right completion is expected, 1 / p completions, but at least 1 and at
-        most `most`.
+        """Return how many slots of `num_generations` completions each prompt takes, (rows,).
+
+        This is the least number with which one right completion is expected, 1 / p
+        completions, but at least 1 and at most `most`.
 
         p is the mean of Beta(right + 1, wrong + 1).
         """
@@ -122,8 +122,9 @@ class PassRates:
         return np.clip(slots, 1, most).astype(int)[self.of_row]
 
     def chance_of_signal(self, num_generations: int, most_slots: int = 1) -> np.ndarray:
-        """Return the chances (rows,) of a mixed group: the mean of 1 - p^G - (1-p)^G over
-        Beta(right + 1, wrong + 1).
+        """Return the chances (rows,) of a mixed group.
+
+        This is the mean of 1 - p^G - (1-p)^G over Beta(right + 1, wrong + 1).
 
         G is `num_generations` times the prompt's slots, of which it takes at most `most_slots`.
         """

@@ -33,8 +33,10 @@ _TIES = 4
 
 @dataclass(eq=False, repr=False)
 class PromptSampler(Sampler):
-    """Sampler of indices in the order of TRL's `RepeatSampler`: the prompts of a generation, each
-    `num_generations` times, and all of that `repeat_count` times.
+    """Sampler of prompt indices in the order of TRL's `RepeatSampler`.
+
+    Each prompt of a generation comes `num_generations` times, and all of that `repeat_count`
+    times.
     """
 
     rows: int  # length of the data set
@@ -93,8 +95,7 @@ class PromptSampler(Sampler):
         return self.drawn[number]
 
     def _window(self, easy_first: list[int], number: int) -> list[int]:
-        """Return neighbouring rows of a sorted order, which move from its first to its last rows in
-        the run's generations.
+        """Return a window of the sorted rows that moves from first to last during the run.
 
         A run of one epoch takes each row once, a longer one several times in successive
         generations, and a shorter one leaves rows out evenly.
@@ -137,9 +138,7 @@ class PromptSampler(Sampler):
 
 
 def from_easy_to_hard(difficulty: Sequence[float], seed: int) -> list[int]:
-    """Return the indices of rows with this difficulty, the easiest first, and equal ones in an
-    order drawn by `seed`.
-    """
+    """Return the indices of rows from easy to hard; `seed` draws the order of equal ones."""
     ties = np.random.default_rng((seed, _TIES)).permutation(len(difficulty))
     return np.lexsort((ties, np.asarray(difficulty))).tolist()
 

@@ -15,8 +15,9 @@ SPARE = 64  # positions by which a full buffer grows
 
 
 class BufferedLayer(DynamicLayer):
-    """A `DynamicLayer` whose `keys` and `values` are views of longer buffers (b, heads, more
-    positions, dim).
+    """A `DynamicLayer` whose `keys` and `values` are views of longer buffers.
+
+    The buffers are (b, heads, more positions, dim).
 
     It takes the states of the rows `rows` (b,) of `layer`, in this order; a row may occur several
     times.

@@ -1,6 +1,4 @@
-"""Checks of what the fast loop can decode as transformers does; transformers decodes everything
-else, with the reason.
-"""
+"""Checks of what the fast loop can decode; transformers decodes everything else."""
 
 from typing import Any
 
@@ -75,8 +73,9 @@ def check_config(config: GenerationConfig) -> None:
 
 
 def check_call(processors: list[Any], criteria: list[Any], inputs: dict[str, Any]) -> None:
-    """Raise `NotSupported` for logits processors, stopping criteria, caches and inputs that do not
-    allow rows to leave.
+    """Raise `NotSupported` for arguments of `generate` that do not allow rows to leave the batch.
+
+    These are some logits processors, stopping criteria, caches and inputs.
     """
     for processor in processors:
         if type(processor) not in PROCESSORS and not hasattr(processor, "select_rows"):
@@ -96,9 +95,7 @@ def check_call(processors: list[Any], criteria: list[Any], inputs: dict[str, Any
 
 
 def is_noisy(model: torch.nn.Module) -> bool:
-    """Whether equal rows may have different outputs: dropout in training mode, or the jitter of a
-    router.
-    """
+    """Whether equal rows may differ: dropout in training mode, or the jitter of a router."""
     for module in model.modules():
         if not module.training:
             continue

@@ -1,5 +1,4 @@
-"""The decoding loop: computes what `GenerationMixin._sample` computes, but only for rows that have
-not ended.
+"""The decoding loop: as `GenerationMixin._sample`, but only for rows that have not ended.
 
 prefill: each distinct prompt once                 (U, P)
 repeat its keys and values for its rows            (B, P)
@@ -70,9 +69,7 @@ class DecodeBatch:
             self._positions = self._positions + 1
 
     def next_inputs(self) -> dict[str, Any]:
-        """Return the inputs of the next forward pass: the tokens that the model has not read yet,
-        mostly one.
-        """
+        """Return the inputs of the next forward pass: the tokens not yet in the cache."""
         inputs = {
             "input_ids": self._ids[:, self._read : self.length],
             "past_key_values": self.cache,
@@ -86,9 +83,7 @@ class DecodeBatch:
         return inputs
 
     def keep(self, rows: torch.Tensor, leaving: torch.Tensor) -> None:
-        """Continue with only the rows `rows`; `rows` and `leaving` are indices into the current
-        batch.
-        """
+        """Continue with only the rows `rows`; `rows` and `leaving` index into the current batch."""
         self._left.append((self._rows[leaving], self.ids[leaving]))
         self._rows = self._rows[rows]
         self._ids = self._ids[rows]
@@ -113,8 +108,7 @@ def decode(
     generation_config: GenerationConfig,
     **inputs: Any,
 ) -> torch.Tensor:
-    """Sample or decode greedily; a `custom_generate` of transformers' `generate`, which prepares
-    the arguments.
+    """Sample or decode greedily, as a `custom_generate` of transformers' `generate`.
 
     A logits processor with a state per row must have `select_rows(input_ids, rows)`. It gets the
     ids (b, P + t) before rows leave, and the rows that continue. One that forces tokens may have
@@ -163,8 +157,7 @@ def decode(
 def prefill(
     model: torch.nn.Module, input_ids: torch.Tensor, inputs: dict[str, Any]
 ) -> torch.Tensor:
-    """Read each distinct prompt once and fill the cache of `inputs` with B rows; return the logits
-    (B, V) of the first tokens.
+    """Read each distinct prompt once into a cache with B rows; return the first logits (B, V).
 
     If noise (dropout) makes equal rows differ, every prompt is read.
     """
@@ -182,15 +175,12 @@ def prefill(
 
 
 def _last_logits(outputs: Any, device: torch.device) -> torch.Tensor:
-    """Return a copy (b, V), float32, so that the logits of whole prompts can be freed after the
-    first pass.
-    """
+    """Return a float32 copy (b, V), so that the logits of whole prompts can be freed."""
     return outputs.logits[:, -1].to(copy=True, dtype=torch.float32, device=device)
 
 
 def draw_tokens(scores: torch.Tensor, do_sample: bool) -> torch.Tensor:
-    """Return the next token (b,), int64, of each row, drawn from the softmax of `scores`, or
-    without `do_sample` the likeliest.
+    """Return the next token (b,), int64, of each row: drawn, or without `do_sample` the likeliest.
 
     `scores` (b, V), float32, come from the logits processors. `ValueError` if those of a row are
     not a distribution (NaN, or no token left).

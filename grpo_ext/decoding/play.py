@@ -1,5 +1,6 @@
-"""Play episodes within one call of `generate`: a row continues after the end of its turn, and no
-token is read twice.
+"""Play episodes within one call of `generate`: rows continue after each turn.
+
+No token is read twice.
 
 When a turn of the model ends, its environment answers. The tokens of the answer are forced on the
 row, one per step, while other rows are sampled; they go through the model once, and together if all
@@ -74,8 +75,9 @@ class Player(LogitsProcessor):
 
 
 class EpisodeEnds(StoppingCriteria):
-    """Ends a row with its episode, not at its first end token. `generate` pads ended rows if a
-    criterion has `eos_token_id`.
+    """Ends a row with its episode, not at its first end token.
+
+    `generate` pads ended rows if a criterion has `eos_token_id`.
     """
 
     def __init__(self, player: Player, eos_token_id: torch.Tensor):

@@ -1,3 +1,1 @@
-"""Evaluation on held-out rows: completions, their scores by the rewards of a run, figures with
-standard errors.
-"""
+"""Evaluation on held-out rows: completions, rewards, and figures with standard errors."""

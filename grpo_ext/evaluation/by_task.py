@@ -53,9 +53,7 @@ def scored_by(names: Sequence[str], samples: list[Sample]) -> list[str]:
 
 
 def samples_by_task(rows: Sequence[Row], samples: list[Sample]) -> dict[str, list[Sample]]:
-    """Return the samples of each task, by its name in sorted order; nothing without a column
-    "task".
-    """
+    """Return the samples of each task, sorted by name; empty without a column "task"."""
     tasks: dict[str, list[Sample]] = {}
     for sample in samples:
         task = rows[sample.row].get(TASK)
@@ -106,9 +104,7 @@ def compare_by_task(
     names: list[str],
     outcomes: Sequence[str],
 ) -> dict[str, Any]:
-    """Return the differences of `compare`, and for each task of `rows` its own, under
-    `tasks/NAME/`.
-    """
+    """Return the differences of `compare`, and those of each task under `tasks/NAME/`."""
     differences = compare(before, after, names, outcomes)
     for part in before:
         later = samples_by_task(rows, after[part])

@@ -18,8 +18,9 @@ from grpo_ext.evaluation.score import (
 def paired_difference(
     before: list[Sample], after: list[Sample], name: str | None
 ) -> dict[str, Any] | None:
-    """Return how much the reward `name` (`None`: the length) increases row by row, so that the
-    difficulty of rows cancels out.
+    """Return the mean increase of a reward over paired rows, so that their difficulty cancels.
+
+    `name` is the reward; `None` means the length.
 
     The keys are `mean`, the bounds `low` and `high` of its 95 % interval, the `verdict`, `rows`,
     the number of rows with both values, and `problems`, how many different ones these rows have.

@@ -44,9 +44,7 @@ class Decoding:
     def generation_config(
         self, tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel
     ) -> GenerationConfig:
-        """Return the `transformers` config of these settings, with all end-of-sequence ids of model
-        and tokenizer.
-        """
+        """Return the `transformers` config of these settings, with all end-of-sequence ids."""
         sampling: dict[str, Any] = {"do_sample": False}
         if self.temperature > 0:
             sampling = {
@@ -76,9 +74,10 @@ def end_tokens(tokenizer: PreTrainedTokenizerBase, config: GenerationConfig) -> 
 
 @dataclass(frozen=True)
 class Completion:
-    """One completion: its text without special tokens, its token ids with the end-of-sequence
-    token, why it ended (`"stop"`, or `"length"` at the limit), and its `episode` if it has several
-    turns.
+    """One completion: its text, its token ids, and why it ended.
+
+    The text has no special tokens; the ids include the end-of-sequence token. It ended with
+    `"stop"`, or with `"length"` at the limit. `episode` is set if it has several turns.
     """
 
     text: str
@@ -92,9 +91,7 @@ class Completion:
         return sum(self.episode.mask) if self.episode else len(self.ids)
 
     def for_rewards(self, row: dict[str, Any]) -> tuple[Any, Any, dict[str, Any]]:
-        """Return what rewards read: the prompt, the completion (messages if the prompt is a
-        conversation), and the columns.
-        """
+        """Return what rewards read: prompt, completion (messages in a conversation) and columns."""
         if self.episode:
             return self.episode.prompt, self.episode.messages, {**row, **self.episode.columns()}
         prompt = row["prompt"]
@@ -105,8 +102,9 @@ class Completion:
 
 @contextmanager
 def _decoding_as(model: PreTrainedModel, config: GenerationConfig, seed: int) -> Iterator[None]:
-    """Set generation config (an adapter's base has one too), eval mode and random state of a model,
-    and restore them.
+    """Set generation config, eval mode and random state of a model, and restore them.
+
+    An adapter's base model has a generation config too.
     """
     base = base_model(model)
     model_config = model.generation_config
@@ -138,8 +136,7 @@ def generate_completions(
     progress: str | None = None,
     begin: Callable[[list[dict[str, Any]]], list[Episode]] | None = None,
 ) -> list[list[Completion]]:
-    """Return for the `prompt` of each row, chat messages or plain text, a list of
-    `decoding.num_samples` completions.
+    """Return `decoding.num_samples` completions of the `prompt` of each row, messages or text.
 
     Args:
         model: in any mode; its state is unchanged afterwards.

@@ -1,5 +1,4 @@
-"""The best constant answer: what one completion earns when it is given to every prompt of an
-evaluation.
+"""The best constant answer: what one completion earns if given to every prompt.
 
 A reward that a constant satisfies can rise although no answer depends on its prompt. Beside this
 figure the model's own says whether that is so. The candidates are completions of the evaluation
@@ -52,9 +51,7 @@ def is_costly(guard: Guard) -> bool:
 
 
 def candidates(samples: Sequence[Sample], outcome: str) -> list[Sample]:
-    """Return at most `CANDIDATES` samples with different texts: half of them the most frequent,
-    then those that scored best.
-    """
+    """Return at most `CANDIDATES` distinct samples: half the most frequent, then the best ones."""
     counts = Counter(sample.text for sample in samples)
     texts = [text for text, _ in counts.most_common(CANDIDATES // 2)]
     scored = [sample for sample in samples if sample.rewards.get(outcome) is not None]
@@ -127,9 +124,7 @@ def best_constant(
 
 
 def constant_figures(samples: list[Sample], names: Sequence[str]) -> dict[str, float]:
-    """Return what a constant answer earns, from its samples: `NAME_constant` and `NAME_constant_se`
-    for each reward.
-    """
+    """Return `NAME_constant` and `NAME_constant_se` of each reward for a constant answer."""
     figures = {}
     for name in names:
         earned = over_rows(samples, row_means(samples, name))
@@ -141,8 +136,7 @@ def constant_figures(samples: list[Sample], names: Sequence[str]) -> dict[str, f
 
 
 def beats_constant(figures: Mapping[str, Any], key: str) -> bool | None:
-    """Return whether a figure is above that of the best constant answer beyond their standard
-    errors.
+    """Return whether a figure exceeds the best constant answer's beyond their standard errors.
 
     Args:
         figures: of one evaluation, as they are logged.
@@ -167,8 +161,7 @@ def constant_key(key: str) -> str:
 
 
 def constant_sentence(figures: Mapping[str, Any], key: str, text: str | None = None) -> str | None:
-    """Say how a figure of an evaluation compares with that of the best constant answer, whose text
-    may be known.
+    """Say how a figure compares with that of the best constant answer, quoted if it is known.
 
     `None` if one of the two was not logged.
     """
@@ -188,8 +181,7 @@ def constant_sentence(figures: Mapping[str, Any], key: str, text: str | None = N
 def constant_sentences(
     history: Sequence[Mapping[str, Any]], outcome: str, text: str | None = None
 ) -> list[str]:
-    """Compare the outcome reward of a run's last evaluation of each data set with the best constant
-    answer.
+    """Compare the outcome reward of each data set's last evaluation with the best constant answer.
 
     Args:
         history: the logs of the run, oldest first.
@@ -210,9 +202,7 @@ def constant_sentences(
 
 
 def is_outcome_key(key: str, outcome: str) -> bool:
-    """Return whether a log has the outcome reward of an evaluation under this key: of all rows, by
-    grpo_ext or TRL, or of a task.
-    """
+    """Return whether a log key is the outcome reward of an evaluation, of all rows or of a task."""
     if not key.startswith("eval_"):
         return False
     of_all_rows = key.endswith((f"_{outcome}", f"rewards/{outcome}/mean"))
@@ -220,9 +210,7 @@ def is_outcome_key(key: str, outcome: str) -> bool:
 
 
 def constant_doubts(figures: Mapping[str, Any], outcomes: Sequence[str]) -> list[str]:
-    """Return a sentence for each outcome reward, also of single tasks, that a constant answer earns
-    as well.
-    """
+    """Return a sentence for each outcome reward, also of tasks, that a constant answer matches."""
     doubts = []
     for key in figures:
         if key.rpartition("/")[2] in outcomes and beats_constant(figures, key) is False:
@@ -233,8 +221,6 @@ def constant_doubts(figures: Mapping[str, Any], outcomes: Sequence[str]) -> list
 
 
 def short(text: str, most: int = 60) -> str:
-    """Return the beginning of a completion on one line, without characters that change a
-    terminal.
-    """
+    """Return the beginning of a completion on one line, without terminal control characters."""
     line = "".join(filter(str.isprintable, " ".join(text.split())))
     return line if len(line) <= most else f"{line[:most]} ..."

@@ -27,8 +27,9 @@ def evaluate(
     seed: int = 0,
     constants: bool = True,
 ) -> tuple[dict[str, Any], dict[str, list[Sample]]]:
-    """Evaluate greedily, and with `num_samples` above 0 by sampling; the first of `outcomes` that
-    scores a row decides pass@k.
+    """Evaluate greedily, and with `num_samples` above 0 also by sampling.
+
+    The first of `outcomes` that scores a row decides pass@k.
 
     Args:
         complete: takes rows, a `Decoding` and `progress`, the title of a bar, and returns a list of
@@ -72,9 +73,7 @@ def evaluate(
 
 
 def check_environment(completions: list[list[Completion]]) -> None:
-    """Raise an `EnvironmentFailure` if the environment of these completions has failed too
-    often.
-    """
+    """Raise `EnvironmentFailure` if the environment of these completions failed too often."""
     for completion in chain.from_iterable(completions):
         if completion.episode:  # all episodes share their failures
             failures = completion.episode.rules.failures

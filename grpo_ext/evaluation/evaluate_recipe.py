@@ -35,8 +35,7 @@ from grpo_ext.step.judge import outcome_order
 def evaluate_models(
     recipe: Recipe, model_names: list[str], num_train_rows: int = 0, **settings: Any
 ) -> dict[str, Any]:
-    """Evaluate models (folders or hub ids) one after another on the rows of a recipe, and compare
-    each with the first.
+    """Evaluate models one after another on a recipe's rows, and compare each with the first.
 
     Args:
         recipe: its rows and rewards are those of `rows_and_rewards`.
@@ -86,9 +85,7 @@ def evaluate_models(
 def rows_and_rewards(
     recipe: Recipe, num_train_rows: int = 0
 ) -> tuple[list[dict[str, Any]], Rewards]:
-    """Return the recipe's held-out rows, or `num_train_rows` random training rows, and its reward
-    functions by name.
-    """
+    """Return held-out rows, or `num_train_rows` random training rows, and the rewards by name."""
     if num_train_rows:
         shuffled = train_rows(recipe).shuffle(seed=recipe.get("seed"))
         dataset = shuffled.take(num_train_rows)
@@ -134,8 +131,9 @@ def without_ids(sample: Sample) -> dict[str, Any]:
 
 
 def outcomes_of(recipe: Recipe) -> list[str]:
-    """Return the rewards that decide whether a row is solved, in the order of `outcome_order`,
-    without reward models.
+    """Return the rewards that decide whether a row is solved, by `outcome_order`.
+
+    Reward models are left out.
     """
     rewards, weights = named_rewards_and_weights(recipe)
     names = list(map(metric_name, rewards))

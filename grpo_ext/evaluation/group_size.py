@@ -1,5 +1,4 @@
-"""Which `num_generations` fits the difficulty of the training prompts, from several completions of
-each.
+"""Find the `num_generations` that fits the training prompts, from several completions of each.
 
 A fixed number N of completions a step makes N / G groups. With `scale_rewards: group` the gradient
 of a group is
@@ -71,8 +70,10 @@ class GroupSize:
 
 
 def advice_on_group_size(size: GroupSize | None, k: int, present: int | None) -> str:
-    """Return one line on `num_generations`; `size` is that of `best_group_size` for `k` completions
-    of each row, and `present` is the recipe's.
+    """Return one line on `num_generations`.
+
+    `size` is that of `best_group_size` for `k` completions of each row, and `present` is the
+    recipe's.
     """
     if size is None:
         return (
@@ -102,8 +103,9 @@ def best_group_size(samples: list[Sample], outcomes: Sequence[str], k: int) -> G
 
 
 def size_of(scores: NDArray[np.float64], problems: Sequence[Hashable]) -> GroupSize | None:
-    """Return the best group size for the scores (rows, k); rows of the same problem are resampled
-    together. `None` if no row has different scores.
+    """Return the best group size for scores (rows, k); `None` if no row has different scores.
+
+    Rows of the same problem are resampled together.
     """
     stds = mean_stds(scores)  # (rows, sizes)
     if not stds.any():
@@ -151,8 +153,10 @@ def mean_stds(scores: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _stds_of_two_scores(scores: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the mean std (rows, k - 1) over all groups: of a group of n with i of the higher score
-    it is the difference of the two scores times sqrt(i (n - i)) / n.
+    """Return the mean std (rows, k - 1) over all groups of two different scores.
+
+    A group of n with i of the higher score has the difference of both scores times sqrt(i (n -
+    i)) / n.
     """
     k = scores.shape[1]
     highest = scores.max(axis=1, keepdims=True)  # (rows, 1)

@@ -1,6 +1,4 @@
-"""Which rows of a data set pose the same problem: their completions are not independent
-evidence.
-"""
+"""Which rows pose the same problem, so that their completions are not independent evidence."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -15,8 +13,7 @@ IMAGES = ("image", "images")  # columns that TRL adds to the prompt
 
 
 def problem_of(row: dict[str, Any], completion: Completion, rewards: Iterable[Any]) -> str:
-    """Return 12 hexadecimal digits that rows share if they have the same prompt, images, and
-    columns that `rewards` read.
+    """Return 12 hexadecimal digits of a row's prompt, images and columns that `rewards` read.
 
     Of an episode it is the prompt with the environment's `problem_key`, or with its seed if that is
     `None`.
@@ -33,9 +30,7 @@ def problem_of(row: dict[str, Any], completion: Completion, rewards: Iterable[An
 
 
 def columns_read(row: dict[str, Any], rewards: Iterable[Any]) -> set[str]:
-    """Return the columns of a row that rewards read; all of them for a function that is not
-    registered.
-    """
+    """Return the columns that rewards read; all of them for an unregistered function."""
     columns: set[str] = set()
     for reward in rewards:
         function = getattr(reward, "reward", reward)  # behind its guard

@@ -21,8 +21,9 @@ RESERVED = {"prompt", "completion", "completion_ids"}
 
 @dataclass(frozen=True)
 class Sample:
-    """One completion of one row: the score of each reward (`None`: not scored), the length in
-    tokens, and why it ended.
+    """One completion of one row: the score of each reward, its length, and why it ended.
+
+    A score is `None` if the reward did not score it; the length is in tokens.
 
     `episode` is what `samples.jsonl` has of an episode. Rows with the same `problem` are not
     independent (`problem_of`); `None`: no other row has it.
@@ -92,16 +93,18 @@ def score_completions(
 
 
 def by_row(samples: list[Sample], name: str | None) -> pd.Series:
-    """Return the score of each sample by the reward `name` (`None`: its length) under the number of
-    its row; NaN: no score.
+    """Return the scores of the samples by row number; NaN: no score.
+
+    `name` is the reward; `None` means the length.
     """
     values = [sample.length if name is None else sample.rewards[name] for sample in samples]
     return pd.Series(values, [sample.row for sample in samples], dtype=float)
 
 
 def row_means(samples: list[Sample], name: str | None) -> pd.Series:
-    """Return the mean of each row's samples by the reward `name` (`None`: of their lengths); NaN if
-    none was scored.
+    """Return the mean score of each row's samples; NaN if none was scored.
+
+    `name` is the reward; `None` means the length.
     """
     return by_row(samples, name).groupby(level=0).mean()
 
@@ -137,15 +140,12 @@ def with_errors(estimates: dict[str, Estimate | None]) -> dict[str, float | None
 
 
 def length_key(names: Sequence[str]) -> str:
-    """Return the key of the length in tokens beside rewards of these `names`, of which one may be
-    called `length`.
-    """
+    """Return the key of the length in tokens, since a reward in `names` may be called `length`."""
     return "completion_length" if "length" in names else "length"
 
 
 def summarize(samples: list[Sample], names: list[str]) -> dict[str, float | None]:
-    """Return the mean of each reward over rows with its standard error under `NAME_se`, and the
-    mean length.
+    """Return the mean of each reward with its standard error `NAME_se`, and the mean length.
 
     The length is `length`, or `completion_length` if a reward is called `length`.
     """
@@ -215,8 +215,9 @@ def mixed_share(samples: list[Sample], name: str) -> Estimate | None:
 
 
 def with_outcome(samples: list[Sample], outcomes: Sequence[str]) -> list[Sample]:
-    """Return the samples with the outcome reward alone: of each row, the first of `outcomes` that
-    scored any sample of it.
+    """Return the samples with the outcome reward alone.
+
+    In each row it is the first of `outcomes` that scored any sample.
     """
     judges: dict[int, str] = {}  # of each row
     for name in reversed(outcomes):  # so that the first one stays

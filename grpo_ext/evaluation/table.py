@@ -1,6 +1,4 @@
-"""Tables of figures on the terminal and in Markdown, for evaluations and for the model card of a
-run.
-"""
+"""Tables of figures on the terminal and in Markdown, for evaluations and model cards."""
 
 import html
 import json
@@ -113,9 +111,7 @@ def print_figures(summaries: dict[str, dict[str, Any]], count: int) -> None:
 
 
 def figure_rows(summaries: dict[str, dict[str, Any]]) -> list[list[str]]:
-    """Return a row for each figure: the part of the evaluation, its name, and its text for each
-    model.
-    """
+    """Return a row for each figure: part of the evaluation, name, and its text for each model."""
     rows = []
     for part in ("greedy", "sampled"):
         figures_of_models = [summary.get(part, {}) for summary in summaries.values()]
@@ -158,9 +154,7 @@ def question(row: dict[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Gain:
-    """First and last value of a figure of a run with standard errors, and the verdict, empty if
-    there is no error.
-    """
+    """First and last value of a figure with standard errors, and the verdict (may be empty)."""
 
     name: str
     first: str
@@ -212,8 +206,7 @@ def add_to_card(
     recipe: Mapping[str, Any],
     sentences: Sequence[str] = (),
 ) -> None:
-    """Add rewards, the rows of `gained`, curves and the recipe to the model card that TRL has
-    written.
+    """Add rewards, the rows of `gained`, curves and the recipe to the model card from TRL.
 
     Args:
         folder: of the run, with the card and the curves.

@@ -84,8 +84,7 @@ class VllmCompletions:
     def __call__(
         self, rows: list[Any], decoding: Decoding, progress: str | None = None
     ) -> list[list[Completion]]:
-        """Complete the prompt of each row `decoding.num_samples` times, as `generate_completions`
-        does.
+        """Complete each row's prompt `decoding.num_samples` times, as `generate_completions` does.
 
         The seed is the engine's `seed` instead of `decoding.seed`, because vLLM takes no seed with
         a request on a CPU.

@@ -48,8 +48,7 @@ def changes(run: RunData) -> list[dict[str, Any]]:
 def beside_constant(
     columns: dict[str, Column], series: Series, change: dict[str, Any]
 ) -> dict[str, Any] | None:
-    """Return what the best constant answer earned in the last evaluation, with its error, and
-    whether the model earns more.
+    """Return what the best constant answer earned last, and whether the model earns more.
 
     `None` where it was not logged.
     """
@@ -85,9 +84,7 @@ def change_of_series(series: Series) -> dict[str, Any] | None:
 
 
 def change_of_metric(rows: Sequence[Row], key: str) -> Change | None:
-    """Return the change of a metric over the rows of a log; `None` if it has fewer than two
-    values.
-    """
+    """Return the change of a metric over a log; `None` if it has fewer than two values."""
     logged = [row for row in rows if is_number(row.get(key))]
     if len(logged) < 2:
         return None

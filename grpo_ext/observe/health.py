@@ -1,6 +1,4 @@
-"""The health monitor: checks every log of a run and raises an alarm as soon as the run goes
-wrong.
-"""
+"""The health monitor: check each log of a run and raise an alarm when the run goes wrong."""
 
 import logging
 from statistics import fmean

@@ -1,5 +1,6 @@
-"""Signs that a run goes wrong: a figure of the last logs for each rule. `data/health_rules.yaml`
-has thresholds and words.
+"""Health rules: each computes a figure of the last logs that shows when a run goes wrong.
+
+`data/health_rules.yaml` has thresholds and words.
 
 A rule computes a figure from a `History`, such that a larger figure is worse, and compares it with
 a threshold. Windows are counted in logs; with `logging_steps: 1` these are steps.
@@ -29,9 +30,7 @@ REPETITION = "samples/repetition"
 
 
 class History:
-    """The finite values of each metric in the order of the logs, and the metrics of the last log
-    that are not finite.
-    """
+    """The finite values of each metric over the logs, and the last log's non-finite metrics."""
 
     def __init__(self) -> None:
         self.values: dict[str, list[float]] = {}
@@ -75,8 +74,7 @@ class Rule:
 
 
 def reward_collapse(history: History) -> float | None:
-    """Return how far the mean reward of 5 logs has fallen from its best, in standard errors of such
-    a mean.
+    """Return how far the mean reward of 5 logs has fallen from its best, in its standard errors.
 
     A fall by less than a fifth of the best counts as 0. The errors count the autocorrelation of the
     noise before the fall.
@@ -96,9 +94,7 @@ def reward_collapse(history: History) -> float | None:
 
 
 def rise(values: list[float], floor: float, window: int = 3) -> float | None:
-    """Return the median of the last values divided by the median of up to 50 values before, which
-    is at least `floor`.
-    """
+    """Return the median of the last values over that of up to 50 before (at least `floor`)."""
     if len(values) < WINDOW + window:
         return None
     usual = median(values[-50 - window : -window])
@@ -123,9 +119,7 @@ def fall_from_start(values: list[float]) -> float | None:
 
 
 def logp_difference(history: History) -> float | None:
-    """Return the difference of sampler and trainer; with overlap that after a weight sync, to which
-    age adds nothing.
-    """
+    """Return the difference of sampler and trainer; with overlap that right after a weight sync."""
     if "overlap/age" in history.values:
         return history.recent("sampling/sync_difference", window=3)
     return history.recent(
@@ -242,8 +236,6 @@ def chosen_rules(settings: dict[str, Any] | None, action: str = "warn") -> list[
 
 
 def repeats_itself(text: str) -> bool:
-    """Whether a text of at least 200 bytes repeats itself: its first 4,000 bytes compress to less
-    than a tenth.
-    """
+    """Whether the first 4,000 bytes of a text of 200 or more compress to less than a tenth."""
     start = text.encode("utf-8", "replace")[:4000]
     return len(start) >= 200 and len(zlib.compress(start, 1)) < len(start) / 10

@@ -1,5 +1,7 @@
-"""One line of a log as strict JSON, written and read. Whatever an untrusted line holds, reading it
-either returns a row or raises `ValueError` or `RecursionError`.
+"""One line of a log as strict JSON, written and read.
+
+Whatever an untrusted line holds, reading it either returns a row or raises `ValueError` or
+`RecursionError`.
 """
 
 import json
@@ -13,8 +15,9 @@ FieldType = type | UnionType  # what `isinstance` accepts
 
 
 def encoded(row: dict[str, Any]) -> bytes:
-    """Return a row as one line of strict JSON. Numbers that are not finite become null and are
-    named under `not_finite`.
+    """Return a row as one line of strict JSON.
+
+    Numbers that are not finite become null and are named under `not_finite`.
     """
     try:
         text = json.dumps(row, ensure_ascii=False, allow_nan=False, default=plain)
@@ -97,9 +100,7 @@ def _check_depth(row: dict[str, Any]) -> None:
 
 
 def number_of(text: str) -> float | None:
-    """Return a number of a log: an integer if it is written as one and every program can hold
-    it.
-    """
+    """Return a number of a log: an integer if written as one and safe for every program."""
     number = float(text)
     if not abs(number) <= 1e100:
         return None

@@ -1,5 +1,4 @@
-"""A log of JSON lines that survives crashes: whole lines, parts of bounded size, cut back where a
-run resumes.
+"""A crash-safe log of JSON lines in parts of bounded size, cut back where a run resumes.
 
 The newest lines are in `NAME.jsonl`, older ones in `NAME-0001.jsonl`, `NAME-0002.jsonl`, and so on.
 Every line begins with its step, and steps never fall from one line to the next. A run that resumes
@@ -87,9 +86,7 @@ class JsonLines:
             pending_bytes -= len(self._pending.pop(0))
 
     def sync(self) -> None:
-        """Flush the log to the disk, so that no checkpoint is newer than its log. A failure is a
-        warning.
-        """
+        """Flush the log to the disk, so that no checkpoint is newer; a failure only warns."""
         try:
             with suppress(FileNotFoundError), open_plain(self.path, self.path.parent) as file:
                 os.fsync(file.fileno())
@@ -145,8 +142,7 @@ def parts(path: Path) -> list[Path]:
 
 
 def end_of(part: Path, step: int) -> int:
-    """Return where the first line begins that is later than `step` or not whole; without such a
-    line, the file's size.
+    """Return the position of the first line after `step` or not whole, else the file's size.
 
     A file that is not the log's own, such as a link out of its folder, has no such lines.
     """
@@ -171,8 +167,7 @@ def read(
     fields: Mapping[str, FieldType] | None = None,
     faults: list[str] | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a log, oldest first. The log may still be written: a last line that is not
-    whole is left out.
+    """Yield the rows of a log, oldest first; of a growing log, without an unfinished last line.
 
     A log is untrusted. A line that is not a row, with `step` and `fields` of these types, is
     skipped. A file of the log that cannot be read, and the rest of one after a line that is too
@@ -194,8 +189,9 @@ def placed(
     faults: list[str] | None = None,
     start: int = 0,
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the rows of `read`, each with its place: the bytes before it in all parts. `start`: the
-    place of the first.
+    """Yield the rows of `read`, each with its place: the bytes before it in all parts.
+
+    `start` is the place of the first row.
     """
     row_fields: dict[str, FieldType] = {"step": int, **(fields or {})}
     skipped_lines = 0

@@ -20,9 +20,7 @@ class Panel:
 
     @property
     def silent(self) -> bool:
-        """Whether it shows nothing: at most one value in each curve or, but for rewards, one value
-        throughout.
-        """
+        """Whether it shows nothing: at most one value a curve or, but for rewards, equal values."""
         shows_rewards = "reward" in self.title.lower()
         for curve in self.series:
             values = [value for value in curve.values if value is not None]
@@ -140,9 +138,7 @@ def at_steps(column: Column | None, steps: list[int]) -> Values | None:
 
 
 def problems_key(names: Iterable[str], key: str) -> str | None:
-    """Return the metric that counts the problems of the evaluation that logged `key`; `None` if
-    there is none.
-    """
+    """Return the metric with the number of problems of the evaluation `key`; `None` without one."""
     same_evaluation = []
     for name in names:
         if name.endswith(COUNTS) and key.startswith(name.removesuffix("problems")):
@@ -151,9 +147,7 @@ def problems_key(names: Iterable[str], key: str) -> str | None:
 
 
 def rewards(run: RunData, columns: dict[str, Column]) -> list[Panel]:
-    """Return the panels of the weighted sum and of each reward; without the latter if one reward is
-    the sum.
-    """
+    """Return the panels of the weighted sum and of each reward, unless one reward is the sum."""
     curves = list(run.curves.values()) or logged_rewards(columns)
     total = Panel("Reward", "Weighted sum, mean over each step.")
     by_function = Panel("Reward by function", "Each reward before its weight.")

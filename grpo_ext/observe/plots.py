@@ -68,9 +68,7 @@ def plot_runs(runs: list[RunData], out: Path, most: int | None = None) -> None:
 
 
 def draw_panel(axis: "Axes", title: str, panel_of_runs: list[Panel | None]) -> None:
-    """Draw one panel of each run, with a legend if it has several curves; `None`: the run has no
-    such panel.
-    """
+    """Draw one panel of each run (`None`: it has none), with a legend for several curves."""
     several_runs = len(panel_of_runs) > 1
     labels: list[str] = []
     for run, panel in enumerate(panel_of_runs):
@@ -103,9 +101,7 @@ def legend_line(label: str, style: Style) -> "Line2D":
 
 
 def style_of(series: int, run: int | None) -> Style:
-    """Return the style of a series: its own colour for one run (`run` is `None`), else the colour
-    of its run and own dashes.
-    """
+    """Return the style of a series: its own colour, or for several runs the run's, with dashes."""
     if run is None:
         color = series
         dash = series // len(COLOURS)
@@ -120,9 +116,7 @@ def style_of(series: int, run: int | None) -> Style:
 
 
 def draw(axis: "Axes", series: Series, style: Style) -> None:
-    """Draw few points as dots with error bars, many as a smoothed line over the raw one, and the
-    spread as a band.
-    """
+    """Draw few points with error bars, many as a smoothed line over the raw one with a band."""
     steps = series.steps
     values = [math.nan if value is None else value for value in series.values]
     spread = zero_for_none(series.spread)
@@ -151,8 +145,6 @@ def zero_for_none(values: Values | None) -> list[float] | None:
 
 
 def smooth(values: list[float], weight: float = 0.8) -> list[float]:
-    """Return the exponential moving average, corrected for its start: the first value stays as it
-    is, and so do NaNs.
-    """
+    """Return the exponential moving average, corrected for its start; NaNs stay."""
     raw = pd.Series(values, dtype=float)
     return raw.ewm(alpha=1 - weight, ignore_na=True).mean().where(raw.notna()).tolist()

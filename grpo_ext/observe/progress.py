@@ -1,6 +1,4 @@
-"""The progress bar of a run: the main figures of each log in the bar, evaluations as lines above
-it.
-"""
+"""The progress bar of a run: figures of each log in the bar, evaluations as lines above it."""
 
 from typing import Any
 
@@ -53,9 +51,7 @@ def figures_line(logs: dict[str, Any]) -> str:
 
 
 def evaluation_line(logs: dict[str, Any]) -> str:
-    """Return the figures of an evaluation log with their standard errors; empty for any other
-    log.
-    """
+    """Return an evaluation log's figures with standard errors; empty for any other log."""
     means = []
     for key, mean in logs.items():
         if not key.startswith("eval_") or key.endswith(NOT_MEANS):
@@ -87,9 +83,7 @@ class RunLines(TrainerCallback):
 
 
 def show_progress(trainer: Trainer) -> None:
-    """Replace the callbacks that print every log in full by this bar or these lines; a notebook
-    keeps its table.
-    """
+    """Replace the callbacks that print whole logs by this bar; a notebook keeps its table."""
     for callback in [*trainer.callback_handler.callbacks]:
         if type(callback) in (PrinterCallback, ProgressCallback):
             trainer.remove_callback(callback)

@@ -1,5 +1,6 @@
-"""A run as its folder describes it: metrics, completions, recipe, versions, alarms. The run may
-still go on.
+"""A run as read from its folder: metrics, completions, recipe, versions, alarms.
+
+The run may still go on.
 
 The folder is untrusted: what cannot be read is left out and named in `faults`.
 """
@@ -48,8 +49,7 @@ class Series:
 
 
 def reward_curves(rows: Iterable[Row]) -> dict[str, Series]:
-    """Return the curve of each reward (`reward`: the weighted sum) from lines of `samples.jsonl`,
-    without evaluations.
+    """Return the curve of each reward (`reward`: the weighted sum) from training `samples.jsonl`.
 
     A value is the mean over the groups of a step: of their means, and as `spread` of their
     (population) standard deviations. `sampling_errors` are the standard errors of the values.
@@ -180,9 +180,7 @@ def without_logs(folder: Path, name: str | None = None) -> RunData:
 
 
 def kept_samples(run: RunData, most: int) -> Iterator[Row]:
-    """Yield all completions of a run; keep those of a share of the prompts, about `most`, in
-    `run.samples`.
-    """
+    """Yield all completions of a run, and keep those of about `most` prompts in `run.samples`."""
     share = 1.0
     names = FirstNames("rewards", MOST_REWARDS)
     for row in read(run.folder / SAMPLES, SAMPLE, run.faults):
@@ -210,9 +208,7 @@ def mappings(entries: object) -> list[Row]:
 
 
 def read_mapping(path: Path, faults: list[str]) -> Row:
-    """Read a YAML or JSON file as a mapping; empty if there is no file or it cannot be read, which
-    goes to `faults`.
-    """
+    """Read a YAML or JSON mapping; empty if absent or unreadable, which is added to `faults`."""
     if not path.exists():
         return {}
     try:

@@ -34,9 +34,7 @@ def runs_in(path: Path) -> list[Path]:
 
 
 def run_folder(path: Path) -> Path | None:
-    """Return the folder of a run's logs: `path`, or its folder `grpo`; `None` if there is none or
-    it cannot be read.
-    """
+    """Return the folder of a run's logs, `path` or `path/grpo`; `None` if absent or unreadable."""
     for folder in (path, path / "grpo"):
         try:
             if not leads_out(folder, path) and parts(folder / METRICS):
@@ -76,9 +74,7 @@ def unique_names(folders: list[Path]) -> dict[Path, str]:
 
 
 def is_running(folder: Path) -> bool:
-    """Whether the process of the run in a folder lives; without a lock, as from Python, whether its
-    log still grows.
-    """
+    """Whether a run's process lives or, without a lock (as from Python), its log still grows."""
     try:
         with open_plain(folder / ".lock", folder) as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -66,9 +66,7 @@ class RunLog(TrainerCallback):
         control: TrainerControl,
         **kwargs: Any,
     ) -> None:
-        """Cut the logs back to the step that the run resumes from; a new run moves old logs
-        aside.
-        """
+        """Cut the logs back to the resumed step; a new run moves old logs aside."""
         if not state.is_world_process_zero:
             return
         assert args.output_dir is not None
@@ -105,8 +103,9 @@ class RunLog(TrainerCallback):
         self.note(state.global_step, figures)
 
     def note(self, step: int, figures: dict[str, Any]) -> None:
-        """Add a line to `metrics.jsonl`. A figure named `step`, `time` or `not_finite` becomes
-        `logged/NAME`.
+        """Add a line to `metrics.jsonl`.
+
+        A figure named `step`, `time` or `not_finite` becomes `logged/NAME`.
         """
         row: dict[str, Any] = {"step": step, "time": round(time.time(), 3)}
         for name, figure in figures.items():

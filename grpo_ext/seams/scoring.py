@@ -1,6 +1,4 @@
-"""Run a model to score tokens: TRL's fused head with our `Head` in it, and the model of the
-reference.
-"""
+"""Run a model to score tokens: TRL's fused head with our `Head`, and the reference model."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager

@@ -87,9 +87,7 @@ def completions_of(
     prompt_ids: list[list[int]],
     completion_ids: list[list[int]],
 ) -> list[Any]:
-    """Return completions as rewards get them: texts, or messages if the prompts are
-    conversations.
-    """
+    """Return completions as rewards get them: texts, or messages for conversational prompts."""
     conversational = is_conversational({"prompt": prompts[0]})
     if conversational and can_parse(trainer._tokenizer):
         completions = []
@@ -199,8 +197,7 @@ def keep_completions(
     rewards: Tensor,
     advantages: Tensor,
 ) -> None:
-    """Add a generation to the table that TRL prints and saves, and rewards' own figures to its
-    logs.
+    """Add a generation to the table that TRL prints and saves, and rewards' figures to its logs.
 
     Args:
         trainer: keeps the table.

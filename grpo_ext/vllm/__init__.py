@@ -1,5 +1,4 @@
-"""Support for vLLM beyond TRL's: a CPU backend that can be trained, settings from a recipe, a
-server process.
+"""Support for vLLM beyond TRL's: a CPU backend that can be trained, settings, a server.
 
 On a CPU gloo transports the weights, and layers keep the weights that are loaded; CUDA is
 unaffected. The trainer's side is in `grpo_ext.samplers.vllm` and `grpo_ext.samplers.vllm_client`.

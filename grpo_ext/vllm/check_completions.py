@@ -1,6 +1,4 @@
-"""The check of a server's completions against its request, since wrong completions would give a
-wrong signal.
-"""
+"""Check a server's completions against its request: wrong ones would give a wrong signal."""
 
 from typing import Annotated, Any
 

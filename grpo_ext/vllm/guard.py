@@ -15,8 +15,7 @@ from grpo_ext.vllm.signature import KEY, PROOF, SIGNATURE, WINDOW, Signature, pr
 
 
 class Guard:
-    """Answers only requests that the key has signed, each of them once, and proves its answers with
-    the key.
+    """Answers each request signed with the key once, and proves its answers with the key.
 
     Other requests get status 401, except `/health`, which is answered without a proof. Web sockets
     are refused, because nothing signs what they carry. Answers are sent when they are whole.
@@ -113,9 +112,7 @@ class Buffered:
             self.whole = not message.get("more_body", False)
 
     async def flush(self, key: str, signature: Signature) -> None:
-        """Send the answer; nothing if it is not whole, because the client has gone or the app
-        failed on the way.
-        """
+        """Send the answer if it is whole: not if the client has gone or the app failed."""
         if not self.whole:
             return
         body = b"".join(self.pieces)
@@ -126,9 +123,7 @@ class Buffered:
 
 
 async def body_of(receive: Any, signature: Signature) -> bytes | None:
-    """Return the body of a request; `None` if it is not the one that was signed. No more than that
-    is read.
-    """
+    """Return the body of a request, read up to its signed length; `None` if another was signed."""
     pieces = []
     size = 0
     more = True

@@ -1,5 +1,4 @@
-"""HTTP requests to a server that may not be vLLM, with limits on the time, the size and the form of
-each answer.
+"""HTTP requests to a server that may not be vLLM, with limits on time, size and form.
 
 `VllmLine` replaces the `requests.Session` of TRL's client, which limits only the time of a single
 read from the socket, and so waits forever for a server that sends byte by byte. With a key,
@@ -64,8 +63,7 @@ class VllmAnswer(Answer):
 
 @dataclass
 class VllmLine(Line):
-    """A client of a vLLM server. With a key it signs each request, and the answer must prove that
-    the server has the key.
+    """A client of a vLLM server; with a key it signs requests and verifies answers.
 
     The proof holds for this request and this answer alone.
     """

@@ -1,6 +1,4 @@
-"""vLLM's plugin entry point, which is loaded in the API server, in each engine and in each
-worker.
-"""
+"""vLLM's plugin entry point, loaded in the API server, each engine and each worker."""
 
 from typing import Any
 

@@ -35,8 +35,7 @@ LOG = "vllm_server.log"  # in the run's folder
 
 
 class Server:
-    """One vLLM server: the command `words`, which answers at `url` and appends its output to the
-    file `log`.
+    """One vLLM server: the command `words`, which answers at `url` and logs to the file `log`.
 
     `devices` is its `CUDA_VISIBLE_DEVICES`; `None` keeps that of this process.
     """
@@ -63,9 +62,7 @@ class Server:
         self.process: Any = None  # a `Popen` once the server is started
 
     def start(self) -> subprocess.Popen:
-        """Start the server without waiting for it; `ValueError` if something already answers at its
-        address.
-        """
+        """Start the server without waiting; `ValueError` if its address already answers."""
         place = urlsplit(self.url)
         with (
             suppress(OSError),
@@ -89,8 +86,9 @@ class Server:
         return self.process
 
     def wait_ready(self, seconds: float) -> None:
-        """Wait until the server answers; `EngineFailure`, with the end of its log, if it ends or
-        needs more than `seconds`.
+        """Wait until the server answers.
+
+        `EngineFailure`, with the end of its log, if it ends or needs more than `seconds`.
         """
         end = time.monotonic() + seconds
         while not answers(self.url):
@@ -123,8 +121,9 @@ class Server:
 
     @contextmanager
     def running(self, seconds: float, restarts: int) -> Iterator[None]:
-        """Run the server during a `with` block, with at most so many restarts; `EngineFailure` as
-        from `wait_ready`.
+        """Run the server during a `with` block, with limited restarts.
+
+        Raises `EngineFailure` as `wait_ready` does.
         """
         done = threading.Event()
         self.start()
@@ -202,8 +201,9 @@ def server_of(recipe: Recipe, num_processes: int = 1, here: bool = False) -> Ser
 
 
 def check_reach(url: str) -> None:
-    """Warn of a server that other machines can reach, and refuse it without a key, because it takes
-    weights and adapters.
+    """Warn of a server that other machines can reach, and refuse it without a key.
+
+    Such a server takes weights and adapters.
     """
     host = urlsplit(url).hostname or ""
     try:
@@ -225,8 +225,7 @@ def check_reach(url: str) -> None:
 
 
 def trainer_devices(recipe: Recipe) -> dict[str, str]:
-    """Return the environment variable with the GPUs of the trainers, those that the server does not
-    use.
+    """Return the environment variable with the trainers' GPUs: those that the server leaves free.
 
     `ValueError` if the recipe does not name the GPUs of the server, or leaves none to the trainers.
     """

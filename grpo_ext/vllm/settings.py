@@ -63,8 +63,7 @@ class TextModel:
         return cls(text.num_hidden_layers, heads, head, longest, dtype)
 
     def cache_bytes(self, dtype: str, sequences: int, tokens: int) -> int:
-        """Return the size of the cache for so many sequences of so many tokens, in whole blocks: 64
-        MiB to 4 GiB.
+        """Return the size of the cache for these sequences, in whole blocks: 64 MiB to 4 GiB.
 
         It is never too small for one sequence; vLLM lets other sequences wait.
         """
@@ -84,8 +83,7 @@ class TextModel:
 def cpu_settings(
     model: TextModel, dtype: str, sequences: int, tokens: int | None
 ) -> dict[str, Any]:
-    """Return the arguments of `vllm.LLM` on a CPU: no compilation, for a start in seconds, and the
-    size of the cache.
+    """Return arguments of `vllm.LLM` for a CPU: no compilation (fast start), and the cache size.
 
     `ValueError` if vLLM has no CPU kernel for the size of the attention heads.
     """
@@ -99,9 +97,7 @@ def cpu_settings(
 
 
 def adapter_settings(r: int) -> dict[str, Any]:
-    """Return further arguments of `vllm.LLM` for one adapter of rank `r`; `ValueError` if the rank
-    is too large.
-    """
+    """Return arguments of `vllm.LLM` for an adapter of rank `r`; `ValueError` for a large rank."""
     rank = vllm_rank(r)
     if rank is None:
         raise ValueError(f"vLLM takes no adapter of rank {r}: write vllm_sync_adapter: merged.")

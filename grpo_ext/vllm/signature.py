@@ -59,9 +59,7 @@ class Signature:
 
 
 def proof_of(key: str, signature: Signature, status: int, body: bytes) -> str:
-    """Return the proof that an answer of this status and body comes from the key's owner and
-    belongs to a request.
-    """
+    """Return the proof that the key's owner gave this status and body to a request."""
     return mac_of(key, "answer", signature.mac, status, hashlib.sha256(body).hexdigest())
 
 
@@ -71,8 +69,6 @@ def is_proof(proof: str, key: str, signature: Signature, status: int, body: byte
 
 
 def mac_of(key: str, *fields: str | int) -> str:
-    """Return the HMAC-SHA256 of fields, in hexadecimal. JSON separates the fields without
-    ambiguity.
-    """
+    """Return the HMAC-SHA256 of fields in hexadecimal; JSON separates them unambiguously."""
     message = json.dumps(fields).encode()
     return hmac.new(key.encode(errors="surrogateescape"), message, hashlib.sha256).hexdigest()

@@ -24,8 +24,9 @@ def own_address(peer: str) -> str:
 
 
 def listening_store(address: str, port: int, world_size: int) -> TCPStore:
-    """Return the store in which the workers find the trainer, at `port` or the next free one; raise
-    `ConnectionError`.
+    """Return the store in which workers find the trainer, at `port` or the next free one.
+
+    Raises `ConnectionError`.
     """
     for candidate in range(port, port + PORTS):
         with suppress(OSError):  # in use; an error of the store itself is another class, and raised
@@ -48,8 +49,7 @@ def listening_store(address: str, port: int, world_size: int) -> TCPStore:
 
 
 class WeightGroup:
-    """The process group of the trainer and the workers of a server, whose members find each other
-    in `store`.
+    """The process group of the trainer and a server's workers, which meet in `store`.
 
     gloo's default is the address of the machine's name, often 127.0.0.1; here each side uses the
     one that the other reaches.

@@ -1,6 +1,4 @@
-"""Completions as the page holds them: an index of short columns, read at once, and texts in chunks,
-read when shown.
-"""
+"""Completions for the page: an index of short columns, and texts in chunks, read when shown."""
 
 from itertools import islice
 from typing import Any
@@ -64,9 +62,7 @@ def sample_columns(run: RunData) -> tuple[dict[str, Any], list[Any]]:
 
 
 def outcome_scores(run: RunData) -> list[float | None]:
-    """Return the outcome reward of each completion: the first of the run's outcome rewards that
-    scored any of its group.
-    """
+    """Return each completion's outcome reward: the first one that scored any of its group."""
     judges: dict[tuple[object, ...], str] = {}  # of each group
     for name in reversed(outcome_names(run)):  # so that the first one stays
         for row in run.samples:
@@ -167,9 +163,7 @@ class Explainer:
 
 
 def sample_texts(rows: list[dict[str, Any]], explainer: Explainer) -> list[Any]:
-    """Return for each completion its text, what the rewards said, the marks on it, the turns of an
-    episode, and its tokens.
-    """
+    """Return each completion's text, reward remarks, marks, episode turns and tokens."""
     texts = []
     for row in rows:
         explanations, marks = explainer.explain(row)
@@ -187,8 +181,7 @@ def sample_texts(rows: list[dict[str, Any]], explainer: Explainer) -> list[Any]:
 
 
 def conversation(row: dict[str, Any]) -> tuple[str, list[Turn]]:
-    """Return the text that the page shows of a completion, and where the messages of an episode are
-    in it.
+    """Return a completion's text on the page, and where an episode's messages are in it.
 
     The text of an episode is made of its messages as they are, without the backslashes of
     `transcript`, so that rewards explain what they have judged. If messages are missing or differ

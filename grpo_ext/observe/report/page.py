@@ -1,5 +1,4 @@
-"""The page of the report: the files in `data/` and the compressed data of the runs in one HTML
-file.
+"""The report's page: the files of `data/` and the runs' compressed data in one HTML file.
 
 What a model wrote is untrusted. The page holds it as base64 of gzip, which cannot contain a tag.
 Its scripts show it only as text nodes. Its Content-Security-Policy allows only this script, by its
@@ -110,9 +109,7 @@ def build_page(runs: list[RunData], renew: float | None = None, most: int = 0) -
 
 
 def texts(runs: list[RunData]) -> Iterator[tuple[str, str]]:
-    """Yield id and content of the blocks `index-i`, `prompts-i`, `texts-i-0`, ... of the i-th
-    run.
-    """
+    """Yield id and content of the blocks `index-i`, `prompts-i`, `texts-i-0`, ... of run i."""
     for i, run in enumerate(runs):
         index, prompts = sample_columns(run)
         yield f"index-{i}", packed(index)

@@ -1,5 +1,4 @@
-"""The report of runs that go on: its page at 127.0.0.1, and what their logs have got since the page
-last asked.
+"""The live report: its page at 127.0.0.1, and what the logs gained since the last request.
 
 Only GET is answered, only for the page and its data, and only if the Host header names this server:
 a page of another site cannot read it through a name that resolves to 127.0.0.1. Nothing is kept
@@ -91,9 +90,7 @@ class ReportServer(ThreadingHTTPServer):
         return since(run, kind == "samples", query["start"], query["step"])
 
     def states(self) -> list[dict[str, Any]]:
-        """Return the name of each run, the sizes of its logs and whether it goes on. A run keeps
-        its number.
-        """
+        """Return each run's name, log sizes and whether it goes on; a run keeps its number."""
         for path in self.paths:
             for folder in runs_in(path):
                 if folder not in self.folders and len(self.folders) < MOST_RUNS:
@@ -102,9 +99,7 @@ class ReportServer(ThreadingHTTPServer):
 
 
 def state(folder: Path, name: str) -> dict[str, Any]:
-    """Return the name of a run, the sizes of its logs and whether it goes on; no sizes if its
-    folder cannot be read.
-    """
+    """Return a run's name, log sizes and whether it goes on; no sizes if it cannot be read."""
     sizes = {"about": 0, "metrics": 0, "samples": 0}
     running = False
     with suppress(OSError):
