@@ -116,13 +116,13 @@ class Bench:
         with TemporaryDirectory() as folder:
             trainer = self._make_trainer(folder, settings)
             logs = train_silently(trainer)
-        slices = trainer.parts.feed.generation
+        slices = trainer.generation
         assert slices is not None, "a run of several steps generates"
         self.completions = recorded_generation(slices)
         if self.random_weights:
             limit = self.recipe.flat["max_completion_length"]
             self.completions = with_random_completions(self.completions, limit)
-        self.replay = Replay(self.completions, trainer.parts.sampler)
+        self.replay = Replay(self.completions, trainer.sampler)
         del trainer
         free_memory()
         table = pd.DataFrame(logs[steps:])  # without the first generation

@@ -31,6 +31,19 @@ UNTOLD_KEPT_SETS = (
 )
 
 
+class SamplingError(ValueError):
+    """Sampling options that contradict each other, are out of range, or cannot be scored exactly.
+
+    Args:
+        problem: what is wrong, without a full stop.
+        remedy: what to write instead, as whole sentences.
+    """
+
+    def __init__(self, problem: str, remedy: str = ""):
+        super().__init__(f"{problem}. {remedy}".rstrip())
+        self.problem = problem
+
+
 @dataclass(frozen=True)
 class SamplingParams:
     """The distribution that tokens are drawn from, given the logits."""
@@ -81,20 +94,21 @@ def resolve_sampling(
             can be scored.
 
     Raises:
-        ValueError: if a field and `generation_kwargs` contradict each other, a value is out of
+        SamplingError: if a field and `generation_kwargs` contradict each other, a value is out of
             range, or the samples cannot be scored exactly.
     """
     given = dict(generation_kwargs or {})
     for name, value in given.items():
         field = fields.get(name)
         if name in FIELD_DEFAULTS and field not in (None, FIELD_DEFAULTS[name], value):
-            raise ValueError(
-                f"{name} is {field} and generation_kwargs says {name}: {value}. Keep one of the "
-                "two: drop it from generation_kwargs."
+            raise SamplingError(
+                f"{name} is {field} and generation_kwargs says {name}: {value}",
+                "Keep one of the two: drop it from generation_kwargs.",
             )
     if given.get("do_sample", True) is False:
-        raise ValueError(
-            "do_sample: false decodes greedily, and a greedy policy has no gradient. Leave it out."
+        raise SamplingError(
+            "do_sample: false decodes greedily, and a greedy policy has no gradient",
+            "Leave it out.",
         )
     # a `None` in generation_kwargs overrides the field, and then the value of the model applies
     chosen = {k: v for k, v in {**fields, **given}.items() if v is not None}
@@ -108,10 +122,12 @@ def resolve_sampling(
         float(effective[k] or 0) for k in ("temperature", "top_p", "min_p")
     )
     if not temperature > 0:
-        raise ValueError(f"temperature is {temperature}: training samples, so it must be above 0.")
+        raise SamplingError(
+            f"temperature is {temperature}: training samples, so it must be above 0"
+        )
     if not 0 < top_p <= 1 or not 0 <= min_p <= 1:
-        raise ValueError(
-            f"top_p is {top_p} and min_p {min_p}: top_p must lie in (0, 1], min_p in [0, 1]."
+        raise SamplingError(
+            f"top_p is {top_p} and min_p {min_p}: top_p must lie in (0, 1], min_p in [0, 1]"
         )
     masked = bool(_masks(everything))
     suppressed = tuple(everything.get("suppress_tokens") or ())
@@ -136,11 +152,12 @@ def _refuse(values: Mapping[str, Any], watched: bool) -> None:
     )
     for name, why in OPTIONS["not_scorable"].items():
         if values.get(name) not in NEUTRAL:
-            raise ValueError(
-                f"{name}: {values[name]} cannot be scored exactly, since {why}. {way_out}"
+            raise SamplingError(
+                f"{name}: {values[name]} cannot be scored exactly, since {why}", way_out
             )
     for name in () if watched else _masks(values):
-        raise ValueError(
+        raise SamplingError(
             f"{name}: {values[name]} cannot be scored exactly with this sampler, which does not "
-            f"return the tokens that it removed. {way_out}"
+            "return the tokens that it removed",
+            way_out,
         )

@@ -6,6 +6,7 @@ import copy
 import logging
 import os
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -16,12 +17,13 @@ from grpo_ext.objective.policy import ratios_move
 from grpo_ext.objective.sampling import (
     FIELD_DEFAULTS,
     UNTOLD_KEPT_SETS,
+    SamplingError,
     SamplingParams,
     resolve_sampling,
 )
 from grpo_ext.recipe.overlap_options import SHARDED
 from grpo_ext.recipe.schema import GRPOExtConfig
-from grpo_ext.samplers.base import Sampler
+from grpo_ext.samplers.base import Sampler, SamplerAbilities
 from grpo_ext.samplers.hf import HFSampler
 from grpo_ext.samplers.port import SampledTrainer
 from grpo_ext.samplers.process import ProcessSampler
@@ -44,22 +46,36 @@ def our_vllm(args: GRPOExtConfig) -> AbstractContextManager[None]:
     return generates_with(partial(generation, args))
 
 
-def make_sampler(trainer: SampledTrainer, watched: bool) -> Sampler:
-    """Make the sampler of a trainer; `watched`: whether the sampling steps of transformers are
-    watched.
+def make_sampler(trainer: SampledTrainer, watched: bool) -> tuple[Sampler, SamplingParams]:
+    """Make the sampler of a trainer, and the parameters that its completions are scored with.
+
+    Args:
+        trainer: whose model is sampled.
+        watched: whether the sampling steps of transformers' `generate` are recorded.
+
+    Raises:
+        ValueError: as `scoring_params` and `process_sampler`.
     """
     vllm = VLLMSampler(trainer.vllm_generation) if trainer.use_vllm else None
     if trainer.rollout_func is not None:
-        return FunctionSampler(trainer.rollout_func, trainer, vllm)
+        function_sampler = FunctionSampler(trainer.rollout_func, trainer, vllm)
+        return function_sampler, scoring_params(trainer, function_sampler.abilities)
     if vllm is not None:
-        return vllm
+        return vllm, scoring_params(trainer, vllm.abilities)
     if trainer.args.sampler == "process":
-        return process_sampler(trainer)
-    return HFSampler(trainer, watched)
+        params = scoring_params(trainer, ProcessSampler.abilities)
+        return process_sampler(trainer, params), params
+    abilities = replace(HFSampler.abilities, returns_kept_tokens=watched)
+    params = scoring_params(trainer, abilities)
+    return HFSampler(trainer, abilities, params), params
 
 
-def process_sampler(trainer: SampledTrainer) -> ProcessSampler:
-    """Make the sampler process of this rank."""
+def process_sampler(trainer: SampledTrainer, params: SamplingParams) -> ProcessSampler:
+    """Make the sampler process of this rank.
+
+    Raises:
+        ValueError: if the model is sharded or on several GPUs, or `sampler_device` does not exist.
+    """
     if trainer.is_fsdp_enabled or is_deepspeed_zero3_enabled():
         raise ValueError(SHARDED)
     args = trainer.args
@@ -86,10 +102,10 @@ def process_sampler(trainer: SampledTrainer) -> ProcessSampler:
         raise ValueError(f"sampler_device: {device} is not there: {gpus} GPUs are visible.")
     limit = args.vllm_server_request_timeout
     fast = args.fast_generate
-    return ProcessSampler(model, config, lambda: trainer.parts.scorer.params, device, limit, fast)
+    return ProcessSampler(model, config, params, device, limit, fast)
 
 
-def scoring_params(trainer: SampledTrainer, sampler: Sampler) -> SamplingParams:
+def scoring_params(trainer: SampledTrainer, abilities: SamplerAbilities) -> SamplingParams:
     """Return the sampling parameters that completions are scored with, by `logprob_policy`.
 
     `ValueError` if the samples cannot be scored exactly, with what to change.
@@ -99,21 +115,21 @@ def scoring_params(trainer: SampledTrainer, sampler: Sampler) -> SamplingParams:
         return SamplingParams(trainer.temperature)
     _warn_of_dropout(trainer)
     if args.logprob_policy == "model":
-        _warn_of_another_policy(trainer, sampler)
+        _warn_of_another_policy(trainer, abilities)
         return SamplingParams()
-    params = _sampling_of(trainer, sampler)
+    params = _sampling_of(trainer, abilities)
     if params.restricted and trainer.rollout_func is not None:
         raise ValueError(
             "rollout_func may sample in any way, so truncation cannot be scored exactly: set "
             "top_k: 0, top_p: 1.0, min_p: null, or logprob_policy: model."
         )
-    corrects = sampler.abilities.separate_engine and args.vllm_importance_sampling_correction
+    corrects = abilities.separate_engine and args.vllm_importance_sampling_correction
     old_pass = ratios_move(
         args.gradient_accumulation_steps, args.steps_per_generation * args.num_iterations
     )
     if (
         params.truncated
-        and not sampler.abilities.returns_kept_tokens
+        and not abilities.returns_kept_tokens
         and args.beta
         and not (old_pass or corrects)
     ):
@@ -128,10 +144,10 @@ def scoring_params(trainer: SampledTrainer, sampler: Sampler) -> SamplingParams:
     return params
 
 
-def _sampling_of(trainer: SampledTrainer, sampler: Sampler) -> SamplingParams:
+def _sampling_of(trainer: SampledTrainer, abilities: SamplerAbilities) -> SamplingParams:
     """Resolve the sampling parameters from all places that set them."""
     args = trainer.args
-    vllm = sampler.abilities.truncation_order == "vllm"
+    vllm = abilities.truncation_order == "vllm"
     given = dict(args.generation_kwargs or {})
     if args.vllm_structured_outputs_regex and vllm:
         given["structured_outputs"] = args.vllm_structured_outputs_regex
@@ -139,15 +155,13 @@ def _sampling_of(trainer: SampledTrainer, sampler: Sampler) -> SamplingParams:
         given["suppress_tokens"] = trainer.generation_kwargs["suppress_tokens"]
     own = getattr(trainer.accelerator.unwrap_model(trainer.model), "generation_config", None)
     # only `generate` uses the model's defaults
-    filled_in = not (
-        sampler.abilities.separate_engine or trainer.use_transformers_continuous_batching
-    )
+    filled_in = not (abilities.separate_engine or trainer.use_transformers_continuous_batching)
     return resolve_sampling(
         {name: getattr(args, name) for name in FIELD_DEFAULTS},
         given,
         own.to_dict() if filled_in and own is not None else None,
-        sampler=sampler.abilities.truncation_order,
-        watched=sampler.abilities.returns_kept_tokens,
+        sampler=abilities.truncation_order,
+        watched=abilities.returns_kept_tokens,
     )
 
 
@@ -167,17 +181,17 @@ def _warn_of_dropout(trainer: SampledTrainer) -> None:
         )
 
 
-def _warn_of_another_policy(trainer: SampledTrainer, sampler: Sampler) -> None:
+def _warn_of_another_policy(trainer: SampledTrainer, abilities: SamplerAbilities) -> None:
     """Warn of the effect of `logprob_policy: model` if samples are not drawn from the plain softmax
     of the model.
     """
     try:
-        params = _sampling_of(trainer, sampler)
+        params = _sampling_of(trainer, abilities)
         cuts = f"top_k {params.top_k}, top_p {params.top_p:g}, min_p {params.min_p:g}"
         how = f"temperature {params.temperature:g}, {cuts}"
         bare = params.temperature == 1.0 and not params.restricted
-    except ValueError as error:
-        how = str(error).split(". ")[0]
+    except SamplingError as error:
+        how = error.problem
         bare = False
     if not bare and trainer.accelerator.is_main_process:
         logger.warning(

@@ -2,7 +2,6 @@
 is scored exactly.
 """
 
-from dataclasses import replace
 from typing import Any
 
 from transformers import GenerationConfig
@@ -11,6 +10,7 @@ from grpo_ext.decoding.checks import NotSupported, base_model, check_config, che
 from grpo_ext.decoding.play import Player
 from grpo_ext.environments.episode import of_episodes
 from grpo_ext.objective.recorder import Recorder
+from grpo_ext.objective.sampling import SamplingParams
 from grpo_ext.samplers.base import Request, Sampler, SamplerAbilities
 from grpo_ext.samplers.lockstep_episodes import Completed, play_by_turns
 from grpo_ext.samplers.port import SampledTrainer
@@ -24,15 +24,19 @@ class HFSampler(Sampler):
 
     Args:
         trainer: whose model and generation config it uses.
-        watched: whether kept tokens and log-probs are recorded.
+        abilities: of the class; kept tokens and log-probs are recorded only if it returns them.
+        params: the distribution that completions are drawn from.
     """
 
     name = "transformers"
     abilities = SamplerAbilities(plays_episodes=True, returns_kept_tokens=True)
 
-    def __init__(self, trainer: SampledTrainer, watched: bool):
+    def __init__(
+        self, trainer: SampledTrainer, abilities: SamplerAbilities, params: SamplingParams
+    ):
         self.trainer = trainer
-        self.abilities = replace(self.abilities, returns_kept_tokens=watched)
+        self.abilities = abilities
+        self.params = params
         self._own_generate = False  # whether the model's `generate` is not transformers'
 
     def sample(self, request: Request) -> Generation:
@@ -40,10 +44,9 @@ class HFSampler(Sampler):
             return play_by_turns(request, self._turn)
         trainer = self.trainer
         args = self.trainer.args
-        params = self.trainer.parts.scorer.params
         strict = args.logprob_policy == "sampling"  # else completions are not scored exactly anyway
         recorder = (
-            Recorder(params, strict, round(1 / args.sampler_check_share))
+            Recorder(self.params, strict, round(1 / args.sampler_check_share))
             if self.abilities.returns_kept_tokens
             else None
         )

@@ -3,7 +3,6 @@
 from typing import Any, Protocol
 
 from grpo_ext.recipe.schema import GRPOExtConfig
-from grpo_ext.scoring.scorer import Scorer
 from grpo_ext.seams.port import TRLTrainer
 
 
@@ -21,18 +20,8 @@ class CheckedArguments(GRPOExtConfig):
     model_init_kwargs: dict[str, Any] | None
 
 
-class HasScorer(Protocol):
-    """The parts of a trainer, of which samplers read the scorer."""
-
-    scorer: Scorer
-
-
 class SampledTrainer(TRLTrainer, Protocol):
     """A trainer whose completions our samplers make."""
 
     @property
     def args(self) -> CheckedArguments: ...
-
-    @property
-    def parts(self) -> HasScorer:
-        """The parts, which are complete before the first generation."""

@@ -12,7 +12,6 @@ import os
 import pickle
 import subprocess
 import weakref
-from collections.abc import Callable
 from dataclasses import replace
 from multiprocessing.connection import Connection, Pipe
 from typing import Any
@@ -39,7 +38,7 @@ class ProcessSampler(Sampler):
     Args:
         model: without wrappers; its weights are those that `load_weights` gives to the process.
         config: of `generate`.
-        params: returns the sampling parameters that are scored.
+        params: the distribution that completions are drawn from and scored with.
         device: on which the process samples, such as `"cuda:1"` or `"cpu"`.
         limit: seconds after which a request counts as hung.
         fast: whether rows that have ended leave the batch (`fast_generate`).
@@ -54,7 +53,7 @@ class ProcessSampler(Sampler):
         self,
         model: Any,
         config: GenerationConfig,
-        params: Callable[[], SamplingParams],
+        params: SamplingParams,
         device: str,
         limit: float,
         fast: bool,
@@ -117,7 +116,7 @@ class ProcessSampler(Sampler):
         if request.max_new_tokens is not None:
             config.max_new_tokens = request.max_new_tokens
         self._job = Job(
-            request.prompt_ids, config, replace(self.params(), temperature=config.temperature), seed
+            request.prompt_ids, config, replace(self.params, temperature=config.temperature), seed
         )
         with contextlib.suppress(EOFError, OSError):  # `sample` starts another process
             self._send()

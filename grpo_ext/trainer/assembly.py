@@ -72,12 +72,14 @@ class Parts:
                 "TRL generates for images and loss_normalization: micro_batch, and would not use "
                 "the sampler that is given: take it out."
             )
-        # else one call of `generate`
-        by_others = by_trl or trainer.as_trl or trainer.use_transformers_continuous_batching
-        self.sampler = sampler or make_sampler(
-            trainer, watched=args.logprob_policy != "trl" and not by_others
-        )
-        params = scoring_params(trainer, self.sampler)
+        if sampler is None:
+            # else one call of `generate`
+            by_others = by_trl or trainer.as_trl or trainer.use_transformers_continuous_batching
+            watched = args.logprob_policy != "trl" and not by_others
+            self.sampler, params = make_sampler(trainer, watched)
+        else:
+            self.sampler = sampler
+            params = scoring_params(trainer, sampler.abilities)
         layout = settings.layout_of(trainer)
         loss = settings.loss_settings(trainer)
         self.cutting = settings.cut_rule(trainer, layout, loss)

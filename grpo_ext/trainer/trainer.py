@@ -23,7 +23,7 @@ from grpo_ext.samplers.port import CheckedArguments
 from grpo_ext.seams.contract import check_contract
 from grpo_ext.seams.generate import fast_generation
 from grpo_ext.seams.trl import mean_loss, whole_table
-from grpo_ext.step.records import MicroBatch
+from grpo_ext.step.records import MicroBatch, Scored
 from grpo_ext.trainer.assembly import Parts
 from grpo_ext.trainer.evaluation import decoding_of, evaluate_policy, name_evaluation
 from grpo_ext.trainer.judging import exact_weights, rewards_for
@@ -262,6 +262,18 @@ class GRPOExtTrainer(GRPOTrainer):
     def newest_checkpoint(self) -> str | None:
         """Return the newest whole checkpoint of `output_dir`; all ranks must call it."""
         return self.parts.checkpoints.newest()
+
+    @property
+    def sampler(self) -> Sampler:
+        """What completes the prompts in training."""
+        return self.parts.sampler
+
+    @property
+    def generation(self) -> list[Scored] | None:
+        """The completions in training, in `steps_per_generation` slices; `None` before the first
+        generation.
+        """
+        return self.parts.feed.generation
 
     @property
     def stopped_by(self) -> str | None:

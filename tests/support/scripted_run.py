@@ -31,8 +31,10 @@ import grpo_ext.trainer.assembly as assembly
 import grpo_ext.trainer.trainer as trainer_module
 from grpo_ext import Environment, GRPOExtConfig, GRPOExtTrainer
 from grpo_ext.objective.kept import KeptSet
+from grpo_ext.objective.sampling import SamplingParams
 from grpo_ext.run.ranks import leave_ranks
 from grpo_ext.samplers.base import Request, Sampler
+from grpo_ext.samplers.choose import scoring_params
 from grpo_ext.samplers.hf import HFSampler
 from grpo_ext.samplers.lockstep_episodes import play_by_turns
 from grpo_ext.samplers.process import ProcessSampler
@@ -197,6 +199,7 @@ class Scripted(Sampler):
         self.abilities = replace(engine.abilities, reports_weights=False)
         if engine is HFSampler:
             self.abilities = replace(self.abilities, returns_kept_tokens=watched)
+        self.params = scoring_params(trainer, self.abilities)
         rank = trainer.accelerator.process_index
         self.trainer, self.random = trainer, random.Random(1000 * args.seed + rank)
         self.made: Generation | None = None
@@ -227,7 +230,7 @@ class Scripted(Sampler):
 
     @property
     def keeps(self) -> bool:
-        return self.abilities.returns_kept_tokens and self.trainer.parts.scorer.params.truncated
+        return self.abilities.returns_kept_tokens and self.params.truncated
 
     def turn(self, contexts: list[list[int]], most: int) -> tuple[list[list[int]], list[Any]]:
         ids = [self.tokens(min(most, 4), empty=False) for _ in contexts]
@@ -282,6 +285,12 @@ class Scripted(Sampler):
                 unknown = [there or noise.random() < 0.1 for there in unknown]
             found.append(logps.masked_fill(torch.tensor(unknown, dtype=torch.bool), torch.nan))
         return found
+
+
+def scripted_sampler(trainer: Any, watched: bool) -> tuple[Scripted, SamplingParams]:
+    """In place of `make_sampler`."""
+    sampler = Scripted(trainer, watched)
+    return sampler, sampler.params
 
 
 class NoEngine:
@@ -443,7 +452,7 @@ def make_trainer(folder: Path, out: Path, settings: dict[str, Any], **more: Any)
         row = {"prompt": prompt, "number": number, "seed": number, "hardness": hardness(number)}
         rows.append(row)
     no_engine = replaced(trainer_module, our_vllm=lambda args: generates_with(NoEngine))
-    with replaced(assembly, make_sampler=Scripted), no_engine:
+    with replaced(assembly, make_sampler=scripted_sampler), no_engine:
         return GRPOExtTrainer(
             AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32),
             rewards_of(settings),

@@ -11,6 +11,7 @@ import torch
 from peft import LoraConfig, get_peft_model
 from torch import nn
 
+from grpo_ext.objective.sampling import SamplingParams
 from grpo_ext.samplers.process import ProcessSampler
 from grpo_ext.samplers.shared_weights import packed, places_of, tensors_of, unpacked
 from grpo_ext.trainer.manifest import what_is_wrong
@@ -33,7 +34,7 @@ class Own(nn.Module):
 
 def sampler_of(model):
     """One whose process is not started yet, and the model that its process would have."""
-    sampler = ProcessSampler(model, None, lambda: None, "cpu", limit=1.0, fast=True)
+    sampler = ProcessSampler(model, None, SamplingParams(), "cpu", limit=1.0, fast=True)
     return sampler, unpacked(sampler._start.model, sampler._places, sampler._shared)
 
 
