@@ -213,8 +213,6 @@ def test_no_test_module_imports_another():
 # Functions that decide by the text of an exception. Mend them: exceptions carry fields.
 STILL_BY_TEXT = {
     "preflight/check_recipe.py: check_training_arguments",
-    "recipe/loss_rules.py: scorable",
-    "samplers/choose.py: _warn_of_another_policy",
     "trainer/settings.py: make_scorer",
     "trainer/settings.py: trl_generates",
 }

@@ -35,12 +35,14 @@ class SamplingError(ValueError):
     """Sampling options that contradict each other, are out of range, or cannot be scored exactly.
 
     Args:
+        option: the name of the option.
         problem: what is wrong, without a full stop.
         remedy: what to write instead, as whole sentences.
     """
 
-    def __init__(self, problem: str, remedy: str = ""):
+    def __init__(self, option: str, problem: str, remedy: str = ""):
         super().__init__(f"{problem}. {remedy}".rstrip())
+        self.option = option
         self.problem = problem
 
 
@@ -102,11 +104,13 @@ def resolve_sampling(
         field = fields.get(name)
         if name in FIELD_DEFAULTS and field not in (None, FIELD_DEFAULTS[name], value):
             raise SamplingError(
+                name,
                 f"{name} is {field} and generation_kwargs says {name}: {value}",
                 "Keep one of the two: drop it from generation_kwargs.",
             )
     if given.get("do_sample", True) is False:
         raise SamplingError(
+            "do_sample",
             "do_sample: false decodes greedily, and a greedy policy has no gradient",
             "Leave it out.",
         )
@@ -118,22 +122,30 @@ def resolve_sampling(
     effective = {
         k: defaults[k] if everything.get(k) is None else everything[k] for k in HF_DEFAULTS
     }
-    temperature, top_p, min_p = (
-        float(effective[k] or 0) for k in ("temperature", "top_p", "min_p")
-    )
+    temperature = _number("temperature", effective["temperature"])
+    top_p = _number("top_p", effective["top_p"])
+    min_p = _number("min_p", effective["min_p"])
+    top_k = max(int(_number("top_k", effective["top_k"])), 0)
     if not temperature > 0:
         raise SamplingError(
-            f"temperature is {temperature}: training samples, so it must be above 0"
+            "temperature",
+            f"temperature is {temperature}: training samples, so it must be above 0",
         )
     if not 0 < top_p <= 1 or not 0 <= min_p <= 1:
         raise SamplingError(
-            f"top_p is {top_p} and min_p {min_p}: top_p must lie in (0, 1], min_p in [0, 1]"
+            "min_p" if 0 < top_p <= 1 else "top_p",
+            f"top_p is {top_p} and min_p {min_p}: top_p must lie in (0, 1], min_p in [0, 1]",
         )
     masked = bool(_masks(everything))
     suppressed = tuple(everything.get("suppress_tokens") or ())
-    return SamplingParams(
-        temperature, max(int(effective["top_k"]), 0), top_p, min_p, sampler, masked, suppressed
-    )
+    return SamplingParams(temperature, top_k, top_p, min_p, sampler, masked, suppressed)
+
+
+def _number(name: str, value: Any) -> float:
+    try:
+        return float(value or 0)
+    except (TypeError, ValueError):
+        raise SamplingError(name, f"{name} is {value!r}, which is no number") from None
 
 
 def _masks(values: Mapping[str, Any]) -> list[str]:
@@ -153,10 +165,11 @@ def _refuse(values: Mapping[str, Any], watched: bool) -> None:
     for name, why in OPTIONS["not_scorable"].items():
         if values.get(name) not in NEUTRAL:
             raise SamplingError(
-                f"{name}: {values[name]} cannot be scored exactly, since {why}", way_out
+                name, f"{name}: {values[name]} cannot be scored exactly, since {why}", way_out
             )
     for name in () if watched else _masks(values):
         raise SamplingError(
+            name,
             f"{name}: {values[name]} cannot be scored exactly with this sampler, which does not "
             "return the tokens that it removed",
             way_out,

@@ -7,7 +7,12 @@ from typing import Literal
 from grpo_ext.common.modules import load_file
 from grpo_ext.objective.kl import REFUSED
 from grpo_ext.objective.policy import get_loss, loss_names, ratios_move
-from grpo_ext.objective.sampling import FIELD_DEFAULTS, UNTOLD_KEPT_SETS, resolve_sampling
+from grpo_ext.objective.sampling import (
+    FIELD_DEFAULTS,
+    UNTOLD_KEPT_SETS,
+    SamplingError,
+    resolve_sampling,
+)
 from grpo_ext.recipe.batch import batch_of
 from grpo_ext.recipe.contradictions import corrected
 from grpo_ext.recipe.needs import LOSSES, Values
@@ -64,14 +69,9 @@ def scorable(v: Values, num_processes: int) -> Iterator[Problem]:
         params = resolve_sampling(
             fields, given, sampler="vllm" if v["use_vllm"] else "hf", watched=watched
         )
-    except ValueError as error:
-        named = [
-            key
-            for key in (*(given or {}), *fields)
-            if str(error).startswith((f"{key}:", f"{key} "))
-        ]
-        in_kwargs = bool(given) and any(key in given for key in named)
-        yield Problem(str(error), "generation_kwargs" if in_kwargs or not named else named[0])
+    except SamplingError as error:
+        in_kwargs = error.option in (given or {})
+        yield Problem(str(error), "generation_kwargs" if in_kwargs else error.option)
         return
     batch = batch_of(v, num_processes)
     # and that pass notes the kept tokens

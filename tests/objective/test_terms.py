@@ -29,7 +29,12 @@ from grpo_ext.objective.policy import (
     register_loss,
 )
 from grpo_ext.objective.presets import PRESETS
-from grpo_ext.objective.sampling import FIELD_DEFAULTS, SamplingParams, resolve_sampling
+from grpo_ext.objective.sampling import (
+    FIELD_DEFAULTS,
+    SamplingError,
+    SamplingParams,
+    resolve_sampling,
+)
 from tests.support.oracle import loss_of_step, token_term
 
 BUILT_IN = ("grpo", "bnpo", "dr_grpo", "dapo", "cispo", "sapo", "luspo", "vespo", "dppo")
@@ -216,21 +221,31 @@ def test_effective_sampling(changed, given, model, expected):
 
 
 @pytest.mark.parametrize(
-    "changed, given, watched, words",
+    "changed, given, watched, option, words",
     [
-        ({"top_k": 5}, {"top_k": 8}, True, "top_k is 5 and generation_kwargs says top_k: 8"),
-        ({}, {"num_beams": 4}, True, "beam search does not sample"),
-        ({}, {"penalty_alpha": 0.6}, True, "contrastive search"),
-        ({"repetition_penalty": 1.1}, {}, True, "logprob_policy: model"),
-        ({}, {"do_sample": False}, True, "greedily"),
-        ({}, {"bad_words_ids": [[3]]}, False, "does not return the tokens"),
-        ({"temperature": 0.0}, {}, True, "must be above 0"),
-        ({"top_p": 0.0}, {}, True, "must lie in"),
+        (
+            {"top_k": 5},
+            {"top_k": 8},
+            True,
+            "top_k",
+            "top_k is 5 and generation_kwargs says top_k: 8",
+        ),
+        ({}, {"num_beams": 4}, True, "num_beams", "beam search does not sample"),
+        ({}, {"penalty_alpha": 0.6}, True, "penalty_alpha", "contrastive search"),
+        ({"repetition_penalty": 1.1}, {}, True, "repetition_penalty", "logprob_policy: model"),
+        ({}, {"do_sample": False}, True, "do_sample", "greedily"),
+        ({}, {"bad_words_ids": [[3]]}, False, "bad_words_ids", "does not return the tokens"),
+        ({"temperature": 0.0}, {}, True, "temperature", "must be above 0"),
+        ({"top_p": 0.0}, {}, True, "top_p", "must lie in"),
+        ({"min_p": 1.5}, {}, True, "min_p", "must lie in"),
+        ({}, {"top_p": "0. 9"}, True, "top_p", "top_p is '0. 9', which is no number"),
     ],
 )
-def test_what_cannot_be_scored_is_refused(changed, given, watched, words):
-    with pytest.raises(ValueError, match=words):
+def test_what_cannot_be_scored_is_refused(changed, given, watched, option, words):
+    with pytest.raises(SamplingError, match=words) as refusal:
         resolve_sampling({**FIELD_DEFAULTS, **changed}, given, {}, watched=watched)
+    assert refusal.value.option == option
+    assert str(refusal.value).startswith(f"{refusal.value.problem}.")
 
 
 def test_vllm_takes_nothing_from_the_model():
