@@ -270,9 +270,7 @@ class GRPOExtTrainer(GRPOTrainer):
 
     @property
     def generation(self) -> list[Scored] | None:
-        """The completions in training, in `steps_per_generation` slices; `None` before the first
-        generation.
-        """
+        """The completions in training, in slices; `None` before the first generation."""
         return self.parts.feed.generation
 
     @property
