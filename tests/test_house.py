@@ -307,7 +307,6 @@ STILL_LONG_SUMMARIES = {
     "recipe": 68,
     "reproduce": 40,
     "rewards": 136,
-    "samplers": 55,
     "scoring": 18,
     "step": 35,
     "trainer": 66,

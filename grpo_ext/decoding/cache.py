@@ -4,10 +4,10 @@ transformers' `DynamicLayer` copies all keys and values at every step to append 
 buffer with spare room holds them, and a step writes only its own position.
 """
 
-from typing import Any, TypeGuard
+from typing import TypeGuard
 
-import torch
-from torch.nn import functional
+from torch import Tensor
+from torch.nn.functional import pad
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
@@ -17,60 +17,78 @@ SPARE = 64  # positions by which a full buffer grows
 class BufferedLayer(DynamicLayer):
     """A `DynamicLayer` whose `keys` and `values` are views of longer buffers.
 
-    The buffers are (b, heads, more positions, dim).
-
-    It takes the states of the rows `rows` (b,) of `layer`, in this order; a row may occur several
-    times.
+    Args:
+        layer: provides the states, (b, heads, positions, dim).
+        rows: the rows of `layer` to take, (b',), in this order; a row may occur several times.
     """
 
-    keys: torch.Tensor
-    values: torch.Tensor
+    keys: Tensor
+    values: Tensor
 
-    def __init__(self, layer: DynamicLayer, rows: torch.Tensor):
+    def __init__(self, layer: DynamicLayer, rows: Tensor):
         super().__init__()
+        assert layer.keys is not None and layer.values is not None
         self.dtype = layer.dtype
         self.device = layer.device
         self.is_initialized = True
-        assert layer.keys is not None and layer.values is not None
         rows = rows.to(layer.device)
-        self._buffers = [
-            functional.pad(states[rows], (0, 0, 0, SPARE)) for states in (layer.keys, layer.values)
-        ]
-        self._show(layer.keys.size(-2))
+        self._key_buffer = with_room(layer.keys[rows])
+        self._value_buffer = with_room(layer.values[rows])
+        self._set_length(layer.keys.size(-2))
 
-    def _show(self, length: int) -> None:
-        self.keys, self.values = (buffer[:, :, :length] for buffer in self._buffers)
+    def _set_length(self, length: int) -> None:
+        self.keys = self._key_buffer[:, :, :length]
+        self.values = self._value_buffer[:, :, :length]
 
     def update(
-        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Append the states (b, heads, new positions, dim) and return all states."""
+        self,
+        key_states: Tensor,
+        value_states: Tensor,
+        *args: object,
+        **kwargs: object,
+    ) -> tuple[Tensor, Tensor]:
+        """Append the states of new positions and return all states.
+
+        Args:
+            key_states: (b, heads, new positions, dim).
+            value_states: likewise.
+            args: ignored, as in `DynamicLayer`.
+            kwargs: likewise.
+        """
         start = self.keys.size(-2)
-        end = start + key_states.size(-2)
-        for i, (states, new) in enumerate(((self.keys, key_states), (self.values, value_states))):
-            if end > self._buffers[i].size(-2):
-                self._buffers[i] = functional.pad(states, (0, 0, 0, end - start + SPARE))
-            self._buffers[i][:, :, start:end] = new
-        self._show(end)
+        num_new = key_states.size(-2)
+        end = start + num_new
+        if end > self._key_buffer.size(-2):
+            self._key_buffer = with_room(self.keys, num_new)
+            self._value_buffer = with_room(self.values, num_new)
+        self._key_buffer[:, :, start:end] = key_states
+        self._value_buffer[:, :, start:end] = value_states
+        self._set_length(end)
         return self.keys, self.values
 
-    def batch_select_indices(self, indices: torch.Tensor) -> None:
+    def batch_select_indices(self, indices: Tensor) -> None:
         """Keep only the rows `indices`, and free the memory of the others."""
         length = self.keys.size(-2)
-        self._buffers = [
-            buffer.index_select(0, indices.to(buffer.device)) for buffer in self._buffers
-        ]
-        self._show(length)
+        indices = indices.to(self.device)
+        self._key_buffer = self._key_buffer[indices]
+        self._value_buffer = self._value_buffer[indices]
+        self._set_length(length)
+
+
+def with_room(states: Tensor, positions: int = 0) -> Tensor:
+    """Return a copy of states with room for so many positions and `SPARE` more."""
+    return pad(states, (0, 0, 0, positions + SPARE))
 
 
 def is_supported(cache: object) -> TypeGuard[DynamicCache]:
     """Whether rows of the cache can be removed and repeated."""
     if type(cache) is not DynamicCache or cache.offloading:
         return False
-    return all(type(layer) in (DynamicLayer, DynamicSlidingWindowLayer) for layer in cache.layers)
+    supported_layers = (DynamicLayer, DynamicSlidingWindowLayer)
+    return all(type(layer) in supported_layers for layer in cache.layers)
 
 
-def expand(cache: DynamicCache, rows: torch.Tensor) -> None:
+def expand(cache: DynamicCache, rows: Tensor) -> None:
     """Select the rows `rows` (b,) of the cache, and make its layers writable in place.
 
     Layers with a sliding window stay those of transformers: they are short.

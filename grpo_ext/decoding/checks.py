@@ -1,10 +1,39 @@
 """Checks of what the fast loop can decode; transformers decodes everything else."""
 
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
+from torch import Tensor, distributed
 from transformers import GenerationConfig, GenerationMixin, PreTrainedModel
-from transformers.generation import GenerationMode, logits_process, stopping_criteria
+from transformers.generation import GenerationMode
+from transformers.generation.logits_process import (
+    EpsilonLogitsWarper,
+    EtaLogitsWarper,
+    ExponentialDecayLengthPenalty,
+    ForcedBOSTokenLogitsProcessor,
+    ForcedEOSTokenLogitsProcessor,
+    InfNanRemoveLogitsProcessor,
+    LogitNormalization,
+    MinLengthLogitsProcessor,
+    MinNewTokensLengthLogitsProcessor,
+    MinPLogitsWarper,
+    NoBadWordsLogitsProcessor,
+    NoRepeatNGramLogitsProcessor,
+    SequenceBiasLogitsProcessor,
+    SuppressTokensAtBeginLogitsProcessor,
+    SuppressTokensLogitsProcessor,
+    TemperatureLogitsWarper,
+    TopHLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+    TypicalLogitsWarper,
+)
+from transformers.generation.stopping_criteria import (
+    EosTokenCriteria,
+    MaxLengthCriteria,
+    MaxTimeCriteria,
+    StopStringCriteria,
+)
 from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
 from transformers.integrations.fsdp import is_fsdp_managed_module
 
@@ -12,31 +41,35 @@ from grpo_ext.decoding.cache import is_supported
 from grpo_ext.decoding.play import EpisodeEnds
 
 # Processors and criteria that treat each row separately and keep no state of it.
-_PROCESSORS = (
-    *(
-        "TemperatureLogitsWarper",
-        "TopKLogitsWarper",
-        "TopPLogitsWarper",
-        "MinPLogitsWarper",
-        "TopHLogitsWarper",
-    ),
-    *("TypicalLogitsWarper", "EpsilonLogitsWarper", "EtaLogitsWarper", "LogitNormalization"),
-    *("NoRepeatNGramLogitsProcessor", "SequenceBiasLogitsProcessor", "NoBadWordsLogitsProcessor"),
-    *(
-        "MinLengthLogitsProcessor",
-        "MinNewTokensLengthLogitsProcessor",
-        "ExponentialDecayLengthPenalty",
-    ),
-    *(
-        "SuppressTokensLogitsProcessor",
-        "SuppressTokensAtBeginLogitsProcessor",
-        "InfNanRemoveLogitsProcessor",
-    ),
-    *("ForcedBOSTokenLogitsProcessor", "ForcedEOSTokenLogitsProcessor"),
+STATELESS_PROCESSORS = (
+    EpsilonLogitsWarper,
+    EtaLogitsWarper,
+    ExponentialDecayLengthPenalty,
+    ForcedBOSTokenLogitsProcessor,
+    ForcedEOSTokenLogitsProcessor,
+    InfNanRemoveLogitsProcessor,
+    LogitNormalization,
+    MinLengthLogitsProcessor,
+    MinNewTokensLengthLogitsProcessor,
+    MinPLogitsWarper,
+    NoBadWordsLogitsProcessor,
+    NoRepeatNGramLogitsProcessor,
+    SequenceBiasLogitsProcessor,
+    SuppressTokensAtBeginLogitsProcessor,
+    SuppressTokensLogitsProcessor,
+    TemperatureLogitsWarper,
+    TopHLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+    TypicalLogitsWarper,
 )
-_CRITERIA = ("MaxLengthCriteria", "MaxTimeCriteria", "StopStringCriteria", "EosTokenCriteria")
-PROCESSORS = tuple(getattr(logits_process, name) for name in _PROCESSORS)
-CRITERIA = (EpisodeEnds, *(getattr(stopping_criteria, name) for name in _CRITERIA))
+STATELESS_CRITERIA = (
+    EosTokenCriteria,
+    EpisodeEnds,
+    MaxLengthCriteria,
+    MaxTimeCriteria,
+    StopStringCriteria,
+)
 INPUTS = {"attention_mask", "position_ids", "past_key_values", "use_cache", "logits_to_keep"}
 
 
@@ -44,25 +77,49 @@ class NotSupported(Exception):
     """The fast loop cannot decode this; the message says why."""
 
 
+@runtime_checkable
+class SelectsRows(Protocol):
+    """A logits processor with a state per row."""
+
+    def select_rows(self, input_ids: Tensor, rows: Tensor) -> None:
+        """Continue with some of the rows.
+
+        Args:
+            input_ids: (b, P + t), before rows leave.
+            rows: indices of the rows that continue, (b',).
+        """
+
+
+@runtime_checkable
+class ForcesTokens(Protocol):
+    """A logits processor that forces tokens."""
+
+    def gives_all(self) -> bool:
+        """Whether it forces the next token of every row, so that logits do not matter."""
+
+
 def check_model(model: PreTrainedModel) -> None:
     """Raise `NotSupported` for models that the loop cannot call."""
     if model.config.is_encoder_decoder:
         raise NotSupported("the model has an encoder")
     for name in ("prepare_inputs_for_generation", "_update_model_kwargs_for_generation"):
-        own = getattr(type(model), name, None) is not getattr(GenerationMixin, name)
-        if own or name in vars(model):
+        overrides = getattr(type(model), name, None) is not getattr(GenerationMixin, name)
+        if overrides or name in vars(model):
             raise NotSupported(f"{type(model).__name__} prepares its inputs with its own {name}")
     if len(set(getattr(model, "hf_device_map", {}).values())) > 1:
         raise NotSupported("the model is on several devices")
-    ranks = torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
-    if ranks > 1 and (is_deepspeed_zero3_enabled() or is_fsdp_managed_module(model)):
+    is_alone = not distributed.is_initialized() or distributed.get_world_size() == 1
+    if is_alone:
+        return
+    if is_deepspeed_zero3_enabled() or is_fsdp_managed_module(model):
         raise NotSupported("the model is sharded, so all ranks must take the same number of steps")
 
 
 def check_config(config: GenerationConfig) -> None:
     """Raise `NotSupported` if decoding is not token by token."""
-    if config.get_generation_mode() not in (GenerationMode.SAMPLE, GenerationMode.GREEDY_SEARCH):
-        raise NotSupported(f"it decodes by {config.get_generation_mode().value}")
+    mode = config.get_generation_mode()
+    if mode not in (GenerationMode.SAMPLE, GenerationMode.GREEDY_SEARCH):
+        raise NotSupported(f"it decodes by {mode.value}")
     for name in ("return_dict_in_generate", "prefill_chunk_size", "cache_implementation"):
         if getattr(config, name, None):
             raise NotSupported(f"{name} is set")
@@ -73,24 +130,31 @@ def check_config(config: GenerationConfig) -> None:
 
 
 def check_call(processors: list[Any], criteria: list[Any], inputs: dict[str, Any]) -> None:
-    """Raise `NotSupported` for arguments of `generate` that do not allow rows to leave the batch.
+    """Check that rows can leave the batch.
 
-    These are some logits processors, stopping criteria, caches and inputs.
+    Args:
+        processors: the logits processors of the call.
+        criteria: its stopping criteria.
+        inputs: further inputs of the model, by name.
+
+    Raises:
+        NotSupported: if one of them may have a state per row that the loop does not know, or the
+            cache cannot remove rows.
     """
     for processor in processors:
-        if type(processor) not in PROCESSORS and not hasattr(processor, "select_rows"):
+        if type(processor) not in STATELESS_PROCESSORS and not isinstance(processor, SelectsRows):
             raise NotSupported(f"{type(processor).__name__} may have a state per row")
     for criterion in criteria:
-        if type(criterion) not in CRITERIA:
+        if type(criterion) not in STATELESS_CRITERIA:
             raise NotSupported(f"{type(criterion).__name__} may have a state per row")
-    if further := sorted(
-        name for name, value in inputs.items() if name not in INPUTS and value is not None
-    ):
-        raise NotSupported(f"the model gets {', '.join(further)}")
+    for name in sorted(inputs.keys() - INPUTS):
+        if inputs[name] is not None:
+            raise NotSupported(f"the model gets {name}")
     cache = inputs.get("past_key_values")
     if not is_supported(cache) or cache.get_seq_length() > 0:
         raise NotSupported(f"its cache ({type(cache).__name__}) cannot remove rows")
-    if (positions := inputs.get("position_ids")) is not None and positions.dim() != 2:
+    positions = inputs.get("position_ids")
+    if positions is not None and positions.dim() != 2:
         raise NotSupported("positions have several dimensions")
 
 
@@ -99,14 +163,13 @@ def is_noisy(model: torch.nn.Module) -> bool:
     for module in model.modules():
         if not module.training:
             continue
-        noise = {
-            name: value
-            for name, value in vars(module).items()
-            if "drop" in name or "jitter" in name
-        }
+        rates = []
+        for name, attribute in vars(module).items():
+            if "drop" in name or "jitter" in name:
+                rates.append(attribute)
         if "Drop" in type(module).__name__:
-            noise["p"] = getattr(module, "p", 0.0)
-        if any(isinstance(value, float) and value > 0 for value in noise.values()):
+            rates.append(getattr(module, "p", 0.0))
+        if any(isinstance(rate, float) and rate > 0 for rate in rates):
             return True
     return False
 
@@ -114,4 +177,6 @@ def is_noisy(model: torch.nn.Module) -> bool:
 def base_model(model: torch.nn.Module) -> PreTrainedModel:
     """Return the transformers model inside a compiled or a PEFT model, or the model itself."""
     inner: Any = getattr(model, "_orig_mod", model)  # of `torch.compile`
-    return inner.get_base_model() if hasattr(inner, "get_base_model") else inner
+    if hasattr(inner, "get_base_model"):
+        return inner.get_base_model()
+    return inner

@@ -10,9 +10,10 @@ rows read answers. A row ends with its episode.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 import torch
+from torch import BoolTensor, FloatTensor, LongTensor, Tensor
 from transformers import LogitsProcessor, StoppingCriteria
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ class Player(LogitsProcessor):
         """Whether a `generate` has run this processor."""
         return self._width is not None
 
-    def see(self, input_ids: torch.Tensor) -> None:
+    def see(self, input_ids: Tensor) -> None:
         """Take the last token of each row (b, P + t) once; the first call has the prompts only."""
         before = self._width
         self._width = input_ids.size(1)
@@ -45,22 +46,21 @@ class Player(LogitsProcessor):
                 episode.read()
             elif not episode.ended and episode.write(token):
                 episode.ask()
-        for episode in self.episodes:  # async environments have worked beside each other
+        for episode in self.episodes:  # async environments work in parallel until here
             if episode.asking:
                 episode.hear()
 
-    def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
+    def __call__(self, input_ids: LongTensor, scores: FloatTensor) -> FloatTensor:
         self.see(input_ids)
-        if forced := [
-            (row, episode.pending[0])
-            for row, episode in enumerate(self.episodes)
-            if episode.pending
-        ]:
-            rows, tokens = (
-                torch.tensor(part, device=scores.device) for part in zip(*forced, strict=True)
-            )
-            # the recorder still reads the given ones
-            scores = cast(torch.FloatTensor, scores.clone())
+        rows = []
+        tokens = []
+        for row, episode in enumerate(self.episodes):
+            if episode.pending:
+                rows.append(row)
+                tokens.append(episode.pending[0])
+        if rows:
+            # the recorder still reads the scores before
+            scores = cast(FloatTensor, scores.clone())
             scores[rows] = -torch.inf
             scores[rows, tokens] = 0.0
         return scores
@@ -69,7 +69,7 @@ class Player(LogitsProcessor):
         """Whether every row that continues has its next token from its environment."""
         return all(episode.pending or episode.ended for episode in self.episodes)
 
-    def select_rows(self, input_ids: torch.LongTensor, rows: torch.LongTensor) -> None:
+    def select_rows(self, input_ids: LongTensor, rows: LongTensor) -> None:
         """Continue with some of the rows."""
         self.episodes = [self.episodes[row] for row in rows.tolist()]
 
@@ -80,13 +80,11 @@ class EpisodeEnds(StoppingCriteria):
     `generate` pads ended rows if a criterion has `eos_token_id`.
     """
 
-    def __init__(self, player: Player, eos_token_id: torch.Tensor):
+    def __init__(self, player: Player, eos_token_id: Tensor):
         self.player = player
         self.eos_token_id = eos_token_id
 
-    def __call__(
-        self, input_ids: torch.LongTensor, scores: torch.FloatTensor, **kwargs: Any
-    ) -> torch.BoolTensor:
+    def __call__(self, input_ids: LongTensor, scores: FloatTensor, **kwargs: object) -> BoolTensor:
         self.player.see(input_ids)
         ended = [episode.ended for episode in self.player.episodes]
         return torch.tensor(ended, device=input_ids.device)  # type: ignore[return-value]  # of bool

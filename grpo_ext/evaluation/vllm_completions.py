@@ -64,7 +64,7 @@ class VllmCompletions:
     ):
         from vllm import LLM
 
-        from grpo_ext.vllm.settings import MOST_SEQUENCES, TextModel, cpu_settings
+        from grpo_ext.vllm.settings import MAX_SEQUENCES, TextModel, cpu_settings
 
         self.tokenizer = tokenizer
         self.chat_template_kwargs = chat_template_kwargs
@@ -78,7 +78,7 @@ class VllmCompletions:
             cpu_dtype = options["dtype"]
             if cpu_dtype == "auto":
                 cpu_dtype = model.dtype
-            options |= cpu_settings(model, cpu_dtype, MOST_SEQUENCES, tokens)
+            options |= cpu_settings(model, cpu_dtype, MAX_SEQUENCES, tokens)
         self.llm = LLM(model_name, max_model_len=tokens, **options)
 
     def __call__(

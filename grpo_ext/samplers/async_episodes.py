@@ -7,7 +7,7 @@ from grpo_ext.environments.episode import Episode
 from grpo_ext.samplers.lockstep_episodes import hear, read_answer, write_turn
 from grpo_ext.samplers.server_failure import ServerFailure
 
-MOST_REQUESTS = 256  # of a rank at a time
+MAX_REQUESTS = 256  # of a rank at a time
 Turn = tuple[list[int], list[float | None]]  # tokens of a turn, and the log-prob of each
 LogProbs = list[list[float | None]]
 
@@ -16,7 +16,7 @@ def play_as_ready(
     episodes: list[Episode],
     prompt_ids: list[list[int]],
     logps: LogProbs,
-    ask: Callable[[list[int], int], Turn],
+    complete: Callable[[list[int], int], Turn],
 ) -> ServerFailure | None:
     """Play episodes to their end, or until a request fails; another call continues them.
 
@@ -28,38 +28,38 @@ def play_as_ready(
         prompt_ids: tokens of their prompts.
         logps: of the tokens of each episode so far, `None` for those of environments; extended
             here.
-        ask: completes a list of tokens with at most so many tokens.
+        complete: completes a list of tokens with at most so many tokens.
 
     Returns:
         The failure of the first request that failed; `None` if none did.
     """
     running: dict[Future[Turn], tuple[int, int]] = {}
     failure: ServerFailure | None = None
-    with ThreadPoolExecutor(max(1, min(len(episodes), MOST_REQUESTS))) as pool:
+    with ThreadPoolExecutor(max(1, min(len(episodes), MAX_REQUESTS))) as pool:
 
         def request_turn(i: int) -> None:
             episode = episodes[i]
             read_answer(episode, logps[i])
-            left = episode.turn_left()
-            future = pool.submit(ask, prompt_ids[i] + episode.ids, left)
-            running[future] = (i, left)
+            max_tokens = episode.turn_left()
+            future = pool.submit(complete, prompt_ids[i] + episode.ids, max_tokens)
+            running[future] = (i, max_tokens)
 
         for i, episode in enumerate(episodes):
             if not episode.ended:
                 request_turn(i)
         while running:
-            ended = []
+            completed = []
             for future in wait(running, return_when=FIRST_COMPLETED).done:
-                i, left = running.pop(future)
+                i, max_tokens = running.pop(future)
                 try:
-                    tokens, values = future.result()
+                    tokens, turn_logps = future.result()
                 except Exception as error:  # of the connection, or for a status other than 200
                     failure = failure or ServerFailure.of(error)
                     continue
-                logps[i] += values[: write_turn(episodes[i], tokens, left)]
-                ended.append(i)
-            hear([episodes[i] for i in ended])
-            for i in ended:
+                logps[i] += turn_logps[: write_turn(episodes[i], tokens, max_tokens)]
+                completed.append(i)
+            hear([episodes[i] for i in completed])
+            for i in completed:
                 if not episodes[i].ended and failure is None:
                     request_turn(i)
     return failure

@@ -50,8 +50,9 @@ class SamplerAbilities:
 
 
 class Sampler:
-    """Completes prompts. All ranks call `load_weights`, `submit` and `collect`, in this order, for
-    each generation.
+    """Completes prompts.
+
+    All ranks call `load_weights`, `submit` and `collect`, in this order, for each generation.
 
     A subclass defines `name`, `abilities` and `sample`, and `submit` if it works at the same time
     as the trainer.
@@ -86,13 +87,14 @@ class Sampler:
         raise NotImplementedError
 
     def probe(self, request: Request) -> Generation:
-        """Complete the first `PROBE_ROWS` prompts by `PROBE_TOKENS` tokens, whose log-probs show
-        the weights of the engine (`reports_weights`).
+        """Complete the first `PROBE_ROWS` prompts by `PROBE_TOKENS` tokens (`reports_weights`).
+
+        The log-probs of these tokens show which weights the engine has.
         """
         raise NotImplementedError
 
     def dtype(self) -> str:
-        """Return the dtype in which the engine computes, such as `"float32"` (`reports_weights`)."""
+        """Return the dtype that the engine computes in, such as `"float32"` (`reports_weights`)."""
         raise NotImplementedError
 
     def readable_weights(self) -> dict[str, Tensor]:

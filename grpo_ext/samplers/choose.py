@@ -1,6 +1,4 @@
-"""Choose the sampler of a trainer, its sampling parameters, and check that its samples can be
-scored exactly.
-"""
+"""Choose the sampler of a trainer, and check that its samples can be scored exactly."""
 
 import copy
 import logging
@@ -10,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 
 import torch
+from torch.nn import AlphaDropout, Dropout, FeatureAlphaDropout
 from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
 
 from grpo_ext.common.main_rank import from_main
@@ -28,22 +27,21 @@ from grpo_ext.samplers.hf import HFSampler
 from grpo_ext.samplers.port import SampledTrainer
 from grpo_ext.samplers.process import ProcessSampler
 from grpo_ext.samplers.rollout_function import FunctionSampler
-from grpo_ext.samplers.vllm import OurVLLM, VLLMSampler
+from grpo_ext.samplers.vllm import VLLMSampler
+from grpo_ext.samplers.vllm_generation import OurVLLM
 from grpo_ext.seams.vllm import generates_with
 
 logger = logging.getLogger(__name__)
 
 
 def our_vllm(args: GRPOExtConfig) -> AbstractContextManager[None]:
-    """Within the context, a new trainer samples with `OurVLLM`, or `AdapterVLLM` for
-    `vllm_sync_adapter: adapter`.
-    """
-    generation: type[OurVLLM] = OurVLLM
-    if args.vllm_sync_adapter == "adapter":
-        from grpo_ext.samplers.vllm_adapter import (
-            AdapterVLLM as generation,
-        )  # imports packages that only a client needs
-    return generates_with(partial(generation, args))
+    """Within the context, a new trainer that uses vLLM makes our engine instead of TRL's."""
+    if args.vllm_sync_adapter != "adapter":
+        return generates_with(partial(OurVLLM, args))
+    # imports packages that only a client needs
+    from grpo_ext.samplers.vllm_adapter import AdapterVLLM
+
+    return generates_with(partial(AdapterVLLM, args))
 
 
 def make_sampler(trainer: SampledTrainer, watched: bool) -> tuple[Sampler, SamplingParams]:
@@ -79,36 +77,57 @@ def process_sampler(trainer: SampledTrainer, params: SamplingParams) -> ProcessS
     if trainer.is_fsdp_enabled or is_deepspeed_zero3_enabled():
         raise ValueError(SHARDED)
     args = trainer.args
+    if args.sampler_device:
+        check_device(args.sampler_device)
     if args.n_gpu > 1:
         raise ValueError(
             "sampler: process needs one GPU for each process that trains: start it by accelerate "
             "launch."
         )
-    ranks = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
-    gpus = torch.cuda.device_count()
-    device = "cpu"
-    if gpus > ranks:
-        device = f"cuda:{ranks + trainer.accelerator.local_process_index % (gpus - ranks)}"
-    elif gpus and trainer.accelerator.is_main_process and not args.sampler_device:
+    config = copy.deepcopy(trainer.generation_config)
+    config.eos_token_id = trainer.eos_token_ids
+    return ProcessSampler(
+        trainer.accelerator.unwrap_model(trainer.model),
+        config,
+        params,
+        args.sampler_device or free_device(trainer),
+        limit=args.vllm_server_request_timeout,
+        fast=args.fast_generate,
+    )
+
+
+def check_device(name: str) -> None:
+    """Raise a `ValueError` for a GPU that does not exist."""
+    device = torch.device(name)
+    num_gpus = torch.cuda.device_count()
+    if device.type == "cuda" and (device.index or 0) >= num_gpus:
+        raise ValueError(f"sampler_device: {name} does not exist; {num_gpus} GPUs are visible.")
+
+
+def free_device(trainer: SampledTrainer) -> str:
+    """Return the GPU for the sampler process of this rank, or the CPU if every GPU trains."""
+    num_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+    num_gpus = torch.cuda.device_count()
+    num_free = num_gpus - num_ranks
+    if num_free > 0:
+        return f"cuda:{num_ranks + trainer.accelerator.local_process_index % num_free}"
+    if num_gpus > 0 and trainer.accelerator.is_main_process:
         logger.warning(
             "sampler: process samples on the CPU, since every visible GPU trains. sampler_device "
             "names another."
         )
-    config = copy.deepcopy(trainer.generation_config)
-    config.eos_token_id = trainer.eos_token_ids
-    model = trainer.accelerator.unwrap_model(trainer.model)
-    device = args.sampler_device or device
-    if (where := torch.device(device)).type == "cuda" and (where.index or 0) >= gpus:
-        raise ValueError(f"sampler_device: {device} is not there: {gpus} GPUs are visible.")
-    limit = args.vllm_server_request_timeout
-    fast = args.fast_generate
-    return ProcessSampler(model, config, params, device, limit, fast)
+    return "cpu"
 
 
 def scoring_params(trainer: SampledTrainer, abilities: SamplerAbilities) -> SamplingParams:
     """Return the sampling parameters that completions are scored with, by `logprob_policy`.
 
-    `ValueError` if the samples cannot be scored exactly, with what to change.
+    Args:
+        trainer: whose arguments and model set them.
+        abilities: of the sampler.
+
+    Raises:
+        ValueError: if the samples cannot be scored exactly, with what to change.
     """
     args = trainer.args
     if args.logprob_policy == "trl":
@@ -127,19 +146,13 @@ def scoring_params(trainer: SampledTrainer, abilities: SamplerAbilities) -> Samp
     old_pass = ratios_move(
         args.gradient_accumulation_steps, args.steps_per_generation * args.num_iterations
     )
-    if (
-        params.truncated
-        and not abilities.returns_kept_tokens
-        and args.beta
-        and not (old_pass or corrects)
-    ):
+    knows_kept_tokens = abilities.returns_kept_tokens or old_pass or corrects
+    if params.truncated and args.beta and not knows_kept_tokens:
         raise ValueError(UNTOLD_KEPT_SETS)
-    reads = (
-        trainer.use_vllm
-        and trainer.vllm_mode == "server"
-        and (corrects or args.behaviour_policy == "sampler")
-    )
-    if (params.restricted or params.temperature != 1.0) and reads:
+    has_server = trainer.use_vllm and trainer.vllm_mode == "server"
+    reads_logps = corrects or args.behaviour_policy == "sampler"
+    is_plain_softmax = params.temperature == 1.0 and not params.restricted
+    if has_server and reads_logps and not is_plain_softmax:
         _refuse_raw_logprobs(trainer)
     return params
 
@@ -147,19 +160,23 @@ def scoring_params(trainer: SampledTrainer, abilities: SamplerAbilities) -> Samp
 def _sampling_of(trainer: SampledTrainer, abilities: SamplerAbilities) -> SamplingParams:
     """Resolve the sampling parameters from all places that set them."""
     args = trainer.args
-    vllm = abilities.truncation_order == "vllm"
-    given = dict(args.generation_kwargs or {})
-    if args.vllm_structured_outputs_regex and vllm:
-        given["structured_outputs"] = args.vllm_structured_outputs_regex
-    if not vllm and "suppress_tokens" in trainer.generation_kwargs:
-        given["suppress_tokens"] = trainer.generation_kwargs["suppress_tokens"]
-    own = getattr(trainer.accelerator.unwrap_model(trainer.model), "generation_config", None)
+    by_vllm = abilities.truncation_order == "vllm"
+    generation_kwargs = dict(args.generation_kwargs or {})
+    if args.vllm_structured_outputs_regex and by_vllm:
+        generation_kwargs["structured_outputs"] = args.vllm_structured_outputs_regex
+    if not by_vllm and "suppress_tokens" in trainer.generation_kwargs:
+        generation_kwargs["suppress_tokens"] = trainer.generation_kwargs["suppress_tokens"]
+    model_defaults = None
     # only `generate` uses the model's defaults
-    filled_in = not (abilities.separate_engine or trainer.use_transformers_continuous_batching)
+    if not (abilities.separate_engine or trainer.use_transformers_continuous_batching):
+        model = trainer.accelerator.unwrap_model(trainer.model)
+        config = getattr(model, "generation_config", None)
+        if config is not None:
+            model_defaults = config.to_dict()
     return resolve_sampling(
         {name: getattr(args, name) for name in FIELD_DEFAULTS},
-        given,
-        own.to_dict() if filled_in and own is not None else None,
+        generation_kwargs,
+        model_defaults,
         sampler=abilities.truncation_order,
         watched=abilities.returns_kept_tokens,
     )
@@ -167,49 +184,53 @@ def _sampling_of(trainer: SampledTrainer, abilities: SamplerAbilities) -> Sampli
 
 def _warn_of_dropout(trainer: SampledTrainer) -> None:
     """Warn of the effect of dropout on log-probs, if dropout is on."""
-    kinds = (torch.nn.Dropout, torch.nn.AlphaDropout, torch.nn.FeatureAlphaDropout)
-    active = [part.p for part in trainer.model.modules() if isinstance(part, kinds) and part.p > 0]
-    how = "Write disable_dropout: true or lora_dropout: 0."
-    if attention := getattr(trainer.model.config.get_text_config(), "attention_dropout", 0.0):
-        active.append(attention)
-        how = "Set attention_dropout to 0 in the model's config.json, and leave disable_dropout on."
-    if active and trainer.accelerator.is_main_process:
+    rates = []
+    for module in trainer.model.modules():
+        if isinstance(module, (Dropout, AlphaDropout, FeatureAlphaDropout)) and module.p > 0:
+            rates.append(module.p)
+    remedy = "Write disable_dropout: true or lora_dropout: 0."
+    attention_rate = getattr(trainer.model.config.get_text_config(), "attention_dropout", 0.0)
+    if attention_rate:
+        rates.append(attention_rate)
+        remedy = (
+            "Set attention_dropout to 0 in the model's config.json, and leave disable_dropout on."
+        )
+    if rates and trainer.accelerator.is_main_process:
         logger.warning(
-            f"The model uses dropout ({max(active):g}), which differs in each pass: completions "
+            f"The model uses dropout ({max(rates):g}), which differs in each pass: completions "
             "are scored under another policy than the one that sampled, and ratios differ from "
-            f"1. {how}"
+            f"1. {remedy}"
         )
 
 
 def _warn_of_another_policy(trainer: SampledTrainer, abilities: SamplerAbilities) -> None:
-    """Warn of the effect of `logprob_policy: model` if samples are not drawn from the plain softmax
-    of the model.
-    """
+    """Warn that `logprob_policy: model` leaves out temperature and truncation, if there is any."""
     try:
         params = _sampling_of(trainer, abilities)
-        cuts = f"top_k {params.top_k}, top_p {params.top_p:g}, min_p {params.min_p:g}"
-        how = f"temperature {params.temperature:g}, {cuts}"
-        bare = params.temperature == 1.0 and not params.restricted
+        if params.temperature == 1.0 and not params.restricted:
+            return
+        sampling = (
+            f"temperature {params.temperature:g}, top_k {params.top_k}, top_p {params.top_p:g}, "
+            f"min_p {params.min_p:g}"
+        )
     except SamplingError as error:
-        how = error.problem
-        bare = False
-    if not bare and trainer.accelerator.is_main_process:
+        sampling = error.problem
+    if trainer.accelerator.is_main_process:
         logger.warning(
             "logprob_policy: model scores completions without the temperature and truncation "
-            f"that they are sampled with ({how}), so the gradient is that of a policy which did "
-            "not sample them. sampling/logp_difference and sampling/ratio show the difference; "
+            f"that they are sampled with ({sampling}), so the gradient is that of a policy which "
+            "did not sample them. sampling/logp_difference and sampling/ratio show the difference; "
             "logprob_policy: sampling scores the policy that sampled."
         )
 
 
 def _refuse_raw_logprobs(trainer: SampledTrainer) -> None:
-    """Raise a `ValueError` on all ranks if the log-probs of a vLLM server are not those that it
-    samples with.
-    """
+    """Raise a `ValueError` on all ranks if a vLLM server returns log-probs of raw logits."""
     info = from_main(
         trainer.accelerator, lambda: trainer.vllm_generation.vllm_client.get_server_info()
     )
-    if (mode := info["model_config"]["logprobs_mode"]) != "processed_logprobs":
+    mode = info["model_config"]["logprobs_mode"]
+    if mode != "processed_logprobs":
         raise ValueError(
             f"The vLLM server returns {mode}, which leave out temperature and truncation. Start "
             "it with --logprobs-mode processed_logprobs."

@@ -1,9 +1,9 @@
-"""Sampling with transformers' `generate` on the model in training, watched so that any truncation
-is scored exactly.
+"""Sampling with transformers' `generate` on the model in training.
+
+Its steps are recorded, so that any truncation is scored exactly.
 """
 
-from typing import Any
-
+import torch
 from transformers import GenerationConfig
 
 from grpo_ext.decoding.checks import NotSupported, base_model, check_config, check_model
@@ -24,7 +24,8 @@ class HFSampler(Sampler):
 
     Args:
         trainer: whose model and generation config it uses.
-        abilities: of the class; kept tokens and log-probs are recorded only if it returns them.
+        abilities: those of the class; kept tokens and log-probs are recorded only if
+            `returns_kept_tokens`.
         params: the distribution that completions are drawn from.
     """
 
@@ -37,32 +38,39 @@ class HFSampler(Sampler):
         self.trainer = trainer
         self.abilities = abilities
         self.params = params
-        self._own_generate = False  # whether the model's `generate` is not transformers'
+        # whether the model's `generate` is its own, which runs no processors of ours
+        self._own_generate = False
 
     def sample(self, request: Request) -> Generation:
         if request.episodes and self._own_generate:
             return play_by_turns(request, self._turn)
         trainer = self.trainer
-        args = self.trainer.args
-        strict = args.logprob_policy == "sampling"  # else completions are not scored exactly anyway
-        recorder = (
-            Recorder(self.params, strict, round(1 / args.sampler_check_share))
-            if self.abilities.returns_kept_tokens
-            else None
-        )
-        player = Player(request.episodes) if request.episodes else None
-        with watching(trainer.accelerator.unwrap_model(trainer.model_wrapped), recorder, player):
+        args = trainer.args
+        recorder = None
+        if self.abilities.returns_kept_tokens:
+            # with other policies completions are not scored exactly anyway
+            strict = args.logprob_policy == "sampling"
+            recorder = Recorder(self.params, strict, round(1 / args.sampler_check_share))
+        player = None
+        if request.episodes:
+            player = Player(request.episodes)
+        model = trainer.accelerator.unwrap_model(trainer.model_wrapped)
+        with watching(model, recorder, player):
             completion_ids = seam.complete(trainer, request.prompt_ids, request.num_generations)
-        if player is not None and not player.began:
-            self._own_generate = True
-            return play_by_turns(request, self._turn)
-        if player is not None:  # `complete` returns only the first turns
+        if player is not None:
+            if not player.began:
+                self._own_generate = True
+                return play_by_turns(request, self._turn)
+            # `complete` returns only the first turns
             completion_ids = [episode.ids for episode in request.episodes]
-        kept, logps = recorder.rows(completion_ids) if recorder is not None else (None, None)
-        return of_episodes(
-            Generation(request.prompt_ids, completion_ids, request.policy_step, logps, kept),
-            request.episodes,
+        kept_sets = None
+        logps = None
+        if recorder is not None:
+            kept_sets, logps = recorder.rows(completion_ids)
+        generation = Generation(
+            request.prompt_ids, completion_ids, request.policy_step, logps, kept_sets
         )
+        return of_episodes(generation, request.episodes)
 
     def describe(self) -> str:
         model = self.trainer.accelerator.unwrap_model(self.trainer.model_wrapped)
@@ -70,16 +78,20 @@ class HFSampler(Sampler):
             model, self.trainer.generation_config, self.trainer.args.fast_generate
         )
 
-    def _turn(self, contexts: list[list[int]], left: int) -> Completed:
-        """Complete one turn of each episode by a `generate` of the model's own, which runs no
-        processors of ours.
-        """
-        turns = [ids[:left] for ids in seam.complete(self.trainer, contexts, 1)]
+    def _turn(self, contexts: list[list[int]], max_tokens: int) -> Completed:
+        """Complete one turn of each episode by the model's own `generate`."""
+        turns = [ids[:max_tokens] for ids in seam.complete(self.trainer, contexts, 1)]
         return turns, [[None] * len(ids) for ids in turns]
 
 
-def how_it_generates(model: Any, config: GenerationConfig, fast: bool) -> str:
-    """Describe in one line how transformers makes the completions."""
+def how_it_generates(model: torch.nn.Module, config: GenerationConfig, fast: bool) -> str:
+    """Describe in one line how transformers makes the completions.
+
+    Args:
+        model: of transformers, or with adapters of PEFT.
+        config: of `generate`.
+        fast: whether the fast loop may decode (`fast_generate`).
+    """
     if not fast:
         return "transformers' generate (fast_generate: false)"
     try:

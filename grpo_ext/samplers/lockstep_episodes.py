@@ -1,6 +1,4 @@
-"""Play episodes with an engine that completes one turn per request, after the tokens of all turns
-before.
-"""
+"""Play episodes with an engine that completes one turn per request."""
 
 from collections.abc import Callable
 
@@ -18,12 +16,12 @@ Completed = tuple[list[list[int]], list[list[float | None]]]
 def play_by_turns(
     request: Request, turn: Callable[[list[list[int]], int], Completed]
 ) -> Generation:
-    """Play the episodes of a request on all ranks together: each rank requests the same number of
-    turns.
+    """Play the episodes of a request on all ranks together.
 
-    An engine that several ranks share divides its answers equally, so a rank whose episodes have
-    ended requests unused turns. A request is for the smallest number of tokens that any episode may
-    still have; a turn that is not complete then continues with the next request.
+    An engine that several ranks share divides its answers equally, so each rank requests the same
+    number of turns: a rank whose episodes have ended requests unused ones. A request is for the
+    smallest number of tokens that any episode may still have; a turn that is not complete then
+    continues with the next request.
 
     Args:
         request: a request with episodes.
@@ -34,31 +32,37 @@ def play_by_turns(
     logps: list[list[float | None]] = [[] for _ in episodes]
     while True:
         waiting = [i for i, episode in enumerate(episodes) if not episode.ended]
-        most = max(gather_object([len(waiting)]))
-        if not most:
+        num_turns = max(gather_object([len(waiting)]))
+        if num_turns == 0:
             break
+        contexts = []
         for i in waiting:
             read_answer(episodes[i], logps[i])
-        left = min(gather_object([episodes[i].turn_left() for i in waiting]))
-        contexts = [request.prompt_ids[i] + episodes[i].ids for i in waiting]
-        ids, logprobs = turn(contexts + [request.prompt_ids[0]] * (most - len(waiting)), left)
-        for i, tokens, values in zip(waiting, ids, logprobs, strict=False):
-            logps[i] += values[: write_turn(episodes[i], tokens, left)]
+            contexts.append(request.prompt_ids[i] + episodes[i].ids)
+        max_tokens = min(gather_object([episodes[i].turn_left() for i in waiting]))
+        contexts += [request.prompt_ids[0]] * (num_turns - len(waiting))
+        turns, turn_logps = turn(contexts, max_tokens)
+        # the turns after those of `waiting` are unused
+        for i, tokens, values in zip(waiting, turns, turn_logps, strict=False):
+            logps[i] += values[: write_turn(episodes[i], tokens, max_tokens)]
         hear([episodes[i] for i in waiting])
     return of_played(request, logps)
 
 
 def of_played(request: Request, logps: list[list[float | None]]) -> Generation:
-    """Return the generation of a request whose episodes have ended, with the log-prob of each token
-    that the model wrote.
+    """Return the generation of a request whose episodes have ended.
+
+    Args:
+        request: a request with episodes.
+        logps: the log-prob of each token; `None` for tokens of environments.
     """
-    found = Generation(
+    generation = Generation(
         prompt_ids=request.prompt_ids,
         completion_ids=[episode.ids for episode in request.episodes],
         policy_step=request.policy_step,
         sampling_logps=logp_tensors(logps),
     )
-    return of_episodes(found, request.episodes)
+    return of_episodes(generation, request.episodes)
 
 
 def read_answer(episode: Episode, logps: list[float | None]) -> None:
@@ -69,22 +73,30 @@ def read_answer(episode: Episode, logps: list[float | None]) -> None:
 
 
 def hear(episodes: list[Episode]) -> None:
-    """Wait for the answers to turns that `write_turn` has ended; async environments work at the
-    same time.
+    """Wait for the answers to turns that `write_turn` has ended.
+
+    Async environments work at the same time.
     """
     for episode in episodes:
         if episode.asking:
             episode.hear()
 
 
-def write_turn(episode: Episode, tokens: list[int], asked: int) -> int:
-    """Add the answer to a request for `asked` tokens to an episode; return how many tokens belong
-    to the turn.
+def write_turn(episode: Episode, tokens: list[int], max_tokens: int) -> int:
+    """Add the answer to a request for a turn to an episode.
+
+    Args:
+        episode: that the turn belongs to.
+        tokens: of the answer.
+        max_tokens: that the request allowed.
+
+    Returns:
+        The number of tokens that belong to the turn.
     """
     for count, token in enumerate(tokens, 1):
         if episode.write(token):
             episode.ask()
             return count
-    if len(tokens) < asked:  # the engine reached its limit
+    if len(tokens) < max_tokens:  # the engine reached its limit
         episode.cut_off()
     return len(tokens)

@@ -1,5 +1,4 @@
-"""`sampler: process`: transformers' `generate` in a second process, on another device than the
-trainer.
+"""`sampler: process`: transformers' `generate` in a second process, on another device.
 
 Each rank has its own process. The weights are in memory that both map; the trainer writes them
 while the process waits.
@@ -14,7 +13,6 @@ import subprocess
 import weakref
 from dataclasses import replace
 from multiprocessing.connection import Connection, Pipe
-from typing import Any
 
 import torch
 from accelerate.utils import gather_object
@@ -23,7 +21,7 @@ from transformers import GenerationConfig
 from grpo_ext.common.processes import start_beside
 from grpo_ext.objective.sampling import SamplingParams
 from grpo_ext.samplers.base import PROBE_ROWS, PROBE_TOKENS, Request, Sampler, SamplerAbilities
-from grpo_ext.samplers.process_worker import Job, Start
+from grpo_ext.samplers.process_messages import Completions, Failure, Job, Start
 from grpo_ext.samplers.shared_weights import mapped, new_memory, packed, places_of, tensors_of
 from grpo_ext.step.records import Generation
 from grpo_ext.vllm import EngineFailure
@@ -51,7 +49,7 @@ class ProcessSampler(Sampler):
 
     def __init__(
         self,
-        model: Any,
+        model: torch.nn.Module,
         config: GenerationConfig,
         params: SamplingParams,
         device: str,
@@ -62,15 +60,15 @@ class ProcessSampler(Sampler):
         self.config = config
         self.params = params
         self.limit = limit
-        self.syncs = 0
         self._places, size = places_of(tensors_of(model))
         memory = new_memory(size)
-        threads = torch.get_num_threads()
         weakref.finalize(self, os.close, memory)
-        self._start = Start(packed(model), memory, size, self._places, device, threads, fast)
         self._shared = mapped(memory, size, self._places)
+        self._start = Start(
+            packed(model), memory, size, self._places, device, torch.get_num_threads(), fast
+        )
         self._process: subprocess.Popen | None = None
-        self._line: Connection | None = None
+        self._connection: Connection | None = None
         self._loaded: tuple[int, ...] | None = None  # the step, and the version of each tensor
         self._job: Job | None = None
 
@@ -86,9 +84,8 @@ class ProcessSampler(Sampler):
             )
         with torch.no_grad():
             for place, shared, tensor in zip(self._places, self._shared, tensors, strict=True):
-                if (
-                    self._loaded is None or tensor.requires_grad or not place.trained
-                ):  # a frozen base is sent once
+                # a frozen base is sent once
+                if self._loaded is None or tensor.requires_grad or not place.trained:
                     shared.copy_(tensor)
         self._loaded = version
         self.syncs += 1
@@ -115,36 +112,40 @@ class ProcessSampler(Sampler):
         config = copy.copy(self.config)
         if request.max_new_tokens is not None:
             config.max_new_tokens = request.max_new_tokens
-        self._job = Job(
-            request.prompt_ids, config, replace(self.params, temperature=config.temperature), seed
-        )
+        params = replace(self.params, temperature=config.temperature)
+        self._job = Job(request.prompt_ids, config, params, seed)
         with contextlib.suppress(EOFError, OSError):  # `sample` starts another process
             self._send()
 
     def sample(self, request: Request) -> Generation:
-        """Return the generation. A process that died is started again, and repeats it with the
-        weights that it had.
+        """Return the generation.
+
+        A process that died is restarted, and repeats it with the same weights.
         """
         answer = self._answer()
-        if failed := [
-            error for error in gather_object([answer if isinstance(answer, str) else None]) if error
-        ]:
-            raise EngineFailure(f"A sampler process (on {self._start.device}) failed: {failed[0]}")
-        ids, kept, logps, self.seconds = answer
-        sizes = [len(row) for row in ids]
-        by_row = (
-            None if logps is None else list(logps.split(sizes)),
-            None if kept is None else kept.split(sizes),
-        )
-        return Generation(request.prompt_ids, ids, request.policy_step, *by_row)
+        for failure in gather_object([answer if isinstance(answer, Failure) else None]):
+            if failure is not None:
+                raise EngineFailure(
+                    f"A sampler process (on {self._start.device}) failed: {failure.message}"
+                )
+        assert isinstance(answer, Completions)
+        self.seconds = answer.seconds
+        lengths = [len(ids) for ids in answer.ids]
+        logps = None
+        if answer.logps is not None:
+            logps = list(answer.logps.split(lengths))
+        kept_sets = None
+        if answer.kept_sets is not None:
+            kept_sets = answer.kept_sets.split(lengths)
+        return Generation(request.prompt_ids, answer.ids, request.policy_step, logps, kept_sets)
 
     def _send(self) -> None:
         if self._process is None:
             self._launch()
-        assert self._line is not None
-        self._line.send_bytes(pickle.dumps(self._job))
+        assert self._connection is not None
+        self._connection.send_bytes(pickle.dumps(self._job))
 
-    def _answer(self) -> Any:
+    def _answer(self) -> Completions | Failure:
         for attempt in range(1 + RESTARTS):
             try:
                 if attempt:
@@ -154,24 +155,28 @@ class ProcessSampler(Sampler):
                         "one repeats it."
                     )
                     self._send()
-                assert self._line is not None
-                if not self._line.poll(self.limit):
+                assert self._connection is not None
+                if not self._connection.poll(self.limit):
                     raise TimeoutError
-                return pickle.loads(self._line.recv_bytes())
+                return pickle.loads(self._connection.recv_bytes())
             except (EOFError, OSError):
                 continue
-        return (
+        return Failure(
             f"it ended {1 + RESTARTS} times, out of memory, by a crash or silent for "
             f"{self.limit:g} s: see its messages"
         )
 
     def _launch(self) -> None:
-        self._line, theirs = Pipe()
+        self._connection, process_end = Pipe()
         start = self._start
-        module = "grpo_ext.samplers.process_worker"
-        self._process = start_beside(module, theirs, threads=start.threads, keep=(start.weights,))
-        weakref.finalize(self, ended, self._process)
-        self._line.send_bytes(pickle.dumps(start))
+        self._process = start_beside(
+            "grpo_ext.samplers.process_worker",
+            process_end,
+            threads=start.threads,
+            keep=(start.weights,),
+        )
+        weakref.finalize(self, end_process, self._process)
+        self._connection.send_bytes(pickle.dumps(start))
 
     def stop(self) -> None:
         """End the process at once; the next request starts another one."""
@@ -180,14 +185,15 @@ class ProcessSampler(Sampler):
         self._end()
 
     def _end(self) -> None:
-        if self._line is not None:
-            self._line.close()
+        if self._connection is not None:
+            self._connection.close()
         if self._process is not None:
-            ended(self._process)
-        self._process = self._line = None
+            end_process(self._process)
+        self._process = None
+        self._connection = None
 
 
-def ended(process: subprocess.Popen) -> None:
-    """End a process and wait for it, so that nothing of it is left."""
+def end_process(process: subprocess.Popen) -> None:
+    """Kill a process and wait for it, so that nothing of it is left."""
     process.kill()
     process.wait()

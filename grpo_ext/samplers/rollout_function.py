@@ -15,11 +15,12 @@ REQUIRED = ("prompt_ids", "completion_ids", "logprobs")
 
 
 class FunctionSampler(Sampler):
-    """Calls `rollout_func(prompts, trainer)`, which returns lists of tokens and columns for the
-    rewards.
+    """Calls a function, which returns lists of tokens and columns for the rewards.
 
-    The sampler loads the trainer's weights into `vllm`, which the function may use; `None`: the
-    function samples from the model of the trainer.
+    Args:
+        rollout_func: takes the prompts and the trainer.
+        trainer: of which it may use the model.
+        vllm: an engine that it may use, with the trainer's weights; `None` if there is none.
     """
 
     name = "rollout_func"
@@ -51,18 +52,14 @@ class FunctionSampler(Sampler):
         missing = sorted(set(REQUIRED) - rollout.keys())
         if missing:
             raise ValueError(f"rollout_func must return keys {missing} in its output dict.")
-        columns = dict(rollout)  # what is left in it goes to the rewards
-        prompt_ids = columns.pop("prompt_ids")
-        completion_ids = columns.pop("completion_ids")
-        logprobs = columns.pop("logprobs")
-        tool_mask = columns.pop("env_mask", None)
+        columns = dict(rollout)
         return Generation(
-            prompt_ids=[list(ids) for ids in prompt_ids],
-            completion_ids=[list(ids) for ids in completion_ids],
+            prompt_ids=[list(ids) for ids in columns.pop("prompt_ids")],
+            completion_ids=[list(ids) for ids in columns.pop("completion_ids")],
             policy_step=request.policy_step,
-            sampling_logps=logp_tensors(logprobs),
-            tool_mask=tool_mask,
-            extra_fields=columns,
+            sampling_logps=logp_tensors(columns.pop("logprobs")),
+            tool_mask=columns.pop("env_mask", None),
+            extra_fields=columns,  # the columns that remain, for the rewards
         )
 
 
@@ -70,4 +67,8 @@ def logp_tensors(logprobs: list[list[float | None]] | None) -> list[torch.Tensor
     """Return log-probs as tensors; a log-prob that vLLM did not return (`None`) becomes NaN."""
     if logprobs is None:
         return None
-    return [torch.tensor([torch.nan if x is None else x for x in row]) for row in logprobs]
+    tensors = []
+    for row in logprobs:
+        values = [torch.nan if logp is None else logp for logp in row]
+        tensors.append(torch.tensor(values))
+    return tensors

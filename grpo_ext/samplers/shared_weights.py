@@ -1,11 +1,11 @@
-"""The weights of a model in memory that two processes map, so that one writes them and the other
-reads them in place.
+"""The weights of a model in memory that two processes map: one writes, the other reads.
 
 The model itself travels as a pickle in which tensors are numbers: places in that memory. Both sides
 are this program, so a pickle is as safe as the model's own code.
 """
 
 import io
+import math
 import os
 import pickle
 import tempfile
@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import Module, Parameter
 
 ALIGNMENT = 64  # bytes
 
@@ -30,27 +31,24 @@ class Place:
     trained: bool  # whether it is a parameter
 
 
-def tensors_of(model: torch.nn.Module) -> list[Tensor]:
+def tensors_of(model: Module) -> list[Tensor]:
     """Return parameters and buffers, each once, in an order that does not change."""
     return [*model.parameters(), *model.buffers()]
 
 
 def places_of(tensors: list[Tensor]) -> tuple[list[Place], int]:
-    """Return a place for each tensor, and the bytes that all need."""
+    """Return a place for each tensor, and the number of bytes that all need."""
     places = []
     start = 0
     for tensor in tensors:
-        places.append(
-            Place(start, tuple(tensor.shape), tensor.dtype, isinstance(tensor, torch.nn.Parameter))
-        )
-        start += -(-tensor.numel() * tensor.element_size() // ALIGNMENT) * ALIGNMENT
+        is_parameter = isinstance(tensor, Parameter)
+        places.append(Place(start, tuple(tensor.shape), tensor.dtype, is_parameter))
+        start += math.ceil(tensor.nbytes / ALIGNMENT) * ALIGNMENT
     return places, start
 
 
 def new_memory(size: int) -> int:
-    """Return the descriptor of a file without a name, which is gone with the last process that has
-    it.
-    """
+    """Return the descriptor of a file without a name, which vanishes with its last process."""
     if hasattr(os, "memfd_create"):
         fd = os.memfd_create("weights")
     else:
@@ -61,63 +59,75 @@ def new_memory(size: int) -> int:
 
 
 def mapped(fd: int, size: int, places: list[Place]) -> list[Tensor]:
-    """Return the tensors of a file.
+    """Return the tensors of a file, which all processes that map it share.
 
-    What is written into one is seen by every process that has mapped the file.
+    Args:
+        fd: the descriptor of the file.
+        size: of it, in bytes.
+        places: of the tensors.
     """
     memory = torch.from_file(f"/dev/fd/{fd}", shared=True, size=size, dtype=torch.uint8)
     tensors = []
     for place in places:
-        num_bytes = torch.Size(place.shape).numel() * place.dtype.itemsize
-        content = memory[place.start : place.start + num_bytes]
-        tensors.append(content.view(place.dtype).view(place.shape))
+        num_bytes = math.prod(place.shape) * place.dtype.itemsize
+        tensor_bytes = memory[place.start : place.start + num_bytes]
+        tensors.append(tensor_bytes.view(place.dtype).view(place.shape))
     return tensors
 
 
-def nothing(*args: Any, **kwargs: Any) -> None:
-    """Replace a hook that is defined within a function, such as that of gradient checkpointing:
-    sampling does not need it.
+def no_hook(*args: object, **kwargs: object) -> None:
+    """Stands for a hook that is defined within a function, and that sampling does not need.
+
+    Gradient checkpointing has such a hook.
     """
 
 
-def packed(model: torch.nn.Module) -> bytes:
+def packed(model: Module) -> bytes:
     """Return a model without its tensors; `ValueError` if it cannot be pickled."""
-    numbers = {id(tensor): n for n, tensor in enumerate(tensors_of(model))}
+    indices = {id(tensor): i for i, tensor in enumerate(tensors_of(model))}
 
     class Pickler(pickle.Pickler):
-        def persistent_id(self, obj: Any) -> int | None:
-            if id(obj) in numbers and type(obj) not in (Tensor, torch.nn.Parameter):
-                raise TypeError(
-                    f"a {type(obj).__name__} is more than its numbers"
-                )  # such as a quantized weight
-            return numbers.get(id(obj)) if isinstance(obj, Tensor) else None
+        def persistent_id(self, obj: object) -> int | None:
+            if not isinstance(obj, Tensor) or id(obj) not in indices:
+                return None
+            if type(obj) not in (Tensor, Parameter):  # such as a quantized weight
+                raise TypeError(f"a {type(obj).__name__} is more than its numbers")
+            return indices[id(obj)]
 
-        def reducer_override(self, obj: Any) -> Any:
-            local = isinstance(obj, FunctionType) and "<locals>" in obj.__qualname__
-            if isinstance(obj, type | FunctionType) and obj.__module__ == "__main__" and not local:
+        def reducer_override(self, obj: object) -> Any:
+            if isinstance(obj, FunctionType) and "<locals>" in obj.__qualname__:
+                return partial, (no_hook,)
+            if isinstance(obj, type | FunctionType) and obj.__module__ == "__main__":
                 raise TypeError(f"{obj.__qualname__} is in the program itself: move it to a module")
-            return (partial, (nothing,)) if local else NotImplemented
+            return NotImplemented
 
-    written = io.BytesIO()
+    buffer = io.BytesIO()
     try:
-        Pickler(written).dump(model)
+        Pickler(buffer).dump(model)
     except Exception as error:
         raise ValueError(
             f"sampler: process cannot copy this model to another process ({error}): use a vLLM "
             "server."
         ) from error
-    return written.getvalue()
+    return buffer.getvalue()
 
 
-def unpacked(model: bytes, places: list[Place], tensors: list[Tensor]) -> torch.nn.Module:
-    """Return a `packed` model with these tensors."""
-    own = [
-        torch.nn.Parameter(t, requires_grad=False) if p.trained else t
-        for p, t in zip(places, tensors, strict=True)
-    ]
+def unpacked(model: bytes, places: list[Place], tensors: list[Tensor]) -> Any:
+    """Return a model with other tensors.
+
+    Args:
+        model: `packed`.
+        places: say which tensors are parameters.
+        tensors: of the model, in the order of `tensors_of`.
+    """
+    model_tensors = []
+    for place, tensor in zip(places, tensors, strict=True):
+        if place.trained:
+            tensor = Parameter(tensor, requires_grad=False)
+        model_tensors.append(tensor)
 
     class Unpickler(pickle.Unpickler):
-        def persistent_load(self, number: Any) -> Tensor:
-            return own[number]
+        def persistent_load(self, index: int) -> Tensor:
+            return model_tensors[index]
 
     return Unpickler(io.BytesIO(model)).load()

@@ -1,5 +1,4 @@
-"""Check that a separate sampler has the trainer's weights: by checksums of them, and by its
-log-probs of completions.
+"""Check that a separate sampler has the trainer's weights, by checksums and by log-probs.
 
 A tensor that did not arrive, such as a tied output head that the engine copies, hardly changes
 greedy text, but changes log-probs at once. After an update at a learning rate of 1e-6, the
@@ -36,6 +35,7 @@ class SyncCheck:
         self.ranks = ranks
         self.every = args.vllm_sync_check_steps
         self.sampler = sampler
+        # `generation_kwargs` may truncate, too
         truncated = args.top_k or args.top_p < 1 or args.min_p or args.generation_kwargs
         same_policy = args.logprob_policy == "sampling" or not truncated
         if args.logprob_policy == "model" and args.temperature != 1.0:
@@ -55,27 +55,27 @@ class SyncCheck:
         )
 
     def check(self, table: Scored) -> None:
-        """Log the mean absolute difference of log-probs in `table`, if a check is due. All ranks
-        call it.
+        """Log the mean absolute difference of log-probs, if a check is due. All ranks call it.
 
-        `table` has the completions that the engine has just sampled, without carried groups, whose
-        log-probs are of older weights. `EngineFailure` on all ranks, if the difference is above the
-        limit.
+        Args:
+            table: the completions that the engine has just sampled, without carried groups, whose
+                log-probs are of older weights.
+
+        Raises:
+            EngineFailure: on all ranks, if the difference is above the limit.
         """
         self.refuse_stale()
-        if not self.due or self.ranks.any(
-            bool(table.model_inputs) or table.sampling_per_token_logps is None
-        ):
+        lacks_logps = bool(table.model_inputs) or table.sampling_per_token_logps is None
+        if not self.due or self.ranks.any(lacks_logps):
             return
-        total, tokens = self.ranks.total(torch.stack(self._apart(table))).tolist()
-        if not tokens:  # all of them are truncated and masked
+        differences = self._differences(table)
+        count = differences.new_tensor(differences.numel())
+        total, num_tokens = self.ranks.total(torch.stack([differences.sum(), count])).tolist()
+        if num_tokens == 0:  # all of them are truncated and masked
             return
         self._checked = self.sampler.syncs
-        difference = total / tokens
-        exact = (
-            self.trainer.accelerator.mixed_precision == "no" and self.sampler.dtype() == "float32"
-        )
-        limit = self.trainer.args.vllm_sync_check_limit or (1e-3 if exact else 0.2)
+        difference = total / num_tokens
+        limit = self._limit()
         if not difference <= limit:
             raise EngineFailure(
                 f"The sampler's log-probs differ by {difference:.3g} on average from the "
@@ -84,10 +84,19 @@ class SyncCheck:
             )
         seam.log_figures(self.trainer, {"sampling/sync_difference": difference})
 
+    def _limit(self) -> float:
+        limit = self.trainer.args.vllm_sync_check_limit
+        if limit:
+            return limit
+        in_float32 = self.trainer.accelerator.mixed_precision == "no"
+        return 1e-3 if in_float32 and self.sampler.dtype() == "float32" else 0.2
+
     @torch.no_grad()
     def refuse_stale(self) -> None:
-        """Raise an `EngineFailure` on all ranks if weights have changed since the last sync, or if
-        a tensor that arrived in the first sync did not arrive in this one. All ranks call it.
+        """Raise an `EngineFailure` on all ranks if the last update did not reach the sampler.
+
+        Either weights have changed since the last sync, or a tensor that arrived in the first sync
+        did not arrive in this one. All ranks call it.
         """
         if not self.compares:
             return
@@ -113,27 +122,27 @@ class SyncCheck:
             )
 
     @torch.no_grad()
-    def _apart(self, table: Scored) -> tuple[Tensor, Tensor]:
-        """Return the sum of the differences for a few completions of this rank, and the number of
-        their tokens.
+    def _differences(self, table: Scored) -> Tensor:
+        """Return the absolute differences (N,) of the tokens of a few completions of this rank.
 
         If sampling is truncated, the tenth of the tokens that differ most is left out: rounding may
         keep or remove a token at the edge of the kept set.
         """
-        few = table.take(torch.arange(min(PROBE_ROWS, len(table))))
-        model = self.trainer.model
-        sampled = few.sampling_per_token_logps
-        training = model.training
+        table = table.take(torch.arange(min(PROBE_ROWS, len(table))))
+        sampled = table.sampling_per_token_logps  # (B, T)
         assert sampled is not None
+        model = self.trainer.model
+        was_training = model.training
         model.eval()  # another engine has no dropout
         try:
-            scored = self.scorer.score(model, replace(few, kept=None), len(few)).logps
+            scored = self.scorer.score(model, replace(table, kept=None), len(table)).logps
         finally:
-            model.train(training)
-        difference = (scored - sampled)[few.loss_mask.bool() & ~sampled.isnan()].abs().float()
+            model.train(was_training)
+        mask = table.loss_mask.bool() & ~sampled.isnan()
+        differences = (scored - sampled)[mask].abs().float()  # (N,)
         if self.scorer.params.truncated:
-            difference = difference.sort().values[: 9 * len(difference) // 10]
-        return difference.sum(), difference.new_tensor(difference.numel())
+            differences = differences.sort().values[: 9 * len(differences) // 10]
+        return differences
 
 
 def checksums(model: torch.nn.Module) -> list[int]:

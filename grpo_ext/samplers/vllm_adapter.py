@@ -1,5 +1,4 @@
-"""Give vLLM only the adapter: the base stays as the engine loaded it, and the engine adds the
-adapter when it computes.
+"""Give vLLM only the adapter, which the engine adds to its own base.
 
 After each step the adapter is written as peft writes it, read by the engine under a new name, and
 removed. The new name keeps vLLM from using results of an earlier adapter: its prefix cache depends
@@ -21,33 +20,30 @@ from peft.tuners.tuners_utils import BaseTunerLayer
 
 from grpo_ext.common.http import StatusError
 from grpo_ext.recipe.vllm_options import OR_MERGED
-from grpo_ext.samplers.vllm import OurVLLM
 from grpo_ext.samplers.vllm_client import ServerClient
+from grpo_ext.samplers.vllm_generation import OurVLLM
 from grpo_ext.seams.vllm import add_adapters
 from grpo_ext.vllm.http import PROBE_SECONDS
 from grpo_ext.vllm.settings import adapter_settings
 
 # Fields of a LoraConfig that vLLM reads, or that do not change the output of a trained adapter.
-KNOWN = (
-    *(
-        "r",
-        "lora_alpha",
-        "use_rslora",
-        "target_modules",
-        "exclude_modules",
-        "layers_to_transform",
-        "layers_pattern",
-    ),
-    *(
-        "lora_dropout",
-        "task_type",
-        "inference_mode",
-        "base_model_name_or_path",
-        "revision",
-        "auto_mapping",
-    ),
-    *("peft_version", "init_lora_weights"),
-)
+SUPPORTED_FIELDS = {
+    "r",
+    "lora_alpha",
+    "use_rslora",
+    "target_modules",
+    "exclude_modules",
+    "layers_to_transform",
+    "layers_pattern",
+    "lora_dropout",
+    "task_type",
+    "inference_mode",
+    "base_model_name_or_path",
+    "revision",
+    "auto_mapping",
+    "peft_version",
+    "init_lora_weights",
+}
 
 
 class AdapterVLLM(OurVLLM):
@@ -84,15 +80,15 @@ class AdapterVLLM(OurVLLM):
     def _load(self, folder: str) -> None:
         from vllm.lora.request import LoRARequest
 
-        number = self.request.lora_int_id + 1 if self.request else 1
+        number = 1
+        if self.request is not None:
+            number = self.request.lora_int_id + 1
         self.request = LoRARequest(f"sync-{number}", number, folder)
         self.llm.llm_engine.add_lora(self.request)
 
 
 class AdapterClient(ServerClient):
-    """As `ServerClient`, for a server that reads an adapter of rank `rank` from a folder, without a
-    group for weights.
-    """
+    """As `ServerClient`, for a server that reads an adapter of rank `rank` from a folder."""
 
     def __init__(self, *args: Any, rank: int, **kwargs: Any):
         self._rank = rank
@@ -113,9 +109,7 @@ class AdapterClient(ServerClient):
             )
 
     def load_adapter(self, writing: AbstractContextManager[str]) -> None:
-        """Let the server read the adapter from the folder that `writing` yields, and use it from
-        now on.
-        """
+        """Let the server use the adapter in the folder that `writing` yields."""
         self._attempt(lambda: self._load(writing))
 
     def _load(self, writing: AbstractContextManager[str]) -> None:
@@ -127,9 +121,9 @@ class AdapterClient(ServerClient):
         if former is not None:
             self._tell("unload_lora_adapter", lora_name=former)
 
-    def _tell(self, what: str, **body: str) -> None:
-        # without JSON on success
-        answer = self.session.post(f"{self.base_url}/v1/{what}", json=body)
+    def _tell(self, route: str, **body: str) -> None:
+        # the answer has no JSON on success
+        answer = self.session.post(f"{self.base_url}/v1/{route}", json=body)
         if answer.status_code == 404 and "lora_path" in body:
             raise StatusError(
                 404,
@@ -152,10 +146,8 @@ def trained(model: PeftModel) -> LoraConfig:
     return cast(LoraConfig, model.peft_config[model.active_adapter])
 
 
-def check_adapter(model: Any) -> None:
-    """Raise a `ValueError` if a model's adapter has another output in vLLM than in the trainer,
-    with the reason.
-    """
+def check_adapter(model: torch.nn.Module) -> None:
+    """Raise a `ValueError` if a model's adapter has another output in vLLM than in the trainer."""
     if not isinstance(model, PeftModel):
         raise ValueError(
             "vllm_sync_adapter: adapter needs an adapter, and the model has none: give a "
@@ -165,9 +157,11 @@ def check_adapter(model: Any) -> None:
     if type(config) is not LoraConfig:
         raise ValueError(f"vLLM takes LoRA adapters, not {type(config).__name__}{OR_MERGED}")
     adapter_settings(config.r)
-    plain = LoraConfig()
-    names = [field.name for field in fields(config) if field.name not in KNOWN]
-    changed = [name for name in names if getattr(config, name) != getattr(plain, name)]
+    default = LoraConfig()
+    changed = []
+    for name in sorted({field.name for field in fields(config)} - SUPPORTED_FIELDS):
+        if getattr(config, name) != getattr(default, name):
+            changed.append(name)
     if config.init_lora_weights not in (True, False, "gaussian"):  # others change the base
         changed.append("init_lora_weights")
     if changed:
@@ -179,25 +173,24 @@ def check_adapter(model: Any) -> None:
             "vLLM's quantised base may differ from the trainer's: load the model "
             f"unquantised{OR_MERGED}"
         )
-    if any(
-        isinstance(end, BaseTunerLayer)
-        for end in (model.get_input_embeddings(), model.get_output_embeddings())
-    ):
-        raise ValueError(
-            f"vLLM gets no adapter of embeddings or of the output head: take them out{OR_MERGED}"
-        )
+    for layer in (model.get_input_embeddings(), model.get_output_embeddings()):
+        if isinstance(layer, BaseTunerLayer):
+            raise ValueError(
+                "vLLM gets no adapter of embeddings or of the output head: take them "
+                f"out{OR_MERGED}"
+            )
 
 
 @contextmanager
 def saved(model: PeftModel, parent: Path | str | None = None) -> Iterator[str]:
-    """Save the adapter in a temporary folder of `parent` and yield its absolute path; `None`: the
-    system's default folder.
+    """Save the adapter in a temporary folder and yield its absolute path.
+
+    The folder is in `parent`; `None`: in the system's default folder.
     """
     if parent is not None:
-        Path(parent).mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(
-        prefix="vllm-adapter-", dir=parent and Path(parent).absolute()
-    ) as folder:
+        parent = Path(parent).absolute()
+        parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="vllm-adapter-", dir=parent) as folder:
         name = model.active_adapter
         model.save_pretrained(folder, selected_adapters=[name], save_embedding_layers=False)
         yield folder if name == "default" else str(Path(folder, name))

@@ -1,12 +1,12 @@
 """Check a server's completions against its request: wrong ones would give a wrong signal."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
 
-class Found(TypedDict):
+class Completions(TypedDict):
     """Completions in TRL's form."""
 
     prompt_ids: list[list[int]]
@@ -17,45 +17,67 @@ class Found(TypedDict):
 
 
 def completions_fault(
-    found: Any, prompts: list, n: int, longest: int, num_logprobs: int | None, vocabulary: int
+    answer: object,
+    prompts: list[str] | list[list[int]],
+    n: int,
+    max_tokens: int,
+    num_logprobs: int | None,
+    vocabulary: int,
 ) -> str | None:
     """Return what is wrong with completions; `None` if nothing is.
 
-    `found` is the server's answer, in the form of `Found`, for P `prompts` (texts or lists of
-    tokens): `n` completions of each with at most `longest` tokens below `vocabulary`, and at most
-    `num_logprobs` log-probs of a token (`None`: not requested).
+    Args:
+        answer: of the server; should have the form of `Completions`.
+        prompts: texts or lists of tokens.
+        n: number of completions of each prompt.
+        max_tokens: maximum length of a completion.
+        num_logprobs: maximum number of log-probs of a token; `None`: not requested.
+        vocabulary: number of tokens of the model.
     """
     try:
-        rows = TypeAdapter(Found).validate_python(found, strict=True)["completion_ids"]
+        completions: Completions = TypeAdapter(Completions).validate_python(answer, strict=True)
     except ValidationError as error:
-        wrong = error.errors(include_input=False, include_url=False)[0]
-        return f"{'.'.join(map(str, wrong['loc']))}: {wrong['msg'][:100]}"
+        details = error.errors(include_input=False, include_url=False)[0]
+        return f"{'.'.join(map(str, details['loc']))}: {details['msg'][:100]}"
+    rows = completions["completion_ids"]
     if len(rows) != n * len(prompts):
         return f"{len(rows)} for {len(prompts)} prompts x {n}"
-    if not isinstance(prompts[0], str) and found["prompt_ids"] != [
-        list(prompt) for prompt in prompts
-    ]:
+    is_tokenized = not isinstance(prompts[0], str)
+    if is_tokenized and completions["prompt_ids"] != [list(prompt) for prompt in prompts]:
         return "they belong to other prompts"
     for i, row in enumerate(rows):
-        if len(row) > longest:
-            return f"number {i} has {len(row)} tokens, and at most {longest} were requested"
+        if len(row) > max_tokens:
+            return f"number {i} has {len(row)} tokens, and at most {max_tokens} were requested"
         if max(row, default=0) >= vocabulary:
             return f"number {i} has tokens that are not among the model's {vocabulary}"
     if num_logprobs is None:
         return None
-    logps = found["logprobs"]
-    names = found["logprob_token_ids"]
-    if logps is None or names is None or not len(logps) == len(names) == len(rows):
+    logps = completions["logprobs"]
+    tokens = completions["logprob_token_ids"]
+    if logps is None or tokens is None or not len(logps) == len(tokens) == len(rows):
         return "their log-probs are missing"
-    for i, (row, values, tokens) in enumerate(zip(rows, logps, names, strict=True)):
-        counts = [len(position) for position in tokens]
-        there = len(row) == len(tokens) and all(
-            token in position for token, position in zip(row, tokens, strict=True)
-        )
-        if (
-            not there
-            or max(counts, default=0) > num_logprobs
-            or counts != [len(position) for position in values]
-        ):
+    for i, row in enumerate(rows):
+        if not are_logps_of(row, logps[i], tokens[i], num_logprobs):
             return f"number {i} has log-probs of other tokens"
     return None
+
+
+def are_logps_of(
+    row: list[int], logps: list[list[float]], tokens: list[list[int]], num_logprobs: int
+) -> bool:
+    """Whether log-probs belong to a completion.
+
+    Args:
+        row: T tokens.
+        logps: log-probs at each of T positions.
+        tokens: the tokens that they belong to; they include those of `row`.
+        num_logprobs: maximum number at a position.
+    """
+    if not len(row) == len(logps) == len(tokens):
+        return False
+    for token, position_logps, position_tokens in zip(row, logps, tokens, strict=True):
+        if token not in position_tokens or len(position_logps) != len(position_tokens):
+            return False
+        if len(position_tokens) > num_logprobs:
+            return False
+    return True

@@ -9,19 +9,27 @@ import json
 import os
 import time
 from collections import deque
+from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from grpo_ext.vllm.signature import KEY, PROOF, SIGNATURE, WINDOW, Signature, proof_of
+
+# of ASGI
+Message = MutableMapping[str, Any]
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 class Guard:
     """Answers each request signed with the key once, and proves its answers with the key.
 
     Other requests get status 401, except `/health`, which is answered without a proof. Web sockets
-    are refused, because nothing signs what they carry. Answers are sent when they are whole.
+    are refused, because nothing signs what they carry. Answers are sent when they are complete.
     """
 
-    def __init__(self, app: Any):
+    def __init__(self, app: App):
         self.app = app
         self.key = os.environ[KEY]
         # a request that was recorded before a restart is older, so it cannot be sent to the new
@@ -30,7 +38,7 @@ class Guard:
         self.nonces: set[str] = set()
         self.ends: deque[tuple[float, str]] = deque()  # when each nonce can be forgotten
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008})
             return
@@ -61,104 +69,119 @@ class Guard:
         finally:  # vLLM answers with status 500 before it raises
             await answer.flush(self.key, signature)
 
-    def signature_of(self, scope: Any) -> Signature | None:
+    def signature_of(self, scope: Scope) -> Signature | None:
         """Return the signature of a request; `None` if the key did not make it."""
         header = dict(scope["headers"]).get(SIGNATURE.encode(), b"")
         signature = Signature.parse(header.decode("latin-1"))
+        target = scope["raw_path"].decode("latin-1")
         query = scope["query_string"].decode("latin-1")
-        target = scope["raw_path"].decode("latin-1") + (f"?{query}" if query else "")
+        if query:
+            target += f"?{query}"
         if signature is None or not signature.signs(self.key, scope["method"], target):
             return None
         return signature
 
     def is_first_use(self, signature: Signature, now: float) -> bool:
-        """Return whether a signature is new, and remember it for as long as it could be accepted."""
+        """Return whether a signature is new, and remember it while it could be accepted."""
         while self.ends and self.ends[0][0] < now:
-            self.nonces.remove(self.ends.popleft()[1])
+            _, expired_nonce = self.ends.popleft()
+            self.nonces.remove(expired_nonce)
         if signature.nonce in self.nonces:
             return False
         self.nonces.add(signature.nonce)
-        self.ends.append((now + 2 * WINDOW + 1, signature.nonce))
+        end = now + 2 * WINDOW + 1
+        self.ends.append((end, signature.nonce))
         return True
 
-    async def refuse_time(self, send: Any, signature: Signature, now: int) -> None:
+    async def refuse_time(self, send: Send, signature: Signature, now: int) -> None:
         """Answer a request of the key's owner that is not of now with the server's clock.
 
         The proof lets the trainer trust the clock. Whoever sends an old request again gets a proof
         that no later request accepts.
+
+        Args:
+            send: takes the answer.
+            signature: of the request.
+            now: the server's clock, in seconds since 1970.
         """
         body = json.dumps({"server_clock": now, "server_started": self.started}).encode()
-        kind = (b"content-type", b"application/json")
+        headers = [(b"content-type", b"application/json")]
         answer = Buffered(send)
-        await answer({"type": "http.response.start", "status": 401, "headers": [kind]})
+        await answer({"type": "http.response.start", "status": 401, "headers": headers})
         await answer({"type": "http.response.body", "body": body})
         await answer.flush(self.key, signature)
 
 
 class Buffered:
-    """Takes what an app sends, and sends it with its proof once it is whole."""
+    """Takes what an app sends, and sends it with its proof once it is complete."""
 
-    def __init__(self, send: Any):
+    def __init__(self, send: Send):
         self.send = send
-        self.start: Any = None
-        self.pieces: list[bytes] = []
-        self.whole = False
+        self.start: Message = {}
+        self.chunks: list[bytes] = []
+        self.is_complete = False
 
-    async def __call__(self, message: Any) -> None:
+    async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.start = message
         else:
-            self.pieces.append(message.get("body", b""))
-            self.whole = not message.get("more_body", False)
+            self.chunks.append(message.get("body", b""))
+            self.is_complete = not message.get("more_body", False)
 
     async def flush(self, key: str, signature: Signature) -> None:
-        """Send the answer if it is whole: not if the client has gone or the app failed."""
-        if not self.whole:
+        """Send the answer if it is complete: not if the client has gone or the app failed."""
+        if not self.is_complete:
             return
-        body = b"".join(self.pieces)
+        body = b"".join(self.chunks)
         proof = proof_of(key, signature, self.start["status"], body)
         headers = [*self.start.get("headers", ()), (PROOF.encode(), proof.encode())]
         await self.send({**self.start, "headers": headers})
         await self.send({"type": "http.response.body", "body": body})
 
 
-async def body_of(receive: Any, signature: Signature) -> bytes | None:
+async def body_of(receive: Receive, signature: Signature) -> bytes | None:
     """Return the body of a request, read up to its signed length; `None` if another was signed."""
-    pieces = []
+    chunks = []
     size = 0
-    more = True
-    while more:
+    is_complete = False
+    while not is_complete:
         message = await receive()
         if message["type"] != "http.request":  # the client has gone
             return None
-        pieces.append(message.get("body", b""))
-        size += len(pieces[-1])
+        chunk = message.get("body", b"")
+        chunks.append(chunk)
+        size += len(chunk)
         if size > signature.size:
             return None
-        more = message.get("more_body", False)
-    body = b"".join(pieces)
-    return body if hashlib.sha256(body).hexdigest() == signature.body else None
+        is_complete = not message.get("more_body", False)
+    body = b"".join(chunks)
+    if hashlib.sha256(body).hexdigest() != signature.body:
+        return None
+    return body
 
 
-def with_body(body: bytes, receive: Any) -> Any:
-    """Return a `receive` that gives the whole body first, and then what the connection says."""
-    waiting = [{"type": "http.request", "body": body, "more_body": False}]
+def with_body(body: bytes, receive: Receive) -> Receive:
+    """Return a `receive` that returns the body first, and then the messages of the connection."""
+    messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
-    async def receive_again() -> Any:
-        return waiting.pop() if waiting else await receive()
+    async def receive_again() -> Message:
+        if messages:
+            return messages.pop()
+        return await receive()
 
     return receive_again
 
 
-def with_key(scope: Any, key: str) -> Any:
+def with_key(scope: Scope, key: str) -> Scope:
     """Return the scope of a request with the key as vLLM's own check of `/v1` expects it."""
-    others = [(name, value) for name, value in scope["headers"] if name != b"authorization"]
-    return {**scope, "headers": [*others, (b"authorization", f"Bearer {key}".encode())]}
+    headers = [(name, value) for name, value in scope["headers"] if name != b"authorization"]
+    headers.append((b"authorization", f"Bearer {key}".encode()))
+    return {**scope, "headers": headers}
 
 
-async def refuse(send: Any) -> None:
+async def refuse(send: Send) -> None:
     """Answer a request without a valid signature."""
-    kind = (b"content-type", b"text/plain")
+    headers = [(b"content-type", b"text/plain")]
     text = f"sign requests with the key of this server: set {KEY}, and compare the clocks"
-    await send({"type": "http.response.start", "status": 401, "headers": [kind]})
+    await send({"type": "http.response.start", "status": 401, "headers": headers})
     await send({"type": "http.response.body", "body": text.encode()})

@@ -48,16 +48,17 @@ class VllmAnswer(Answer):
 
     def json(self) -> Any:
         """Return the object in the answer; `ConnectionError` if it does not have vLLM's form."""
-        kind = next(
-            (kind for path, kind in SHAPES.items() if self.path.endswith(path)), dict[str, Any]
-        )
+        form: Any = dict[str, Any]
+        for path, shape_of_path in SHAPES.items():
+            if self.path.endswith(path):
+                form = shape_of_path
         try:
-            return TypeAdapter(kind).validate_json(self.body)
+            return TypeAdapter(form).validate_json(self.body)
         except ValidationError as error:
-            wrong = error.errors(include_input=False, include_url=False)[0]
-            where = ".".join(map(str, (self.path, *wrong["loc"])))
+            details = error.errors(include_input=False, include_url=False)[0]
+            place = ".".join(map(str, (self.path, *details["loc"])))
             raise ConnectionError(
-                f"what answers is not vLLM: {where}: {wrong['msg'][:100]}"
+                f"what answers is not vLLM: {place}: {details['msg'][:100]}"
             ) from None
 
 
@@ -102,7 +103,7 @@ class Clock(BaseModel):
 def clock_fault(body: bytes) -> str | None:
     """Return how the clock of a server differs from this machine's, by the server's own answer.
 
-    `None` if the answer does not say so. Its proof must have been checked.
+    `None` if the answer has no clock. Its proof must have been checked.
     """
     try:
         clock = Clock.model_validate_json(body)
@@ -129,11 +130,15 @@ def who_answers(line: VllmLine, base: str) -> str:
 
     `ConnectionError` if the server is not healthy, is not vLLM, or has another key.
     """
-    found = []
+    answers = {}
     for path in ("/health", "/version", "/v1/models"):
         answer = line.ask("GET", base + path, None, min(line.seconds, PROBE_SECONDS))
+        if answer.status_code == 401:
+            raise ConnectionError(
+                f"{path} answers with status 401: set {KEY} to the key of the server"
+            )
         if answer.status_code != 200:
-            hint = f": set {KEY} to the key of the server" if answer.status_code == 401 else ""
-            raise ConnectionError(f"{path} answers with status {answer.status_code}{hint}")
-        found.append(answer)
-    return f"{found[1].json()['version']} with {found[2].json()['data'][0]['id']}"
+            raise ConnectionError(f"{path} answers with status {answer.status_code}")
+        answers[path] = answer
+    version = answers["/version"].json()["version"]
+    return f"{version} with {answers['/v1/models'].json()['data'][0]['id']}"

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 from grpo_ext.common.devices import gpu_is_there
 from grpo_ext.recipe.batch import batch_of
 from grpo_ext.recipe.load import Recipe
+from grpo_ext.recipe.rules import Values
 from grpo_ext.vllm import EngineFailure
 from grpo_ext.vllm.http import PROBE_SECONDS, VllmLine, who_answers
 from grpo_ext.vllm.settings import TextModel, server_url, server_words
@@ -24,13 +25,8 @@ from grpo_ext.vllm.signature import KEY
 
 logger = logging.getLogger(__name__)
 STOP_SECONDS = 20.0
-RANKS = (
-    "RANK",
-    "LOCAL_RANK",
-    "WORLD_SIZE",
-    "MASTER_ADDR",
-    "MASTER_PORT",
-)  # variables of a launcher of trainers
+# variables of a launcher of trainers
+RANK_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 LOG = "vllm_server.log"  # in the run's folder
 
 
@@ -44,18 +40,14 @@ class Server:
         self.words = words
         self.url = url
         self.log = log
-        self.environment = {
-            **os.environ,
-            "VLLM_SERVER_DEV_MODE": "1",
-        }  # endpoints that take weights
+        self.environment = dict(os.environ)
+        # endpoints that take weights
+        self.environment["VLLM_SERVER_DEV_MODE"] = "1"
         if "--enable-lora" in words:
-            self.environment["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = (
-                "1"  # endpoints that take adapters
-            )
-        for name in (
-            *RANKS,
-            "VLLM_CPU_KVCACHE_SPACE",
-        ):  # the last would replace the size in `words`
+            # endpoints that take adapters
+            self.environment["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "1"
+        # the last would replace the size in `words`
+        for name in (*RANK_VARIABLES, "VLLM_CPU_KVCACHE_SPACE"):
             self.environment.pop(name, None)
         if devices is not None:
             self.environment["CUDA_VISIBLE_DEVICES"] = devices
@@ -92,7 +84,8 @@ class Server:
         """
         end = time.monotonic() + seconds
         while not answers(self.url):
-            if (code := self.process.poll()) is not None:
+            code = self.process.poll()
+            if code is not None:
                 raise EngineFailure(f"The vLLM server ended with code {code}:\n{self.last_lines()}")
             if time.monotonic() > end:
                 raise EngineFailure(
@@ -112,12 +105,8 @@ class Server:
 
     def last_lines(self, number: int = 15) -> str:
         """Return the end of the log and the path of the log."""
-        return "\n".join(
-            [
-                *self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-number:],
-                f"({self.log})",
-            ]
-        )
+        lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
+        return "\n".join([*lines[-number:], f"({self.log})"])
 
     @contextmanager
     def running(self, seconds: float, restarts: int) -> Iterator[None]:
@@ -140,11 +129,14 @@ class Server:
 
     def _keep(self, done: threading.Event, restarts: int) -> None:
         for number in range(1, restarts + 1):
-            while (code := self.process.poll()) is None:
+            while self.process.poll() is None:
                 if done.wait(0.5):
                     return
-            again = f"restart {number} of {restarts}. Its log is {self.log}."
-            print(f"The vLLM server ended with code {code}; {again}", flush=True)
+            print(
+                f"The vLLM server ended with code {self.process.returncode}; restart {number} of "
+                f"{restarts}. Its log is {self.log}.",
+                flush=True,
+            )
             self.stop()
             self._launch()
 
@@ -176,28 +168,35 @@ def server_of(recipe: Recipe, num_processes: int = 1, here: bool = False) -> Ser
         )
     check_reach(server_url(v))
     model = None
+    devices = v["vllm_server_devices"]
     if v["use_cpu"] or not gpu_is_there():
-        from transformers import AutoConfig
-
-        name = v["model_name_or_path"]
-        trust = bool(v["trust_remote_code"])
-        how = {
-            "revision": v["model_revision"],
-            "trust_remote_code": trust,
-            "local_files_only": here,
-        }
-        try:
-            model = TextModel.of(AutoConfig.from_pretrained(name, **how))
-        except OSError:
-            if not here:
-                raise
-            raise OSError(
-                f"the config of {name}, from which the size of the server's cache follows, is not "
-                f"on this machine: `hf download {name} config.json` downloads it."
-            ) from None
+        model = model_on_cpu(v, here)
+        devices = None
     words = server_words(v, model, batch_of(v, num_processes).completions)
     log = recipe.output_dir.expanduser() / LOG
-    return Server(words, server_url(v), log, None if model else v["vllm_server_devices"])
+    return Server(words, server_url(v), log, devices)
+
+
+def model_on_cpu(v: Values, here: bool) -> TextModel:
+    """Return the sizes of a recipe's model; `OSError` if its config cannot be read."""
+    from transformers import AutoConfig
+
+    name = v["model_name_or_path"]
+    try:
+        config = AutoConfig.from_pretrained(
+            name,
+            revision=v["model_revision"],
+            trust_remote_code=bool(v["trust_remote_code"]),
+            local_files_only=here,
+        )
+    except OSError:
+        if not here:
+            raise
+        raise OSError(
+            f"the config of {name}, from which the size of the server's cache follows, is not "
+            f"on this machine: `hf download {name} config.json` downloads it."
+        ) from None
+    return TextModel.of(config)
 
 
 def check_reach(url: str) -> None:
@@ -207,10 +206,10 @@ def check_reach(url: str) -> None:
     """
     host = urlsplit(url).hostname or ""
     try:
-        alone = ipaddress.ip_address(host).is_loopback
+        is_local = ipaddress.ip_address(host).is_loopback
     except ValueError:
-        alone = host == "localhost"
-    if alone:
+        is_local = host == "localhost"
+    if is_local:
         return
     if not os.environ.get(KEY):
         raise ValueError(
@@ -231,23 +230,25 @@ def trainer_devices(recipe: Recipe) -> dict[str, str]:
     """
     if recipe.flat["use_cpu"] or not gpu_is_there():
         return {}
-    theirs = [
-        name.strip()
-        for name in (recipe.flat["vllm_server_devices"] or "").split(",")
-        if name.strip()
-    ]
-    mine = [name for name in visible_gpus() if name not in theirs]
-    if not theirs or not mine:
+    server_gpus = names_in(recipe.flat["vllm_server_devices"] or "")
+    trainer_gpus = [name for name in visible_gpus() if name not in server_gpus]
+    if not server_gpus or not trainer_gpus:
         raise ValueError(
             "vllm_server_devices names the GPUs of the server, such as '1', and leaves at least "
             f"one of {','.join(visible_gpus())} to the trainers."
         )
-    return {"CUDA_VISIBLE_DEVICES": ",".join(mine)}
+    return {"CUDA_VISIBLE_DEVICES": ",".join(trainer_gpus)}
+
+
+def names_in(devices: str) -> list[str]:
+    """Return the names in a list with commas."""
+    names = [name.strip() for name in devices.split(",")]
+    return [name for name in names if name]
 
 
 def visible_gpus() -> list[str]:
     """Return the numbers of the GPUs that a process may use here."""
-    listed = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if listed is not None:
-        return [name.strip() for name in listed.split(",") if name.strip()]
+    devices = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if devices is not None:
+        return names_in(devices)
     return [path.name.removeprefix("nvidia") for path in sorted(Path("/dev").glob("nvidia[0-9]*"))]

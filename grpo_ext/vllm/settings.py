@@ -1,11 +1,12 @@
 """Settings of vLLM engines by a recipe: number type, size of the cache, command of a server."""
 
 import json
+import math
 import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit
 
 from grpo_ext.recipe.memory import BYTES
@@ -13,33 +14,33 @@ from grpo_ext.recipe.rules import Values
 from grpo_ext.recipe.vllm_options import vllm_rank
 from grpo_ext.vllm.signature import KEY
 
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
+
 MIB = 2**20
 BLOCK = 128  # tokens in a block of vLLM's CPU cache
-HEAD_SIZES = (
-    32,
-    64,
-    80,
-    96,
-    112,
-    128,
-    160,
-    192,
-    224,
-    256,
-    512,
-)  # of CPUAttentionBackend in vLLM 0.31
-MOST_SEQUENCES = 256  # sequences that a vLLM server runs at once
+# of CPUAttentionBackend in vLLM 0.31
+HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
+MAX_SEQUENCES = 256  # sequences that a vLLM server runs at once
+# flags that the command leaves out if they have these values
+VLLM_DEFAULTS = {"revision": "main", "tensor-parallel-size": 1, "model-impl": "vllm"}
 
 
 def vllm_dtype(weights: str, bf16: bool, fp16: bool) -> str:
-    """Return the type that the trainer computes in, which its engine must also use.
+    """Return the dtype that the trainer computes in, which its engine must also use.
 
-    Weights are float32, bfloat16 or float16; with `bf16` or `fp16` the trainer casts them. By
-    default vLLM would run a float32 checkpoint in bfloat16.
+    By default vLLM would run a float32 checkpoint in bfloat16.
+
+    Args:
+        weights: dtype of the weights: float32, bfloat16 or float16.
+        bf16: whether the trainer casts them to bfloat16.
+        fp16: whether it casts them to float16.
     """
-    if weights == "float32" and (bf16 or fp16):
-        return "float16" if fp16 else "bfloat16"
-    return weights
+    if weights != "float32":
+        return weights
+    if fp16:
+        return "float16"
+    return "bfloat16" if bf16 else "float32"
 
 
 @dataclass(frozen=True)
@@ -49,35 +50,37 @@ class TextModel:
     num_hidden_layers: int
     kv_heads: int
     head_size: int  # numbers in each head
-    longest: int  # most tokens of a sequence
+    longest: int  # maximum length of a sequence, in tokens
     dtype: str  # of its weights, by its config
 
     @classmethod
-    def of(cls, config: Any) -> Self:
+    def of(cls, config: "PretrainedConfig") -> Self:
         """Return the sizes in a transformers config."""
         text = config.get_text_config()
-        heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
-        head = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
-        dtype = str(config.dtype or "float32").removeprefix("torch.")
-        longest = getattr(text, "max_position_embeddings", 4096)
-        return cls(text.num_hidden_layers, heads, head, longest, dtype)
+        num_heads = text.num_attention_heads
+        return cls(
+            num_hidden_layers=text.num_hidden_layers,
+            kv_heads=getattr(text, "num_key_value_heads", None) or num_heads,
+            head_size=getattr(text, "head_dim", None) or text.hidden_size // num_heads,
+            longest=getattr(text, "max_position_embeddings", 4096),
+            dtype=str(config.dtype or "float32").removeprefix("torch."),
+        )
 
     def cache_bytes(self, dtype: str, sequences: int, tokens: int) -> int:
         """Return the size of the cache for these sequences, in whole blocks: 64 MiB to 4 GiB.
 
-        It is never too small for one sequence; vLLM lets other sequences wait.
+        Always large enough for one sequence; vLLM queues the rest.
+
+        Args:
+            dtype: of the cache.
+            sequences: number of sequences.
+            tokens: number of tokens of each.
         """
-        blocks = -(-tokens // BLOCK) + 1
-        one = (
-            blocks
-            * BLOCK
-            * 2
-            * self.num_hidden_layers
-            * self.kv_heads
-            * self.head_size
-            * BYTES[dtype]
-        )
-        return max(one, min(max(one * sequences, 64 * MIB), 4096 * MIB))
+        numbers_per_token = 2 * self.num_hidden_layers * self.kv_heads * self.head_size
+        num_blocks = math.ceil(tokens / BLOCK) + 1
+        sequence_bytes = num_blocks * BLOCK * numbers_per_token * BYTES[dtype]
+        limited_bytes = min(max(sequence_bytes * sequences, 64 * MIB), 4096 * MIB)
+        return max(sequence_bytes, limited_bytes)
 
 
 def cpu_settings(
@@ -85,7 +88,14 @@ def cpu_settings(
 ) -> dict[str, Any]:
     """Return arguments of `vllm.LLM` for a CPU: no compilation (fast start), and the cache size.
 
-    `ValueError` if vLLM has no CPU kernel for the size of the attention heads.
+    Args:
+        model: the model's sizes.
+        dtype: of weights and cache.
+        sequences: that may run at once.
+        tokens: maximum length of a sequence; `None`: that of the model.
+
+    Raises:
+        ValueError: if vLLM has no CPU kernel for the size of the attention heads.
     """
     if model.head_size not in HEAD_SIZES:
         raise ValueError(
@@ -112,21 +122,22 @@ def server_url(v: Mapping[str, Any]) -> str:
 
 
 def server_words(v: Values, model: TextModel | None, completions: int) -> list[str]:
-    """Return the command that starts the server of a recipe for generations of so many completions.
+    """Return the command that starts the server of a recipe.
 
-    `model` is the recipe's model if the server runs on a CPU, and `None` on GPUs.
+    Args:
+        v: the recipe's values.
+        model: the sizes of its model if the server runs on a CPU, and `None` on GPUs.
+        completions: number of completions of a generation.
     """
-    place = urlsplit(server_url(v))
+    address = urlsplit(server_url(v))
     flags: dict[str, Any] = {
         "model": v["model_name_or_path"],
-        "revision": v["model_revision"] if v["model_revision"] != "main" else None,
-        "host": place.hostname,
-        "port": place.port or 80,
+        "revision": v["model_revision"],
+        "host": address.hostname,
+        "port": address.port or 80,
         "max-model-len": v["vllm_max_model_length"],
-        "tensor-parallel-size": v["vllm_tensor_parallel_size"]
-        if v["vllm_tensor_parallel_size"] != 1
-        else None,
-        "model-impl": v["vllm_model_impl"] if v["vllm_model_impl"] != "vllm" else None,
+        "tensor-parallel-size": v["vllm_tensor_parallel_size"],
+        "model-impl": v["vllm_model_impl"],
         "trust-remote-code": v["trust_remote_code"],
         "seed": v["seed"],
         # log-probs of the sampling distribution, for importance ratios
@@ -138,18 +149,20 @@ def server_words(v: Values, model: TextModel | None, completions: int) -> list[s
         flags |= adapter_settings(v["lora_r"])
     else:
         flags["weight-transfer-config"] = json.dumps({"backend": "gloo" if model else "nccl"})
-    loaded = str(v["dtype"] or "auto").removeprefix("torch.")
-    dtype = vllm_dtype(
-        model.dtype if model and loaded == "auto" else loaded, v["bf16"] is not False, v["fp16"]
-    )
+    weights_dtype = str(v["dtype"] or "auto").removeprefix("torch.")
+    if model is not None and weights_dtype == "auto":
+        weights_dtype = model.dtype
+    dtype = vllm_dtype(weights_dtype, v["bf16"] is not False, v["fp16"])
     if model is None:
         flags["dtype"] = dtype
     else:
-        flags |= cpu_settings(
-            model, dtype, min(completions, MOST_SEQUENCES), v["vllm_max_model_length"]
-        )
+        sequences = min(completions, MAX_SEQUENCES)
+        flags |= cpu_settings(model, dtype, sequences, v["vllm_max_model_length"])
     words = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
     for name, value in flags.items():
-        if value is not None and value is not False:
-            words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
+        if value is None or value is False or value == VLLM_DEFAULTS.get(name):
+            continue
+        words.append(f"--{name.replace('_', '-')}")
+        if value is not True:
+            words.append(str(value))
     return words

@@ -28,18 +28,17 @@ def listening_store(address: str, port: int, world_size: int) -> TCPStore:
 
     Raises `ConnectionError`.
     """
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
     for candidate in range(port, port + PORTS):
         with suppress(OSError):  # in use; an error of the store itself is another class, and raised
-            listener = socket.create_server(
-                (address, candidate), family=socket.AF_INET6 if ":" in address else socket.AF_INET
-            )
+            listener = socket.create_server((address, candidate), family=family)
             return TCPStore(
                 address,
                 candidate,
                 world_size,
-                True,
-                TIMEOUT,
-                False,
+                is_master=True,
+                timeout=TIMEOUT,
+                wait_for_workers=False,
                 master_listen_fd=listener.detach(),
             )
     raise ConnectionError(

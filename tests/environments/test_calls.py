@@ -107,7 +107,7 @@ def episode(tokenizer, tools=TOOLS, room=100_000, **rules):
 def say(one, text):
     """Let the model write a turn."""
     ids = [*one.tokens.tokenizer(text)["input_ids"], one.tokens.end]
-    assert write_turn(one, ids, asked=len(ids) + 1) == len(ids)
+    assert write_turn(one, ids, max_tokens=len(ids) + 1) == len(ids)
     hear([one])
     while one.pending:
         one.read()

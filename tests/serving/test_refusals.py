@@ -11,7 +11,7 @@ import pytest
 
 from grpo_ext.common.http import StatusError
 from grpo_ext.samplers.server_failure import ServerFailure
-from grpo_ext.samplers.vllm import OurVLLM
+from grpo_ext.samplers.vllm_generation import OurVLLM
 from grpo_ext.vllm import EngineFailure
 from tests.support.bad_servers import WELL, choice, engine_client, reply, routes, serving
 

@@ -20,7 +20,7 @@ GOOD = {
     "logprobs": [[[-0.5], [-1]], [[0.0]], [[-9999.0], [-0.1], [5e-7]], []],
     "logprob_token_ids": [[[5], [6]], [[7]], [[9], [9], [9]], []],
 }
-ASKED = {"prompts": PROMPTS, "n": 2, "longest": 3, "num_logprobs": 1, "vocabulary": 10}
+ASKED = {"prompts": PROMPTS, "n": 2, "max_tokens": 3, "num_logprobs": 1, "vocabulary": 10}
 
 
 def test_what_was_asked_for_passes():

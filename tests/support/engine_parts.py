@@ -13,7 +13,7 @@ import sys
 
 import torch
 
-from grpo_ext.vllm.server import RANKS
+from grpo_ext.vllm.server import RANK_VARIABLES
 from tests.support.forked import LIMIT
 from tests.support.places import REPO
 
@@ -22,7 +22,7 @@ STEPS = 5
 
 def outside() -> dict[str, str]:
     """The environment without what an engine in this process has set, for another run."""
-    return {name: value for name, value in os.environ.items() if name not in RANKS}
+    return {name: value for name, value in os.environ.items() if name not in RANK_VARIABLES}
 
 
 def free_port() -> int:

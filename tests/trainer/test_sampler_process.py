@@ -86,7 +86,7 @@ def test_what_cannot_be_copied_is_refused(tiny_folder, tmp_path):
     model.second = program()
     with pytest.raises(ValueError, match="Mine is in the program itself: move it to a module"):
         packed(model)
-    with pytest.raises(ValueError, match="sampler_device: cuda:70 is not there"):
+    with pytest.raises(ValueError, match="sampler_device: cuda:70 does not exist"):
         overlap_run.make(tiny_folder, tmp_path, sampler_device="cuda:70")
 
 

@@ -1,0 +1,53 @@
+"""What a trainer and its sampler process send each other.
+
+The classes are not in `process_worker`, since pickle would name those of a program `__main__`.
+"""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+from transformers import GenerationConfig
+
+from grpo_ext.objective.kept import KeptSet
+from grpo_ext.objective.sampling import SamplingParams
+from grpo_ext.samplers.shared_weights import Place
+
+
+@dataclass(frozen=True)
+class Start:
+    """What a sampler process needs to begin."""
+
+    model: bytes  # `packed`
+    weights: int  # the descriptor of the shared memory
+    size: int  # of it, in bytes
+    places: list[Place]
+    device: str
+    threads: int
+    fast: bool  # whether rows that have ended leave the batch
+
+
+@dataclass(frozen=True)
+class Job:
+    """One request."""
+
+    prompt_ids: list[list[int]]  # B lists of tokens
+    config: GenerationConfig
+    params: SamplingParams  # of the config; completions are scored with them
+    seed: int
+
+
+@dataclass(frozen=True)
+class Completions:
+    """The answer to a job. Tensors of all rows are joined, since a pipe takes 0.3 ms a tensor."""
+
+    ids: list[list[int]]  # B lists of tokens, N in all
+    kept_sets: KeptSet | None  # N positions; `None` if sampling was not truncated
+    logps: Tensor | None  # (N,)
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The answer to a job that raised an error."""
+
+    message: str

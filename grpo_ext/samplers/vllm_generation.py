@@ -1,0 +1,217 @@
+"""TRL's `VLLMGeneration` in the trainer's dtype, with requests repeated if its server fails.
+
+Only the main process pushes weights to a server; with episodes every rank requests turns. All ranks
+learn the result before any of them continues, so they push weights, retry and give up together.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, TypeVar
+
+from accelerate.utils import broadcast_object_list, gather_object
+from peft import PeftModel
+from trl.generation.vllm_client import VLLMClient
+from trl.generation.vllm_generation import VLLMGeneration
+
+from grpo_ext.common.main_rank import from_main
+from grpo_ext.recipe.schema import GRPOExtConfig
+from grpo_ext.samplers.async_episodes import LogProbs, Turn, play_as_ready
+from grpo_ext.samplers.base import Request
+from grpo_ext.samplers.exact_unmerge import base_kept
+from grpo_ext.seams.vllm import engine_with
+from grpo_ext.vllm import EngineFailure
+from grpo_ext.vllm.settings import TextModel, cpu_settings, server_url, vllm_dtype
+
+logger = logging.getLogger(__name__)
+Result = TypeVar("Result")
+
+
+class OurVLLM(VLLMGeneration):
+    """As TRL's, with `syncs`, the number of times that the engine got the weights."""
+
+    options: GRPOExtConfig  # the trainer's arguments
+    seconds = 0.0
+    model: Any
+
+    def __init__(self, options: GRPOExtConfig, *args: Any, **kwargs: Any):
+        self.options = options
+        self.syncs = 0
+        super().__init__(*args, **kwargs)
+
+    def _init_vllm(self) -> None:
+        if self.mode == "server":
+            # TRL raises an error on the main rank only, and the others wait for it
+            self.server_base_url = server_url(vars(self.options))
+            self._served_dtype: str = from_main(self.accelerator, self._connect)
+            return
+        with engine_with(self._settings()):
+            super()._init_vllm()
+
+    def _connect(self) -> str:
+        """Find the server and join its workers; return the dtype of its model."""
+        self.vllm_client = self._new_client()
+        self.vllm_client.init_communicator(device=self.accelerator.device)
+        return self.vllm_client.get_server_info()["model_config"]["dtype"]
+
+    def _new_client(self) -> Any:
+        return self._client()(
+            base_url=self.server_base_url,
+            group_port=self.group_port,
+            connection_timeout=self.server_timeout,
+            request_timeout=self.options.vllm_server_request_timeout,
+            vocabulary=self.model.config.get_text_config().vocab_size,
+        )
+
+    def _client(self) -> Callable[..., VLLMClient]:
+        from grpo_ext.samplers.vllm_client import ServerClient
+
+        return ServerClient
+
+    def _settings(self) -> dict[str, Any]:
+        """Return the arguments of `vllm.LLM` in addition to those of TRL."""
+        if self.accelerator.device.type != "cpu":
+            return {}
+        from grpo_ext.vllm.plugin import register
+
+        register()  # in case the package's entry points are not installed
+        weights = str(next(self.model.parameters()).dtype).removeprefix("torch.")
+        dtype = vllm_dtype(weights, bool(self.options.bf16), bool(self.options.fp16))
+        return cpu_settings(
+            TextModel.of(self.model.config), dtype, self.max_num_seqs or 0, self.max_model_length
+        )
+
+    def dtype(self) -> str:
+        """Return the dtype of the engine, such as `"float32"`."""
+        if self.mode == "server":
+            return self._served_dtype.removeprefix("torch.")
+        return str(self.llm.llm_engine.model_config.dtype).removeprefix("torch.")
+
+    def sync_weights(self) -> None:
+        """As TRL's, but wait for a server that fails.
+
+        Raises:
+            EngineFailure: on all ranks, if the server does not come back.
+        """
+        self._until_answered(self._push)
+        self.syncs += 1
+
+    def _push(self) -> None:
+        """Give the engine the trainer's weights, without retries."""
+        super().sync_weights()
+
+    def _iter_named_params(self) -> Iterator[tuple[str, Any]]:
+        """As TRL's, which merges the adapter for the transfer; then restore an unsharded base."""
+        is_sharded = self._dist.is_fsdp or self._dist.is_zero3
+        if is_sharded or not isinstance(self.model, PeftModel):
+            yield from super()._iter_named_params()
+            return
+        with base_kept(self.model):
+            yield from super()._iter_named_params()
+
+    def generate(self, *args: Any, **kwargs: Any) -> tuple:
+        """As TRL's, but if a server fails, wait for it, push the weights and repeat the request.
+
+        Raises:
+            EngineFailure: on all ranks, if the server does not come back or refuses the request.
+        """
+        return self._until_answered(partial(super().generate, *args, **kwargs))
+
+    def start(self, *args: Any, **kwargs: Any) -> None:
+        """Send a server the request that the next `generate` with the same arguments answers."""
+        if self.accelerator.is_main_process:
+            self.vllm_client.starts = True
+        # gathers the prompts of all ranks; the client answers nothing yet
+        super().generate(*args, **kwargs)
+
+    def play(self, request: Request, logps: LogProbs) -> None:
+        """Play a request's episodes. All ranks play at the same time, each with its own requests.
+
+        A server that fails is waited for and given the current weights, and the episodes continue.
+
+        Args:
+            request: a request with episodes.
+            logps: as for `play_as_ready`.
+
+        Raises:
+            EngineFailure: as for `generate`.
+        """
+        client = self._client_of_rank()
+        sampling = {
+            "repetition_penalty": self.repetition_penalty,
+            "temperature": self.temperature,
+            "top_p": self.top_p,
+            "top_k": self.top_k,
+            "min_p": self.min_p or 0.0,
+            "logprobs": self.logprobs,
+            "generation_kwargs": self.generation_kwargs,
+        }
+
+        def play() -> None:
+            # each turn must come from these weights; for the server an adapter is another model
+            version, client.model = broadcast_object_list([client.version, client.model])
+
+            def complete(ids: list[int], max_tokens: int) -> Turn:
+                answer = client.complete(ids, version, max_tokens=max_tokens, **sampling)
+                logprobs = [token[0] for token in answer["logprobs"][0]]
+                return answer["completion_ids"][0], logprobs
+
+            with client.room_for(request):
+                failure = play_as_ready(request.episodes, request.prompt_ids, logps, complete)
+            failures = [failure for failure in gather_object([failure]) if failure is not None]
+            client.failed(failures[0] if failures else None)
+
+        self._until_answered(play)
+
+    def _client_of_rank(self) -> Any:
+        """Return this rank's client of the server.
+
+        Raises:
+            EngineFailure: on all ranks, if one of them finds no server.
+        """
+        problems = []
+        if not hasattr(self, "vllm_client"):  # the main process has one
+            try:
+                self.vllm_client = self._new_client()
+            except Exception as error:
+                problems.append(f"rank {self.accelerator.process_index}: {error}")
+        problems = gather_object(problems)
+        if problems:
+            raise EngineFailure(
+                f"Episodes need a way from every rank to the vLLM server: {problems[0]}"
+            )
+        return self.vllm_client
+
+    def _until_answered(self, request: Callable[[], Result]) -> Result:
+        """Return the result of `request()`, repeated until the client has no failure."""
+        if self.mode != "server":
+            return request()
+        retries = self.options.vllm_server_retries
+        for attempt in range(retries + 1):
+            if attempt:
+                self._recover(f"attempt {attempt} of {retries}")
+            answer = request()
+            failure = from_main(self.accelerator, lambda: self.vllm_client.failure)
+            if failure is None:
+                return answer
+            if failure.refused:
+                break
+        outcome = "refused a request" if failure.refused else "did not come back"
+        raise EngineFailure(
+            f"The vLLM server at {self.server_base_url} {outcome}: {failure.message}. The log of "
+            "the server says more. Start it again; the same command resumes from the checkpoint."
+        )
+
+    def _recover(self, attempt: str) -> None:
+        """Wait for the server and push the weights; the next request shows whether this worked."""
+        if self.accelerator.is_main_process:
+            logger.warning(
+                f"The vLLM server failed: {self.vllm_client.failure.message}. Waiting "
+                f"{self.server_timeout:g} s for a server that will get the current weights and "
+                f"the request again ({attempt})."
+            )
+            self.vllm_client.reconnect(self.server_timeout)
+        self._push()
+        self.syncs += 1
