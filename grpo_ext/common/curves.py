@@ -57,12 +57,14 @@ def curve_change(
     if errors is not None and len(finite) > 1:
         bars = np.array([errors[i] for i in indices], dtype=float)
         tenth = max(1, len(finite) // 10)
-        if np.isfinite(bars[[*range(tenth), *range(-tenth, 0)]]).all():
+        end_bars = np.concatenate([bars[:tenth], bars[-tenth:]])
+        if np.isfinite(end_bars).all():
             counts = None if problems is None else [problems[i] for i in indices]
             return change_by_errors(finite, bars, counts, tenth)
     if sampling_errors is None:
         return change_by_noise(finite)
-    return change_by_noise(finite, np.array([sampling_errors[i] for i in indices], dtype=float))
+    noise = np.array([sampling_errors[i] for i in indices], dtype=float)
+    return change_by_noise(finite, noise)
 
 
 def change_by_errors(
@@ -87,9 +89,8 @@ def change_by_errors(
     verdict: Verdict | None = None
     if error > 0:
         # Welch and Satterthwaite
-        freedom = error**4 / (
-            first_error**4 / first_freedom + last_error**4 / last_freedom or 1e-300
-        )
+        by_freedom = first_error**4 / first_freedom + last_error**4 / last_freedom
+        freedom = error**4 / (by_freedom or 1e-300)
         reach = t_quantile(min(freedom, 1e9)) * error
         verdict = verdict_of(change - reach, change + reach)
     return Change(
@@ -113,20 +114,20 @@ def change_by_noise(values: Array, sampling_errors: Array | None = None) -> Chan
         # One for all values: few groups say little about the error of their own mean, and groups
         # that agree by chance would have none.
         share = min(1.0, MOST_VALUES / len(values))  # neighbours are averaged
-        error_of_values = float(np.sqrt((sampling_errors**2).mean() * share))
+        variance = (sampling_errors**2).mean() * share
+        error_of_values = float(np.sqrt(variance))
     if len(values) > MOST_VALUES:
-        curve = np.array([part.mean() for part in np.array_split(values, MOST_VALUES)])
+        parts = np.array_split(values, MOST_VALUES)
+        curve = np.array([part.mean() for part in parts])
     noise = fit_noise(curve)
     if noise is None:
         return Change(first, last, count, verdict="did not clearly change")
     error = noise.error_of_mean(ends(len(curve)))
     reach = t_quantile(noise.freedom) * error
     change = last - first
-    verdict = (
-        verdict_of(change, change)
-        if has_trend(curve, error_of_values)
-        else "did not clearly change"
-    )
+    verdict: Verdict = "did not clearly change"
+    if has_trend(curve, error_of_values):
+        verdict = verdict_of(change, change)
     return Change(first, last, count, error, error, last - reach, last + reach, verdict)
 
 

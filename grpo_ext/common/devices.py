@@ -20,8 +20,9 @@ def settings_here(use_cpu: bool | None, bf16: bool | None) -> dict[str, bool]:
     """Return `use_cpu` and `bf16` for a machine without an accelerator, if `use_cpu` is unset."""
     import torch
 
-    there = torch.accelerator.is_available()  # `gpu_is_there` knows only CUDA
-    return {} if use_cpu is not None or there else {"use_cpu": True, "bf16": bool(bf16)}
+    if use_cpu is not None or torch.accelerator.is_available():  # `gpu_is_there` knows only CUDA
+        return {}
+    return {"use_cpu": True, "bf16": bool(bf16)}
 
 
 def wait_calmly() -> None:
@@ -29,9 +30,8 @@ def wait_calmly() -> None:
 
     Spinning threads make a training step ten times as long beside another busy process.
     """
-    if not (
-        any(name in os.environ for name in WAITING) or gpu_is_there() or "torch" in sys.modules
-    ):
+    chosen = any(name in os.environ for name in WAITING)
+    if not (chosen or gpu_is_there() or "torch" in sys.modules):
         os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
 
 

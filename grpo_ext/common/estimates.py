@@ -98,12 +98,14 @@ def mean_of(
     if finite.min() < 0 or finite.max() > 1:
         reach = t_quantile(count - 1) * error
         return Estimate(mean, error, mean - reach, mean + reach, count)
-    rows = effective_rows(mean, error**2 * (count - 1) / count, count)
+    variance = error**2 * (count - 1) / count
+    rows = effective_rows(mean, variance, count)
     low, high = wilson(mean, rows)
     error = max(error, (high - low) / 2 / Z)
     single = count == len(finite) and bool(np.isin(finite, (0, 1)).all())
     if not single:  # the variance was estimated
-        low, high = wilson(mean, rows * (Z / t_quantile(count - 1)) ** 2)
+        shrink = (Z / t_quantile(count - 1)) ** 2
+        low, high = wilson(mean, rows * shrink)
     return Estimate(mean, error, low, high, count)
 
 
@@ -125,7 +127,8 @@ def mean_over_runs(estimates: Sequence[Estimate]) -> Estimate:
         assert difference is not None  # there are values
         return difference
     scatter = float(values.std(ddof=1) / np.sqrt(count))
-    within = float(np.sqrt(sum((error or 0.0) ** 2 for error in errors)) / count)
+    variances = [(error or 0.0) ** 2 for error in errors]
+    within = float(np.sqrt(sum(variances)) / count)
     error = max(scatter, within)
     mean = float(values.mean())
     reach = t_quantile(count - 1) * error
@@ -159,10 +162,12 @@ def mean_difference(
     if not np.isin(by_problem, (-1, 0, 1)).all():
         reach = t_quantile(count - 1) * error
         return Estimate(mean, error, mean - reach, mean + reach, count)
-    up = float((by_problem > 0).sum() + 1) / (count + 2)
-    down = float((by_problem < 0).sum() + 1) / (count + 2)
+    pairs = count + 2
+    up = float((by_problem > 0).sum() + 1) / pairs
+    down = float((by_problem < 0).sum() + 1) / pairs
     center = up - down
-    adjusted = float(np.sqrt((up + down - center**2) / (count + 2)))
+    variance = (up + down - center**2) / pairs
+    adjusted = float(np.sqrt(variance))
     low = max(-1.0, center - Z * adjusted)
     high = min(1.0, center + Z * adjusted)
     return Estimate(mean, max(error, adjusted), low, high, count)
@@ -181,14 +186,18 @@ def clusters(problems: Sequence[Hashable] | None, keep: NDArray[np.bool_]) -> ND
 
 def variance_of_mean(values: Array, cluster: NDArray[np.int64]) -> float:
     """Return the variance of the mean of values (N,) with independent clusters."""
-    sums = np.bincount(cluster, values - values.mean())  # (clusters,)
+    deviations = values - values.mean()
+    sums = np.bincount(cluster, deviations)  # (clusters,)
     count = len(sums)
-    return float(count / (count - 1) * (sums**2).sum() / len(values) ** 2)
+    squares = float((sums**2).sum())
+    return count / (count - 1) * squares / len(values) ** 2
 
 
 def effective_rows(share: float, variance: float, count: int) -> float:
     """Return how many independent rows have this variance; `count` if the values do not vary."""
-    return share * (1 - share) / variance if variance > 1e-12 else float(count)
+    if variance <= 1e-12:
+        return float(count)
+    return share * (1 - share) / variance
 
 
 def wilson(share: float, rows: float) -> tuple[float, float]:
@@ -198,8 +207,9 @@ def wilson(share: float, rows: float) -> tuple[float, float]:
     """
     shrink = 1 + Z**2 / rows
     center = (share + Z**2 / (2 * rows)) / shrink
-    variance = share * (1 - share) / rows + Z**2 / (4 * rows**2)
-    half_width = Z / shrink * np.sqrt(variance)
-    low = max(0.0, float(center - half_width))
-    high = min(1.0, float(center + half_width))
+    variance = share * (1 - share) / rows
+    variance += Z**2 / (4 * rows**2)
+    half_width = float(Z / shrink * np.sqrt(variance))
+    low = max(0.0, center - half_width)
+    high = min(1.0, center + half_width)
     return low, high

@@ -38,7 +38,8 @@ def data_yaml(package: str, name: str) -> Any:
     import yaml  # not at import: many commands read no YAML
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # in C, thirty times as fast
-    return yaml.load("\n".join(data_lines(package, name)), Loader=loader)
+    text = "\n".join(data_lines(package, name))
+    return yaml.load(text, Loader=loader)
 
 
 def checkpoints(run: Path) -> list[Path]:
@@ -47,7 +48,8 @@ def checkpoints(run: Path) -> list[Path]:
         inside = entries(run)
     except (FileNotFoundError, NotADirectoryError):
         return []
-    return sorted((path for path in inside if CHECKPOINT.fullmatch(path.name)), key=step_of)
+    folders = [path for path in inside if CHECKPOINT.fullmatch(path.name)]
+    return sorted(folders, key=step_of)
 
 
 def step_of(checkpoint: Path) -> int:

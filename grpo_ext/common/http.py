@@ -36,9 +36,8 @@ class Answer:
     @property
     def text(self) -> str:
         """The beginning of the answer, without control characters."""
-        return "".join(
-            c if c.isprintable() else " " for c in self.body[:300].decode("utf-8", errors="replace")
-        )
+        beginning = self.body[:300].decode("utf-8", errors="replace")
+        return "".join(c if c.isprintable() else " " for c in beginning)
 
     def raise_for_status(self, *expected: int) -> None:
         """Raise a `StatusError` unless the status is 200 or one of those expected."""
@@ -60,14 +59,13 @@ class Line:
     def get(
         self, url: str, params: dict[str, str] | None = None, timeout: float | None = None
     ) -> Answer:
-        return self.ask(
-            "GET", f"{url}?{urlencode(params)}" if params else url, None, timeout or self.seconds
-        )
+        if params:
+            url = f"{url}?{urlencode(params)}"
+        return self.ask("GET", url, None, timeout or self.seconds)
 
     def post(self, url: str, json: Any = None) -> Answer:
-        return self.ask(
-            "POST", url, b"" if json is None else jsons.dumps(json).encode(), self.seconds
-        )
+        body = b"" if json is None else jsons.dumps(json).encode()
+        return self.ask("POST", url, body, self.seconds)
 
     def ask(
         self, method: str, url: str, body: bytes | None, seconds: float, **headers: str

@@ -9,13 +9,14 @@ from accelerate.utils import broadcast_object_list
 
 def from_main(accelerator: Accelerator, ask: Callable[[], Any]) -> Any:
     """Run `ask()` on the main process and return its result, or raise its error, on all ranks."""
-    found = error = None
+    answer = None
+    error = None
     if accelerator.is_main_process:
         try:
-            found = ask()
+            answer = ask()
         except Exception as raised:
             error = raised
-    found, error = broadcast_object_list([found, error])
+    answer, error = broadcast_object_list([answer, error])
     if error is not None:
         raise error
-    return found
+    return answer

@@ -32,11 +32,11 @@ PACKAGES = (
 
 def versions() -> dict[str, str]:
     """Return the versions of Python, this package and the installed packages that a run uses."""
-    found = {}
+    installed = {}
     for name in PACKAGES:
         with suppress(PackageNotFoundError):
-            found[name] = platform.python_version() if name == "python" else version(name)
-    return found
+            installed[name] = platform.python_version() if name == "python" else version(name)
+    return installed
 
 
 @contextmanager

@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 MOST_VALUES = 2000  # whose noise is fitted; neighbours in a longer curve are averaged
-CANDIDATES = (
-    24  # autocorrelations, from 0 up to that of a curve whose noise hardly differs from a trend
-)
+# autocorrelations, from 0 up to that of a curve whose noise hardly differs from a trend
+CANDIDATES = 24
 HIGHEST = 0.96
 HIGHEST_OF_FEW = 0.99
 FEW = 50  # values
@@ -33,38 +32,45 @@ class Noise:
 
     def error_of_mean(self, count: int) -> float:
         """Return the standard error of the mean of `count` neighbouring values."""
-        return float(
-            np.sqrt(self.weights @ (self.variances * mean_variances(self.autocorrelations, count)))
-        )
+        shares = mean_variances(self.autocorrelations, count)
+        variance = self.weights @ (self.variances * shares)
+        return float(np.sqrt(variance))
 
 
 def fit_noise(values: Array) -> Noise | None:
     """Return the noise of a curve of at least 10 values (N,); `None` if it is constant."""
-    scale = float(np.abs(values - values.mean()).max())
-    if scale <= 1e-12 * max(1.0, float(np.abs(values).max())):
+    deviations = values - values.mean()
+    scale = float(np.abs(deviations).max())
+    largest = float(np.abs(values).max())
+    if scale <= 1e-12 * max(1.0, largest):
         return None
-    curve = (values - values.mean()) / scale
+    curve = deviations / scale
     trend = trend_basis(len(curve))
     count, terms = trend.shape
+    freedom = count - terms
     # The reference prior of the autocorrelation, (1 - r^2)^-1/2 (Berger and Yang 1994), for few
     # values; flatter for many.
     tilt = min(0.5, 10 / count)
     highest = HIGHEST_OF_FEW if count < FEW else HIGHEST
     autocorrelations = (np.arange(CANDIDATES) + 0.5) / CANDIDATES * highest
+    columns = np.column_stack([trend, curve])
     log_weights = []
     variances = []
     for r in autocorrelations:
-        transformed = whitened(np.column_stack([trend, curve]), r)
+        transformed = whitened(columns, r)
+        white_curve = transformed[:, terms]
         q, upper = np.linalg.qr(transformed[:, :terms])
-        residual = transformed[:, terms] - q @ (q.T @ transformed[:, terms])
+        residual = white_curve - q @ (q.T @ white_curve)
         squares = max(float(residual @ residual), 1e-20)  # of a curve that is its trend
-        half_determinant = np.log(np.abs(np.diag(upper))).sum()
-        likelihood = -half_determinant - (count - terms) / 2 * np.log(squares)
-        log_weights.append((0.5 - tilt) * np.log(1 - r**2) + likelihood)
-        variances.append(scale**2 * squares / (count - terms) / (1 - r**2))
+        diagonal = np.abs(np.diag(upper))
+        half_determinant = np.log(diagonal).sum()
+        likelihood = -half_determinant - freedom / 2 * np.log(squares)
+        log_prior = (0.5 - tilt) * np.log(1 - r**2)
+        log_weights.append(log_prior + likelihood)
+        variances.append(scale**2 * squares / freedom / (1 - r**2))
     weights = np.exp(np.array(log_weights) - max(log_weights))
     weights /= weights.sum()
-    return Noise(autocorrelations, weights, np.array(variances), count - terms)
+    return Noise(autocorrelations, weights, np.array(variances), freedom)
 
 
 def trend_basis(count: int) -> Array:
@@ -73,7 +79,11 @@ def trend_basis(count: int) -> Array:
     The fast rises are at the start and at the end of the curve.
     """
     t = np.arange(count)
-    shapes = [np.ones(count), np.linspace(-1, 1, count), np.exp(-6 * t / count)]
+    shapes = [
+        np.ones(count),
+        np.linspace(-1, 1, count),
+        np.exp(-6 * t / count),
+    ]
     if count >= 25:
         shapes.append(np.exp(-6 * t[::-1] / count))
     return np.column_stack(shapes)
@@ -86,14 +96,16 @@ def whitened(columns: Array, r: float | Array) -> Array:
     1, 1), the result is (R, N, C).
     """
     first = np.sqrt(1 - r**2) * columns[:1]
-    return np.concatenate([first, columns[1:] - r * columns[:-1]], axis=-2)
+    others = columns[1:] - r * columns[:-1]
+    return np.concatenate([first, others], axis=-2)
 
 
 def mean_variances(autocorrelations: Array, count: int) -> Array:
     """Return the variance of a mean of `count` neighbours, (24,), relative to a single value's."""
     lags = np.arange(1, count)
     powers = autocorrelations[:, None] ** lags  # (24, count - 1)
-    return (count + 2 * powers @ (count - lags)) / count**2
+    covariances = powers @ (count - lags)
+    return (count + 2 * covariances) / count**2
 
 
 def error_of_neighbours(values: Array, count: int, autocorrelation: float = 0.0) -> float:
@@ -110,7 +122,7 @@ def error_of_neighbours(values: Array, count: int, autocorrelation: float = 0.0)
     """
     squared_differences = np.diff(values) ** 2  # (N - 1,)
     variance = squared_differences.mean() / 2 / (1 - autocorrelation)
-    share = mean_variances(np.array([autocorrelation]), count)[0]
+    [share] = mean_variances(np.array([autocorrelation]), count)
     return float(np.sqrt(variance * share))
 
 
@@ -124,9 +136,11 @@ def autocorrelation_of_neighbours(values: Array) -> float:
     neighbours = (np.diff(values) ** 2).mean()
     if neighbours == 0:
         return 0.0
-    two_apart = ((values[2:] - values[:-2]) ** 2).mean()
+    count = len(values)
+    differences = values[2:] - values[:-2]
+    two_apart = (differences**2).mean()
     estimate = np.clip(two_apart / neighbours - 1, 0, 0.9)
-    return float(estimate * len(values) / (len(values) + 10))
+    return float(estimate * count / (count + 10))
 
 
 def means_of_neighbours(values: Array, count: int) -> Array:

@@ -17,20 +17,20 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     two names similar. Words of the known name may be missing: `generations` is near
     `num_generations`.
     """
-    near = [candidate for candidate in known if _is_near(name, candidate)]
-    if not near:
+    candidates = [candidate for candidate in known if _is_near(name, candidate)]
+    if not candidates:
         return ""
-    nearest = max(near, key=lambda candidate: _similarity(name, candidate))
+    nearest = max(candidates, key=lambda candidate: _similarity(name, candidate))
     return f" Did you mean {nearest!r}?"
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> str:
     """Return the message for a name that is not a known one."""
-    known = sorted(known)
-    if guess := did_you_mean(name, known):
-        return f"unknown {kind} {name!r}.{guess}"
-    listed = f" Known: {', '.join(known)}." if len(known) <= 30 else ""
-    return f"unknown {kind} {name!r}.{listed}"
+    names = sorted(known)
+    hint = did_you_mean(name, names)
+    if not hint and len(names) <= 30:
+        hint = f" Known: {', '.join(names)}."
+    return f"unknown {kind} {name!r}.{hint}"
 
 
 def _is_near(name: str, candidate: str) -> bool:

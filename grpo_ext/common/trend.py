@@ -25,9 +25,8 @@ def has_trend(values: Array, error: float | None = None) -> bool:
 
     `error` is the standard error of its values, if it is known and above 0.
     """
-    if not error:
-        return trend_evidence(values) > np.log(least_factor(len(values)))
-    return trend_evidence(values, error=error) > np.log(FACTOR_WITH_ERROR)
+    factor = FACTOR_WITH_ERROR if error else least_factor(len(values))
+    return trend_evidence(values, error=error or None) > np.log(factor)
 
 
 def least_factor(count: int) -> float:
@@ -63,12 +62,16 @@ def trend_evidence(
     white = whitened(columns, autocorrelations[:, None, None])  # (R, N, 5)
     products = white.transpose(0, 2, 1) @ white  # (R, 5, 5)
     constant = products[:, :1, :1]
-    products = products - products[:, :, :1] @ products[:, :1, :] / constant  # around the mean
+    projections = products[:, :, :1] @ products[:, :1, :] / constant
+    products = products - projections  # around the mean
+    squares = products[:, -1, -1]  # (R,)
+    diagonals = np.diagonal(products, axis1=1, axis2=2)  # (R, 5)
+    lengths = diagonals[:, 1:-1]
+    covariances = products[:, 1:-1, -1]  # (R, 3)
+    explained = covariances**2 / lengths / squares[:, None]  # (R, 3), R^2
+    unexplained = 1 - SIZE / (1 + SIZE) * explained
+    remaining = squares[:, None] * unexplained
     unscaled = 1 - autocorrelations**2
-    squares = products[:, -1, -1]
-    lengths = np.diagonal(products, axis1=1, axis2=2)[:, 1:-1]
-    explained = products[:, 1:-1, -1] ** 2 / lengths / squares[:, None]  # (R, 3), R^2
-    remaining = squares[:, None] * (1 - SIZE / (1 + SIZE) * explained)
     weights = np.ones(len(unscaled))  # with a trend
     weights_without = np.ones(len(unscaled))
     if error is None:
@@ -81,11 +84,13 @@ def trend_evidence(
         log_without = log_likelihood_with_error(squares, variance, count)
         log_shapes = log_likelihood_with_error(remaining, variance[:, None], count)
         share = min(0.32, 80 / count**2)  # of r = 0; the rest is spread over all r
-        weights += (autocorrelations == 0) * len(weights) * share / (1 - share)
+        weights[autocorrelations == 0] += len(weights) * share / (1 - share)
     log_with = logsumexp(log_shapes, axis=1, b=SHAPE_WEIGHTS) - np.log1p(SIZE) / 2
     log_constant = np.log(unscaled / constant[:, 0, 0]) / 2
-    with_trend = logsumexp(log_constant + log_with, b=weights / weights.sum())
-    without = logsumexp(log_constant + log_without, b=weights_without / weights_without.sum())
+    weights /= weights.sum()
+    weights_without /= weights_without.sum()
+    with_trend = logsumexp(log_constant + log_with, b=weights)
+    without = logsumexp(log_constant + log_without, b=weights_without)
     return float(with_trend - without)
 
 
@@ -99,14 +104,17 @@ def log_likelihood_with_error(squares: Array, variance: Array, count: int) -> Ar
     """
     half = squares / variance / 2
     shape = count / 2 + 0.5
-    exact = -half
     with np.errstate(divide="ignore"):  # the incomplete gamma function is 0 for small squares
-        larger = gammaln(shape) - shape * np.log(half) + np.log(gammainc(shape, half))
-    either = np.logaddexp(np.log(EXACT) + exact, np.log(1 - EXACT) + larger)
-    return np.asarray(either - (count - 1) / 2 * np.log(variance))
+        log_incomplete = np.log(gammainc(shape, half))
+    larger = gammaln(shape) - shape * np.log(half) + log_incomplete
+    either = np.logaddexp(np.log(EXACT) - half, np.log(1 - EXACT) + larger)
+    log_scale = (count - 1) / 2 * np.log(variance)
+    return np.asarray(either - log_scale)
 
 
 def trend_shapes(count: int) -> Array:
     """Return a steady rise, a step in the middle and a rise that levels off, (N, 3)."""
-    t = np.arange(count) / count
-    return np.column_stack([t, t >= 0.5, 1 - np.exp(-8 * t)])
+    rise = np.arange(count) / count
+    step = rise >= 0.5
+    levelling_off = 1 - np.exp(-8 * rise)
+    return np.column_stack([rise, step, levelling_off])
