@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import Tensor
 
 from grpo_ext.samplers.base import Request, Sampler, SamplerAbilities
 from grpo_ext.step.records import Generation, Scored
 from grpo_ext.step.tables import join
+
+T = TypeVar("T")
 
 
 class Replay(Sampler):
@@ -43,20 +45,29 @@ class Replay(Sampler):
 def recorded_generation(slices: list[Scored]) -> Generation:
     """Return the completions of a generation, with those of one prompt side by side."""
     table = join(slices)
-    prompt_ids = [ids.tolist() for ids in unpadded(table.prompt_ids, table.prompt_mask)]
-    completion_ids = unpadded(table.completion_ids, table.completion_mask)
+    prompt_ids = token_ids(table.prompt_ids, table.prompt_mask)
+    completion_ids = token_ids(table.completion_ids, table.completion_mask)
     order = sorted(range(len(table)), key=prompt_ids.__getitem__)
     sampling_logps = None
     if table.sampling_per_token_logps is not None:
         logps = unpadded(table.sampling_per_token_logps, table.completion_mask)
-        sampling_logps = [logps[i] for i in order]
+        sampling_logps = reordered(logps, order)
     return Generation(
-        prompt_ids=[prompt_ids[i] for i in order],
-        completion_ids=[completion_ids[i].tolist() for i in order],
+        prompt_ids=reordered(prompt_ids, order),
+        completion_ids=reordered(completion_ids, order),
         policy_step=0,
         sampling_logps=sampling_logps,
-        kept=table.kept and [table.kept[i] for i in order],
+        kept=table.kept and reordered(table.kept, order),
     )
+
+
+def reordered(column: list[T], order: list[int]) -> list[T]:
+    return [column[i] for i in order]
+
+
+def token_ids(rows: Tensor, mask: Tensor) -> list[list[int]]:
+    """Return the token ids of each row, (B, T), that its mask keeps."""
+    return [ids.tolist() for ids in unpadded(rows, mask)]
 
 
 def unpadded(rows: Tensor, mask: Tensor) -> list[Tensor]:

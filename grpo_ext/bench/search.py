@@ -171,5 +171,8 @@ def largest_divisor(number: int, most: int) -> int:
 
 def token_budgets(lengths: list[int]) -> list[int]:
     """Return the three largest powers of 2 between the longest of the lengths and their sum."""
-    powers = [2**exponent for exponent in range(24)]
-    return [power for power in powers if max(lengths) < power < sum(lengths)][-3:]
+    budgets = []
+    for exponent in range(24):
+        if max(lengths) < 2**exponent < sum(lengths):
+            budgets.append(2**exponent)
+    return budgets[-3:]

@@ -156,10 +156,13 @@ def next_commands(recipe: Recipe, folder: str) -> list[str]:
 def end_early(trainer: TransformersTrainer, reason: object, code: int) -> int:
     """Print why the run ended early; return `code`, or 1 if the checkpoint could not be written."""
     error = getattr(trainer, "save_error", None)
+    saved = "with a checkpoint"
+    if error:
+        saved = f"without a checkpoint of it ({error})"
+        code = 1
     if trainer.is_world_process_zero():
-        saved = f"without a checkpoint of it ({error})" if error else "with a checkpoint"
         print(
             f"Stopped after step {trainer.state.global_step}, {saved}.\n{reason}", file=sys.stderr
         )
     trainer.accelerator.wait_for_everyone()
-    return 1 if error else code
+    return code

@@ -203,12 +203,12 @@ def check_template(template: str, required: set[str], allowed: set[str]) -> None
     """Raise `ValueError` unless `template` has all required fields and only allowed ones."""
     fields = template_fields(template)
     if fields - allowed:
-        fault = f"has unknown fields {sorted(fields - allowed)}"
-    elif required - fields:
-        fault = f"lacks {sorted(required - fields)}"
-    else:
-        return
-    raise ValueError(
-        f"user_prompt {fault}: it must have {sorted(required)} and may have {sorted(allowed)}, in "
-        "braces."
-    )
+        raise ValueError(
+            f"user_prompt has unknown fields {sorted(fields - allowed)}: it may have "
+            f"{sorted(allowed)}, in braces."
+        )
+    if required - fields:
+        raise ValueError(
+            f"user_prompt lacks {sorted(required - fields)}: it must have {sorted(required)}, in "
+            "braces."
+        )

@@ -82,7 +82,8 @@ class Countdown(Task):
         test = held_out(split)
         count = self.num_test_problems if test else self.num_problems
         problems = self._every_problem() if self._is_listable() else self._drawn_problems()
-        yield from islice((row for row in problems if self.is_held_out(row) == test), count)
+        of_split = (row for row in problems if self.is_held_out(row) == test)
+        yield from islice(of_split, count)
 
     def is_held_out(self, row: Row) -> bool:
         """Return whether a problem, from any source, belongs to the test split."""
@@ -169,7 +170,8 @@ def random_value(nums: list[int], operators: str, rng: random.Random) -> int | N
     while len(values) > 1:
         left = values.pop(random_index(values, rng))
         right = values.pop(random_index(values, rng))
-        value = apply(operators[random_index(operators, rng)], left, right)
+        operator = operators[random_index(operators, rng)]
+        value = apply(operator, left, right)
         if value is None:
             return None
         values.append(value)
@@ -193,10 +195,13 @@ def reachable(nums: tuple[int, ...], operators: str) -> set[int]:
     first, *others = nums
     for size in range(len(others)):
         for chosen in combinations(range(len(others)), size):
-            left = [first, *(others[i] for i in chosen)]
-            right = [number for i, number in enumerate(others) if i not in chosen]
-            pairs = product(reachable(tuple(left), operators), reachable(tuple(right), operators))
-            for x, y in pairs:
+            left = [first]
+            right: list[int] = []
+            for i, number in enumerate(others):
+                (left if i in chosen else right).append(number)
+            left_values = reachable(tuple(left), operators)
+            right_values = reachable(tuple(right), operators)
+            for x, y in product(left_values, right_values):
                 for operator in operators:
                     values.add(apply(operator, x, y))
                     values.add(apply(operator, y, x))

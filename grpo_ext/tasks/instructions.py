@@ -16,7 +16,8 @@ from grpo_ext.tasks.base import Messages, Row, Task, chat, held_out
 DATA = data_yaml("grpo_ext.tasks", "instructions.yaml")
 TOPICS: list[tuple[str, str]] = [tuple(line.split(" | ")) for line in DATA["topics"]]
 REQUESTS: list[str] = DATA["requests"]
-INSTRUCTIONS: list[dict[str, Any]] = DATA["instructions"]
+Instruction = dict[str, Any]  # an entry of the file
+INSTRUCTIONS: list[Instruction] = DATA["instructions"]
 KINDS = sorted({instruction["kind"] for instruction in INSTRUCTIONS})
 # An instruction with fewer values than this is in both splits with all of them.
 SPLIT_FROM = 4
@@ -60,17 +61,19 @@ class Instructions(Task):
         topics = [topic for topic in TOPICS if self._is_held_out(topic[0]) == test]
         for _ in range(self.num_test_problems if test else self.num_problems):
             text, word = rng.choice(topics)
-            request = rng.choice(REQUESTS).format(topic=text)
-            chosen = self._choose(rng)
-            parameters = [self._draw(instruction, rng, test) for instruction in chosen]
-            asked = [request]
-            for instruction, values in zip(chosen, parameters, strict=True):
-                asked.append(wording(instruction["text"], values))
+            sentences = [rng.choice(REQUESTS).format(topic=text)]
+            kinds = []
+            kwargs = []
+            for instruction in self._choose(rng):
+                parameters = self._draw(instruction, rng, test)
+                sentences.append(wording(instruction["text"], parameters))
+                kinds.append(instruction["kind"])
+                kwargs.append(parameters)
             yield {
-                "request": " ".join(asked),
+                "request": " ".join(sentences),
                 "topic": word,
-                "instruction_id_list": [instruction["kind"] for instruction in chosen],
-                "kwargs": parameters,
+                "instruction_id_list": kinds,
+                "kwargs": kwargs,
             }
 
     def prompt(self, row: Row) -> Messages:
@@ -83,25 +86,28 @@ class Instructions(Task):
     def _is_held_out(self, key: str) -> bool:
         return in_share(key, self.held_out_topics)
 
-    def _choose(self, rng: random.Random) -> list[dict[str, Any]]:
+    def _choose(self, rng: random.Random) -> list[Instruction]:
         """Return instructions that can be followed together, in a random order."""
         count = rng.randint(self.min_instructions, self.max_instructions)
-        chosen: list[dict[str, Any]] = []
+        chosen: list[Instruction] = []
         taken: set[str] = set()
         for instruction in rng.sample(INSTRUCTIONS, len(INSTRUCTIONS)):
-            if len(chosen) < count and not taken & set(instruction["slots"]):
+            slots = set(instruction["slots"])
+            if len(chosen) < count and not taken & slots:
                 chosen.append(instruction)
-                taken |= set(instruction["slots"])
+                taken |= slots
         return chosen
 
-    def _draw(self, instruction: Mapping[str, Any], rng: random.Random, test: bool) -> Row:
+    def _draw(self, instruction: Instruction, rng: random.Random, test: bool) -> Row:
         """Return parameters of an instruction; where it has many values, those of the split."""
-        parameters = dict(instruction.get("fixed", {}))
+        choices: dict[str, list[Any]] = {}
         for name, (first, last) in instruction.get("numbers", {}).items():
-            values = list(range(first, last + 1))
-            parameters[name] = rng.choice(self._of_split(instruction["text"], values, test))
-        for name, values in instruction.get("choices", {}).items():
-            parameters[name] = rng.choice(self._of_split(instruction["text"], values, test))
+            choices[name] = list(range(first, last + 1))
+        choices |= instruction.get("choices", {})
+        parameters = dict(instruction.get("fixed", {}))
+        for name, values in choices.items():
+            split_values = self._of_split(instruction["text"], values, test)
+            parameters[name] = rng.choice(split_values)
         return parameters
 
     def _of_split(self, text: str, values: list[Any], test: bool) -> list[Any]:

@@ -40,19 +40,21 @@ def mixed(parts: Mapping[str, Dataset], shares: Mapping[str, float] | None = Non
             rows = rows.remove_columns(TASK)
         labelled[name] = rows.add_column(TASK, [name] * len(rows))
     check_types(labelled)
-    sizes = np.array([len(rows) for rows in labelled.values()])
+    sizes = np.array(list(map(len, labelled.values())))
     counts = sizes
     if shares is not None:
         counts = repeated_counts(sizes, np.array([shares[name] for name in parts]))
-    starts = np.cumsum(sizes) - sizes
     indices = []
     positions = []
-    for start, size, count in zip(starts, sizes, counts, strict=True):
+    start = 0
+    for size, count in zip(sizes, counts, strict=True):
         j = np.arange(count)
         indices.append(start + j % size)
         positions.append((j + 0.5) / count)  # row j stands at (j + 1/2) / count of the whole
+        start += size
     order = np.argsort(np.concatenate(positions), kind="stable")
-    return concatenate_datasets(list(labelled.values())).select(np.concatenate(indices)[order])
+    all_rows = concatenate_datasets(list(labelled.values()))
+    return all_rows.select(np.concatenate(indices)[order])
 
 
 def repeated_counts(sizes: np.ndarray, shares: np.ndarray) -> np.ndarray:
@@ -90,8 +92,13 @@ def mixed_streams(
     for name, rows in parts.items():
         labelled.append(rows.map(partial(_with_task, name=name, empty=empty)))
         weights.append(1.0 if shares is None else shares[name])
-    chances = (np.array(weights) / np.sum(weights)).tolist()
-    return interleave_datasets(labelled, chances, seed=seed, stopping_strategy="all_exhausted")
+    chances = np.array(weights) / sum(weights)
+    return interleave_datasets(
+        labelled,
+        chances.tolist(),
+        seed=seed,
+        stopping_strategy="all_exhausted",
+    )
 
 
 def _with_task(row: Row, name: str, empty: Row) -> Row:

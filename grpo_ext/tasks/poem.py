@@ -76,22 +76,26 @@ class Poem(Task):
     def keep(self, row: Row) -> bool:
         """Return whether a poem has 4 or 8 lines, the given ones of 5 or of 7 characters."""
         lines = self.columns(row)["lines"]
+        if len(lines) + 1 not in COUNTS:
+            return False
         lengths = set(map(len, lines))
-        return len(lines) + 1 in COUNTS and len(lengths) == 1 and lengths <= LENGTHS.keys()
+        return len(lengths) == 1 and lengths <= LENGTHS.keys()
 
     def columns(self, row: Row) -> Row:
         """Return the given `lines` without punctuation, and `last_line`, "" if it is unknown."""
         lines = verse_lines(row["lines"])
         if len(lines) in COUNTS:
             return {"lines": lines[:-1], "last_line": lines[-1]}
-        return {"lines": lines, "last_line": han(row.get("last_line") or "")}
+        last_line = row.get("last_line") or ""
+        return {"lines": lines, "last_line": han(last_line)}
 
     def prompt(self, row: Row) -> Messages:
         lines = self.columns(row)["lines"]
         verdict = judge([*lines, ""])
         length = LENGTHS[len(lines[0])]
+        punctuated = map(add, lines, cycle("，。"))
         user = self.user_prompt.format(
-            lines="\n".join(map(add, lines, cycle("，。"))),
+            lines="\n".join(punctuated),
             form=length + COUNTS[len(lines) + 1],
             length=length[0],
             title=row.get("title") or "无题",

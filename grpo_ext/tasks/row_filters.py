@@ -84,5 +84,7 @@ def draw_rows(rows: Dataset, count: int, seed: int) -> Dataset:
 
 def as_rows(columns: dict[str, list[Any]]) -> list[Row]:
     """Return the rows of a batch that is given by its columns."""
-    names = list(columns)
-    return [dict(zip(names, cells, strict=True)) for cells in zip(*columns.values(), strict=True)]
+    rows = []
+    for cells in zip(*columns.values(), strict=True):
+        rows.append(dict(zip(columns, cells, strict=True)))
+    return rows

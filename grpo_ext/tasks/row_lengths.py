@@ -63,7 +63,7 @@ class LengthFilter:
         """
         if not rows:
             return []
-        examples = [task.example(row) for row in rows]
+        examples = list(map(task.example, rows))
         stays = np.ones(len(examples), dtype=bool)
         if self.max_prompt_tokens is not None:
             lengths = self.prompt_lengths(examples)
@@ -87,13 +87,13 @@ class LengthFilter:
                 )
         prompts = [example["prompt"] for example in examples]
         encoded = encode_prompts(prompts, self.tokenizer, self.chat_template_kwargs)
-        return [len(ids) for ids in encoded]
+        return list(map(len, encoded))
 
     def answer_lengths(self, task: Task, examples: Sequence[Row]) -> list[int]:
         """Return the number of tokens of each reference answer."""
-        answers = [task.reference_answer(example) for example in examples]
+        answers = list(map(task.reference_answer, examples))
         encoded = self.tokenizer(answers, add_special_tokens=False)
-        return [len(ids) for ids in encoded.input_ids]
+        return list(map(len, encoded.input_ids))
 
     def nothing_left(self, count: int) -> str:
         """Return the error message for `count` rows of which none stays."""

@@ -59,7 +59,9 @@ def countdown_demonstrations(
         target = problem["target"]
         nums = rng.sample(problem["nums"], len(problem["nums"]))
         attempts = attempts_downwards(
-            tuple(sorted(nums)), operators or task.operators, task.max_target
+            tuple(sorted(nums)),
+            operators or task.operators,
+            task.max_target,
         )
         start = rng.randrange(len(attempts))
         attempts = attempts[start:] + attempts[:start]
@@ -160,7 +162,8 @@ def guess_demonstrations(
         messages = [*system, {**user, "content": f"{user['content']}\n{opening}"}]
         for turn in range(turns):
             listening = rng.random() < listens
-            guess = rng.choice(game.left if listening else range(game.low, game.high + 1))
+            candidates = game.left if listening else range(game.low, game.high + 1)
+            guess = rng.choice(candidates)
             if guess == game.target or rng.random() < 1 / (turns - turn):
                 break
             answer, _ = game.step(str(guess))
@@ -168,7 +171,8 @@ def guess_demonstrations(
                 {"role": "assistant", "content": str(guess)},
                 {"role": "user", "content": answer},
             ]
-        yield {"prompt": messages, "completion": [{"role": "assistant", "content": str(guess)}]}
+        completion = [{"role": "assistant", "content": str(guess)}]
+        yield {"prompt": messages, "completion": completion}
 
 
 def check_demonstrations(
@@ -223,7 +227,8 @@ def expressions_around(nums: list[int], operators: str) -> dict[int, list[str]]:
     """Return the equations of `chains`, by value, whose numbers are a rotation of `nums`."""
     rotations = [nums[start:] + nums[:start] for start in range(len(nums))]
     by_value = defaultdict(list)
-    for value, equations in chains(tuple(sorted(nums)), operators).items():
+    all_equations = chains(tuple(sorted(nums)), operators)
+    for value, equations in all_equations.items():
         for _, equation in equations:
             if numbers_in(equation) in rotations:
                 by_value[value].append(equation)

@@ -32,12 +32,15 @@ class MuonWithAdamW(torch.optim.Optimizer):
             if isinstance(module, nn.Embedding):
                 embeddings.add(id(module.weight))
         matrices: list[nn.Parameter] = []
-        others: list[nn.Parameter] = []
+        vectors: list[nn.Parameter] = []  # and embeddings
         for parameter in model.parameters():
-            if parameter.requires_grad:
-                is_matrix = parameter.ndim == 2 and id(parameter) not in embeddings
-                (matrices if is_matrix else others).append(parameter)
-        self.adamw = torch.optim.AdamW(others, lr=lr, weight_decay=0.0, betas=(0.9, 0.95))
+            if not parameter.requires_grad:
+                continue
+            if parameter.ndim == 2 and id(parameter) not in embeddings:
+                matrices.append(parameter)
+            else:
+                vectors.append(parameter)
+        self.adamw = torch.optim.AdamW(vectors, lr=lr, weight_decay=0.0, betas=(0.9, 0.95))
         muon = {"params": matrices, "lr": lr, "weight_decay": weight_decay}
         super().__init__([muon, *self.adamw.param_groups], {"lr": lr})
 
@@ -58,8 +61,9 @@ class MuonWithAdamW(torch.optim.Optimizer):
                 state["momentum_buffer"] = torch.zeros_like(gradient)
             momentum = state["momentum_buffer"].lerp_(gradient, 1 - MOMENTUM)
             update = orthogonalized(gradient.lerp(momentum, MOMENTUM))  # Nesterov's momentum
+            scale = 0.2 * max(parameter.shape) ** 0.5
             parameter.mul_(1 - lr * muon["weight_decay"])
-            parameter.add_(update, alpha=-lr * 0.2 * max(parameter.shape) ** 0.5)
+            parameter.add_(update, alpha=-lr * scale)
         return loss
 
 
@@ -79,9 +83,10 @@ def orthogonalized(matrix: Tensor) -> Tensor:
 
     is_tall = matrix.size(0) > matrix.size(1)
     x = rounded(matrix.T if is_tall else matrix)  # (m, n) with m <= n, for the smaller products
-    x = rounded(x / rounded(x.norm()).clamp(min=1e-7))
+    norm = rounded(x.norm())
+    x = rounded(x / norm.clamp(min=1e-7))
     for _ in range(5):
         gram = rounded(x @ x.T)  # (m, m)
-        factor = rounded(torch.addmm(gram, gram, gram, beta=-4.7750, alpha=2.0315))  # (m, m)
-        x = rounded(torch.addmm(x, factor, x, beta=3.4445))
+        factor = torch.addmm(gram, gram, gram, beta=-4.7750, alpha=2.0315)  # (m, m)
+        x = rounded(torch.addmm(x, rounded(factor), x, beta=3.4445))
     return x.T if is_tall else x

@@ -20,7 +20,7 @@ Reinforcement learning can teach the model to follow the given lines.
 
 import random
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import accumulate
 
 from grpo_ext.rewards.answers import ANSWER, ANSWER_END, THINK, THINK_END
@@ -62,17 +62,20 @@ def verse_demonstrations(
     for _ in range(count):
         if rng.random() < entries:
             group = rng.choice(sorted(poet.ends))
+            ends = poet.ends[group]
             prompt = [{"role": "user", "content": group}]
-            text = "".join(rng.sample(poet.ends[group], len(poet.ends[group])))
+            text = "".join(rng.sample(ends, len(ends)))
         else:
             length = 5 if rng.random() < five else 7
             lines, pattern, group = poet.opening(length, rng)
             prompt = task.prompt({"lines": lines})
             if rng.random() >= right_pattern:
                 pattern = line_pattern(LEVEL, LEVEL, length)
-            line = poet.last_line(lines, pattern, group, rng.random() < rhyme, rng)
+            rhymes = rng.random() < rhyme
+            line = poet.last_line(lines, pattern, group, rhymes, rng)
             text = "\n".join([THINK, pattern, group, THINK_END, ANSWER, line, ANSWER_END])
-        yield {"prompt": prompt, "completion": [{"role": "assistant", "content": text}]}
+        completion = [{"role": "assistant", "content": text}]
+        yield {"prompt": prompt, "completion": completion}
 
 
 class Urn:
@@ -116,7 +119,8 @@ class Poet:
             if LEVEL in tones:
                 for group in groups:
                     rhymes[group][character] = frequency
-            if tones in with_one_tone and sum(map(len, with_one_tone.values())) < COMMON:
+            num_common = sum(map(len, with_one_tone.values()))
+            if tones in with_one_tone and num_common < COMMON:
                 with_one_tone[tones].append(character)
             if tones == LEVEL and len(groups) == 1:
                 if len(self.favourites) < FAVOURITES:
@@ -138,7 +142,8 @@ class Poet:
         """
         while True:
             form = rng.choice(forms(length, 4))
-            rhyme = self.rhymes[rng.choice(sorted(self.ends))]
+            group = rng.choice(sorted(self.ends))
+            rhyme = self.rhymes[group]
             used: set[str] = set()
             ends = []
             for number in range(3):
@@ -146,7 +151,8 @@ class Poet:
                 ends.append(urn.draw(rng, used))
             lines = []
             for pattern, end in zip(form.lines, ends, strict=False):
-                lines.append(self._loose_line(pattern, end, rng, used))
+                line = self._loose_line(pattern, end, rng, used)
+                lines.append(line)
             verdict = judge([*lines, ""])
             # Characters with several readings may rhyme otherwise.
             if verdict.rhyme_group in self.ends:
@@ -158,7 +164,7 @@ class Poet:
         tones = []
         for place, tone in enumerate(pattern[:-1]):
             tones.append(tone if place in counted else rng.choice(EITHER))
-        return "".join(self.by_tone[tone].draw(rng, used) for tone in tones) + end
+        return draw_line(self.by_tone, tones, rng, used) + end
 
     def last_line(
         self, lines: list[str], pattern: str, group: str, rhymes: bool, rng: random.Random
@@ -177,5 +183,11 @@ class Poet:
             ends = [end for end in self.favourites if group not in level_groups(end)]
         end = rng.choice(ends)
         used = {*"".join(lines), end}
-        urns = self.common_by_tone
-        return "".join(urns[tone].draw(rng, used) for tone in pattern[:-1]) + end
+        return draw_line(self.common_by_tone, pattern[:-1], rng, used) + end
+
+
+def draw_line(
+    urns: Mapping[str, Urn], tones: Iterable[str], rng: random.Random, used: set[str]
+) -> str:
+    """Draw a character from the urn of each tone."""
+    return "".join(urns[tone].draw(rng, used) for tone in tones)

@@ -127,7 +127,8 @@ def equation(max_number: int, rng: random.Random) -> str:
 def with_tag_fault(lines: list[str], rng: random.Random) -> list[str]:
     """Return the lines of a completion with one tag omitted, doubled, or swapped with another."""
     lines = list(lines)
-    tag, other_tag = rng.sample([i for i, line in enumerate(lines) if line in TAGS], 2)
+    tags = [i for i, line in enumerate(lines) if line in TAGS]
+    tag, other_tag = rng.sample(tags, 2)
     fault = rng.choice(("omitted", "doubled", "swapped"))
     if fault == "omitted":
         del lines[tag]
