@@ -6,16 +6,16 @@ from typing import Any
 
 from grpo_ext.common.columns import TASK
 from grpo_ext.evaluation.compare import compare
+from grpo_ext.evaluation.completions import Row
 from grpo_ext.evaluation.score import (
     OUTCOME,
+    Figures,
     Sample,
     number_of_problems,
     outcome_figures,
     summarize,
     with_outcome,
 )
-
-Row = dict[str, Any]
 
 
 def figures_of(
@@ -24,7 +24,7 @@ def figures_of(
     names: list[str],
     outcomes: Sequence[str],
     k: int,
-) -> dict[str, float | None]:
+) -> Figures:
     """Return means, standard errors, pass@k and the number of different problems.
 
     With a column "task" also those of each task, under `tasks/NAME/`.
@@ -38,7 +38,9 @@ def figures_of(
     """
     figures = _figures(samples, names, outcomes, k)
     for task, of_task in samples_by_task(rows, samples).items():
-        for key, figure in _figures(of_task, scored_by(names, of_task), outcomes, k).items():
+        task_names = scored_by(names, of_task)
+        task_figures = _figures(of_task, task_names, outcomes, k)
+        for key, figure in task_figures.items():
             figures[f"tasks/{task}/{key}"] = figure
     return figures
 
@@ -78,7 +80,8 @@ def parts_of_tasks(
     """Return the part of each task; without a column "task" one part with everything."""
     tasks = samples_by_task(rows, samples)
     if not tasks:
-        return [PartOfTask("", list(rows), samples, next(iter(outcomes), ""))]
+        outcome = next(iter(outcomes), "")
+        return [PartOfTask("", list(rows), samples, outcome)]
     parts = []
     for task, of_task in tasks.items():
         numbers = sorted({sample.row for sample in of_task})
@@ -88,12 +91,11 @@ def parts_of_tasks(
     return parts
 
 
-def _figures(
-    samples: list[Sample], names: list[str], outcomes: Sequence[str], k: int
-) -> dict[str, float | None]:
+def _figures(samples: list[Sample], names: list[str], outcomes: Sequence[str], k: int) -> Figures:
     figures = {"problems": number_of_problems(samples), **summarize(samples, names)}
     if outcomes:
-        figures |= outcome_figures(with_outcome(samples, outcomes), OUTCOME, k)
+        judged = with_outcome(samples, outcomes)
+        figures |= outcome_figures(judged, OUTCOME, k)
     return figures
 
 

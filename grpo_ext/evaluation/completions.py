@@ -20,6 +20,8 @@ from grpo_ext.environments.episode import Episode
 from grpo_ext.environments.transcript import as_text
 from grpo_ext.seams.generate import fast_generation, generate_batch, watching
 
+Row = dict[str, Any]  # of a data set: its columns by name
+
 
 @dataclass(frozen=True)
 class Decoding:
@@ -69,7 +71,8 @@ class Decoding:
 def end_tokens(tokenizer: PreTrainedTokenizerBase, config: GenerationConfig) -> list[int]:
     """Return all end-of-sequence ids of a tokenizer and of its model's generation config."""
     eos = config.eos_token_id
-    return sorted({tokenizer.eos_token_id, *(eos if isinstance(eos, list) else [eos])} - {None})
+    model_ids = eos if isinstance(eos, list) else [eos]
+    return sorted({tokenizer.eos_token_id, *model_ids} - {None})
 
 
 @dataclass(frozen=True)
@@ -90,14 +93,16 @@ class Completion:
         """Number of tokens that the model wrote."""
         return sum(self.episode.mask) if self.episode else len(self.ids)
 
-    def for_rewards(self, row: dict[str, Any]) -> tuple[Any, Any, dict[str, Any]]:
+    def for_rewards(self, row: Row) -> tuple[Any, Any, Row]:
         """Return what rewards read: prompt, completion (messages in a conversation) and columns."""
         if self.episode:
-            return self.episode.prompt, self.episode.messages, {**row, **self.episode.columns()}
+            columns = {**row, **self.episode.columns()}
+            return self.episode.prompt, self.episode.messages, columns
         prompt = row["prompt"]
         if isinstance(prompt, str):
             return prompt, self.text, dict(row)
-        return prompt, [{"role": "assistant", "content": self.text}], dict(row)
+        message = {"role": "assistant", "content": self.text}
+        return prompt, [message], dict(row)
 
 
 @contextmanager
@@ -127,14 +132,14 @@ def _decoding_as(model: PreTrainedModel, config: GenerationConfig, seed: int) ->
 def generate_completions(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
-    rows: Sequence[dict[str, Any]],
+    rows: Sequence[Row],
     decoding: Decoding,
     *,
     batch_size: int = 64,
     fast: bool = True,
     chat_template_kwargs: dict[str, Any] | None = None,
     progress: str | None = None,
-    begin: Callable[[list[dict[str, Any]]], list[Episode]] | None = None,
+    begin: Callable[[list[Row]], list[Episode]] | None = None,
 ) -> list[list[Completion]]:
     """Return `decoding.num_samples` completions of the `prompt` of each row, messages or text.
 

@@ -12,10 +12,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from grpo_ext.common.estimates import clearly_above, with_error
-from grpo_ext.evaluation.completions import Completion
+from grpo_ext.evaluation.completions import Completion, Row
 from grpo_ext.evaluation.score import (
     Rewards,
-    Row,
     Sample,
     over_rows,
     row_means,
@@ -47,7 +46,8 @@ def is_costly(guard: Guard) -> bool:
     """Whether a registered reward sends each completion to a server, or through a model."""
     if not isinstance(guard.reward, Reward):
         return False
-    return guard.reward.registration.asks_server or guard.reward.registration.loads_model
+    registration = guard.reward.registration
+    return registration.asks_server or registration.loads_model
 
 
 def candidates(samples: Sequence[Sample], outcome: str) -> list[Sample]:
@@ -74,7 +74,8 @@ def answer_all(
         extras: further arguments of every reward.
     """
     completion = Completion(answer.text, answer.ids or [], answer.finish_reason)
-    return score_completions(rows, [[completion] for _ in rows], rewards, extras)
+    completions = [[completion]] * len(rows)
+    return score_completions(rows, completions, rewards, extras)
 
 
 def best_constant(
@@ -150,7 +151,9 @@ def beats_constant(figures: Mapping[str, Any], key: str) -> bool | None:
     earned = figures.get(constant)
     if not isinstance(mean, float | int) or not isinstance(earned, float | int):
         return None
-    return clearly_above(mean, figures.get(f"{key}_se"), earned, figures.get(f"{constant}_se"))
+    error = figures.get(f"{key}_se")
+    earned_error = figures.get(f"{constant}_se")
+    return clearly_above(mean, error, earned, earned_error)
 
 
 def constant_key(key: str) -> str:
@@ -222,5 +225,6 @@ def constant_doubts(figures: Mapping[str, Any], outcomes: Sequence[str]) -> list
 
 def short(text: str, most: int = 60) -> str:
     """Return the beginning of a completion on one line, without terminal control characters."""
-    line = "".join(filter(str.isprintable, " ".join(text.split())))
+    one_line = " ".join(text.split())
+    line = "".join(filter(str.isprintable, one_line))
     return line if len(line) <= most else f"{line[:most]} ..."

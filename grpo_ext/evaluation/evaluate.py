@@ -5,7 +5,7 @@ from itertools import chain
 from typing import Any
 
 from grpo_ext.evaluation.by_task import figures_of, parts_of_tasks
-from grpo_ext.evaluation.completions import Completion, Decoding
+from grpo_ext.evaluation.completions import Completion, Decoding, Row
 from grpo_ext.evaluation.constant import (
     answer_all,
     best_constant,
@@ -17,7 +17,7 @@ from grpo_ext.evaluation.score import Rewards, Sample, score_completions
 
 def evaluate(
     complete: Callable[..., list[list[Completion]]],
-    rows: list[dict[str, Any]],
+    rows: list[Row],
     rewards: Rewards,
     outcomes: list[str],
     *,
@@ -82,7 +82,7 @@ def check_environment(completions: list[list[Completion]]) -> None:
 
 
 def constants_by_task(
-    rows: list[dict[str, Any]], samples: list[Sample], rewards: Rewards, outcomes: list[str]
+    rows: list[Row], samples: list[Sample], rewards: Rewards, outcomes: list[str]
 ) -> dict[str, float]:
     """Return the figures of the best constant answer of each task; none where it says nothing."""
     cheap = rewards_for_constants(rewards)

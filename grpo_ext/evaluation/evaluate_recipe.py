@@ -14,7 +14,7 @@ from grpo_ext.common.adapters import check_model_folder
 from grpo_ext.common.files import write_atomically
 from grpo_ext.environments.start_episodes import beginning
 from grpo_ext.evaluation.by_task import compare_by_task
-from grpo_ext.evaluation.completions import end_tokens, generate_completions
+from grpo_ext.evaluation.completions import Row, end_tokens, generate_completions
 from grpo_ext.evaluation.evaluate import evaluate
 from grpo_ext.evaluation.group_size import advice_on_group_size, best_group_size
 from grpo_ext.evaluation.score import Rewards, Sample
@@ -70,7 +70,13 @@ def evaluate_models(
     first, *later = model_names
     comparisons = []
     for name in later:
-        differences = compare_by_task(rows, samples[first], samples[name], list(rewards), outcomes)
+        differences = compare_by_task(
+            rows,
+            samples[first],
+            samples[name],
+            list(rewards),
+            outcomes,
+        )
         comparisons.append({"model": name, "against": first, **differences})
     return {
         "rows": rows,
@@ -82,9 +88,7 @@ def evaluate_models(
     }
 
 
-def rows_and_rewards(
-    recipe: Recipe, num_train_rows: int = 0
-) -> tuple[list[dict[str, Any]], Rewards]:
+def rows_and_rewards(recipe: Recipe, num_train_rows: int = 0) -> tuple[list[Row], Rewards]:
     """Return held-out rows, or `num_train_rows` random training rows, and the rewards by name."""
     if num_train_rows:
         shuffled = train_rows(recipe).shuffle(seed=recipe.get("seed"))
@@ -144,7 +148,7 @@ def outcomes_of(recipe: Recipe) -> list[str]:
 def evaluate_on(
     recipe: Recipe,
     model_name: str,
-    rows: list[dict[str, Any]],
+    rows: list[Row],
     rewards: Rewards,
     *,
     engine: str = "transformers",

@@ -25,9 +25,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 from scipy.stats import hypergeom
 
+from grpo_ext.common.estimates import Array
 from grpo_ext.evaluation.score import OUTCOME, Sample, by_row, problems_of, with_outcome
 
 _ORDERS = 1000  # random orders of the completions of a row with more than two different scores
@@ -98,11 +98,12 @@ def best_group_size(samples: list[Sample], outcomes: Sequence[str], k: int) -> G
     complete_rows = counts.index[counts >= k]
     if complete_rows.empty:
         return None
-    table = np.stack([scores.loc[row].to_numpy()[:k] for row in complete_rows])  # (rows, k)
-    return size_of(table, problems_of(samples, complete_rows))
+    table = [scores.loc[row].to_numpy()[:k] for row in complete_rows]
+    problems = problems_of(samples, complete_rows)
+    return size_of(np.stack(table), problems)
 
 
-def size_of(scores: NDArray[np.float64], problems: Sequence[Hashable]) -> GroupSize | None:
+def size_of(scores: Array, problems: Sequence[Hashable]) -> GroupSize | None:
     """Return the best group size for scores (rows, k); `None` if no row has different scores.
 
     Rows of the same problem are resampled together.
@@ -121,16 +122,19 @@ def size_of(scores: NDArray[np.float64], problems: Sequence[Hashable]) -> GroupS
     high = None
     if count > 1:
         rng = np.random.default_rng(0)
-        draws = rng.multinomial(count, np.full(count, 1 / count), size=_RESAMPLES)
+        probabilities = np.full(count, 1 / count)
+        draws = rng.multinomial(count, probabilities, size=_RESAMPLES)
         resampled = draws @ problem_stds / np.sqrt(sizes)  # (resamples, sizes)
         with_signal = resampled[resampled.any(axis=1)]
         best_sizes = sizes[with_signal.argmax(axis=1)]
-        low, high = np.quantile(best_sizes, (0.025, 0.975), method="nearest").astype(int).tolist()
+        bounds = np.quantile(best_sizes, (0.025, 0.975), method="nearest")
+        low, high = bounds.astype(int).tolist()
     relative = signal / signal.max()
-    return GroupSize(best, low, high, dict(zip(sizes.tolist(), relative.tolist(), strict=True)))
+    efficiency = dict(zip(sizes.tolist(), relative.tolist(), strict=True))
+    return GroupSize(best, low, high, efficiency)
 
 
-def mean_stds(scores: NDArray[np.float64]) -> NDArray[np.float64]:
+def mean_stds(scores: Array) -> Array:
     """Return the mean std of the scores in the groups of 2 to k of each row's completions.
 
     The mean over all groups is exact for a row of two different scores. For a row of more it is one
@@ -146,13 +150,13 @@ def mean_stds(scores: NDArray[np.float64]) -> NDArray[np.float64]:
     distinct_scores = 1 + (steps > 0).sum(axis=1)  # (rows,)
     two = distinct_scores == 2
     several = distinct_scores > 2
-    stds = np.zeros((len(scores), scores.shape[1] - 1))  # (rows, k - 1)
+    stds = np.zeros(steps.shape)
     stds[two] = _stds_of_two_scores(scores[two])
     stds[several] = _stds_of_random_groups(scores[several])
     return stds
 
 
-def _stds_of_two_scores(scores: NDArray[np.float64]) -> NDArray[np.float64]:
+def _stds_of_two_scores(scores: Array) -> Array:
     """Return the mean std (rows, k - 1) over all groups of two different scores.
 
     A group of n with i of the higher score has the difference of both scores times sqrt(i (n -
@@ -167,10 +171,11 @@ def _stds_of_two_scores(scores: NDArray[np.float64]) -> NDArray[np.float64]:
         probabilities = hypergeom.pmf(i, k, num_highest, size)  # (rows, size + 1)
         stds = np.sqrt(i * (size - i)) / size  # (size + 1,)
         means.append(probabilities @ stds)
-    return np.ptp(scores, axis=1, keepdims=True) * np.stack(means, axis=1)
+    differences = np.ptp(scores, axis=1, keepdims=True)  # (rows, 1)
+    return differences * np.stack(means, axis=1)
 
 
-def _stds_of_random_groups(scores: NDArray[np.float64]) -> NDArray[np.float64]:
+def _stds_of_random_groups(scores: Array) -> Array:
     """Return the mean std (rows, k - 1) over the beginnings of random orders."""
     rng = np.random.default_rng(0)
     sizes = np.arange(1, scores.shape[1] + 1)
@@ -180,5 +185,6 @@ def _stds_of_random_groups(scores: NDArray[np.float64]) -> NDArray[np.float64]:
         order = rng.permuted(centred, axis=1)
         means = order.cumsum(axis=1) / sizes
         squares = (order**2).cumsum(axis=1) / sizes
-        total += np.sqrt(np.clip(squares - means**2, 0.0, None))
+        variances = np.clip(squares - means**2, 0.0, None)
+        total += np.sqrt(variances)
     return total[:, 1:] / _ORDERS

@@ -10,11 +10,11 @@ from typing import Any
 import pandas as pd
 
 from grpo_ext.common.estimates import Estimate, mean_of
-from grpo_ext.evaluation.completions import Completion
+from grpo_ext.evaluation.completions import Completion, Row
 from grpo_ext.evaluation.problem import problem_of
 
-Row = dict[str, Any]
 Rewards = dict[str, Any]  # reward name -> callable with TRL's signature
+Figures = dict[str, float | None]  # by name; `None` where no sample has a value
 OUTCOME = "outcome"  # the name of the outcome reward in the samples of `with_outcome`
 RESERVED = {"prompt", "completion", "completion_ids"}
 
@@ -79,10 +79,11 @@ def score_completions(
         scores[name] = returned
     samples = []
     for number, (row, completion) in enumerate(flat):
+        sample_scores = {name: of_reward[number] for name, of_reward in scores.items()}
         sample = Sample(
             row,
             completion.text,
-            {name: of_reward[number] for name, of_reward in scores.items()},
+            sample_scores,
             completion.length,
             completion.finish_reason,
             ids=completion.ids,
@@ -97,8 +98,12 @@ def by_row(samples: list[Sample], name: str | None) -> pd.Series:
 
     `name` is the reward; `None` means the length.
     """
-    values = [sample.length if name is None else sample.rewards[name] for sample in samples]
-    return pd.Series(values, [sample.row for sample in samples], dtype=float)
+    rows = []
+    values = []
+    for sample in samples:
+        rows.append(sample.row)
+        values.append(sample.length if name is None else sample.rewards[name])
+    return pd.Series(values, rows, dtype=float)
 
 
 def row_means(samples: list[Sample], name: str | None) -> pd.Series:
@@ -113,7 +118,8 @@ def problems_of(samples: list[Sample], rows: pd.Index) -> list[str | int]:
     """Return the problem of each of these rows."""
     problems: dict[int, str | int] = {}
     for sample in samples:
-        problems[sample.row] = sample.row if sample.problem is None else sample.problem
+        problem = sample.problem
+        problems[sample.row] = sample.row if problem is None else problem
     return [problems[row] for row in rows]
 
 
@@ -124,12 +130,13 @@ def over_rows(samples: list[Sample], values: pd.Series) -> Estimate | None:
 
 def number_of_problems(samples: list[Sample]) -> int:
     """Return how many different problems the rows have."""
-    return len(set(problems_of(samples, pd.Index([sample.row for sample in samples]))))
+    rows = pd.Index([sample.row for sample in samples])
+    return len(set(problems_of(samples, rows)))
 
 
-def with_errors(estimates: dict[str, Estimate | None]) -> dict[str, float | None]:
+def with_errors(estimates: dict[str, Estimate | None]) -> Figures:
     """Return means under their names, and standard errors under `NAME_se`."""
-    figures: dict[str, float | None] = {}
+    figures: Figures = {}
     for name, estimate in estimates.items():
         figures[name] = None
         figures[f"{name}_se"] = None
@@ -144,12 +151,14 @@ def length_key(names: Sequence[str]) -> str:
     return "completion_length" if "length" in names else "length"
 
 
-def summarize(samples: list[Sample], names: list[str]) -> dict[str, float | None]:
+def summarize(samples: list[Sample], names: list[str]) -> Figures:
     """Return the mean of each reward with its standard error `NAME_se`, and the mean length.
 
     The length is `length`, or `completion_length` if a reward is called `length`.
     """
-    means = {name: over_rows(samples, row_means(samples, name)) for name in names}
+    means = {}
+    for name in names:
+        means[name] = over_rows(samples, row_means(samples, name))
     summary = with_errors(means)
     length = over_rows(samples, row_means(samples, None))
     summary[length_key(names)] = length.mean if length else None
@@ -183,13 +192,14 @@ def pass_at_k(samples: list[Sample], name: str, k: int) -> Estimate | None:
     rates = {}
     for row, n in scored.items():
         if n >= k:
-            rates[row] = 1 - math.comb(n - passed[row], k) / math.comb(n, k)
+            all_fail = math.comb(n - passed[row], k) / math.comb(n, k)
+            rates[row] = 1 - all_fail
     if not rates:
         return None
     return over_rows(samples, pd.Series(rates, dtype=float))
 
 
-def outcome_figures(samples: list[Sample], name: str, k: int) -> dict[str, float | None]:
+def outcome_figures(samples: list[Sample], name: str, k: int) -> Figures:
     """Return the figures of the outcome reward `name` for `k` samples of each row.
 
     They are `pass@1`, and for k above 1 `mean@k`, the mean reward, `pass@k`, and `mixed@k`, the

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from grpo_ext.common.estimates import with_error
 from grpo_ext.common.files import write_atomically
 from grpo_ext.common.foreign_files import read_text
+from grpo_ext.evaluation.completions import Row
 from grpo_ext.observe.changes import change_of_metric
 from grpo_ext.observe.jsonl import read
 from grpo_ext.observe.panels import NOT_DRAWN_ENDINGS, problems_key
@@ -27,7 +28,7 @@ CURVES = "curves.png"
 FEWEST = 10  # least logs of training for a curve
 
 
-def figure(part: dict[str, Any], key: str) -> str:
+def figure(part: Row, key: str) -> str:
     """Return a mean with its standard error, if there are any, as text."""
     mean = part.get(key)
     if mean is None:
@@ -60,9 +61,11 @@ def print_grid(
     from rich.table import Table
 
     widths = [cell_width(body, column) for column in range(whole)]
-    needed = grid_width(widths + [FOLDED] * (len(head) - whole))
+    folded_widths = [FOLDED] * (len(head) - whole)
+    needed = grid_width(widths + folded_widths)
     width = max(Console().width, needed)
-    room = (width - needed) // max(1, sum(map(bool, head[:whole])))  # more for each broken name
+    num_names = sum(map(bool, head[:whole]))
+    room = (width - needed) // max(1, num_names)  # more for each broken name
     grid = Table(title=escape(title), show_lines=lines)
     for column, name in enumerate(head):
         justify: Literal["left", "right"] = "left" if column < left else "right"
@@ -86,7 +89,7 @@ def grid_width(widths: Sequence[int]) -> int:
     return sum(widths) + 3 * len(widths) + 1
 
 
-def print_figures(summaries: dict[str, dict[str, Any]], count: int) -> None:
+def print_figures(summaries: dict[str, Row], count: int) -> None:
     """Print the figures of models side by side, greedy ones before sampled ones.
 
     Where not all models fit beside each other, the others follow in further tables.
@@ -110,7 +113,7 @@ def print_figures(summaries: dict[str, dict[str, Any]], count: int) -> None:
         first = last
 
 
-def figure_rows(summaries: dict[str, dict[str, Any]]) -> list[list[str]]:
+def figure_rows(summaries: dict[str, Row]) -> list[list[str]]:
     """Return a row for each figure: part of the evaluation, name, and its text for each model."""
     rows = []
     for part in ("greedy", "sampled"):
@@ -120,7 +123,8 @@ def figure_rows(summaries: dict[str, dict[str, Any]]) -> list[list[str]]:
             keys.update(dict.fromkeys(figures))
         for key in keys:
             if not key.endswith("_se"):
-                rows.append([part, key, *(figure(figures, key) for figures in figures_of_models)])
+                texts = [figure(figures, key) for figures in figures_of_models]
+                rows.append([part, key, *texts])
     return rows
 
 
@@ -131,8 +135,11 @@ def figure_widths(rows: Sequence[Sequence[str]], columns: Sequence[int]) -> list
 
 def table(head: list[str], body: list[list[str]]) -> list[str]:
     """Return the lines of a Markdown table."""
-    lines = [head, ["---"] * len(head), *body]
-    return ["| " + " | ".join(map(cell, line)) + " |" for line in lines]
+    lines = []
+    for row in (head, ["---"] * len(head), *body):
+        cells = " | ".join(map(cell, row))
+        lines.append(f"| {cells} |")
+    return lines
 
 
 def cell(text: str) -> str:
@@ -141,10 +148,11 @@ def cell(text: str) -> str:
         text = f"{text[:CUT]} ..."
     text = html.escape(text, quote=False)
     text = re.sub(r"([\\`*_\[\]|~#!])", r"\\\1", text)
-    return "<br>".join("".join(filter(str.isprintable, line)) for line in text.splitlines())
+    lines = ["".join(filter(str.isprintable, line)) for line in text.splitlines()]
+    return "<br>".join(lines)
 
 
-def question(row: dict[str, Any]) -> str:
+def question(row: Row) -> str:
     """Return the text of the prompt's last message."""
     prompt = row["prompt"]
     if isinstance(prompt, str):
@@ -162,7 +170,7 @@ class Gain:
     verdict: str
 
 
-def gained(history: list[dict[str, Any]], names: list[str]) -> list[Gain]:
+def gained(history: list[Row], names: list[str]) -> list[Gain]:
     """Return how the figures of a run changed, by its log.
 
     They are the rewards in training, with each of several `names`, and the figures of evaluations;
@@ -195,13 +203,15 @@ def gained(history: list[dict[str, Any]], names: list[str]) -> list[Gain]:
 def draw_curves(folder: Path) -> None:
     """Draw the main curves of the run in `folder` beside its logs, if there are enough logs."""
     metrics = list(read(folder / METRICS))
-    if sum("reward" in row for row in metrics) >= FEWEST:
-        plot_runs([RunData(folder.name, folder, metrics)], folder / CURVES, most=3)
+    num_values = sum("reward" in row for row in metrics)
+    if num_values >= FEWEST:
+        run = RunData(folder.name, folder, metrics)
+        plot_runs([run], folder / CURVES, most=3)
 
 
 def add_to_card(
     folder: Path,
-    rewards: list[dict[str, Any]],
+    rewards: list[Row],
     gains: list[Gain],
     recipe: Mapping[str, Any],
     sentences: Sequence[str] = (),
@@ -217,17 +227,33 @@ def add_to_card(
     """
     reward_rows = []
     for reward in rewards:
-        options = json.dumps(reward.get("options", {}), default=str).strip("{}")
-        reward_rows.append([reward["name"], f"{reward['weight']:g}", options])
+        weight = f"{reward['weight']:g}"
+        options = json.dumps(reward.get("options", {}), default=str)
+        reward_rows.append([reward["name"], weight, options.strip("{}")])
     gain_rows = [[gain.name, gain.first, gain.last, gain.verdict] for gain in gains]
-    lines = ["### Rewards", "", *table(["reward", "weight", "options"], reward_rows), ""]
-    lines += ["### Result", ""]
+    paragraphs = []
     for sentence in sentences:
-        lines += [cell(sentence), ""]
+        paragraphs += [cell(sentence), ""]
     curves = f"![Curves of the run]({CURVES})" if (folder / CURVES).exists() else ""
-    lines += [*table(["", "first", "last", ""], gain_rows), "", curves, ""]
-    lines += ["### Recipe", "", "Trained with grpo_ext; every value that is not its default:", ""]
-    lines.append(indent(as_yaml(recipe), "    "))
+    lines = [
+        "### Rewards",
+        "",
+        *table(["reward", "weight", "options"], reward_rows),
+        "",
+        "### Result",
+        "",
+        *paragraphs,
+        *table(["", "first", "last", ""], gain_rows),
+        "",
+        curves,
+        "",
+        "### Recipe",
+        "",
+        "Trained with grpo_ext; every value that is not its default:",
+        "",
+        indent(as_yaml(recipe), "    "),
+    ]
+    section = "\n".join(lines)
     card = read_text(folder / CARD, within=folder)
     before, heading, after = card.partition("### Framework versions")
-    write_atomically(folder / CARD, before + "\n".join(lines) + f"\n{heading}{after}")
+    write_atomically(folder / CARD, f"{before}{section}\n{heading}{after}")

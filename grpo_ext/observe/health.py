@@ -35,8 +35,10 @@ class HealthMonitor(TrainerCallback):
 
     def on_samples(self, rows: list[dict[str, Any]]) -> None:
         for row in rows:
-            if row["mode"] == "train" and self.wants(row["step"], row["group"]):
-                self._repeating.append(repeats_itself(written_text(row)))
+            is_wanted = self.wants(row["step"], row["group"])
+            if row["mode"] == "train" and is_wanted:
+                text = written_text(row)
+                self._repeating.append(repeats_itself(text))
 
     def on_train_begin(
         self,

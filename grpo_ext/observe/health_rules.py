@@ -90,15 +90,17 @@ def reward_collapse(history: History) -> float | None:
         return 0.0
     before = values[: int(means.argmax()) + window]
     autocorrelation = autocorrelation_of_neighbours(before)
-    return fall / max(error_of_neighbours(values, window, autocorrelation), 1e-9)
+    error = error_of_neighbours(values, window, autocorrelation)
+    return fall / max(error, 1e-9)
 
 
 def rise(values: list[float], floor: float, window: int = 3) -> float | None:
     """Return the median of the last values over that of up to 50 before (at least `floor`)."""
     if len(values) < WINDOW + window:
         return None
+    last = median(values[-window:])
     usual = median(values[-50 - window : -window])
-    return median(values[-window:]) / max(usual, floor)
+    return last / max(usual, floor)
 
 
 def growth(values: list[float]) -> float | None:
@@ -107,15 +109,17 @@ def growth(values: list[float]) -> float | None:
         return None
     half = WINDOW // 2
     before = fmean(values[-2 * WINDOW - half : -2 * WINDOW])
-    return fmean(values[-half:]) / max(before, 1.0)
+    last = fmean(values[-half:])
+    return last / max(before, 1.0)
 
 
 def fall_from_start(values: list[float]) -> float | None:
     """Return the mean of the first values divided by the mean of the last 5."""
     if len(values) < 2 * WINDOW:
         return None
+    first = fmean(values[:WINDOW])
     last = fmean(values[-WINDOW // 2 :])
-    return fmean(values[:WINDOW]) / max(last, 1e-9)
+    return first / max(last, 1e-9)
 
 
 def logp_difference(history: History) -> float | None:
@@ -238,4 +242,6 @@ def chosen_rules(settings: dict[str, Any] | None, action: str = "warn") -> list[
 def repeats_itself(text: str) -> bool:
     """Whether the first 4,000 bytes of a text of 200 or more compress to less than a tenth."""
     start = text.encode("utf-8", "replace")[:4000]
-    return len(start) >= 200 and len(zlib.compress(start, 1)) < len(start) / 10
+    if len(start) < 200:
+        return False
+    return len(zlib.compress(start, 1)) < len(start) / 10

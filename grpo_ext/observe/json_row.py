@@ -23,8 +23,8 @@ def encoded(row: dict[str, Any]) -> bytes:
         text = json.dumps(row, ensure_ascii=False, allow_nan=False, default=plain)
     except ValueError:  # only now: most rows are finite, and every sample is written
         not_finite: dict[str, str] = {}
-        row = finite(row, "", not_finite)
-        text = json.dumps({**row, "not_finite": not_finite}, ensure_ascii=False, allow_nan=False)
+        row = {**finite(row, "", not_finite), "not_finite": not_finite}
+        text = json.dumps(row, ensure_ascii=False, allow_nan=False)
     # a lone surrogate becomes its JSON escape
     return text.encode("utf-8", "backslashreplace") + b"\n"
 
@@ -82,19 +82,19 @@ def _check_fields(row: dict[str, Any], fields: Mapping[str, FieldType]) -> None:
     inner_types: dict[str, FieldType] = {"not_finite": object, "rewards": int | float | None}
     for name, inner_type in inner_types.items():
         inner = row.get(name, {})
-        fits = isinstance(inner, dict) and all(isinstance(x, inner_type) for x in inner.values())
-        if not fits:
-            raise ValueError(f"its {name!r} is not a mapping, or has values of another type")
+        if not isinstance(inner, dict):
+            raise ValueError(f"its {name!r} is not a mapping")
+        if not all(isinstance(entry, inner_type) for entry in inner.values()):
+            raise ValueError(f"its {name!r} has values of another type")
 
 
 def _check_depth(row: dict[str, Any]) -> None:
     level: list[Any] = [row]
     for _ in range(DEEPEST):
-        next_level = []
+        children: list[Any] = []
         for container in level:
-            children = container.values() if isinstance(container, dict) else container
-            next_level += [child for child in children if isinstance(child, dict | list)]
-        level = next_level
+            children += container.values() if isinstance(container, dict) else container
+        level = [child for child in children if isinstance(child, dict | list)]
     if level:
         raise ValueError(f"it is nested deeper than {DEEPEST} levels")
 

@@ -62,7 +62,8 @@ def panels(run: RunData) -> list[Panel]:
             logged_key = next((key for key in keys if key in columns), None)
             if logged_key is not None:
                 smoothed = not layout.get("exact")
-                panel.series.append(series(label, columns[logged_key], smoothed=smoothed))
+                curve = series(label, columns[logged_key], smoothed=smoothed)
+                panel.series.append(curve)
         all_panels.append(panel)
     all_panels.append(seconds(columns))
     return [panel for panel in all_panels if panel.series]
@@ -81,7 +82,8 @@ def more_panels(run: RunData) -> list[Panel]:
     further_panels = []
     for key in sorted(columns.keys() - drawn):
         if not key.startswith(drawn_beginnings) and not key.endswith(NOT_DRAWN_ENDINGS):
-            further_panels.append(Panel(key, "", [series(key, columns[key])]))
+            curve = series(key, columns[key])
+            further_panels.append(Panel(key, "", [curve]))
     return further_panels
 
 
@@ -192,8 +194,10 @@ def held_out(columns: dict[str, Column]) -> list[Panel]:
         if "tasks/" in key:
             panel = of_each_task
             label = key.removeprefix("eval_tasks/")
+        errors = columns.get(f"{key}_se")
         problems = columns.get(problems_key(columns, key) or "")
-        panel.series.append(series(label, column, columns.get(f"{key}_se"), problems))
+        curve = series(label, column, errors, problems)
+        panel.series.append(curve)
     return [of_all, of_each_task]
 
 

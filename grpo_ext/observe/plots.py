@@ -49,17 +49,23 @@ def plot_runs(runs: list[RunData], out: Path, most: int | None = None) -> None:
     height = -(-len(shown_titles) // 3) or 1
     with plt.rc_context(LOOK):
         figure, axes = plt.subplots(
-            height, 3, figsize=(13, 3.1 * height), layout="constrained", squeeze=False
+            height,
+            3,
+            figsize=(13, 3.1 * height),
+            layout="constrained",
+            squeeze=False,
         )
         for axis in axes.flat[len(shown_titles) :]:
             axis.set_visible(False)
         for axis, title in zip(axes.flat, shown_titles, strict=False):
-            draw_panel(axis, title, [by_title.get(title) for by_title in panels_of_runs])
+            panel_of_runs = [by_title.get(title) for by_title in panels_of_runs]
+            draw_panel(axis, title, panel_of_runs)
         if len(runs) > 1:
             handles = []
             for number, run in enumerate(runs):
                 if panels_of_runs[number]:
-                    handles.append(legend_line(run.name, style_of(0, number)))
+                    style = style_of(0, number)
+                    handles.append(legend_line(run.name, style))
             longest = max(len(run.name) for run in runs)
             columns = max(1, min(4, 150 // (longest + 6)))
             figure.legend(handles=handles, loc="outside upper left", ncols=columns)
@@ -79,7 +85,8 @@ def draw_panel(axis: "Axes", title: str, panel_of_runs: list[Panel | None]) -> N
             drawn_values.append(series.values)
             if series.label not in labels:
                 labels.append(series.label)
-            draw(axis, series, style_of(labels.index(series.label), run if several_runs else None))
+            number = labels.index(series.label)
+            draw(axis, series, style_of(number, run if several_runs else None))
     legend_rows = (len(labels) + 1) // 2 if len(labels) > 1 else 0
     # the legend is between the title and the curves
     axis.set_title(title, family="serif", pad=6 + 13 * legend_rows)
@@ -91,7 +98,13 @@ def draw_panel(axis: "Axes", title: str, panel_of_runs: list[Panel | None]) -> N
         if several_runs:
             style = {**style_of(number, 0), "color": LOOK["xtick.color"]}
         handles.append(legend_line(label, style))
-    axis.legend(handles=handles, loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0, ncols=2)
+    axis.legend(
+        handles=handles,
+        loc="lower left",
+        bbox_to_anchor=(0, 1),
+        borderaxespad=0,
+        ncols=2,
+    )
 
 
 def legend_line(label: str, style: Style) -> "Line2D":
@@ -123,8 +136,15 @@ def draw(axis: "Axes", series: Series, style: Style) -> None:
     if not series.smoothed:
         axis.plot(steps, values, **style)
     elif len(values) <= FEW:
-        errors = zero_for_none(series.errors)
-        axis.errorbar(steps, values, yerr=errors, marker="o", markersize=4, capsize=2, **style)
+        axis.errorbar(
+            steps,
+            values,
+            yerr=zero_for_none(series.errors),
+            marker="o",
+            markersize=4,
+            capsize=2,
+            **style,
+        )
     else:
         axis.plot(steps, values, color=style["color"], **RAW)
         values = smooth(values)
@@ -147,4 +167,5 @@ def zero_for_none(values: Values | None) -> list[float] | None:
 def smooth(values: list[float], weight: float = 0.8) -> list[float]:
     """Return the exponential moving average, corrected for its start; NaNs stay."""
     raw = pd.Series(values, dtype=float)
-    return raw.ewm(alpha=1 - weight, ignore_na=True).mean().where(raw.notna()).tolist()
+    means = raw.ewm(alpha=1 - weight, ignore_na=True).mean()
+    return means.where(raw.notna()).tolist()

@@ -5,6 +5,8 @@ from typing import Any
 from transformers import Trainer, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_callback import PrinterCallback, ProgressCallback, TrainerCallback
 
+from grpo_ext.common.estimates import with_error
+
 SHORT = {
     "loss": "loss", "reward": "reward", "completions/mean_length": "length", "entropy": "entropy",
     "frac_reward_zero_std": "no signal", "kl": "kl", "mean_token_accuracy": "token accuracy",
@@ -36,13 +38,15 @@ class RunProgress(ProgressCallback):
 
 def main_figures(logs: dict[str, Any]) -> dict[str, float]:
     """Return the main figures of a training log: the mean of each reward, then those in `SHORT`."""
-    keys = {}
+    names = {}
     for key in logs:
         if key.startswith("rewards/") and key.endswith("/mean"):
-            keys[key.split("/")[1]] = key
-    for key, name in SHORT.items():
-        keys[name] = key
-    return {name: logs[key] for name, key in keys.items() if isinstance(logs.get(key), float | int)}
+            names[key] = key.split("/")[1]
+    figures = {}
+    for key, name in (names | SHORT).items():
+        if isinstance(logs.get(key), float | int):
+            figures[name] = logs[key]
+    return figures
 
 
 def figures_line(logs: dict[str, Any]) -> str:
@@ -57,10 +61,8 @@ def evaluation_line(logs: dict[str, Any]) -> str:
         if not key.startswith("eval_") or key.endswith(NOT_MEANS):
             continue
         if isinstance(mean, float | int):
-            error = logs.get(f"{key}_se")
-            means.append(
-                f"{key} {mean:.3f}" if error is None else f"{key} {mean:.3f} ± {error:.3f}"
-            )
+            figure = with_error(mean, logs.get(f"{key}_se"))
+            means.append(f"{key} {figure}")
     return ", ".join(means)
 
 

@@ -174,7 +174,8 @@ def without_logs(folder: Path, name: str | None = None) -> RunData:
     run = RunData(name or short_name(folder), folder, [])
     run.recipe = read_mapping(folder / "recipe.yaml", run.faults)
     run.about = read_mapping(folder / RUN, run.faults)
-    if len(mappings(run.about.get("rewards"))) > MOST_REWARDS:
+    rewards = mappings(run.about.get("rewards"))
+    if len(rewards) > MOST_REWARDS:
         run.faults.append(f"{folder / RUN}: rewards beyond the first {MOST_REWARDS} are left out.")
     return run
 

@@ -44,18 +44,22 @@ def sample_columns(run: RunData) -> tuple[dict[str, Any], list[Any]]:
         prompt_id = row["prompt_id"]
         prompts.setdefault(prompt_id, row["prompt"])
         task = row.get("task")
-        columns["step"].append(row["step"])
-        columns["group"].append(row["group"])
-        columns["length"].append(row["length"])
-        columns["reward"].append(rounded(row["reward"]))
-        columns["advantage"].append(rounded(row["advantage"]))
         dataset = (row["mode"], row["dataset"])
-        columns["dataset"].append(datasets.setdefault(dataset, len(datasets)))
-        columns["prompt"].append(prompt_numbers.setdefault(prompt_id, len(prompt_numbers)))
-        columns["cut"].append(int(row["finish_reason"] == "length"))
-        columns["task"].append(task if isinstance(task, str) else "")
-        for name, column in reward_columns.items():
-            column.append(rounded(row["rewards"].get(name)))
+        entry = {
+            "step": row["step"],
+            "group": row["group"],
+            "length": row["length"],
+            "reward": rounded(row["reward"]),
+            "advantage": rounded(row["advantage"]),
+            "dataset": datasets.setdefault(dataset, len(datasets)),
+            "prompt": prompt_numbers.setdefault(prompt_id, len(prompt_numbers)),
+            "cut": int(row["finish_reason"] == "length"),
+            "task": task if isinstance(task, str) else "",
+        }
+        for column, cell in entry.items():
+            columns[column].append(cell)
+        for name, scores in reward_columns.items():
+            scores.append(rounded(row["rewards"].get(name)))
     columns["outcome"] = list(map(rounded, outcome_scores(run)))
     index = {**columns, "rewards": reward_columns, "datasets": list(datasets)}
     return index, list(map(list, prompts.items()))
@@ -68,7 +72,11 @@ def outcome_scores(run: RunData) -> list[float | None]:
         for row in run.samples:
             if row["rewards"].get(name) is not None:
                 judges[group_of(row)] = name
-    return [row["rewards"].get(judges.get(group_of(row), "")) for row in run.samples]
+    scores = []
+    for row in run.samples:
+        judge = judges.get(group_of(row), "")
+        scores.append(row["rewards"].get(judge))
+    return scores
 
 
 def outcome_names(run: RunData) -> list[str]:
@@ -98,35 +106,40 @@ class Explainer:
         faults: gets a sentence for each reward whose explanation took too long.
     """
 
-    def __init__(self, rewards: list[dict[str, Any]], faults: list[str] | None = None):
+    def __init__(self, rewards: list[Row], faults: list[str] | None = None):
         self.faults: list[str] = [] if faults is None else faults
         self.rewards: dict[str, tuple[Reward, dict[str, Any]]] = {}  # with the options of the run
         for entry in rewards:
+            name = entry["name"]
             options = entry.get("options") or {}
             try:
-                reward = build(entry.get("reward", entry["name"]), **options)
+                reward = build(entry.get("reward") or name, **options)
             except Exception:  # unknown here, or options of wrong types
                 continue
             if reward.registration.explain is not None:
-                self.rewards[entry["name"]] = (reward, options)
+                self.rewards[name] = (reward, options)
 
-    def explain(self, row: dict[str, Any]) -> tuple[dict[str, str], list[Mark]]:
+    def explain(self, row: Row) -> tuple[dict[str, str], list[Mark]]:
         """Return what each reward says of a line of `samples.jsonl`, and all marks on its text.
 
         A reward whose columns were not logged is left out.
         """
         text, turns = conversation(row)
-        spoken = [(start, end) for start, end, wrote, *_ in turns if wrote] or [(0, len(text))]
-        start, end = spoken[-1]  # of an episode rewards read the last turn
+        start = 0
+        end = len(text)
+        for turn_start, turn_end, by_model, *_ in turns:
+            if by_model:  # of an episode rewards read the last turn
+                start = turn_start
+                end = turn_end
         columns = row.get("columns")
         if not isinstance(columns, dict):
             columns = {}
         sizes = {column: len(repr(content)) for column, content in columns.items()}
-        said: dict[str, str] = {}
-        marks: list[Mark] = []
+        explanations: dict[str, str] = {}
+        marks: set[Mark] = set()
         for name in list(self.rewards):
             try:
-                said[name], more = self.explanation(name, text[start:end], columns, sizes)
+                explanation, new_marks = self.explanation(name, text[start:end], columns, sizes)
             except Exception:  # columns may be missing, and `explain` may be a user's
                 continue
             except TooLate:
@@ -136,8 +149,10 @@ class Explainer:
                     f"{EXPLAIN_SECONDS:g} s."
                 )
                 continue
-            marks += [(first + start, last + start, kind, told) for first, last, kind, told in more]
-        return said, sorted(set(marks))
+            explanations[name] = explanation
+            for first, last, kind, remark in new_marks:
+                marks.add((first + start, last + start, kind, remark))
+        return explanations, sorted(marks)
 
     def explanation(
         self, name: str, text: str, columns: dict[str, Any], sizes: dict[str, int]
@@ -148,39 +163,37 @@ class Explainer:
         """
         reward, options = self.rewards[name]
         entry = reward.registration
-        read = {column: columns[column] for column in entry.columns}
-        read |= {column: columns[column] for column in entry.optional if column in columns}
-        if len(text) + sum(sizes[column] for column in read) > MOST_EXPLAINED:
+        arguments = {column: columns[column] for column in entry.columns}
+        for column in entry.optional:
+            if column in columns:
+                arguments[column] = columns[column]
+        num_characters = len(text) + sum(sizes[column] for column in arguments)
+        if num_characters > MOST_EXPLAINED:
             return TOO_LONG, []
         assert entry.explain is not None
         with deadline(EXPLAIN_SECONDS):
-            words, marks = entry.explain(text, **(read | options))
-            plain = [
-                (int(start), int(end), str(kind), str(told)[:MOST_SAID])
-                for start, end, kind, told in islice(marks, MOST_MARKS)
-            ]
-            return ("" if words is None else str(words)[:MOST_SAID]), plain
+            explanation, marks = entry.explain(text, **(arguments | options))
+            plain_marks = []
+            for start, end, kind, remark in islice(marks, MOST_MARKS):
+                mark = (int(start), int(end), str(kind), str(remark)[:MOST_SAID])
+                plain_marks.append(mark)
+            text = "" if explanation is None else str(explanation)
+            return text[:MOST_SAID], plain_marks
 
 
-def sample_texts(rows: list[dict[str, Any]], explainer: Explainer) -> list[Any]:
+def sample_texts(rows: list[Row], explainer: Explainer) -> list[Any]:
     """Return each completion's text, reward remarks, marks, episode turns and tokens."""
     texts = []
     for row in rows:
         explanations, marks = explainer.explain(row)
         text, turns = conversation(row)
-        texts.append(
-            [
-                text,
-                explanations,
-                marks[:MOST_MARKS],
-                turns[:MOST_MESSAGES],
-                row.get("tokens"),
-            ]
-        )
+        shown_marks = marks[:MOST_MARKS]
+        shown_turns = turns[:MOST_MESSAGES]
+        texts.append([text, explanations, shown_marks, shown_turns, row.get("tokens")])
     return texts
 
 
-def conversation(row: dict[str, Any]) -> tuple[str, list[Turn]]:
+def conversation(row: Row) -> tuple[str, list[Turn]]:
     """Return a completion's text on the page, and where an episode's messages are in it.
 
     The text of an episode is made of its messages as they are, without the backslashes of

@@ -95,7 +95,8 @@ class ReportServer(ThreadingHTTPServer):
             for folder in runs_in(path):
                 if folder not in self.folders and len(self.folders) < MOST_RUNS:
                     self.folders.append(folder)
-        return [state(folder, name) for folder, name in unique_names(self.folders).items()]
+        names = unique_names(self.folders)
+        return [state(folder, name) for folder, name in names.items()]
 
 
 def state(folder: Path, name: str) -> dict[str, Any]:
