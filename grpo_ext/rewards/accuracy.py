@@ -25,6 +25,7 @@ from grpo_ext.rewards.question import (
     asked_value,
     chosen_contents,
     has_asked_dimension,
+    has_asked_form,
     has_asked_percent,
     in_asked_multiple,
     in_asked_unit,
@@ -85,6 +86,7 @@ def score(completion: str, solution: Any, prompt: Any = None) -> float | None:
         completion,
         has_choices=bool(question.choices) or letter_of(gold) is not None,
         in_words=is_text(gold),
+        asked=question.asked_for,
     )
     if answer is None:
         return 0.0 if is_comparable(gold) else None
@@ -105,6 +107,8 @@ def is_right(question: Question, solution: str, gold: str, answer: str) -> bool:
         return False
     answer = asked_value(question, gold, answer)
     if is_unfinished(question, gold, answer) or repeats(question, gold, answer):
+        return False
+    if not has_asked_form(question, gold, answer):
         return False
     if is_list_for_interval(question.arrangement, gold, answer):
         return False

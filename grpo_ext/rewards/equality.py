@@ -227,6 +227,8 @@ def same_chains(gold: str, answer: str) -> bool | None:
         return same_equations(expected.sides, actual.sides)
     names = [(name,) if name else () for name in (expected_name, actual_name)]
     value = expected_sides[-1]
+    if not _SYMBOL.search(value):
+        actual_sides = computed_sides(actual_sides)
     if same_names(names[0], names[1]) and all(equal(value, side) for side in actual_sides):
         return True
     return same_equations(expected.sides, actual.sides)
@@ -239,6 +241,14 @@ def value_sides(sides: tuple[str, ...]) -> tuple[str | None, tuple[str, ...]]:
     if len(sides) > 1 and is_name(sides[0]):
         return sides[0], sides[1:]
     return None, sides
+
+
+def computed_sides(sides: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the sides of a chain without symbols, if it ends with at least two of them: what
+    precedes them is the formula that they evaluate.
+    """
+    computed = tuple(side for side in sides if not _SYMBOL.search(side))
+    return computed if len(computed) > 1 and computed[-1] == sides[-1] else sides
 
 
 def same_equations(expected: tuple[str, ...], actual: tuple[str, ...]) -> bool:

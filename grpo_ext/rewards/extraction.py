@@ -5,6 +5,7 @@ it may stand.
 import re
 
 from grpo_ext.rewards.answers import last_answer, last_boxes, without_thoughts
+from grpo_ext.rewards.conclusion import Asked, with_conclusion, without_remarks
 from grpo_ext.rewards.ending_chain import ending_chain
 from grpo_ext.rewards.notation import with_ascii_signs, without_quantifier
 from grpo_ext.rewards.quantity import DECIMAL, UNIT_NAMES, WORDED, with_digits
@@ -26,8 +27,9 @@ _DATE_ALONE = re.compile(_DATE)
 _MARKED = r"[0-9][0-9.,]*(?:[_'’`^][0-9]+)+"  # 72_8, 7'2: no number, but read whole
 _SIGN = r"(?:(?i:negative|minus) )?[-+]?"
 _PLAIN_NUMBER = rf"[$€£]?(?:[0-9]+ [0-9]+/[0-9]+|{DECIMAL}(?:[eE][-+]?[0-9]{{1,2}})?)"
+_PER_UNIT = rf"(?:(?: ?/ ?| per )(?:{UNIT_NAMES})(?![A-Za-z]))?"
 _SUFFIX = (
-    rf"(?:\s?\\?%|\s?(?:{UNIT_NAMES})(?![A-Za-z])(?:\^[23])?|\s?[ap]\.?m\b\.?"
+    rf"(?:\s?\\?%|\s?(?:{UNIT_NAMES})(?![A-Za-z])(?:\^[23])?{_PER_UNIT}|\s?[ap]\.?m\b\.?"
     r"|\s(?:hundred|thousand|million|billion|trillion|dozen)\b)?"
 )
 _ONE = rf"(?:{_DATE}|{_MARKED}|{_SIGN}{_PLAIN_NUMBER}{_SUFFIX})"
@@ -42,12 +44,12 @@ _VALUES = re.compile(
     r"(?![0-9A-Za-z]|[_'’^/:-][0-9])"
 )
 _DENIED = re.compile(
-    r"(?:\bnot|n't|\bnever|\b(?:any|no)thing but|\bthan|\binstead of|\bat (?:least|most)|\bup to"
+    r"(?:\bnot|n't|\bnever|\b(?:any|no)thing but|\bthan|\binstead of|\bat (?:least|most)|(?<!add)(?<!dds)(?<!ing) up to"
     r"|\bexcept|\bexcluding|\bnor|\bneither|\b(?i:maybe|perhaps|possibly)"
     r"|\b(?i:step|case|part|equation|problem|question|figure|page|example))\s*$"
 )
 # `12.5 items, or about 12`
-_ALTERNATIVE = re.compile(rf"[0-9][^.!?\n]{{0,40}}\bor (?:{_HEDGE} )?$")
+_ALTERNATIVE = re.compile(rf"[0-9][^.!?\n]{{0,40}}\b(or) (?:{_HEDGE} )?$")
 _DENIED_AFTER = re.compile(r"\s*(?:(?:is|was|are) )?(?:not|wrong|incorrect|false|impossible)\b")
 _STATED = re.compile(r"(?:####|\banswer\**\s*(?:is\b|:|=))[\s:*]*(.+)", re.IGNORECASE)
 _BOLD_AT_END = re.compile(r"\*\*([^*]+)\*\*[\s.]*\Z")
@@ -79,7 +81,6 @@ _NAMED = re.compile(r"\\[A-Za-z]+\{[A-Za-z ]*\}")  # \text{apples}, \begin{pmatr
 _VERDICT = re.compile(r"(yes|no|true|false)\b[,.;:-]", re.IGNORECASE)
 _LONE_WORD = re.compile(r"[\s*().]*([A-Za-z]{1,30})[\s*().]*")
 _WORD = re.compile(r"(?<![\\A-Za-z0-9])(?!and\b)[A-Za-z]{3,}")
-_CALCULATOR = re.compile(r"<<[^<>]{0,100}>>")
 # `x^2 - 4x + 3 = `: an equation for an unknown, whose other side is not an answer
 _UNKNOWN = r"(?:[0-9.]*(?<![A-Za-z])[b-hj-z](?:\^\{?[0-9]+\}?)?(?![A-Za-z]))"
 _TERM = rf"(?:{_UNKNOWN}|[0-9.]+(?:\^[0-9]+)?)"
@@ -88,10 +89,6 @@ _EQUATION_BEFORE = re.compile(
     r"|(?:[0-9]+[a-z]|\b[a-z]\^\{?[0-9]+\}?)\s*=\s*$"
 )
 _OPERATOR_BEFORE = re.compile(r"(?:[-+*/×÷)]|(?<=\s)x)\s*$")
-_REMARK = re.compile(
-    r"\s\([^()]{0,200}?(?<![\\A-Za-z])[A-Za-z]{2}[^()]{0,200}\)"
-    r"|(?<=[0-9a-z%])\s\([^(),]{1,200}[-+*/=×][^(),]{1,200}\)(?=[.\s]*$)"
-)
 # Formulas without delimiters: `the area is 6√5`, `x = 2 and y = 3`, `the point (1, -2)`
 _FUNCTION = r"(?:sqrt|sin|cos|tan|log|ln|pi)"
 _SIGNS = r"-+*/_=>()\[\]{}|!√"
@@ -105,6 +102,7 @@ _MATH_MARK = re.compile(r"[√^(\[{]|\\[A-Za-z]+|[<>]|[0-9][a-z]")
 _OPERAND = re.compile(
     r"[0-9]|\\(?:pi|infty|emptyset)|√|[a-zA-Z]\s?[-+*/^=<>]|[-+*/^=<>]\s?[a-zA-Z]"
 )
+_ARROW = re.compile(r"\\(?:Rightarrow|implies|iff|Longrightarrow|Leftrightarrow)(?![A-Za-z])|[⇒⟹]")
 _UNIT_AFTER = re.compile(
     rf"\s?((?:{UNIT_NAMES})(?:\^[23])?(?:\s?(?:/|per)\s?(?:{UNIT_NAMES})(?:\^[23])?)?)(?![A-Za-z])"
 )
@@ -119,7 +117,11 @@ _GLUED_UNIT = re.compile(rf"(?<=[0-9])(?=(?:{UNIT_NAMES})$)")
 
 
 def find_answer(
-    completion: str, *, has_choices: bool = False, in_words: bool = False
+    completion: str,
+    *,
+    has_choices: bool = False,
+    in_words: bool = False,
+    asked: Asked | None = None,
 ) -> str | None:
     """Return the text of the answer, at most `MAX_ANSWER` characters, or None.
 
@@ -127,6 +129,7 @@ def find_answer(
         completion: the text that a model wrote.
         has_choices: whether the question offers choices, so that a letter may be the answer.
         in_words: whether the gold answer is a text, so that words in bold may be the answer.
+        asked: what the question asks for.
     """
     text = without_thoughts(completion)
     answer = last_answer(text)
@@ -140,6 +143,8 @@ def find_answer(
     in_bold = None
     if in_words and not _STATED.search(tail):
         in_bold = emphasised(tail, in_words=True) or bold_in_last_sentence(tail)
+    if not in_words:
+        tail = with_conclusion(tail, asked or Asked())
     return letter or in_bold or stated(tail, in_words) or lone_word(text)
 
 
@@ -247,7 +252,7 @@ def last_expression(text: str) -> str | None:
     """Return the last formula between math delimiters or the last number in `text` that is not
     denied.
     """
-    text = _REMARK.sub("", _CALCULATOR.sub("", with_ascii_signs(text)))
+    text = without_remarks(with_ascii_signs(text))
     text = without_quantifier(text.rstrip(" \t\r\n."))
     value = ending_chain(text)
     if value is not None:
@@ -262,7 +267,11 @@ def last_expression(text: str) -> str | None:
         return number
     if _DENIED_AFTER.match(text, span[1]):
         return None
-    return without_delimiters(text[slice(*span)])
+    formula = without_delimiters(text[slice(*span)])
+    alternative = _ALTERNATIVE.search(text[: span[0]])
+    if alternative is None:
+        return formula
+    return f"{last_expression(text[: alternative.start(1)])}, or {formula}"
 
 
 def undelimited(text: str, start: int) -> str | None:
@@ -322,11 +331,13 @@ def is_balanced(text: str) -> bool:
 
 
 def without_delimiters(formula: str) -> str:
-    """Remove the delimiters around one formula; several keep theirs."""
+    """Remove the delimiters around one formula, and what precedes an arrow in it; several formulas
+    keep theirs.
+    """
     for opening, closing in _DISPLAY:
         inner = formula.removeprefix(opening).removesuffix(closing)
         if len(inner) == len(formula) - len(opening + closing) and opening not in inner:
-            return inner.strip()
+            return _ARROW.split(inner)[-1].strip()
     return formula
 
 
@@ -390,7 +401,7 @@ def last_number(text: str, start: int) -> str | None:
     last_digit = next(digits, 0)
     matches = list(_VALUES.finditer(text, max(start, last_digit - WINDOW, 0)))
     date = None
-    for match in reversed(matches):
+    for position, match in reversed(list(enumerate(matches))):
         before = text[max(0, match.start() - 60) : match.start()]
         if len(match[1]) > MAX_ANSWER or _DENIED.search(before):
             continue
@@ -403,7 +414,10 @@ def last_number(text: str, start: int) -> str | None:
         if _OPERATOR_BEFORE.search(before):  # `5 apples * 3 = 15` begins in words: only 15 counts
             first_sides, sign, steps = steps.rpartition("=")
             before += first_sides + sign
-        if _EQUATION_BEFORE.search(before) or _ALTERNATIVE.search(before):
+        if _EQUATION_BEFORE.search(before):
             return None
-        return _GLUED_UNIT.sub(" ", steps.strip())
+        value = _GLUED_UNIT.sub(" ", steps.strip())
+        if _ALTERNATIVE.search(before):
+            return f"{matches[position - 1][1]}, or {value}" if position else None
+        return value
     return date

@@ -109,6 +109,16 @@ class Number(NamedTuple):
     unit: Unit | None = None  # the unit of measure after it, or the unit of its currency sign
 
 
+def names_of_unit(name: str) -> set[str]:
+    """Return all names of a unit of measure: cm, centimeters and so on for `centimeter`."""
+    return {other for other, unit in _SIZES.items() if unit == _SIZES.get(name)}
+
+
+def names_of_kind(kinds: tuple[str, ...]) -> set[str]:
+    """Return the names of all units of some kinds, such as length and time."""
+    return {name for name, (kind, _) in _SIZES.items() if kind in kinds}
+
+
 @lru_cache(maxsize=4096)
 def number(text: str) -> Number | None:
     """Return the number that is all of `text`, in plain notation, or None."""

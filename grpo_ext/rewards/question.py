@@ -3,11 +3,12 @@ offers, the unit that it asks for, and the formulas that it states.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from grpo_ext.rewards.answer_forms import FORMS, is_sum
 from grpo_ext.rewards.arrangement import (
     arrangement_of,
     asks_for_order,
@@ -15,6 +16,7 @@ from grpo_ext.rewards.arrangement import (
     indexed_symbols,
     without_own_indices,
 )
+from grpo_ext.rewards.conclusion import Asked, asked_of
 from grpo_ext.rewards.conversions import (
     Quantity,
     asks_for_unit,
@@ -27,7 +29,7 @@ from grpo_ext.rewards.conversions import (
 )
 from grpo_ext.rewards.notation import with_ascii_signs, with_repeating_decimals_as_fractions
 from grpo_ext.rewards.quantity import ASKED_NAMES, MULTIPLIERS, UNIT_NAMES, number, split_unit
-from grpo_ext.rewards.structure import alternatives, chain, is_name, split
+from grpo_ext.rewards.structure import alternatives, chain, is_name
 from grpo_ext.rewards.texts import letter_of, option
 
 MAX_QUESTION = 5_000  # characters at the end of a prompt that are read
@@ -38,8 +40,8 @@ _FONT = re.compile(r"\\(?:text[a-z]*|math(?:rm|bf|it|sf))\s*\{\s*(\(?[A-H][).:]?
 _SPACE = re.compile(r"\\(?:qquad|quad)(?![A-Za-z])|(?<!\\)\\[ ,;]|~")
 _LABEL = re.compile(r"(?<![A-Za-z0-9\\_^])(?:\(([A-H])\)|([A-H])\)|([A-H])[.:](?=\s|[-$\\0-9]))")
 _ASKED_UNIT = re.compile(
-    rf"(?i:\bhow many|\bnumber of|\bin)\s+({ASKED_NAMES})(?![A-Za-z])"
-    r"(?!\s*(?:per\b|/|an?\b|each\b|\^|squared|cubed|of\b))"
+    rf"(?i:\bhow many|\bnumber of|\bin)\s+((?:{UNIT_NAMES}) ?(?:/|per) ?(?:{UNIT_NAMES})|{ASKED_NAMES})"
+    r"(?![A-Za-z])(?!\s*(?:per\b|/|an?\b|each\b|\^|squared|cubed|of\b))"
 )
 _ASKED_MULTIPLE = re.compile(rf"(?i:\bhow many|\bin)\s+({'|'.join(MULTIPLIERS)})s?\b")
 _ASKED = re.compile(
@@ -55,7 +57,6 @@ _PERCENT = re.compile(
     r"|tax|share|proportion|fraction)",
     re.IGNORECASE,
 )
-_PLUS = re.compile(r"[-+]")
 _CONVERSION = re.compile(
     r"\b(?:express|write|convert|change|simplify|reduce|rewrite|round|evaluate|compute|calculate)\b"
     r"|\b(?:as|to|into|in) (?:an? )?(?:[a-z]+ ){0,2}(?:fraction|decimal|percent(?:age)?|mixed "
@@ -98,7 +99,9 @@ class Question(NamedTuple):
     numbers: frozenset[Fraction] = frozenset()  # in digits
     quantities: frozenset[Quantity] = frozenset()  # with units
     names_unit: bool = False  # whether it names a unit for the answer
+    forms: tuple[Callable[[str], bool], ...] = ()  # in which it asks for its answer
     converts_unit: bool = False  # whether it asks for the answer in that unit alone
+    asked_for: Asked = Asked()
 
     def content(self, letter: str | None) -> str | None:
         """Return the content of the choice with this letter, or None."""
@@ -143,7 +146,9 @@ def read_question(text: str) -> Question:
         stated_numbers(text),
         stated_quantities(text),
         asks_for_unit(text),
+        tuple(has_form for request, has_form in FORMS.items() if request.search(text)),
         asks_to_convert(text),
+        asked_of(text, stated_numbers(text)),
     )
 
 
@@ -316,10 +321,12 @@ def is_unfinished(question: Question, gold: str, answer: str) -> bool:
     return all(number(side) is None and is_sum(side) for side in sides)
 
 
-def is_sum(side: str) -> bool:
-    """Whether a formula has several terms that are not zero."""
-    terms = split(side.lstrip("-+ "), _PLUS)
-    return sum(term not in ("0", "0i") for term in terms) > 1
+def has_asked_form(question: Question, gold: str, answer: str) -> bool:
+    """Whether an answer has the form that the question asks for and the gold answer has: reduced,
+    expanded, factored or in scientific notation.
+    """
+    last = chain(answer).sides[-1]
+    return all(has_form(last) or not has_form(gold) for has_form in question.forms)
 
 
 def asked_value(question: Question, gold: str, answer: str) -> str:

@@ -13,6 +13,7 @@ from grpo_ext.rewards import build
 
 REAL = [Path(__file__).with_name(f"answers_{name}.tsv") for name in ("real", "fresh", "third")]
 WITH_QUESTIONS = Path(__file__).with_name("answers_with_questions.jsonl")
+UNMARKED = Path(__file__).with_name("answers_unmarked.jsonl")
 TABLE = Path(__file__).with_name("answers.tsv")
 VERDICTS = {"1": 1.0, "0": 0.0, "None": None}
 MISJUDGED = {  # right by the table, 0 by the reward, and why
@@ -70,21 +71,36 @@ def test_answers_to_real_rows(table):
     assert len(refused) <= 0.05 * len(rows), refused
 
 
+def judged(table: Path) -> tuple[list[dict], list[dict], list[dict]]:
+    """Return the rows of a table, the wrong ones that are paid, and the right ones that are not."""
+    rows = [json.loads(line) for line in table.read_text(encoding="utf-8").splitlines()]
+    scores = build("accuracy")(
+        completions=[row["completion"] for row in rows],
+        solution=[row["gold"] for row in rows],
+        prompts=[[{"role": "user", "content": row["question"]}] for row in rows],
+    )
+    paid = [row for row, score in zip(rows, scores, strict=True) if score == 1.0 > row["right"]]
+    refused = [row for row, score in zip(rows, scores, strict=True) if score != 1.0 == row["right"]]
+    return rows, paid, refused
+
+
 def test_answers_to_real_questions():
     """Pairs with their questions, judged by hand before `accuracy` was run on them.
 
     Labels of decimals with fewer than six digits follow docs/rewards.md: they are wrong for a
     value that has no end.
     """
-    rows = [json.loads(line) for line in WITH_QUESTIONS.read_text(encoding="utf-8").splitlines()]
-    scores = build("accuracy")(
-        completions=[row["completion"] for row in rows],
-        solution=[row["gold"] for row in rows],
-        prompts=[[{"role": "user", "content": row["question"]}] for row in rows],
-    )
-    judged = list(zip(rows, scores, strict=True))
-    paid = [row for row, score in judged if score == 1.0 and not row["right"]]
-    refused = [row for row, score in judged if score != 1.0 and row["right"]]
+    rows, paid, refused = judged(WITH_QUESTIONS)
     assert len(rows) >= 800
     assert not paid
     assert len(refused) <= 0.01 * len(rows), refused
+
+
+def test_answers_that_nothing_marks():
+    """Answers in a last sentence without box, tag or "the answer is", judged by hand before
+    `accuracy` was run on them. Wrong ones list candidates, restate the question and hedge.
+    """
+    rows, paid, refused = judged(UNMARKED)
+    assert len(rows) >= 350
+    assert len(paid) <= 0.02 * sum(not row["right"] for row in rows), paid
+    assert len(refused) <= 0.05 * sum(row["right"] for row in rows), refused

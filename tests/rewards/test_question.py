@@ -130,7 +130,7 @@ def score(question, gold, completion):
         (GASES, "B", "\\boxed{\\text{not carbon dioxide}}", 0),
         (GASES, "B", "The answer is (A) or (B).", 0),
         ("Simplify $\\sqrt{12}$.", "2\\sqrt{3}", "\\boxed{\\sqrt{12}}", 0),
-        ("Simplify $\\sqrt{12}$.", "2\\sqrt{3}", "\\boxed{\\sqrt{4\\cdot 3}}", 1),
+        ("Simplify $\\sqrt{12}$.", "2\\sqrt{3}", "\\boxed{\\sqrt{4\\cdot 3}}", 0),
         (
             "Evaluate $\\frac{3}{4}+\\frac{1}{8}$.",
             "\\frac{7}{8}",

@@ -1,0 +1,60 @@
+"""Recognises the form that a question asks for: reduced, expanded, factored, scientific notation."""
+
+import math
+import re
+
+from grpo_ext.rewards.structure import split
+
+_PLUS = re.compile(r"[-+]")
+_FRACTION = re.compile(
+    r"(?<![0-9.])([0-9]{1,9}) ?/ ?([0-9]{1,9})(?![0-9.])"
+    r"|\\frac ?\{ ?([0-9]{1,9}) ?\} ?\{ ?([0-9]{1,9}) ?\}"
+)
+_ROOT = re.compile(r"\\sqrt ?\{ ?([0-9]{1,9})((?: ?(?:\\cdot|\\times|\*) ?[0-9]+)*) ?\}")
+_SUM_IN_BRACKETS = re.compile(r"\([^()]*[^()^{*/ -] ?[-+][^()]*\)")
+_SCIENTIFIC = re.compile(r"-?[1-9](?:\.[0-9]+)? ?(?:\\times|\\cdot|\*|x) ?10 ?\^.*")
+
+
+def is_sum(side: str) -> bool:
+    """Whether a formula has several terms that are not zero."""
+    terms = split(side.lstrip("-+ "), _PLUS)
+    return sum(term not in ("0", "0i") for term in terms) > 1
+
+
+def is_reduced(formula: str) -> bool:
+    """Whether a formula has no fraction such as 15/40 and no square root such as that of 18 or of
+    9 * 8.
+    """
+    fractions = [[int(digits) for digits in pair if digits] for pair in _FRACTION.findall(formula)]
+    roots = _ROOT.findall(formula)
+    return not (
+        any(math.gcd(*fraction) > 1 for fraction in fractions)
+        or any(factors for _, factors in roots)
+        or any(has_square_factor(int(number)) for number, _ in roots)
+    )
+
+
+def is_expanded(formula: str) -> bool:
+    """Whether a formula is a sum without brackets around a sum."""
+    return _SUM_IN_BRACKETS.search(formula) is None
+
+
+def is_factored(formula: str) -> bool:
+    """Whether a formula has brackets around a sum and is no sum itself."""
+    return not is_expanded(formula) and not is_sum(formula)
+
+
+def is_scientific(formula: str) -> bool:
+    return _SCIENTIFIC.fullmatch(formula) is not None
+
+
+def has_square_factor(number: int) -> bool:
+    return any(number % factor**2 == 0 for factor in range(2, math.isqrt(number) + 1))
+
+
+FORMS = {
+    re.compile(r"\b(?i:simplif|simplest|reduce|lowest terms)"): is_reduced,
+    re.compile(r"\b(?i:expand|multiply out)"): is_expanded,
+    re.compile(r"\b(?i:factor(?:ize|ise)?\b(?!s))"): is_factored,
+    re.compile(r"\b(?i:scientific notation)"): is_scientific,
+}
