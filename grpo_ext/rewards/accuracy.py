@@ -15,7 +15,14 @@ from grpo_ext.rewards.arrangement import is_list_for_interval
 from grpo_ext.rewards.engine import Unreadable
 from grpo_ext.rewards.equality import equal
 from grpo_ext.rewards.explanation import Explanation, answer_marks
-from grpo_ext.rewards.extraction import MAX_ANSWER, boxed, find_answer, has_words, piece_of
+from grpo_ext.rewards.extraction import (
+    MAX_ANSWER,
+    boxed,
+    find_answer,
+    has_words,
+    is_marked,
+    piece_of,
+)
 from grpo_ext.rewards.formula_limits import is_within_limits
 from grpo_ext.rewards.notation import plain, typography
 from grpo_ext.rewards.quantity import number, without_label
@@ -90,13 +97,14 @@ def score(completion: str, solution: Any, prompt: Any = None) -> float | None:
     )
     if answer is None:
         return 0.0 if is_comparable(gold) else None
+    marked = is_marked(completion)
     try:
-        return float(is_right(question, str(solution), gold, plain(answer)))
+        return float(is_right(question, str(solution), gold, plain(answer), marked))
     except Unreadable:
         return None
 
 
-def is_right(question: Question, solution: str, gold: str, answer: str) -> bool:
+def is_right(question: Question, solution: str, gold: str, answer: str, marked: bool) -> bool:
     """Whether an answer equals the gold answer of a question; raises as `equal` does."""
     if typography(gold) == typography(answer):
         return True
@@ -106,7 +114,7 @@ def is_right(question: Question, solution: str, gold: str, answer: str) -> bool:
     if restates(question, answer) and not restates(question, gold):
         return False
     answer = asked_value(question, gold, answer)
-    if is_unfinished(question, gold, answer) or repeats(question, gold, answer):
+    if is_unfinished(question, gold, answer, is_marked=marked) or repeats(question, gold, answer):
         return False
     if not has_asked_form(question, gold, answer):
         return False

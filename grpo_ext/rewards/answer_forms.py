@@ -11,6 +11,7 @@ _FRACTION = re.compile(
     r"|\\frac ?\{ ?([0-9]{1,9}) ?\} ?\{ ?([0-9]{1,9}) ?\}"
 )
 _ROOT = re.compile(r"\\sqrt ?\{ ?([0-9]{1,9})((?: ?(?:\\cdot|\\times|\*) ?[0-9]+)*) ?\}")
+_LETTER_ABOVE_AND_BELOW = re.compile(r"\\frac ?\{[^{}+-]*([a-z])[^{}+-]*\} ?\{[^{}+-]*\1[^{}+-]*\}")
 _SUM_IN_BRACKETS = re.compile(r"\([^()]*[^()^{*/ -] ?[-+][^()]*\)")
 _SCIENTIFIC = re.compile(r"-?[1-9](?:\.[0-9]+)? ?(?:\\times|\\cdot|\*|x) ?10 ?\^.*")
 
@@ -23,12 +24,14 @@ def is_sum(side: str) -> bool:
 
 def is_reduced(formula: str) -> bool:
     """Whether a formula has no fraction such as 15/40 and no square root such as that of 18 or of
-    9 * 8.
+    9 * 8, nor the same root or letter twice.
     """
     fractions = [[int(digits) for digits in pair if digits] for pair in _FRACTION.findall(formula)]
     roots = _ROOT.findall(formula)
     return not (
-        any(math.gcd(*fraction) > 1 for fraction in fractions)
+        len({*roots}) < len(roots)
+        or _LETTER_ABOVE_AND_BELOW.search(formula)
+        or any(math.gcd(*fraction) > 1 for fraction in fractions)
         or any(factors for _, factors in roots)
         or any(has_square_factor(int(number)) for number, _ in roots)
     )

@@ -148,6 +148,13 @@ def find_answer(
     return letter or in_bold or stated(tail, in_words) or lone_word(text)
 
 
+def is_marked(completion: str) -> bool:
+    """Whether a tag, a box, `####` or "answer is" marks the answer of a completion."""
+    text = without_thoughts(completion)
+    has_mark = last_answer(text) is not None or boxed(text) is not None
+    return has_mark or _STATED.search(text[-MAX_TAIL:]) is not None
+
+
 def chosen_letter(text: str) -> str | None:
     """Return the letter of the last choice in the last line that has text: `Choice D) 10.`"""
     lines = text.strip().splitlines()
@@ -418,6 +425,7 @@ def last_number(text: str, start: int) -> str | None:
             return None
         value = _GLUED_UNIT.sub(" ", steps.strip())
         if _ALTERNATIVE.search(before):
-            return f"{matches[position - 1][1]}, or {value}" if position else None
+            earlier = matches[position - 1][1] if position else ""
+            return f"{earlier}, or {value}"
         return value
     return date

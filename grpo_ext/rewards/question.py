@@ -311,13 +311,16 @@ def restates(question: Question, answer: str) -> bool:
     return bool(sides) and all(is_stated(question, side) for side in sides)
 
 
-def is_unfinished(question: Question, gold: str, answer: str) -> bool:
-    """Whether an answer is a sum that is left to compute, where the question asks to evaluate it
-    and the gold answer is a number: `\\sqrt{100} + 3` for 13.
+def is_unfinished(question: Question, gold: str, answer: str, *, is_marked: bool) -> bool:
+    """Whether an answer is a sum or factorial that is left to compute where the gold answer is a
+    number, and either the question asks to evaluate it or nothing marks it as the answer: `\\sqrt{100}
+    + 3` for 13.
     """
-    if not question.converts or number(gold) is None:
+    if question == Question() or number(gold) is None or (is_marked and not question.converts):
         return False
     sides = [side for side in chain(answer).sides if not is_name(side)]
+    if not is_marked:
+        return number(sides[-1]) is None and (is_sum(sides[-1]) or "!" in sides[-1])
     return all(number(side) is None and is_sum(side) for side in sides)
 
 
