@@ -23,8 +23,9 @@ def is_sum(side: str) -> bool:
 
 
 def is_reduced(formula: str) -> bool:
-    """Whether a formula has no fraction such as 15/40 and no square root such as that of 18 or of
-    9 * 8, nor the same root or letter twice.
+    """Whether a formula has no fraction such as 15/40 and no square root such as that of 18 or 9 * 8.
+
+    A root or a letter in it must not occur twice.
     """
     fractions = [[int(digits) for digits in pair if digits] for pair in _FRACTION.findall(formula)]
     roots = _ROOT.findall(formula)
@@ -51,6 +52,10 @@ def is_scientific(formula: str) -> bool:
     return _SCIENTIFIC.fullmatch(formula) is not None
 
 
+def is_decimal(formula: str) -> bool:
+    return "/" not in formula and r"\frac" not in formula
+
+
 def has_square_factor(number: int) -> bool:
     return any(number % factor**2 == 0 for factor in range(2, math.isqrt(number) + 1))
 
@@ -59,5 +64,6 @@ FORMS = {
     re.compile(r"\b(?i:simplif|simplest|reduce|lowest terms)"): is_reduced,
     re.compile(r"\b(?i:expand|multiply out)"): is_expanded,
     re.compile(r"\b(?i:factor(?:ize|ise)?\b(?!s))"): is_factored,
+    re.compile(r"\b(?i:(?:to|as|in) (?:a )?decimal)\b"): is_decimal,
     re.compile(r"\b(?i:scientific notation)"): is_scientific,
 }

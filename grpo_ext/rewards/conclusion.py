@@ -56,6 +56,7 @@ _PRICE = re.compile(rf"[$£€]\s?{DECIMAL}|{_AMOUNT} (?:dollars?|cents?|pounds?
 _PERCENTAGE = re.compile(rf"{_AMOUNT} ?(?:\\?%|percent\b)")
 _NOUN = re.compile(
     r"(?:st|nd|rd|th|\s?%)?(?:\s?[ap]\.?m\b|:[0-9]{2}"
+    r"| (?:more|less|fewer)(?: [a-z]+)? than\b"
     r"|[ -](?!(?:and|or|of|in|is|was|are|were|as|at|by|if|to|so|then|left|more|less|remain"
     r"|altogether|total|instead|each|will|have|has|had|can|come|comes|[a-z]+ed|[a-z]+ing)\b)[A-Za-z]{2,})"
 )
@@ -64,18 +65,15 @@ _NEW_CLAIM = re.compile(
     r"|possibly|which|i\.e|total|altogether)\b",
     re.IGNORECASE,
 )
-_SUBJECT = re.compile(
-    r"\b(?i:find|what (?:is|are|was)) (?:the|its|their|his|her) ([a-z]{4,})\b[^$]*[.?]"
-)
-_CLAUSE_OF_THING = re.compile(r",? (?:and|while|whereas|but) (?=(?:the|its|their|his|her) )")
-_CLAUSE_OF_PERSON = re.compile(
-    r",? (?:and|while|whereas|but) (?=[A-Z][a-z])|, (?=[A-Z][a-z]+ (?!=))"
-)
+_REQUEST = re.compile(r"\b(?:find|what (?:is|are|was)|determine|calculate)\b[^.?]*", re.IGNORECASE)
+_LONG_WORD = re.compile(r"\b[a-z]{4,}\b")
+_THING = re.compile(r",? (?:and|while|whereas|but) (?=(?:the|its|their|his|her) )")
+_PERSON = re.compile(r",? (?:and|while|whereas|but) (?=[A-Z][a-z])|, (?=[A-Z][a-z]+ (?!=))")
 _PHRASE = re.compile(r"[0-9.,/]*[^0-9,.;]*")
 _REASON = re.compile(r"(?:,? (?:of which|of whom|including)|(?<! and),? (?:since|because))\b[^,]*$")
-_WORD_AT_END = re.compile(rf"(?<=\b(?:is|to) )(?<!at )({WORDED})(?=[.!\s]*$)")
+_WORD_AT_END = re.compile(rf"(?<=\b(?:is|to|be) )({WORDED})(?=[.!\s]*$)")
 _INVERTED = re.compile(
-    r"(?:^|[,:] |\b(?i:so|and|thus|therefore|hence) )\$?([0-9][0-9.,/]*)\$? (?:is|are) (?:also )?(?:the|one|an?)\b"
+    r"(?:^|[,:=] |\b(?i:so|and|thus|therefore|hence) )\$?([0-9][0-9.,/]*)\$? (?:is|are) (?:also )?(?:the|one|an?)\b"
 )
 _ALTERNATIVE = re.compile(r"[0-9] [a-z][^.!?]{0,40}\bor (?=[-0-9.+*/×=() $]*$)")
 _REMARK = re.compile(
@@ -84,13 +82,15 @@ _REMARK = re.compile(
 )
 _CALCULATOR = re.compile(r"<<[^<>]{0,100}>>")
 _CIRCUMSTANCE = re.compile(
-    r"(?i),? (?:(?:after|before|during|in|for|with|from|at|by|on|per|over|within|than|between|among"
+    r"(?i)(?<=[a-z]) out of ?$|,? (?:(?:after|before|during|in|for|with|from|at|by|on|per|over|within|than|between|among"
     r"|when|if|besides|through|until|since|addition to|(?<=ways )to)(?! an? )(?: [A-Za-z'-]+){0,3}"
-    r"|(?:out )?of(?= (?:the|his|her|its|their|all|those|these)\b)(?: [A-Za-z'-]+){1,3}) ?$"
+    r"|(?:from|between) [0-9]+ (?:to|and)|(?:out )?of(?= (?:the|his|her|its|their|all|those|these)\b)(?: [A-Za-z'-]+){1,3}) ?$"
 )
 _OF_FIRST = re.compile(r"(?:^|[,;]) (?:out )?of (?:[a-z]+ )?$", re.IGNORECASE)
+_RATE = re.compile(r"[a-z]*(?: [a-z]+)? (?:per|each|every)\b")
 _OF_WHOLE = re.compile(rf"^ of (?:[a-z]+ )?{_AMOUNT}")
 _OR_ABOUT = re.compile(rf"({_AMOUNT}),? or (?:about|approximately|roughly) ({_AMOUNT})")
+_CLAUSE_END = re.compile(r"[,;=]|\b(?:which|so|that)\b")
 _DEFINITE = re.compile(r"\b(?:the|his|her|its|their|all|those|these) $")
 _CONDITION = re.compile(r",? (?:at|when|for|where|if) \$?([a-z]) ?= ?[^\s,$]+\$?[.\s]*$")
 _LETTER = re.compile(r"\b(?:find|values? of|solve for|what is|which|real|all) \$?([a-z])\b")
@@ -110,32 +110,39 @@ class Asked(NamedTuple):
     """What a question asks for, and what it says of it."""
 
     amount: re.Pattern[str] | None = None  # `14 bags` for "how many bags", prices for "how much"
-    subject: str | None = (
-        None  # the only name in the sentence that asks, or `width` for "its width"
-    )
+    name: str | None = None  # the only name in the sentence that asks
     numbers: frozenset[Fraction] = frozenset()  # that the question states
     letters: frozenset[str] = frozenset()  # the unknowns whose values it asks for
     nouns: frozenset[str] = frozenset()  # "red", "balloon" for "how many red balloons"
+    words: frozenset[str] = frozenset()  # in the sentence that asks
     negated: bool = False  # "how many are not red"
+    is_rate: bool = False  # "how many miles per day"
 
 
 def asked_of(question: str, numbers: frozenset[Fraction]) -> Asked:
     """Read what a question asks for."""
     letters = frozenset(_LETTER.findall(question))
-    asked = list(_ASKED.finditer(question))
-    if not asked:
+    counted = list(_ASKED.finditer(question))
+    if not counted:
         units = {*_ASKED_IN.findall(question)}
+        requests = _REQUEST.findall(question)
+        words = frozenset(_LONG_WORD.findall(requests[-1] if requests else ""))
         amount = amount_of(units) if units else None
-        return Asked(amount, only({*_SUBJECT.findall(question)}), numbers, letters)
-    sentence = question[asked[-1].start() :].partition("?")[0]
-    nouns = asked_nouns(asked[-1])
-    subject = only({*_NAME.findall(sentence)}) or only(nouns)
-    amount = asked_amount(question, asked[-1], nouns)
-    return Asked(amount, subject, numbers, letters, nouns, _NOT.search(sentence) is not None)
-
-
-def only(words: Collection[str]) -> str | None:
-    return next(iter(words)) if len(words) == 1 else None
+        return Asked(amount, None, numbers, letters, frozenset(), words)
+    asked = counted[-1]
+    sentence = question[asked.start() :].partition("?")[0]
+    names = {*_NAME.findall(sentence)}
+    nouns = asked_nouns(asked)
+    return Asked(
+        asked_amount(question, asked, nouns),
+        names.pop() if len(names) == 1 else None,
+        numbers,
+        letters,
+        nouns,
+        frozenset(_LONG_WORD.findall(sentence)),
+        _NOT.search(sentence) is not None,
+        re.search(r"\b(?:per|each|every)\b", sentence) is not None,
+    )
 
 
 def asked_nouns(asked: re.Match[str]) -> frozenset[str]:
@@ -161,9 +168,7 @@ def asked_amount(
 
 
 def amount_of(nouns: Collection[str]) -> re.Pattern[str]:
-    """Return the pattern of a number with one of the nouns, or another name of the same unit,
-    behind it.
-    """
+    """Return the pattern of a number with one of the nouns or of their units behind it."""
     stems = [re.escape(_ENDING.sub("", noun)) for noun in nouns if len(noun) > 2]
     units = [
         re.escape(name)
@@ -185,7 +190,7 @@ def with_conclusion(text: str, asked: Asked) -> str:
     start, end = last_sentence(text, asked)
     sentence = text[start:end]
     sentence = _OR_ABOUT.sub(lambda match: match[1 if rounds(match[2], match[1]) else 0], sentence)
-    sentence = own_clause(_AND.sub("and", sentence), asked.subject)
+    sentence = own_clause(_AND.sub("and", sentence), asked)
     if asked.negated:
         sentence = _NOT.sub("", sentence)
     for aside in (_APPROXIMATION, _REASON, _CONDITION):
@@ -211,18 +216,37 @@ def rounds(decimal: str, exact: str) -> bool:
     return abs(rounded.value - value.value) < rounded.place
 
 
-def own_clause(sentence: str, subject: str | None) -> str:
-    """Return a sentence up to the end of the only clause with the subject of the question."""
-    if subject is None:
+def own_clause(sentence: str, asked: Asked) -> str:
+    """Return a sentence up to the end of the only clause about what the question asks for.
+
+    That is the clause with the name in the question, else the one whose subject has most of its
+    words.
+    """
+    clauses = [sentence]
+    if asked.name is not None:
+        clauses = clauses_of(sentence, _PERSON)
+        shared = [int(asked.name in clause) for clause in clauses]
+    if len(clauses) == 1:
+        clauses = clauses_of(sentence, _THING)
+        shared = [len(asked.words & {*_LONG_WORD.findall(subject_of(c))}) for c in clauses]
+    own = shared.index(max(shared))
+    behind = "".join(clauses[own + 1 :])
+    is_single = shared.count(max(shared)) == 1 and _VALUE.search(clauses[own]) is not None
+    if not is_single or _NEW_CLAIM.search(behind):
         return sentence
-    clause_end = _CLAUSE_OF_PERSON if subject[0].isupper() else _CLAUSE_OF_THING
-    ends = [match.start() for match in clause_end.finditer(sentence)]
-    clauses = [sentence[start:end] for start, end in pairwise([0, *ends, len(sentence)])]
-    own = [n for n, clause in enumerate(clauses) if subject in clause]
-    if len(own) != 1 or own[0] == len(clauses) - 1 or not _VALUE.search(clauses[own[0]]):
-        return sentence
-    behind = ends[own[0]]
-    return sentence if _NEW_CLAIM.search(sentence, behind) else sentence[:behind]
+    return sentence.removesuffix(behind)
+
+
+def clauses_of(sentence: str, start: re.Pattern[str]) -> list[str]:
+    """Split a sentence into clauses at what begins all but the first."""
+    starts = [0, *(match.start() for match in start.finditer(sentence)), len(sentence)]
+    return [sentence[begin:end] for begin, end in pairwise(starts)]
+
+
+def subject_of(clause: str) -> str:
+    """Return what stands before the verb of a clause that gives a value; "" without such a verb."""
+    subject, verb, _ = clause.partition(" is ")
+    return subject if verb else ""
 
 
 def without_aside(sentence: str, aside: re.Pattern[str], letters: frozenset[str]) -> str:
@@ -235,20 +259,20 @@ def without_aside(sentence: str, aside: re.Pattern[str], letters: frozenset[str]
 
 
 def in_asked_amounts(sentence: str, asked: Asked) -> str:
-    """End a sentence behind the last amount of what was asked for, unless it claims another value
-    there, and write this amount in digits. An alternative before it in another unit is removed.
+    """End a sentence behind the last amount of what was asked for, and write it in digits.
+
+    The sentence goes on if it claims another value there. An alternative in another unit before the
+    amount is removed.
     """
     if asked.amount is None:
         return sentence
-    amounts = [
-        amount
-        for amount in asked.amount.finditer(sentence)
-        if not is_circumstance(sentence, amount, asked.numbers)
-    ]
+    amounts = list(asked.amount.finditer(sentence))
     if not amounts:
         return sentence
-    precise = [match for match in amounts if has_nouns(sentence, match.start(), asked.nouns)]
-    amount = (precise or amounts)[-1]
+    unknown = [a for a in amounts if not is_circumstance(sentence, a, asked.numbers)] or amounts
+    precise = [a for a in unknown if has_nouns(sentence, a.start(), asked.nouns)] or unknown
+    whole = [a for a in precise if not _RATE.match(sentence, a.end())] or precise
+    amount = (precise if asked.is_rate else whole)[-1]
     before = sentence[: amount.start()]
     alternative = _ALTERNATIVE.search(before)
     if alternative is not None and not asked.amount.search(before):
@@ -268,8 +292,9 @@ def has_nouns(sentence: str, start: int, nouns: frozenset[str]) -> bool:
 
 
 def is_circumstance(sentence: str, amount: re.Match[str], numbers: frozenset[Fraction]) -> bool:
-    """Whether an amount is known before: behind a preposition, a number of the question or one with
-    "the", "his" and the like: `Of the 28 pies, `
+    """Whether a preposition stands before an amount that is known: `Of the 28 pies, `
+
+    Numbers of the question are known, and those behind "the", "his" and the like.
     """
     value = _VALUE.search(amount[0])
     before = f" {sentence[: amount.start()]}"
@@ -289,9 +314,7 @@ def last_sentence(text: str, asked: Asked) -> tuple[int, int]:
 
 
 def has_claim(behind: str, asked: Asked) -> bool:
-    """Whether the end of a sentence claims another value: one without a noun, or behind "or",
-    "not", "so" and the like.
-    """
+    """Whether the end of a sentence claims a value: without a noun, or behind "or", "so", "not"."""
     if _NEW_CLAIM.search(behind):
         return True
     is_money = asked.amount is _PRICE
@@ -302,18 +325,21 @@ def has_claim(behind: str, asked: Asked) -> bool:
 
 
 def without_circumstances(sentence: str, numbers: frozenset[Fraction]) -> str:
-    """Cut what ends a sentence with a number of the question behind a preposition, as long as a
-    value stands before it.
+    """Cut known numbers behind a preposition from the end of a sentence.
+
+    A value must stand before them in their clause.
     """
     values = list(_VALUE.finditer(sentence))
     while len(values) > 1:
         value = values.pop()
-        circumstance = _CIRCUMSTANCE.search(sentence[: value.start()])
-        before = sentence[: value.start()]
+        before = f"{sentence[: value.start()].rstrip()} "
+        phrase = _CIRCUMSTANCE.search(before)
         is_known = are_stated([value[1]], numbers) or _DEFINITE.search(before) is not None
-        if circumstance is None or not is_known or _NEW_CLAIM.search(sentence, value.end()):
+        if phrase is None or not is_known or _NEW_CLAIM.search(sentence, value.end()):
             break
-        sentence = sentence[: circumstance.start()]
+        if _CLAUSE_END.search(sentence, values[-1].end(), phrase.start()):
+            break
+        sentence = sentence[: phrase.start()]
     return sentence
 
 

@@ -244,8 +244,9 @@ def value_sides(sides: tuple[str, ...]) -> tuple[str | None, tuple[str, ...]]:
 
 
 def computed_sides(sides: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the sides of a chain without symbols, if it ends with at least two of them: what
-    precedes them is the formula that they evaluate.
+    """Return the sides of a chain without symbols, if it ends with at least two of them.
+
+    What precedes them is the formula that they evaluate.
     """
     computed = tuple(side for side in sides if not _SYMBOL.search(side))
     return computed if len(computed) > 1 and computed[-1] == sides[-1] else sides

@@ -338,8 +338,9 @@ def is_balanced(text: str) -> bool:
 
 
 def without_delimiters(formula: str) -> str:
-    """Remove the delimiters around one formula, and what precedes an arrow in it; several formulas
-    keep theirs.
+    """Remove the delimiters around one formula, and what precedes an arrow in it.
+
+    Several formulas keep theirs.
     """
     for opening, closing in _DISPLAY:
         inner = formula.removeprefix(opening).removesuffix(closing)

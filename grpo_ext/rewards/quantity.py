@@ -93,6 +93,7 @@ _WORD = re.compile(rf"{'|'.join(sorted(_SMALL, key=len, reverse=True))}|hundred|
 _OUT_OF = re.compile(r"^([0-9]+) (?:out of|in) ([0-9]+)$")
 WORDED = rf"(?i:(?:{_WORD.pattern})(?:(?: and |, |[ -])(?:{_WORD.pattern})){{0,9}})"
 _WORDED = re.compile(rf"{WORDED}(?![A-Za-z-])")
+_THOUSANDS = re.compile(r"(?<=[0-9]),(?=[0-9]{3}(?![0-9]))")
 _TIMES = re.compile(r"\\(?:times|cdot)(?![A-Za-z])|(?<=[0-9]) ?[x×] ?(?=[0-9])")
 _ARITHMETIC = re.compile(r"-?[0-9.(][0-9.()+*/ -]*[+*/-][0-9.()+*/ -]*[0-9.)]")
 _PARTS = re.compile(rf"(\$?{DECIMAL} ?[A-Za-z¢]+)(?:,? and |, | |$)")
@@ -187,7 +188,7 @@ def arithmetic(text: str) -> Number | None:
     """Return the exact value of sums, products and quotients of numbers, such as `48/2 + 48`, or
     None.
     """
-    text = _TIMES.sub("*", text).replace("$", "")
+    text = _THOUSANDS.sub("", _TIMES.sub("*", text).replace("$", "").replace(r"^\circ", ""))
     if not _ARITHMETIC.fullmatch(text):
         return None
     try:

@@ -79,6 +79,7 @@ _SAME = {
     r"\%": "%",
     **{name: rf"\{name}" for name in _FUNCTIONS},
 }
+_OPERATION = re.compile(r"[!^]|\\sqrt")
 _ATOM = re.compile(r"-?(?:[A-Za-z]|\\[A-Za-z]+|[0-9]+)")  # no restatement
 
 
@@ -312,22 +313,22 @@ def restates(question: Question, answer: str) -> bool:
 
 
 def is_unfinished(question: Question, gold: str, answer: str, *, is_marked: bool) -> bool:
-    """Whether an answer is a sum or factorial that is left to compute where the gold answer is a
-    number, and either the question asks to evaluate it or nothing marks it as the answer: `\\sqrt{100}
-    + 3` for 13.
+    """Whether an answer is left to compute: `\\sqrt{100} + 3` where the gold answer is 13.
+
+    A sum is, if the question asks to evaluate it. Without a mark before the answer, a sum, power,
+    root or factorial is, too.
     """
     if question == Question() or number(gold) is None or (is_marked and not question.converts):
         return False
     sides = [side for side in chain(answer).sides if not is_name(side)]
     if not is_marked:
-        return number(sides[-1]) is None and (is_sum(sides[-1]) or "!" in sides[-1])
+        has_operation = is_sum(sides[-1]) or _OPERATION.search(sides[-1]) is not None
+        return number(sides[-1]) is None and has_operation
     return all(number(side) is None and is_sum(side) for side in sides)
 
 
 def has_asked_form(question: Question, gold: str, answer: str) -> bool:
-    """Whether an answer has the form that the question asks for and the gold answer has: reduced,
-    expanded, factored or in scientific notation.
-    """
+    """Whether an answer has the form that the question asks for and the gold answer has."""
     last = chain(answer).sides[-1]
     return all(has_form(last) or not has_form(gold) for has_form in question.forms)
 

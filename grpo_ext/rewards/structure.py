@@ -40,6 +40,7 @@ _COMMA_SPACE = re.compile(r",\s+")
 COMMA = re.compile(r",\s*")
 _COLON = re.compile(r"\s*:\s*")
 _THOUSANDS = re.compile(r"[-+$]*[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])[^,]*")
+_THOUSANDS_COMMA = re.compile(r"(?<=[0-9]),(?=[0-9]{3}(?![0-9]))")
 _SIGNS = re.compile(r"\\(?:pm|mp)(?![A-Za-z])")
 MAX_PARTS = 20  # parts of a list
 
@@ -173,6 +174,8 @@ def alternatives(text: str) -> list[str]:
     parts = []
     for clause in split(text, _WORD_SEPARATOR):
         for piece in split(clause, _COMMA_SPACE):
+            if "=" in piece:
+                piece = _THOUSANDS_COMMA.sub("", piece)
             parts += [piece] if _THOUSANDS.fullmatch(piece) else split(piece, COMMA)
     return [part for part in parts if part]
 
