@@ -1,6 +1,8 @@
 """Advantages: how much better a completion is than its group.
 
-    A_i = (r_i - mean(group)) / (std + 1e-4)
+`@register_advantages` adds an estimator of the weighted sum of the rewards, a value of
+`scale_rewards`; `@register_joint_advantages` one of all rewards, a value of
+`multi_objective_aggregation`. Both are functions of the rewards of whole groups.
 
 GRPO (DeepSeekMath, arXiv 2402.03300, section 4.1.2) divides by the std of the group, Dr. GRPO
 (arXiv 2503.20783) does not divide, and `batch` divides by the std over all groups. The paper's std
@@ -8,16 +10,137 @@ is that of a population; TRL's is that of a sample (n - 1), which is larger by s
 with two completions the advantages are 0.71 instead of 1.
 
 Division by a small std turns rounding errors into advantages. Rewards therefore stay in float64 up
-to here, and rewards of a group that differ by no more than float64 rounds count as equal: their
-advantages are exactly 0.
+to here, and a group of equal rewards (`equal_in_group`) has advantages of exactly 0.
 """
+
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 
+from grpo_ext.objective.group_statistics import equal_in_group, nan_std
+
 _EPSILON = 1e-4
-# Rewards of a group are equal if they differ by at most this many units of the last place: sums of
-# up to 64 terms round so far.
-_ROUNDING_UNITS = 64
+
+#: `estimate(rewards, std_estimator)`: rewards (N, G) of N groups and the value of `std_estimator`
+#: to advantages (N, G)
+Estimate = Callable[[torch.Tensor, str], torch.Tensor]
+#: `estimate(rewards, weights)`: rewards (N, G, R) and their weights (R,) to advantages (N, G)
+JointEstimate = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+@dataclass(frozen=True)
+class AdvantageEstimator:
+    """A registered estimator of the advantages of weighted sums of rewards."""
+
+    name: str  #: the value of `scale_rewards`
+    estimate: Estimate
+    #: whether a group's advantages depend on its own rewards alone, as `credit: turn` and
+    #: `tie_break_reward` need; otherwise they are computed again when groups are left out
+    within_group: bool = True
+    zero_if_equal: bool = True  #: whether a group of equal rewards gets exactly 0
+
+
+_ESTIMATORS: dict[str, AdvantageEstimator] = {}
+_JOINT_ESTIMATORS: dict[str, JointEstimate] = {}
+SUM_THEN_NORMALIZE = "sum_then_normalize"  # the weighted sum goes to the estimator of scale_rewards
+# What TRL estimates under the same names, where it generates or computes the loss itself.
+TRL_ADVANTAGES = ("group", "batch", "none")
+TRL_JOINT_ADVANTAGES = (SUM_THEN_NORMALIZE, "normalize_then_sum")
+
+
+def register_advantages(
+    name: str, *, within_group: bool = True, zero_if_equal: bool = True
+) -> Callable[[Estimate], Estimate]:
+    """Register an estimator as a value of `scale_rewards`; a recipe finds it in a file of
+    `reward_plugins`.
+
+    The estimator is called with the weighted sums (N, G) of N groups, float64, and `std_estimator`.
+    NaN marks a completion that was not scored, or a place beyond the end of a smaller group; where
+    the estimator returns NaN, the advantage is 0.
+
+    Args:
+        name: the value of `scale_rewards`.
+        within_group: as in `AdvantageEstimator`; with `False` an estimator may compare groups.
+        zero_if_equal: as in `AdvantageEstimator`; `False` for a baseline that is not the group's
+            mean.
+
+    Raises:
+        ValueError: if the name is taken.
+    """
+    if name in _ESTIMATORS:
+        raise ValueError(f"scale_rewards {name!r} is registered already: choose another name.")
+
+    def register(estimate: Estimate) -> Estimate:
+        _ESTIMATORS[name] = AdvantageEstimator(name, estimate, within_group, zero_if_equal)
+        return estimate
+
+    return register
+
+
+def register_joint_advantages(name: str) -> Callable[[JointEstimate], JointEstimate]:
+    """Register an estimator of all rewards as a value of `multi_objective_aggregation`; a recipe
+    finds it in a file of `reward_plugins`.
+
+    The estimator is called with the rewards (N, G, R) of N groups, float64, NaN where a reward did
+    not score a completion, and with the weights (R,). Where it returns NaN, the advantage is 0.
+    `ValueError` for a name that is taken.
+    """
+    if name in joint_advantage_names():
+        raise ValueError(
+            f"multi_objective_aggregation {name!r} is registered already: choose another name."
+        )
+
+    def register(estimate: JointEstimate) -> JointEstimate:
+        _JOINT_ESTIMATORS[name] = estimate
+        return estimate
+
+    return register
+
+
+def get_advantages(name: str) -> AdvantageEstimator:
+    """Return the estimator of that name; `ValueError` if there is none."""
+    if name not in _ESTIMATORS:
+        raise ValueError(
+            f"scale_rewards is {name!r}: write one of {', '.join(_ESTIMATORS)}, or register it "
+            "with @register_advantages."
+        )
+    return _ESTIMATORS[name]
+
+
+def advantage_names() -> tuple[str, ...]:
+    """Return all values of `scale_rewards`."""
+    return tuple(_ESTIMATORS)
+
+
+def joint_advantage_names() -> tuple[str, ...]:
+    """Return all values of `multi_objective_aggregation`."""
+    return (SUM_THEN_NORMALIZE, *_JOINT_ESTIMATORS)
+
+
+@register_advantages("group")
+def by_group_std(rewards: torch.Tensor, std_estimator: str) -> torch.Tensor:
+    """GRPO (arXiv 2402.03300, section 4.1.2), A_i = (r_i - mean) / (std + 1e-4), mean and std of
+    the group; rewards and advantages are (N, G).
+    """
+    return unscaled(rewards, std_estimator) / (nan_std(rewards, 1, std_estimator) + _EPSILON)
+
+
+@register_advantages("batch", within_group=False)
+def by_batch_std(rewards: torch.Tensor, std_estimator: str) -> torch.Tensor:
+    """PPO Lite of "Tricks or Traps" (arXiv 2508.08221), A_i = (r_i - mean) / (std + 1e-4), mean of
+    the group, std over all groups; rewards and advantages are (N, G).
+    """
+    std = nan_std(rewards.view(1, -1), 1, std_estimator)  # (1, 1)
+    return unscaled(rewards, std_estimator) / (std + _EPSILON)
+
+
+@register_advantages("none")
+def unscaled(rewards: torch.Tensor, std_estimator: str) -> torch.Tensor:
+    """Dr. GRPO (arXiv 2503.20783), A_i = r_i - mean of the group; rewards and advantages are
+    (N, G).
+    """
+    return rewards - rewards.nanmean(dim=1, keepdim=True)
 
 
 def group_advantages(
@@ -27,25 +150,36 @@ def group_advantages(
     std_estimator: str = "sample",
     magnitudes: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Return the advantages (B,) of whole groups; exactly 0 throughout a group of equal rewards.
+    """Return the advantages (B,) of whole groups, by the estimator `scale_rewards`.
 
     A NaN reward marks a completion that was not scored: its advantage is 0, and the mean and std of
-    the group leave it out.
+    the group leave it out. Throughout a group of equal rewards the advantages are exactly 0, unless
+    the estimator is registered with `zero_if_equal=False`.
 
     Args:
         rewards: (B,), weighted and summed; B whole groups of `num_generations`.
         num_generations: completions per prompt.
-        scale_rewards: "group", "batch" or "none": which std to divide by.
+        scale_rewards: the name of an estimator.
         std_estimator: "sample" (n - 1) or "population" (n).
         magnitudes: (B,), as in `equal_in_group`.
+
+    Raises:
+        ValueError: if no estimator has that name, or it returns another shape.
     """
+    estimator = get_advantages(scale_rewards)
     grouped = rewards.view(-1, num_generations)  # (groups, G)
-    advantages = grouped - grouped.nanmean(dim=1, keepdim=True)
-    if scale_rewards != "none":
-        together = grouped if scale_rewards == "group" else rewards.view(1, -1)
-        advantages = advantages / (nan_std(together, 1, std_estimator) + _EPSILON)
-    equal = equal_in_group(rewards, num_generations, magnitudes)
-    return advantages.nan_to_num(nan=0.0).view(-1).masked_fill(equal, 0.0)
+    advantages = estimator.estimate(grouped, std_estimator)
+    if advantages.shape != grouped.shape:
+        raise ValueError(
+            f"scale_rewards: {scale_rewards} returned advantages of shape "
+            f"{tuple(advantages.shape)} for rewards of shape {tuple(grouped.shape)}: return one "
+            "advantage for each reward."
+        )
+    advantages = advantages.nan_to_num(nan=0.0).view(-1)
+    if estimator.zero_if_equal:
+        equal = equal_in_group(rewards, num_generations, magnitudes)
+        advantages = advantages.masked_fill(equal, 0.0)
+    return advantages
 
 
 def turn_advantages(
@@ -71,7 +205,7 @@ def turn_advantages(
             turn.
         turns: (B,), the number of turns of each episode, at most K.
         num_generations: completions per prompt.
-        scale_rewards: "group", or "none": no division.
+        scale_rewards: the name of an estimator that compares within groups.
         std_estimator: "sample" (n - 1) or "population" (n).
 
     Returns:
@@ -97,92 +231,48 @@ def turn_advantages(
     return grouped.transpose(1, 2).reshape(len(rewards), -1)
 
 
-def equal_in_group(
-    rewards: torch.Tensor, num_generations: int, magnitudes: torch.Tensor | None = None
+def joint_advantages(
+    rewards: torch.Tensor, weights: torch.Tensor, num_generations: int, name: str
 ) -> torch.Tensor:
-    """Return (B,), bool, whether the rewards of a completion's group are equal, up to the rounding
-    of their sums.
-
-    Args:
-        rewards: (B,), whole groups; NaN rewards are left out, and a group of NaN is equal.
-        num_generations: completions per prompt.
-        magnitudes: (B,), the sum of the absolute values that each reward was added up from; `None`:
-            those of the rewards.
-    """
-    grouped = rewards.view(-1, num_generations)  # (groups, G)
-    missing = grouped.isnan()
-    sizes = (rewards if magnitudes is None else magnitudes).abs().view_as(grouped)
-    largest = sizes.masked_fill(missing, 0.0).amax(1)  # (groups,)
-    highest = grouped.masked_fill(missing, -torch.inf).amax(1)
-    lowest = grouped.masked_fill(missing, torch.inf).amin(1)
-    rounding = _ROUNDING_UNITS * torch.finfo(rewards.dtype).eps * largest
-    return (highest - lowest <= rounding).repeat_interleave(num_generations)
-
-
-def has_signal(advantages: torch.Tensor, num_generations: int) -> torch.Tensor:
-    """Return (B,), bool, whether any advantage of a completion's group is not 0.
-
-    Args:
-        advantages: (B,), or (B, K) of turns: episodes of equal rewards differ if they earned them
-            in different turns.
-        num_generations: completions per prompt.
-    """
-    by_group = advantages.reshape(len(advantages) // num_generations, -1)
-    return (by_group != 0).any(1).repeat_interleave(num_generations)
-
-
-def nan_std(values: torch.Tensor, dim: int, estimator: str = "sample") -> torch.Tensor:
-    """Return the standard deviation along `dim`, leaving out NaN entries.
-
-    Args:
-        values: any shape; `dim` is kept with size 1.
-        dim: the dimension to reduce.
-        estimator: "sample" (n - 1) or "population" (n).
-
-    Returns:
-        The standard deviation; NaN where it is not defined.
-    """
-    count = (~values.isnan()).sum(dim, keepdim=True)
-    deviations = values - values.nanmean(dim, keepdim=True)
-    sum_of_squares = (deviations**2).nansum(dim, keepdim=True)
-    divisor = count - 1 if estimator == "sample" else count
-    return (sum_of_squares / divisor).sqrt()
-
-
-def group_stds(
-    rewards: torch.Tensor, num_generations: int, std_estimator: str = "sample"
-) -> torch.Tensor:
-    """Return the std (N,) of the rewards within each group; NaN where fewer than two were scored.
-
-    Args:
-        rewards: (B,), weighted and summed; B whole groups of `num_generations`, NaN for a
-            completion that was not scored.
-        num_generations: completions per prompt.
-        std_estimator: "sample" (n - 1) or "population" (n).
-    """
-    grouped = rewards.view(-1, num_generations)  # (N, G)
-    too_few = (~grouped.isnan()).sum(dim=1) < 2  # (N,)
-    return nan_std(grouped, 1, std_estimator).squeeze(1).masked_fill(too_few, torch.nan)
-
-
-def normalized_then_summed(
-    rewards: torch.Tensor, weights: torch.Tensor, num_generations: int
-) -> torch.Tensor:
-    """Return advantages (B,) with each reward normalised separately: GDPO (arXiv 2601.05242).
-
-    As in TRL, each reward is centred and divided by its std within the group; then the weighted
-    sum is centred and divided by its std over the batch. A group in which no weighted reward
-    differs gets exactly 0.
+    """Return the advantages (B,) of whole groups, by an estimator of all rewards.
 
     Args:
         rewards: (B, R), B whole groups; NaN if a reward did not score a completion.
         weights: (R,).
         num_generations: completions per prompt.
+        name: a value of `multi_objective_aggregation` other than "sum_then_normalize".
     """
-    normalized = [group_advantages(column, num_generations) for column in rewards.unbind(1)]
+    if name not in _JOINT_ESTIMATORS:
+        raise ValueError(
+            f"multi_objective_aggregation is {name!r}: write one of "
+            f"{', '.join(joint_advantage_names())}, or register it with "
+            "@register_joint_advantages."
+        )
+    grouped = rewards.view(-1, num_generations, rewards.size(1))  # (groups, G, R)
+    advantages = _JOINT_ESTIMATORS[name](grouped, weights)
+    if advantages.shape != grouped.shape[:2]:
+        raise ValueError(
+            f"multi_objective_aggregation: {name} returned advantages of shape "
+            f"{tuple(advantages.shape)} for rewards of shape {tuple(grouped.shape)}: return one "
+            "advantage for each completion."
+        )
+    return advantages.nan_to_num(nan=0.0).view(-1)
+
+
+@register_joint_advantages("normalize_then_sum")
+def normalized_then_summed(rewards: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    """GDPO (arXiv 2601.05242): each reward is normalised separately.
+
+    As in TRL, each reward is centred and divided by its std within the group; then the weighted
+    sum is centred and divided by its std over the batch. A group in which no weighted reward
+    differs gets exactly 0. Rewards are (N, G, R), weights (R,), advantages (N, G).
+    """
+    size = rewards.size(1)
+    columns = rewards.flatten(0, 1).unbind(1)  # R of (B,)
+    normalized = [group_advantages(column, size) for column in columns]
     weighted = torch.stack(normalized, dim=1) * weights  # (B, R)
-    unscored = rewards.isnan().all(dim=1)  # (B,)
+    unscored = rewards.flatten(0, 1).isnan().all(dim=1)  # (B,)
     total = weighted.sum(dim=1).masked_fill(unscored, torch.nan)  # (B,)
     advantages = (total - total.nanmean()) / (nan_std(total, 0) + _EPSILON)
-    equal = equal_in_group(total, num_generations, weighted.abs().sum(dim=1))
-    return advantages.nan_to_num(nan=0.0).masked_fill(equal, 0.0)
+    equal = equal_in_group(total, size, weighted.abs().sum(dim=1))
+    return advantages.masked_fill(equal, 0.0).view(-1, size)

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from grpo_ext.environments.episode_rules import episode_rules
+from grpo_ext.objective.advantage import SUM_THEN_NORMALIZE
+from grpo_ext.recipe.needs import compares_groups
 from grpo_ext.recipe.problems import Problem
 
 # of `generation_kwargs`, which would end turns in another way
@@ -39,22 +41,21 @@ def environment_rules(v: Mapping[str, Any], _: int) -> Iterator[Problem]:
         return
     if rules.credit == "turn":
         wanted = {
-            "scale_rewards": ("group", "none"),
-            "multi_objective_aggregation": ("sum_then_normalize",),
+            "multi_objective_aggregation": SUM_THEN_NORMALIZE,
+            "group_filter": "off",  # signal is of whole episodes
+            "advantage_normalizer": "all",
         }
-        wanted |= {
-            "group_filter": ("off",),
-            "advantage_normalizer": ("all",),
-        }  # signal is of whole episodes
         if v["tie_break_reward"] is not None:
             yield Problem(
                 "environment: credit: turn compares the rewards to go of each turn, and "
                 "tie_break_reward those of whole episodes. Take tie_break_reward out.",
                 "tie_break_reward",
             )
-        for key, values in wanted.items():
-            if v[key] not in values:
-                yield Problem(f"environment: credit: turn needs {key}: {values[0]}.", key)
+        if compares_groups(v):
+            yield Problem("environment: credit: turn needs scale_rewards: group.", "scale_rewards")
+        for key, value in wanted.items():
+            if v[key] != value:
+                yield Problem(f"environment: credit: turn needs {key}: {value}.", key)
     if v["curriculum"] == "adaptive" or v["pass_rates_file"]:
         words = "pass rates are counted by prompt, and the games of one prompt differ by their seed"
         yield Problem(

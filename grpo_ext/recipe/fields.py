@@ -27,9 +27,7 @@ CORRECTIONS = (
     "geometric_mask",
 )
 CHOICES: dict[str, tuple[str | bool, ...]] = {
-    "scale_rewards": ("group", "batch", "none", True, False),
     "importance_sampling_level": ("token", "sequence"),
-    "multi_objective_aggregation": ("sum_then_normalize", "normalize_then_sum"),
     "vllm_importance_sampling_mode": CORRECTIONS,
     "vllm_mode": ("colocate", "server"),
     "vllm_model_impl": ("vllm", "transformers"),
@@ -39,7 +37,11 @@ CHOICES: dict[str, tuple[str | bool, ...]] = {
     "save_strategy": tuple(choice.value for choice in SaveStrategy),
     "cache_implementation": ALL_CACHE_IMPLEMENTATIONS,
 }
-TYPES = {"num_generations": Annotated[int, Field(ge=2)]}  # TRL's type allows null
+TYPES: dict[str, Any] = {
+    "num_generations": Annotated[int, Field(ge=2)],  # TRL's type allows null
+    # `loss_rules.advantages` checks the name; a word of the command line may also be a switch
+    "scale_rewards": Literal[True, False] | Annotated[str, Field(min_length=1)],
+}
 # Bounds of numbers, each with the fields that have them.
 BOUNDS: tuple[tuple[Any, str], ...] = (
     (Annotated[int, Field(ge=1, le=65535)], "vllm_server_port"),

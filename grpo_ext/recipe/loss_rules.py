@@ -5,6 +5,7 @@ from contextlib import suppress
 from typing import Literal
 
 from grpo_ext.common.modules import load_file
+from grpo_ext.objective.advantage import advantage_names, joint_advantage_names
 from grpo_ext.objective.kl import REFUSED
 from grpo_ext.objective.policy import get_loss, loss_names, ratios_move
 from grpo_ext.objective.sampling import (
@@ -15,13 +16,15 @@ from grpo_ext.objective.sampling import (
 )
 from grpo_ext.recipe.batch import batch_of
 from grpo_ext.recipe.contradictions import corrected
-from grpo_ext.recipe.needs import LOSSES, Values
+from grpo_ext.recipe.needs import LOSSES, Values, compares_groups
 from grpo_ext.recipe.problems import Problem
 from grpo_ext.recipe.values import convert
 
 
 def plugins(v: Values, _: int) -> Iterator[Problem]:
-    """Load the plugin files, which may register losses that the next rules look up."""
+    """Load the plugin files, which may register losses and estimators of advantages that the next
+    rules look up.
+    """
     for path in v["reward_plugins"] or ():
         with suppress(Exception):  # reported where the rewards are built
             load_file(path)
@@ -34,6 +37,24 @@ def loss_type(v: Values, _: int) -> Iterator[Problem]:
         convert("loss_type", v["loss_type"], Literal[(*LOSSES, *loss_names())])
     except ValueError as error:
         yield Problem(str(error), "loss_type")
+
+
+def advantages(v: Values, _: int) -> Iterator[Problem]:
+    """The estimators of advantages are registered, and decide ties only within a group."""
+    registered = {
+        "scale_rewards": (*advantage_names(), True, False),
+        "multi_objective_aggregation": joint_advantage_names(),
+    }
+    for key, names in registered.items():
+        try:
+            convert(key, v[key], Literal[names])
+        except ValueError as error:
+            yield Problem(str(error), key)
+    if v["tie_break_reward"] is not None and compares_groups(v):
+        yield Problem(
+            f"tie_break_reward: {v['tie_break_reward']} needs scale_rewards: group.",
+            "tie_break_reward",
+        )
 
 
 def constant_divisor(v: Values, _: int) -> Iterator[Problem]:

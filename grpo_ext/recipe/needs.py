@@ -5,6 +5,13 @@ without it.
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from grpo_ext.objective.advantage import (
+    SUM_THEN_NORMALIZE,
+    TRL_ADVANTAGES,
+    TRL_JOINT_ADVANTAGES,
+    advantage_names,
+    get_advantages,
+)
 from grpo_ext.objective.policy import ratios_move
 from grpo_ext.recipe.batch import batch_of
 from grpo_ext.recipe.overlap_options import separate
@@ -17,19 +24,20 @@ LOSSES = (*TRL_LOSSES, "dppo")  # of this package
 WITHOUT_DELTA = ("cispo", "sapo", "vespo", "dppo")  # a registered loss may read it
 
 OUR_DIVISION = {"loss_normalization": ("step",)}
-ONE_REWARD = {"multi_objective_aggregation": ("sum_then_normalize",)}
-UNSCALED_OR_BY_GROUP: dict[str, tuple[Any, ...]] = {"scale_rewards": ("group", "none", True, False)}
+ONE_REWARD = {"multi_objective_aggregation": (SUM_THEN_NORMALIZE,)}
 DEALT_ROWS = {**OUR_DIVISION, "layout": ("auto", "chunks", "packed")}
 # An option, its values that need nothing, and what the others need: by option the values that fit,
 # first the one to propose.
 NEEDS: tuple[tuple[str, tuple[Any, ...], dict[str, tuple[Any, ...]]], ...] = (
     ("loss_type", TRL_LOSSES, OUR_DIVISION),
+    ("scale_rewards", (*TRL_ADVANTAGES, True, False), OUR_DIVISION),
+    ("multi_objective_aggregation", TRL_JOINT_ADVANTAGES, OUR_DIVISION),
     ("kl_estimator", ("k3",), OUR_DIVISION),
     ("std_estimator", ("sample",), ONE_REWARD),
     ("advantage_normalizer", ("all",), OUR_DIVISION | ONE_REWARD),
     ("group_filter", ("off",), OUR_DIVISION | ONE_REWARD),
     ("positive_nll_coef", (0.0,), OUR_DIVISION),
-    ("tie_break_reward", (None,), OUR_DIVISION | ONE_REWARD | UNSCALED_OR_BY_GROUP),
+    ("tie_break_reward", (None,), OUR_DIVISION | ONE_REWARD),
     (
         "max_slots_per_prompt",
         (1,),
@@ -111,6 +119,12 @@ def need(
                 yield Problem(f"{key}: {v[key]} needs {other}: {proposed}.", key)
 
     return rule
+
+
+def compares_groups(v: Values) -> bool:
+    """Whether the estimator of advantages compares groups, as `scale_rewards: batch` does."""
+    name = v["scale_rewards"]
+    return name in advantage_names() and not get_advantages(name).within_group
 
 
 def idle_keys(v: Values, _: int) -> Iterator[Problem]:

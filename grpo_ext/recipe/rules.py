@@ -137,6 +137,7 @@ GRPO_RULES: tuple[Rule, ...] = (
     whole_eval_groups,
     loss_rules.plugins,
     loss_rules.loss_type,
+    loss_rules.advantages,
     loss_rules.constant_divisor,
     loss_rules.reference,
     best_model,

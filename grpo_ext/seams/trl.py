@@ -25,6 +25,11 @@ from trl.trainer.utils import (
     unsplit_pixel_values_by_grid,
 )
 
+from grpo_ext.objective.advantage import (
+    SUM_THEN_NORMALIZE,
+    TRL_ADVANTAGES,
+    TRL_JOINT_ADVANTAGES,
+)
 from grpo_ext.seams.chat import can_parse, parse
 from grpo_ext.seams.port import Row, TRLTrainer
 from grpo_ext.seams.replace import replaced
@@ -271,13 +276,23 @@ def trl_generation(trainer: TRLTrainer, rows: list[Row]) -> dict[str, Any]:
     """Let TRL generate and judge, for images.
 
     TRL does not score old and reference log-probs, as if the generation were used once: our scoring
-    does.
+    does. TRL refuses a registered estimator by its name; ours then replaces its advantages.
     """
     generate: Any = GRPOTrainer._generate_and_score_completions
     args = copy.copy(trainer.args)
     args.steps_per_generation = 1
+    scale_rewards = trainer.scale_rewards
+    aggregation = trainer.multi_objective_aggregation
     with replaced(
-        trainer, args=args, num_iterations=1, vllm_importance_sampling_correction=False, beta=0.0
+        trainer,
+        args=args,
+        num_iterations=1,
+        vllm_importance_sampling_correction=False,
+        beta=0.0,
+        scale_rewards=scale_rewards if scale_rewards in TRL_ADVANTAGES else "group",
+        multi_objective_aggregation=(
+            aggregation if aggregation in TRL_JOINT_ADVANTAGES else SUM_THEN_NORMALIZE
+        ),
     ):
         return generate(trainer, rows)
 

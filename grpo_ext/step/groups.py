@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields, replace
 import torch
 from torch import Tensor
 
-from grpo_ext.objective.advantage import equal_in_group
+from grpo_ext.objective.group_statistics import equal_in_group
 from grpo_ext.step.records import Scored
 from grpo_ext.step.tables import join
 

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from grpo_ext.objective.advantage import (
-    equal_in_group,
+    SUM_THEN_NORMALIZE,
     group_advantages,
-    group_stds,
-    normalized_then_summed,
+    joint_advantages,
     turn_advantages,
 )
+from grpo_ext.objective.group_statistics import equal_in_group, group_stds
 from grpo_ext.step.records import Scored
 from grpo_ext.step.tables import padded
 
@@ -68,10 +68,10 @@ class AdvantageRule:
 
     num_generations: int  #: completions per prompt
     weights: Tensor  #: (R,), of the rewards
-    scale_rewards: str = "group"  #: "group", "batch" or "none"
+    scale_rewards: str = "group"  #: an estimator of `objective.advantage`
     std_estimator: str = "sample"  #: "sample" or "population"
-    #: "sum_then_normalize", or "normalize_then_sum", which normalises each reward first
-    aggregation: str = "sum_then_normalize"
+    #: "sum_then_normalize", or an estimator of all rewards, which takes the place of `scale_rewards`
+    aggregation: str = SUM_THEN_NORMALIZE
     tie_break: TieBreak | None = None  #: `None`: nothing decides groups of equal rewards
 
     def weighted(self, rewards: Tensor) -> Tensor:
@@ -114,9 +114,9 @@ class AdvantageRule:
         In the groups of `ties` (B,) they are those of the tie-break reward, by the same normaliser,
         times its coefficient.
         """
-        if self.aggregation == "normalize_then_sum":
+        if self.aggregation != SUM_THEN_NORMALIZE:
             weights = self.weights.to(rewards)
-            return normalized_then_summed(rewards, weights, self.num_generations)
+            return joint_advantages(rewards, weights, self.num_generations, self.aggregation)
         how = self.num_generations, self.scale_rewards, self.std_estimator
         of_sum = group_advantages(self.weighted(rewards), *how, self._magnitudes(rewards))
         if ties is None or self.tie_break is None:

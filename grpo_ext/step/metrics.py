@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from grpo_ext.common.estimates import variance_of_mean
-from grpo_ext.objective.advantage import nan_std
 from grpo_ext.objective.aggregate import Stat
+from grpo_ext.objective.group_statistics import nan_std
 from grpo_ext.step.ranks import Ranks
 
 FAR_RATIO = 0.1  # from 1: a token whose ratio is further away counts as far

@@ -16,7 +16,7 @@ import grpo_ext.trainer.settings as settings
 from grpo_ext.common.columns import TASK
 from grpo_ext.curriculum.pass_rates import prompt_id
 from grpo_ext.environments.episode import Episode, instances
-from grpo_ext.objective.advantage import has_signal
+from grpo_ext.objective.group_statistics import has_signal
 from grpo_ext.samplers.base import Request, Sampler
 from grpo_ext.samplers.partial import PartialSampler
 from grpo_ext.samplers.sync_check import SyncCheck

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from grpo_ext.curriculum.group_log import GroupLog
 from grpo_ext.curriculum.sampler import PromptSupply
+from grpo_ext.objective.advantage import get_advantages
 from grpo_ext.rewards.failures import UserCodeFailure
 from grpo_ext.seams import trl as seam
 from grpo_ext.seams.port import Row
@@ -191,14 +192,14 @@ class Rollout:
         return old_and_reference(table)
 
     def _scaled(self, table: Scored, rewards: Tensor, shape: GroupShape) -> Scored:
-        """With `scale_rewards: batch`, divide this rank's advantages by the std over the groups
-        that are used.
+        """Estimate this rank's advantages again from the groups that are used, if the estimator
+        compares groups, as `scale_rewards: batch` does.
 
         `rewards` (B of all ranks, R) of the groups of `shape` are NaN for groups that are not used.
         """
-        if self.generations.rule.scale_rewards != "batch":
-            return table
         rule = replace(self.generations.rule, num_generations=shape.largest)
+        if get_advantages(rule.scale_rewards).within_group:
+            return table
         advantages = shape.gather(rule.advantages(shape.spread(rewards)))
         mine = self.ranks.mine(len(rewards))
         return replace(table, advantages=advantages[mine].to(table.advantages))

@@ -13,6 +13,8 @@ from trl import ModelConfig, SFTConfig
 
 from grpo_ext import load_recipe
 from grpo_ext.common.files import data_yaml
+from grpo_ext.objective.advantage import advantage_names, joint_advantage_names
+from grpo_ext.objective.policy import loss_names
 from grpo_ext.objective.presets import PRESETS
 from grpo_ext.objective.sampling import FIELD_DEFAULTS
 from grpo_ext.recipe import contradictions, difference, fields, needs, vllm_options
@@ -124,6 +126,16 @@ def test_rules_compare_keys_with_words_that_the_field_takes():
         if choices(kinds[key])
     }
     assert {pair for pair in needed if pair[1] not in choices(kinds[pair[0]])} == set()
+    registered = {
+        "loss_type": loss_names(),
+        "scale_rewards": (*advantage_names(), True, False),
+        "multi_objective_aggregation": joint_advantage_names(),
+    }
+    free = [row[:2] for row in needs.NEEDS]
+    free += [pair for _, _, fitting in needs.NEEDS for pair in fitting.items()]
+    assert registered.keys() <= {key for key, _ in free}
+    for key, words in free:
+        assert set(words) <= set(registered.get(key, words))
 
 
 def test_tables_name_no_key_that_is_not_a_field():

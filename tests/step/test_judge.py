@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpo_ext.objective.advantage import has_signal
+from grpo_ext.objective.group_statistics import has_signal
 from grpo_ext.step.judge import (
     AdvantageRule,
     EndRule,

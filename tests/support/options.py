@@ -15,6 +15,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from grpo_ext.objective.advantage import advantage_names, joint_advantage_names
 from grpo_ext.recipe.rules import GRPO_RULES, argument_values, check_values
 from tests.support.scripted_run import DEVICE, REWARDS, WORLD, arguments, name_of, rewards_of
 
@@ -54,10 +55,10 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "logprob_policy": ("model", "trl"),
     "max_completion_length": (4,),
     # the advantages
-    "scale_rewards": ("batch", "none"),
+    "scale_rewards": tuple(name for name in advantage_names() if name != "group"),
     "std_estimator": ("population",),
     "advantage_normalizer": ("useful",),
-    "multi_objective_aggregation": ("normalize_then_sum",),
+    "multi_objective_aggregation": joint_advantage_names()[1:],  # the first is the default
     "reward_weights": ((0.25, 1.0, 0.5, 0.0), (1.0, 0.5, -0.25, 2.0)),
     # the groups and their prompts
     "num_generations": (4,),

@@ -1,24 +1,26 @@
-"""For tests that register rewards and losses: take them out of the catalogue again."""
+"""For tests that register rewards, losses and advantages: take them out of the catalogue again."""
 
 import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from grpo_ext.objective import policy
+from grpo_ext.objective import advantage, policy
 from grpo_ext.rewards import registry
 
 
 @contextmanager
 def registry_as_before() -> Iterator[None]:
-    """Forget the rewards and losses that are registered in the block, unless they belong to the
-    package.
+    """Forget the rewards, losses and estimators of advantages that are registered in the block,
+    unless they belong to the package.
 
     The plugin files that registered rewards are forgotten too: loaded again, they register them
     again.
     """
     before = dict(registry._registered)
     losses = dict(policy._LOSSES)
+    estimators = dict(advantage._ESTIMATORS)
+    joint_estimators = dict(advantage._JOINT_ESTIMATORS)
     try:
         yield
     finally:
@@ -33,3 +35,7 @@ def registry_as_before() -> Iterator[None]:
         registry._registered.update(before)
         policy._LOSSES.clear()
         policy._LOSSES.update(losses)
+        advantage._ESTIMATORS.clear()
+        advantage._ESTIMATORS.update(estimators)
+        advantage._JOINT_ESTIMATORS.clear()
+        advantage._JOINT_ESTIMATORS.update(joint_estimators)

@@ -192,11 +192,13 @@ def compared(
     if not differ(scores):
         return [0.0] * len(scores)
     mean = sum(present, Fraction(0)) / len(present)
-    divisor = 1.0
     if scale == "group":
         divisor = deviation([float(score) for score in present], estimator) + 1e-4
-    if scale == "batch":
+    elif scale == "batch":
         divisor = deviation([float(score) for score in together], estimator) + 1e-4
+    else:
+        assert scale == "none", f"the oracle has no formula for scale_rewards: {scale}"
+        divisor = 1.0
     return [0.0 if score is None else float(score - mean) / divisor for score in scores]
 
 
