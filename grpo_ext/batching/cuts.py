@@ -26,7 +26,7 @@ def deal_rows(
     prompt_lengths: torch.Tensor,
     completion_lengths: torch.Tensor,
     live: torch.Tensor,
-    pieces: int,
+    num_pieces: int,
 ) -> list[torch.Tensor]:
     """Deal the live rows of a step to micro-batches, so that the largest has few tokens.
 
@@ -40,7 +40,7 @@ def deal_rows(
         prompt_lengths: (B,), in tokens.
         completion_lengths: (B,), in tokens.
         live: (B,), bool, rows that can change the gradient.
-        pieces: the number of micro-batches, at most B.
+        num_pieces: the number of micro-batches, at most B.
 
     Returns:
         The indices of the rows of each piece, none empty; the other dead rows are left out.
@@ -54,30 +54,42 @@ def deal_rows(
     group_sizes = np.maximum(np.bincount(group), 1)
     mean_tokens = np.bincount(group, weights=tokens[rows]) / group_sizes  # of a prompt's live rows
     rows = rows[np.lexsort((tokens[rows], group, mean_tokens[group]))]
-    cuts = even_cuts(prompt_tokens[rows] + tokens[rows], pieces)
-    dealt = [torch.from_numpy(part) for part in np.split(rows, cuts)]
+    cuts = even_cuts(prompt_tokens[rows] + tokens[rows], num_pieces)
     # dead rows fill empty pieces, those with tokens first
-    spare = iter(sorted(np.flatnonzero(~is_live), key=lambda i: tokens[i] == 0))
-    return [part if len(part) else torch.tensor([next(spare)]) for part in dealt]
+    dead_rows = np.flatnonzero(~is_live)
+    fillers = iter(dead_rows[np.argsort(tokens[dead_rows] == 0, kind="stable")])
+    dealt = []
+    for piece_rows in np.split(rows, cuts):
+        if len(piece_rows) == 0:
+            piece_rows = np.array([next(fillers)])
+        dealt.append(torch.from_numpy(piece_rows))
+    return dealt
 
 
-def even_cuts(costs: np.ndarray, pieces: int) -> list[int]:
+def even_cuts(costs: np.ndarray, num_pieces: int) -> list[int]:
     """Return the rising positions that cut a sequence so that the largest sum is smallest.
 
     No piece is empty if there are enough items.
     """
-    low, high = (int(costs.max()), int(costs.sum())) if len(costs) else (0, 0)
-    # the smallest bound that greedy filling keeps; the sum of all costs is always kept
-    cuts = _fill(
-        costs,
-        low
-        + bisect_left(range(low, high), True, key=lambda bound: len(_fill(costs, bound)) < pieces),
-    )
-    others = [position for position in range(1, len(costs)) if position not in cuts]
-    cuts += others[
-        : pieces - 1 - len(cuts)
-    ]  # greedy filling may need fewer pieces: add cuts, so that none is empty
-    return sorted(cuts) + [len(costs)] * (pieces - 1 - len(cuts))
+    num_cuts = num_pieces - 1
+    if len(costs) == 0:
+        return [0] * num_cuts
+
+    def suffices(bound: int) -> bool:
+        return len(_fill(costs, bound)) <= num_cuts
+
+    # greedy filling keeps the sum of all costs as a bound
+    bounds = range(int(costs.max()), int(costs.sum()))
+    smallest_bound = bounds.start + bisect_left(bounds, True, key=suffices)
+    cuts = _fill(costs, smallest_bound)
+    # greedy filling may need fewer cuts: add some, so that no piece is empty
+    for position in range(1, len(costs)):
+        if len(cuts) == num_cuts:
+            break
+        if position not in cuts:
+            cuts.append(position)
+    missing = num_cuts - len(cuts)
+    return sorted(cuts) + [len(costs)] * missing
 
 
 def _fill(costs: np.ndarray, bound: int) -> list[int]:
@@ -142,44 +154,58 @@ def length_chunks(
     may then be more than `MAX_CHUNKS`. Returns the indices of the rows of each chunk, shortest
     first.
     """
+    if call is None:
+        call = call_tokens(lengths.device)
     order = torch.argsort(lengths.cpu(), stable=True)
     widths = lengths.cpu()[order].double().numpy() + per_row  # (B,), rising
-    num = len(widths)
-    call = call_tokens(lengths.device) if call is None else call
-    best = np.full(num + 1, np.inf)  # best[j]: the least cost of the first j rows
-    best[0] = 0.0
-    start = np.zeros(num + 1, dtype=int)
-    depth = np.zeros(num + 1, dtype=int)
-    for j in range(1, num + 1):
-        tokens = (j - np.arange(j)) * widths[j - 1]  # (j,), of a chunk from row i to row j - 1
-        cost = best[:j] + tokens + call
+    num_rows = len(widths)
+    # of the first j rows: the least cost, the start of their last chunk, the number of chunks
+    least_cost = np.full(num_rows + 1, np.inf)
+    least_cost[0] = 0.0
+    last_start = np.zeros(num_rows + 1, dtype=int)
+    num_chunks = np.zeros(num_rows + 1, dtype=int)
+    for end in range(1, num_rows + 1):
+        sizes = end - np.arange(end)  # (end,), rows of a chunk from each start
+        tokens = sizes * widths[end - 1]
+        cost = least_cost[:end] + tokens + call
         if max_tokens is None:
-            cost[depth[:j] >= MAX_CHUNKS] = np.inf
+            cost[num_chunks[:end] >= MAX_CHUNKS] = np.inf
         else:
             cost[:-1][tokens[:-1] > max_tokens] = np.inf
-        i = int(cost.argmin())
-        best[j] = cost[i]
-        start[j] = i
-        depth[j] = depth[i] + 1
+        start = int(cost.argmin())
+        least_cost[end] = cost[start]
+        last_start[end] = start
+        num_chunks[end] = num_chunks[start] + 1
     chunks = []
-    while num:
-        chunks.append(order[start[num] : num])
-        num = start[num]
+    end = num_rows
+    while end > 0:
+        start = last_start[end]
+        chunks.append(order[start:end])
+        end = start
     return chunks[::-1]
 
 
 def equal_prompts(
     prompt_ids: torch.Tensor, prompt_mask: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Find the rows with the same prompt, for left-padded prompts (B, P) and their mask (B, P).
+    """Find the rows with the same prompt.
 
-    Returns the first row (N,) of each of the N distinct prompts, and the number (B,) of each row's
-    prompt among them.
+    Args:
+        prompt_ids: (B, P), padded on the left.
+        prompt_mask: (B, P), 1 for tokens of the prompt.
+
+    Returns:
+        The first row (N,) of each of the N distinct prompts, and the number (B,) of each row's
+        prompt among them.
     """
-    first: dict[bytes, int] = {}  # the tokens of a prompt -> its first row
-    keys = [row.tobytes() for row in torch.where(prompt_mask.bool(), prompt_ids, -1).cpu().numpy()]
-    for row, key in enumerate(keys):
-        first.setdefault(key, row)
-    number = {key: n for n, key in enumerate(first)}
-    of_row = torch.tensor([number[key] for key in keys], device=prompt_ids.device)
-    return torch.tensor(list(first.values()), device=prompt_ids.device), of_row
+    tokens = torch.where(prompt_mask.bool(), prompt_ids, -1).cpu().numpy()
+    numbers: dict[bytes, int] = {}  # of the distinct prompts, by their tokens
+    first_rows: list[int] = []
+    prompt_of_row = []
+    for row, prompt in enumerate(tokens):
+        number = numbers.setdefault(prompt.tobytes(), len(numbers))
+        if number == len(first_rows):
+            first_rows.append(row)
+        prompt_of_row.append(number)
+    device = prompt_ids.device
+    return torch.tensor(first_rows, device=device), torch.tensor(prompt_of_row, device=device)

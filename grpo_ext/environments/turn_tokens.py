@@ -22,7 +22,7 @@ OPENING = "the text with which an environment opens"
 TURN = "a turn"
 THOUGHT = "<think>\na thought\n</think>\n\n"  # some templates take thoughts out of earlier turns
 REWRITES = (
-    "environment: this chat template writes an earlier turn in another way than it was sampled "
+    "This chat template writes an earlier turn in another way than it was sampled "
     "(it drops thoughts, or opens a turn with more than it keeps). Give the tokenizer a "
     "chat_template that leaves earlier turns as they are, or set what it takes in "
     "chat_template_kwargs."
@@ -63,7 +63,7 @@ class TurnTokens:
     ):
         if not tokenizer.chat_template:
             raise ValueError(
-                "environment needs a tokenizer with a chat template, and this one has none."
+                "Episodes need a tokenizer with a chat template, and this one has none."
             )
         self.tokenizer = tokenizer
         self.ends = frozenset(ends)
@@ -84,8 +84,7 @@ class TurnTokens:
         asked = self._written([{"role": "user", "content": QUESTION}])
         if missing := [tool.__name__ for tool in tools if tool.__name__ not in asked]:
             raise ValueError(
-                f"environment: this chat template does not describe tools: {missing[0]} is not in "
-                "the prompt."
+                f"This chat template does not describe tools: {missing[0]} is not in the prompt."
             )
         self._opening_of_call = self._find_opening_of_call() if tools else None
         if tools:
@@ -159,7 +158,7 @@ class TurnTokens:
         kept = whole == before + middle + after and middle.strip() == opening.strip()
         if not kept:
             raise ValueError(
-                "environment: the text of reset spells a special token, and this chat template "
+                "The text of reset spells a special token, and this chat template "
                 "does not write the end of the last message as it is, so the token cannot be kept "
                 "out of the prompt."
             )
@@ -194,9 +193,7 @@ class TurnTokens:
         try:
             return str(self.tokenizer.apply_chat_template(messages, **options))
         except Exception as error:  # a template may raise anything
-            raise ValueError(
-                f"environment: the chat template refuses such a conversation: {error}"
-            ) from error
+            raise ValueError(f"The chat template refuses such a conversation: {error}") from error
 
     def _end_of_turn(self) -> int:
         """Return the token with which the template ends a turn of the model."""
@@ -207,7 +204,7 @@ class TurnTokens:
         if first not in self.ends:
             end = (after.split() or [after])[0]
             raise ValueError(
-                f"environment: the chat template ends a turn with {end!r}, which is not an end "
+                f"The chat template ends a turn with {end!r}, which is not an end "
                 "token of the model: set eos_token in the model's tokenizer_config.json to it."
             )
         return int(first)
@@ -228,9 +225,7 @@ class TurnTokens:
                 before, found, whole = whole.partition(f"{ANSWER} {number}")
                 parts += [before] if found else []
             if len(parts) < len(shape) or ANSWER in whole:
-                raise ValueError(
-                    "environment: this chat template does not write each answer once, as it is."
-                )
+                raise ValueError("This chat template does not write each answer once, as it is.")
             self._around[shape] = [
                 self.tokenizer(p, add_special_tokens=False)["input_ids"] for p in [*parts, whole]
             ]

@@ -1,5 +1,4 @@
-"""The objective, as functions of tensors: log-probs of the sampling policy, policy terms, KL,
-aggregation, advantages.
+"""The objective as functions of tensors: log-probs, policy terms, KL, aggregation, advantages.
 
 No module here imports a trainer. Each can be read beside the papers that its docstrings name.
 """

@@ -52,12 +52,11 @@ TRL_JOINT_ADVANTAGES = (SUM_THEN_NORMALIZE, "normalize_then_sum")
 def register_advantages(
     name: str, *, within_group: bool = True, zero_if_equal: bool = True
 ) -> Callable[[Estimate], Estimate]:
-    """Register an estimator as a value of `scale_rewards`; a recipe finds it in a file of
-    `reward_plugins`.
+    """Register an estimator of advantages as a value of `scale_rewards`.
 
-    The estimator is called with the weighted sums (N, G) of N groups, float64, and `std_estimator`.
-    NaN marks a completion that was not scored, or a place beyond the end of a smaller group; where
-    the estimator returns NaN, the advantage is 0.
+    A recipe finds it in a file of `reward_plugins`. The estimator is called with the weighted sums
+    (N, G) of N groups, float64, and `std_estimator`. NaN marks a completion that was not scored, or
+    a place beyond the end of a smaller group; where the estimator returns NaN, the advantage is 0.
 
     Args:
         name: the value of `scale_rewards`.
@@ -79,12 +78,11 @@ def register_advantages(
 
 
 def register_joint_advantages(name: str) -> Callable[[JointEstimate], JointEstimate]:
-    """Register an estimator of all rewards as a value of `multi_objective_aggregation`; a recipe
-    finds it in a file of `reward_plugins`.
+    """Register an estimator of all rewards as a value of `multi_objective_aggregation`.
 
-    The estimator is called with the rewards (N, G, R) of N groups, float64, NaN where a reward did
-    not score a completion, and with the weights (R,). Where it returns NaN, the advantage is 0.
-    `ValueError` for a name that is taken.
+    A recipe finds it in a file of `reward_plugins`. The estimator is called with the rewards (N, G,
+    R) of N groups, float64, NaN where a reward did not score a completion, and with the weights
+    (R,). Where it returns NaN, the advantage is 0. `ValueError` for a name that is taken.
     """
     if name in joint_advantage_names():
         raise ValueError(
@@ -120,16 +118,18 @@ def joint_advantage_names() -> tuple[str, ...]:
 
 @register_advantages("group")
 def by_group_std(rewards: torch.Tensor, std_estimator: str) -> torch.Tensor:
-    """GRPO (arXiv 2402.03300, section 4.1.2), A_i = (r_i - mean) / (std + 1e-4), mean and std of
-    the group; rewards and advantages are (N, G).
+    """A_i = (r_i - mean) / (std + 1e-4), with mean and std of the group: (N, G).
+
+    GRPO (DeepSeekMath, arXiv 2402.03300, section 4.1.2).
     """
     return unscaled(rewards, std_estimator) / (nan_std(rewards, 1, std_estimator) + _EPSILON)
 
 
 @register_advantages("batch", within_group=False)
 def by_batch_std(rewards: torch.Tensor, std_estimator: str) -> torch.Tensor:
-    """PPO Lite of "Tricks or Traps" (arXiv 2508.08221), A_i = (r_i - mean) / (std + 1e-4), mean of
-    the group, std over all groups; rewards and advantages are (N, G).
+    """A_i = (r_i - mean) / (std + 1e-4), with the mean of the group and the std of all: (N, G).
+
+    Lite PPO of "Tricks or Traps" (arXiv 2508.08221).
     """
     std = nan_std(rewards.view(1, -1), 1, std_estimator)  # (1, 1)
     return unscaled(rewards, std_estimator) / (std + _EPSILON)
@@ -137,9 +137,7 @@ def by_batch_std(rewards: torch.Tensor, std_estimator: str) -> torch.Tensor:
 
 @register_advantages("none")
 def unscaled(rewards: torch.Tensor, std_estimator: str) -> torch.Tensor:
-    """Dr. GRPO (arXiv 2503.20783), A_i = r_i - mean of the group; rewards and advantages are
-    (N, G).
-    """
+    """A_i = r_i - mean of the group: (N, G). Dr. GRPO (arXiv 2503.20783)."""
     return rewards - rewards.nanmean(dim=1, keepdim=True)
 
 
@@ -190,8 +188,7 @@ def turn_advantages(
     scale_rewards: str = "group",
     std_estimator: str = "sample",
 ) -> torch.Tensor:
-    """Return the advantages of turns: the reward that an episode earns from a turn on, compared
-    with that turn of its group.
+    """Return the advantages of turns: their rewards to go, compared within the group.
 
         G_ik = r_i - sum over j < k of g_ij,    A_ik = (G_ik - mean_k) / (std_k + 1e-4)
 

@@ -1,10 +1,9 @@
-"""The correction for a separate sampler: p as scored here divided by p of the sampler, for one
-policy in two engines.
+"""The correction for a separate sampler: p as scored here divided by p of the sampler.
 
-"token" modes weight each token by its own ratio, "sequence" modes by the product over the
-completion, and "geometric" modes by the geometric mean over it, which does not grow with the
-length. "truncate" clamps a ratio to the bounds, "mask" sets a ratio outside them to 0 (TRL's
-`vllm_importance_sampling_mode`; TIS, MIS).
+Both are of one policy, in two engines. "token" modes weight each token by its own ratio, "sequence"
+modes by the product over the completion, and "geometric" modes by the geometric mean over it, which
+does not grow with the length. "truncate" clamps a ratio to the bounds, "mask" sets a ratio outside
+them to 0 (TRL's `vllm_importance_sampling_mode`; TIS, MIS).
 """
 
 import torch

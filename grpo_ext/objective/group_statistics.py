@@ -1,6 +1,4 @@
-"""Statistics of the rewards and advantages within groups, which leave out NaN: completions that were
-not scored.
-"""
+"""Statistics within groups, which leave out NaN: completions that were not scored."""
 
 import torch
 
@@ -12,8 +10,7 @@ _ROUNDING_UNITS = 64
 def equal_in_group(
     rewards: torch.Tensor, num_generations: int, magnitudes: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """Return (B,), bool, whether the rewards of a completion's group are equal, up to the rounding
-    of their sums.
+    """Return whether the rewards of each completion's group are equal up to rounding: (B,), bool.
 
     Args:
         rewards: (B,), whole groups; NaN rewards are left out, and a group of NaN is equal.

@@ -1,8 +1,7 @@
-"""Log-probs of the policy that sampled: log softmax over the tokens that it could draw, one panel
-of logits at a time.
+"""Log-probs of the policy that sampled: log softmax over the tokens that it could draw.
 
-With z = f(hidden W^T + bias) / temperature, where f is the model's logit scale and soft cap, and K
-the kept tokens:
+One panel of logits is computed at a time. With z = f(hidden W^T + bias) / temperature, where f is
+the model's logit scale and soft cap, and K the kept tokens:
 
     log p(token) = z_token - logsumexp_{v in K} z_v        entropy = - sum_{v in K} p(v) log p(v)
 
@@ -55,8 +54,7 @@ def sampling_log_probs(
     kept: KeptSet | None = None,
     projection: Projection | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, KeptSet | None]:
-    """Return the log-prob of each target and the entropy of its position, under the distribution it
-    was sampled from.
+    """Return log-probs and entropies under the distribution that the targets were sampled from.
 
     Args:
         hidden: (N, H), the model's last hidden states.

@@ -1,5 +1,6 @@
-"""Logits of many positions: panels, the result of one product each, and tiles of a panel, which are
-read many times.
+"""Logits of many positions, in panels and tiles.
+
+A panel is the result of one product. A tile is the part of a panel that is read many times.
 """
 
 from collections.abc import Iterator
@@ -33,8 +34,7 @@ def panels(
     params: SamplingParams,
     out: Tensor | None = None,
 ) -> Iterator[tuple[slice, Tensor, list[tuple[slice, Tensor]]]]:
-    """Yield panel by panel its positions, their logits (n, V), and the tiles of these with the
-    positions of each.
+    """Yield the positions of each panel, their logits (n, V), and tiles with their positions.
 
     Logits are rounded to the type `dtype` of the model, as the sampler rounds them, and then
     float32. Those of all positions are in `out` (N, V) if it is given; else each panel may

@@ -17,9 +17,7 @@ from grpo_ext.objective.aggregate import AGGREGATIONS, Stat
 
 @dataclass(frozen=True)
 class LossOptions:
-    """Constants of the losses, with the names and defaults of TRL's `GRPOConfig`; `epsilon_low` is
-    its `epsilon`.
-    """
+    """Constants of the losses, named as in TRL's `GRPOConfig`; `epsilon_low` is its `epsilon`."""
 
     epsilon_low: float = 0.2
     epsilon_high: float = 0.2
@@ -118,11 +116,10 @@ def register_loss(
     needs_advantage: bool = False,
     corrects_sampler: bool = False,
 ) -> Callable[[PolicyTerm], PolicyTerm]:
-    """Register a policy term as a value of `loss_type`; a recipe finds it in a file of
-    `reward_plugins`.
+    """Register a policy term as a value of `loss_type`.
 
-    The arguments are the fields of `Loss`. `ValueError` for a name that is taken, or an unknown
-    aggregation.
+    A recipe finds it in a file of `reward_plugins`. The arguments are the fields of `Loss`.
+    `ValueError` for a name that is taken, or an unknown aggregation.
     """
     if name in _LOSSES:
         raise ValueError(f"loss {name!r} is registered already: choose another name.")
@@ -168,11 +165,10 @@ def dppo_stats(x: LossInputs) -> dict[str, Stat]:
 
 
 def ratios_move(accumulation: int, passes: int) -> bool:
-    """Whether several optimizer steps train on one generation, so that ratios differ from 1 and old
-    log-probs are needed.
+    """Whether several optimizer steps train on one generation.
 
-    A step takes `accumulation` micro-batches, and a generation gives `passes` (steps_per_generation
-    x num_iterations).
+    Ratios then differ from 1, and old log-probs are needed. A step takes `accumulation`
+    micro-batches, and a generation gives `passes` (steps_per_generation x num_iterations).
     """
     return accumulation % passes != 0
 
@@ -219,11 +215,10 @@ def clipped(x: LossInputs) -> torch.Tensor:
 
 @register_loss("cispo", aggregation="token_mean", stats=cispo_stats, needs_advantage=True)
 def cispo(x: LossInputs) -> torch.Tensor:
-    """CISPO of MiniMax-M1 (arXiv 2506.13585): -sg(min(w, eps_high)) A log p; every token keeps its
-    gradient.
+    """CISPO of MiniMax-M1 (arXiv 2506.13585): -sg(min(w, eps_high)) A log p.
 
-    `epsilon_high` is the cap, as in TRL and ScaleRL (arXiv 2510.13786); the paper writes 1 +
-    eps_high.
+    Every token keeps its gradient. `epsilon_high` is the cap, as in TRL and ScaleRL (arXiv
+    2510.13786); the paper writes 1 + eps_high.
     """
     return -x.ratio.clamp(max=x.options.epsilon_high).detach() * x.advantages * x.logps
 
@@ -237,8 +232,9 @@ def _by_sign(
 
 @register_loss("sapo", aggregation="sequence_mean", needs_advantage=True, stats=lambda x: {})
 def sapo(x: LossInputs) -> torch.Tensor:
-    """SAPO, Soft Adaptive Policy Optimization (arXiv 2511.20347): -(4 / tau) sigmoid(tau (w - 1))
-    A, tau by the sign of A.
+    """-(4 / tau) sigmoid(tau (w - 1)) A, with tau by the sign of A.
+
+    SAPO, Soft Adaptive Policy Optimization (arXiv 2511.20347).
     """
     o = x.options
     tau = _by_sign(x.advantages > 0, o.sapo_temperature_pos, o.sapo_temperature_neg, x)
@@ -247,8 +243,9 @@ def sapo(x: LossInputs) -> torch.Tensor:
 
 @register_loss("dppo", aggregation="token_mean", stats=dppo_stats, needs_advantage=True)
 def dppo(x: LossInputs) -> torch.Tensor:
-    """DPPO, Divergence Proximal Policy Optimization (arXiv 2602.04879): -M w A, with the mask of
-    `dppo_mask` and no clip.
+    """-M w A, with the mask of `dppo_mask` and no clip.
+
+    DPPO, Divergence Proximal Policy Optimization (arXiv 2602.04879).
     """
     return -dppo_mask(x) * x.ratio * x.advantages
 
@@ -275,8 +272,9 @@ def dppo_mask(x: LossInputs) -> torch.Tensor:
     corrects_sampler=True,
 )
 def vespo(x: LossInputs) -> torch.Tensor:
-    """VESPO, Variational Sequence-Level Soft Policy Optimization (arXiv 2602.10693): -phi(W) A log
-    p, see `vespo_weight`.
+    """-phi(W) A log p, see `vespo_weight`.
+
+    VESPO, Variational Sequence-Level Soft Policy Optimization (arXiv 2602.10693).
     """
     return -vespo_weight(x) * x.advantages * x.logps
 

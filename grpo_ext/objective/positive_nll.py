@@ -1,6 +1,7 @@
 """A supervised term on completions that are known to be right.
 
-    L = L_policy + c L_NLL,    L_NLL = - (1 / sum over right i of n_i) sum over right i, t of log p(a_it)
+    L = L_policy + c L_NLL
+    L_NLL = - (1 / sum over right i of n_i) sum over right i, t of log p(a_it)
 
 VAPO (arXiv 2504.05118, "positive-example LM loss", where c is 0.1). Right completions are a data
 set of their own: neither advantages nor importance ratios weigh them, and a group whose completions
@@ -12,8 +13,7 @@ from torch import Tensor
 
 
 def positive_nll_terms(logps: Tensor, right: Tensor) -> Tensor:
-    """Return the negative log-likelihood of each token of the right completions, 0 for other
-    tokens: (B, T).
+    """Return the negative log-likelihood of the tokens of right completions, else 0: (B, T).
 
     Args:
         logps: (B, T), with gradient.

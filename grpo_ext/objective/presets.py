@@ -1,6 +1,4 @@
-"""Presets, by name: for each field its value and the source of the value. `data/presets.yaml` has
-them.
-"""
+"""Presets by name, from `data/presets.yaml`: each field's value with the source of the value."""
 
 from typing import Any
 

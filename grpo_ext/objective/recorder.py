@@ -1,6 +1,4 @@
-"""Watch the sampler of transformers: which tokens it kept at each step, and the log-prob of the
-token that it drew.
-"""
+"""Record which tokens transformers' sampler kept at each step, and the drawn token's log-prob."""
 
 from typing import Any
 
@@ -30,8 +28,7 @@ _MASK_BYTES = 2**24
 
 
 class Recorder:
-    """The last logits processor of the sampler: records the tokens that the others kept and the
-    log-prob of the drawn token.
+    """The last logits processor of the sampler: records kept tokens and log-probs.
 
     Args:
         params: the resolved sampling parameters.
@@ -92,9 +89,7 @@ class Recorder:
         return scores
 
     def _store(self) -> None:
-        """Store the masks of several steps compactly; one call for all is faster than one per
-        step.
-        """
+        """Store the masks of several steps compactly; a call per step would be slower."""
         if self._masks:
             self._kept.append(KeptSet.from_mask(torch.cat(self._masks)))
             self._masks = []
@@ -124,10 +119,10 @@ class Recorder:
     def rows(
         self, completion_ids: list[list[int]]
     ) -> tuple[list[KeptSet] | None, list[torch.Tensor] | None]:
-        """Return for each completion the kept tokens (`None` without truncation) and the log-probs
-        (NaN if not recorded).
+        """Return the kept tokens and the log-probs of each completion.
 
-        Both are `None` if no step was recorded, because something other than `generate` made the
+        There are no kept tokens without truncation; log-probs that were not recorded are NaN. Both
+        are `None` if no step was recorded, because something other than `generate` made the
         completions. `RuntimeError` if a completion has a token that was not recorded.
         """
         if not self._steps:

@@ -1,6 +1,4 @@
-"""Which tokens a sampler keeps, given its logits: the truncations of transformers and vLLM, with
-ties.
-"""
+"""Which tokens a sampler keeps: the truncations of transformers and vLLM, with ties."""
 
 import torch
 from transformers import LogitsProcessor, MinPLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
@@ -35,8 +33,6 @@ def kept_tokens(scores: torch.Tensor, params: SamplingParams) -> torch.Tensor:
 
 
 def suppressed_ids(scores: torch.Tensor, params: SamplingParams) -> torch.Tensor:
-    """Return the suppressed tokens (S,) that are in the vocabulary of the scores (N, V), as
-    transformers does.
-    """
+    """Return the suppressed tokens (S,) that the scores (N, V) have, as transformers does."""
     ids = [token for token in params.suppressed if 0 <= token < scores.size(-1)]
     return torch.tensor(ids, dtype=torch.long, device=scores.device)

@@ -22,9 +22,7 @@ from grpo_ext.recipe.values import convert
 
 
 def plugins(v: Values, _: int) -> Iterator[Problem]:
-    """Load the plugin files, which may register losses and estimators of advantages that the next
-    rules look up.
-    """
+    """Load the plugin files, which may register what the next rules look up."""
     for path in v["reward_plugins"] or ():
         with suppress(Exception):  # reported where the rewards are built
             load_file(path)

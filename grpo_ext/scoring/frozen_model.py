@@ -1,6 +1,4 @@
-"""A frozen causal language model that scores texts after prompts, for rewards. It is not the model
-in training.
-"""
+"""A frozen causal language model for rewards: it scores texts after prompts."""
 
 import inspect
 from collections.abc import Sequence
@@ -9,7 +7,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 from transformers.integrations import is_deepspeed_zero3_enabled
 from transformers.integrations.fsdp import is_fsdp_enabled
 
@@ -23,7 +26,7 @@ Prompt = str | list[dict[str, Any]]
 class FrozenModel:
     """A model in evaluation mode, without gradients, with its tokenizer."""
 
-    def __init__(self, model: Any, tokenizer: Any):
+    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase):
         self.model = model.eval().requires_grad_(False)
         self.tokenizer = tokenizer
         config = model.config.get_text_config()
@@ -34,9 +37,7 @@ class FrozenModel:
         self.takes_logits_to_keep = "logits_to_keep" in parameters
 
     def prompt_ids(self, prompt: Prompt) -> list[int]:
-        """Return the tokens of a prompt, at least one; a conversation goes through the chat
-        template, if there is one.
-        """
+        """Return the tokens of a prompt, at least one; a conversation goes through `rendered`."""
         if isinstance(prompt, str):
             ids = self.tokenizer(printable(prompt)).input_ids
         else:
@@ -44,16 +45,18 @@ class FrozenModel:
         return list(ids) or [self.tokenizer.eos_token_id or 0]
 
     def rendered(self, messages: list[dict[str, Any]]) -> str:
+        """Return a conversation as the chat template writes it, or its contents line by line."""
         texts = [
             {"role": str(message.get("role")), "content": printable(content_of(message))}
             for message in messages
         ]
-        if not getattr(self.tokenizer, "chat_template", None):
+        if not self.tokenizer.chat_template:
             return "".join(f"{text['content']}\n" for text in texts)
         begun = bool(texts) and texts[-1]["role"] == "assistant"
-        return self.tokenizer.apply_chat_template(
+        rendered = self.tokenizer.apply_chat_template(
             texts, tokenize=False, add_generation_prompt=not begun, continue_final_message=begun
         )
+        return str(rendered)
 
     def text_ids(self, text: str, most: int) -> list[int]:
         """Return the first `most` tokens of a text."""
@@ -62,52 +65,55 @@ class FrozenModel:
 
     @torch.no_grad()
     def log_probs(self, pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[Tensor]:
-        """Return the log-probs of the tokens of each text after its prompt: (T,) in float32 on the
-        CPU.
+        """Return the log-probs of each text after its prompt: (T,), float32, on the CPU.
 
         Args:
             pairs: prompt and text as token ids; neither is empty. A prompt that does not fit the
                 model's context beside its text loses its beginning.
         """
-        whole = [self.fitted(prompt, text) for prompt, text in pairs]
-        order = sorted(range(len(pairs)), key=lambda row: len(whole[row]))
-        per_text: list[Tensor] = [torch.empty(0)] * len(pairs)
-        begin = 0
-        while begin < len(order):
-            rows = [order[begin]]
-            for row in order[begin + 1 :]:
-                width = len(whole[row])
-                text_width = max(len(pairs[r][1]) for r in [*rows, row]) + 1
-                kept = text_width if self.takes_logits_to_keep else width
-                count = len(rows) + 1
-                if count * width > MOST_TOKENS or count * kept * self.vocabulary > MOST_LOGITS:
-                    break
-                rows.append(row)
-            begin += len(rows)
-            lengths = [len(pairs[row][1]) for row in rows]
-            for row, logps in zip(
-                rows, self.batch([whole[row] for row in rows], lengths), strict=True
-            ):
-                per_text[row] = logps
-        return per_text
+        sequences = [self.fitted(prompt, text) for prompt, text in pairs]
+        lengths = [len(text) for _, text in pairs]
+        logps: list[Tensor] = [torch.empty(0)] * len(pairs)
+        for rows in self.batches(sequences, lengths):
+            batch = self.batch([sequences[row] for row in rows], [lengths[row] for row in rows])
+            for row, row_logps in zip(rows, batch, strict=True):
+                logps[row] = row_logps
+        return logps
+
+    def batches(self, sequences: list[list[int]], lengths: list[int]) -> list[list[int]]:
+        """Return the rows of each batch, of similar length; `lengths` are those of the texts."""
+        batches: list[list[int]] = []
+        text_width = 0
+        for row in sorted(range(len(sequences)), key=lambda row: len(sequences[row])):
+            width = len(sequences[row])
+            text_width = max(text_width, lengths[row])
+            rows = len(batches[-1]) + 1 if batches else 1
+            positions = text_width + 1 if self.takes_logits_to_keep else width
+            too_large = rows * width > MOST_TOKENS
+            too_many_logits = rows * positions * self.vocabulary > MOST_LOGITS
+            if not batches or too_large or too_many_logits:
+                batches.append([])
+                text_width = lengths[row]
+            batches[-1].append(row)
+        return batches
 
     def fitted(self, prompt: Sequence[int], text: Sequence[int]) -> list[int]:
+        """Return prompt and text, without the beginning of a prompt that does not fit."""
         if self.context is None:
             return [*prompt, *text]
         room = max(1, self.context - len(text))
         return [*prompt[-room:], *text]
 
     def batch(self, sequences: list[list[int]], lengths: list[int]) -> list[Tensor]:
-        """Return the log-probs of the last `lengths` tokens of each sequence, in one forward
-        pass.
-        """
+        """Return the log-probs of the last `lengths` tokens of each sequence, by one pass."""
         width = max(map(len, sequences))
         text_width = max(lengths)
         ids = torch.zeros(len(sequences), width, dtype=torch.long)  # (B, S), padded on the left
         mask = torch.zeros_like(ids)
         for row, sequence in enumerate(sequences):
-            ids[row, width - len(sequence) :] = torch.tensor(sequence)
-            mask[row, width - len(sequence) :] = 1
+            start = width - len(sequence)
+            ids[row, start:] = torch.tensor(sequence)
+            mask[row, start:] = 1
         ids = ids.to(self.model.device)
         mask = mask.to(self.model.device)
         options: dict[str, Any] = {}
@@ -129,10 +135,13 @@ def printable(text: str) -> str:
 
 
 def content_of(message: dict[str, Any]) -> str:
+    """Return the text of a message, whose content may be blocks."""
     content = message.get("content")
+    if content is None:
+        return ""
     if isinstance(content, list):
         return "".join(block.get("text") or "" for block in content if isinstance(block, dict))
-    return "" if content is None else str(content)
+    return str(content)
 
 
 @lru_cache(maxsize=4)

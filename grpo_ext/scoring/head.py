@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,9 +18,8 @@ class Head:
     """The scoring head of one forward pass, which may consist of several blocks of rows."""
 
     params: SamplingParams  # of the completions
-    kept: KeptSet | None = (
-        None  # the kept tokens at each scored position of the pass; `None`: found from the logits
-    )
+    # the kept tokens at each scored position of the pass; `None`: found from the logits
+    kept_set: KeptSet | None = None
     # compute logits at the scored positions only; with `False` a CPU computes all of them, as TRL
     # does
     compact: bool = True
@@ -36,18 +34,17 @@ class Head:
         targets: Tensor,
         projection: Projection,
     ) -> tuple[Tensor, Tensor]:
-        """Return log-probs (N,) and entropies (N,) of N positions; the arguments are those of
-        `sampling_log_probs`.
-        """
-        kept = self.kept
+        """Return log-probs (N,) and entropies (N,) by `sampling_log_probs`."""
         end = self._scored + len(hidden)
-        if kept is not None and len(kept) != len(hidden):
-            kept = kept.select(torch.arange(self._scored, end))
+        kept_set = self.kept_set
+        if kept_set is not None and len(kept_set) != len(hidden):
+            kept_set = kept_set.select(torch.arange(self._scored, end))
         logps, entropies, used = sampling_log_probs(
-            hidden, weight, bias, targets, self.params, kept, projection
+            hidden, weight, bias, targets, self.params, kept_set, projection
         )
         self._scored = end
-        self.used += [used] if used is not None else []
+        if used is not None:
+            self.used.append(used)
         return logps, entropies
 
 
@@ -57,8 +54,8 @@ class Head:
 RunModel = Callable[..., Scores]
 
 
-def outermost(model: Any, first: bool) -> Any:
-    """Return the model to call: data parallel ranks must call the wrapper once per batch, however
-    many chunks each has.
-    """
-    return model.module if isinstance(model, DistributedDataParallel) and not first else model
+def outermost(model: torch.nn.Module, first: bool) -> torch.nn.Module:
+    """Return the model to call: data parallel ranks call the wrapper once per batch only."""
+    if isinstance(model, DistributedDataParallel) and not first:
+        return model.module
+    return model

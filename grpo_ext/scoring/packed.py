@@ -5,28 +5,49 @@ completions of one prompt can see the same copy of it.
 """
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import replace
+from typing import cast
 
 import torch
 from torch import Tensor
-from torch.nn.attention.flex_attention import create_block_mask
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask
 from torch.nn.functional import pad
+from transformers import PreTrainedModel
 
 from grpo_ext.batching.cuts import equal_prompts
 from grpo_ext.scoring.head import Head, RunModel, outermost
+from grpo_ext.scoring.layout import attention_of
 from grpo_ext.scoring.prompts_once import labels_of, positions_of
 from grpo_ext.step.records import Scores
 
+# `(batch, head, query, key)`: which keys (..., L) each query (L, ...) sees, as flex attention asks
+MaskFunction = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+
 
 def run_packed(
-    run: RunModel, model: Any, head: Head, ids: Tensor, mask: Tensor, width: int, shares: bool
+    run: RunModel,
+    model: torch.nn.Module,
+    head: Head,
+    ids: Tensor,
+    mask: Tensor,
+    width: int,
+    shares: bool,
 ) -> Scores:
-    """Run the tokens of a padded batch (B, P + T) as one row, and return the log-probs (B, T) of
-    the completions.
+    """Run the tokens of a padded batch as one row.
 
-    `width` is T. With `shares`, each distinct prompt is in the row once; else each completion
-    brings its own, and transformers makes attention block-diagonal from positions that start at 0
-    again.
+    Args:
+        run: calls the model.
+        model: the model to call.
+        head: the scoring head.
+        ids: (B, P + T), prompts and completions.
+        mask: (B, P + T), 1 for their tokens.
+        width: T.
+        shares: whether each distinct prompt is in the row once. Otherwise each completion brings
+            its own, and transformers makes attention block-diagonal from positions that start at 0
+            again.
+
+    Returns:
+        Log-probs and entropies (B, T) of the completions.
     """
     if shares:
         # the last token of a prompt is not shared: it predicts the completion
@@ -46,14 +67,17 @@ def run_packed(
     labels = row(labels_of(ids, mask, width))
     # no sequence predicts the next one's start
     labels = labels.masked_fill(positions == 0, -100)
-    inputs: dict[str, Any] = {"input_ids": row(ids)[None], "position_ids": positions[None]}
+    inputs: dict[str, Tensor | BlockMask] = {
+        "input_ids": row(ids)[None],
+        "position_ids": positions[None],
+    }
     if shares:
         shared = torch.full_like(first, -1)[:, None].expand_as(head_mask)[head_mask]
         owner = torch.cat([shared, _number(tail_mask)])  # (tokens,), -1 for shared prompts
         tail_group = prompt_of[:, None].expand_as(tail_mask)[tail_mask]
         group = torch.cat([_number(head_mask), tail_group])  # (tokens,), the number of the prompt
 
-        def sees(_: Any, __: Any, query: Tensor, key: Tensor) -> Tensor:
+        def sees(batch: Tensor, attention_head: Tensor, query: Tensor, key: Tensor) -> Tensor:
             same_sequence = (owner[key] == owner[query]) | (owner[key] == -1)
             return (key <= query) & (group[key] == group[query]) & same_sequence
 
@@ -66,10 +90,10 @@ def run_packed(
         table = by_token.new_zeros(tail_mask.shape).masked_scatter(tail_mask, by_token)
         return table[:, -width:]  # (B, T)
 
-    return Scores(
-        of_completions(output.logps),
-        None if output.entropies is None else of_completions(output.entropies),
-    )
+    scores = Scores(of_completions(output.logps))
+    if output.entropies is not None:
+        scores = replace(scores, entropies=of_completions(output.entropies))
+    return scores
 
 
 def _number(mask: Tensor) -> Tensor:
@@ -78,19 +102,28 @@ def _number(mask: Tensor) -> Tensor:
 
 
 def attention_mask(
-    model: Any, sees: Callable[..., Tensor], length: int, device: torch.device
-) -> Any:
-    """Return a mask for a model's attention: blocks for flex attention, else (1, 1, L, L), added to
-    scores or bool for SDPA.
+    model: torch.nn.Module, sees: MaskFunction, length: int, device: torch.device
+) -> BlockMask | Tensor:
+    """Return a mask for a model's attention.
+
+    Args:
+        model: the model to call.
+        sees: which token sees which.
+        length: L, the tokens of the row.
+        device: of the mask.
+
+    Returns:
+        Blocks for flex attention; else (1, 1, L, L), bool for SDPA, and added to scores for others.
     """
-    model = outermost(model, first=False)  # the wrapper of data parallel ranks has no config
-    attention = str(model.config.get_text_config()._attn_implementation)
+    # the wrapper of data parallel ranks has no config
+    unwrapped = cast(PreTrainedModel, outermost(model, first=False))
+    attention = attention_of(unwrapped)
     if attention == "flex_attention":
         return create_block_mask(sees, None, None, length, length, device)
     places = torch.arange(length, device=device)
-    seen = sees(None, None, places[:, None], places[None])[None, None]
+    one = places[:1]  # there is one row, and heads do not differ
+    seen = sees(one, one, places[:, None], places[None])[None, None]
     if attention == "sdpa":
         return seen
-    return torch.zeros(seen.shape, dtype=model.dtype, device=device).masked_fill(
-        ~seen, torch.finfo(model.dtype).min
-    )
+    added = torch.zeros(seen.shape, dtype=unwrapped.dtype, device=device)
+    return added.masked_fill(~seen, torch.finfo(unwrapped.dtype).min)

@@ -1,9 +1,7 @@
-"""Try a layout on a model at the start of a run: two short rows, scored with the layout and as
-plain rows.
-"""
+"""Try a layout on two short rows at the start of a run, and compare with rows in a rectangle."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Literal
 
 import torch
 
@@ -23,34 +21,37 @@ class Probe:
     device: torch.device  # of the model's inputs
     limit: float  # the largest difference of log-probs allowed, divided by their standard deviation
 
-    def refuse_unless_separate(self, model: Any, shares: bool) -> None:
-        """Raise a `ValueError` for a model whose log-probs of packed rows differ; `shares` as in
-        `run_packed`.
-        """
+    def refuse_unless_separate(self, model: torch.nn.Module, shares: bool) -> None:
+        """Raise a `ValueError` with what `why_not_separate` returns, if anything."""
+        reason = self.why_not_separate(model, shares)
+        if reason is not None:
+            refuse_packing(reason)
+
+    def why_not_separate(self, model: torch.nn.Module, shares: bool) -> str | None:
+        """Return why log-probs of packed rows differ, or `None`; `shares` as in `run_packed`."""
         try:
             apart = self._apart(model, "packed", shares)
         except (TypeError, NotImplementedError) as error:
-            refuse_packing(f"the model does not take positions ({error})")
-        if not apart <= self.limit:
-            refuse_packing(
-                f"the sequences of one row see each other (log-probs differ by {apart:.2g} of "
-                "their standard deviation)"
-            )
+            return f"the model does not take positions ({error})"
+        if apart <= self.limit:
+            return None
+        return (
+            f"the sequences of one row see each other (log-probs differ by {apart:.2g} of their "
+            "standard deviation)"
+        )
 
-    def shares_prompts(self, model: Any) -> bool:
-        """Whether log-probs of completions are the same if the model reads a prompt once for
-        several of them.
-        """
+    def shares_prompts(self, model: torch.nn.Module) -> bool:
+        """Whether log-probs stay the same if the model reads a prompt once for its completions."""
         try:
             return self._apart(model, "chunks", True) <= self.limit
         except Exception:  # a model that cannot continue from a prompt may raise anything
             return False
 
     @torch.no_grad()
-    def _apart(self, model: Any, kind: str, shares: bool) -> float:
-        """Return the largest difference of log-probs between packed rows, or rows that share a
-        prompt, and plain rows.
-        """
+    def _apart(
+        self, model: torch.nn.Module, kind: Literal["chunks", "packed"], shares: bool
+    ) -> float:
+        """Return the largest difference to log-probs of a rectangle, in standard deviations."""
         generator = torch.Generator().manual_seed(0)  # leaves the random state of the run unchanged
         ids = torch.randint(self.vocab_size, (2, 16), generator=generator).to(self.device)
         mask = torch.ones_like(ids)
@@ -71,5 +72,6 @@ class Probe:
                 shared = prompts.run(self.run, model, Head(params), ids, mask, 8, torch.arange(2))
         finally:
             model.train(training)
-        a, b = (output.logps[:, -8:] for output in (alone, shared))
-        return float((a - b).abs().max() / a.std())
+        alone_logps = alone.logps[:, -8:]
+        difference = (alone_logps - shared.logps[:, -8:]).abs().max()
+        return float(difference / alone_logps.std())

@@ -6,11 +6,11 @@ last generation.
 """
 
 from copy import copy
-from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import DynamicCache
+from transformers.cache_utils import DynamicLayer
 
 from grpo_ext.batching.cuts import equal_prompts
 from grpo_ext.scoring.head import Head, RunModel
@@ -39,7 +39,7 @@ class ReadPrompts:
         """The number of tokens that need not run again."""
         return (len(self.prompt_of) - len(self.ids)) * self.end
 
-    def read(self, run: RunModel, model: Any, head: Head) -> bool:
+    def read(self, run: RunModel, model: torch.nn.Module, head: Head) -> bool:
         """Run the prompts; return whether the model kept their keys and values."""
         no_labels = torch.full_like(self.ids, -100)
         run(
@@ -56,7 +56,7 @@ class ReadPrompts:
     def run(
         self,
         run: RunModel,
-        model: Any,
+        model: torch.nn.Module,
         head: Head,
         ids: Tensor,
         mask: Tensor,
@@ -74,16 +74,18 @@ class ReadPrompts:
             width: T.
             chunk: (b,), indices of the completions among the rows whose prompts were read.
         """
-        number = self.prompt_of[chunk.to(self.prompt_of.device)]  # (b,)
+        prompts = self.prompt_of[chunk.to(self.prompt_of.device)]  # (b,)
         cache = DynamicCache()
-        for prompt_layer in list[Any](self.cache.layers):
+        for prompt_layer in self.cache.layers:
+            assert isinstance(prompt_layer, DynamicLayer), "a layer does not keep every token"
+            assert prompt_layer.keys is not None and prompt_layer.values is not None
             layer = copy(prompt_layer)
-            layer.keys = of_rows(prompt_layer.keys, number)
-            layer.values = of_rows(prompt_layer.values, number)
+            layer.keys = of_rows(prompt_layer.keys, prompts)
+            layer.values = of_rows(prompt_layer.values, prompts)
             cache.layers.append(layer)
         ids = ids[:, -(width + 1) :]  # (b, T + 1)
         mask = mask[:, -(width + 1) :]  # (b, T + 1)
-        seen = torch.cat([self.mask[number], mask], dim=1)  # (b, P + T)
+        seen = torch.cat([self.mask[prompts], mask], dim=1)  # (b, P + T)
         return run(
             model,
             head,
@@ -95,16 +97,17 @@ class ReadPrompts:
         )
 
 
-def of_rows(x: Tensor, number: Tensor) -> Tensor:
-    """Return the rows of x (N, ...) with these numbers (b,); those of a single row share its
-    memory.
-    """
-    if len(x) == 1:
-        return x.expand(len(number), *x.shape[1:])
+def of_rows(states: Tensor, rows: Tensor) -> Tensor:
+    """Return some rows (b, ...) of the states (N, ...); those of a single row share its memory."""
+    row_shape = states.shape[1:]
+    if len(states) == 1:
+        return states.expand(len(rows), *row_shape)
     # flat, because torch adds gradients of slices slowly, and in float32, because some devices
     # round after each addition
-    flat = x.flatten(1).to(torch.promote_types(x.dtype, torch.float32))  # (N, ...)
-    return flat.index_select(0, number).to(x.dtype).unflatten(1, x.shape[1:])
+    wide = torch.promote_types(states.dtype, torch.float32)
+    flat = states.flatten(1).to(wide)  # (N, numbers of a row)
+    selected = flat.index_select(0, rows).to(states.dtype)
+    return selected.unflatten(1, row_shape)
 
 
 def positions_of(mask: Tensor) -> Tensor:

@@ -9,10 +9,10 @@ appendix A, with causal attention.)
 
 import time
 from functools import cache
-from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from grpo_ext.batching.cuts import equal_prompts
 from grpo_ext.step.records import Scored
@@ -52,28 +52,34 @@ def needed(rows: Scored) -> Tensor:
     prompt_lengths = rows.prompt_mask.sum(1).cpu().double()  # (B,)
     lengths = rows.completion_mask.sum(1).cpu().double()  # (B,)
     distinct = prompt_lengths[first.cpu()]  # (N,)
+    completion_tokens = lengths.sum()
     completion_pairs = (lengths * (prompt_lengths + lengths / 2)).sum()
-    pairs = completion_pairs + (distinct**2).sum() / 2
-    return torch.stack([distinct.sum() + lengths.sum(), lengths.sum(), pairs])
+    prompt_pairs = (distinct**2).sum() / 2
+    tokens = distinct.sum() + completion_tokens
+    return torch.stack([tokens, completion_tokens, completion_pairs + prompt_pairs])
 
 
 def _operations(parameter: Tensor) -> int:
     """Return the operations per token of a weight; ZeRO keeps its size in `ds_numel`."""
     size: int = getattr(parameter, "ds_numel", parameter.numel())
-    return size * (6 if parameter.requires_grad else 4)
+    per_token = 6 if parameter.requires_grad else 4
+    return size * per_token
 
 
-def costs(model: Any) -> Tensor:
+def costs(model: PreTrainedModel) -> Tensor:
     """Return the operations of a forward and a backward pass for each count of `needed`: (3,).
 
     The model may have an adapter and may be sharded by ZeRO; all experts count.
     """
     config = model.config.get_text_config()
     embedding = model.get_input_embeddings().weight
+    assert isinstance(embedding, Tensor)
     output = getattr(model.get_output_embeddings(), "weight", None)
     head = _operations(embedding)
     all_weights = sum(_operations(parameter) for parameter in model.parameters())
     # a token runs through all weights but the embedding and the head, which may be one matrix
-    token = all_weights - head * (1 if output is embedding else 2)
+    token = all_weights - head
+    if output is not embedding:
+        token -= head
     pair = 12 * getattr(config, "hidden_size", 0) * getattr(config, "num_hidden_layers", 0)
     return torch.tensor([token, head, pair], dtype=torch.float64)

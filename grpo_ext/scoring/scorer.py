@@ -1,10 +1,9 @@
-"""Score a table of completions: lay it out, run it chunk by chunk, and restore the order of the
-table.
-"""
+"""Score a table of completions: lay it out, run it chunk by chunk, restore its order."""
+
+from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -30,102 +29,87 @@ class Scorer:
     # scores tables with model inputs; takes the model, table, head, rows at a time, whether to
     # compute the balance of experts
     images: Callable[..., Scores]
-    check_packed: Callable[[Any], None] | None = (
-        None  # called once, with the model, before the first packed pass
-    )
+    # called once, with the model, before the first packed pass
+    check_packed: Callable[[torch.nn.Module], None] | None = None
 
     def score(
-        self, model: Any, table: Scored, block: int | None = None, aux_loss: bool = False
+        self,
+        model: torch.nn.Module,
+        table: Scored,
+        block: int | None = None,
+        aux_loss: bool = False,
     ) -> Scores:
-        """Return log-probs and entropies (B, T) of the completions in `table`, over its `kept`
-        tokens if it has them.
+        """Score completions.
 
-        `model` is the wrapped model in training, or the reference. At most `block` rows run at a
-        time; `None`: no limit. With `aux_loss` the balance of experts is also computed, which needs
-        one rectangle.
+        Args:
+            model: the wrapped model in training, or the reference.
+            table: B completions; over their `kept` tokens if it has them.
+            block: at most this many rows run at a time; `None`: no limit.
+            aux_loss: whether to compute the balance of experts, which needs one rectangle.
+
+        Returns:
+            Log-probs and entropies (B, T).
         """
         if table.model_inputs:
-            head, lengths = self._head(table)
+            head = self._head(table)
             scores = self.images(model, table, head, block, aux_loss)
-            return replace(scores, kept=_by_row(head, lengths))
-        # `block` rows at a time: in the given order and as wide as the widest, or in chunks of
-        # similar length
+            return replace(scores, kept=_by_row(head, table))
         block = block or len(table)
-        plain = aux_loss or self.layout.kind == "padded"
-        order: list[Tensor] = []
-        parts: list[tuple[Tensor, Tensor | None]] = []  # log-probs and entropies (b, t)
-        aux: list[Any] = []
-        kept_rows: list[KeptSet] = []
-        for members in torch.arange(len(table)).split(block) if plain else blocks_of(table, block):
-            inside = table.take(members, trim=not plain)
-            packed = not plain and self._packs(inside)
-            prompts = None if plain or packed else self._read_prompts(model, inside)
-            chunks = [torch.arange(len(members))]
-            if not plain:
-                chunks = self._chunks(model, inside, packed, prompts)
-            for chunk in chunks:
-                part = inside.take(chunk, trim=not plain)
-                head, lengths = self._head(part)
-                called = outermost(model, first=not parts)
-                output = self._run(called, head, part, packed, prompts, chunk, aux_loss)
-                entropies = None
-                if output.entropies is not None:
-                    entropies = output.entropies[:, -part.width :]  # (b, t)
-                parts.append((output.logps[:, -part.width :], entropies))
-                aux.append(output.aux_loss)
-                order.append(members[chunk])
-                kept_rows += _by_row(head, lengths) or []
-        back = torch.cat(order).argsort()  # (B,)
-        return Scores(
-            logps=_joined([logps for logps, _ in parts], table.width, back),
-            entropies=_joined([entropies for _, entropies in parts], table.width, back),
-            aux_loss=torch.stack(aux).mean() if aux_loss else None,
-            kept=[kept_rows[i] for i in back.tolist()] if kept_rows else None,
-        )
+        passes = _Passes()
+        if aux_loss or self.layout.kind == "padded":
+            for rows in torch.arange(len(table)).split(block):
+                part = table.take(rows, trim=False)
+                head = self._head(part)
+                output = self._run_rows(passes.outermost(model), head, part, aux_loss)
+                passes.add(rows, part, head, output)
+        else:
+            for rows in blocks_of(table, block):
+                self._score_block(model, rows, table.take(rows), passes)
+        return passes.joined(table.width)
 
-    def _head(self, table: Scored) -> tuple[Head, list[int]]:
-        """Return the head for a pass of these completions, and their lengths if sampling was
-        truncated.
-        """
-        if not self.params.truncated:
-            return Head(self.params, None, self.layout.compact_head), []
-        lengths = table.completion_mask.sum(1).tolist()
-        kept = None
-        if table.kept is not None and lengths:
+    def _score_block(
+        self, model: torch.nn.Module, rows: Tensor, block: Scored, passes: _Passes
+    ) -> None:
+        """Add the passes of a block of completions, which are these rows (b,) of the table."""
+        packed = self._packs(block)
+        prompts = None if packed else self._read_prompts(model, block)
+        for chunk in self._chunks(model, block, packed, prompts):
+            part = block.take(chunk)
+            ids = part.input_ids
+            mask = part.attention_mask
+            head = self._head(part)
+            called = passes.outermost(model)
+            if prompts is not None:
+                output = prompts.run(self.run, called, head, ids, mask, part.width, chunk)
+            elif packed:
+                in_row = self.layout.in_row
+                output = run_packed(self.run, called, head, ids, mask, part.width, in_row)
+            else:
+                output = self._run_rows(called, head, part)
+            passes.add(rows[chunk], part, head, output)
+
+    def _head(self, table: Scored) -> Head:
+        """Return the head for a pass of these completions."""
+        kept_set = None
+        if self.params.truncated and table.kept:
+            lengths = table.completion_mask.sum(1).tolist()
             # a row that was cut has fewer positions than kept sets
             cut_rows = [
                 row.select(torch.arange(length))
                 for row, length in zip(table.kept, lengths, strict=True)
             ]
-            kept = KeptSet.cat(cut_rows)
-        return Head(self.params, kept, self.layout.compact_head), lengths
+            kept_set = KeptSet.cat(cut_rows)
+        return Head(self.params, kept_set, self.layout.compact_head)
 
-    def _run(
-        self,
-        model: Any,
-        head: Head,
-        part: Scored,
-        packed: bool,
-        prompts: ReadPrompts | None,
-        chunk: Tensor,
-        aux_loss: bool,
+    def _run_rows(
+        self, model: torch.nn.Module, head: Head, part: Scored, aux_loss: bool = False
     ) -> Scores:
-        """Call the model once."""
+        """Call the model once, with a rectangle of prompts and completions."""
         ids = part.input_ids
         mask = part.attention_mask
-        if prompts is not None:
-            return prompts.run(self.run, model, head, ids, mask, part.width, chunk)
-        if packed:
-            return run_packed(self.run, model, head, ids, mask, part.width, self.layout.in_row)
-        more = {"output_router_logits": True} if aux_loss else {}
-        return self.run(
-            model,
-            head,
-            labels_of(ids, mask, part.width),
-            input_ids=ids,
-            attention_mask=mask,
-            **more,
-        )
+        inputs = {"output_router_logits": True} if aux_loss else {}
+        labels = labels_of(ids, mask, part.width)
+        return self.run(model, head, labels, input_ids=ids, attention_mask=mask, **inputs)
 
     def _packs(self, table: Scored) -> bool:
         """Whether the completions run in packed rows rather than in chunks."""
@@ -136,18 +120,22 @@ class Scorer:
         first, _ = equal_prompts(table.prompt_ids, table.prompt_mask)
         shares = not (torch.is_grad_enabled() and self.layout.recomputes)
         lengths = table.completion_mask.sum(1)  # (B,)
-        longest_prompt = table.prompt_ids.size(1)
-        per_row = 1 if shares else longest_prompt
+        prompt_width = table.prompt_ids.size(1)
         call = call_tokens(lengths.device)
-        chunks_cost = 0
-        for rows in length_chunks(lengths, per_row, max_tokens=self.layout.max_tokens):
-            chunks_cost += len(rows) * (int(lengths[rows].max()) + per_row) + call
         if shares:
-            chunks_cost += len(first) * longest_prompt + call
-        return int(table.attention_mask.sum()) + call <= chunks_cost
+            per_row = 1
+            chunks_cost = len(first) * prompt_width + call
+        else:
+            per_row = prompt_width
+            chunks_cost = 0
+        for rows in length_chunks(lengths, per_row, max_tokens=self.layout.max_tokens):
+            row_tokens = int(lengths[rows].max()) + per_row
+            chunks_cost += len(rows) * row_tokens + call
+        packed_cost = int(table.attention_mask.sum()) + call
+        return packed_cost <= chunks_cost
 
     def _chunks(
-        self, model: Any, table: Scored, packed: bool, prompts: ReadPrompts | None
+        self, model: torch.nn.Module, table: Scored, packed: bool, prompts: ReadPrompts | None
     ) -> list[Tensor]:
         """Return the rows of each chunk."""
         lengths = table.completion_mask.sum(1)  # (B,)
@@ -162,7 +150,7 @@ class Scorer:
             _, prompt_of_row = equal_prompts(table.prompt_ids, table.prompt_mask)  # (B,)
         return packs(table.prompt_mask.sum(1), lengths, self.layout.row_tokens, prompt_of_row)
 
-    def _read_prompts(self, model: Any, table: Scored) -> ReadPrompts | None:
+    def _read_prompts(self, model: torch.nn.Module, table: Scored) -> ReadPrompts | None:
         """Read the prompts if that saves more than another call costs; else return `None`."""
         if not self.layout.shares or (torch.is_grad_enabled() and self.layout.recomputes):
             return None
@@ -175,6 +163,48 @@ class Scorer:
         # the model recomputes, or does not use the cache
         self.layout = replace(self.layout, shares=False)
         return None
+
+
+@dataclass
+class _Passes:
+    """The scores of the passes over a table so far, in the order in which they ran."""
+
+    rows: list[Tensor] = field(default_factory=list)  # of the table, (b,) of each pass
+    logps: list[Tensor] = field(default_factory=list)  # (b, t) of each pass
+    entropies: list[Tensor] = field(default_factory=list)  # (b, t) of each pass, if it has them
+    aux_losses: list[Tensor] = field(default_factory=list)
+    kept_rows: list[KeptSet] = field(default_factory=list)
+
+    def outermost(self, model: torch.nn.Module) -> torch.nn.Module:
+        """Return the model to call for the next pass."""
+        return outermost(model, first=not self.rows)
+
+    def add(self, rows: Tensor, part: Scored, head: Head, output: Scores) -> None:
+        """Add a pass over some rows (b,) of the table, which are the completions of `part`."""
+        self.rows.append(rows)
+        self.logps.append(output.logps[:, -part.width :])
+        if output.entropies is not None:
+            self.entropies.append(output.entropies[:, -part.width :])
+        if output.aux_loss is not None:
+            self.aux_losses.append(output.aux_loss)
+        self.kept_rows += _by_row(head, part) or []
+
+    def joined(self, width: int) -> Scores:
+        """Return the scores (B, T) of the whole table, in its order; `width` is T."""
+        order = torch.cat(self.rows).argsort()  # (B,)
+        scores = Scores(_joined(self.logps, width)[order])
+        if self.entropies:
+            scores = replace(scores, entropies=_joined(self.entropies, width)[order])
+        if self.aux_losses:
+            scores = replace(scores, aux_loss=torch.stack(self.aux_losses).mean())
+        if self.kept_rows:
+            scores = replace(scores, kept=[self.kept_rows[i] for i in order.tolist()])
+        return scores
+
+
+def _joined(parts: list[Tensor], width: int) -> Tensor:
+    """Join parts (b, t) into one tensor (B, T)."""
+    return torch.cat([pad(part, (0, width - part.size(1))) for part in parts])
 
 
 def blocks_of(table: Scored, block: int) -> list[Tensor]:
@@ -193,19 +223,15 @@ def blocks_of(table: Scored, block: int) -> list[Tensor]:
     )
 
 
-def _joined(parts: list[Tensor | None], width: int, order: Tensor) -> Any:
-    """Join parts (b, t) into one tensor (B, T), with its rows in this order."""
-    widened = [pad(part, (0, width - part.size(1))) for part in parts if part is not None]
-    return torch.cat(widened)[order] if widened else None
-
-
-def _by_row(head: Head, lengths: list[int]) -> list[KeptSet] | None:
+def _by_row(head: Head, table: Scored) -> list[KeptSet] | None:
+    """Return for each completion the kept tokens that a pass used; `None` without truncation."""
     if not head.params.truncated or not head.used:
         return None
-    kept = KeptSet.cat(head.used)
-    if len(kept) != sum(lengths):
+    lengths = table.completion_mask.sum(1).tolist()
+    used = KeptSet.cat(head.used)
+    if len(used) != sum(lengths):
         raise ValueError(
-            f"{len(kept)} positions were scored, but the completions have {sum(lengths)}. "
+            f"{len(used)} positions were scored, but the completions have {sum(lengths)}. "
             "Adapters that lengthen the prompt cannot be scored exactly; set logprob_policy: trl."
         )
-    return kept.split(lengths)
+    return used.split(lengths)

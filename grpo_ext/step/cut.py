@@ -67,42 +67,37 @@ def cut(slices: list[Scored], rule: CutRule, ranks: Ranks) -> list[MicroBatch]:
             "max_tokens_per_micro_batch does not go with "
             f"{', '.join(sorted(input_names)) or 'images'}. Take it out."
         )
-    pieces = (
-        dealt(slices, rule, ranks)
-        if rule.deals and not has_model_inputs
-        else [(table, False) for table in slices]
-    )
-    last = len(pieces) - 1
+    tables = [(table, False) for table in slices]
+    if rule.deals and not has_model_inputs:
+        tables = dealt(slices, rule, ranks)
+    last = len(tables) - 1
     return [
-        MicroBatch(rows, counts, useful, i == last, filler)
-        for i, (rows, filler) in enumerate(pieces)
+        MicroBatch(table, counts, useful, i == last, filler)
+        for i, (table, filler) in enumerate(tables)
     ]
 
 
 def step_counts(slices: list[Scored], ranks: Ranks) -> tuple[StepCounts, StepCounts, bool]:
-    """Return the counts of the step, the counts of its groups with signal, and whether any rank has
-    model inputs.
+    """Return the counts of the step and of its groups with signal.
+
+    The last element says whether any rank has model inputs.
     """
-    dtype = torch.float64 if ranks.device.type != "mps" else torch.float32
-    sums = torch.zeros(7, dtype=dtype, device=ranks.device)
-    for part in slices:
-        tokens = part.loss_mask.sum(1).float()  # (B,)
-        right_tokens = part.right_mask.sum(1).float()  # (B,)
-        has_inputs = part.counted.new_tensor(float(bool(part.model_inputs)))
-        sums += torch.stack([
-            part.counted.sum(), tokens.sum(), right_tokens.sum(),
-            (part.counted * part.signal).sum(), (tokens * part.signal).sum(),
-            (right_tokens * part.signal).sum(),
-            has_inputs,
-        ])  # fmt: skip
-    *counts, whole = ranks.total(sums).tolist()
-    return StepCounts(*counts[:3]), StepCounts(*counts[3:]), bool(whole)
+    sums = torch.zeros(7, dtype=ranks.float_type, device=ranks.device)
+    for table in slices:
+        tokens = table.loss_mask.sum(1).float()  # (B,)
+        right_tokens = table.right_mask.sum(1).float()  # (B,)
+        columns = torch.stack([table.counted, tokens, right_tokens])  # (3, B)
+        sums[:3] += columns.sum(1)
+        sums[3:6] += (columns * table.signal).sum(1)
+        sums[6] += float(bool(table.model_inputs))
+    totals = ranks.total(sums).tolist()
+    return StepCounts(*totals[:3]), StepCounts(*totals[3:6]), totals[6] > 0
 
 
 def dealt(slices: list[Scored], rule: CutRule, ranks: Ranks) -> list[tuple[Scored, bool]]:
-    """Return this rank's pieces of the step's rows, and for each whether it has no live row.
+    """Return this rank's tables of the step's rows, and for each whether it has no live row.
 
-    Such a piece is a filler. If no row of the step is live, no piece counts as a filler, so that
+    Such a table is a filler. If no row of the step is live, no table counts as a filler, so that
     entropy is still logged.
     """
     table = join(slices)
@@ -113,44 +108,42 @@ def dealt(slices: list[Scored], rule: CutRule, ranks: Ranks) -> list[tuple[Score
     lengths = table.completion_mask.sum(1)  # (B,)
     tokens = (prompt_lengths + lengths).cpu()
     live = rule.matters(table)  # (B,)
-    num_pieces = len(slices) * ranks.count
-    pieces = deal_rows(prompts, prompt_lengths, lengths, live, num_pieces)
+    num_batches = len(slices) * ranks.count
+    batches = deal_rows(prompts, prompt_lengths, lengths, live, num_batches)
     if rule.max_tokens:
-        while not _all_fit(pieces, tokens, rule.max_tokens):
-            num_pieces = len(pieces) + ranks.count
-            if num_pieces > len(live):
+        while not _all_fit(batches, tokens, rule.max_tokens):
+            num_batches += ranks.count
+            if num_batches > len(live):
                 break
-            pieces = deal_rows(prompts, prompt_lengths, lengths, live, num_pieces)
+            batches = deal_rows(prompts, prompt_lengths, lengths, live, num_batches)
     any_live = bool(live.any())
-    own_pieces = []
-    for rows in dealt_to(ranks, pieces, tokens):
+    tables = []
+    for rows in dealt_to(ranks, batches, tokens):
         filler = any_live and not bool(live[rows].any())
         most = 1 if filler else None  # a filler needs only one token
-        own_pieces.append((table.take(rows, most).on(ranks.device), filler))
-    return own_pieces
+        tables.append((table.take(rows, most).on(ranks.device), filler))
+    return tables
 
 
-def _all_fit(pieces: list[Tensor], tokens: Tensor, max_tokens: int) -> bool:
-    """Whether each piece of several rows has at most `max_tokens`; `tokens` (B,) are of each
-    row.
-    """
-    return all(len(rows) == 1 or int(tokens[rows].sum()) <= max_tokens for rows in pieces)
+def _all_fit(batches: list[Tensor], tokens: Tensor, max_tokens: int) -> bool:
+    """Whether each batch of several rows has at most `max_tokens`; `tokens` are (B,)."""
+    return all(len(rows) == 1 or int(tokens[rows].sum()) <= max_tokens for rows in batches)
 
 
-def dealt_to(ranks: Ranks, pieces: list[Tensor], tokens: Tensor) -> list[Tensor]:
-    """Return this rank's pieces, largest first.
+def dealt_to(ranks: Ranks, batches: list[Tensor], tokens: Tensor) -> list[Tensor]:
+    """Return this rank's batches, largest first.
 
     They are dealt back and forth over the ranks, so that the ranks' sums are about equal.
 
     Args:
-        ranks: the ranks; their number divides that of the pieces.
-        pieces: the rows of each piece.
+        ranks: the ranks; their number divides that of the batches.
+        batches: the rows of each batch.
         tokens: (B,), of each row.
     """
-    largest_first = sorted(pieces, key=lambda rows: -int(tokens[rows].sum()))
-    own_pieces = []
-    for start in range(0, len(pieces), ranks.count):
-        forwards = (start // ranks.count) % 2 == 0
-        place = ranks.index if forwards else ranks.count - 1 - ranks.index
-        own_pieces.append(largest_first[start + place])
-    return own_pieces
+    largest_first = sorted(batches, key=lambda rows: -int(tokens[rows].sum()))
+    own_batches = []
+    place = ranks.index
+    for start in range(0, len(batches), ranks.count):
+        own_batches.append(largest_first[start + place])
+        place = ranks.count - 1 - place  # back and forth
+    return own_batches

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class EntropyControl:
-    """How the coefficient of the entropy bonus moves. The coefficient itself is the trainer's
-    `entropy_coef`, as in TRL.
+    """How the coefficient of the entropy bonus moves.
+
+    The coefficient itself is the trainer's `entropy_coef`, as in TRL.
     """
 
     enabled: bool  # whether the run has a bonus; fixed at its start, as in TRL
@@ -35,9 +36,7 @@ class EntropyControl:
         return coef
 
     def coef_after(self, coef: float, entropy: float) -> float:
-        """Return the coefficient after a step whose tokens have this mean entropy over all
-        ranks.
-        """
+        """Return the coefficient after a step whose tokens have this mean entropy."""
         if not self.adaptive:
             return coef
         moved = coef + self.delta if entropy <= self.target else coef - self.delta

@@ -5,6 +5,7 @@ micro-batches of a step are made at its start: the policy does not change within
 samples are the same, and the counts of the step are known.
 """
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -16,15 +17,17 @@ from torch import Tensor
 
 from grpo_ext.step.records import MicroBatch, Scored
 
+Batch = list[dict[str, Any]]  # rows of the data set, of one batch of the data loader
+
 
 class BatchesAhead:
     """The batches of the data loader in their order; some can be seen before their turn."""
 
     def __init__(self) -> None:
-        self._source: Iterator[Any] = iter(())
-        self._seen: deque[Any] = deque()
+        self._source: Iterator[Batch] = iter(())
+        self._seen: deque[Batch] = deque()
 
-    def of(self, source: Iterator[Any]) -> "BatchesAhead":
+    def of(self, source: Iterator[Batch]) -> "BatchesAhead":
         """Continue with this iterator, which is another one in each epoch."""
         if source is not self._source:
             self._source = source
@@ -34,14 +37,15 @@ class BatchesAhead:
     def __iter__(self) -> "BatchesAhead":
         return self
 
-    def __next__(self) -> Any:
-        return self._seen.popleft() if self._seen else next(self._source)
+    def __next__(self) -> Batch:
+        if self._seen:
+            return self._seen.popleft()
+        return next(self._source)
 
-    def peek(self, distance: int) -> Any:
-        """Return the batch that `next` returns after `distance` others; `None` if the epoch ends
-        before.
-        """
-        self._seen.extend(islice(self._source, max(0, distance + 1 - len(self._seen))))
+    def peek(self, distance: int) -> Batch | None:
+        """Return the batch that follows `distance` others; `None` beyond the epoch."""
+        missing = distance + 1 - len(self._seen)
+        self._seen.extend(islice(self._source, max(0, missing)))
         return self._seen[distance] if distance < len(self._seen) else None
 
 
@@ -49,7 +53,7 @@ class BatchesAhead:
 class Feed:
     """Hands out micro-batches in order."""
 
-    generate: Callable[[Any], Scored]  # makes scored completions from a batch of the data loader
+    generate: Callable[[Batch], Scored]  # makes scored completions from a batch of the data loader
     split: Callable[[Scored, int], list[Scored]]  # splits a generation into a number of slices
     # makes the micro-batches of a step from its slices
     cut: Callable[[list[Scored]], list[MicroBatch]]
@@ -59,54 +63,53 @@ class Feed:
     position: int = 0  # slices handed out since the start
     generation: list[Scored] | None = None  # in slices
     batches: BatchesAhead = field(default_factory=BatchesAhead)
-    _asked: list[Any] = field(default_factory=list)  # batches of the data loader for this step
+    _batches: list[Batch] = field(default_factory=list)  # of the data loader for this step
     _ready: list[MicroBatch] = field(default_factory=list)
     _to_come: int = 0  # micro-batches that the trainer will still ask for in this step
 
-    def begin_step(self, batches: list[Any]) -> None:
+    def begin_step(self, batches: list[Batch]) -> None:
         """Begin an optimizer step with these batches of the data loader."""
-        self._asked = list(batches)
+        self._batches = list(batches)
         self._ready = []
         self._to_come = len(batches)
 
-    def following(self, after: int = 0) -> Any:
-        """Return the batch of the next generation, or of the one that is `after` later; `None` if
-        the epoch ends before.
-        """
-        return self.batches.peek((1 + after) * self.uses - len(self._asked))
+    def following(self, after: int = 0) -> Batch | None:
+        """Return the batch of the generation `after` the next one; `None` beyond the epoch."""
+        return self.batches.peek((1 + after) * self.uses - len(self._batches))
 
-    def next(self, batch: Any) -> MicroBatch:
+    def next(self, batch: Batch) -> MicroBatch:
         """Return the next micro-batch of the current step."""
         self._make_ready(batch)
         return self._ready.pop(0)
 
-    def surplus(self, batch: Any) -> int:
-        """Return how many micro-batches must run now in addition to the one that the trainer asks
-        for.
-        """
+    def surplus(self, batch: Batch) -> int:
+        """Return how many micro-batches must run before the one that the trainer asks for."""
         self._make_ready(batch)
-        surplus = -(-len(self._ready) // max(1, self._to_come)) - 1
+        for_this_call = math.ceil(len(self._ready) / max(1, self._to_come))
         self._to_come -= 1
-        return surplus
+        return for_this_call - 1
 
-    def _make_ready(self, batch: Any) -> None:
+    def _make_ready(self, batch: Batch) -> None:
         if not self._ready:
-            self._ready = self.cut([self._slice(given) for given in self._asked or [batch]])
+            batches = self._batches or [batch]
+            self._ready = self.cut([self._next_slice(step_batch) for step_batch in batches])
 
-    def _slice(self, batch: Any) -> Scored:
+    def _next_slice(self, batch: Batch) -> Scored:
+        """Return the next slice; `batch` begins a generation if this one is used up."""
         if self.generation is None or self.position % self.uses == 0:
             self.generation = self.split(self.generate(batch), self.slices)
-        found = self.generation[self.position % self.slices]
+        index = self.position % self.slices
         self.position += 1
-        return found
+        return self.generation[index]
 
     def state_dict(self) -> dict[str, Any]:
         return {"position": self.position, "generation": self.generation}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.position = state["position"]
-        generation = state["generation"]
-        self.generation = generation and [part.on(self.device) for part in generation]
+        self.generation = state["generation"]
+        if self.generation is not None:
+            self.generation = [table.on(self.device) for table in self.generation]
 
 
 def random_order(rows: int) -> Tensor:
@@ -119,4 +122,5 @@ def shuffled_slices(table: Scored, number: int, trim: bool) -> list[Scored]:
     order = random_order(len(table))
     if number == 1:
         return [table]
-    return [table.take(rows, trim=trim) for rows in order.split(len(table) // number)[:number]]
+    slices = order.split(len(table) // number)[:number]
+    return [table.take(rows, trim=trim) for rows in slices]

@@ -54,7 +54,10 @@ class GroupShape:
     @property
     def numbers(self) -> list[int]:
         """The number of the group of each completion: B."""
-        return [number for number, size in enumerate(self.sizes) for _ in range(size)]
+        numbers: list[int] = []
+        for number, size in enumerate(self.sizes):
+            numbers += [number] * size
+        return numbers
 
     def spread(self, values: Tensor, fill: float = math.nan) -> Tensor:
         """Return (N largest, ...) from `values` (B, ...), with `fill` in the places that a group
@@ -64,14 +67,18 @@ class GroupShape:
         """
         if self._are_equal:
             return values
-        empty = False if values.dtype == torch.bool else fill
-        spread = values.new_full((len(self.sizes) * self.largest, *values.shape[1:]), empty)
+        if values.dtype == torch.bool:
+            fill = False
+        num_places = len(self.sizes) * self.largest
+        spread = values.new_full((num_places, *values.shape[1:]), fill)
         spread[self._places(values)] = values
         return spread
 
     def gather(self, spread: Tensor) -> Tensor:
         """Return (B, ...) from what `spread` returns."""
-        return spread if self._are_equal else spread[self._places(spread)]
+        if self._are_equal:
+            return spread
+        return spread[self._places(spread)]
 
     def repeat(self, by_group: Tensor) -> Tensor:
         """Return (B,), the value of each completion's group; `by_group` is (N,)."""
@@ -83,7 +90,8 @@ class GroupShape:
 
     def _places(self, values: Tensor) -> Tensor:
         """Return where each completion is in a spread table: (B,)."""
-        places = [
-            number * self.largest + i for number, size in enumerate(self.sizes) for i in range(size)
-        ]
+        places: list[int] = []
+        for number, size in enumerate(self.sizes):
+            start = number * self.largest
+            places += range(start, start + size)
         return torch.tensor(places, device=values.device)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -39,10 +40,15 @@ class GroupRule:
         grouped = outcomes.view(-1, self.num_generations)  # (N, G)
         scored = (~grouped.isnan()).sum(1)
         right = (grouped >= self.pass_threshold).sum(1)
-        varies = ~equal_in_group(outcomes, self.num_generations)[:: self.num_generations]
-        tied = None if ties is None else ties[:: self.num_generations]
+        size = self.num_generations
+        varies = ~equal_in_group(outcomes, size)[::size]
+        has_signal = varies
+        tied = None
+        if ties is not None:
+            tied = ties[::size]
+            has_signal = varies | tied
         return GroupStats(
-            kept=varies if tied is None else varies | tied,
+            kept=has_signal,
             mixed=varies,
             right=right,
             scored=scored,
@@ -63,16 +69,17 @@ class GroupStats:
     all_right: Tensor  #: (N,), bool, all rewards are equal and right
     #: (N,), bool, all rewards are equal and not right; `False` if no completion was scored
     all_wrong: Tensor
-    tied: Tensor | None = (
-        None  #: (N,), bool, the tie-break reward decides it; `None` without such a reward
-    )
+    #: (N,), bool, the tie-break reward decides it; `None` without such a reward
+    tied: Tensor | None = None
 
     def take(self, groups: Sequence[int]) -> GroupStats:
         """Return the results of some of the groups."""
         chosen = torch.tensor(groups, device=self.kept.device)
-        tied = None if self.tied is None else self.tied[chosen]
-        columns = {f.name: getattr(self, f.name)[chosen] for f in fields(self) if f.name != "tied"}
-        return GroupStats(**columns, tied=tied)
+        columns: dict[str, Any] = {}
+        for field in fields(self):
+            column = getattr(self, field.name)
+            columns[field.name] = None if column is None else column[chosen]
+        return GroupStats(**columns)
 
 
 @dataclass(frozen=True)
@@ -94,9 +101,8 @@ class Groups:
         """Return some groups in the given order; `None` if `indices` is empty."""
         if not len(indices):
             return None
-        num_rows = len(self.rewards)
-        size = num_rows // len(self)
-        rows_by_group = torch.arange(num_rows, device=self.rewards.device).view(-1, size)  # (N, G)
+        all_rows = torch.arange(len(self.rewards), device=self.rewards.device)
+        rows_by_group = all_rows.view(len(self), -1)  # (N, G)
         rows = rows_by_group[list(indices)].flatten()
         steps = tuple(self.steps[i] for i in indices)
         return Groups(self.table.take(rows), self.rewards[rows], steps)
@@ -123,12 +129,10 @@ def silenced(groups: Groups) -> Groups:
     """Return the groups as fillers of a batch: without tokens in the loss, without advantage, and
     not counted.
     """
-    everything = torch.ones(len(groups.table), dtype=torch.bool, device=groups.rewards.device)
-    return replace(
-        groups,
-        table=groups.table.without(everything),
-        rewards=torch.full_like(groups.rewards, torch.nan),
-    )
+    rewards = groups.rewards
+    every_row = torch.ones(len(rewards), dtype=torch.bool, device=rewards.device)
+    table = groups.table.without(every_row)
+    return replace(groups, table=table, rewards=torch.full_like(rewards, torch.nan))
 
 
 def groups_to_draw(missing: int, kept: int, drawn: int, most: int, unit: int) -> int:
@@ -142,5 +146,8 @@ def groups_to_draw(missing: int, kept: int, drawn: int, most: int, unit: int) ->
         unit: the result is a multiple of this, so that all ranks generate the same number of
             completions.
     """
-    wanted = missing if drawn == 0 else -(-missing * drawn // max(kept, 1))
-    return min(most, -(-wanted // unit) * unit)
+    number = missing
+    if drawn > 0:
+        number = -(-missing * drawn // max(kept, 1))  # rounded up
+    units = -(-number // unit)  # rounded up
+    return min(most, units * unit)

@@ -1,5 +1,4 @@
-"""Judge a generation: which completions are truncated, the sum of their rewards, and their
-advantages within the group.
+"""Judge a generation: truncated completions, weighted rewards, advantages within the group.
 
 "Truncated", "weighted" and "outcome" have one meaning here, for the loss, the metrics, the samples
 and the report.
@@ -28,9 +27,8 @@ class EndRule:
 
     tokens: frozenset[int]  #: each of these tokens ends a completion
     limit: int  #: the maximum number of tokens of a completion or episode
-    context: int | None = (
-        None  #: the maximum number of tokens of prompt and completion together; `None` for no limit
-    )
+    #: the maximum number of tokens of prompt and completion together; `None` for no limit
+    context: int | None = None
     stop_strings: bool = False  #: whether a text may end a completion, which then has no end token
 
     def truncated(
@@ -43,14 +41,17 @@ class EndRule:
         ]
 
     def _is_truncated(self, prompt_length: int, completion: Sequence[int]) -> bool:
-        if len(completion) == 0 or completion[-1] in self.tokens:
+        length = len(completion)
+        if length == 0 or completion[-1] in self.tokens:
             return False
-        ended_by_string = self.stop_strings and len(completion) < self.room(prompt_length)
+        ended_by_string = self.stop_strings and length < self.room(prompt_length)
         return not ended_by_string
 
     def room(self, prompt: int) -> int:
         """Return the maximum length of a completion after a prompt of `prompt` tokens."""
-        return self.limit if self.context is None else min(self.limit, self.context - prompt)
+        if self.context is None:
+            return self.limit
+        return min(self.limit, self.context - prompt)
 
 
 @dataclass(frozen=True)
@@ -75,26 +76,22 @@ class AdvantageRule:
     tie_break: TieBreak | None = None  #: `None`: nothing decides groups of equal rewards
 
     def weighted(self, rewards: Tensor) -> Tensor:
-        """Return the weighted sum (B,) of the rewards (B, R) of each completion; NaN if no reward
-        scored it.
-        """
+        """Return the weighted sums (B,) of rewards (B, R); NaN if no reward scored a completion."""
         weighted = (rewards * self.weights.to(rewards)).nansum(dim=1)
         return weighted.masked_fill(rewards.isnan().all(dim=1), torch.nan)
 
     def group_stds(self, rewards: Tensor) -> Tensor:
-        """Return the std (N,) of the weighted rewards within each group, from the rewards (B, R) of
-        whole groups.
+        """Return the std (N,) of the weighted rewards within each group, from rewards (B, R).
 
         NaN for a group in which fewer than two completions were scored.
         """
         return group_stds(self.weighted(rewards), self.num_generations, self.std_estimator)
 
     def ties(self, rewards: Tensor, outcomes: Tensor) -> Tensor | None:
-        """Return which completions are in groups that the tie-break reward decides, (B,), bool;
-        `None` without such a reward.
+        """Return which completions are in groups that the tie-break reward decides: (B,), bool.
 
-        It decides a group if the weighted rewards are equal, every completion is right, and the
-        tie-break reward differs.
+        `None` without such a reward. It decides a group if the weighted rewards are equal, every
+        completion is right, and the tie-break reward differs.
 
         Args:
             rewards: (B, R), of whole groups, with missing ones filled in.
@@ -105,8 +102,9 @@ class AdvantageRule:
         size = self.num_generations
         equal = equal_in_group(self.weighted(rewards), size, self._magnitudes(rewards))
         right = (outcomes >= self.tie_break.pass_threshold).view(-1, size)  # (B / G, G)
+        all_right = right.all(dim=1).repeat_interleave(size)  # (B,)
         differs = ~equal_in_group(rewards[:, self.tie_break.index], size)
-        return equal & right.all(dim=1).repeat_interleave(size) & differs
+        return equal & all_right & differs
 
     def advantages(self, rewards: Tensor, ties: Tensor | None = None) -> Tensor:
         """Return the advantages (B,) for the rewards (B, R) of whole groups.
@@ -117,11 +115,14 @@ class AdvantageRule:
         if self.aggregation != SUM_THEN_NORMALIZE:
             weights = self.weights.to(rewards)
             return joint_advantages(rewards, weights, self.num_generations, self.aggregation)
-        how = self.num_generations, self.scale_rewards, self.std_estimator
-        of_sum = group_advantages(self.weighted(rewards), *how, self._magnitudes(rewards))
+        size = self.num_generations
+        scale = self.scale_rewards
+        std = self.std_estimator
+        magnitudes = self._magnitudes(rewards)
+        of_sum = group_advantages(self.weighted(rewards), size, scale, std, magnitudes)
         if ties is None or self.tie_break is None:
             return of_sum
-        of_tie_break = group_advantages(rewards[:, self.tie_break.index], *how)
+        of_tie_break = group_advantages(rewards[:, self.tie_break.index], size, scale, std)
         return torch.where(ties, self.tie_break.coef * of_tie_break, of_sum)
 
     def _magnitudes(self, rewards: Tensor) -> Tensor:
@@ -129,9 +130,7 @@ class AdvantageRule:
         return (rewards * self.weights.to(rewards)).abs().nansum(dim=1)
 
     def turn_advantages(self, rewards: Tensor, gains: Sequence[Sequence[float]]) -> Tensor:
-        """Return the advantages (B, K) of turns, from the rewards (B, R) of whole groups and the
-        gain of each turn.
-        """
+        """Return the advantages (B, K) of turns, from rewards (B, R) and the gain of each turn."""
         return turn_advantages(
             self.weighted(rewards),
             padded(gains, dtype=rewards.dtype).to(rewards.device),
@@ -143,13 +142,12 @@ class AdvantageRule:
 
 
 def by_token(table: Scored, of_turns: Tensor) -> Tensor:
-    """Return for each token of the model the advantage of its turn: (B, T); `of_turns` (B, K) has
-    that of each turn.
-    """
+    """Return the advantage of each token's turn, (B, T), from those of the turns (B, K)."""
     assert table.tool_mask is not None
-    wrote = table.tool_mask.bool()  # (B, T)
-    begins = wrote & ~torch.nn.functional.pad(wrote, (1, -1))
-    turn = (begins.cumsum(1) - 1).clamp(0, of_turns.size(1) - 1)
+    is_models = table.tool_mask.bool()  # (B, T), written by the model
+    before_it = torch.nn.functional.pad(is_models, (1, -1))  # (B, T), of the token before
+    begins = is_models & ~before_it
+    turn = (begins.cumsum(1) - 1).clamp(0, of_turns.size(1) - 1)  # (B, T)
     return of_turns.gather(1, turn) * table.completion_mask
 
 
@@ -171,20 +169,22 @@ def fill_unscored(rewards_per_func: Tensor, num_generations: int) -> Tensor:
     missing = rewards_per_func.isnan()  # (B, R)
     if not missing.any():
         return rewards_per_func
-    grouped = rewards_per_func.view(-1, num_generations, rewards_per_func.size(1))  # (B / G, G, R)
+    num_rewards = rewards_per_func.size(1)
+    grouped = rewards_per_func.view(-1, num_generations, num_rewards)  # (B / G, G, R)
     means = grouped.nanmean(dim=1, keepdim=True).nan_to_num(nan=0.0)  # (B / G, 1, R)
-    filled = torch.where(missing, means.expand_as(grouped).reshape(missing.shape), rewards_per_func)
-    return torch.where(missing.all(dim=1, keepdim=True), rewards_per_func, filled)
+    row_means = means.expand_as(grouped).reshape(missing.shape)  # (B, R)
+    scored_by_any = ~missing.all(dim=1, keepdim=True)  # (B, 1)
+    return torch.where(missing & scored_by_any, row_means, rewards_per_func)
 
 
 def outcome_index(names: Sequence[str], weights: Sequence[float], metric: str | None) -> int:
-    """Return the index of the outcome reward, which judges the groups: `metric`, or the first of
-    those with the largest weight.
+    """Return the index of the outcome reward, which judges the groups.
 
-    `ValueError` if there is no reward of that name.
+    It is `metric`, or the first of those with the largest weight. `ValueError` if there is no
+    reward of that name.
     """
     if metric is None:
-        return max(range(len(names)), key=lambda i: (weights[i], -i))
+        return list(weights).index(max(weights))
     if metric not in names:
         raise ValueError(
             f"group_filter_metric: no reward {metric!r}. The rewards are {', '.join(names)}."
@@ -200,18 +200,20 @@ def outcome_order(names: Sequence[str], weights: Sequence[float], metric: str | 
     judged by the largest reward of its task.
     """
     first = outcome_index(names, weights, metric)
-    others = [index for index in range(len(names)) if index != first and weights[index] != 0]
-    return [first, *sorted(others, key=lambda index: -weights[index])]
+    order = [first]
+    for index in sorted(range(len(names)), key=lambda index: -weights[index]):
+        if index != first and weights[index] != 0:
+            order.append(index)
+    return order
 
 
 def group_outcomes(
     rewards: Tensor, order: Sequence[int], num_generations: int, failed: Tensor | None = None
 ) -> Tensor:
-    """Return the outcome reward of each completion, (B,): the first reward in `order` that scored
-    any row of its group.
+    """Return the outcome reward of each completion, (B,).
 
-    A reward that failed on a group, and scored none of it, leaves the group unjudged (NaN): no
-    other reward takes its place.
+    It is the first reward in `order` that scored any row of its group. A reward that failed on a
+    group, and scored none of it, leaves the group unjudged (NaN): no other reward takes its place.
 
     Args:
         rewards: (B, R), B whole groups of `num_generations` rows; NaN if a reward did not score a

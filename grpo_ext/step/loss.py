@@ -35,17 +35,14 @@ class LossSettings:
     importance_sampling_level: str = "token"
     beta: float = 0.0
     kl_estimator: str = "k3"
-    use_bias_correction_kl: bool = (
-        True  #: whether the KL is multiplied by the importance ratio of each token
-    )
+    #: whether the KL is multiplied by the importance ratio of each token
+    use_bias_correction_kl: bool = True
     positive_nll_coef: float = 0.0
-    advantage_normalizer: str = (
-        "all"  #: "all", or "useful" for the counts of the groups with signal only
-    )
+    #: "all", or "useful" for the counts of the groups with signal only
+    advantage_normalizer: str = "all"
     max_completion_length: int = 1  #: in tokens; only the aggregation "constant" uses it
-    off_policy_mask_threshold: float | None = (
-        None  #: mean KL to the sampler above which negative advantages are masked
-    )
+    #: mean KL to the sampler above which negative advantages are masked
+    off_policy_mask_threshold: float | None = None
     router_aux_loss_coef: float = 0.0  #: weight of the balance of experts
     ranks: int = 1  #: number of processes that average their gradients
 
@@ -85,7 +82,9 @@ def step_loss(
         sampler_ratio=rows.importance_sampling_ratio,
         level=level,
     )
-    counts = batch.useful if settings.advantage_normalizer == "useful" else batch.counts
+    counts = batch.counts
+    if settings.advantage_normalizer == "useful":
+        counts = batch.useful
     per_token = _policy_term(inputs, rows, settings, entropy_mask)
     stats = {**_entropy_stats(scores, mask, entropy_mask), **settings.loss.stats(inputs)}
     policy = loss = _share(per_token, mask, counts, settings)
@@ -121,8 +120,14 @@ def old_logps(rows: Scored, logps: Tensor) -> Tensor:
     """Return the old log-probs (B, T): those scored before, or else those of the policy that takes
     this step.
     """
-    old = rows.old_per_token_logps
-    return logps.detach() if old is None else torch.where(old.isnan(), logps.detach(), old)
+    return _where_known(rows.old_per_token_logps, logps.detach())
+
+
+def _where_known(logps: Tensor | None, otherwise: Tensor) -> Tensor:
+    """Return log-probs (B, T), with those of `otherwise` where they are missing or NaN."""
+    if logps is None:
+        return otherwise
+    return torch.where(logps.isnan(), otherwise, logps)
 
 
 def _share(per_token: Tensor, mask: Tensor, counts: StepCounts, settings: LossSettings) -> Tensor:
@@ -139,7 +144,9 @@ def _kl_correction(inputs: LossInputs) -> Tensor:
     term uses the ratio of the sequence, times p_old / p_sampler where another engine has sampled.
     """
     ratio = importance_ratio(inputs.logps, inputs.old_logps, inputs.mask, "token")
-    return ratio if inputs.sampler_ratio is None else ratio * inputs.sampler_ratio
+    if inputs.sampler_ratio is not None:
+        ratio = ratio * inputs.sampler_ratio
+    return ratio
 
 
 def _policy_share(policy: Tensor, penalty: Tensor, logps: Tensor) -> Stat:
@@ -159,8 +166,10 @@ def _gradient_size(loss: Tensor, logps: Tensor) -> Tensor:
     """Return the sum of the absolute gradient of a loss with respect to the log-probs (B, T)."""
     if not loss.requires_grad:
         return torch.zeros_like(loss)
-    gradient = torch.autograd.grad(loss, logps, retain_graph=True, allow_unused=True)[0]
-    return torch.zeros_like(loss) if gradient is None else gradient.abs().sum()
+    [gradient] = torch.autograd.grad(
+        loss, logps, retain_graph=True, allow_unused=True, materialize_grads=True
+    )
+    return gradient.abs().sum()
 
 
 def _policy_term(
@@ -182,17 +191,12 @@ def _near_the_sampler(inputs: LossInputs, rows: Scored, threshold: float) -> Ten
 
     Off-policy sequence masking of DeepSeek-V3.2 (arXiv 2512.02556).
     """
-    sampled = rows.sampling_per_token_logps
-    mask = inputs.mask
-    sampled = (
-        inputs.old_logps
-        if sampled is None
-        else torch.where(sampled.isnan(), inputs.old_logps, sampled)
-    )
-    kl = ((sampled - inputs.logps.detach()) * mask).sum(1, keepdim=True) / mask.sum(
-        1, keepdim=True
-    ).clamp(min=1.0)
-    return ((inputs.advantages >= 0) | (kl <= threshold)).to(kl.dtype)
+    sampled = _where_known(rows.sampling_per_token_logps, inputs.old_logps)  # (B, T)
+    log_ratio = (sampled - inputs.logps.detach()) * inputs.mask
+    lengths = inputs.mask.sum(1, keepdim=True).clamp(min=1.0)  # (B, 1)
+    kl = log_ratio.sum(1, keepdim=True) / lengths  # (B, 1)
+    is_near = (inputs.advantages >= 0) | (kl <= threshold)
+    return is_near.to(kl.dtype)
 
 
 def _entropy_bonus(
@@ -221,7 +225,6 @@ def _entropy_stats(scores: Scores, mask: Tensor, entropy_mask: Tensor | None) ->
     entropies = scores.entropies.detach()
     stats = {"entropy": Stat((entropies * mask).sum(), mask.sum())}
     if entropy_mask is not None:
-        stats["entropy/high"] = Stat(
-            (entropies * mask * entropy_mask).sum(), (mask * entropy_mask).sum()
-        )
+        high = mask * entropy_mask
+        stats["entropy/high"] = Stat((entropies * high).sum(), high.sum())
     return stats

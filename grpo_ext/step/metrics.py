@@ -41,32 +41,35 @@ class StepStats:
         names = sorted(noted)
         if not names:
             return {}
-        dtype = torch.float32 if ranks.device.type == "mps" else torch.float64
-        # (names, 2)
-        own = torch.stack([_merged(noted[name], ranks.device, dtype) for name in names])
-        by_rank = ranks.gather(own).view(-1, len(names), 2)  # (ranks, names, 2)
+        kinds = {name: noted[name][0].kind for name in names}
+        merged = [_merged(_table_of(noted[name], ranks), kinds[name]) for name in names]
+        # (ranks, names, 2)
+        by_rank = ranks.gather(torch.stack(merged)).view(-1, len(names), 2)
         figures = {}
-        for name, pairs in zip(names, by_rank.unbind(1), strict=True):
-            kind = noted[name][0].kind
-            stats = [Stat(value, weight, kind) for value, weight in pairs]
-            value, weight = _merged(stats, ranks.device, dtype).tolist()
-            if weight and kind == "mean":
+        for name, table in zip(names, by_rank.unbind(1), strict=True):
+            value, weight = _merged(table, kinds[name]).tolist()
+            if weight and kinds[name] == "mean":
                 value = value / weight
             if weight and math.isfinite(value):
                 figures[name] = value
         return figures
 
 
-def _stacked(values: Sequence[Tensor | float], device: torch.device, dtype: torch.dtype) -> Tensor:
-    return torch.stack([torch.as_tensor(value).detach().to(device, dtype) for value in values])
+def _table_of(stats: list[Stat], ranks: Ranks) -> Tensor:
+    """Return values and weights of several figures: (figures, 2)."""
+    numbers = []
+    for stat in stats:
+        for number in (stat.value, stat.weight):
+            numbers.append(torch.as_tensor(number).detach().to(ranks.device, ranks.float_type))
+    return torch.stack(numbers).view(-1, 2)
 
 
-def _merged(stats: list[Stat], device: torch.device, dtype: torch.dtype) -> Tensor:
-    """Return value and weight (2,) of several figures of one name; NaN values are left out."""
-    values = _stacked([stat.value for stat in stats], device, dtype)  # (figures,)
-    weights = _stacked([stat.weight for stat in stats], device, dtype)  # (figures,)
+def _merged(table: Tensor, kind: str) -> Tensor:
+    """Return value and weight (2,) of several figures of one name (figures, 2); NaN values are
+    left out.
+    """
+    values, weights = table.unbind(1)  # (figures,)
     unused = (weights <= 0) | values.isnan()
-    kind = stats[0].kind
     if kind == "min":
         merged = values.masked_fill(unused, torch.inf).amin()
     elif kind == "max":
@@ -81,11 +84,13 @@ def length_figures(lengths: Tensor, truncated: Tensor) -> dict[str, float]:
     bool.
     """
     figures = {"completions/clipped_ratio": truncated.float().mean().item()}
-    for name, chosen in {"length": lengths, "terminated_length": lengths[~truncated]}.items():
-        values = chosen.float() if len(chosen) else torch.zeros(1)
-        figures[f"completions/mean_{name}"] = values.mean().item()
-        figures[f"completions/min_{name}"] = values.min().item()
-        figures[f"completions/max_{name}"] = values.max().item()
+    columns = {"length": lengths, "terminated_length": lengths[~truncated]}
+    for name, column in columns.items():
+        if len(column) == 0:
+            column = torch.zeros(1)
+        figures[f"completions/mean_{name}"] = column.float().mean().item()
+        figures[f"completions/min_{name}"] = float(column.min())
+        figures[f"completions/max_{name}"] = float(column.max())
     return figures
 
 
@@ -118,7 +123,8 @@ def reward_figures(
         figures[f"rewards/{name}/std"] = nan_std(rewards[:, i], 0).item()
     figures |= mean_figures("reward", weighted, groups)
     figures["reward_std"] = nan_std(weighted, 0).item()
-    return {**figures, "frac_reward_zero_std": 1.0 - signal.float().mean().item()}
+    figures["frac_reward_zero_std"] = 1.0 - signal.float().mean().item()
+    return figures
 
 
 def mean_figures(name: str, values: Tensor, groups: Tensor | None) -> dict[str, float]:
@@ -157,7 +163,7 @@ def generation_figures(
     figures = length_figures(lengths, truncated)
     figures |= reward_figures(names, rewards, weighted, signal, groups)
     for task, rows in rows_by_task(tasks).items():
-        of_task = generation_figures(
+        task_figures = generation_figures(
             names,
             rewards[rows],
             weighted[rows],
@@ -166,7 +172,8 @@ def generation_figures(
             truncated[rows],
             groups=None if groups is None else groups[rows],
         )
-        figures |= {f"tasks/{task}/{name}": value for name, value in of_task.items()}
+        for name, value in task_figures.items():
+            figures[f"tasks/{task}/{name}"] = value
     return figures
 
 
@@ -188,9 +195,10 @@ def episode_figures(counts: Sequence[Sequence[int]], tools: bool, ranks: Ranks) 
 
     `counts` has for each episode its turns, failures, tool calls, and failed tool calls.
     """
-    # (B, 5)
-    table = torch.tensor([[*row, 1] for row in counts], dtype=torch.float32, device=ranks.device)
-    turns, failures, calls, failed_calls, episodes = ranks.total(table.sum(0)).tolist()
+    table = torch.tensor(counts, dtype=torch.float32, device=ranks.device)  # (B, 4)
+    number = table.new_tensor([len(counts)])
+    sums = ranks.total(torch.cat([table.sum(0), number])).tolist()
+    turns, failures, calls, failed_calls, episodes = sums
     figures = {"episodes/turns": turns / episodes, "episodes/failures": failures / episodes}
     if tools:
         figures |= {
@@ -214,17 +222,20 @@ def sampler_stats(
         mask: (B, T).
         weights: the importance sampling ratio that multiplies the loss; `None`: there is none.
     """
-    difference = (scored.detach() - sampled)[mask.bool() & ~sampled.isnan()].float()  # (tokens,)
+    is_compared = mask.bool() & ~sampled.isnan()
+    difference = (scored.detach() - sampled)[is_compared].float()  # (tokens,)
+    num_tokens = difference.numel()
     ratio = difference.exp()
-    far = (ratio - 1).abs() > FAR_RATIO
+    is_far = (ratio - 1).abs() > FAR_RATIO
+    masked = Stat(0.0)
+    if weights is not None:
+        masked = Stat((mask * (weights == 0)).sum(), mask.sum())
     return {
         **_spread("sampling/logp_difference", difference.abs(), "mean", "max"),
         **_spread("sampling/ratio", ratio),
-        "sampling/ratio/share_far": Stat(far.sum(), far.numel()),
-        "sampling/kl": Stat((difference.expm1() - difference).sum(), difference.numel()),
-        "sampling/ratio/share_masked": Stat(0.0)
-        if weights is None
-        else Stat((mask * (weights == 0)).sum(), mask.sum()),
+        "sampling/ratio/share_far": Stat(is_far.sum(), num_tokens),
+        "sampling/kl": Stat((difference.expm1() - difference).sum(), num_tokens),
+        "sampling/ratio/share_masked": masked,
     }
 
 
@@ -242,10 +253,10 @@ def age_stats(policy_step: Tensor, mask: Tensor, step: int) -> dict[str, Stat]:
 def _spread(name: str, values: Tensor, *kinds: str) -> dict[str, Stat]:
     """Return mean, minimum and maximum of values (N,), or only these `kinds` of them."""
     number = values.numel()
-    lowest, highest = values.aminmax() if number else (0.0, 0.0)
-    found = {
+    padded = values if number else values.new_zeros(1)
+    stats = {
         "mean": Stat(values.sum(), number),
-        "min": Stat(lowest, number, "min"),
-        "max": Stat(highest, number, "max"),
+        "min": Stat(padded.amin(), number, "min"),
+        "max": Stat(padded.amax(), number, "max"),
     }
-    return {f"{name}/{kind}": found[kind] for kind in kinds or found}
+    return {f"{name}/{kind}": stats[kind] for kind in kinds or stats}

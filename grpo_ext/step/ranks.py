@@ -21,9 +21,13 @@ class Ranks:
     device: torch.device = CPU  # of this process's tensors
     # concatenates tensors of equal shape of all ranks along their first dimension
     gather: Callable[[Tensor], Tensor] = lambda tensor: tensor
-    gather_objects: Callable[[list[Any]], list[Any]] = lambda items: (
-        items
-    )  # concatenates the lists of all ranks
+    # concatenates the lists of all ranks
+    gather_objects: Callable[[list[Any]], list[Any]] = lambda items: items
+
+    @property
+    def float_type(self) -> torch.dtype:
+        """The most exact floating-point type of the device: an Apple GPU has no float64."""
+        return torch.float32 if self.device.type == "mps" else torch.float64
 
     def total(self, values: Tensor) -> Tensor:
         """Return the sum of a tensor over all ranks."""

@@ -36,19 +36,14 @@ class Generation:
     kept: list[KeptSet] | None = None
     #: 1 for tokens of the policy, 0 for tokens of an environment; `None` if the policy wrote all
     tool_mask: list[list[int]] | None = None
-    messages: list[list[dict[str, str]]] | None = (
-        None  #: the conversations after the prompts, if there are several turns
-    )
-    cut: list[bool] | None = (
-        #: completions that ended because the token limit was reached, regardless of their last
-        #: token
-        None
-    )
+    #: the conversations after the prompts, if there are several turns
+    messages: list[list[dict[str, str]]] | None = None
+    #: completions that ended because the token limit was reached, regardless of their last token
+    cut: list[bool] | None = None
     #: more columns for rewards, of an environment or `rollout_func`
     extra_fields: dict[str, Any] = field(default_factory=dict)
-    rows: list[dict[str, Any]] | None = (
-        None  #: of the data set, if they are not those that were asked for last
-    )
+    #: of the data set, if they are not those of the last request
+    rows: list[dict[str, Any]] | None = None
 
 
 @dataclass
@@ -75,9 +70,8 @@ class Scored:
     prompt_ids: Tensor  #: (B, P)
     prompt_mask: Tensor  #: (B, P)
     completion_ids: Tensor  #: (B, T)
-    completion_mask: (
-        Tensor  #: (B, T), 0 for padding and for every token of a completion that is left out
-    )
+    #: (B, T), 0 for padding and for every token of a completion that is left out
+    completion_mask: Tensor
     advantages: Tensor  #: (B,) or (B, T)
     #: (B,), 0 for completions that are not counted (masked truncated ones, and those left out)
     counted: Tensor
@@ -85,9 +79,8 @@ class Scored:
     policy_step: Tensor  #: (B, T), the optimizer step whose weights sampled the token
     right: Tensor | None = None  #: (B,), 1 for completions that the outcome reward passes
     tool_mask: Tensor | None = None  #: (B, T), 0 for tokens that the policy did not write
-    sampling_per_token_logps: Tensor | None = (
-        None  #: (B, T), of the sampler; NaN where it returned none
-    )
+    #: (B, T), of the sampler; NaN where it returned none
+    sampling_per_token_logps: Tensor | None = None
     #: (B, T), of the policy that ratios compare with; `None` or NaN if it is the one that takes the
     #: step
     old_per_token_logps: Tensor | None = None
@@ -104,11 +97,9 @@ class Scored:
     @property
     def loss_mask(self) -> Tensor:
         """(B, T), 1 for counted tokens that the policy wrote."""
-        return (
-            self.completion_mask
-            if self.tool_mask is None
-            else self.completion_mask * self.tool_mask
-        )
+        if self.tool_mask is None:
+            return self.completion_mask
+        return self.completion_mask * self.tool_mask
 
     @property
     def right_mask(self) -> Tensor:
@@ -153,21 +144,25 @@ class Scored:
                 f"Rows with {', '.join(self.model_inputs)} cannot be taken from their batch."
             )
         rows = rows.to(self.completion_ids.device)
-        prompt = self.prompt_ids.size(1)
+        prompt_width = self.prompt_ids.size(1)
         width = self.width
         if trim:
-            prompt = max(1, int(self.prompt_mask[rows].sum(1).max()))
+            prompt_width = max(1, int(self.prompt_mask[rows].sum(1).max()))
             width = max(1, int(self.completion_mask[rows].sum(1).max()))
-        width = width if most is None else min(width, most)
-
-        def cut(name: str, value: Any) -> Any:
-            if value is None or isinstance(value, list):
-                return value and [value[i] for i in rows.tolist()]
-            if name in PROMPT:
-                return value[rows][:, value.size(1) - prompt :]
-            return value[rows][:, :width] if self.has_tokens(value) else value[rows]
-
-        return replace(self, **{name: cut(name, getattr(self, name)) for name in COLUMNS})
+        if most is not None:
+            width = min(width, most)
+        columns: dict[str, Any] = {}
+        for name in COLUMNS:
+            column = getattr(self, name)
+            if isinstance(column, list):
+                columns[name] = [column[i] for i in rows.tolist()]
+            elif name in PROMPT:
+                columns[name] = column[rows][:, column.size(1) - prompt_width :]
+            elif column is not None and self.has_tokens(column):
+                columns[name] = column[rows][:, :width]
+            elif column is not None:
+                columns[name] = column[rows]
+        return replace(self, **columns)
 
     def has_tokens(self, value: Tensor) -> bool:
         """Whether a field has one column per completion token."""
@@ -175,25 +170,27 @@ class Scored:
 
     def on(self, device: torch.device | str) -> Scored:
         """Return the table with its tensors on another device; kept sets stay in host memory."""
-
-        def moved(value: Any) -> Any:
-            return value.to(device) if isinstance(value, Tensor) else value
-
-        inputs = {name: moved(value) for name, value in self.model_inputs.items()}
-        return replace(
-            self, **{name: moved(getattr(self, name)) for name in COLUMNS}, model_inputs=inputs
-        )
+        columns: dict[str, Any] = {}
+        for name in COLUMNS:
+            column = getattr(self, name)
+            if isinstance(column, Tensor):
+                columns[name] = column.to(device)
+        inputs = dict(self.model_inputs)
+        for name, value in inputs.items():
+            if isinstance(value, Tensor):
+                inputs[name] = value.to(device)
+        return replace(self, **columns, model_inputs=inputs)
 
     def without(self, left_out: Tensor) -> Scored:
         """Return the table with the rows `left_out` (B,) excluded from the loss and from every
         count that divides it.
         """
-        stays = ~left_out
+        stays = ~left_out  # (B,)
+        by_token = stays.unsqueeze(1)  # (B, 1)
         return replace(
             self,
-            completion_mask=self.completion_mask
-            * stays.unsqueeze(1).to(self.completion_mask.dtype),
-            advantages=(self.row_advantages * stays.unsqueeze(1)).view_as(self.advantages),
+            completion_mask=self.completion_mask * by_token.to(self.completion_mask.dtype),
+            advantages=(self.row_advantages * by_token).view_as(self.advantages),
             counted=self.counted * stays,
             signal=self.signal * stays,
         )
@@ -219,12 +216,9 @@ class Scores:
 
     logps: Tensor  #: (B, T), of each completion token; 0 for padding
     entropies: Tensor | None = None  #: (B, T), of each position
-    aux_loss: Tensor | None = (
-        None  #: the balance of experts, a scalar; `None` if it was not computed
-    )
-    kept: list[KeptSet] | None = (
-        None  #: for each row the kept tokens that the pass used; `None` without truncation
-    )
+    aux_loss: Tensor | None = None  #: the balance of experts, a scalar, if it was computed
+    #: for each row the kept tokens that the pass used; `None` without truncation
+    kept: list[KeptSet] | None = None
 
 
 @dataclass(frozen=True)

@@ -12,17 +12,30 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, Protocol
 
 from torch import Tensor
 
 from grpo_ext.step.groups import Groups, count, groups_to_draw, join_groups, silenced
 
+Prompt = dict[str, Any]  # a row of the data set
 # prompts to their groups, and which have signal, (N,) bool
-GenerateGroups = Callable[[list[Any]], tuple[Groups, Tensor]]
+GenerateGroups = Callable[[list[Prompt]], tuple[Groups, Tensor]]
 
 
-def updates_per_generation(args: Any) -> int:
+class RefillArguments(Protocol):
+    """The training arguments that a refill depends on."""
+
+    gradient_accumulation_steps: int
+    group_filter_max_rounds: int
+    max_staleness: int
+    num_generations: int
+    num_iterations: int
+    overlap: Literal["off", "one_step"]
+    steps_per_generation: int
+
+
+def updates_per_generation(args: RefillArguments) -> int:
     """Return the optimizer steps from one generation to the next, rounded up."""
     micro_batches = args.steps_per_generation * args.num_iterations
     return math.ceil(micro_batches / args.gradient_accumulation_steps)
@@ -41,19 +54,18 @@ class RefillRule:
     unit: int = 1
 
     @classmethod
-    def of(cls, args: Any, ranks: int) -> RefillRule:
+    def of(cls, args: RefillArguments, ranks: int) -> RefillRule:
         """Return the rule by the training arguments."""
         between = updates_per_generation(args)
-        lives = between * (
-            1 + (args.overlap != "off")
-        )  # with overlap the weights of the generation before sample
-        unit = ranks // math.gcd(args.num_generations, ranks)
+        age = between  # of a carried group when it is trained on
+        if args.overlap != "off":  # the weights of the generation before sample
+            age = 2 * between
         return cls(
-            args.group_filter_max_rounds,
-            args.max_staleness,
-            args.max_staleness >= lives,
-            between,
-            unit,
+            max_rounds=args.group_filter_max_rounds,
+            max_staleness=args.max_staleness,
+            may_carry=args.max_staleness >= age,
+            between=between,
+            unit=ranks // math.gcd(args.num_generations, ranks),
         )
 
 
@@ -72,7 +84,7 @@ class Filled:
 
 def refill(
     wanted: int,
-    take: Callable[[int], list[Any]],
+    take: Callable[[int], list[Prompt]],
     generate: GenerateGroups,
     carried: Groups | None,
     step: int,
@@ -106,8 +118,10 @@ def refill(
         drawn += number
     used = min(count(live), wanted)
     parts: list[Groups | None] = []
+    carried_on = None
     if live is not None:
         parts.append(live.take(range(used)))
+        carried_on = live.take(range(used, len(live)))
     fillers = None if dead is None else dead.take(range(wanted - used))
     if fillers is not None:
         parts.append(silenced(fillers))
@@ -115,7 +129,7 @@ def refill(
     assert groups is not None and len(groups) == wanted
     return Filled(
         groups=groups,
-        carried=None if live is None else live.take(range(used, len(live))),
+        carried=carried_on,
         used=used,
         further=max(0, drawn - wanted + reused),
         expired=expired,
@@ -137,5 +151,8 @@ def not_too_old(carried: Groups | None, step: int, max_staleness: int) -> tuple[
     """Return the carried groups whose policy is not too old, and the number of the others."""
     if carried is None:
         return None, 0
-    young = [i for i, made in enumerate(carried.steps) if step - made <= max_staleness]
+    young = []
+    for index, sampled_at in enumerate(carried.steps):
+        if step - sampled_at <= max_staleness:
+            young.append(index)
     return carried.take(young), len(carried) - len(young)

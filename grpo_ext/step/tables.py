@@ -17,9 +17,8 @@ MISSING = {
     "sampling_per_token_logps": torch.nan,
     "old_per_token_logps": torch.nan,
 }
-PADDING = {
-    "importance_sampling_ratio": 1.0
-}  # the value where there is no token; 0 for all other fields
+# The value where there is no token; 0 for all other fields.
+PADDING = {"importance_sampling_ratio": 1.0}
 
 
 def join(parts: Sequence[Scored]) -> Scored:
@@ -50,10 +49,9 @@ def _joined_column(name: str, parts: Sequence[Scored]) -> Any:
     prompt_width = max(part.prompt_ids.size(1) for part in parts)
     width = max(part.width for part in parts)
     # a table of one column may look as if a value per row were a value per token
-    by_token = all(
-        column is None or part.has_tokens(column)
-        for part, column in zip(parts, columns, strict=True)
-    )
+    by_token = True
+    for part, column in zip(parts, columns, strict=True):
+        by_token = by_token and (column is None or part.has_tokens(column))
     widened = []
     for part, column in zip(parts, columns, strict=True):
         if column is None:
@@ -69,16 +67,26 @@ def _joined_column(name: str, parts: Sequence[Scored]) -> Any:
 
 
 def padded(
-    lists: Sequence[Any], left: bool = False, fill: float = 0, dtype: torch.dtype | None = None
+    lists: Sequence[Sequence[float] | Tensor],
+    left: bool = False,
+    fill: float = 0,
+    dtype: torch.dtype | None = None,
 ) -> Tensor:
     """Stack lists or tensors of different lengths into one tensor (B, longest) with at least one
     column.
+
+    Args:
+        lists: B lists or tensors of numbers.
+        left: whether padding goes before the numbers.
+        fill: the value of the padding.
+        dtype: of the result; `None`: that of the numbers.
     """
-    tensors = [torch.as_tensor(item, dtype=dtype) for item in lists]
-    table = pad_sequence(
-        tensors, batch_first=True, padding_value=fill, padding_side="left" if left else "right"
-    )
-    return table if table.size(1) else table.new_full((len(tensors), 1), fill)
+    rows = [torch.as_tensor(numbers, dtype=dtype) for numbers in lists]
+    side = "left" if left else "right"
+    table = pad_sequence(rows, batch_first=True, padding_value=fill, padding_side=side)
+    if table.size(1) == 0:
+        return table.new_full((len(rows), 1), fill)
+    return table
 
 
 def table_of(
@@ -99,7 +107,7 @@ def table_of(
     stays = ~left_out.cpu()  # (B,)
     prompt_ones = [torch.ones(len(ids), dtype=torch.long) for ids in prompts]
     completion_ones = [torch.ones(len(ids), dtype=torch.long) for ids in completions]
-    policy_steps: Sequence[Any]
+    policy_steps: Sequence[Sequence[int] | Tensor]
     if isinstance(generation.policy_step, int):
         step = generation.policy_step
         policy_steps = [torch.full((max(1, len(ids)),), step) for ids in completions]

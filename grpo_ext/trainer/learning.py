@@ -97,7 +97,7 @@ class Learning(TrainerCallback):
         self.verdict = None
         self.remarks = []
         if state.global_step < state.max_steps:
-            check_start(self.trainer, kwargs.get("optimizer"))
+            check_start(self.trainer, kwargs["optimizer"])
             self._weights = {} if self.progress.moved else self._checksums()
             self._sample = WeightSample(self._used()) if self.watches_weights else None
 

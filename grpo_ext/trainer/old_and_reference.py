@@ -6,6 +6,7 @@ the step, without gradient. An extra pass scores completions that a later step t
 completions of another engine, and carried groups.
 """
 
+import math
 from dataclasses import replace
 
 import torch
@@ -81,26 +82,22 @@ class OldAndReference:
         Call it before the policy changes, that is before the step that follows the generation.
         """
         old = table.old_per_token_logps
-        missing = (
-            torch.ones(len(table), dtype=torch.bool) if old is None else old.isnan().any(1).cpu()
-        )
-        rows = missing.nonzero().flatten()  # (b,)
-        if not len(rows):
+        if old is None:
+            old = torch.full((len(table), table.width), torch.nan)
+        old = old.cpu()
+        rows = old.isnan().any(1).nonzero().flatten()  # (b,)
+        if len(rows) == 0:
             return table
         ranks = self.ranks
-        share = -(-len(rows) // ranks.count)
-        places = torch.arange(ranks.index * share, (ranks.index + 1) * share).clamp(
-            max=len(rows) - 1
-        )
-        mine = table.take(rows[places], trim=False).on(ranks.device)  # all ranks score equally many
+        share = math.ceil(len(rows) / ranks.count)  # all ranks score equally many
+        first = ranks.index * share
+        places = torch.arange(first, first + share).clamp(max=len(rows) - 1)
+        own_rows = table.take(rows[places], trim=False).on(ranks.device)
         with torch.no_grad(), without_checkpointing(self.trainer):
-            logps = self.scorer.score(self.trainer.model, mine, self._block).logps
-        found = torch.cat(ranks.gather_objects([logps.cpu()]))[: len(rows)]
-        old = torch.full((len(table), table.width), torch.nan) if old is None else old.cpu()
-        return replace(
-            table,
-            old_per_token_logps=old.index_copy(0, rows, found).to(table.completion_ids.device),
-        )
+            own_logps = self.scorer.score(self.trainer.model, own_rows, self._block).logps
+        logps = torch.cat(ranks.gather_objects([own_logps.cpu()]))[: len(rows)]
+        device = table.completion_ids.device
+        return replace(table, old_per_token_logps=old.index_copy(0, rows, logps).to(device))
 
     @property
     def _block(self) -> int:
@@ -111,11 +108,8 @@ class OldAndReference:
 
     def _old(self, table: Scored) -> Scored:
         old = table.old_per_token_logps
-        if (
-            old is not None
-            and not old.isnan().any()
-            and (table.kept is not None or not self.finds_kept)
-        ):
+        needs_kept = self.finds_kept and table.kept is None
+        if old is not None and not old.isnan().any() and not needs_kept:
             return table
         scores = self.scorer.score(self.trainer.model, table, self._block)
         logps = scores.logps if old is None else torch.where(old.isnan(), scores.logps, old)
@@ -140,8 +134,12 @@ class OldAndReference:
                 f"The sampler ({self.sampler.name}) returned no log-probs, which its correction "
                 "needs. Let it return them, or set vllm_importance_sampling_correction: false."
             )
-        bounds = args.vllm_importance_sampling_clip_min, args.vllm_importance_sampling_clip_max
         ratio = sampler_correction(
-            old, sampled, table.loss_mask, args.vllm_importance_sampling_mode, *bounds
+            old,
+            sampled,
+            table.loss_mask,
+            args.vllm_importance_sampling_mode,
+            args.vllm_importance_sampling_clip_min,
+            args.vllm_importance_sampling_clip_max,
         )
         return replace(table, importance_sampling_ratio=ratio)

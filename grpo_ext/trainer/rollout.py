@@ -107,12 +107,13 @@ class Rollout:
         if self.group_filter == "refill":
             supply = self.order.further
             assert supply is not None
-            wanted = len(rows) * self.ranks.count // self.trainer.num_generations
+            num_groups = len(rows) * self.ranks.count // self.trainer.num_generations
             supply.put(self._whole_prompts(rows))
-            rows = self._copies(supply.peek(first_round(wanted, self.carried, due, self.refill)))
+            num_prompts = first_round(num_groups, self.carried, due, self.refill)
+            rows = self._copies(supply.peek(num_prompts))
         if self.trainer.args.partial_rollouts:
-            further = self.following(1) or []
-            rows = further if self.generations.ahead.sampler.under_way else rows + further
+            next_rows = self.following(1) or []
+            rows = next_rows if self.generations.ahead.sampler.under_way else rows + next_rows
         self.generations.ask(rows, due)
 
     # ---- groups
@@ -174,8 +175,8 @@ class Rollout:
 
         if self.generations.ahead.due != step:  # else `_ask_ahead` has put them there
             supply.put(self._whole_prompts(rows))
-        wanted = len(rows) * self.ranks.count // size
-        filled = refill(wanted, supply.take, complete, self.carried, step, rule)
+        num_groups = len(rows) * self.ranks.count // size
+        filled = refill(num_groups, supply.take, complete, self.carried, step, rule)
         if rounds:
             self._record(rounds)
         self.carried = filled.carried
@@ -184,7 +185,7 @@ class Rollout:
             self.carried = replace(self.carried, table=table)
         self.log.filled = filled
         self._ask_ahead()
-        self._say_what_is_missing(filled, wanted)
+        self._say_what_is_missing(filled, num_groups)
         mine = self.ranks.mine(len(filled.groups.table))
         table = filled.groups.table.take(torch.arange(mine.start, mine.stop))
         shape = GroupShape.equal(len(filled.groups.table), size)
@@ -249,12 +250,12 @@ class Rollout:
         copies = [dict(row) for row in prompts for _ in range(self.trainer.num_generations)]
         return copies[self.ranks.mine(len(copies))]
 
-    def _say_what_is_missing(self, filled: Filled, wanted: int) -> None:
+    def _say_what_is_missing(self, filled: Filled, num_groups: int) -> None:
         if filled.missing and not self._said_missing and self.trainer.accelerator.is_main_process:
             self._said_missing = True
             logger.warning(
                 f"Step {self.trainer.state.global_step + 1}: after {self.refill.max_rounds} "
-                f"further rounds {filled.used} of {wanted} groups have signal. The step trains on "
+                f"further rounds {filled.used} of {num_groups} groups have signal. The step trains on "
                 "these, and its loss is divided by their counts. groups/missing counts the missing "
                 "groups from now on. A larger group_filter_max_rounds or num_generations finds "
                 "more."

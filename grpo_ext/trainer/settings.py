@@ -25,7 +25,7 @@ from grpo_ext.rewards.guard import Guard
 from grpo_ext.rewards.reward import Reward
 from grpo_ext.samplers.base import Sampler
 from grpo_ext.samplers.port import CheckedArguments
-from grpo_ext.scoring.layout import Layout, choose_layout
+from grpo_ext.scoring.layout import Layout, choose_layout, refuse_packing
 from grpo_ext.scoring.probe import Probe
 from grpo_ext.scoring.scorer import Scorer
 from grpo_ext.seams import trl as seam
@@ -146,10 +146,7 @@ def trl_generates(trainer: Trainer) -> bool:
             answers_texts=False,
         )
     except ValueError as error:
-        logger.warning(
-            "TRL generates and calls the tools, one rank at a time: %s",
-            str(error).removeprefix("environment: "),
-        )
+        logger.warning("TRL generates and calls the tools, one rank at a time: %s", error)
         return True
     return False
 
@@ -292,18 +289,15 @@ def make_scorer(trainer: Trainer, params: SamplingParams, layout: Layout) -> Sco
     probe = probe_of(trainer)
     model = trainer.accelerator.unwrap_model(trainer.model)
     sharded = trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled
-    check_packed: Callable[[Any], None] | None = None
-    if layout.kind == "packed":
+    check_packed: Callable[[torch.nn.Module], None] | None = None
+    if layout.kind == "packed" and sharded:  # the model is not ready yet
         check_packed = partial(probe.refuse_unless_separate, shares=layout.in_row)
-        if not sharded:  # a sharded model is not ready yet: its first packed pass is checked
-            try:
-                check_packed(model)
-            except ValueError as error:
-                if trainer.args.layout == "packed":
-                    raise
-                why = str(error).partition(": ")[2]
-                layout = replace(layout, kind="chunks", by_cost=False, why=why)
-            check_packed = None
+    elif layout.kind == "packed":
+        reason = probe.why_not_separate(model, layout.in_row)
+        if reason and trainer.args.layout == "packed":
+            refuse_packing(reason)
+        if reason:
+            layout = replace(layout, kind="chunks", by_cost=False, reason=reason)
     if layout.shares and not layout.in_row:
         layout = replace(layout, shares=probe.shares_prompts(model))
     return Scorer(probe.run, params, layout, partial(score_images, trainer), check_packed)
@@ -330,18 +324,19 @@ def how_it_trains(layout: Layout, rule: CutRule, on_cpu: bool) -> str:
         rule: how a step is cut.
         on_cpu: whether the model is on a CPU.
     """
-    why = f" ({layout.why})" if layout.why else ""
+    reason = f" ({layout.reason})" if layout.reason else ""
     if layout.kind == "padded":
-        return f"one rectangle per micro-batch{why}"
+        return f"one rectangle per micro-batch{reason}"
     rows = "rows without padding"
-    if layout.kind == "chunks":
+    if layout.by_cost:
+        rows = "rows without padding or chunks, by their tokens"
+    elif layout.kind == "chunks":
         rows = "completions of similar length together"
-    choice = " or chunks, by their tokens" if layout.by_cost else ""
-    measures = [f"micro-batches by tokens, {rows}{choice}{why}"]
-    if layout.shares:
-        recomputed = layout.kind == "chunks" and layout.recomputes
-        exception = " (not in the backward pass)" if recomputed else ""
-        measures.append(f"a group's prompt once{exception}")
+    measures = [f"micro-batches by tokens, {rows}{reason}"]
+    if layout.shares and layout.kind == "chunks" and layout.recomputes:
+        measures.append("a group's prompt once (not in the backward pass)")
+    elif layout.shares:
+        measures.append("a group's prompt once")
     elif layout.kind == "chunks":
         measures.append(
             "each prompt with its completions (the model cannot continue from a shared one)"

@@ -10,8 +10,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from inspect import signature
 from typing import Any
 
+from datasets import Dataset, IterableDataset
+from peft import PeftMixedModel, PeftModel
 from torch import nn
-from transformers import EarlyStoppingCallback
+from torch.optim import Optimizer
+from transformers import (
+    EarlyStoppingCallback,
+    PreTrainedModel,
+    TrainerCallback,
+    TrainingArguments,
+)
 from transformers.training_args import OptimizerNames
 from trl import GRPOTrainer
 
@@ -24,6 +32,7 @@ from grpo_ext.recipe.best_model import (
     plain_metric,
 )
 from grpo_ext.rewards.reward_checks import metric_name
+from grpo_ext.samplers.port import CheckedArguments
 from grpo_ext.trainer.port import Trainer
 
 logger = logging.getLogger(__name__)
@@ -33,7 +42,7 @@ class CannotLearn(ValueError):
     """The run would train nothing, or choose its best model by a figure that means nothing."""
 
 
-def check_start(trainer: Trainer, optimizer: Any) -> None:
+def check_start(trainer: Trainer, optimizer: Optimizer) -> None:
     """Refuse a run that would learn nothing or choose its model by nothing.
 
     Raises:
@@ -48,7 +57,7 @@ def check_start(trainer: Trainer, optimizer: Any) -> None:
 # ---- parameters
 
 
-def check_parameters(trainer: Trainer, optimizer: Any) -> None:
+def check_parameters(trainer: Trainer, optimizer: Optimizer) -> None:
     """Compare the parameters that the policy uses with those that the optimizer has."""
     model = trainer.accelerator.unwrap_model(trainer.model)
     trainable = [(name, p) for name, p in used_parameters(model) if p.requires_grad]
@@ -56,8 +65,10 @@ def check_parameters(trainer: Trainer, optimizer: Any) -> None:
         raise CannotLearn(why_frozen(model))
     if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled or steps_in_backward(trainer.args):
         return  # their optimizers have other tensors than the model
-    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
-    missing = [name for name, p in trainable if id(p) not in held]
+    optimized: set[int] = set()
+    for group in optimizer.param_groups:
+        optimized.update(map(id, group["params"]))
+    missing = [name for name, parameter in trainable if id(parameter) not in optimized]
     if len(missing) == len(trainable):
         raise CannotLearn(
             f"None of the {len(trainable)} trainable tensors of the policy is in the optimizer, "
@@ -71,7 +82,7 @@ def check_parameters(trainer: Trainer, optimizer: Any) -> None:
         )
 
 
-def steps_in_backward(args: Any) -> bool:
+def steps_in_backward(args: TrainingArguments) -> bool:
     """Whether each weight changes within the backward pass (layerwise GaLore and APOLLO), which
     leaves no gradients.
     """
@@ -100,42 +111,42 @@ def idle_adapters(model: nn.Module) -> set[str]:
     return names - set(active_adapters(model))
 
 
-def active_adapters(model: Any) -> list[str]:
-    """Return the names of the active adapters: a property in peft, a method in transformers."""
-    active = model.active_adapters
-    return list(active() if callable(active) else active)
+def active_adapters(model: nn.Module) -> list[str]:
+    """Return the names of the active adapters."""
+    if isinstance(model, PreTrainedModel):
+        return list(model.active_adapters())
+    assert isinstance(model, PeftModel | PeftMixedModel)
+    return list(model.active_adapters)
 
 
 def why_frozen(model: nn.Module) -> str:
     """Say why no parameter of the policy is trainable, and what to do about it."""
     names = set(getattr(model, "peft_config", None) or ())
     idle = idle_adapters(model)
-    nothing = "Training would change no weight of the policy: "
-    trainable = [
-        adapter
-        for adapter in sorted(idle)
-        if any(
-            p.requires_grad and adapter in name.split(".") for name, p in model.named_parameters()
-        )
-    ]
-    if names and names == idle:
-        return f"{nothing}all adapters are disabled. Call model.enable_adapter_layers()."
-    if names:
-        active = ", ".join(sorted(names - idle))
-        # TRL's copy, for the reference
-        other_trainable = [adapter for adapter in trainable if adapter != "ref"]
-        if other_trainable:
-            return (
-                f"{nothing}the active adapter is {active!r}, and only {other_trainable[0]!r} is "
-                f"trainable. Call model.set_adapter({other_trainable[0]!r})."
-            )
+    if not names:
         return (
-            f"{nothing}the adapter {active!r} is frozen. Load it with "
-            "PeftModel.from_pretrained(..., is_trainable=True)."
+            "Training would change no weight of the policy: requires_grad is False for all of its "
+            "parameters. Call model.requires_grad_(True)."
+        )
+    if names == idle:
+        return (
+            "Training would change no weight of the policy: all adapters are disabled. Call "
+            "model.enable_adapter_layers()."
+        )
+    active = ", ".join(sorted(names - idle))
+    words_of_trainable: set[str] = set()
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            words_of_trainable.update(name.split("."))
+    trainable = sorted(idle & words_of_trainable - {"ref"})  # "ref": TRL's copy, for the reference
+    if trainable:
+        return (
+            f"Training would change no weight of the policy: the active adapter is {active!r}, "
+            f"and only {trainable[0]!r} is trainable. Call model.set_adapter({trainable[0]!r})."
         )
     return (
-        f"{nothing}requires_grad is False for all of its parameters. Call "
-        "model.requires_grad_(True)."
+        f"Training would change no weight of the policy: the adapter {active!r} is frozen. Load "
+        "it with PeftModel.from_pretrained(..., is_trainable=True)."
     )
 
 
@@ -169,11 +180,11 @@ def check_best_metric(trainer: Trainer) -> None:
 
 
 def check_metric(
-    args: Any,
+    args: CheckedArguments,
     names: Sequence[str],
     weights: Sequence[float],
-    eval_dataset: Any,
-    callbacks: Iterable[Any],
+    eval_dataset: Dataset | IterableDataset | dict[str, Dataset] | None,
+    callbacks: Iterable[TrainerCallback | type[TrainerCallback]],
 ) -> None:
     """Raise `CannotLearn` if an option decides by a metric that does not exist or says nothing.
 

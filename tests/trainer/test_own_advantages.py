@@ -1,4 +1,4 @@
-"""An estimator of advantages of one's own is named in a recipe or in Python, and its advantages train."""
+"""An estimator of advantages of one's own is named in a recipe or in Python, and trains."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from grpo_ext.objective.advantage import (
 )
 from grpo_ext.recipe.rules import check_arguments
 from grpo_ext.train import make_trainer
+from tests.support.image_run import run
 from tests.support.places import REPO
 from tests.support.registry_state import registry_as_before
 from tests.support.scripted_groups import FORMAT, GROUP, train
-from tests.trainer.test_images import run
 
 PLUGIN = '''
 from grpo_ext.objective.advantage import register_advantages
@@ -118,7 +118,7 @@ def deviation_from_batch(rewards, std_estimator):
 
 @pytest.mark.parametrize("group_filter", ["off", "drop"])
 def test_an_estimator_may_compare_groups(tiny_folder, tmp_path, group_filter):
-    """A baseline over the batch is that of the groups that train, and equal groups may have advantages."""
+    """A baseline over the batch is that of the groups that train; equal groups have advantages."""
     register_advantages("batch_mean", within_group=False, zero_if_equal=False)(deviation_from_batch)
     settings = {"scale_rewards": "batch_mean", "reward_weights": [1.0, 0.0]}
     trainer, _ = train(tiny_folder, tmp_path, group_filter=group_filter, **settings)

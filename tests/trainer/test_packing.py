@@ -139,7 +139,7 @@ def test_the_layout_that_is_chosen(attention, sharded, checkpointing, wanted):
         "auto", model, one_call=sharded, aux_loss=False, recomputes=checkpointing, max_tokens=None
     )
     assert (layout.kind, layout.shares, layout.by_cost) == wanted
-    assert bool(layout.why) == (layout.kind != "chunks")
+    assert bool(layout.reason) == (layout.kind != "chunks")
 
 
 def test_long_prompts_run_in_chunks_and_short_ones_in_rows():

@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from grpo_ext.scoring.layout import keeps_all
+from grpo_ext.scoring.layout import caches_every_token
 from grpo_ext.scoring.prompts_once import of_rows
 from tests.support.step_bench import Bench
 from tests.support.step_work import Case
@@ -135,7 +135,7 @@ def test_a_sliding_window_keeps_the_prompt_with_each_completion():
         )
         for window in (None, 8)
     ]
-    assert [keeps_all(model) for model in models] == [True, False]
+    assert [caches_every_token(model) for model in models] == [True, False]
 
 
 @pytest.mark.parametrize("architecture", ["qwen3", "gemma", "phi3", "gpt_neox", "olmo2"])
