@@ -74,7 +74,7 @@ class DecodeBatch:
             self._positions = self._positions + 1
 
     def next_inputs(self) -> dict[str, Any]:
-        """Return the inputs of the next forward pass: tokens not yet in the KV cache, usually one."""
+        """Return the inputs of the next forward pass: tokens that are not cached, usually one."""
         inputs = {
             "input_ids": self._ids[:, self._num_read : self.length],
             "past_key_values": self.cache,
@@ -104,7 +104,7 @@ class DecodeBatch:
         """Return all rows in their original order: (B, P + T)."""
         parts = [*self._left, (self._rows, self.ids)]
         batch = sum(len(rows) for rows, _ in parts)
-        all_ids = self.ids.new_full((batch, self.length), self.pad)
+        all_ids = self._ids.new_full((batch, self.length), self.pad)
         for rows, ids in parts:
             all_ids[rows, : ids.size(1)] = ids
         return all_ids

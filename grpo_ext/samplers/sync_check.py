@@ -26,6 +26,12 @@ class SyncCheck:
 
     It never compares if the trainer itself samples, or if our log-probs are not those of the policy
     that samples.
+
+    Args:
+        trainer: whose weights the sampler should have.
+        sampler: that is checked.
+        scorer: computes the trainer's log-probs.
+        ranks: that are checked together.
     """
 
     def __init__(self, trainer: SampledTrainer, sampler: Sampler, scorer: Scorer, ranks: Ranks):

@@ -74,6 +74,18 @@ class VllmLine(Line):
     def ask(
         self, method: str, url: str, body: bytes | None, seconds: float, **headers: str
     ) -> VllmAnswer:
+        """Request an answer, and verify its proof.
+
+        Args:
+            method: such as `"GET"`.
+            url: of the server.
+            body: the content of the request.
+            seconds: time limit of the answer.
+            headers: further ones.
+
+        Raises:
+            ConnectionError: if there is no complete answer, or it lacks the proof.
+        """
         if not self.key:
             return VllmAnswer(**vars(super().ask(method, url, body, seconds, **headers)))
         signature = Signature.of(self.key, method, target_of(url), body or b"")

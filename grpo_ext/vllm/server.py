@@ -31,9 +31,13 @@ LOG = "vllm_server.log"  # in the run's folder
 
 
 class Server:
-    """One vLLM server: the command `words`, which answers at `url` and logs to the file `log`.
+    """The process of a vLLM server.
 
-    `devices` is its `CUDA_VISIBLE_DEVICES`; `None` keeps that of this process.
+    Args:
+        words: the command.
+        url: the address of the server.
+        log: the file to which its output is appended.
+        devices: its `CUDA_VISIBLE_DEVICES`; `None` keeps that of this process.
     """
 
     def __init__(self, words: list[str], url: str, log: Path, devices: str | None = None):
@@ -155,11 +159,17 @@ def answers(url: str) -> bool:
 
 
 def server_of(recipe: Recipe, num_processes: int = 1, here: bool = False) -> Server:
-    """Return the server of a recipe, not started, for `num_processes` training processes.
+    """Return the server of a recipe, not started.
 
-    `ValueError` if the recipe uses no server, its model cannot be served on this CPU, or other
-    machines could reach the server without a key. `OSError` if the model's config, which a CPU
-    needs, cannot be read; with `here` only from this machine.
+    Args:
+        recipe: one with `vllm_mode: server`.
+        num_processes: number of training processes.
+        here: whether files are read from this machine only.
+
+    Raises:
+        ValueError: if the recipe uses no server, its model cannot be served on this CPU, or other
+            machines could reach the server without a key.
+        OSError: if the model's config, which a CPU needs, cannot be read.
     """
     v = recipe.flat
     if not v["use_vllm"] or v["vllm_mode"] != "server":

@@ -33,12 +33,19 @@ class Signature:
 
     @classmethod
     def of(cls, key: str, method: str, target: str, body: bytes) -> Self:
-        """Sign a request for `target`, its path and query."""
+        """Sign a request.
+
+        Args:
+            key: that trainer and server share.
+            method: of the request, such as `"POST"`.
+            target: its path and query.
+            body: its content.
+        """
         seconds = int(time.time())
         nonce = secrets.token_hex(16)
         digest = hashlib.sha256(body).hexdigest()
-        fields = (seconds, nonce, len(body), digest)
-        return cls(*fields, mac_of(key, "request", method, target, *fields))
+        mac = mac_of(key, "request", method, target, seconds, nonce, len(body), digest)
+        return cls(seconds, nonce, len(body), digest, mac)
 
     @classmethod
     def parse(cls, header: str) -> Self | None:
@@ -53,19 +60,43 @@ class Signature:
         return f"{self.seconds} {self.nonce} {self.size} {self.body} {self.mac}"
 
     def signs(self, key: str, method: str, target: str) -> bool:
-        """Return whether the key made this signature for a request of this method and target."""
+        """Return whether the key made this signature for a request.
+
+        Args:
+            key: that trainer and server share.
+            method: of the request.
+            target: its path and query.
+        """
         fields = (self.seconds, self.nonce, self.size, self.body)
-        return hmac.compare_digest(self.mac, mac_of(key, "request", method, target, *fields))
+        mac = mac_of(key, "request", method, target, *fields)
+        return hmac.compare_digest(self.mac, mac)
 
 
 def proof_of(key: str, signature: Signature, status: int, body: bytes) -> str:
-    """Return the proof that the key's owner gave this status and body to a request."""
-    return mac_of(key, "answer", signature.mac, status, hashlib.sha256(body).hexdigest())
+    """Return the proof that the key's owner gave this status and body to a request.
+
+    Args:
+        key: that trainer and server share.
+        signature: of the request.
+        status: the HTTP status of the answer.
+        body: its content.
+    """
+    digest = hashlib.sha256(body).hexdigest()
+    return mac_of(key, "answer", signature.mac, status, digest)
 
 
 def is_proof(proof: str, key: str, signature: Signature, status: int, body: bytes) -> bool:
-    """Return whether `proof` is that of an answer to a request."""
-    return hmac.compare_digest(proof.encode(), proof_of(key, signature, status, body).encode())
+    """Return whether `proof` is that of an answer to a request.
+
+    Args:
+        proof: the header of the answer.
+        key: that trainer and server share.
+        signature: of the request.
+        status: the HTTP status of the answer.
+        body: its content.
+    """
+    expected_proof = proof_of(key, signature, status, body)
+    return hmac.compare_digest(proof.encode(), expected_proof.encode())
 
 
 def mac_of(key: str, *fields: str | int) -> str:

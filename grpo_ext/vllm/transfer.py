@@ -60,9 +60,8 @@ class GlooTransferEngine(WeightTransferEngine[GlooInit, GlooUpdate]):
         pass  # each tensor is already loaded
 
     def update_weights(self, update_info: dict[str, Any]) -> None:
-        self.receive_weights(
-            self.parse_update_info(update_info)
-        )  # the base class waits for an accelerator
+        # the base class would wait for an accelerator
+        self.receive_weights(self.parse_update_info(update_info))
 
     @torch.no_grad()
     def receive_weights(self, update_info: GlooUpdate) -> None:

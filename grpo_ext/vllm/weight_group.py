@@ -24,9 +24,15 @@ def own_address(peer: str) -> str:
 
 
 def listening_store(address: str, port: int, world_size: int) -> TCPStore:
-    """Return the store in which workers find the trainer, at `port` or the next free one.
+    """Return the store in which workers find the trainer.
 
-    Raises `ConnectionError`.
+    Args:
+        address: of the trainer.
+        port: the first of `PORTS` ports to try.
+        world_size: number of members, the trainer included.
+
+    Raises:
+        ConnectionError: if no port is free.
     """
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     for candidate in range(port, port + PORTS):
@@ -52,6 +58,12 @@ class WeightGroup:
 
     gloo's default is the address of the machine's name, often 127.0.0.1; here each side uses the
     one that the other reaches.
+
+    Args:
+        store: in which the members find each other.
+        address: of this member.
+        rank: of this member; 0 is the trainer.
+        world_size: number of members.
     """
 
     def __init__(self, store: TCPStore, address: str, rank: int, world_size: int):

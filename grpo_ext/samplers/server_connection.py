@@ -1,0 +1,212 @@
+"""The connection of a trainer to a vLLM server, and the transfer of weights.
+
+A failure is stored, instead of an error on the one rank that makes requests; `OurVLLM` then informs
+all ranks.
+"""
+
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import torch
+from trl.generation.vllm_client import VLLMClient
+
+from grpo_ext.common.http import Answer
+from grpo_ext.samplers.server_failure import ServerFailure
+from grpo_ext.vllm.http import PROBE_SECONDS, VllmLine, who_answers
+from grpo_ext.vllm.weight_group import WeightGroup, listening_store, own_address
+
+Result = TypeVar("Result")
+
+
+class Session(VllmLine):
+    """The session of TRL's client, whose own error for a bad status does not carry the status.
+
+    Here a bad status raises a `StatusError`, except 404 and 405, after which TRL says what the
+    server lacks.
+    """
+
+    def get(self, *args: Any, **kwargs: Any) -> Answer:
+        answer = super().get(*args, **kwargs)
+        answer.raise_for_status(404, 405)
+        return answer
+
+    def post(self, *args: Any, **kwargs: Any) -> Answer:
+        answer = super().post(*args, **kwargs)
+        answer.raise_for_status(404, 405)
+        return answer
+
+
+class ServerConnection(VLLMClient):
+    """As TRL's client, but errors are stored.
+
+    After a failure `failure` is set, and requests do nothing until `reconnect()`.
+
+    Args:
+        args: as TRL's.
+        request_timeout: time limit of an answer, in seconds.
+        kwargs: as TRL's.
+    """
+
+    communicator: Any
+    session: Any
+
+    def __init__(self, *args: Any, request_timeout: float, **kwargs: Any):
+        self.failure: ServerFailure | None = None
+        self.version: str | None = None  # of the weights that the server must have
+        self._line = Session(request_timeout)
+        super().__init__(*args, **kwargs)
+
+    def check_server(self, total_timeout: float = 0.0, retry_interval: float = 1.0) -> None:
+        """Wait for a healthy vLLM server.
+
+        After `total_timeout` seconds raise a `ConnectionError` with the last cause.
+        """
+        self.session = self._line  # replaces the session that TRL has just made
+        end = time.monotonic() + total_timeout
+        while True:
+            try:
+                who_answers(self._line, self.base_url)
+                return
+            except ConnectionError as error:
+                if time.monotonic() >= end:
+                    raise ConnectionError(
+                        f"no vLLM server was up at {self.base_url} within {total_timeout:g} s "
+                        f"({error})"
+                    ) from None
+            time.sleep(retry_interval)
+
+    def _get(self, url: str, **options: Any) -> dict[str, Any]:
+        """Return the JSON object of the answer; `StatusError` for a bad status."""
+        answer = self.session.get(url, **options)
+        answer.raise_for_status()
+        return answer.json()
+
+    def _post(self, url: str, **options: Any) -> dict[str, Any]:
+        """As `_get`."""
+        answer = self.session.post(url, **options)
+        answer.raise_for_status()
+        return answer.json()
+
+    def init_communicator(self, device: torch.device | str | int = 0) -> None:
+        """Join the workers of the server, by gloo if they use it, else as TRL does."""
+        self._device = device
+        config = self.get_server_info()["weight_transfer_config"]
+        if config is not None and config["backend"] == "gloo":
+            self._join_by_gloo()
+        elif torch.device(device).type == "cpu":
+            raise ValueError(
+                f"The vLLM server at {self.base_url} cannot take weights from a CPU. Start it "
+                "with `grpo-ext serve`, or with "
+                """--weight-transfer-config '{"backend": "gloo"}'."""
+            )
+        else:
+            super().init_communicator(device)
+
+    def _join_by_gloo(self) -> None:
+        address = own_address(str(self.host))
+        world_size = self.get_world_size() + 1
+        # before the workers look for it
+        store = listening_store(address, self.group_port, world_size)
+        init_info = {"address": address, "port": store.port, "world_size": world_size}
+        url = f"{self.base_url}/init_weight_transfer_engine"
+        with ThreadPoolExecutor(max_workers=1) as pool:
+            workers_join = pool.submit(self._post, url, json={"init_info": init_info})
+            self.communicator = WeightGroup(store, address, 0, world_size)
+            workers_join.result()
+
+    def update_named_params(
+        self,
+        metadata: list[tuple[str, str, list[int]]],
+        named_params: Iterator[tuple[str, torch.Tensor]],
+    ) -> None:
+        send = super().update_named_params
+        if isinstance(self.communicator, WeightGroup):
+            send = self._send_by_gloo
+        self._attempt(lambda: send(metadata, named_params))
+        # exhaust the iterator also after a failure: other ranks gather with this one, and it
+        # unmerges the adapter at its end
+        deque(named_params, maxlen=0)
+
+    def _send_by_gloo(
+        self,
+        metadata: list[tuple[str, str, list[int]]],
+        named_params: Iterator[tuple[str, torch.Tensor]],
+    ) -> None:
+        names, dtype_names, shapes = map(list, zip(*metadata, strict=True))
+        update_info = {"names": names, "dtype_names": dtype_names, "shapes": shapes}
+        url = f"{self.base_url}/update_weights"
+        self._start_weight_update()
+        with ThreadPoolExecutor(max_workers=1) as pool:
+            workers_load = pool.submit(self._post, url, json={"update_info": update_info})
+            for _, tensor in named_params:
+                self.communicator.broadcast(tensor.detach().cpu().contiguous())
+            workers_load.result()
+        self._finish_weight_update()
+
+    def _finish_weight_update(self) -> None:
+        version = uuid.uuid4().hex
+        self._post(f"{self.base_url}/finish_weight_update", json={"weight_version": version})
+        self.version = version
+
+    def reset_prefix_cache(self) -> None:
+        self._attempt(super().reset_prefix_cache)
+
+    def failed(self, failure: ServerFailure | None) -> None:
+        """Record why the server failed, if it did, or that its weights are not the trainer's."""
+        self.failure = self.failure or self._confirmed(failure)
+        self._attempt(lambda: None)
+
+    def reconnect(self, seconds: float) -> None:
+        """Find a server within `seconds` and join its workers; if that fails, set `failure`."""
+        self.failure = None
+        self.version = None
+        self._attempt(lambda: self._connect(seconds))
+
+    def _connect(self, seconds: float) -> None:
+        self.close_communicator()
+        self.check_server(seconds)
+        self.init_communicator(self._device)
+
+    def close_communicator(self) -> None:
+        if isinstance(self.communicator, WeightGroup):
+            self.communicator = None
+        else:
+            super().close_communicator()
+
+    def _attempt(self, request: Callable[[], Result]) -> Result | None:
+        """Return the result of `request()`; `None` after a failure.
+
+        It is also a failure if the server does not have the trainer's weights.
+        """
+        if self.failure is not None:
+            return None
+        try:
+            self._check_weights(self.version)
+            answer = request()
+            self._check_weights(self.version)
+            return answer
+        # of the connection, or a RuntimeError of gloo
+        except Exception as error:
+            self.failure = self._confirmed(ServerFailure.of(error))
+            return None
+
+    def _confirmed(self, failure: ServerFailure | None) -> ServerFailure | None:
+        """Return a failure, or instead of a refusal why no vLLM server answers any more."""
+        if failure is not None and failure.refused:
+            try:
+                who_answers(self._line, self.base_url)
+            except ConnectionError as error:
+                return ServerFailure.of(error)
+        return failure
+
+    def _check_weights(self, version: str | None, seconds: float = PROBE_SECONDS) -> None:
+        """Raise a `ConnectionError` if the server has weights of another version."""
+        if version is None:
+            return
+        answer = self._line.ask("GET", f"{self.base_url}/weight_info", None, seconds)
+        if answer.status_code != 404 and answer.json()["weight_version"] != version:
+            raise ConnectionError("it was restarted, or another run gave it weights")
