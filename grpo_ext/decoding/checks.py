@@ -70,7 +70,13 @@ STATELESS_CRITERIA = (
     MaxTimeCriteria,
     StopStringCriteria,
 )
-INPUTS = {"attention_mask", "position_ids", "past_key_values", "use_cache", "logits_to_keep"}
+INPUTS = {  # of the model, besides the tokens
+    "attention_mask",
+    "logits_to_keep",
+    "past_key_values",
+    "position_ids",
+    "use_cache",
+}
 
 
 class NotSupported(Exception):
