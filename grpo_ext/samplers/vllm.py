@@ -38,9 +38,9 @@ class VLLMSampler(Sampler):
             self._loaded_step = step
 
     @property
-    def seconds(self) -> float:  # type: ignore[override]  # a server's client measures them
+    def seconds(self) -> float:  # type: ignore[override]  # the client measures them
         """Seconds that the last generation of a server took; 0 on other ranks than the main one."""
-        return getattr(self.vllm, "vllm_client", self.vllm).seconds
+        return self.vllm.seconds
 
     @property
     def syncs(self) -> int:  # type: ignore[override]  # `OurVLLM` also counts those of a retry

@@ -33,13 +33,19 @@ class OurVLLM(VLLMGeneration):
     """As TRL's, with `syncs`, the number of times that the engine got the weights."""
 
     options: GRPOExtConfig  # the trainer's arguments
-    seconds = 0.0
     model: Any
 
     def __init__(self, options: GRPOExtConfig, *args: Any, **kwargs: Any):
         self.options = options
         self.syncs = 0
         super().__init__(*args, **kwargs)
+
+    @property
+    def seconds(self) -> float:
+        """Seconds that the last generation of a server took; 0 on other ranks than the main one."""
+        if self.mode == "server" and self.accelerator.is_main_process:
+            return self.vllm_client.seconds
+        return 0.0
 
     def _init_vllm(self) -> None:
         if self.mode == "server":

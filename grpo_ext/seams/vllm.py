@@ -34,7 +34,7 @@ def weights_held(vllm: Any) -> dict[str, Any]:
 
     There are none for a server, and for an engine that sleeps while the trainer trains.
     """
-    if getattr(vllm, "mode", "") != "colocate" or vllm.enable_sleep_mode:
+    if vllm.mode != "colocate" or vllm.enable_sleep_mode:
         return {}
     executor = vllm.llm.llm_engine.model_executor
     return dict(executor.driver_worker.model_runner.model.named_parameters())
