@@ -111,10 +111,10 @@ def root(rng: random.Random) -> str:
 def matrix(rng: random.Random) -> str:
     n = rng.randint(2, 5)
     letters = "abcdxyz"
-    rows = [
-        " & ".join(f"{rng.choice(letters)}^{{{rng.randint(1, 99)}}}" for _ in range(n))
-        for _ in range(n)
-    ]
+    rows = []
+    for _ in range(n):
+        entries = [f"{rng.choice(letters)}^{{{rng.randint(1, 99)}}}" for _ in range(n)]
+        rows.append(" & ".join(entries))
     return (
         r"\det\begin{pmatrix}" + r" \\ ".join(rows) + rf"\end{{pmatrix}}^{{{rng.randint(1, 1000)}}}"
     )

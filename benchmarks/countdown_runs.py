@@ -30,6 +30,7 @@ from grpo_ext.recipe.load import Recipe, load_recipe, load_sft_recipe
 from grpo_ext.run.from_recipe import named_rewards_and_weights, train_rows
 from grpo_ext.tasks.countdown import Countdown
 from grpo_ext.tiny.demonstrations import Demonstration, chains
+from tests.support.logs import entries_with
 
 
 def unordered_demonstrations(
@@ -125,7 +126,7 @@ def train(
     )
     trainer.train()
     trainer.save_model()
-    return [row for row in trainer.state.log_history if "reward" in row]
+    return entries_with(trainer, "reward")
 
 
 def accuracy(recipe: Recipe, model: Path | str, num_samples: int = 4) -> dict[str, float]:

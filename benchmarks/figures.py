@@ -151,6 +151,18 @@ def signals(figures: dict[str, Any]) -> Fields:
 
 
 BENCHMARKS = "benchmarks/README.md"
+
+
+def loss_types_row(loss: str) -> str:
+    """Return the template of a loss's row: greedy and sampled accuracy with their seeds, length."""
+    cells = [f"| {loss}"]
+    for key in ("greedy", "sampled"):
+        seeds = ", ".join(f"{{{loss}[seeds][{seed}][{key}]:.3f}}" for seed in range(3))
+        cells.append(f"{{{loss}[{key}]:.3f}} ({seeds})")
+    cells.append(f"{{{loss}[length]:.1f}} |")
+    return " | ".join(cells)
+
+
 SENTENCES = [
     Sentence(
         BENCHMARKS,
@@ -209,14 +221,7 @@ SENTENCES = [
         Sentence(
             "docs/losses.md",
             "loss_types",
-            f"| {loss} | "
-            + " | ".join(
-                f"{{{loss}[{key}]:.3f}} ("
-                + ", ".join(f"{{{loss}[seeds][{seed}][{key}]:.3f}}" for seed in range(3))
-                + ")"
-                for key in ("greedy", "sampled")
-            )
-            + f" | {{{loss}[length]:.1f}} |",
+            loss_types_row(loss),
             loss_types,
         )
         for loss in ("grpo", "bnpo", "dr_grpo")

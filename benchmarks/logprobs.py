@@ -104,7 +104,7 @@ def differences(trainer: GRPOExtTrainer, num_tokens: int) -> dict[str, torch.Ten
     inputs = [dataset[i // 8 % 8] for i in range(rows)]
     sampling = scorer.params
     while sum(map(len, found["ours"])) < num_tokens:
-        batch = trainer.parts.rollout([dict(row) for row in inputs])
+        batch = trainer.parts.rollout(list(map(dict, inputs)))
         mask = batch.completion_mask.bool()
         sampled = batch.sampling_per_token_logps
         assert sampled is not None

@@ -194,7 +194,7 @@ def main() -> None:
     if args.plot:
         plot(runs, args.plot)
     if args.out:
-        figures = {name: [vars(run) for run in of_seeds] for name, of_seeds in runs.items()}
+        figures = {name: list(map(vars, of_seeds)) for name, of_seeds in runs.items()}
         save(args.out, {"steps": steps, "runs": figures})
     learnt = mean_difference(
         [run.accuracy_before for run in runs["plain"]], [run.accuracy for run in runs["plain"]]

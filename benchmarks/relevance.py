@@ -77,7 +77,7 @@ def retrieved(poems: list[list[str]], folder: Path, seed: int) -> list[bool]:
             other for other in poems if other is not lines and len(other[0]) == len(lines[0])
         ]
         prompts = [prompt_of(lines)]
-        prompts += [prompt_of(other) for other in generator.sample(same_length, CHOICES - 1)]
+        prompts += list(map(prompt_of, generator.sample(same_length, CHOICES - 1)))
         reward = build("relevance", model=str(folder), unrelated=prompts, num_unrelated=CHOICES - 1)
         scores = reward(completions=[lines[3]] * CHOICES, prompts=prompts)
         own, *others = [score or 0.0 for score in scores]

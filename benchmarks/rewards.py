@@ -88,7 +88,7 @@ def countdown_by_eval(
                 rewards.append(0.0)
                 continue
             equation = match.group(1).strip().split("=")[0]
-            if sorted(int(n) for n in re.findall(r"\d+", equation)) != sorted(numbers):
+            if sorted(map(int, re.findall(r"\d+", equation))) != sorted(numbers):
                 rewards.append(0.0)
                 continue
             if not re.match(r"^[\d+\-*/().\s]+$", equation):
@@ -219,7 +219,7 @@ def measure_hanging(timeout: float, workers: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         load_plugin(folder, "benchmark_odd", HANGING)
         reward = build("benchmark_odd")
-        texts = [str(n) for n in range(256)]
+        texts = list(map(str, range(256)))
         places = random.Random(0).sample(range(256), 6)
         for place, text in zip(
             places, ("hang", "sleep", "hang", "hang", "sleep", "bomb"), strict=True

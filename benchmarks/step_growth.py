@@ -49,7 +49,7 @@ def plot(found: dict[str, dict[str, Any]], path: Path) -> None:
 
     figure, axes = plt.subplots(1, 3, figsize=(12, 3.5), layout="constrained")
     for axis, (label, rows) in zip(axes, found.items(), strict=True):
-        numbers = [int(n) for n in rows]
+        numbers = list(map(int, rows))
         seconds = []
         for side in SHARED if "prompt" in label else SIDES:
             seconds += [row[f"{side} s"] for row in rows.values()]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import socket
 import statistics
 import subprocess
@@ -21,6 +20,7 @@ from grpo_ext.environments.check import Check
 from grpo_ext.recipe.folder import recipe_folder
 from grpo_ext.recipe.load import load_recipe
 from grpo_ext.run.from_recipe import named_rewards_and_weights, train_rows
+from tests.support.logs import entries_with, json_rows
 
 QUIET = {"eval_strategy": "no", "eval_on_start": False, "save_strategy": "no", "disable_tqdm": True}
 
@@ -158,7 +158,7 @@ def read_in_training(folder: Path) -> dict[str, dict[str, float]]:
         model: Any = trainer.model
         model.get_input_embeddings().register_forward_hook(count)
         trainer.train()
-        steps = [row for row in trainer.state.log_history if "reward" in row]
+        steps = entries_with(trainer, "reward")
         written = (
             sum(row["completions/mean_length"] for row in steps)
             * recipe.training.per_device_train_batch_size
@@ -199,7 +199,7 @@ def command(verb: str, recipe: str, *flags: str, **settings: Any) -> None:
 
 def farthest(logs: Path) -> float:
     """Return the largest distance of an importance ratio from 1 in a run's logs."""
-    steps = [json.loads(line) for line in logs.read_text().splitlines()]
+    steps = json_rows(logs)
     ratios = [
         step[key]
         for step in steps

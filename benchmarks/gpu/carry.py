@@ -62,7 +62,7 @@ def main() -> None:
         "--quick", action="store_true", help="say what would be fetched, and fetch nothing"
     )
     args = parser.parse_args()
-    have = {plain(x) for x in args.have.read_text(encoding="utf-8").split()} if args.have else set()
+    have = set(map(plain, args.have.read_text(encoding="utf-8").split())) if args.have else set()
     wanted = [
         line
         for line in pinned()

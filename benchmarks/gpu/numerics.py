@@ -27,6 +27,7 @@ from benchmarks.gpu.seeds import build
 from benchmarks.gpu.sheet import Sheet
 from grpo_ext import GRPOExtConfig, GRPOExtTrainer
 from grpo_ext.tasks.gsm8k import GSM8K
+from tests.support.logs import entries_with
 
 GOAL = 5e-4  # nats a token
 STEPS = 2
@@ -163,7 +164,7 @@ def difference(model: Path, out: Path, setting: Setting, mode: Mode) -> dict[str
     args = GRPOExtConfig(output_dir=str(out), **options)
     trainer = GRPOExtTrainer(str(model), [characters], args, questions)
     trainer.train()
-    logged = [entry for entry in trainer.state.log_history if "sampling/kl" in entry]
+    logged = entries_with(trainer, "sampling/kl")
     names = [name for name in logged[0] if name.startswith("sampling/")]
     figures = {name: sum(entry[name] for entry in logged) / len(logged) for name in names}
     figures["sampling/logp_difference/max"] = max(

@@ -30,12 +30,12 @@ def test_no_other_cut_has_a_smaller_largest_piece(costs, pieces):
     assert len(cuts) == pieces - 1 and cuts == sorted(cuts)
 
     def largest(where: list[int]) -> int:
-        return max(sum(part) for part in np.split(np.array(costs), where))
+        return max(map(sum, np.split(np.array(costs), where)))
 
     ways = itertools.combinations_with_replacement(range(len(costs) + 1), pieces - 1)
     assert largest(cuts) == min(largest(list(way)) for way in ways)
     if len(costs) >= pieces:
-        assert all(len(part) for part in np.split(np.array(costs), cuts))
+        assert all(map(len, np.split(np.array(costs), cuts)))
 
 
 @given(ROWS)
@@ -43,7 +43,7 @@ def test_every_live_row_is_dealt_once_and_no_other_but_to_fill_an_empty_piece(ca
     prompts, lengths, live, pieces = case
     prompt_lengths = [5 + p for p in prompts]
     dealt = deal_rows(*map(torch.tensor, (prompts, prompt_lengths, lengths, live)), pieces)
-    assert len(dealt) == pieces and all(len(part) for part in dealt)
+    assert len(dealt) == pieces and all(map(len, dealt))
     rows = [i for part in dealt for i in part.tolist()]
     assert len(set(rows)) == len(rows)
     assert {i for i in rows if live[i]} == {i for i, x in enumerate(live) if x}

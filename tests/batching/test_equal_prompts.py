@@ -20,4 +20,4 @@ def test_prompts_are_told_apart_by_their_tokens_alone(prompts):
     first, number = equal_prompts(ids, mask)
     distinct = list(dict.fromkeys(map(tuple, prompts)))
     assert [tuple(prompts[i]) for i in first.tolist()] == distinct
-    assert [distinct[n] for n in number.tolist()] == [tuple(p) for p in prompts]
+    assert [distinct[n] for n in number.tolist()] == list(map(tuple, prompts))

@@ -79,7 +79,7 @@ def test_a_model_without_weights_gets_random_ones_and_drawn_lengths(tiny_folder,
     )
     bench = Bench("countdown/tiny", words(tmp_path))
     stands = bench.as_it_stands()
-    lengths = [len(ids) for ids in bench.completions.completion_ids]
+    lengths = list(map(len, bench.completions.completion_ids))
     assert (
         bench.random_weights
         and max(lengths) <= SMALL["max_completion_length"]

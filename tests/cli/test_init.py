@@ -15,6 +15,7 @@ from grpo_ext.preflight.first_recipe import Found, look
 from grpo_ext.recipe.batch import batch_of
 from grpo_ext.recipe.load import load_recipe
 from tests.support.bad_servers import reply, routes, serving
+from tests.support.logs import write_json_rows
 
 ROWS = {
     "solutions.jsonl": [
@@ -296,7 +297,7 @@ def test_the_commands_of_a_folder_with_a_space_are_quoted(tiny_folder, tmp_path,
 def test_columns_cannot_write_over_the_terminal(tiny_folder, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     rows = [{"\x1b]0;owned\x07 title": f"number {n} of many", "n": n} for n in range(30)]
-    (tmp_path / "odd.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_json_rows(tmp_path / "odd.jsonl", rows)
     main(["init", "odd.jsonl", str(tiny_folder), "--yes"])
     (tmp_path / "numbers.jsonl").write_text(json.dumps({"\x1b]0;owned\x07": 1}) + "\n")
     assert main(["init", "numbers.jsonl", str(tiny_folder), "--yes", "--output", "b"]) == 2

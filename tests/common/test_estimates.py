@@ -306,7 +306,7 @@ def test_no_verdict_without_errors():
 
 
 @pytest.mark.parametrize(
-    "values", [[1e308, -1e308] * 8, [0.0, 1e-320] * 8, [float(i) for i in range(5000)], [-0.0] * 12]
+    "values", [[1e308, -1e308] * 8, [0.0, 1e-320] * 8, list(map(float, range(5000))), [-0.0] * 12]
 )
 def test_odd_curves_of_a_log_are_no_error(values):
     with np.errstate(all="ignore"):

@@ -5,7 +5,6 @@ TRL's where nothing is asked for, and by what is known of them where it is.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from itertools import pairwise
 
@@ -18,6 +17,7 @@ from trl.trainer.utils import RepeatSampler
 from grpo_ext.curriculum.difficulty import difficulty_fault
 from grpo_ext.curriculum.pass_rates import PassRates, prompt_id, read_pass_rates
 from grpo_ext.curriculum.sampler import PromptSampler, from_easy_to_hard
+from tests.support.logs import write_json_rows
 
 NAMES = [f"prompt {i}" for i in range(12)]
 
@@ -48,7 +48,7 @@ def test_without_a_curriculum_the_order_is_that_of_trl_in_every_epoch(rows, prom
     st.integers(2, 16),
 )
 def test_the_chance_of_signal_is_that_of_a_beta(counts, size):
-    rates = PassRates([str(i) for i in range(len(counts))])
+    rates = PassRates(list(map(str, range(len(counts)))))
     for i, (right, wrong) in enumerate(counts):
         rates.observe(str(i), right, right + wrong)
     p = (np.arange(20_000) + 0.5) / 20_000
@@ -126,7 +126,7 @@ def test_pass_rates_are_counted_from_completions(tmp_path):
     rows += [
         {"step": 3, "prompt": chat, "rewards": {"right": 0.0, "form": 1.0}}
     ]  # as a run's samples.jsonl has it
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_json_rows(path, rows)
     assert read_pass_rates(path, ["right"], 1.0) == {
         prompt_id("one"): (2, 3),
         prompt_id(chat): (0, 1),

@@ -24,7 +24,7 @@ COUNTS = st.lists(
 
 def rates_of(counts):
     start = {str(i): (right, samples) for i, (right, samples) in enumerate(counts)}
-    return PassRates([str(i) for i in range(len(counts))], start=start)
+    return PassRates(list(map(str, range(len(counts)))), start=start)
 
 
 @given(COUNTS, st.integers(2, 8), st.integers(1, 6))

@@ -5,7 +5,6 @@ Nothing is cut, and no held-out problem is shown.
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import replace
 
@@ -16,6 +15,7 @@ from grpo_ext.demo.demos import DEMOS
 from grpo_ext.demo.pipeline import grpo_words, warm_start_words
 from grpo_ext.recipe.folder import accelerate_settings
 from grpo_ext.recipe.load import load_recipe, load_sft_recipe
+from tests.support.logs import json_rows
 from tests.support.places import REPO
 
 
@@ -42,10 +42,7 @@ def test_what_is_prepared_fits_the_recipes(tmp_path, name, times):
     )  # seen so often
     replace(demo, count=500).prepare(recipe.task, tmp_path, 0)
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")
-    rows = [
-        json.loads(line)
-        for line in (tmp_path / "demonstrations.jsonl").read_text(encoding="utf-8").splitlines()
-    ]
+    rows = json_rows(tmp_path / "demonstrations.jsonl")
     for row in rows:
         (completion,) = row["completion"]
         ids = tokenizer(completion["content"]).input_ids

@@ -18,6 +18,7 @@ from grpo_ext.recipe.load import load_recipe, load_sft_recipe
 from grpo_ext.rewards import build
 from grpo_ext.tasks.gsm8k import GSM8K
 from grpo_ext.tiny.word_problems import word_problem_demonstrations
+from tests.support.logs import json_rows
 from tests.support.places import REPO
 from tests.support.small_demo import launched, shortened
 
@@ -117,9 +118,7 @@ def test_what_is_prepared_fits_the_recipes(tmp_path):
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "model")
     assert model.config.vocab_size == len(tokenizer)
 
-    rows = [
-        json.loads(line) for line in (tmp_path / "demonstrations.jsonl").read_text().splitlines()
-    ]
+    rows = json_rows(tmp_path / "demonstrations.jsonl")
     assert (
         len(rows) == sft.training.max_steps * sft.training.per_device_train_batch_size
     )  # each is seen once

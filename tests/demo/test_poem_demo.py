@@ -18,6 +18,7 @@ from grpo_ext.rewards.poem.characters import level_groups, tones_of
 from grpo_ext.rewards.poem.text import han
 from grpo_ext.tasks.poem import Poem
 from grpo_ext.tiny.verse import ENDS, FAVOURITES, verse_demonstrations
+from tests.support.logs import json_rows
 from tests.support.places import REPO
 from tests.support.small_demo import launched, shortened
 
@@ -123,10 +124,7 @@ def test_what_is_prepared_fits_the_recipes(tmp_path):
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "model")
     assert model.config.vocab_size == len(tokenizer)
 
-    rows = [
-        json.loads(line)
-        for line in (tmp_path / "demonstrations.jsonl").read_text(encoding="utf-8").splitlines()
-    ]
+    rows = json_rows(tmp_path / "demonstrations.jsonl")
     assert (
         len(rows) == sft.training.max_steps * sft.training.per_device_train_batch_size
     )  # each is seen once

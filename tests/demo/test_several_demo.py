@@ -21,7 +21,7 @@ def test_what_is_prepared_fits_the_recipes(tmp_path):
     sft = load_sft_recipe(REPO / "recipes" / demo.sft_recipe)
     demo.prepare({name: entry.task for name, entry in recipe.tasks.items()}, tmp_path, 0)
     lines = (tmp_path / "demonstrations.jsonl").read_text().splitlines()
-    rows = [json.loads(line) for line in lines]
+    rows = list(map(json.loads, lines))
     # each is seen once
     assert len(rows) == sft.training.max_steps * sft.training.per_device_train_batch_size
     asked = [row["prompt"][-1]["content"] for row in rows]

@@ -35,7 +35,7 @@ def test_two_ranks_have_the_gradient_of_one(tiny_folder, tmp_path):
         "steps": 2,
     }
     jobs = [*JOBS, slots]
-    found = scripted_groups.on_two_ranks(tiny_folder, [dict(job) for job in jobs])
+    found = scripted_groups.on_two_ranks(tiny_folder, list(map(dict, jobs)))
     for number, (job, on_ranks) in enumerate(zip(jobs, found, strict=True)):
         trainer, steps = scripted_groups.train(tiny_folder, tmp_path / str(number), **job)
         assert on_ranks["calls"] == trainer.calls

@@ -14,6 +14,7 @@ from grpo_ext.recipe.vllm_options import LORA_RANKS
 from grpo_ext.samplers.vllm_adapter import AdapterVLLM, check_adapter
 from grpo_ext.vllm import EngineFailure
 from tests.support.engine_parts import STEPS, differences, lora, make_trainer, without_sync
+from tests.support.logs import metric_values
 
 pytestmark = pytest.mark.vllm
 CLOSE = 1e-5
@@ -47,11 +48,7 @@ def test_five_steps(engine_folder, tmp_path):
     own = frozen(trainer)
     assert sum(weight.numel() for weight in before.values()) > 90_000
     assert max(differences(trainer)) <= CLOSE
-    checked = [
-        e["sampling/sync_difference"]
-        for e in trainer.state.log_history
-        if "sampling/sync_difference" in e
-    ]
+    checked = metric_values(trainer, "sampling/sync_difference")
     assert len(checked) == STEPS and max(checked) <= CLOSE
     assert trainer.vllm_generation.syncs == STEPS
     assert len(engine.list_loras()) == 1  # the last alone

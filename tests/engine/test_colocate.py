@@ -23,6 +23,7 @@ from tests.support.engine_parts import (
     make_trainer,
     without_sync,
 )
+from tests.support.logs import entries_with, metric_values
 
 pytestmark = pytest.mark.vllm
 CLOSE = 1e-5
@@ -32,11 +33,7 @@ def test_five_steps(engine_folder, tmp_path):
     trainer = make_trainer(engine_folder, tmp_path)
     assert trainer.vllm_generation.dtype() == "float32"
     assert max(differences(trainer)) <= CLOSE
-    checked = [
-        e["sampling/sync_difference"]
-        for e in trainer.state.log_history
-        if "sampling/sync_difference" in e
-    ]
+    checked = metric_values(trainer, "sampling/sync_difference")
     assert len(checked) == STEPS and max(checked) <= CLOSE
 
 
@@ -108,7 +105,7 @@ def test_trl_preset_syncs_and_is_checked(engine_folder, tmp_path):
     assert trainer.as_trl
     assert max(differences(trainer)) <= CLOSE
     assert trainer.vllm_generation.syncs == STEPS
-    logged = [entry for entry in trainer.state.log_history if "loss" in entry]
+    logged = entries_with(trainer, "loss")
     assert max(entry["sampling/sync_difference"] for entry in logged) <= CLOSE
     assert [e["sampling/importance_sampling_ratio/mean"] for e in logged] == pytest.approx(
         [1.0] * STEPS, abs=1e-3
@@ -132,7 +129,7 @@ def test_refilled_groups_are_scored_under_the_weights_that_sampled_them(
     trainer = make_trainer(engine_folder, tmp_path, reward=fifth, **options)
     found = differences(trainer)
     assert max(found) <= CLOSE if not sampling else check_truncated(found, CLOSE) is None
-    logged = [entry for entry in trainer.state.log_history if "loss" in entry]
+    logged = entries_with(trainer, "loss")
     assert sum(entry["groups/reused"] for entry in logged) > 0
     assert (
         sum("sampling/sync_difference" in entry for entry in logged)

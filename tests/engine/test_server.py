@@ -28,6 +28,7 @@ from tests.support.engine_parts import (
     without_sync,
 )
 from tests.support.forked import LIMIT
+from tests.support.logs import entries_with
 from tests.support.oracle import token_logps
 
 pytestmark = pytest.mark.vllm
@@ -78,7 +79,7 @@ def test_the_server_samples_while_the_trainer_trains(engine_folder, tmp_path, pl
     trainer = make_trainer(engine_folder, tmp_path, overlap="one_step", **place)
     found = differences(trainer)
     assert found[0] <= CLOSE and min(found[2:]) > 10 * CLOSE  # the weights have moved since
-    steps = [entry for entry in trainer.state.log_history if "loss" in entry]
+    steps = entries_with(trainer, "loss")
     assert [entry["overlap/age"] for entry in steps] == [0.0, 1.0, 1.0, 1.0, 1.0]
     assert max(entry["sampling/sync_difference"] for entry in steps[:-1]) <= CLOSE
 
@@ -96,7 +97,7 @@ def test_a_resumed_run_has_the_generation_that_was_under_way(engine_folder, tmp_
     for resumes in (False, True):
         trainer = make_trainer(engine_folder, tmp_path, **options, vllm_group_port=free_port())
         trainer.train(resume_from_checkpoint=resumes)
-        runs.append([entry for entry in trainer.state.log_history if "loss" in entry])
+        runs.append(entries_with(trainer, "loss"))
         if not resumes:
             shutil.rmtree(tmp_path / f"checkpoint-{STEPS}")
     whole, again = ([entry for entry in run if entry["step"] <= 4] for run in runs)

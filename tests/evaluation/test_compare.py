@@ -22,6 +22,7 @@ from grpo_ext.evaluation.score import (
 )
 from grpo_ext.evaluation.table import cell, table
 from grpo_ext.rewards import build
+from tests.support.logs import json_rows
 
 
 def scripted(rates, rng, count, rows, countdown):
@@ -141,10 +142,7 @@ def test_two_models_are_compared(tiny_folder, tmp_path, capsys):
         means = [found["models"][name][part]["length"] for name in found["models"]]
         assert comparison[part]["length"]["mean"] == pytest.approx(means[1] - means[0])
     assert "pass@2" in printed and "mixed@2" in printed
-    rows = [
-        json.loads(line)
-        for line in output.with_name("both_completions.jsonl").read_text().splitlines()
-    ]
+    rows = json_rows(output.with_name("both_completions.jsonl"))
     assert [sum(row["part"] == part for row in rows) for part in ("greedy", "sampled")] == [24, 48]
     assert main([*words, "--model", str(other), "--model", str(other)]) == 2
     assert "named twice" in capsys.readouterr().err

@@ -4,7 +4,6 @@ rows.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 
 import pytest
@@ -33,6 +32,7 @@ from grpo_ext.evaluation.evaluate import evaluate
 from grpo_ext.evaluation.score import Sample
 from grpo_ext.rewards import build
 from grpo_ext.rewards.guard import Guard, guard_rewards
+from tests.support.logs import json_rows
 
 
 def near(completions, wanted, **kwargs):
@@ -236,7 +236,7 @@ def test_an_evaluation_of_a_recipe_has_it():
 def test_every_evaluation_of_a_run_logs_it_and_the_end_compares(
     decodes, tiny_folder, tmp_path, capsys
 ):
-    register("any_text")(lambda completions, **kwargs: [1.0 for _ in completions])
+    register("any_text")(lambda completions, **kwargs: [1.0] * len(completions))
     register("by_length")(
         lambda completions, wanted, **kwargs: [
             1 / (1 + abs(len(text) - n)) for text, n in zip(completions, wanted, strict=True)
@@ -270,7 +270,7 @@ def test_every_evaluation_of_a_run_logs_it_and_the_end_compares(
         processing_class=AutoTokenizer.from_pretrained(tiny_folder, padding_side="left"),
     )
     trainer.train()
-    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    lines = json_rows(tmp_path / "metrics.jsonl")
     key = "eval_by_length_constant" if decodes else "eval_rewards/by_length/constant"
     logged = [row for row in lines if key in row]
     assert len(logged) == 2

@@ -14,6 +14,7 @@ from grpo_ext.cli.main import main
 from grpo_ext.evaluation.evaluate_recipe import rows_and_rewards
 from grpo_ext.recipe.load import load_recipe
 from grpo_ext.train import make_trainer
+from tests.support.logs import metric_values
 
 PLUGIN = '''
 from grpo_ext import register
@@ -105,7 +106,7 @@ def test_the_predicted_share_is_what_training_shows(tiny_folder, tmp_path, capsy
 
     trainer = make_trainer(load_recipe(recipe))
     trainer.train()
-    shown = [row["groups/mixed"] for row in trainer.state.log_history if "groups/mixed" in row]
+    shown = metric_values(trainer, "groups/mixed")
     assert len(shown) == 20
     share = statistics.mean(shown)
     error = math.sqrt(share * (1 - share) / (20 * 16) + sampled["mixed@4_se"] ** 2)

@@ -12,6 +12,7 @@ from grpo_ext.samplers.sync_check import checksums
 from grpo_ext.tasks.countdown import Countdown
 from grpo_ext.vllm import EngineFailure
 from tests.support.gpu_parts import DEVICES
+from tests.support.logs import metric_values
 
 
 def spread(completions, **_):
@@ -59,11 +60,7 @@ def test_a_skipped_sync_ends_the_run(tiny_folder, tmp_path, overlap, device):
     with pytest.raises(EngineFailure, match="older weights than the trainer"):
         trainer.train()
     assert trainer.state.global_step <= 2
-    differences = [
-        e["sampling/sync_difference"]
-        for e in trainer.state.log_history
-        if "sampling/sync_difference" in e
-    ]
+    differences = metric_values(trainer, "sampling/sync_difference")
     assert max(differences, default=0.0) < 0.01  # log-probs alone show nothing
 
 

@@ -26,6 +26,7 @@ from grpo_ext import load_recipe
 from grpo_ext.vllm import EngineFailure
 from grpo_ext.vllm.server import server_of
 from tests.support.engine_parts import free_port, lora, make_trainer
+from tests.support.logs import entries_with
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow]
 CUDA = torch.cuda.is_available()
@@ -38,7 +39,7 @@ only_cuda = pytest.mark.skipif(not CUDA, reason="needs a CUDA device")
 def figures_of(trainer) -> dict[str, float]:
     """Train; the sampler's log-probs against the scorer's, over all steps."""
     trainer.train()
-    rows = [entry for entry in trainer.state.log_history if "loss" in entry]
+    rows = entries_with(trainer, "loss")
     mean = [row["sampling/logp_difference/mean"] for row in rows]
     largest = [row["sampling/logp_difference/max"] for row in rows]
     ratio = [row["sampling/ratio/mean"] for row in rows]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import random
 from pathlib import Path
@@ -29,12 +28,13 @@ from grpo_ext.observe.health_rules import (
 from grpo_ext.observe.jsonl import read
 from grpo_ext.recipe.load import load_recipe
 from grpo_ext.recipe.problems import RecipeError
+from tests.support.logs import json_rows
 
 RECORDED = Path(__file__).parent / "recorded"
 
 
 def recorded(name):
-    return [json.loads(line) for line in (RECORDED / f"{name}.jsonl").read_text().splitlines()]
+    return json_rows(RECORDED / f"{name}.jsonl")
 
 
 def alarms(logs, rules=None):

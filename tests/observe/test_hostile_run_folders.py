@@ -171,7 +171,7 @@ def explain_an_endless_completion(run: str) -> None:
 
     @register("endless", explain=lambda completion: Explanation("why", iter(int, 1)))
     def endless(completions):
-        return [0.0 for _ in completions]
+        return [0.0] * len(completions)
 
     def hang(completion):
         while True:
@@ -179,7 +179,7 @@ def explain_an_endless_completion(run: str) -> None:
 
     @register("hanging", explain=hang)
     def hanging(completions):
-        return [0.0 for _ in completions]
+        return [0.0] * len(completions)
 
     assert main(["report", run]) == 0
 

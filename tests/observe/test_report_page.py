@@ -232,7 +232,7 @@ def test_a_reward_of_ones_own_explains_itself():
 
     @register("brief", explain=explain_brief)
     def brief(completions, limit):
-        return [0.0 for _ in completions]
+        return [0.0] * len(completions)
 
     rewards = [{"name": "mine", "reward": "brief", "options": {}}, {"name": "org/model"}]
     found = Explainer(rewards).explain(sample(1, "text", columns={"limit": 3, "other": 4}))
@@ -243,7 +243,7 @@ def test_a_reward_of_ones_own_explains_itself():
 def test_marks_of_ones_own_that_are_none_are_left_out(marks):
     @register("odd_marks", explain=lambda completion: Explanation("why", marks))
     def odd_marks(completions):
-        return [0.0 for _ in completions]
+        return [0.0] * len(completions)
 
     explainer = Explainer([{"name": "mine", "reward": "odd_marks"}])
     assert explainer.explain(sample(1, "text")) == ({}, [])

@@ -311,7 +311,7 @@ def test_completions_keep_their_texts_and_the_reader_her_place_when_others_are_d
             ".map((i) => browser.samples.entry(i).then(([text]) => text)))"
         )
         steps = browser.run("browser.samples.index.step")
-        assert [text.split()[1] for text in browser.run(texts)] == [str(step) for step in steps]
+        assert [text.split()[1] for text in browser.run(texts)] == list(map(str, steps))
         assert {1, 2, 3} == {*steps} and len(steps) < 126
         browser.run("select(19, true)")
         until(browser, "document.querySelector('#detail .completion')?.textContent === 'text 3 1'")

@@ -175,8 +175,8 @@ def test_a_new_run_in_an_old_folder_puts_the_old_logs_aside(tiny_folder, tmp_pat
 def test_a_share_is_of_whole_groups_and_changes_no_training(tiny_folder, tmp_path, run, share):
     trainer = make_trainer(tiny_folder, tmp_path, log_samples=share, save_strategy="no")
     trainer.train()
-    everything = [json.dumps(row) for row in read(run / "samples.jsonl")]
-    some = [json.dumps(row) for row in read(tmp_path / "samples.jsonl")]
+    everything = list(map(json.dumps, read(run / "samples.jsonl")))
+    some = list(map(json.dumps, read(tmp_path / "samples.jsonl")))
     assert (
         set(some) <= set(everything)
         and (len(some) > 0) == (share > 0)
@@ -288,7 +288,7 @@ def test_tokens_have_their_advantage_age_and_log_prob(tiny_folder, tmp_path):
     assert rows
     for row in rows:
         tokens = row["tokens"]
-        assert {len(values) for values in tokens.values()} == {row["length"]} and {*tokens} == {
+        assert set(map(len, tokens.values())) == {row["length"]} and {*tokens} == {
             "text",
             "advantage",
             "age",

@@ -18,6 +18,7 @@ from grpo_ext.observe.read_run import read_run
 from grpo_ext.observe.report.columns import Explainer, sample_texts
 from grpo_ext.observe.report.page import build_page
 from grpo_ext.observe.run_log import RunLog
+from tests.support.logs import write_json_rows
 from tests.support.report_pages import Page, sample, write_run
 
 ANYTHING = st.recursive(
@@ -80,13 +81,13 @@ def test_no_value_of_any_field_stops_the_report(tmp_path_factory, name, value, m
         st.sampled_from(["alarm", "not_finite", "reward", "eval_x", "time", "rewards/a/mean"])
     )
     rows = [sample(1, "a"), {**sample(2, "b"), name: value}, sample(3, "c")]
-    (folder / "samples.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_json_rows(folder / "samples.jsonl", rows)
     metrics = [
         {"step": 1, "reward": 1.0},
         {"step": 2, odd: value, **more},
         {"step": 3, "reward": 1.0},
     ]
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in metrics))
+    write_json_rows(folder / "metrics.jsonl", metrics)
     (folder / "run.json").write_text(
         json.dumps({"rewards": value, "starts": value, "pass_threshold": value, **more})
     )

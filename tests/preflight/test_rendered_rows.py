@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import uuid
 
 import pytest
@@ -14,6 +13,7 @@ from grpo_ext.preflight.first_recipe import look
 from grpo_ext.preflight.rendered_rows import is_identifier, judge_rows
 from grpo_ext.recipe.problems import Findings
 from grpo_ext.rewards import build
+from tests.support.logs import write_json_rows
 
 N = 24
 ALPACA = [
@@ -58,7 +58,7 @@ QUESTIONS = [
 
 def values(folder, tiny_folder, rows, **changes):
     path = folder / "rows.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_json_rows(path, rows)
     return {
         "model_name_or_path": str(tiny_folder),
         "output_dir": str(folder / "out"),
@@ -253,7 +253,7 @@ def test_options_that_a_prompt_lists_are_used():
 
 def written(folder, tiny_folder, rows, monkeypatch, *words, code=0):
     monkeypatch.chdir(folder)
-    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_json_rows(folder / "rows.jsonl", rows)
     assert main(["init", "rows.jsonl", str(tiny_folder), *(words or ["--yes"])]) == code
     return yaml.safe_load((folder / "mine" / "recipe.yaml").read_text())
 
@@ -311,7 +311,7 @@ def test_init_takes_a_template_and_says_that_input_is_closed(
     monkeypatch.setattr("builtins.input", lambda question: next(said))
     monkeypatch.setattr("sys.argv", ["grpo-ext"])
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in QUESTIONS))
+    write_json_rows(tmp_path / "rows.jsonl", QUESTIONS)
     assert main(["init", "rows.jsonl", str(tiny_folder)]) == 0
     assert "or a template with columns in braces" in capsys.readouterr().out
     recipe = yaml.safe_load((tmp_path / "mine" / "recipe.yaml").read_text())

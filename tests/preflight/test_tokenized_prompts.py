@@ -94,14 +94,14 @@ def test_a_template_that_opens_the_think_tag_is_seen(tokenizer, tiny_folder):
 def test_arguments_that_the_template_does_not_read_are_noted(tokenizer, tiny_folder):
     arguments = {"chat_template_kwargs": {"enable_thinking": False}}
     _, findings = seen(tokenizer, CHAT, tiny_folder, **arguments)
-    assert [str(note) for note in findings.notes] == [
+    assert list(map(str, findings.notes)) == [
         (
             "chat_template_kwargs: enable_thinking does nothing: the model's chat template does "
             "not read it."
         )
     ]
     _, of_texts = seen(tokenizer, ["Hi"], tiny_folder, **arguments)
-    assert [str(note) for note in of_texts.notes] == [
+    assert list(map(str, of_texts.notes)) == [
         "chat_template_kwargs does nothing: the prompts are texts, without a chat template."
     ]
     tokenizer.chat_template = "{% if enable_thinking %}{% endif %}" + tokenizer.chat_template

@@ -16,6 +16,7 @@ from grpo_ext.cli.main import main
 from grpo_ext.recipe.load import load_sft_recipe
 from grpo_ext.sft import make_trainer as make_sft_trainer
 from grpo_ext.train import make_trainer
+from tests.support.logs import metric_values
 from tests.support.places import REPO
 from tests.support.recipe_sizes import RECIPES, SIZES
 
@@ -49,7 +50,7 @@ def test_two_steps(path, tiny_folder, tmp_path, monkeypatch):
     ):
         assert getattr(trainer.args, key) == stated.get(key), key
     trainer.train()
-    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    losses = metric_values(trainer, "loss")
     assert len(losses) == 2
     assert all(math.isfinite(loss) for loss in losses)
 
@@ -72,7 +73,7 @@ def test_the_supervised_stage_of_verse_trains_and_merges(tiny_folder, tmp_path, 
     )
     trainer = make_sft_trainer(recipe)
     trainer.train()
-    [loss] = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    [loss] = metric_values(trainer, "loss")
     assert math.isfinite(loss)
     trainer.save_model()
     assert main(["merge", "--model", recipe.get("output_dir")]) == 0

@@ -3,13 +3,13 @@
 Kind, gold answer, completion (`⏎` is a line break), verdict of a careful person.
 """
 
-import json
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from grpo_ext.rewards import build
+from tests.support.logs import json_rows
 
 REAL = [Path(__file__).with_name(f"answers_{name}.tsv") for name in ("real", "fresh", "third")]
 WITH_QUESTIONS = Path(__file__).with_name("answers_with_questions.jsonl")

@@ -14,7 +14,7 @@ from tests.support.forked import LIMIT
 
 async def waits(completions, **columns):
     await asyncio.sleep(0.01)
-    return [2.0 for _ in completions]
+    return [2.0] * len(completions)
 
 
 def test_one_that_blocks_is_given_up_and_the_next_ones_run(monkeypatch):
@@ -26,7 +26,7 @@ def test_one_that_blocks_is_given_up_and_the_next_ones_run(monkeypatch):
     async def blocks(completions, **columns):
         end.wait(LIMIT)
         ended.set()
-        return [1.0 for _ in completions]
+        return [1.0] * len(completions)
 
     guard = AsyncGuard(blocks, timeout=0.1)
     other = AsyncGuard(waits, timeout=LIMIT)
@@ -70,7 +70,7 @@ def test_rewards_share_a_semaphore_across_calls():
     async def one(completions, **columns):
         async with gate:
             await asyncio.sleep(0.01)
-        return [1.0 for _ in completions]
+        return [1.0] * len(completions)
 
     async def two(completions, **columns):
         return await one(completions)

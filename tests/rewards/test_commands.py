@@ -26,7 +26,7 @@ def command():
     rewards.add_parser(subparsers)
 
     def run(*words: object) -> int:
-        args = parser.parse_args([str(word) for word in words])
+        args = parser.parse_args(list(map(str, words)))
         return args.run(args)
 
     with registry_as_before():

@@ -36,7 +36,7 @@ def ask(pool, reward, *texts, **columns):
 
 
 def test_scores_come_in_order(odd):
-    texts = [str(n) for n in random.Random(0).sample(range(1000), 300)]
+    texts = list(map(str, random.Random(0).sample(range(1000), 300)))
     with RewardPool(3) as pool:
         scores, errors = ask(pool, odd(scale=2.0), *texts)
     assert scores == [2.0 * int(text) for text in texts] and not errors
@@ -65,7 +65,7 @@ def test_columns_and_conversational_completions_reach_their_row(odd):
 @pytest.mark.parametrize("workers", [1, 2])
 def test_bad_rows_become_none_and_the_others_are_unharmed(odd, workers):
     bad = ["hang", "hang in C", "sleep", "bomb", "die", "crash", "exit", "raise", "close", "child"]
-    texts = [str(n) for n in range(60)]
+    texts = list(map(str, range(60)))
     places = random.Random(workers).sample(range(60), len(bad))
     for place, text in zip(places, bad, strict=True):
         texts[place] = text
@@ -107,7 +107,7 @@ def test_what_a_reward_writes_on_the_pipe_is_not_unpickled(odd):
 
 
 def test_a_few_hanging_rows_do_not_hold_up_the_batch(odd):
-    texts = [str(n) for n in range(256)]
+    texts = list(map(str, range(256)))
     for place, text in {0: "hang", 1: "sleep", 2: "hang", 3: "hang", 4: "sleep", 5: "bomb"}.items():
         texts[place] = text
     with RewardPool(2, timeout=60.0) as pool:
@@ -118,7 +118,7 @@ def test_a_few_hanging_rows_do_not_hold_up_the_batch(odd):
         wait_until(lambda: sum(worker.overdue for worker in list(worker_pool.workers)) >= 3)
         wait_until(lambda: all(future.done() for future in futures[5:]))
     scores = [future.result(LIMIT)[0] for future in futures]
-    assert scores == [None] * 6 + [float(n) for n in range(6, 256)]
+    assert scores == [None] * 6 + list(map(float, range(6, 256)))
 
 
 def test_a_slow_reward_keeps_to_its_workers(odd):
@@ -210,7 +210,7 @@ def test_a_pool_outlives_the_thread_that_first_used_it(odd):
 
 def test_close_leaves_nothing_and_the_pool_starts_again(odd):
     pool = RewardPool(2)
-    pids = {int(pid) for pid in ask(pool, odd(), *["pid"] * 10)[0]}
+    pids = set(map(int, ask(pool, odd(), *["pid"] * 10)[0]))
     pool.close()
     assert gone(pids)
     assert ask(pool, odd(), "3") == ([3.0], {})
@@ -236,7 +236,7 @@ def test_closing_gives_up_what_waits(odd):
 
 def test_what_a_reward_has_started_ends_with_its_worker(odd):
     with RewardPool(1, timeout=HANG) as pool:
-        [worker] = [int(pid) for pid in ask(pool, odd(), "pid")[0]]
+        [worker] = list(map(int, ask(pool, odd(), "pid")[0]))
         thread = threading.Thread(target=ask, args=(pool, odd(), "child"))
         thread.start()
         children = []
@@ -244,7 +244,7 @@ def test_what_a_reward_has_started_ends_with_its_worker(odd):
             out = subprocess.run(
                 ["pgrep", "-P", str(worker)], capture_output=True, text=True
             ).stdout
-            children = [int(pid) for pid in out.split()]
+            children = list(map(int, out.split()))
         thread.join()
         assert children and gone([worker, *children])
 
@@ -252,7 +252,7 @@ def test_what_a_reward_has_started_ends_with_its_worker(odd):
 @pytest.mark.parametrize("end", ["close", "hang", "die"])
 def test_what_a_reward_has_put_into_a_session_of_its_own_ends_with_its_worker(odd, end):
     with RewardPool(1, timeout=HANG) as pool:
-        started = [int(pid) for pid in ask(pool, odd(), "own session", "orphan")[0]]
+        started = list(map(int, ask(pool, odd(), "own session", "orphan")[0]))
         assert all(alive(pid) for pid in started)
         if end != "close":
             ask(pool, odd(), end)
@@ -300,7 +300,7 @@ def test_no_worker_outlives_a_trainer_that_is_killed(end):
     process.stdin.write(SCRIPT.format(odd=str(ODD)))
     process.stdin.close()
     assert process.stdout.readline() == "([4.0, 7.0], {})\n"
-    pids = [int(pid) for pid in process.stdout.readline().split()]
+    pids = list(map(int, process.stdout.readline().split()))
     assert pids and all(alive(pid) for pid in pids)
     process.send_signal(end)
     if end == signal.SIGINT:  # a thread still waits for a row; a second one ends that, too
@@ -375,7 +375,7 @@ def test_rows_begun_early_are_scored_once(odd, tmp_path):
     with RewardPool(2) as pool:
         pool.begin(build("odd_noted"), given)
         scores, errors = pool.score(build("odd_noted"), dict(given))
-        assert scores == [float(n) for n in range(20)] and not errors
+        assert scores == list(map(float, range(20))) and not errors
         assert sorted(map(int, notes.read_text().split())) == list(range(20))
         assert pool.score(build("odd_noted"), given)[0] == scores  # asked again, scored again
         assert len(notes.read_text().split()) == 40

@@ -61,7 +61,7 @@ def test_messages_and_lists_within_columns_stay_as_they_are():
     def spoils(completions, nums, **columns):
         completions[0][-1]["content"] = "spoilt"
         nums[0].append(7)
-        return [1.0 for _ in completions]
+        return [1.0] * len(completions)
 
     shared = [1, 2]
     given = {"completions": [[{"role": "assistant", "content": "a"}]] * 2, "nums": [shared, shared]}
@@ -194,7 +194,7 @@ def test_what_a_reward_draws_is_of_the_step_and_its_completions():
 
 def forks(completions, **columns):
     if not os.fork():
-        return [0.0 for _ in completions]
+        return [0.0] * len(completions)
     return lengths(completions)
 
 
@@ -256,7 +256,7 @@ def test_failures_of_many_words_are_of_one_kind(caplog):
 
 def test_a_constant_reward_is_told_and_one_that_can_differ_is_not():
     def constant(completions, **columns):
-        return [1.0 for _ in completions]
+        return [1.0] * len(completions)
 
     assert "'constant' gave 1 to each of 3" in constant_warning(Guard(constant), [1.0, 1.0, 1.0])
     assert constant_warning(constant, [0.0, 0.0])

@@ -103,7 +103,7 @@ def test_log_probs_are_those_of_the_model(folder):
 
 def test_the_score_is_the_mean_difference(folder):
     frozen = load_frozen(folder)
-    prompts = [prompt_of(subject) for subject in SUBJECTS]
+    prompts = list(map(prompt_of, SUBJECTS))
     text = "wet cloud and the umbrella is very grey"
     ids = frozen.text_ids(text, 100)
     own, *others = [plain_log_probs(frozen, frozen.prompt_ids(p), ids) for p in prompts]
@@ -119,7 +119,7 @@ def test_the_score_is_the_mean_difference(folder):
 def test_a_text_chooses_its_own_subject(folder):
     """Of 40 texts nearly all score best after the prompt of their subject, of four."""
     generator = random.Random(1)
-    prompts = [prompt_of(subject) for subject in SUBJECTS]
+    prompts = list(map(prompt_of, SUBJECTS))
     right = 0
     for _ in range(10):
         for number, subject in enumerate(SUBJECTS):
@@ -131,7 +131,7 @@ def test_a_text_chooses_its_own_subject(folder):
 
 def test_what_any_prompt_makes_equally_likely_earns_nothing(folder):
     generator = random.Random(2)
-    prompts = [prompt_of(subject) for subject in SUBJECTS] * 10
+    prompts = list(map(prompt_of, SUBJECTS)) * 10
     on_subject = [text_on(subject, generator) for subject in SUBJECTS for _ in range(10)]
     own_prompts = [prompt_of(subject) for subject in SUBJECTS for _ in range(10)]
     evasive = [random_text(generator, FILLERS) for _ in prompts]
@@ -160,7 +160,7 @@ def test_a_text_that_all_prompts_give_equally_earns_nothing(folder, monkeypatch)
     ],
 )
 def test_a_copy_of_the_prompt_earns_nothing(folder, attack):
-    prompts = [prompt_of(subject) for subject in SUBJECTS]
+    prompts = list(map(prompt_of, SUBJECTS))
     [score, *_] = scores_of(folder, [attack] * 4, prompts)
     [honest, *_] = scores_of(folder, ["wet cloud drop umbrella"] * 4, prompts)
     assert score < 0.2 * honest
@@ -169,7 +169,7 @@ def test_a_copy_of_the_prompt_earns_nothing(folder, attack):
 
 
 def test_one_keyword_earns_less_than_a_text(folder):
-    prompts = [prompt_of(subject) for subject in SUBJECTS]
+    prompts = list(map(prompt_of, SUBJECTS))
     texts = ["umbrella", "umbrella wet puddle cloud pour storm"]
     scores = [scores_of(folder, [text] * 4, prompts)[0] for text in texts]
     assert 0 < scores[0] < scores[1]
@@ -192,7 +192,7 @@ def test_other_prompts_are_different_ones():
 
 def test_completions_of_a_prompt_are_compared_with_the_same_others(folder):
     """The score of a completion does not depend on the other completions."""
-    prompts = [prompt_of(subject) for subject in SUBJECTS]
+    prompts = list(map(prompt_of, SUBJECTS))
     reward = build("relevance", model=folder, unrelated=prompts)
     texts = ["wet cloud", "flour and oven", "pawn", "the wave"]
     together = reward(completions=texts, prompts=prompts)

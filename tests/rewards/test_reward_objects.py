@@ -154,7 +154,7 @@ def test_the_name_of_an_object_is_taken_for_others(plugin):
 
         @register("letters")
         def mine(completions):
-            return [0.0 for _ in completions]
+            return [0.0] * len(completions)
 
 
 def test_a_partial_can_be_registered(plugin):

@@ -67,7 +67,7 @@ def values(tiny_folder, tmp_path) -> dict:
 def problems_seen(folder: Path, mode: str = "train") -> set[Problem]:
     """The problems of all completions that a run has written."""
     with (folder / "samples.jsonl").open() as file:
-        lines = [json.loads(line) for line in file]
+        lines = list(map(json.loads, file))
     assert lines
     return {problem_of(line["columns"]) for line in lines if line["mode"] == mode}
 

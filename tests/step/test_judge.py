@@ -146,7 +146,7 @@ def test_rewards_to_go_that_are_equal_by_arithmetic_have_no_signal(size):
 )
 def test_advantages_by_hand(settings, wanted):
     found = rule(**settings).advantages(REWARDS)
-    assert found[:2].abs().tolist() == pytest.approx([abs(x) for x in wanted])
+    assert found[:2].abs().tolist() == pytest.approx(list(map(abs, wanted)))
     assert found[0] > 0 > found[1]
     assert found[2:].tolist() == [0, 0, 0, 0]  # not scored, and a group without signal, exactly
 

@@ -117,7 +117,7 @@ def test_groups_come_in_multiples_of_the_unit():
     """Three ranks with groups of two: a generation has a multiple of three groups."""
     run = Run(dead=[1], unit=3)
     filled = run(6)
-    assert [len(prompts) for prompts in run.rounds] == [6, 3]
+    assert list(map(len, run.rounds)) == [6, 3]
     assert numbers(filled.groups) == [2, 3, 4, 5, 6, 7] and numbers(filled.carried) == [8, 9]
 
 

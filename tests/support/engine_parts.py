@@ -15,6 +15,7 @@ import torch
 
 from grpo_ext.vllm.server import RANK_VARIABLES
 from tests.support.forked import LIMIT
+from tests.support.logs import entries_with
 from tests.support.places import REPO
 
 STEPS = 5
@@ -91,7 +92,7 @@ def differences(trainer) -> list[float]:
         if name in before
     )
     assert moved > 5e-3  # it trained
-    found = [entry for entry in trainer.state.log_history if "loss" in entry]
+    found = entries_with(trainer, "loss")
     assert len(found) == STEPS and found[0]["grad_norm"] > 0
     name = "sampling_logp_difference" if trainer.as_trl else "logp_difference"
     return [entry[f"sampling/{name}/max"] for entry in found]

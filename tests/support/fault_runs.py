@@ -211,8 +211,8 @@ def left_by(out: Path) -> dict[str, Any]:
     return {
         "weights": load_file(last / "model.safetensors"),
         "optimizer": torch.load(last / "optimizer.pt")["state"],
-        "metrics": [timeless(line) for line in jsonl.read(out / "metrics.jsonl")],
-        "samples": [json.dumps(line) for line in jsonl.read(out / "samples.jsonl")],
+        "metrics": list(map(timeless, jsonl.read(out / "metrics.jsonl"))),
+        "samples": list(map(json.dumps, jsonl.read(out / "samples.jsonl"))),
     }
 
 

@@ -30,7 +30,7 @@ def odd_first(completions):
 @register("odd_formulas", needs_cpu="formulas")
 def odd_formulas(completions):
     """The number that the completion is, also nan or inf."""
-    return [float(text) for text in completions]
+    return list(map(float, completions))
 
 
 @register("odd_columns", needs_cpu=True)

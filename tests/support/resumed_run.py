@@ -57,7 +57,7 @@ def weights(trainer):
 
 def logged(trainer):
     """What was logged, but for clocks and the mean loss since the start of a process."""
-    return [timeless(entry) for entry in trainer.state.log_history]
+    return list(map(timeless, trainer.state.log_history))
 
 
 def spoil(trainer, steps, value):

@@ -51,7 +51,7 @@ class Scripted(GRPOTrainer):
     calls: list[list[int]]
 
     def _generate_single_turn(self, prompt_ids, *args, **kwargs):
-        everyone = gather_object([list(ids) for ids in prompt_ids])
+        everyone = gather_object(list(map(list, prompt_ids)))
         seen = {}
         out = []
         for prompt in map(tuple, everyone):

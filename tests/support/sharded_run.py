@@ -18,6 +18,7 @@ from typing import ClassVar
 import torch
 
 from tests.support.forked import LIMIT, on_ranks
+from tests.support.logs import entries_with
 
 STEPS = 10
 FSDP2 = {
@@ -134,7 +135,7 @@ def steps(folder: str, out: Path, how: str) -> None:
         folder, out, 2, 2, ranks=ranks, steps=STEPS, learning_rate=1e-2, **settings
     )
     parameters = dict(trainer.model.named_parameters())
-    logged = [entry for entry in trainer.state.log_history if "loss" in entry]
+    logged = entries_with(trainer, "loss")
     found = {
         "curves": {key: [entry[key] for entry in logged] for key in ("loss", "entropy")},
         "held": sum(held(p).numel() for p in parameters.values()),

@@ -160,7 +160,7 @@ def filled(rewards: list[list[Fraction | None]]) -> list[list[Fraction] | None]:
 
 def weighted(rows: list[list[Fraction] | None], weights: Sequence[float]) -> list[Fraction | None]:
     """Return the weighted sum of each row, `None` for a row that was not scored."""
-    exact = [Fraction(weight) for weight in weights]
+    exact = list(map(Fraction, weights))
     return [
         None if row is None else sum((w * r for w, r in zip(exact, row, strict=True)), Fraction(0))
         for row in rows
@@ -290,7 +290,7 @@ class Judging:
             scaled: list[list[float]] = []
             for scores in zip(*present, strict=True):
                 mean = sum(scores, Fraction(0)) / len(scores)
-                divisor = deviation([float(score) for score in scores], "sample") + 1e-4
+                divisor = deviation(list(map(float, scores)), "sample") + 1e-4
                 scaled.append(
                     [float(score - mean) / divisor if differ(scores) else 0.0 for score in scores]
                 )
@@ -794,7 +794,7 @@ class Oracle:
             with torch.no_grad():
                 for row in rows:
                     spreads = self.policy.log_probs(row.completion, weights, row.kept)[1]
-                    entropies[id(row)] = [float(x) for x in spreads]
+                    entropies[id(row)] = list(map(float, spreads))
             counted = [entropies[id(row)][t] for row in rows for t in row.completion.counts]
             if not counted:
                 continue
@@ -814,7 +814,7 @@ class Oracle:
                 self.tables.append(self.table(number // uses))
             ranks = self.tables[number // uses]
             # a copy: what has high entropy is another thing in each step
-            batches.append([[replace(r) for r in rank[number % cut["slices"]]] for rank in ranks])
+            batches.append([list(map(replace, rank[number % cut["slices"]])) for rank in ranks])
         return batches
 
     def table(self, number: int) -> list[list[list[Scored]]]:
@@ -875,9 +875,9 @@ class Oracle:
                 assert completion.sampled is not None
                 old = [0.0 if math.isnan(x) else x for x in completion.sampled]
             else:
-                old = [float(x) for x in self.policy.log_probs(completion, at_arrival, kept)[0]]
+                old = list(map(float, self.policy.log_probs(completion, at_arrival, kept)[0]))
             ref = None
             if self.s["beta"]:
                 reference = steps[step]["reference"]
-                ref = [float(x) for x in self.policy.log_probs(completion, reference, kept)[0]]
+                ref = list(map(float, self.policy.log_probs(completion, reference, kept)[0]))
         return Scored(completion, kept, old, ref, self.loss.correction(completion, old))

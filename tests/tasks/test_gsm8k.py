@@ -16,7 +16,7 @@ MARK = re.compile(r"(\d+)([-+*/])(\d+)=<<([^=]+)=(\d+)>>(\d+)")
 
 
 def numbers(text: str) -> list[int]:
-    return sorted(int(n) for n in re.findall(r"\d+", text))
+    return sorted(map(int, re.findall(r"\d+", text)))
 
 
 def test_every_step_of_every_story_is_right() -> None:

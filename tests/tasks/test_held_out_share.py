@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from grpo_ext.tasks.countdown import Countdown
 from grpo_ext.tasks.gsm8k import GSM8K
 from grpo_ext.tasks.held_out import HeldOutFilter
 from grpo_ext.tasks.prompts import Prompts
+from tests.support.logs import write_json_rows
 
 SHARE = 0.2
 QUESTIONS = [f"What is {a} + {b}?" for a in range(20) for b in range(15)]
@@ -28,7 +28,7 @@ QUESTIONS = [f"What is {a} + {b}?" for a in range(20) for b in range(15)]
 
 def write(path: Path, questions: list[str], **more) -> str:
     rows = [{"question": text, "solution": str(n), **more} for n, text in enumerate(questions)]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_json_rows(path, rows)
     return str(path)
 
 
@@ -115,8 +115,8 @@ def test_a_column_changed_by_another_row_does_not_move_rows(tmp_path):
 
     def held_out(name: str, rows: list[dict], settings: dict) -> list:
         path = tmp_path / name
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        return [dict(row) for row in eval_rows(recipe(str(path), **settings))]
+        write_json_rows(path, rows)
+        return list(map(dict, eval_rows(recipe(str(path), **settings))))
 
     plain = held_out("plain.jsonl", [{"messages": m} for m in messages], values)
     named = held_out("named.jsonl", [{"messages": m} for m in [*messages, *extra]], values)

@@ -37,7 +37,7 @@ def test_held_out_rows_have_topics_and_parameters_of_their_own():
         numbers = instruction.get("numbers", {})
         choices = instruction.get("choices", {})
         sizes = [last - first + 1 for first, last in numbers.values()]
-        sizes += [len(values) for values in choices.values()]
+        sizes += list(map(len, choices.values()))
         if not any(size >= SPLIT_FROM for size in sizes):
             continue
         of_train = drawn(train, instruction)

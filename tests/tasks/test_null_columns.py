@@ -26,7 +26,7 @@ ROW = {"question": "1+1?", "answer": "#### 2", "hint": None, "nums": [1, 2], "ta
 )
 def test_a_null_that_is_read_is_refused(tmp_path, streaming, task, column):
     path = tmp_path / "rows.jsonl"
-    path.write_text("\n".join(json.dumps(row) for row in (ROW, {**ROW, column: None})))
+    path.write_text("\n".join(map(json.dumps, (ROW, {**ROW, column: None}))))
     (tmp_path / "whole.jsonl").write_text(json.dumps(ROW))  # the null `hint` is read by nobody
     assert (
         len(list(task.dataset(dataset_name=str(tmp_path / "whole.jsonl"), streaming=streaming)))

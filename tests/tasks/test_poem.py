@@ -39,7 +39,7 @@ def test_the_shipped_quatrains_are_whole_and_different():
     for row in rows:
         assert row["title"] and row["author"] and set(row) == {"title", "author", "form", "lines"}
         length = {"五绝": 5, "七绝": 7}[row["form"]]
-        assert [len(line) for line in row["lines"]] == [length] * 4
+        assert list(map(len, row["lines"])) == [length] * 4
         assert all("\u4e00" <= character <= "\u9fff" for line in row["lines"] for character in line)
 
 
@@ -105,7 +105,7 @@ def test_rows_of_every_shape(row):
 
 def test_eight_lines_and_unknown_last_lines():
     task = Poem()
-    assert [len(value) for value in task.columns({"lines": EIGHT}).values()] == [7, 5]
+    assert list(map(len, task.columns({"lines": EIGHT}).values())) == [7, 5]
     assert "五言律诗" in task.prompt({"lines": EIGHT})[1]["content"]
     assert task.columns({"lines": POEM[:3]})["last_line"] == ""
 

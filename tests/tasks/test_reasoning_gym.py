@@ -174,7 +174,7 @@ def test_no_question_of_training_is_held_out_whatever_the_seed():
     ]
     test = list(ReasoningGym(mix, num_test_problems=60, task_seed=1).generate("test"))
     asked = [{row["question"] for row in rows} for rows in (*train, test)]
-    assert [len(questions) for questions in asked] == [len(rows) for rows in (*train, test)]
+    assert list(map(len, asked)) == list(map(len, (*train, test)))
     assert asked[0] & asked[1] and not (asked[0] | asked[1]) & asked[2]
 
 

@@ -21,6 +21,7 @@ from grpo_ext.recipe.problems import RecipeError
 from grpo_ext.run.from_recipe import eval_rows, train_rows
 from grpo_ext.tasks.gsm8k import GSM8K
 from grpo_ext.tasks.row_lengths import LengthFilter
+from tests.support.logs import write_json_rows
 
 STORIES = {"task": "gsm8k", "num_problems": 300, "num_test_problems": 80, "use_cpu": True}
 
@@ -117,7 +118,7 @@ def test_reference_answers_of_own_data(tiny_folder, tokenizer, tmp_path):
     rows = [
         {"question": f"{n}?", "worked": "1 + 1 = 2 " * n, "label": "short"} for n in range(1, 9)
     ]
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_json_rows(file, rows)
     values = {"task": "prompts", "dataset_name": str(file), "user_prompt": "{question}"}
     values["rename_columns"] = {"solution": "worked"}
     limit = answer_tokens(tokenizer, rows[3]["worked"])

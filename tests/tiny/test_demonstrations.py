@@ -30,7 +30,7 @@ def make(operators: str = "+-", **options):
         (user,), (assistant,) = row["prompt"], row["completion"]
         left, target = user["content"].split(" = ")
         yield (
-            [int(n) for n in left.split(", ")],
+            list(map(int, left.split(", "))),
             int(target),
             *FORM.fullmatch(assistant["content"]).groups(),
         )
@@ -74,7 +74,7 @@ def test_no_step_of_an_attempt_exceeds_the_largest_value() -> None:
 
 def test_values_go_down_and_round_and_work_ends_with_a_hit() -> None:
     for nums, _, work, _ in make(give_up=0.2):
-        values = [int(value) for value in re.findall(r"→ (\d+) vs", work)]
+        values = list(map(int, re.findall(r"→ (\d+) vs", work)))
         assert len(values) == len(set(values)) <= 4
         assert (
             sum(before < after for before, after in pairwise(values)) <= 1

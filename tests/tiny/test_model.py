@@ -16,6 +16,7 @@ from grpo_ext.tiny.demonstrations import countdown_demonstrations
 from grpo_ext.tiny.model import build_model, compose_numbers
 from grpo_ext.tiny.optimizer import MuonWithAdamW
 from grpo_ext.tiny.tokenizer import NUMBERS, build_tokenizer
+from tests.support.logs import metric_values
 
 TOKENIZER = build_tokenizer(["Make 13 from 1, 5, 7."], pattern=NUMBERS)
 SMALL = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 2}
@@ -236,7 +237,7 @@ def test_a_warm_start_through_trl_learns_the_form(tmp_path: Path) -> None:
     )
     trainer.train()
     assert isinstance(trainer.optimizer.optimizer, MuonWithAdamW)
-    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    losses = metric_values(trainer, "loss")
     assert losses[-1] < 0.5 * losses[0]
     prompt = tokenizer.apply_chat_template(
         task.prompt({"nums": [3, 5, 1], "target": 7}),

@@ -8,6 +8,7 @@ from peft import LoraConfig
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from grpo_ext import GRPOExtConfig, GRPOExtTrainer
+from tests.support.logs import entries_with
 
 pytestmark = pytest.mark.slow
 
@@ -47,7 +48,7 @@ def test_an_adapter_with_dropout(tiny_folder, tmp_path, caplog, off, least, most
         ),
     )
     trainer.train()
-    steps = [entry for entry in trainer.state.log_history if "loss" in entry]
+    steps = entries_with(trainer, "loss")
     assert len(steps) == 3 and all(entry["grad_norm"] > 0 for entry in steps)
     assert all(least <= entry["sampling/logp_difference/max"] <= most for entry in steps)
     assert ("uses dropout (0.1)" in caplog.text) is not off

@@ -12,6 +12,7 @@ from transformers import AutoTokenizer
 from grpo_ext import GRPOExtConfig, GRPOExtTrainer
 from grpo_ext.common.modules import load_file
 from tests.support.forked import LIMIT
+from tests.support.logs import metric_values
 from tests.support.registry_state import registry_as_before
 
 ROWS = 16
@@ -74,6 +75,6 @@ def test_all_rewards_are_there_before_the_reference_has_scored(tiny_folder, tmp_
         trainer.train()
     assert seen == [ROWS, 2 * ROWS]
     assert len(notes.read_text().split()) == 2 * ROWS  # each row once
-    logged = [row["reward"] for row in trainer.state.log_history if "reward" in row]
-    lengths = [int(n) for n in notes.read_text().split()]
+    logged = metric_values(trainer, "reward")
+    lengths = list(map(int, notes.read_text().split()))
     assert [sum(lengths[:ROWS]) / ROWS, sum(lengths[ROWS:]) / ROWS] == logged

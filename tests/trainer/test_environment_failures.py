@@ -13,6 +13,7 @@ from grpo_ext.environments.episode_rules import EpisodeRules
 from grpo_ext.environments.failures import EnvironmentFailure, EnvironmentFailures
 from tests.support import worlds
 from tests.support.episode_run import make
+from tests.support.logs import entries_with
 
 STEP = inspect.getsourcelines(worlds.Failing.step)[1]
 PLACE = rf"\({worlds.__file__}:{STEP + 3}, in step\)"
@@ -58,7 +59,7 @@ def test_few_failures_or_a_share_of_1_do_not(tiny_folder, tmp_path, caplog, opti
     with caplog.at_level(logging.WARNING, LOGGER):
         trainer = run(tiny_folder, tmp_path, environment=world(**options), max_steps=4)
     assert trainer.state.global_step == 4
-    logged = [entry for entry in trainer.state.log_history if "loss" in entry]
+    logged = entries_with(trainer, "loss")
     assert all(entry["episodes/failures"] > 0 for entry in logged)
     warned = [r.message for r in caplog.records if r.name == LOGGER]
     assert len(warned) == 1  # once for each kind

@@ -5,8 +5,6 @@ The tokens that were sampled are those that are trained on, exactly.
 
 from __future__ import annotations
 
-import json
-
 import pytest
 import torch
 from datasets import Dataset
@@ -16,6 +14,7 @@ from grpo_ext import GRPOExtTrainer
 from grpo_ext.environments.transcript import as_text
 from grpo_ext.recipe.problems import RecipeError
 from tests.support.episode_run import ROWS, WORLD, make
+from tests.support.logs import entries_with, json_rows
 from tests.support.places import REPO
 
 TRUNCATED = {"temperature": 0.8, "top_k": 25, "top_p": 0.9}
@@ -120,7 +119,7 @@ def test_the_share_without_signal_is_that_of_the_advantages(tiny_folder, tmp_pat
     settings = {"environment": {**world, "credit": credit}, "max_steps": 2}
     trainer = make(tiny_folder, tmp_path, rewards=["environment"], **settings)
     trainer.train()
-    logs = [entry for entry in trainer.state.log_history if "loss" in entry]
+    logs = entries_with(trainer, "loss")
     assert len(logs) == 2
     for entry in logs:
         assert entry["reward"] == 1.0 and entry["reward_std"] == 0.0
@@ -162,7 +161,7 @@ def test_evaluation_plays_and_samples_are_conversations(tiny_folder, tmp_path):
     trainer.train()
     figures = trainer.evaluate(Dataset.from_list(ROWS[:3]))
     assert 0 <= figures["eval_environment"] <= 1 and 9 <= figures["eval_length"] <= 12
-    samples = [json.loads(line) for line in (tmp_path / "samples.jsonl").read_text().splitlines()]
+    samples = json_rows(tmp_path / "samples.jsonl")
     for sample in samples:
         assert sample["text"].count("\n> ") == 2 and "> 2 of 3" in sample["text"]
         assert sample["length"] <= 12 and sample["rewards"]["environment"] is not None
@@ -188,7 +187,7 @@ def test_samples_hold_what_each_turn_counted_and_earned(tiny_folder, tmp_path, s
     )
     trainer.train()
     trainer.evaluate(Dataset.from_list(ROWS[:3]))
-    samples = [json.loads(line) for line in (tmp_path / "samples.jsonl").read_text().splitlines()]
+    samples = json_rows(tmp_path / "samples.jsonl")
     assert {sample["mode"] for sample in samples} == {"train", "eval"}
     for sample in samples:
         turns = [message for message in sample["messages"] if message["role"] == "assistant"]

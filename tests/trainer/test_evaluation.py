@@ -27,7 +27,7 @@ def even(completions, **kwargs):
 
 
 def half(completions, **kwargs):
-    return [0.5 for _ in completions]
+    return [0.5] * len(completions)
 
 
 class Keeps(GRPOExtTrainer):
@@ -49,7 +49,7 @@ def noted(completions, log_extra, log_metric, **kwargs):
     """Logs, which an evaluation keeps to itself."""
     log_extra("mine", [0] * len(completions))
     log_metric("mine", 1.0)
-    return [1.0 for _ in completions]
+    return [1.0] * len(completions)
 
 
 def make(folder, out, rewards=(half, even), rollout=None, **settings):

@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from grpo_ext import GRPOExtConfig, GRPOExtTrainer
 from grpo_ext.trainer.run_output import describe
+from tests.support.logs import entries_with
 from tests.support.tiny_models import batch_sizes
 
 
@@ -65,7 +66,7 @@ def trained(trainer):
     with batch_sizes(trainer.model) as passes:
         trainer.train()
     decoding = [rows for rows, width in passes if width == 1]
-    history = [row for row in trainer.state.log_history if "loss" in row]
+    history = entries_with(trainer, "loss")
     return (
         history,
         {name: p.detach() for name, p in trainer.model.named_parameters()},

@@ -23,6 +23,7 @@ from grpo_ext.common.devices import gpu_is_there
 from grpo_ext.evaluation.table import Gain, gained
 from grpo_ext.observe.read_run import read_run
 from grpo_ext.rewards import build
+from tests.support.logs import metric_values
 from tests.support.places import REPO
 from tests.support.registry_state import registry_as_before
 
@@ -164,7 +165,7 @@ def test_it_says_what_runs_what_was_gained_and_what_comes_next(done):
     assert f"step {STEPS}: " in said and "{'" not in said, "lines in place of raw dicts"
     assert lines[-1] == f"next: grpo-ext report {out}"
     assert any(line.startswith("eval_short: ") and " -> " in line for line in lines)
-    reward = [row["reward"] for row in trainer.state.log_history if "reward" in row]
+    reward = metric_values(trainer, "reward")
     # a third of 12
     first = statistics.mean(reward[:4])
     last = statistics.mean(reward[-4:])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 
 import pytest
@@ -11,6 +10,7 @@ import torch
 from grpo_ext.objective import policy
 from grpo_ext.trainer.manifest import newest_whole
 from grpo_ext.trainer.nonfinite import NonFiniteSteps
+from tests.support.logs import json_rows
 from tests.support.resumed_run import STEPS, make, spoil, weights
 
 
@@ -46,7 +46,7 @@ def test_a_step_without_a_finite_gradient_changes_no_weight_and_no_moment(
     assert models[0] == models[1] != models[2]
     assert all(p.isfinite().all() for p in trainer.model.parameters())
     assert trainer.parts.finite.skipped == 2 and trainer.parts.finite.in_a_row == 0
-    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    lines = json_rows(tmp_path / "metrics.jsonl")
     counted = {line["step"]: line.get("skipped_steps") for line in lines if "loss" in line}
     assert counted == {1: None, 2: None, 3: 1, **dict.fromkeys(range(4, STEPS + 1), 2)}
     assert {line["step"] for line in lines if line.get("alarm") == "not_finite"} == {3}

@@ -28,6 +28,7 @@ from tests.support.fixed_completions import (
     keep_order,
     train,
 )
+from tests.support.logs import entries_with
 from tests.support.oracle import oracle_gradients
 
 
@@ -289,7 +290,7 @@ def test_the_kept_set_outlives_the_policy_that_sampled(tiny_folder, tmp_path):
         tiny_folder, str(tmp_path), length=12, top_k=3, top_p=0.9, temperature=0.8
     )
     inputs = [trainer.train_dataset[i // 8] for i in range(32)]
-    batch = trainer._generate_and_score_completions([dict(row) for row in inputs])
+    batch = trainer._generate_and_score_completions(list(map(dict, inputs)))
     g = torch.Generator().manual_seed(1)
     for p in trainer.model.parameters():
         p.data.add_(0.3 * torch.randn(p.shape, generator=g))
@@ -411,7 +412,7 @@ def test_truncation_silences_trl_and_not_us(tiny_folder, tmp_path):
         )
         trainer.use_vllm = trainer_class is SeparateSampler
         trainer.train()
-        history = [entry for entry in trainer.state.log_history if "reward" in entry]
+        history = entries_with(trainer, "reward")
         rewards = [entry["reward"] for entry in history]
         norms = [entry["grad_norm"] for entry in history]
         learned[trainer_class] = (sum(rewards[-5:]) / 5 - rewards[0], max(norms))

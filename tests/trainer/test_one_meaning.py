@@ -4,7 +4,6 @@ model is built.
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 import pytest
@@ -14,6 +13,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from grpo_ext import GRPOExtConfig, GRPOExtTrainer
 from grpo_ext.trainer.run_output import describe
+from tests.support.logs import json_rows
 from tests.support.step_bench import Bench
 from tests.support.step_work import Case
 
@@ -110,7 +110,7 @@ def test_what_a_shorter_budget_cuts_off_is_cut_off_for_mask_figures_and_samples(
     assert trainer.state.log_history[0]["completions/clipped_ratio"] == pytest.approx(
         1 - ended.float().mean().item()
     )
-    rows = [json.loads(line) for line in (tmp_path / "samples.jsonl").read_text().splitlines()]
+    rows = json_rows(tmp_path / "samples.jsonl")
     assert [row["finish_reason"] for row in rows].count("stop") == int(ended.sum())
 
 

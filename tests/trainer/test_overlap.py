@@ -23,6 +23,7 @@ from grpo_ext.step.feed import BatchesAhead
 from grpo_ext.vllm import EngineFailure
 from tests.support import overlap_run
 from tests.support.forked import on_ranks
+from tests.support.logs import metric_values
 from tests.support.model_with_weights import model_of
 from tests.support.oracle import loss_of_step, token_logps
 
@@ -100,7 +101,7 @@ def test_the_age_of_tokens_counts_further_updates_on_a_generation(tiny_folder, t
         tiny_folder, tmp_path, max_steps=12, learning_rate=1e-3, **updates, **rules
     )
     trainer.train()
-    logged = [row["overlap/age"] for row in trainer.state.log_history if "overlap/age" in row]
+    logged = metric_values(trainer, "overlap/age")
     assert logged == [0, 1, 2, 3, 4, 5, 6, 7, 4, 5, 6, 7]
     for step, noted in trainer.steps.items():
         ages = [step - part.policy_step[part.loss_mask.bool()] for part in noted["used"]]
@@ -219,7 +220,7 @@ def test_each_epoch_has_each_prompt_once(tiny_folder, tmp_path, settings):
 
     overlap_run.make(tiny_folder, tmp_path, noting, prompts=6, max_steps=8, **settings).train()
     epochs = [set(seen[start : start + 24]) for start in range(0, 48, 24)]
-    assert [len(epoch) for epoch in epochs] == [6, 6] and len(seen) == 8 * 8
+    assert list(map(len, epochs)) == [6, 6] and len(seen) == 8 * 8
 
 
 def failing(after):

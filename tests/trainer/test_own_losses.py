@@ -11,6 +11,7 @@ from grpo_ext import load_recipe
 from grpo_ext.objective import policy
 from grpo_ext.train import make_trainer
 from tests.support.fixed_completions import LOSSES, apart, train
+from tests.support.logs import metric_values
 from tests.support.places import REPO
 from tests.support.registry_state import registry_as_before
 
@@ -90,7 +91,7 @@ def test_a_loss_of_a_plugin_file_trains_evaluates_and_resumes(tiny_folder, tmp_p
                 weights.append(
                     {name: p.detach().clone() for name, p in trainer.model.named_parameters()}
                 )
-                losses.append([row["loss"] for row in trainer.state.log_history if "loss" in row])
+                losses.append(metric_values(trainer, "loss"))
             trainer.eval_decoding = None  # TRL's evaluation, whose loss is ours
             rows = trainer.train_dataset.select(range(4))
             assert torch.isfinite(torch.tensor(trainer.evaluate(rows)["eval_loss"]))

@@ -16,6 +16,7 @@ from grpo_ext import GRPOExtConfig, GRPOExtTrainer
 from grpo_ext.scoring.rate import costs, needed
 from grpo_ext.step.records import Scored
 from grpo_ext.trainer import phases
+from tests.support.logs import entries_with
 
 STEPS = 3
 # seconds by the clock of the run
@@ -89,7 +90,7 @@ def run(tiny_folder, tmp_path_factory):
         trainer.create_optimizer()
         trainer.optimizer.register_step_pre_hook(lambda *_: clock.move(UPDATE))
         trainer.train()
-    log = [row for row in trainer.state.log_history if "loss" in row]
+    log = entries_with(trainer, "loss")
     return log, clock.now, trainer.state.num_input_tokens_seen
 
 

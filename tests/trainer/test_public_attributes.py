@@ -15,6 +15,7 @@ from trl import GRPOConfig, GRPOTrainer
 
 from grpo_ext import GRPOExtConfig, GRPOExtTrainer
 from grpo_ext.trainer import policy_update
+from tests.support.logs import entries_with
 
 # What TRL takes as it is and we wrap, replace or fill: callables, configurations of another class,
 # objects of a run.
@@ -70,7 +71,7 @@ def plain(value):
     if isinstance(value, PLAIN):
         return value
     if isinstance(value, list | tuple | set | frozenset):
-        return [plain(part) for part in value]
+        return list(map(plain, value))
     if isinstance(value, Mapping):
         return {key: plain(part) for key, part in value.items()}
     raise TypeError
@@ -169,7 +170,7 @@ def test_what_a_callback_writes_counts_from_the_next_step(tiny_folder, tmp_path,
     assert (before.beta, before.options.epsilon_high, first) == (0.04, 0.2, 0.01)
     assert (after.beta, after.options.epsilon_low, after.options.epsilon_high) == (0.5, 0.1, 0.9)
     assert after.importance_sampling_level == "sequence" and second == 0.25
-    logged = [row for row in trainer.state.log_history if "reward" in row]
+    logged = entries_with(trainer, "reward")
     assert logged[0]["reward"] == pytest.approx(
         logged[0]["rewards/lengths/mean"] + logged[0]["rewards/even/mean"]
     )

@@ -241,7 +241,7 @@ def test_the_shaped_reward_is_not_asked(tiny_folder, tmp_path):
     )
     rewards = rewards.view(GROUPS, -1, 2)
     assert (rewards[:, :, 1].std(1) > 0).all()
-    assert [bool(x) for x in rewards[:, :, 0].std(1) == 0] == [n in DEAD for n in (1, 2, 3, 4)]
+    assert list(map(bool, rewards[:, :, 0].std(1) == 0)) == [n in DEAD for n in (1, 2, 3, 4)]
     assert trainer.state.log_history[0]["groups/kept"] == 2
     by_format, _ = train(tiny_folder, tmp_path, group_filter="drop", group_filter_metric="shaped")
     assert by_format.state.log_history[0]["groups/kept"] == 4

@@ -4,7 +4,6 @@ stopped.
 
 from __future__ import annotations
 
-import json
 import logging
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from transformers.utils import logging as transformers_logging
 from grpo_ext.rewards.guard import RewardFailure
 from grpo_ext.trainer.checkpoint import CheckpointMismatch, why_no_state
 from grpo_ext.trainer.manifest import MANIFEST, newest_whole, what_is_wrong, write_manifest
+from tests.support.logs import json_rows
 from tests.support.resumed_run import STEPS, logged, make, weights
 
 # what keeps state from step to step
@@ -221,5 +221,5 @@ def test_a_run_that_is_done_takes_no_step_more(tiny_folder, tmp_path):
     again.train(True)
     assert again.state.global_step == 3
     assert all(torch.equal(p, weights(first)[n]) for n, p in weights(again).items())
-    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    lines = json_rows(tmp_path / "metrics.jsonl")
     assert [line["step"] for line in lines if "train_runtime" in line] == [3]

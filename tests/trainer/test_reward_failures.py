@@ -21,6 +21,7 @@ from grpo_ext import GRPOExtConfig, GRPOExtTrainer
 from grpo_ext.curriculum.pass_rates import read_pass_rates
 from grpo_ext.rewards.guard import Guard, RewardFailure
 from grpo_ext.trainer.judging import Judge, rewards_for
+from tests.support.logs import entries_with
 
 
 def make(folder, out, rewards, **settings):
@@ -77,7 +78,7 @@ def test_raising_and_infinite_rewards_leave_the_run_healthy(tiny_folder, tmp_pat
     faulty = Faulty(raises=(1, 3), infinite=(5,))
     trainer = make(tiny_folder, tmp_path, [length, faulty])
     trainer.train()
-    logs = [entry for entry in trainer.state.log_history if "loss" in entry]
+    logs = entries_with(trainer, "loss")
     assert all(math.isfinite(entry["loss"]) and math.isfinite(entry["grad_norm"]) for entry in logs)
     assert all(p.isfinite().all() for p in trainer.model.parameters())
     # 4 steps of 4 prompts run over the 8 prompts twice; 3 of 8 prompts are bad for all 4

@@ -48,7 +48,7 @@ class NoisySampler(Sampler):
 def weights(folder, out, noise, length, **settings):
     """The weight that each token's loss is multiplied by, (B, T)."""
     trainer = make(folder, out, noise, length, **settings)
-    batch = trainer.parts.rollout([dict(row) for row in trainer.train_dataset])
+    batch = trainer.parts.rollout(list(map(dict, trainer.train_dataset)))
     return batch.importance_sampling_ratio.expand(ROWS, length)
 
 
@@ -137,7 +137,7 @@ def test_a_completion_that_ended_with_a_stop_string_is_not_called_cut_off(
         mask_truncated_completions=True,
         **stops,
     )
-    batch = trainer.parts.rollout([dict(row) for row in trainer.train_dataset])
+    batch = trainer.parts.rollout(list(map(dict, trainer.train_dataset)))
     logged = trainer._metrics["train"]
     assert logged["completions/clipped_ratio"] == [cut_off]
     assert logged["completions/mean_terminated_length"] == [12 * (1 - cut_off)]
@@ -200,7 +200,7 @@ def test_rewards_reach_the_advantage_as_they_were_returned(tiny_folder, tmp_path
 
     for reward, size in ((large, 0.93), (equal, 0.0)):
         trainer.reward_funcs[0].reward = reward
-        batch = trainer.parts.rollout([dict(row) for row in trainer.train_dataset])
+        batch = trainer.parts.rollout(list(map(dict, trainer.train_dataset)))
         assert batch.advantages.abs().tolist() == pytest.approx([size] * ROWS, abs=0.01)
         assert batch.advantages.dtype == torch.float32
         assert batch.signal.bool().all() == (size > 0)
@@ -227,7 +227,7 @@ def test_another_engine_without_log_probs_is_told(tiny_folder, tmp_path):
         ValueError,
         match=r"\(noisy\) returned no log-probs.*vllm_importance_sampling_correction: false",
     ):
-        trainer.parts.rollout([dict(row) for row in trainer.train_dataset])
+        trainer.parts.rollout(list(map(dict, trainer.train_dataset)))
 
 
 def test_a_sampler_that_would_not_be_asked_is_refused(tiny_folder, tmp_path):

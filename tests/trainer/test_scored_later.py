@@ -19,6 +19,7 @@ from grpo_ext.scoring.scorer import Scorer
 from grpo_ext.seams.generate import watching
 from grpo_ext.step.records import Generation
 from grpo_ext.trainer.old_and_reference import OldAndReference
+from tests.support.logs import entries_with, metric_values
 from tests.support.scripted_groups import GROUP, train
 
 pytestmark = pytest.mark.slow
@@ -35,9 +36,7 @@ def test_only_what_is_carried_is_scored_beforehand(tiny_folder, tmp_path, monkey
 
     monkeypatch.setattr(Scorer, "score", counted)
     trainer, _ = train(tiny_folder, tmp_path, ga=2, steps=3, group_filter="refill")
-    carried = [
-        row["groups/carried"] for row in trainer.state.log_history if "groups/carried" in row
-    ]
+    carried = metric_values(trainer, "groups/carried")
     assert sum(scored) == sum(carried) * GROUP > 0
     assert (
         sum(scored)
@@ -111,7 +110,7 @@ def test_carried_groups_have_the_log_probs_of_the_policy_that_sampled_them(
     carried = [part for part in used if part.old_per_token_logps is not None]
     truncated = trainer.parts.scorer.params.truncated
     assert carried and all((part.kept is not None) == truncated for part in carried)
-    logs = [row for row in trainer.state.log_history if "groups/reused" in row]
+    logs = entries_with(trainer, "groups/reused")
     assert sum(row["groups/reused"] for row in logs) > 0
     assert max(row["sampling/logp_difference/max"] for row in logs) < 2e-5
     ratios = [row["clip_ratio/region_mean"] for row in logs]
@@ -134,7 +133,7 @@ def test_generations_of_one_step_with_and_without_groups_carried_over(
     """
     settings = {"ga": 4, "steps": 3, "steps_per_generation": 2, "group_filter": "refill"}
     trainer, steps = train(tiny_folder, tmp_path, **settings)
-    reused = [row["groups/reused"] for row in trainer.state.log_history if "groups/reused" in row]
+    reused = metric_values(trainer, "groups/reused")
     assert sum(reused) > 0
     assert any(part.old_per_token_logps is None for part in trainer.parts.feed.generation)
     monkeypatch.setattr("grpo_ext.trainer.generations.OldAndReference", BeforeTheStep)

@@ -182,7 +182,7 @@ def test_the_sum_in_the_log_is_the_one_that_was_trained_on(tiny_folder, tmp_path
 
     train(tiny_folder, tmp_path, range(1, 5), rewards=[right, flaky], reward_weights=[1.0, 0.5])
     lines = (tmp_path / "samples.jsonl").read_text().splitlines()
-    rows = [json.loads(line) for line in lines]
+    rows = list(map(json.loads, lines))
     assert [row["rewards"]["flaky"] for row in rows[:2]] == [None, 1.0]
     assert {row["reward"] for row in rows} == {1.5}
     assert {row["advantage"] for row in rows} == {0.0}

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 
 from grpo_ext import load_recipe
 from grpo_ext.cli.main import main
 from grpo_ext.recipe.problems import RecipeError
+from tests.support.logs import json_rows
 from tests.support.scripted_groups import (
     FORMAT,
     GROUP,
@@ -43,7 +42,7 @@ def test_the_slots_of_a_prompt_are_one_group(tiny_folder, tmp_path, most, sizes)
     [slots] = trainer.calls
     numbers = list(dict.fromkeys(slots))
     assert [GROUP * slots.count(number) for number in numbers] == sizes
-    lines = [json.loads(line) for line in (tmp_path / "samples.jsonl").read_text().splitlines()]
+    lines = json_rows(tmp_path / "samples.jsonl")
     stds = []
     for group, (number, size) in enumerate(zip(numbers, sizes, strict=True)):
         rewards = weighted_of(trainer, number, size)

@@ -129,9 +129,7 @@ def test_pre_emption_ctrl_c_and_the_same_command_again(tiny_folder, tmp_path):
     ours, theirs = (load_file(folder / "model.safetensors") for folder in (out, tmp_path / "whole"))
     assert all(torch.equal(ours[name], weight) for name, weight in theirs.items())
     for log in ("samples.jsonl", "metrics.jsonl"):
-        ours, theirs = (
-            [read(line) for line in (f / log).open()] for f in (out, tmp_path / "whole")
-        )
+        ours, theirs = (list(map(read, (f / log).open())) for f in (out, tmp_path / "whole"))
         assert ours == theirs
 
 

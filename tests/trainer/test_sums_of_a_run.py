@@ -13,6 +13,7 @@ from statistics import fmean
 import pytest
 
 from grpo_ext.trainer.checkpoint import save_result
+from tests.support.logs import metric_values
 from tests.support.resumed_run import letters, logged, make
 
 
@@ -32,7 +33,7 @@ def test_a_resumed_run_sums_up_the_whole_run(tiny_folder, tmp_path, every):
     result = whole.train()
     summary = whole.state.log_history[-1]
     if every == 1:
-        losses = [entry["loss"] for entry in whole.state.log_history if "loss" in entry]
+        losses = metric_values(whole, "loss")
         assert (
             len(losses) == 6 and result.training_loss == pytest.approx(fmean(losses), rel=1e-5) != 0
         )

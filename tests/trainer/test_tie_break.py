@@ -4,8 +4,6 @@ others.
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 import torch
@@ -16,6 +14,7 @@ from grpo_ext import load_recipe
 from grpo_ext.recipe.problems import RecipeError
 from grpo_ext.step.groups import GroupRule
 from grpo_ext.step.judge import AdvantageRule, TieBreak
+from tests.support.logs import json_rows
 from tests.support.scripted_groups import (
     DEAD,
     GROUP,
@@ -44,7 +43,7 @@ def group_of(trainer, number):
 
 def lines_of(folder):
     """Return the logged completions of prompts 1 to 4, which are groups 0 to 3."""
-    lines = [json.loads(line) for line in (folder / "samples.jsonl").read_text().splitlines()]
+    lines = json_rows(folder / "samples.jsonl")
     return {number: [x for x in lines if x["group"] == number - 1] for number in range(1, 5)}
 
 

@@ -19,6 +19,7 @@ from trl import GRPOConfig
 from grpo_ext import GRPOExtConfig, GRPOExtTrainer
 from grpo_ext.samplers.base import Sampler, SamplerAbilities
 from grpo_ext.samplers.lockstep_episodes import play_by_turns
+from tests.support.logs import json_rows
 
 TEMPLATE = Path(trl.__file__).parent / "chat_templates" / "qwen2_5.jinja"
 
@@ -246,7 +247,7 @@ def test_a_prompt_without_room_beside_an_engine_leaves_the_others_theirs(
     assert logged["completions/clipped_ratio"] == 0.5 and logged["episodes/turns"] == 0.5
     assert asked and all(left > 0 and longest <= 1500 for left, longest in asked)
     assert "4 of 8 prompts leave no room" in caplog.text
-    samples = [json.loads(line) for line in (tmp_path / "samples.jsonl").read_text().splitlines()]
+    samples = json_rows(tmp_path / "samples.jsonl")
     assert sorted(sample["finish_reason"] for sample in samples) == ["length"] * 4 + ["stop"] * 4
     trainer.parts.generations.ends = replace(trainer.parts.generations.ends, context=10)
     with pytest.raises(ValueError, match="No prompt of a generation leaves room"):

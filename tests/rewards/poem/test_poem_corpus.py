@@ -1,17 +1,17 @@
 """Real verse: most Tang quatrains keep the rules, and shuffled ones do not."""
 
-import json
 import random
 
 import pytest
 
 from grpo_ext.rewards.poem import judge
+from tests.support.logs import json_rows
 
 
 @pytest.fixture
 def quatrains(shared_data):
     path = shared_data / "tang_quatrains.jsonl"
-    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    rows = json_rows(path)
     return [row for row in rows if row["form"] == "七绝"]
 
 
@@ -43,7 +43,7 @@ def test_tang_quatrains(quatrains, writing, record_property):
 
 
 def faults_by_line(lines):
-    return [len(faults) for faults in judge(lines, tones="pingshui").line_faults]
+    return list(map(len, judge(lines, tones="pingshui").line_faults))
 
 
 def test_the_writing_hardly_matters(quatrains):
