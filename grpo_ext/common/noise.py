@@ -54,23 +54,18 @@ def fit_noise(values: Array) -> Noise | None:
     highest = HIGHEST_OF_FEW if count < FEW else HIGHEST
     autocorrelations = (np.arange(CANDIDATES) + 0.5) / CANDIDATES * highest
     columns = np.column_stack([trend, curve])
-    log_weights = []
-    variances = []
-    for r in autocorrelations:
-        transformed = whitened(columns, r)
-        white_curve = transformed[:, terms]
-        q, upper = np.linalg.qr(transformed[:, :terms])
-        residual = white_curve - q @ (q.T @ white_curve)
-        squares = max(float(residual @ residual), 1e-20)  # of a curve that is its trend
-        diagonal = np.abs(np.diag(upper))
-        half_determinant = np.log(diagonal).sum()
-        likelihood = -half_determinant - freedom / 2 * np.log(squares)
-        log_prior = (0.5 - tilt) * np.log(1 - r**2)
-        log_weights.append(log_prior + likelihood)
-        variances.append(scale**2 * squares / freedom / (1 - r**2))
-    weights = np.exp(np.array(log_weights) - max(log_weights))
+    transformed = whitened(columns, autocorrelations[:, None, None])  # (24, N, P + 1)
+    # The last entry is the length of what the trend does not explain of the curve.
+    diagonals = np.diagonal(np.linalg.qr(transformed, mode="r"), axis1=1, axis2=2)  # (24, P + 1)
+    squares = np.maximum(diagonals[:, -1] ** 2, 1e-20)  # of a curve that is its trend
+    half_determinants = np.log(np.abs(diagonals[:, :-1])).sum(axis=1)
+    likelihoods = -half_determinants - freedom / 2 * np.log(squares)
+    unscaled = 1 - autocorrelations**2
+    log_weights = (0.5 - tilt) * np.log(unscaled) + likelihoods
+    variances = scale**2 * squares / freedom / unscaled
+    weights = np.exp(log_weights - log_weights.max())
     weights /= weights.sum()
-    return Noise(autocorrelations, weights, np.array(variances), freedom)
+    return Noise(autocorrelations, weights, variances, freedom)
 
 
 def trend_basis(count: int) -> Array:

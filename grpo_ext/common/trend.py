@@ -9,7 +9,7 @@ noise is called one in at most 6 % of the curves, whatever its autocorrelation i
 """
 
 import numpy as np
-from scipy.special import gammainc, gammaln, logsumexp
+from scipy.special import gammainc, gammaln
 
 from grpo_ext.common.noise import Array, whitened
 
@@ -85,12 +85,13 @@ def trend_evidence(
         log_shapes = log_likelihood_with_error(remaining, variance[:, None], count)
         share = min(0.32, 80 / count**2)  # of r = 0; the rest is spread over all r
         weights[autocorrelations == 0] += len(weights) * share / (1 - share)
-    log_with = logsumexp(log_shapes, axis=1, b=SHAPE_WEIGHTS) - np.log1p(SIZE) / 2
+    log_shapes += np.log(SHAPE_WEIGHTS)
+    log_with = np.logaddexp.reduce(log_shapes, axis=1) - np.log1p(SIZE) / 2
     log_constant = np.log(unscaled / constant[:, 0, 0]) / 2
-    weights /= weights.sum()
-    weights_without /= weights_without.sum()
-    with_trend = logsumexp(log_constant + log_with, b=weights)
-    without = logsumexp(log_constant + log_without, b=weights_without)
+    log_with += np.log(weights / weights.sum())
+    log_without += np.log(weights_without / weights_without.sum())
+    with_trend = np.logaddexp.reduce(log_constant + log_with)
+    without = np.logaddexp.reduce(log_constant + log_without)
     return float(with_trend - without)
 
 

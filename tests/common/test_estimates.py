@@ -6,6 +6,7 @@ shares.
 
 from __future__ import annotations
 
+import functools
 import math
 import statistics
 
@@ -64,6 +65,12 @@ LEAST_STEPS = {
 }
 
 
+@functools.cache
+def bounds_of(count: int) -> list[float]:
+    """The bounds for each of CORRELATIONS, from 1,000 curves each."""
+    return bounds(count, 1000)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("correlation", CORRELATIONS)
 @pytest.mark.parametrize("count", [10, 20, 50, 200])
@@ -91,7 +98,7 @@ def test_noise_rises_or_falls_in_at_most_six_of_a_hundred_curves(count, correlat
         errors: called(curves[:500] + errors * error * ramp(count))[0] for errors in (3, 4, 6)
     }
     at_once, _ = called(curves[:500] + 3 * error * step(count))
-    bound = bounds(count, 1000)[at]
+    bound = bounds_of(count)[at]
     shares = ", ".join(f"{errors} errors {power:.2f}" for errors, power in powers.items())
     print(
         f"\n{count} logs, correlation {correlation}: noise {rose + fell:.3f}; a rise of {shares}; "
