@@ -44,7 +44,8 @@ demo: $(READY)
 	@start=$$(date +%s); $(BIN)/grpo-ext demo && echo "== demo: $$(( $$(date +%s) - start )) s"
 
 # One worker per core, at most four, with one thread each: two threads of a tiny model wait longer than they work.
-WORKERS := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadfile
+# Files are run in the order of tests/conftest.py, slow ones first, instead of by their number of tests.
+WORKERS := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 test: $(READY)
 	@start=$$(date +%s); $(WORKERS) && echo "== tests: $$(( $$(date +%s) - start )) s"

@@ -60,6 +60,12 @@ def pytest_sessionstart() -> None:
     gc.disable()
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the files that have slow tests: no worker is left alone with one at the end."""
+    slow_files = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow_files)
+
+
 def pytest_collection_finish() -> None:
     """Spare the garbage collector what has been imported.
 
