@@ -153,7 +153,10 @@ def test_a_recipe_or_about_that_cannot_be_read_is_left_out_and_told(tmp_path, na
     [
         (
             "lr: 1\na: [\n",
-            "line 3: while parsing a flow node, expected the node content, but found '<stream end>'",
+            (
+                "line 3: while parsing a flow node, expected the node content, "
+                "but found '<stream end>'"
+            ),
         ),
         ("a: \x07", "line 1: special characters are not allowed"),
         ("a: !!bool right", "line 1: a value does not fit its YAML tag"),

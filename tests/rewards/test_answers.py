@@ -73,7 +73,7 @@ def test_answers_to_real_rows(table):
 
 def judged(table: Path) -> tuple[list[dict], list[dict], list[dict]]:
     """Return the rows of a table, the wrong ones that are paid, and the right ones that are not."""
-    rows = [json.loads(line) for line in table.read_text(encoding="utf-8").splitlines()]
+    rows = json_rows(table)
     scores = build("accuracy")(
         completions=[row["completion"] for row in rows],
         solution=[row["gold"] for row in rows],

@@ -33,7 +33,7 @@ def unfindable(source: str) -> Iterator[tuple[str, int]]:
 
 
 def _texts(scope: ast.AST) -> Iterator[TEXTS]:
-    """Yield the f-strings and plain strings of a scope, without docstrings and parts of f-strings."""
+    """Yield the f-strings and plain strings of a scope, without docstrings."""
     nodes = list(own_nodes(scope))
     parts = {id(part) for node in nodes if isinstance(node, ast.JoinedStr) for part in node.values}
     docstrings = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}

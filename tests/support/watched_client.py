@@ -1,4 +1,4 @@
-"""A client in an environment full of keys, before a server: what it told whom, wrote, logged and took."""
+"""A client in an environment full of keys: what it tells a server, writes, logs and takes."""
 
 from __future__ import annotations
 
@@ -25,9 +25,14 @@ PATIENCE = 60.0  # seconds after which a client does not end; a hundred times wh
 SECRET = "hunted-key"
 NAMED = "wanted-key"  # `api_key_env` names it: it may go to the judge, and into no message
 VARIABLES = [
-    "OPENAI_API_KEY", "ANTHROPIC_API_KEY", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "WANDB_API_KEY", "GITHUB_TOKEN",
+    "OPENAI_API_KEY",
+    "ANTHROPIC_API_KEY",
+    "HF_TOKEN",
+    "HUGGING_FACE_HUB_TOKEN",
+    "WANDB_API_KEY",
+    "GITHUB_TOKEN",
     "AWS_SECRET_ACCESS_KEY",
-]  # fmt: skip
+]
 PROXIES = ["http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"]
 
 
