@@ -11,8 +11,13 @@ from threading import Thread, Timer
 from typing import Any
 from urllib.parse import SplitResult, urlencode, urlsplit
 
+from pydantic import TypeAdapter, ValidationError
+
+from grpo_ext.common.untrusted import one_line
+
 CONNECT_SECONDS = 5.0  # time limit of a connection, with the look-up of the host's name
 MOST_BYTES = 16 * 2**20  # size limit of an answer
+MAX_TEXT = 300  # characters of an answer that an error shows
 READ_BYTES = 2**16  # bytes that are read at once
 
 
@@ -36,8 +41,21 @@ class Answer:
     @property
     def text(self) -> str:
         """The beginning of the answer, without control characters."""
-        beginning = self.body[:300].decode("utf-8", errors="replace")
-        return "".join(c if c.isprintable() else " " for c in beginning)
+        return one_line(self.body[:MAX_TEXT].decode("utf-8", errors="replace"))[:MAX_TEXT]
+
+    def read_as(self, kind: Any) -> Any:
+        """Return the JSON value in the answer as the type `kind`.
+
+        Raises:
+            ValueError: if it has another form; one line that quotes nothing of the answer.
+        """
+        try:
+            return TypeAdapter(kind).validate_json(self.body)
+        except ValidationError as error:
+            fault = error.errors(include_input=False, include_url=False)[0]
+            place = ".".join(map(str, fault["loc"]))
+            reason = fault["msg"][:100]
+            raise ValueError(f"{place}: {reason}" if place else reason) from None
 
     def raise_for_status(self, *expected: int) -> None:
         """Raise a `StatusError` unless the status is 200 or one of those expected."""

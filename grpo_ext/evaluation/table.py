@@ -12,6 +12,7 @@ from typing import Any, Literal
 from grpo_ext.common.estimates import with_error
 from grpo_ext.common.files import write_atomically
 from grpo_ext.common.foreign_files import read_text
+from grpo_ext.common.untrusted import one_line
 from grpo_ext.evaluation.completions import Row
 from grpo_ext.observe.changes import change_of_metric
 from grpo_ext.observe.jsonl import read
@@ -148,8 +149,7 @@ def cell(text: str) -> str:
         text = f"{text[:CUT]} ..."
     text = html.escape(text, quote=False)
     text = re.sub(r"([\\`*_\[\]|~#!])", r"\\\1", text)
-    lines = ["".join(filter(str.isprintable, line)) for line in text.splitlines()]
-    return "<br>".join(lines)
+    return "<br>".join(map(one_line, text.splitlines()))
 
 
 def question(row: Row) -> str:

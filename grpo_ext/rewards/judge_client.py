@@ -7,7 +7,7 @@ import time
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, AliasPath, BaseModel, Field, ValidationError
+from pydantic import AfterValidator, AliasPath, BaseModel, Field
 
 from grpo_ext.common.http import Line
 from grpo_ext.common.untrusted import SERVER_NAME, check_server_url
@@ -86,14 +86,13 @@ def ask(body: dict[str, Any], *, url: str, seconds: float, headers: dict[str, st
             line = Line(max(0.01, end - time.monotonic()), most=MAX_REPLY, headers=headers)
             answer = line.post(f"{url.rstrip('/')}/chat/completions", json=body)
             if answer.status_code == 200:
-                return Reply.model_validate_json(answer.body)
+                return answer.read_as(Reply)
             wrong = f"{url}: status {answer.status_code}"
             if not headers:  # a server that has a key can repeat it
                 wrong += f": {answer.text}"
             again = answer.status_code in (408, 429) or answer.status_code >= 500
-        except ValidationError as error:
-            fault = error.errors(include_input=False, include_url=False)[0]["msg"]
-            raise ValueError(f"{url}: what answers is no chat completion: {fault[:100]}") from None
+        except ValueError as error:
+            raise ValueError(f"{url}: what answers is no chat completion: {error}") from None
         except ConnectionError as error:
             wrong = str(error)
             again = True
@@ -122,11 +121,9 @@ def model_at(url: str) -> str:
     check_server_url(url)
     answer = Line(10.0, most=MAX_REPLY).get(f"{url.rstrip('/')}/models")
     try:
-        return _Models.model_validate_json(answer.body).data[0].id
-    except ValidationError as error:
-        fault = error.errors(include_input=False, include_url=False)[0]
-        where = ".".join(map(str, fault["loc"]))
+        return answer.read_as(_Models).data[0].id
+    except ValueError as error:
         raise ValueError(
             f"{url}/models: status {answer.status_code}, and no list of models with names of at "
-            f"most 200 letters, digits and ._/:@+- ({where}: {fault['msg'][:100]})"
+            f"most 200 letters, digits and ._/:@+- ({error})"
         ) from None

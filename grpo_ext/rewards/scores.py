@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_ext.common.deadline import TooLate
+from grpo_ext.common.untrusted import printable
 from grpo_ext.rewards.reward import Score
 
 MAX_SHOWN = 500  # characters of a value that a message shows
@@ -97,7 +98,7 @@ def in_full(error: BaseException, function: Callable[..., Any] | None = None) ->
     if message:
         description += f": {message}"
     place = place_of(details.stack, function)
-    return with_escapes(f"{stack_text[-6 * MAX_SHOWN :]}{description}{place}".strip())
+    return printable(f"{stack_text[-6 * MAX_SHOWN :]}{description}{place}".strip())
 
 
 def place_of(stack: Iterable[traceback.FrameSummary], function: Callable[..., Any] | None) -> str:
@@ -129,15 +130,4 @@ def clipped(content: object) -> str:
         text = f"<{type(content).__name__} whose repr raises {type(error).__name__}>"
     if len(text) > MAX_SHOWN:
         text = f"{text[: MAX_SHOWN // 2]} ... {text[-MAX_SHOWN // 2 :]}"
-    return with_escapes(text)
-
-
-def with_escapes(text: str) -> str:
-    """Replace all characters that a log or terminal cannot show, except line breaks, by escapes."""
-    characters = []
-    for character in text:
-        if character.isprintable() or character == "\n":
-            characters.append(character)
-        else:
-            characters.append(character.encode("unicode_escape").decode())
-    return "".join(characters)
+    return printable(text)

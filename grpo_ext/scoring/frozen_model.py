@@ -39,7 +39,7 @@ class FrozenModel:
     def prompt_ids(self, prompt: Prompt) -> list[int]:
         """Return the tokens of a prompt, at least one; a conversation goes through `rendered`."""
         if isinstance(prompt, str):
-            ids = self.tokenizer(printable(prompt)).input_ids
+            ids = self.tokenizer(encodable(prompt)).input_ids
         else:
             ids = self.tokenizer(self.rendered(prompt), add_special_tokens=False).input_ids
         return list(ids) or [self.tokenizer.eos_token_id or 0]
@@ -47,7 +47,7 @@ class FrozenModel:
     def rendered(self, messages: list[dict[str, Any]]) -> str:
         """Return a conversation as the chat template writes it, or its contents line by line."""
         texts = [
-            {"role": str(message.get("role")), "content": printable(content_of(message))}
+            {"role": str(message.get("role")), "content": encodable(content_of(message))}
             for message in messages
         ]
         if not self.tokenizer.chat_template:
@@ -60,7 +60,7 @@ class FrozenModel:
 
     def text_ids(self, text: str, most: int) -> list[int]:
         """Return the first `most` tokens of a text."""
-        text = printable(text[: most * CHARACTERS_PER_TOKEN])
+        text = encodable(text[: most * CHARACTERS_PER_TOKEN])
         return list(self.tokenizer(text, add_special_tokens=False).input_ids[:most])
 
     @torch.no_grad()
@@ -129,7 +129,7 @@ class FrozenModel:
         return [logps[row, text_width - length :] for row, length in enumerate(lengths)]
 
 
-def printable(text: str) -> str:
+def encodable(text: str) -> str:
     """Replace lone surrogates, which tokenizers refuse."""
     return text.encode("utf-8", "replace").decode("utf-8")
 

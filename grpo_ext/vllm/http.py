@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, Field
 from typing_extensions import TypedDict
 
 from grpo_ext.common.http import Answer, Line, target_of
@@ -53,13 +53,9 @@ class VllmAnswer(Answer):
             if self.path.endswith(path):
                 form = shape_of_path
         try:
-            return TypeAdapter(form).validate_json(self.body)
-        except ValidationError as error:
-            details = error.errors(include_input=False, include_url=False)[0]
-            place = ".".join(map(str, (self.path, *details["loc"])))
-            raise ConnectionError(
-                f"what answers is not vLLM: {place}: {details['msg'][:100]}"
-            ) from None
+            return self.read_as(form)
+        except ValueError as error:
+            raise ConnectionError(f"what answers is not vLLM: {self.path}: {error}") from None
 
 
 @dataclass
@@ -99,7 +95,7 @@ class VllmLine(Line):
                 "serve` and the same key"
             )
         if answer.status_code == 401:
-            fault = clock_fault(answer.body)
+            fault = clock_fault(answer)
             if fault is not None:
                 raise ConnectionError(f"{host}: {fault}")
         return answer
@@ -112,14 +108,14 @@ class Clock(BaseModel):
     server_started: int
 
 
-def clock_fault(body: bytes) -> str | None:
+def clock_fault(answer: Answer) -> str | None:
     """Return how the clock of a server differs from this machine's, by the server's own answer.
 
     `None` if the answer has no clock. Its proof must have been checked.
     """
     try:
-        clock = Clock.model_validate_json(body)
-    except ValidationError:
+        clock = answer.read_as(Clock)
+    except ValueError:
         return None
     now = int(time.time())
     difference = clock.server_clock - now

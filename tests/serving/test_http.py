@@ -74,18 +74,18 @@ ZOO = {
     ),
     "json_of_another": (
         says(reply({"status": "ok"})),
-        "not vLLM: /version.version: Field required",
+        "not vLLM: /version: version: Field required",
     ),
     "a_list": (says(reply([1, 2])), "not vLLM: /version: Input should be an object"),
     "deep": (says(reply(b"[" * 60000)), "not vLLM: /version: Invalid JSON"),
     "long_number": (says(reply(b'{"version": ' + b"9" * 60000 + b"}")), "not vLLM: /version"),
     "no_models": (
         routes({"/health": {}, "/version": {"version": "1"}, "/v1/models": {"data": []}}),
-        "v1/models.data: ",
+        "v1/models: data: ",
     ),
     "odd_models": (
         routes({"/health": {}, "/version": {"version": "1"}, "/v1/models": {"data": [7]}}),
-        "models.data.0: ",
+        "models: data.0: ",
     ),
 }
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from io import FileIO
 from tempfile import TemporaryDirectory
 
+from grpo_ext.common.untrusted import one_line
 from grpo_ext.rewards.code.allowed_calls import read_filter
 from grpo_ext.rewards.code.bubblewrap import (
     INSIDE,
@@ -224,7 +225,7 @@ def fault(conversation: Conversation, limits: Limits) -> MachineFault:
     reason.
     """
     complaint = conversation.complaints.decode("utf-8", "replace").strip()
-    reason = ascii(complaint)[1:-1]
+    reason = one_line(complaint)
     closed = closed_path() if reason and limits.isolated else None
     if closed is not None:
         return NoIsolation(
