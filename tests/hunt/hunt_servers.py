@@ -26,8 +26,8 @@ from grpo_ext.vllm.signature import KEY, PROOF, SIGNATURE, Signature, proof_of
 from tests.support.bad_servers import ask_app, choice, engine_client
 from tests.support.hunting import SECONDS, hunt
 from tests.support.lies import EDIT, ENDS, ENGINE_LIE, FORGED, LIE, Lie
-from tests.support.lying_server import Asked, Reply, as_json
-from tests.support.watched_client import LOOK_UPS, PATIENCE, SECRET, watched
+from tests.support.lying_server import PATIENCE, Asked, Reply, as_json
+from tests.support.watched_client import LOOK_UPS, SECRET, watched
 
 GRADE = "Score MARK: 3"
 # None is the last line `Score MARK: N` of a judge that gives more than 3.

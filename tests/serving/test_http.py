@@ -10,6 +10,7 @@ import re
 import socket
 import threading
 import time
+from contextlib import suppress
 from types import SimpleNamespace
 
 import pytest
@@ -76,7 +77,7 @@ ZOO = {
         says(reply({"status": "ok"})),
         "not vLLM: /version: version: Field required",
     ),
-    "a_list": (says(reply([1, 2])), "not vLLM: /version: Input should be an object"),
+    "a_list": (says(reply([1, 2])), "not vLLM: /version: Input should be a valid dictionary"),
     "deep": (says(reply(b"[" * 60000)), "not vLLM: /version: Invalid JSON"),
     "long_number": (says(reply(b'{"version": ' + b"9" * 60000 + b"}")), "not vLLM: /version"),
     "no_models": (
@@ -346,6 +347,26 @@ def test_a_connection_that_comes_too_late_is_closed(monkeypatch):
         with connection:
             connection.settimeout(LIMIT)
             assert connection.recv(1) == b""  # closed, and nothing was sent
+
+
+def test_a_handshake_without_an_end_is_hung_up():
+    """TLS of which one byte comes at a time: the connection ends with the request."""
+    closed = threading.Event()
+
+    def drips(listener):
+        connection = listener.accept()[0]
+        with connection, suppress(OSError):
+            connection.sendall(b"\x16\x03\x03\x3f\xff")
+            while True:
+                connection.sendall(b"\x00")
+                time.sleep(0.01)
+        closed.set()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=drips, args=(listener,), daemon=True).start()
+        with pytest.raises(ConnectionError, match=r"no whole answer within 0\.3 s"):
+            VllmLine(0.3).get(f"https://127.0.0.1:{listener.getsockname()[1]}/x")
+        assert closed.wait(LIMIT)
 
 
 def test_used_signatures_are_forgotten_when_they_are_too_old(guard, monkeypatch):

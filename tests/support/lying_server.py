@@ -16,10 +16,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from tests.support.lies import ARROW
+from tests.support.lies import ARROW, Lie
 
 FLOOD = b"x" * 65536
 DRIP_SECONDS = 0.005
+PATIENCE = 60.0  # seconds after which a client does not end; a hundred times what is in time
+NOT_TLS = "\x16\x03\x03\x3f\xff\x1b[2J"  # the beginning of a record, and no more of TLS
 
 
 @dataclass
@@ -95,12 +97,13 @@ class Asked:
 class LyingServer:
     """Answers each request with what `answer(asked, number)` returns; `heard` has all bytes.
 
-    Unless it `reads`, it takes connections and no bytes.
+    Unless it `reads`, it takes connections and no bytes. TLS it answers in the manner `to_tls`, and not with TLS.
     """
 
-    def __init__(self, answer: Callable[[Asked, int], Reply], reads: bool):
+    def __init__(self, answer: Callable[[Asked, int], Reply], reads: bool, to_tls: str):
         self.answer = answer
         self.reads = reads
+        self.to_tls = to_tls
         self.heard: list[bytes] = []
         self.count = 0
         self.ended = threading.Event()
@@ -122,9 +125,10 @@ class LyingServer:
             connection.settimeout(0.05)
             if not self.reads:
                 self.ended.wait()
+                return
             asked = self.read(connection)
             if asked is None:  # no request: it speaks TLS, or has gone
-                connection.sendall(b"HTTP/1.1 400 \x1b[2J\r\n\r\n")
+                self.send(connection, Reply(b"", NOT_TLS, manner=self.to_tls))
                 return
             number = self.count
             self.count += 1
@@ -158,11 +162,9 @@ class LyingServer:
         kept = int(number or 0)
         if manner == "whole":
             self.push(connection, data)
-        elif manner == "silent":
-            self.ended.wait()
-        elif manner == "stop":  # and hold the connection
+        elif manner in ("silent", "stop"):
             self.push(connection, data[:kept])
-            self.ended.wait()
+            self.hold(connection)
         elif manner == "close":
             self.push(connection, data[:kept])
         elif manner == "reset":
@@ -173,7 +175,7 @@ class LyingServer:
             for i in range(kept, len(data)):
                 self.push(connection, data[i : i + 1])
                 self.ended.wait(DRIP_SECONDS)
-            self.ended.wait()
+            self.hold(connection)
         elif manner == "endless":
             self.push(connection, data[:kept])
             while not self.ended.is_set():
@@ -184,6 +186,14 @@ class LyingServer:
         else:
             raise ValueError(manner)
 
+    def hold(self, connection: socket.socket) -> None:
+        """Wait until the client closes the connection."""
+        more = b"more"
+        while more and not self.ended.is_set():
+            with suppress(TimeoutError):
+                more = connection.recv(2**20)
+                self.heard.append(more)
+
     def push(self, connection: socket.socket, data: bytes) -> None:
         """Send until it is sent or the server ends."""
         view = memoryview(data)
@@ -193,13 +203,18 @@ class LyingServer:
 
 
 @contextmanager
-def lying(answer: Callable[[Asked, int], Reply], reads: bool = True) -> Iterator[LyingServer]:
-    """Serve, and end with all threads."""
-    server = LyingServer(answer, reads)
+def lying(answer: Callable[[Asked, int], Reply], lies: list[Lie]) -> Iterator[LyingServer]:
+    """Serve, and end with all threads. The client must have closed all connections before."""
+    manners = [value for kind, value in lies if kind == "manner"]
+    server = LyingServer(answer, "unread" not in manners, manners[-1] if manners else "whole")
     thread = threading.Thread(target=server.accept, daemon=True)
     thread.start()
     try:
         yield server
+        if server.reads:
+            for serving in server.threads:
+                serving.join(PATIENCE)
+                assert not serving.is_alive(), "the client keeps a connection"
     finally:
         server.ended.set()
         for running in [thread, *server.threads]:

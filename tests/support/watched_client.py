@@ -19,9 +19,8 @@ from unittest.mock import patch
 from grpo_ext.vllm.signature import KEY
 from tests.support.audited import audited
 from tests.support.lies import FILE, Lie
-from tests.support.lying_server import Asked, LyingServer, Reply, lying
+from tests.support.lying_server import PATIENCE, Asked, LyingServer, Reply, lying
 
-PATIENCE = 60.0  # seconds after which a client does not end; a hundred times what is in time
 SECRET = "hunted-key"
 NAMED = "wanted-key"  # `api_key_env` names it: it may go to the judge, and into no message
 VARIABLES = [
@@ -116,7 +115,7 @@ def watched(
         found = threading.Event()
         with (
             patch.dict(os.environ, environment),
-            lying(answer, ("manner", "unread") not in lies) as server,
+            lying(answer, lies) as server,
             look_up(names, found),
         ):
             if not key:
