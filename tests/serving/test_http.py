@@ -369,6 +369,22 @@ def test_a_handshake_without_an_end_is_hung_up():
         assert closed.wait(LIMIT)
 
 
+def test_an_answer_that_is_given_up_is_hung_up():
+    """Also while somebody keeps its error."""
+    closed = threading.Event()
+
+    def floods(connection, *_):
+        with suppress(OSError):
+            connection.sendall(HEAD + b"\r\n")
+            while True:
+                connection.sendall(b"x" * 65536)
+        closed.set()
+
+    with serving(floods) as base, pytest.raises(ConnectionError, match=LONG) as told:
+        VllmLine(6000.0, most=65536).get(f"{base}/x")
+    assert closed.wait(LIMIT) and told.value is not None
+
+
 def test_used_signatures_are_forgotten_when_they_are_too_old(guard, monkeypatch):
     now = time.time()
     for number in range(5):
