@@ -57,6 +57,7 @@ PLACES: dict[str, list[str]] = {
 FILE_KINDS = {kind.__name__: kind for kind in [*hostile_folders.KINDS, hostile_folders.crowd]}
 MODEL_KINDS = {kind.__name__: kind for kind in hostile_models.MODEL_KINDS}
 BUSY_KINDS = ("growing", "swapped")  # which go on while the file is read
+BUSY: list[tuple[threading.Thread, threading.Event]] = []  # of these kinds, with what ends them
 
 
 def make_base(folder: Path, model: Path) -> None:
@@ -128,24 +129,34 @@ def spoil(folder: Path, kind: str, place: str) -> None:
     path.unlink(missing_ok=True)
     if kind == "growing":
         path.write_bytes(b'{"step": 1}\n')
-        keep_busy(folder, lambda: append(path))
+        keep_busy(lambda: append(path))
     elif kind == "swapped":
         path.write_text(SECRET.replace("only", "all"))
-        keep_busy(folder, lambda: swap(path, private / path.name))
+        keep_busy(lambda: swap(path, private / path.name))
     else:
         FILE_KINDS[kind](path, private)
 
 
-def keep_busy(folder: Path, action: Callable[[], None]) -> None:
-    """Repeat an action in a thread as long as the folder is there."""
+def keep_busy(action: Callable[[], None]) -> None:
+    """Repeat an action in a thread until `be_still`."""
+    ended = threading.Event()
 
     def repeat() -> None:
-        while folder.exists():
+        while not ended.wait(0.0002):
             with suppress(OSError):
                 action()
-            time.sleep(0.0002)
 
-    threading.Thread(target=repeat, daemon=True).start()
+    thread = threading.Thread(target=repeat, daemon=True)
+    thread.start()
+    BUSY.append((thread, ended))
+
+
+def be_still() -> None:
+    """End the threads of `keep_busy`."""
+    while BUSY:
+        thread, ended = BUSY.pop()
+        ended.set()
+        thread.join()
 
 
 def append(path: Path) -> None:
@@ -297,8 +308,11 @@ def enter(door: str, folder: Path, tricks: list[tuple[str, str]]) -> dict[str, A
     }
     begin = time.perf_counter()
     told = io.StringIO()
-    with redirect_stdout(told), redirect_stderr(told):
-        DOORS[door](folder)
+    try:
+        with redirect_stdout(told), redirect_stderr(told):
+            DOORS[door](folder)
+    finally:
+        be_still()
     seconds = time.perf_counter() - begin
     printed = told.getvalue()
     of_a_model = any(place.startswith(("model/", "adapter/")) for _, place in tricks)
