@@ -144,7 +144,7 @@ READERS = {
     "tasks": set(),
     "evaluation": set(),
     "preflight": set(),
-    "demo": {"pipeline.py: run_demo"},  # reads recipes of the package
+    "demo": {"pipeline.py: run_demo", "pipeline.py: run_warm_start"},  # read recipes of the package
     "run": {"launch.py: wait"},  # a temporary folder of the launcher
     "reproduce": {
         "published.py: <module>",
