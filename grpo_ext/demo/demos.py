@@ -70,6 +70,10 @@ class Demo:
         """
         raise NotImplementedError
 
+    def first_model(self, folder: Path) -> Path:
+        """Return the folder of the model that GRPO starts from."""
+        return folder / ("warm_start" if self.sft_recipe else "model")
+
     def inputs(self, task: Any) -> list[Any]:
         """Return JSON values on which the prepared files depend, beside task and seed."""
         return []

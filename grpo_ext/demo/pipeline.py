@@ -40,9 +40,9 @@ def run_demo(demo: Demo, folder: Path, seed: int = 0, max_steps: int | None = No
     """
     recipe_path = recipe_folder() / demo.recipe
     recipe_text = recipe_path.read_text(encoding="utf-8")
-    first_model = folder / ("warm_start" if demo.sft_recipe else "model")
+    first_model = demo.first_model(folder)
     trained_model = folder / "grpo"
-    train_words = grpo_words(demo, first_model, folder, seed, max_steps)
+    train_words = grpo_words(demo, folder, seed, max_steps)
     recipe = load_recipe(recipe_path, train_words)
     task: Any = recipe.task
     fields: dict[str, Any] = vars(recipe.task)
@@ -95,28 +95,30 @@ def run_demo(demo: Demo, folder: Path, seed: int = 0, max_steps: int | None = No
 
 def run_warm_start(stages: Stages, recipe_path: Path, folder: Path, seed: int) -> None:
     """Run the stage of supervised training on `folder/demonstrations.jsonl`."""
-    warm_model = folder / "warm_start"
-    sft_words = words(
-        model_name_or_path=folder / "model",
-        dataset_name=folder / "demonstrations.jsonl",
-        output_dir=warm_model,
-        seed=seed,
-    )
+    sft_words = warm_start_words(folder, seed)
     recipe = load_sft_recipe(recipe_path, sft_words)
 
     def train(begun: bool) -> None:
-        shutil.rmtree(warm_model, ignore_errors=True)
+        shutil.rmtree(folder / "warm_start", ignore_errors=True)
         checked_launch("grpo_ext.sft", recipe_path, sft_words, recipe)
 
     stages.run("warm start", [recipe_path.read_text(encoding="utf-8"), sft_words], train)
 
 
-def grpo_words(
-    demo: Demo, first_model: Path, folder: Path, seed: int, max_steps: int | None
-) -> list[str]:
+def warm_start_words(folder: Path, seed: int) -> list[str]:
+    """Return the command-line words of the warm start."""
+    return words(
+        model_name_or_path=folder / "model",
+        dataset_name=folder / "demonstrations.jsonl",
+        output_dir=folder / "warm_start",
+        seed=seed,
+    )
+
+
+def grpo_words(demo: Demo, folder: Path, seed: int, max_steps: int | None) -> list[str]:
     """Return the command-line words of GRPO; `max_steps` replaces the recipe's number of steps."""
     settings = {
-        "model_name_or_path": first_model,
+        "model_name_or_path": demo.first_model(folder),
         "output_dir": folder / "grpo",
         **demo.settings,
         "seed": seed,
