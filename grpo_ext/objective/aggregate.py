@@ -7,14 +7,14 @@ An optimizer step is cut into micro-batches and divided among ranks. Its loss is
 so each micro-batch contributes its own sum, and the sums add up to the same loss however the step
 is cut.
 
-=============  =======================================  =====================================================
-aggregation    w(token)                                 weight of one token of a completion of length n
-=============  =======================================  =====================================================
-sequence_mean  1 / (sequences n)                        lower in longer completions
-token_mean     1 / tokens                               equal in all completions
-sequence_sum   1 / sequences                            equal in all completions, higher in steps of fewer tokens
-constant       1 / (sequences max_completion_length)    equal in all completions and independent of the samples
-=============  =======================================  =====================================================
+=============  =====================================  ==============================================
+aggregation    w(token)                               weight of one token of a completion of n
+=============  =====================================  ==============================================
+sequence_mean  1 / (sequences n)                      lower in longer completions
+token_mean     1 / tokens                             equal in all completions
+sequence_sum   1 / sequences                          equal, but higher in steps of fewer tokens
+constant       1 / (sequences max_completion_length)  equal, and independent of the samples
+=============  =====================================  ==============================================
 """
 
 from dataclasses import dataclass

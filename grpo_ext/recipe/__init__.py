@@ -1,3 +1,1 @@
-"""Recipes: flat YAML whose keys are fields of dataclasses, checked before anything heavy is
-loaded.
-"""
+"""Recipes: flat YAML whose keys are dataclass fields, checked before anything heavy loads."""

@@ -1,6 +1,4 @@
-"""The recipe that a run saves in `output_dir`, and its differences from the recipe of the next run
-there.
-"""
+"""The recipe saved in `output_dir`, and how the recipe of the next run there differs."""
 
 from __future__ import annotations
 
@@ -47,9 +45,7 @@ EVALUATION = (
 
 
 def as_yaml(values: Mapping[str, Any]) -> str:
-    """Return the values of a recipe as YAML, without secrets and without the checkpoint to resume
-    from.
-    """
+    """Return a recipe's values as YAML, without secrets and the checkpoint to resume from."""
     kept = {
         key: value
         for key, value in values.items()
@@ -59,8 +55,7 @@ def as_yaml(values: Mapping[str, Any]) -> str:
 
 
 def differences(recipe: Recipe, folder: Path) -> dict[str, tuple[Any, Any]]:
-    """Return the differences that change training between the recipe saved in `folder` and
-    `recipe`: by key both values.
+    """Return what changes training from the recipe saved in `folder`: both values by key.
 
     A missing key counts with its default. The result is empty if no recipe was saved.
     """
@@ -88,9 +83,7 @@ def differences(recipe: Recipe, folder: Path) -> dict[str, tuple[Any, Any]]:
 
 
 def check_same_run(recipe: Recipe) -> None:
-    """Raise `ValueError`, with each difference and what to do, if `output_dir` holds a run of
-    another recipe.
-    """
+    """Raise `ValueError`, with each difference, if `output_dir` holds a run of another recipe."""
     if not recipe.flat.has("resume"):
         return  # supervised training resumes only where `resume_from_checkpoint` says so
     folder = Path(recipe.get("output_dir")).expanduser()
@@ -115,9 +108,7 @@ def check_same_run(recipe: Recipe) -> None:
 
 
 def _shaping(key: str, value: Any) -> Any:
-    """Return the value of a recipe's key; that of `environment` without its keys that do not change
-    what is learnt.
-    """
+    """Return a key's value; of `environment`, without keys that do not change what is learnt."""
     if key != "environment" or not isinstance(value, dict):
         return value
     return {key: option for key, option in value.items() if key not in FREE_OF_ENVIRONMENT}

@@ -1,4 +1,5 @@
-"""Keys of other tools and of older versions of TRL, and what to write instead;
+"""Keys of other tools and of older TRL versions, and what to write instead.
+
 `docs/coming-from.md` has whole tables.
 """
 
@@ -18,8 +19,7 @@ TRAINER = "GRPOTrainer"  # the origin of arguments that are no settings
 def unknown_key(
     key: str, known: Collection[str], others: Container[str], grpo: bool, several: bool
 ) -> str:
-    """Return the message for a key that is not `known`; `others` are the keys of the other kind of
-    recipe.
+    """Return the message for a key not in `known`; `others` are keys of the other recipe kind.
 
     With `several`, the recipe has `tasks`, whose entries have the keys of single tasks.
     """
@@ -43,9 +43,7 @@ def unknown_key(
 
 
 def has_counterpart(key: str, known: Container[str]) -> bool:
-    """Whether the advice for a foreign key fits a recipe whose keys are `known`: supervised
-    training lacks those of GRPO.
-    """
+    """Whether a foreign key's advice fits these keys: supervised training lacks those of GRPO."""
     named = re.match(r"[a-z_0-9]+(?=$|[:,])", FOREIGN[key][1])
     return named is None or named.group() in known
 

@@ -50,9 +50,7 @@ class Recipe:
         return self._build("training")
 
     def fit_machine(self) -> None:
-        """Set `use_cpu`, and `bf16` to false, if there is no accelerator and the recipe does not
-        set them.
-        """
+        """Set `use_cpu`, and `bf16` to false, if unset and without an accelerator."""
         given = self.values["training"]
         given |= settings_here(given.get("use_cpu"), given.get("bf16"))
 
@@ -68,9 +66,7 @@ class Recipe:
 
     @cached_property
     def task(self) -> Task:
-        """The task with its fields set; of a recipe with `tasks` a task without rows and
-        rewards.
-        """
+        """The task with its fields set; with `tasks` one without rows and rewards."""
         return self._build("task")
 
     @cached_property
@@ -90,18 +86,14 @@ class Recipe:
 
     @property
     def notes(self) -> list[Problem]:
-        """Notes on keys without effect and on odd values, in the order of the recipe; a preset's
-        own keys get none.
-        """
+        """Notes on idle keys and odd values, in the recipe's order; none on a preset's keys."""
         rules = GRPO_NOTES if "task" in self.schema else SFT_NOTES
         notes = {note.key: note for note in notes_of(self.flat, rules, processes(self.flat))}
         ordered = [notes[key].placed(self.places) for key in self.places if key in notes]
         return [note for note in ordered if not (note.place or "").startswith("preset ")]
 
     def get(self, key: str) -> Any:
-        """Return the value of `key`, or its default; `KeyError` if this kind of recipe has no such
-        field.
-        """
+        """Return the value of `key`, or its default; `KeyError` for an unknown field."""
         return self.flat[key]
 
     def _build(self, part: str) -> Any:
@@ -167,9 +159,7 @@ def _checked(
     problems: list[Problem],
     ranks: int | None,
 ) -> Recipe:
-    """Return the recipe of `settings`; `RecipeError` with `problems` and all others that are
-    found.
-    """
+    """Return the recipe of `settings`; `RecipeError` with `problems` and all others found."""
     known = {
         key: (part, hint)
         for part, cls in reversed(schema.items())

@@ -1,5 +1,4 @@
-"""Reader of flat YAML recipes and of `--key value` words, which records the place where each key
-was set.
+"""Read flat YAML recipes and `--key value` words, with the place where each key was set.
 
 It imports nothing heavy, so that the launcher can read a recipe at once.
 """
@@ -33,8 +32,9 @@ def read_settings(path: str | Path | None, overrides: Overrides) -> Settings:
 
 
 def read_yaml(path: str | Path, within: Path | None = None) -> Settings:
-    """Return the keys of a recipe with value and `file:line`; `RecipeError` if it is not flat YAML
-    or sets a key twice.
+    """Return the keys of a recipe with value and `file:line`.
+
+    `RecipeError` if it is not flat YAML or sets a key twice.
 
     `within` is as for `open_plain`.
     """
@@ -83,9 +83,7 @@ def _place(path: Path, node: yaml.Node) -> str:
 
 
 def _repeated_keys(node: yaml.Node) -> Iterator[tuple[yaml.Node, yaml.Node]]:
-    """Yield the first and the second node of each key that a mapping, or one inside it, sets
-    twice.
-    """
+    """Yield both nodes of each key that a mapping, or one inside it, sets twice."""
     if isinstance(node, yaml.MappingNode):
         seen: dict[str, yaml.Node] = {}
         for key, _ in node.value:
@@ -118,9 +116,7 @@ def parse_words(words: list[str]) -> dict[str, Word]:
 
 
 def _stray(word: str, left: list[str], key: str | None, settings: dict[str, Word]) -> str:
-    """Return the message for a word without a key, after the key `key`; `left` are the words that
-    follow, in reverse.
-    """
+    """Return the message for a word without a key, after `key`; `left`: the next words reversed."""
     message = f"expected `--key value`, got {word!r}."
     if key is None:
         return message

@@ -50,8 +50,9 @@ class SamplingOptions:
 
 @dataclass
 class SpeedOptions:
-    """Recipe keys about speed; a base of `GRPOExtConfig`. None of them changes the gradient by more
-    than rounding.
+    """Recipe keys about speed; they change the gradient by rounding at most.
+
+    A base of `GRPOExtConfig`.
 
     Args:
         fast_generate (`bool`, defaults to `True`): where transformers' `generate` samples, in

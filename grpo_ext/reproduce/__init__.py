@@ -1,3 +1,1 @@
-"""What was published about three experiments: how recipes compare with it, and claims that runs
-decide.
-"""
+"""Published results of three experiments: compared recipes, and claims that runs decide."""

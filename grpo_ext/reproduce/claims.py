@@ -20,9 +20,7 @@ class Section(BaseModel):
 
 
 class Range(Section):
-    """The figures that agree with a claim: from `at_least` to `at_most`, of which one may be
-    missing.
-    """
+    """The figures that agree with a claim: from `at_least` to `at_most` (one may be missing)."""
 
     at_least: float | None = None
     at_most: float | None = None
@@ -34,9 +32,7 @@ class Range(Section):
         return self
 
     def verdict(self, estimate: Estimate) -> Verdict:
-        """Return `agrees` if the whole interval is in the range, `does not` if it is outside, else
-        `cannot be seen`.
-        """
+        """Return `agrees` or `does not`, or `cannot be seen` for an interval across the bounds."""
         low = estimate.low
         high = estimate.high
         if low is None or high is None:

@@ -14,9 +14,7 @@ from grpo_ext.run.output_dir import hold
 
 
 def selected(names: list[str], claims: list[str]) -> dict[str, Experiment]:
-    """Return the experiments with these claims only, or with all; `ValueError` if no experiment has
-    a claim of a name.
-    """
+    """Return the experiments with these claims, or all; `ValueError` for an unknown claim."""
     experiments = {name: load_experiment(name) for name in names}
     if not claims:
         return experiments
@@ -53,8 +51,9 @@ def reproduce(
     max_steps: int | None = None,
     only_plan: bool = False,
 ) -> list[Outcome]:
-    """Run what the claims need, print a table, write the page, and return the outcomes; none with
-    `only_plan`.
+    """Run what the claims need, print and write the outcomes, and return them.
+
+    With `only_plan` nothing runs, and there are no outcomes.
 
     Raises:
         ValueError: if another process works in `folder`, or a folder of a run there has other

@@ -1,6 +1,4 @@
-"""Jobs in parallel: tiny ones as processes of one thread each, others one after another by
-`accelerate launch`.
-"""
+"""Jobs: tiny ones as parallel single-thread processes, others in turn by `accelerate launch`."""
 
 import multiprocessing
 import os
@@ -95,9 +93,7 @@ def finish(job: Job, code: int, seconds: float, failed: list[Job]) -> None:
 
 @contextmanager
 def running() -> Iterator[dict[Job, tuple[ForkServerProcess, float]]]:
-    """Yield the processes under way; if this one is stopped, they stop after their step, with a
-    checkpoint.
-    """
+    """Yield the running processes; if this one is stopped, they stop with a checkpoint."""
     started: dict[Job, tuple[ForkServerProcess, float]] = {}
     before = signal.signal(signal.SIGTERM, stop)
     try:

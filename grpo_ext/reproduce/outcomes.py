@@ -12,8 +12,6 @@ from grpo_ext.reproduce.execute import place_of_message
 from grpo_ext.reproduce.measures import MEASURES, Figure
 from grpo_ext.reproduce.runs import Job, Matrix
 
-SECOND_MODEL = "it compares models that begin differently, and another recipe has one model"
-
 
 @dataclass
 class Outcome:
@@ -55,14 +53,12 @@ def obstacle(matrix: Matrix, claim: Claim) -> str:
         return claim.why
     starts = {matrix.experiment.runs[name].start for name in claim.runs}
     if matrix.config is not None and starts - {matrix.experiment.usual_start}:
-        return f"{SECOND_MODEL}."
+        return "it compares models that begin differently, and another recipe has one model."
     return "" if matrix.config is None else unusable(matrix, claim)
 
 
 def unusable(matrix: Matrix, claim: Claim) -> str:
-    """Return which run of a claim cannot be made from another model's recipe, and why; empty if all
-    can.
-    """
+    """Return which run of a claim another model's recipe cannot make, and why, or ""."""
     for name in claim.runs:
         path, words = matrix.run(name, 0).arguments
         try:

@@ -60,8 +60,9 @@ def print_table(outcomes: list[Outcome]) -> None:
 
 
 def write_page(outcomes: list[Outcome], folder: Path, about: str) -> Path:
-    """Write the page and the figures as JSON; return the page's path. `about` says what was run, in
-    one line.
+    """Write the page and the figures as JSON; return the page's path.
+
+    `about` says what was run, in one line.
     """
     figures = [as_json(outcome) for outcome in outcomes]
     write_atomically(folder / FIGURES, json.dumps(figures, indent=1, ensure_ascii=False) + "\n")
@@ -162,9 +163,7 @@ def picture_of(outcome: Outcome) -> str:
 
 
 def draw_curves(axis: Any, outcome: Outcome, metric: str) -> None:
-    """Draw a metric over the steps: of each run the mean over seeds, smoothed, in front of each
-    seed.
-    """
+    """Draw a metric over the steps: each run's smoothed mean in front of its seeds."""
     for number, (name, runs) in enumerate(outcome.runs.items()):
         color = COLOURS[number % len(COLOURS)]
         curves = [values_of(run, metric) for run in runs]
@@ -199,9 +198,7 @@ def draw_map(axis: Any, outcome: Outcome) -> None:
 
 
 def table_of_map(outcome: Outcome) -> tuple[Array, list[float], list[float]]:
-    """Return the cells of a claim's map (rows, columns), NaN without a run, and the values of its
-    two keys.
-    """
+    """Return the cells (rows, columns) of a claim's map, NaN without a run, and its key values."""
     keys = outcome.claim.map
     assert keys is not None
     ends: dict[tuple[float, float], list[float]] = {}

@@ -1,6 +1,4 @@
-"""The runs that claims need, as jobs: each is done once per seed, and a finished job is not
-repeated.
-"""
+"""The runs that claims need, as jobs: once per seed, and finished jobs are not repeated."""
 
 import hashlib
 import json
@@ -62,9 +60,7 @@ class Job:
         return state.get("fingerprint") == self.fingerprint and bool(state.get("done"))
 
     def begin(self) -> None:
-        """Make the folder, empty unless this job was begun there; `ValueError` if the folder is not
-        of this command.
-        """
+        """Make the folder, without another job's files; `ValueError` if others' files are there."""
         if self.folder.exists() and any(self.folder.iterdir()):
             if not self.state:
                 raise ValueError(

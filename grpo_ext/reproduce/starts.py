@@ -1,6 +1,4 @@
-"""Tiny models to begin from: those of the demos, warmed up on demonstrations that fit an
-experiment.
-"""
+"""Tiny models to begin from: those of the demos, warmed up for an experiment."""
 
 import json
 import random
@@ -23,9 +21,7 @@ UNTIDY = 0.5  # share of the demonstrations with a tag omitted, doubled or mispl
 
 
 def untidy_tags(demonstrations: Demonstrations) -> Demonstrations:
-    """Return demonstrations of which a share `UNTIDY` has a fault in its tags, so that GRPO can
-    teach the format.
-    """
+    """Return demonstrations, a share `UNTIDY` with a fault in their tags, for GRPO to mend."""
 
     def untidy(task: Any, count: int, *, seed: int = 0) -> Iterator[Demonstration]:
         rng = random.Random(seed)

@@ -2,8 +2,8 @@ r"""Accuracy: whether the answer equals the gold answer, as a careful person wou
 
 docs/rewards.md has the rules.
 
-`extraction` finds the answer in a completion, `notation` removes what only sets the type, `equality`
-compares.
+`extraction` finds the answer in a completion, `notation` removes what only sets the type,
+`equality` compares.
 """
 
 import re

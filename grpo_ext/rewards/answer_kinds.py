@@ -1,5 +1,6 @@
-"""Rewards for one kind of answer each: a text, a choice, a number, a pattern, JSON. `accuracy`
-judges mathematics.
+"""Rewards for one kind of answer each: a text, a choice, a number, a pattern, JSON.
+
+`accuracy` judges mathematics.
 
 The answer is the last `<answer>` block, else the whole completion, without thoughts.
 """
@@ -35,8 +36,7 @@ def answer_of(completion: str) -> str:
 
 @register("exact")
 def exact(completions: list[str], solution: list[Any], *, ignore_case: bool = False) -> list[float]:
-    """1 if the answer is the solution, character by character, with any white space between words;
-    else 0.
+    """1 if the answer is the solution, but for white space between words; else 0.
 
     Args:
         solution: the text, or a list of texts of which any is right.
@@ -84,8 +84,7 @@ def chosen(completion: str) -> str | None:
 def number(
     completions: list[str], solution: list[Any], *, tolerance: float = 1e-6
 ) -> list[float | None]:
-    """1 if the last number of the answer is close to the solution, else 0; None if the solution has
-    no number.
+    """1 if the answer's last number is close to the solution's, else 0; None if that has none.
 
     Args:
         solution: a number, or a text with one, such as `1,200` or `$3.50`.
@@ -100,8 +99,9 @@ def number(
 
 
 def value_of(text: str) -> float | None:
-    """Return the last number in a text: a numeral, or the whole text as a fraction or mixed number;
-    None without one.
+    """Return the last number in a text, which may be a fraction or mixed number; None without one.
+
+    It is a numeral, or the whole text as a fraction or mixed number.
     """
     if len(text) <= MAX_NUMBER and (whole := read_number(text)):
         with suppress(OverflowError):
@@ -118,8 +118,7 @@ def close(value: float | None, gold: float | None, tolerance: float) -> float | 
 
 @register("regex")
 def regex_(completions: list[str], *, pattern: str, whole: bool = False) -> list[float | None]:
-    """1 if the completion, thoughts included, contains a match of the pattern, else 0; None if
-    matching takes too long.
+    """1 if the whole completion contains a match of the pattern, else 0; None if it takes too long.
 
     Args:
         pattern: of the package `regex`, which reads those of Python's `re`; `.` also matches a line

@@ -1,5 +1,4 @@
-"""Finds the steps of arithmetic in a text, such as `3 + 4 = 7` or `(3 + 4) × 2 = 7 × 2 = 14`, and
-computes them exactly.
+"""Find arithmetic steps such as `3 + 4 = 7` or `(3 + 4) × 2 = 7 × 2 = 14`, and compute them.
 
 One pass over the text divides it into sides: expressions that end at a word, punctuation, a line
 break, an equals sign or an arrow. A step is two sides with an equals sign between them, of which at
@@ -24,7 +23,8 @@ _TOKEN = re.compile(
     (?P<number>(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?|(?<![.0-9])\.[0-9]+)
     |(?P<arrow>→|[-=]>|\\(?:to|rightarrow)(?![A-Za-z]))
     |(?P<power>(?:(?<=[0-9)])(?:\*\*|//)(?=[0-9(])|(?<=[ ])(?:\*\*|//)(?=[ ]+[0-9(])))
-    |(?P<blank>(?:[ \t$&`\u00a0\u2009\u202f\u3000]|\\[()\[\],;!$ ]|\\(?:left|right)(?![A-Za-z])|\\boxed\{)+)
+    |(?P<blank>(?:[ \t$&`\u00a0\u2009\u202f\u3000]|\\[()\[\],;!$ ]
+        |\\(?:left|right)(?![A-Za-z])|\\boxed\{)+)
     |(?P<bold>\*\*+)
     |(?P<relation>[<>!~:]=|=/=|=<|//+|--+)
     |(?P<equals>==?)
@@ -68,9 +68,7 @@ class Side:
             self.tokens.append(token)
 
     def cut(self) -> None:
-        """Remove everything up to the last open parenthesis: `(since 2 * (3 + 4` becomes `3 +
-        4`.
-        """
+        """Remove all up to the last open parenthesis: `(since 2 * (3 + 4` becomes `3 + 4`."""
         tokens, operands, operators = self.opened[-1]
         del self.tokens[:tokens]
         del self.operands[:operands]
@@ -78,17 +76,13 @@ class Side:
         self.opened.clear()
 
     def drop_operators(self) -> None:
-        """Remove operators at the end, which are dashes or stars of the text that follows: `= 48 -
-        too low`.
-        """
+        """Remove operators at the end, which belong to the text behind: `= 48 - too low`."""
         while self.tokens and self.tokens[-1] in "+-*/":
             self.tokens.pop()
             self.operators.pop()
 
     def evaluated(self) -> tuple[bool, Fraction | None]:
-        """Return whether the side is an expression, and its exact value, which is None if it
-        divides by zero.
-        """
+        """Return whether the side is an expression, and its exact value (None: divides by zero)."""
         if not self.readable or not self.tokens:
             return False, None
         try:
@@ -114,15 +108,12 @@ class Step(NamedTuple):
 
     @property
     def identity(self) -> tuple[object, ...]:
-        """What equal steps share, so that `2+1=3` repeats `1+2=3`: operands and operators in any
-        order, and both values.
-        """
+        """What equal steps share, so that `2+1=3` repeats `1+2=3`: sorted terms and both values."""
         return self[2:]
 
 
 def steps_in(text: str) -> list[Step]:
-    """Return the steps of arithmetic in the first `MAX_TEXT` characters of a text, in their order,
-    repeated ones too.
+    """Return the arithmetic steps in a text's first `MAX_TEXT` characters, in order, with repeats.
 
     A step stands in one line. Each equals sign of a chain makes a step: `(1 + 2) * 3 = 3 * 3 = 9`
     has two, and of `48 / 2 = 24 + 48 = 72` the first is wrong. After an arrow, the first number is
@@ -157,9 +148,7 @@ class Scanner:
         self.end_side()
 
     def end_side(self, link: str = "") -> None:
-        """End the present side, and begin one that `link` connects with it; without a link, an
-        unrelated one.
-        """
+        """End the present side and begin one connected by `link`; without it an unrelated one."""
         if self.left is not None:
             step = step_between(self.left, self.side, self.link)
             if step is not None:
@@ -220,9 +209,7 @@ class Scanner:
             self.side.readable = False
 
     def may_have_sign(self) -> bool:
-        """Whether a minus here may belong to the number that follows: `3 * -2`, `= -2`, but not `x
-        -2`.
-        """
+        """Whether a minus here may belong to the next number: `3 * -2`, `= -2`, but not `x -2`."""
         if self.side.tokens:
             return self.side.tokens[-1] != "negative"
         return not (self.previous[-1:].isalnum() or self.previous[-1:] in ("%", ")", "]", "}"))
@@ -256,9 +243,7 @@ class Scanner:
         self.end_side()
 
     def check_begin(self, match: re.Match[str]) -> None:
-        """Mark a side as unreadable if it begins directly after what makes its first number another
-        one: `2^3`, `x3`.
-        """
+        """Mark a side unreadable if what precedes changes its first number: `2^3`, `x3`."""
         before = self.text[max(0, match.start() - 2) : match.start()]
         last = before[-1:]
         if self.side.tokens or not last:
@@ -275,9 +260,7 @@ def is_small_numeral(character: str) -> bool:
 
 
 def step_between(left: Side, right: Side, link: str) -> Step | None:
-    """Return the step that two sides make, or None if one is no expression or if nothing is
-    computed.
-    """
+    """Return the step of two sides; None if one is no expression or nothing is computed."""
     right.drop_operators()
     if right.opened:
         only_parentheses = set(right.tokens[: right.opened[-1][0]]) == {"("}

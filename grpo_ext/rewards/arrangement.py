@@ -1,5 +1,6 @@
-r"""Reads from a question how its answer is arranged: as an interval or as a tuple, in an order, with
-indices; and compares gold answer and answer in that arrangement.
+r"""Read from a question how answers are arranged, and compare them in that arrangement.
+
+That is as an interval or as a tuple, in an order, or with indices.
 """
 
 import re
@@ -99,9 +100,7 @@ def has_one_unknown(values: Collection) -> bool:
 
 
 def in_order(gold: str, answer: str) -> tuple[str, str]:
-    """Return two lists as tuples: `2 < 3 < 5`, `2, 3, 5` and `\\{2, 3, 5\\}` are then `(2, 3,
-    5)`.
-    """
+    """Return two lists as tuples: `2 < 3 < 5`, `2, 3, 5` and `\\{2, 3, 5\\}` are then equal."""
     lists = [", ".join(split(without_brackets(text), _RELATIONS)) for text in (gold, answer)]
     if any(len(alternatives(text)) < 2 for text in lists):
         return gold, answer
@@ -114,8 +113,9 @@ def without_brackets(text: str) -> str:
 
 
 def without_own_indices(indexed: frozenset[str], gold: str, answer: str) -> str:
-    r"""Return an answer without indices that only the answer gives to its values, so that the order
-    does not count: `3, 1` for `\lambda_1 = 3, \lambda_2 = 1`.
+    r"""Return an answer without indices of its own, so that the order does not count.
+
+    It is `3, 1` for `\lambda_1 = 3, \lambda_2 = 1`.
 
     Where the question has indexed symbols of that name, or the gold answer is ordered or has other
     names, the answer stays as it is.

@@ -1,6 +1,4 @@
-r"""Recognises an answer that repeats what a question asks to convert: `72 km/h` for a speed in m/s,
-1024 for a power of 2.
-"""
+r"""Recognise an answer that repeats what a question asks to convert: `72 km/h` for m/s."""
 
 import re
 from fractions import Fraction
@@ -67,9 +65,7 @@ def asks_to_convert(text: str) -> bool:
 
 
 def repeats_quantity(quantities: frozenset[Quantity], gold: str, answer: str) -> bool:
-    """Whether an answer is a quantity of the question, and the gold answer is another one or has
-    another unit.
-    """
+    """Whether an answer is a quantity of the question, but not the gold one or in its unit."""
     values = [side for side in chain(answer).sides if not is_name(side)]
     measures = [number(value) for value in values]
     expected = number(gold)
@@ -100,8 +96,9 @@ def has_other_unit(gold: str, answer: str) -> bool:
 
 
 def repeats_number(numbers: frozenset[Fraction], gold: str, answer: str) -> bool:
-    """Whether an answer is a number of the question in digits, and the gold answer writes it with
-    an operation: 60 for `2^2 \\cdot 3 \\cdot 5`, 45000 for `4.5 \\times 10^4`.
+    """Whether an answer is a number of the question that the gold answer writes as an operation.
+
+    For instance 60 for `2^2 \\cdot 3 \\cdot 5`, 45000 for `4.5 \\times 10^4`.
     """
     numeral = answer.strip("$ ")
     if not numeral or _NUMERAL.fullmatch(numeral) is None:

@@ -76,9 +76,7 @@ def _loop() -> asyncio.AbstractEventLoop:
 
 
 def _leave_if_blocked(loop: asyncio.AbstractEventLoop) -> None:
-    """Let the next call start another loop if this one does not answer; nothing can end its
-    thread.
-    """
+    """Let the next call start another loop if this one hangs, since no thread can be ended."""
     answered = threading.Event()
     loop.call_soon_threadsafe(answered.set)
     if not answered.wait(RESPONSE_LIMIT) and _loops.get(os.getpid()) is loop:

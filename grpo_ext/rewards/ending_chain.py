@@ -1,5 +1,6 @@
-r"""Reads the chain of equations that ends a text, such as `I = V/R = 12 V / 4 Ω = 3 A`: its last side
-is the answer.
+r"""Read the chain of equations that ends a text; its last side is the answer.
+
+Such as `I = V/R = 12 V / 4 Ω = 3 A`.
 """
 
 import re
@@ -135,9 +136,7 @@ def has_symbol(formula: str) -> bool:
 
 
 def is_evidence(side: str, last: str) -> bool:
-    """Whether a side is a number or numeric formula that the gold answer must equal, too; one that
-    the last side rounds is not.
-    """
+    """Whether the gold answer must equal a side, too: numbers, unless the last side rounds them."""
     is_readable = not _UNREAD.search(side) and not _APPROXIMATE.search(side)
     if has_symbol(side) or not is_readable or not _VALUE.search(side):
         return False

@@ -1,5 +1,4 @@
-"""Compares formulas: latex2sympy reads them; their values at a few points, or math-verify, decide
-whether they are equal.
+"""Compare formulas read by latex2sympy: by values at a few points, or by math-verify.
 
 sympy may take any time and memory to evaluate a formula. So the engine takes only formulas within
 limits (`is_within_limits`), and a trainer uses it in worker processes: inside `without_engine`,
@@ -49,9 +48,7 @@ def without_engine() -> Iterator[None]:
 
 @lru_cache(maxsize=1)
 def math_verify() -> Any:
-    """Import the package, without warnings about its time limits: they are alarms, which would end
-    the guard's alarm.
-    """
+    """Import the package without warnings of its time limits, alarms that would end the guard's."""
     with paused():
         import math_verify
         import sympy.physics.units  # noqa: F401 - so that no row with a unit has to wait for it
@@ -90,8 +87,9 @@ def same_set(gold: str, answer: str) -> bool:
 
 
 def same_equation(gold: tuple[str, str], answer: tuple[str, str]) -> bool:
-    """Whether one equation is a multiple of the other; each is given by its sides. Raises as
-    `same_formula` does.
+    """Whether one equation, given by its sides, is a multiple of the other.
+
+    Raises as `same_formula` does.
 
     The differences of the sides must have the same ratio, which is not 0, at all points.
     """
@@ -175,9 +173,7 @@ def pairs_of_values(a: Any, b: Any) -> list[tuple[Any, Any]]:
 
 
 def values(found: Any, other: Any) -> list[Any]:
-    """Return the values of an expression at the points, by symbol name; None where it has no
-    value.
-    """
+    """Return an expression's values at the points, by symbol name; None where it has none."""
     from sympy import Expr, I
 
     if not isinstance(found, Expr) or not isinstance(other, Expr):
@@ -213,9 +209,7 @@ def is_rounded(text: str, value: Any) -> bool:
 
 
 def solutions(found: Any, other: Any) -> Any:
-    """Return the set of numbers that inequalities such as `1 < x < 2` allow, unless `other` has
-    other symbols.
-    """
+    """Return the numbers that inequalities allow (`1 < x < 2`), unless `other` has more symbols."""
     from sympy import Eq, FiniteSet, Union
     from sympy.core.relational import Relational
 

@@ -92,8 +92,7 @@ def length(
     prefer: Literal["shorter", "longer", "near"] = "shorter",
     unit: Literal["tokens", "characters", "words"] = "tokens",
 ) -> list[float]:
-    """1 within the target length, beyond it the ratio of the two lengths; 0 for an empty
-    completion.
+    """1 within the target length, else the ratio of both lengths; 0 for an empty completion.
 
     For a length n, "shorter" is min(1, target / n), "longer" is min(1, n / target), "near" the
     smaller of the two.

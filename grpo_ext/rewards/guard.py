@@ -1,5 +1,4 @@
-"""Guards around rewards: rows on which a reward fails get None; the failures are counted and
-logged.
+"""Guards around rewards: failing rows get None, and failures are counted and logged.
 
 A failure is an exception, a wrong number of scores, inf, NaN, or a value that is not a number. A
 batch that fails is scored again row by row, so that only the faulty rows lose their score. A reward

@@ -1,6 +1,4 @@
-"""Brings the many spellings of an answer into one notation: `−５`, `\\text{ cm}`, `\\left(`,
-`1{,}000`, `$x$`.
-"""
+"""Bring the spellings of an answer into one notation: `−５`, `\\text{ cm}`, `1{,}000`, `$x$`."""
 
 import re
 from functools import lru_cache
@@ -64,9 +62,7 @@ _WORDING = [
 
 
 def with_ascii_signs(text: str) -> str:
-    """Replace full-width characters, typographic minus signs and mathematical symbols by ASCII or
-    LaTeX.
-    """
+    """Replace full-width characters, typographic minus and symbols by ASCII or LaTeX."""
     return text if text.isascii() else _POWER.sub(in_ascii, text).translate(_SIGNS)
 
 
@@ -95,8 +91,6 @@ _PLUS_INFINITY = re.compile(r"\+ ?\\infty")
 
 
 def typography(piece: str) -> str:
-    """Return an answer without what only sets the type: blanks, braces around one sign, `+` before
-    infinity.
-    """
+    """Return an answer without blanks, braces around one sign, and `+` before infinity."""
     piece = _PLUS_INFINITY.sub(r"\\infty", piece)
     return _BRACED.sub(r"\1\2", _BLANK.sub("", piece))

@@ -1,6 +1,4 @@
-r"""Reads from the question what a completion's answer is compared with: the choices that the question
-offers, the unit that it asks for, and the formulas that it states.
-"""
+r"""Read from the question what an answer is compared with: its choices, unit and formulas."""
 
 import re
 from collections.abc import Callable, Iterator

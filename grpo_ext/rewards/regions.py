@@ -1,6 +1,4 @@
-r"""Regions of numbers: intervals, unions of intervals, inequalities of one unknown, as an answer
-writes them.
-"""
+r"""Regions of numbers as answers write them: intervals, unions, inequalities of one unknown."""
 
 import re
 from collections.abc import Callable

@@ -1,5 +1,4 @@
-"""Whether a completion is about its prompt: how much more likely it is after this prompt than after
-others.
+"""Whether a completion is about its prompt: how much likelier it is after it than after others.
 
     gain(token) = log p(token | own prompt) - mean over other prompts of log p(token | other prompt)
     score = sum of gain(token) over tokens / max(number of tokens, min_tokens)
@@ -74,9 +73,7 @@ def n_grams(ids: Sequence[int], n: int) -> Iterator[tuple[int, ...]]:
 
 
 def explain_relevance(completion: str, *, part: Part = "answer", **options: Any) -> Explanation:
-    """Return which text was judged; the score itself needs the model, which a report does not
-    load.
-    """
+    """Return which text was judged; the score needs the model, which a report does not load."""
     text = part_of(completion, part).strip()
     if not text:
         return Explanation("relevance 0: there is no text to judge.")

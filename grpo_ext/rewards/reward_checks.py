@@ -22,8 +22,7 @@ PASSED = (
 
 
 def unique_names(rewards: Sequence[Any]) -> list[str]:
-    """Return a name for the metric of each reward, and number the functions that share one: `a`,
-    `a_2`, `a_3`.
+    """Return a metric name for each reward; shared names get numbers: `a`, `a_2`, `a_3`.
 
     Reward models and `Guard`s keep their names.
     """
@@ -71,9 +70,7 @@ def check_rewards(
 
 
 def rename_advice(label: str, spec: Any, reward: Any) -> str:
-    """Say how to rename one of two rewards: by a `label` in a recipe, by `__name__` in Python, a
-    reward model by its path.
-    """
+    """Say how to rename one of two rewards: by `label`, by `__name__`, or a model by its path."""
     if isinstance(reward, str) or is_loaded_model(reward):
         return (
             "A reward model is called after the last part of its path: rename the folder of one of "
@@ -94,8 +91,7 @@ def label_for(label: str) -> str:
 
 
 def check_call(reward: Any, columns: Iterable[str] = ()) -> None:
-    """Refuse a function that cannot take, by name, what the trainer passes and the data set's
-    `columns`.
+    """Refuse a function that cannot take the trainer's arguments and `columns` by name.
 
     Without `columns`, only the trainer's own arguments are checked. Registered rewards get only
     what they name.

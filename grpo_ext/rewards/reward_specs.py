@@ -1,5 +1,4 @@
-"""Turns the `reward_funcs` of a recipe into callables with weights, checked before a model is
-loaded.
+"""Turn a recipe's `reward_funcs` into callables with weights, before a model is loaded.
 
     reward_funcs: [countdown, {name: format, mode: strict, weight: 0.5}, my.package:reward,
         my/reward-model]
@@ -138,8 +137,9 @@ def find(name: str, options: dict[str, Any]) -> Any:
 
 
 def dotted(name: str, options: dict[str, Any]) -> Callable:
-    """Return the function `package.module:function` or `file.py:function`; TRL's call reaches it
-    unchanged if unregistered.
+    """Return the function `package.module:function` or `file.py:function`.
+
+    TRL's call reaches it unchanged if it is not registered.
 
     The name may also be that of an object with `__call__`, or of a class of such objects that need
     no arguments.
@@ -175,9 +175,7 @@ def load_plugin(path: str) -> None:
 
 
 def checked_weight(name: str, weight: Any) -> float:
-    """Return a weight as a float; `ValueError` unless it is a finite number of at most
-    `LARGEST_WEIGHT`.
-    """
+    """Return a weight as a float; `ValueError` unless finite and at most `LARGEST_WEIGHT`."""
     known: Any = (
         weight
         if isinstance(weight, numbers.Real) and not isinstance(weight, bool)

@@ -1,6 +1,4 @@
-"""Options that a run sets for rewards which load a language model (`register(...,
-loads_model=True)`).
-"""
+"""Options that a run sets for rewards with a language model (`loads_model=True`)."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice

@@ -1,5 +1,4 @@
-"""Reads a reward function's signature: the columns it needs, its options, and what else it takes
-from the trainer.
+"""Read a reward function's signature: its columns, options, and arguments of the trainer.
 
 def countdown(completions, nums, target, *, tolerance: float = 1e-5): ...
               texts        needed columns   option
@@ -38,8 +37,7 @@ class Signature:
 
 
 def object_of(reward: Callable) -> Callable:
-    """Return a reward that is a function or an object unchanged, and for a class with `__call__` an
-    object of it.
+    """Return a function or object unchanged, and an object of a class with `__call__`.
 
     Raises:
         TypeError: if the class has no `__call__`, or if its objects need arguments.
@@ -72,9 +70,7 @@ def is_async(function: Callable) -> bool:
 
 
 def routine_of(function: Callable) -> Callable:
-    """Return the Python function behind a reward: that of a partial, or the `__call__` of an
-    object.
-    """
+    """Return the Python function behind a reward: a partial's, or an object's `__call__`."""
     while isinstance(function, partial):
         function = function.func
     if inspect.isroutine(function) or inspect.isclass(function):
@@ -97,9 +93,7 @@ def module_of(function: Callable) -> str:
 
 
 def read_signature(function: Callable) -> Signature:
-    """Return the `Signature` of a function or object; `TypeError` if it cannot be called as a
-    reward.
-    """
+    """Return a callable's `Signature`; `TypeError` if it cannot be called as a reward."""
     parameters = inspect.signature(function).parameters
     label = name_of(function)
     if "completions" not in parameters:
@@ -132,15 +126,15 @@ def read_signature(function: Callable) -> Signature:
 
 
 def complete_options(reward: str, signature: Signature, given: dict[str, Any]) -> dict[str, Any]:
-    """Return the defaults overridden by `given`; `ValueError` for an option that is unknown,
-    missing or of a wrong type.
+    """Return the defaults overridden by `given`; `ValueError` for a wrong or missing option.
+
+    An option is wrong if its name is unknown or its type does not fit.
     """
     takes = [*signature.options, *signature.optional]
     for name, value in given.items():
         if name not in takes:
-            raise ValueError(
-                f"Reward {reward!r}: {unknown('option', name, [*takes, 'weight', 'label', 'tasks'])}"
-            )
+            known = [*takes, "weight", "label", "tasks"]
+            raise ValueError(f"Reward {reward!r}: {unknown('option', name, known)}")
         annotation = signature.types.get(name, Any)
         if wrong := misfit(value, annotation):
             hint = did_you_mean(str(value), map(str, get_args(annotation)))
@@ -154,15 +148,14 @@ def complete_options(reward: str, signature: Signature, given: dict[str, Any]) -
 
 
 def hides_value(name: str) -> bool:
-    """Return whether a message must not show the value of an option, which may be or contain a
-    secret.
-    """
+    """Return whether messages must hide an option's value, which may contain a secret."""
     return is_secret(name) or is_secret(name.removesuffix("_env")) or name.endswith("url")
 
 
 def misfit(value: Any, annotation: Any) -> str | None:
-    """Return why `value` does not fit a type with its bounds, else None. As in JSON, a list fits a
-    tuple, but no text a number.
+    """Return why `value` does not fit a type with its bounds, else None.
+
+    As in JSON, a list is accepted for a tuple, but a text is not accepted for a number.
 
     A value that JSON lacks must have the type itself. Types that pydantic does not know take any
     value.

@@ -1,5 +1,4 @@
-r"""Splits an answer in plain notation into its parts: lists, sets, tuples, intervals, inequalities,
-chains of equations.
+r"""Split an answer in plain notation: lists, sets, tuples, intervals, inequalities, chains.
 
 Splitting needs no algebra. It looks at the separators outside of all brackets, so it takes linear
 time and never evaluates anything. `equality` compares the parts.
@@ -16,7 +15,7 @@ _CLOSING = {")", "]", "}", r"\}"}
 _SYMBOL = r"(?:[A-Za-z]|\\[a-z]+)(?:_(?:\{[^{}]*\}|[0-9A-Za-z]))?'*"
 _NAME = re.compile(
     rf"""
-    {_SYMBOL} (?:\s?\^\s?\{{?-1\}}?)? (?:\s?\([^()=<>]{{1,30}}\))?               # x, a_1, f(x), P(A \cap B)
+    {_SYMBOL} (?:\s?\^\s?\{{?-1\}}?)? (?:\s?\([^()=<>]{{1,30}}\))?  # x, a_1, f(x), P(A \cap B)
     | \((?:{_SYMBOL})(?:,\s?{_SYMBOL})+\)                # (x, y)
     | [A-Z]{{2,4}} | \|[A-Z]{{2}}\| | \\overline\{{[A-Z]{{2}}\}}         # segments
     | m?\s?\\angle\s?[A-Z]{{1,3}}
@@ -46,9 +45,7 @@ MAX_PARTS = 20  # parts of a list
 
 
 class Chain(NamedTuple):
-    """Sides with a relation between each two of them: `a < b`, `x = 3 + 4 = 7`; no operator if
-    there is one side.
-    """
+    """Sides with relations between them: `a < b`, `x = 3 + 4 = 7`; one side has no operator."""
 
     sides: tuple[str, ...]
     operators: tuple[str, ...]
@@ -89,9 +86,7 @@ def depth_change(token: str) -> int:
 
 
 def brackets(text: str) -> tuple[str, str, str] | None:
-    """Return the opening bracket, the content and the closing bracket if one pair encloses the
-    whole text.
-    """
+    """Return opening bracket, content and closing bracket if one pair encloses the whole text."""
     depth = 0
     tokens = list(_TOKEN.finditer(text))
     if len(tokens) < 2 or tokens[0][0] not in _OPENING or tokens[-1][0] not in _CLOSING:
@@ -104,9 +99,7 @@ def brackets(text: str) -> tuple[str, str, str] | None:
 
 
 def is_name(text: str) -> bool:
-    """Whether a text names an unknown or a quantity, without an operation on it: `x`, `f(2)`, `AB`,
-    `total cost`.
-    """
+    """Whether a text names an unknown or quantity: `x`, `f(2)`, `AB`, `total cost`."""
     return _NAME.fullmatch(text) is not None and _NO_NAME.match(text) is None
 
 
@@ -207,9 +200,7 @@ def label(text: str) -> tuple[str | None, str]:
 
 
 def labelled(kind: str, parts: list[str]) -> Collection:
-    """Take the names off the parts of a list: `x = 1, 2` gives both the name x, `y = 2, x = 1` is
-    ordered by name.
-    """
+    """Take the names off a list's parts: `x = 1, 2` names both x; `y = 2, x = 1` is sorted."""
     names: list[str | None] = []
     values = []
     for part in parts:

@@ -1,6 +1,4 @@
-"""Compares answers that are no mathematics: texts, letters of choices, times of day, numerals in a
-base.
-"""
+"""Compare answers that are not mathematics: texts, choices, times of day, based numerals."""
 
 import re
 
@@ -75,17 +73,13 @@ def is_text(text: str) -> bool:
 
 
 def letter_of(text: str) -> str | None:
-    """Return the letter of a choice that is all of a text: `B`, `(B)` or `B.`; None for any other
-    text.
-    """
+    """Return the letter of a choice that is a whole text (`B`, `(B)` or `B.`), or None."""
     match = _LETTER.fullmatch(text)
     return None if match is None else match[1]
 
 
 def option(text: str) -> tuple[str, str] | None:
-    """Split an option with its content, such as `(B) 12` or `12 (B)`, into letter and content; None
-    for any other text.
-    """
+    """Split an option such as `(B) 12` or `12 (B)` into letter and content; else None."""
     match = _OPTION.fullmatch(text)
     if match is not None:
         return match[1], match[2]
@@ -126,15 +120,14 @@ def base_of(numeral: re.Match[str]) -> str:
 
 
 def same_clock(expected: re.Match[str], actual: re.Match[str]) -> bool:
-    """Whether two times of day are equal; a.m. or p.m. may be on one side only, and 14:15 is
-    2:15 p.m.
-    """
+    """Whether two times are equal; a.m. or p.m. may be on one side, and 14:15 is 2:15 p.m."""
     return not minutes_of(expected).isdisjoint(minutes_of(actual))
 
 
 def minutes_of(clock: re.Match[str]) -> set[int]:
-    """Return the minutes after midnight that a time of day can be: two without a.m. or p.m. and up
-    to 12:59, none if it is no time.
+    """Return the minutes after midnight that a time can be: none, one, or two (up to 12:59).
+
+    It can be two without a.m. or p.m.
     """
     hour = int(clock[1])
     minute = int(clock[2] or 0)
@@ -187,9 +180,7 @@ def as_text(text: str) -> str:
 
 
 def in_short(word: str) -> str:
-    """Return `2nd` for an ordinal or a Roman numeral, and the first three letters of a day or
-    month.
-    """
+    """Return `2nd` for an ordinal or Roman numeral, and three letters of a day or month."""
     if word.lower() in _ORDINALS:
         return f"{_ORDINALS.index(word.lower()) + 1}nd"
     if word in _ROMAN:

@@ -68,9 +68,7 @@ def keep(child: int) -> NoReturn:
 
 
 def reap(child: int) -> int | None:
-    """Collect the processes that have ended; return the exit code of `child` if it is among
-    them.
-    """
+    """Collect the ended processes; return the exit code of `child` if it is among them."""
     while True:
         pid, status = os.waitpid(-1, os.WNOHANG)
         if pid == child:

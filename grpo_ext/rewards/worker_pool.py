@@ -1,6 +1,4 @@
-"""The worker processes of a `RewardPool`, each with a thread that starts, feeds, times and
-ends it.
-"""
+"""The workers of a `RewardPool`, each with a thread that starts, feeds, times and ends it."""
 
 import json
 import os

@@ -1,5 +1,4 @@
-"""Groups of unequal size: a prompt that takes several slots of `num_generations` completions has
-one group of all of them.
+"""Groups of unequal size: a prompt's slots of `num_generations` completions are one group.
 
 What compares the completions of a group takes tables of equal groups. So the tables of unequal
 groups are spread to groups as large as the largest, whose other places hold NaN, which counts as
@@ -60,8 +59,7 @@ class GroupShape:
         return numbers
 
     def spread(self, values: Tensor, fill: float = math.nan) -> Tensor:
-        """Return (N largest, ...) from `values` (B, ...), with `fill` in the places that a group
-        does not have.
+        """Return (N largest, ...) from `values` (B, ...); `fill` where a group has no member.
 
         Bool tables have `False` there.
         """

@@ -12,9 +12,7 @@ CPU = torch.device("cpu")
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process among those that train together. All of them must call each function the same
-    number of times.
-    """
+    """This process among those that train; all must call each function equally often."""
 
     index: int = 0  # of this process
     count: int = 1  # of all processes

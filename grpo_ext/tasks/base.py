@@ -178,7 +178,9 @@ def held_out(split: str) -> bool:
 
 def chat(system: str | None, user: str | Messages) -> Messages:
     """Return the system message, if there is one, and the user's text or messages."""
-    messages = [{"role": "user", "content": user}] if isinstance(user, str) else [*user]
+    if isinstance(user, str):
+        user = [{"role": "user", "content": user}]
+    messages = [*user]
     if system:
         messages.insert(0, {"role": "system", "content": system})
     return messages

@@ -99,7 +99,10 @@ class Countdown(Task):
         nums = row["nums"]
         if isinstance(nums, str):
             nums = re.findall(r"\d+", nums)
-        return {"nums": list(map(int, nums)), "target": int(row["target"])}
+        return {
+            "nums": list(map(int, nums)),
+            "target": int(row["target"]),
+        }
 
     def prompt(self, row: Row) -> Messages:
         user = self.user_prompt.format(
@@ -117,7 +120,11 @@ class Countdown(Task):
 
     def _is_listable(self) -> bool:
         span = self.max_number - self.min_number + 1
-        return all(comb(span + k - 1, k) <= LISTABLE_SETS.get(k, 0) for k in self._counts)
+        for k in self._counts:
+            num_sets = comb(span + k - 1, k)
+            if num_sets > LISTABLE_SETS.get(k, 0):
+                return False
+        return True
 
     def _every_problem(self) -> Iterator[Row]:
         rng = random.Random(self.task_seed)

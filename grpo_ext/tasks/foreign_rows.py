@@ -179,10 +179,12 @@ def _is_compressed(message: bytes) -> bool:
     def field(table: int, number: int) -> int:
         """Return the position of a table's field; 0 if it is absent."""
         [distance] = struct.unpack_from("<i", message, table)
-        [length] = struct.unpack_from("<H", message, table - distance)
-        if 4 + 2 * number >= length:
+        vtable = table - distance
+        [length] = struct.unpack_from("<H", message, vtable)
+        entry = 4 + 2 * number
+        if entry >= length:
             return 0
-        [offset] = struct.unpack_from("<H", message, table - distance + 4 + 2 * number)
+        [offset] = struct.unpack_from("<H", message, vtable + entry)
         return table + offset if offset else 0
 
     def follow(position: int) -> int:
@@ -264,7 +266,8 @@ def _text_bytes(array: Any) -> int:
         lengths = pc.fill_null(pc.binary_length(array.dictionary), 0)
         counts = pc.value_counts(array.indices.drop_null())
         per_value = lengths.cast(pa.int64()).take(counts.field("values"))
-        return pc.sum(pc.multiply(per_value, counts.field("counts"))).as_py() or 0
+        total = pc.sum(pc.multiply(per_value, counts.field("counts")))
+        return total.as_py() or 0
     if pa.types.is_struct(array.type):
         return sum(_text_bytes(part) for part in array.flatten())
     if pa.types.is_map(array.type):

@@ -1,5 +1,4 @@
-"""`overlap: one_step`: the sampler works on the next generation while the trainer trains on the
-current one.
+"""`overlap: one_step`: sample the next generation while training on the current one.
 
 At the border of a generation the trainer waits for the completions that were asked for at the last
 border, gives the sampler its weights, asks for the next completions, and trains. All tokens of a
@@ -22,9 +21,7 @@ class Ahead:
         self._under_way = False
 
     def ask(self, request: Request | None, due: int) -> None:
-        """Start the generation of step `due`; at most one is under way. Without a request it needs
-        no new completions.
-        """
+        """Start the generation of step `due`, one at a time; `None`: no new completions needed."""
         self.due = due
         self._arrived = None
         if request is not None:
@@ -38,8 +35,7 @@ class Ahead:
             self._arrived = self.sampler.collect()
 
     def take(self, step: int) -> Generation | None:
-        """Return the generation of this step, once; `None` if none was asked for, or another one
-        was.
+        """Return the generation of this step, once; `None` if another or none was requested.
 
         After a failure the generation at hand is made again, and the one asked for is of a later
         step. In-flight completions are then discarded, because their prompts will be requested

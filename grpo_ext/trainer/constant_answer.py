@@ -22,9 +22,7 @@ from grpo_ext.trainer.samples import by_name, text_of
 
 
 class ConstantAnswer:
-    """Scores the best constant answer on the rows of each evaluation; all ranks call all methods
-    together.
-    """
+    """Scores the best constant answer in each evaluation; all ranks call all methods."""
 
     def __init__(self, trainer: Trainer, outcomes: list[str], several_turns: bool):
         self.trainer = trainer
@@ -45,8 +43,7 @@ class ConstantAnswer:
         self._collected: list[tuple[Row, Sample]] = []  # of the evaluation by TRL that goes on
 
     def figures(self, rows: list[Row], samples: list[Sample]) -> dict[str, float]:
-        """Return `NAME_constant` and `NAME_constant_se` for each reward; nothing if a constant
-        answer says nothing here.
+        """Return `NAME_constant` and `NAME_constant_se` by reward; empty if they say nothing.
 
         Of rows of several tasks these are the figures of each task, under `tasks/NAME/`.
 

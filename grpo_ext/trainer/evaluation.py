@@ -1,6 +1,4 @@
-"""Evaluation inside a training run: decode the policy on held-out prompts, without any effect on
-training.
-"""
+"""Evaluation in a training run: decode held-out prompts without any effect on training."""
 
 import time
 from dataclasses import replace
@@ -216,9 +214,7 @@ def _decode(trainer: Trainer, decoding: Decoding, rows: list[Row]) -> list[list[
 
 
 def outcomes_of(trainer: Trainer) -> list[str]:
-    """Return the rewards that decide pass@k, without reward models, in the order of
-    `outcome_order`.
-    """
+    """Return the rewards that decide pass@k by `outcome_order`, without reward models."""
     names = []
     weights = []
     all_weights = trainer.reward_weights.tolist()

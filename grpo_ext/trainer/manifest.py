@@ -1,6 +1,4 @@
-"""Find checkpoints that are complete and undamaged: by a manifest with the size and hash of every
-file, written last.
-"""
+"""Find whole, undamaged checkpoints by a manifest of sizes and hashes, written last."""
 
 import hashlib
 import json
@@ -75,9 +73,7 @@ def what_is_wrong(folder: Path) -> str | None:
 
 
 def read_manifest(path: Path) -> dict[str, tuple[int, str]]:
-    """Return size and hash of each file by its name; raise a `ValueError` if `write_manifest` would
-    not write this.
-    """
+    """Return size and hash by file name; `ValueError` for what `write_manifest` never writes."""
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         if len(dict(pairs)) != len(pairs):
@@ -100,8 +96,7 @@ def read_manifest(path: Path) -> dict[str, tuple[int, str]]:
 
 
 def delete_older(newest: Path, most: int | None, best: str | None) -> None:
-    """Delete checkpoints until there are `most` (`None` or 0: all stay), but never the newest or
-    the best.
+    """Delete checkpoints beyond `most` (`None` or 0: none), never the newest or the best.
 
     Those of later steps are deleted first, because the run has been restarted from before them.
     File times are not used.

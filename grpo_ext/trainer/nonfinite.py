@@ -36,9 +36,7 @@ class FiniteSteps:
             self._losses.append(loss.detach())
 
     def check(self, model: torch.nn.Module, norm: torch.Tensor | float) -> None:
-        """Skip a step whose gradient is not finite; `NonFiniteSteps` if DeepSpeed has already taken
-        the step.
-        """
+        """Skip a step with a non-finite gradient; `NonFiniteSteps` if DeepSpeed took it."""
         trainer = self.trainer
         losses = self._losses
         self._losses = []

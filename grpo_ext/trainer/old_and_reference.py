@@ -1,5 +1,4 @@
-"""Log-probs under the policy that sampled (old) and under the reference, taken before a generation
-is trained on.
+"""Log-probs of the sampling (old) and reference policies, taken before training on them.
 
 Completions of the policy that takes the step need no extra pass: their old log-probs are those of
 the step, without gradient. An extra pass scores completions that a later step trains on,
@@ -44,8 +43,10 @@ class OldAndReference:
         self.finds_kept = scorer.params.truncated and not sampler.abilities.returns_kept_tokens
 
     def __call__(self, table: Scored) -> Scored:
-        """Set `old_per_token_logps`, `ref_per_token_logps`, `importance_sampling_ratio` and `kept`
-        where they are needed.
+        """Set old, reference and ratio columns and `kept`, where they are needed.
+
+        The columns are `old_per_token_logps`, `ref_per_token_logps` and
+        `importance_sampling_ratio`.
         """
         with torch.no_grad(), without_checkpointing(self.trainer):
             outlives = self.outlives and self.trainer.model.training
@@ -58,8 +59,9 @@ class OldAndReference:
         return table
 
     def with_sampler_logps(self, table: Scored) -> Scored:
-        """With `behaviour_policy: sampler`, set `old_per_token_logps` of new completions to the
-        log-probs of the sampler.
+        """With `behaviour_policy: sampler`, take old log-probs from the sampler.
+
+        They become `old_per_token_logps` of new completions.
         """
         if not self.to_sampler:
             return table

@@ -1,5 +1,4 @@
-"""Where the time of a run goes: seconds by phase, tokens per second, share of the device's matrix
-rate, peak memory.
+"""Where time goes: seconds by phase, tokens per second, share of matrix rate, peak memory.
 
 A phase that begins within another one interrupts it, so no second counts twice. The figures are of
 the first rank.
@@ -120,8 +119,10 @@ class Phases(TrainerCallback):
 
 
 def peak_bytes(device: str) -> int:
-    """Return the largest memory allocated on the GPU since the last call; where torch does not
-    count it (a CPU, an Apple GPU), held by this process since its start.
+    """Return the largest GPU memory allocated since the last call.
+
+    Where torch does not count it (a CPU, an Apple GPU), the largest held by this process since
+    its start.
     """
     if device in ("cpu", "mps"):
         import resource  # not on Windows

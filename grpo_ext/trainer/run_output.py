@@ -1,6 +1,4 @@
-"""The output at the start and the end of a run: first and last lines, `recipe.yaml`, the model
-card.
-"""
+"""What a run prints and writes at start and end: lines, `recipe.yaml`, the model card."""
 
 import logging
 import shlex
@@ -62,9 +60,7 @@ class RunOutput(TrainerCallback):
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """After the last step: draw curves, write the card, print the gains; a run from Python gets
-        the next command here.
-        """
+        """Draw curves, write the card, print the gains; after Python's start, the next command."""
         if not state.is_world_process_zero or state.global_step < state.max_steps:
             return
         try:
@@ -115,9 +111,7 @@ def columns_of(rows: Any) -> list[str]:
 
 
 def check_prompt(rows: Any) -> None:
-    """Raise a `ValueError` if a data set is a mapping of several, or if it has no prompts that a
-    chat template reads.
-    """
+    """Raise `ValueError` for several data sets, or prompts that no chat template reads."""
     if isinstance(rows, Mapping):
         first = "train" if "train" in rows else next(iter(rows), "train")
         raise ValueError(
@@ -142,9 +136,7 @@ def check_prompt(rows: Any) -> None:
 
 
 def as_given(trainer: Trainer) -> dict[str, Any]:
-    """Return model, arguments and rewards of a trainer as the values of a recipe, without most
-    defaults.
-    """
+    """Return a trainer's model, arguments and rewards as recipe values, most defaults left out."""
     args = trainer.args
     model_name = trainer.model.config.name_or_path
     rewards = rewards_of(trainer)

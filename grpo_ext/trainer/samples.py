@@ -207,9 +207,7 @@ def failed_rewards(names: list[str], failed: Tensor | None, row: int) -> dict[st
 
 
 def by_name(names: list[str], scores: list[float]) -> dict[str, float | None]:
-    """Return the rewards of one completion by name; `None` where a reward did not score it
-    (NaN).
-    """
+    """Return one completion's rewards by name; `None` where not scored (NaN)."""
     return {name: none_if_nan(score) for name, score in zip(names, scores, strict=True)}
 
 

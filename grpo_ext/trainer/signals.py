@@ -1,6 +1,4 @@
-"""Signals that ask a run to stop: recorded on arrival, handled by all ranks together at the end of
-a step.
-"""
+"""Signals that stop a run: recorded on arrival, handled by all ranks after the step."""
 
 from __future__ import annotations
 
@@ -30,8 +28,7 @@ class Interrupted(SystemExit):
 
 
 class StopSignals:
-    """Handles SIGTERM, SIGUSR1 and Ctrl-C within the context; a second Ctrl-C ends the process at
-    once.
+    """Handles SIGTERM, SIGUSR1 and Ctrl-C; a second Ctrl-C ends the process at once.
 
     It does not replace handlers of the program, and it does nothing outside the main thread.
     """

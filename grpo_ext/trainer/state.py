@@ -35,8 +35,7 @@ class CheckpointMismatch(ValueError):
 
 
 def load_plain(path: Path) -> Any:
-    """Load tensors, plain types and records on the CPU; `CheckpointMismatch` if the file is damaged
-    or holds anything else.
+    """Load tensors, plain types and records on the CPU; else `CheckpointMismatch`.
 
     The file must be as `torch.save` writes it, uncompressed: a compressed one of megabytes could
     fill the memory.
@@ -58,9 +57,7 @@ def load_plain(path: Path) -> Any:
 
 
 def _is_uncompressed(file: BinaryIO) -> bool:
-    """Whether the parts of an archive are stored as they are and do not share bytes; leaves the
-    file at its start.
-    """
+    """Whether an archive's parts are uncompressed and disjoint; rewinds the file."""
     size = os.fstat(file.fileno()).st_size
     parts = zipfile.ZipFile(file).infolist()
     file.seek(0)

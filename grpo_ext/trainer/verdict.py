@@ -1,6 +1,4 @@
-"""What a run has learnt, as counts since its first step, and in words for its last lines, its model
-card and its exit status.
-"""
+"""What a run has learnt, as counts, and in words for last lines, model card and exit status."""
 
 from dataclasses import dataclass
 
@@ -62,8 +60,7 @@ def why_nothing_was_learnt(
     needs_advantage: bool = True,
     judge: str = "the outcome reward",
 ) -> str | None:
-    """Return why a run learnt nothing, and what to look at; `None` if it learnt something, or took
-    no step.
+    """Return why a run learnt nothing, and what to look at; `None` if it learnt or had no step.
 
     Args:
         progress: what all ranks have seen together.

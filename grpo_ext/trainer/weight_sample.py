@@ -15,9 +15,7 @@ def local(tensor: Tensor) -> Tensor:
 
 
 def checksum(tensor: Tensor) -> Tensor:
-    """Return the sum of a tensor's elements, read as integers of their size: a scalar on the same
-    device.
-    """
+    """Return the sum of a tensor's elements read as integers: a scalar on its device."""
     integers = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
     return tensor.view(integers[tensor.element_size()]).sum(dtype=torch.int64)
 

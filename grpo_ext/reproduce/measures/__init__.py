@@ -1,6 +1,4 @@
-"""Measures: functions from the logs of runs of one seed to a figure, by the names that claims
-use.
-"""
+"""Measures, by the names that claims use: from the logs of one seed's runs to a figure."""
 
 from grpo_ext.reproduce.measures import comparisons, completions, curves, formulas
 from grpo_ext.reproduce.measures.base import MEASURES, Figure

@@ -17,9 +17,7 @@ SMOOTHING = 0.6  # weight of the smoothed value before; a steady rise lags by 1.
 
 @dataclass(frozen=True)
 class Figure:
-    """A measured number with its error within the seed, and what a reader may want to know beside
-    it.
-    """
+    """A measured number with its error within the seed, and details for the reader."""
 
     estimate: Estimate
     details: str = ""
@@ -42,9 +40,7 @@ def measure(function: Measure) -> Measure:
 def figure(
     value: float, error: float | None = None, details: str = "", freedom: float = np.inf
 ) -> Figure:
-    """Return a number with its standard error and its interval; without an error it has no
-    interval.
-    """
+    """Return a number with its standard error and interval; without an error no interval."""
     if error is None:
         return Figure(Estimate(value, None, None, None, 1), details)
     reach = t_quantile(min(freedom, 1e9)) * error
@@ -69,8 +65,7 @@ def steps_of(run: RunData, metric: str) -> Array:
 
 
 def mean_error(values: Array, count: int) -> float | None:
-    """Return the standard error of the mean of `count` neighbouring values of a curve (N,), around
-    its trend.
+    """Return the standard error of the mean of `count` neighbours of a curve (N,) with a trend.
 
     `None` for fewer than ten values; 0 for a constant curve.
     """
@@ -83,9 +78,7 @@ def mean_error(values: Array, count: int) -> float | None:
 
 
 def end_of(run: RunData, metric: str) -> tuple[float, float | None] | None:
-    """Return the mean of the last tenth of a curve and its standard error; `None` if it has no
-    values.
-    """
+    """Return mean and standard error of a curve's last tenth; `None` for an empty curve."""
     values = values_of(run, metric)
     if not len(values):
         return None
@@ -94,18 +87,14 @@ def end_of(run: RunData, metric: str) -> tuple[float, float | None] | None:
 
 
 def together(*errors: float | None) -> float | None:
-    """Return the error of a sum or a difference of independent numbers; `None` if one is
-    unknown.
-    """
+    """Return the error of a sum or difference of independent numbers; `None` if one is unknown."""
     if any(error is None for error in errors):
         return None
     return float(np.sqrt(sum(error**2 for error in errors if error is not None)))
 
 
 def seconds_of(run: RunData) -> Array:
-    """Return the seconds of each optimizer step, (N,), without evaluations, checkpoints and
-    pauses.
-    """
+    """Return the seconds of each step, (N,), without evaluations, checkpoints and pauses."""
     phases = ("generation", "sync", "waiting", "rewards", "scoring", "train", "optimizer")
     rows = [row for row in run.metrics if isinstance(row.get("time/train"), int | float)]
     return np.array(

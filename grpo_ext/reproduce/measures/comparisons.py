@@ -1,6 +1,4 @@
-"""Measures that compare runs: ends, steps and seconds to the same reward, equal time, growth with
-the length.
-"""
+"""Measures that compare runs: ends, steps and seconds to a reward, equal time, growth."""
 
 from math import log2
 
@@ -36,8 +34,7 @@ def difference(runs: Runs, metric: str) -> Figure | None:
 
 @measure
 def reaches_sooner(runs: Runs, metric: str, by: str = "steps", share: float = 0.8) -> Figure | None:
-    """The steps (or seconds) of the first run by those of the second, until both reach the same
-    level.
+    """The first run's steps (or seconds) to a common level, divided by the second run's.
 
     The level is a share of the way from their beginnings to the lower of their ends. Above 1 the
     second run is sooner.
@@ -69,9 +66,7 @@ def seconds_ratio(runs: Runs) -> Figure | None:
 
 @measure
 def at_equal_time(runs: Runs, metric: str) -> Figure | None:
-    """A metric of the first run less that of the second, when both have trained for as many seconds
-    as the shorter one.
-    """
+    """A metric of the first run less the second's, after the seconds of the shorter run."""
     totals = [float(seconds_of(run).sum()) for run in runs[:2]]
     least = min(totals)
     reached = []
@@ -90,8 +85,7 @@ def at_equal_time(runs: Runs, metric: str) -> Figure | None:
 
 @measure
 def bend(runs: Runs) -> Figure | None:
-    """The quadratic part of the seconds of a step as a share of those at the longest completions,
-    over runs of several lengths.
+    """The quadratic part of a step's seconds, relative to those at the longest completions.
 
     0 if the seconds grow linearly with the length.
     """
@@ -113,9 +107,7 @@ def bend(runs: Runs) -> Figure | None:
 
 @measure
 def best_group_size(runs: Runs, metric: str, success: str) -> Figure | None:
-    """log2 of the group size of the run that ends best, times the success rate at the beginning: 0
-    for its inverse.
-    """
+    """log2 of the best run's group size times the initial success rate; 0 for its inverse."""
     last = [end_of(run, metric) for run in runs]
     rates = [values_of(run, success)[:5].mean() for run in runs if len(values_of(run, success))]
     if not rates or any(one is None for one in last):

@@ -41,9 +41,7 @@ def first_and_last(samples: list[Sample], share: float = 0.2) -> tuple[list[Samp
 
 
 def share_with(samples: list[Sample], flags: list[bool]) -> Estimate | None:
-    """Return the share of completions with a property; completions of one prompt are not
-    independent.
-    """
+    """Return the share of completions with a property, which depend within a prompt."""
     return mean_of([float(flag) for flag in flags], [sample["prompt_id"] for sample in samples])
 
 
@@ -78,9 +76,7 @@ def share_of_faults(runs: Runs, kind: str) -> Figure | None:
 
 @measure
 def change_of_fault(runs: Runs, kind: str) -> Figure | None:
-    """The share of all completions with a kind of fault in the last fifth of the steps less that in
-    the first.
-    """
+    """The share of completions with a fault in the last fifth of steps, less the first's."""
     shares = [
         share_with(part, [kind_of_fault(sample) == kind for sample in part])
         for part in first_and_last(training_samples(runs[0]))
@@ -94,8 +90,7 @@ def change_of_fault(runs: Runs, kind: str) -> Figure | None:
 
 @measure
 def change_of_phrases(runs: Runs) -> Figure | None:
-    """By how much the use of one phrase of the thoughts changes between the first and the last
-    fifth of the steps.
+    """How much the use of a phrase in thoughts changes from first to last fifth of steps.
 
     The phrase is the one that changes most in half of the prompts; the figure is its change in the
     other half, in the same direction, so that the choice does not inflate it.
@@ -173,8 +168,7 @@ def groups_of(samples: list[Sample]) -> Iterator[list[Sample]]:
 
 @measure
 def groups_with_a_right_one(runs: Runs, success: str, steps: int = 5) -> Figure | None:
-    """The share of groups with at least one right completion, if groups are as large as the inverse
-    of the success rate.
+    """The share of groups with a right completion, at a size of the inverse success rate.
 
     From the large groups of the first `steps` steps, of which smaller groups are drawn without
     replacement (pass@k).

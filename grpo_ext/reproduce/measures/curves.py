@@ -77,9 +77,7 @@ def mean_where(
 
 @measure
 def later(runs: Runs, first: str, second: str, share: float = 0.5) -> Figure | None:
-    """By how many steps the second metric reaches a share of its own rise later than the first;
-    `None` if one did not rise.
-    """
+    """How many steps later the second metric rises by a share; `None` if one did not rise."""
     steps = []
     for metric in (first, second):
         begin, top = beginning_and_end(runs[0], metric)
@@ -92,9 +90,7 @@ def later(runs: Runs, first: str, second: str, share: float = 0.5) -> Figure | N
 
 @measure
 def noisier(runs: Runs, first: str, second: str) -> Figure | None:
-    """The standard deviation from step to step of the first metric less that of the second, both in
-    the last half.
-    """
+    """The first metric's step-to-step deviation less the second's, in the last half."""
     spreads = []
     for metric in (first, second):
         values = values_of(runs[0], metric)
@@ -106,8 +102,9 @@ def noisier(runs: Runs, first: str, second: str) -> Figure | None:
 
 @measure
 def dip(runs: Runs, metric: str) -> Figure | None:
-    """How far a curve falls to its lowest part and rises again: the smaller of both, less what
-    chance alone would show.
+    """How far a curve falls to its lowest part and rises again, less the effect of chance.
+
+    The smaller of fall and rise counts.
 
     The lowest of m means of noise is below their mean by about sqrt(2 ln m) errors, which is
     subtracted. The figure is negative if the curve only falls or only rises.
@@ -129,9 +126,7 @@ def dip(runs: Runs, metric: str) -> Figure | None:
 
 @measure
 def fall(runs: Runs, metrics: list[str]) -> Figure | None:
-    """How far the metrics end below their best part (negative), of the one that falls least, less
-    what chance would show.
-    """
+    """How far metrics end below their best (negative), for the least fall, less chance."""
     falls = []
     details = []
     for metric in metrics:
@@ -150,9 +145,7 @@ def fall(runs: Runs, metrics: list[str]) -> Figure | None:
 
 @measure
 def alarm_agrees(runs: Runs, rule: str, metric: str = "reward") -> Figure | None:
-    """The share of the runs in which an alarm of `rule` was raised if, and only if, the metric fell
-    by a fifth for good.
-    """
+    """The share of runs where `rule` raised an alarm exactly if the metric fell by a fifth."""
     right = []
     for run in runs:
         fell = fall([run], [metric])
@@ -193,9 +186,7 @@ def rose(run: RunData, metric: str) -> bool:
 
 
 def reaches(run: RunData, metric: str, level: float) -> float | None:
-    """Return the first step at which the smoothed curve is at least at `level`; `None` if it never
-    is.
-    """
+    """Return the first step where the smoothed curve is at `level` or above, or `None`."""
     values: Array = np.array(smooth(values_of(run, metric).tolist(), SMOOTHING))
     above = np.flatnonzero(values >= level)
     return float(steps_of(run, metric)[above[0]]) if len(above) else None

@@ -1,6 +1,4 @@
-"""Measures of formulas, which need no run: the weight of a token, the bias of an estimator of the
-KL.
-"""
+"""Measures of formulas, without a run: the weight of a token, the bias of a KL estimator."""
 
 from collections.abc import Sequence
 
@@ -13,17 +11,13 @@ REFERENCE = (0.35, 0.3, 0.2, 0.15)
 
 @measure
 def token_weight(runs: list[RunData], loss: str, length: int, against: int) -> Figure:
-    """The weight of a token in a completion of one length, relative to one of another length, as
-    the gradient of the loss.
-    """
+    """The gradient's weight of a token in one completion length relative to another."""
     short, long = token_weights(loss, (length, against))
     return exact(short / long)
 
 
 def token_weights(loss: str, lengths: Sequence[int]) -> list[float]:
-    """Return the weight of one token in completions of these lengths, from the gradient of the
-    loss's aggregation.
-    """
+    """Return a token's weight at these lengths, from the gradient of the aggregation."""
     import torch
 
     from grpo_ext.objective.aggregate import StepCounts, aggregate

@@ -1,3 +1,1 @@
-"""Programs that a model writes, run in isolation and judged by tests whose expected values they
-cannot read.
-"""
+"""Programs of a model, run in isolation and judged by tests whose values they cannot read."""

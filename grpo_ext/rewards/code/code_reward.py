@@ -1,6 +1,4 @@
-"""The reward `code`: programs that a model writes, judged by tests whose expected values they never
-see.
-"""
+"""The reward `code`: a model's programs, judged by tests whose expected values they never see."""
 
 import re
 import time
@@ -139,7 +137,5 @@ def check_not_cheatable(conditions: list[str]) -> None:
 
 
 def stripped_lines(text: str) -> list[str]:
-    """Return the lines of an output without white space at their ends, and without empty lines at
-    its end.
-    """
+    """Return an output's lines without white space at their ends and empty lines at its end."""
     return [line.rstrip() for line in text.rstrip().splitlines()]

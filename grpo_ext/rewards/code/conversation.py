@@ -1,6 +1,4 @@
-"""The pipes between the trainer and a sandbox: a job goes in; answers, complaints and a byte that
-says "ready" come out.
-"""
+"""The pipes between trainer and sandbox: a job in; answers, complaints and "ready" out."""
 
 import os
 import selectors

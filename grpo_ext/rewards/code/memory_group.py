@@ -1,5 +1,4 @@
-"""A cgroup around a sandbox, which limits all of its memory: of processes, of files in memory, and
-of the kernel on its behalf.
+"""A cgroup around a sandbox, which limits all of its memory, also files and the kernel's.
 
 Only some users may make cgroups: root, in most containers too, and a user's own systemd session.
 Elsewhere the limits are those of a process (`setrlimit`), which leave out the kernel's memory.
@@ -26,9 +25,7 @@ JOIN = 'echo $$ > "$0" && exec "$@"'
 
 @contextmanager
 def memory_group(megabytes: int) -> Iterator[list[str]]:
-    """Make a cgroup for one sandbox. Yield the words to put before its command; none where no
-    cgroup can be made.
-    """
+    """Make a cgroup for a sandbox; yield the words before its command (none without cgroups)."""
     parent = parent_of_groups()
     if parent is None:
         yield []
@@ -42,8 +39,9 @@ def memory_group(megabytes: int) -> Iterator[list[str]]:
 
 @lru_cache(maxsize=1)
 def parent_of_groups() -> Path | None:
-    """Return the folder in which this user may make cgroups with a limit of memory, and move
-    processes into them.
+    """Return the folder where this user may make cgroups with a memory limit.
+
+    Processes can be moved into them.
     """
     for parent in candidates():
         with suppress(OSError, subprocess.SubprocessError):
@@ -58,9 +56,7 @@ def parent_of_groups() -> Path | None:
 
 
 def candidates() -> list[Path]:
-    """Return this process's memory cgroup and its parent, in version 1 and in version 2 of
-    cgroups.
-    """
+    """Return this process's memory cgroup and its parent, in versions 1 and 2 of cgroups."""
     try:
         lines = Path("/proc/self/cgroup").read_text().splitlines()
     except OSError:

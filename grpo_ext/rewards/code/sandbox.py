@@ -68,9 +68,7 @@ class Limits:
 
     @property
     def start_seconds(self) -> float:
-        """How long it may take to evaluate right sides and to put up the walls, before the program
-        starts.
-        """
+        """The time limit for evaluating right sides and building the walls, before the program."""
         return max(MIN_START_SECONDS, START_SHARE * self.seconds)
 
     @property
@@ -100,9 +98,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a program did on one input: its output, and its exit code, `None` if its time was
-    over.
-    """
+    """What a program did on one input: its output and exit code (`None`: out of time)."""
 
     status: int | None
     output: bytes
@@ -115,8 +111,9 @@ class Answer:
 
 
 def run(job: Job, limits: Limits, start_by: float | None = None) -> list[Answer]:
-    """Run a program on its inputs. Return an answer for each, fewer where it has used up its time
-    or its output.
+    """Run a program on its inputs; return an answer for each, fewer at its limits.
+
+    It stops early where it has used up its time or its output.
 
     Args:
         start_by: the time of `time.monotonic` at which the walls must stand; by default in
@@ -207,9 +204,7 @@ def message(job: Job, limits: Limits) -> bytes:
 
 
 def end(process: subprocess.Popen, isolated: bool) -> None:
-    """Kill the sandbox and wait for it. Its first process dies with bubblewrap, and all others with
-    that one.
-    """
+    """Kill the sandbox and wait; its first process dies with bubblewrap, the others with that."""
     if not isolated:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -221,9 +216,7 @@ def end(process: subprocess.Popen, isolated: bool) -> None:
 
 
 def fault(conversation: Conversation, limits: Limits) -> MachineFault:
-    """Return why the program has not run. Only bubblewrap and Python have written the text of the
-    reason.
-    """
+    """Return why the program did not run, in words of bubblewrap and Python alone."""
     complaint = conversation.complaints.decode("utf-8", "replace").strip()
     reason = one_line(complaint)
     closed = closed_path() if reason and limits.isolated else None

@@ -1,5 +1,6 @@
-"""The forms of regulated verse: quatrains (绝句) and eight-line poems (律诗), of five or seven
-characters.
+"""The forms of regulated verse: 绝句 and 律诗, of five or seven characters a line.
+
+绝句 are quatrains, 律诗 poems of eight lines.
 
 Each has four patterns. The tones of the second character (仄起, 平起) and of the last (平收: it
 rhymes, 仄收: it does not) fix a line. The first line fixes the others: the second characters differ

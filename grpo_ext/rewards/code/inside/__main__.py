@@ -1,5 +1,4 @@
-"""Run a program on each input, each time in a forked process with limits and a filter of system
-calls.
+"""Run a program on each input, each time in a forked process with limits and a filter.
 
     python -s -S -B -P inside READY_FD
 
@@ -74,8 +73,9 @@ def main() -> None:
 
 
 def read_output(fd: int, deadline: float, room: int) -> tuple[bytes, bool]:
-    """Return what the program wrote, at most `room` bytes, and whether it closed its end in
-    time.
+    """Return what the program wrote, at most `room` bytes, and whether it ended in time.
+
+    It ends when it closes its side.
     """
     poll = select.poll()
     poll.register(fd, select.POLLIN | select.POLLHUP)
@@ -93,9 +93,7 @@ def read_output(fd: int, deadline: float, room: int) -> tuple[bytes, bool]:
 
 
 def end_of(pid: int, in_time: bool, deadline: float) -> int | None:
-    """Wait for the program, which may have closed its output and live on. Return its exit code;
-    None if it was too late.
-    """
+    """Wait for the program, which may outlive its output; return its exit code (None: too late)."""
     while in_time and time.monotonic() < deadline:
         ended_pid, status = os.waitpid(pid, os.WNOHANG)
         if ended_pid:
@@ -113,9 +111,7 @@ def send_frame(status: int | None, output: bytes) -> None:
 
 
 def become_program(job: dict[str, Any], libc: Any, writing_fd: int, ready_fd: int) -> None:
-    """Give this process the program's descriptors, limits and filter, then report that they
-    stand.
-    """
+    """Give this process the program's descriptors, limits and filter, and report that."""
     os.dup2(os.open("stdin", os.O_RDONLY), 0)
     null_fd = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null_fd if job["expressions"] else writing_fd, 1)

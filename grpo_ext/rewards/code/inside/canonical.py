@@ -1,5 +1,4 @@
-"""A text for a value, such that two values are equal in Python if and only if their texts are
-equal.
+"""A text for a value: values are equal in Python if and only if their texts are.
 
 Values of the program and expected values are compared by these texts, so nothing outside the
 sandbox parses, hashes or unpickles what a program sends. Only plain data has a text.
@@ -84,8 +83,9 @@ def canonical_complex(value: complex) -> str:
 
 
 def canonical_number(value: Any) -> str:
-    """Return the exact fraction of an int, float, `Fraction` or `Decimal`, in base 16, or the sign
-    of an infinity.
+    """Return a number's exact fraction in base 16, or the sign of an infinity.
+
+    The number is an int, float, `Fraction` or `Decimal`.
     """
     try:
         numerator, denominator = value.as_integer_ratio()
