@@ -31,7 +31,7 @@ from grpo_ext.cli.command import add_command
 from grpo_ext.common.untrusted import one_line, printable
 
 if TYPE_CHECKING:
-    from grpo_ext.preflight.first_recipe import Found
+    from grpo_ext.preflight.proposal import Proposal
 
 MAX_ROWS = 200  # rows to look at
 RUBRIC = (
@@ -68,18 +68,19 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
 def run(args: argparse.Namespace) -> int:
     from grpo_ext.common.files import write_atomically
     from grpo_ext.preflight.check_recipe import check_recipe
-    from grpo_ext.preflight.first_recipe import PROMPTS, judged, look, recipe_of
+    from grpo_ext.preflight.first_recipe import recipe_of
+    from grpo_ext.preflight.proposal import QUESTIONS, propose, with_judge
     from grpo_ext.tasks.open_dataset import open_dataset
 
     folder = Path(args.output)
     check_folder(folder)
     rows = [dict(row) for row in islice(open_dataset(args.data, streaming=True), MAX_ROWS)]
-    proposal = look(rows)
+    proposal = propose(rows)
     if not args.yes:
         proposal = ask_about(proposal, rows)
-    with_judge = args.judge and proposal.reward == "like_reference"
-    if with_judge:
-        proposal = judged(proposal, args.judge, str(folder))
+    needs_judge = args.judge and proposal.reward == "like_reference"
+    if needs_judge:
+        proposal = with_judge(proposal, args.judge, str(folder))
     recipe = recipe_of(proposal, rows, args.data, args.model, str(folder), args.lora)
     recipe_file = folder / "recipe.yaml"
     config = shlex.quote(str(recipe_file))
@@ -90,16 +91,16 @@ def run(args: argparse.Namespace) -> int:
     )
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(recipe_file, in_yaml(recipe, proposal, args.lora))
-    if with_judge:
+    if needs_judge:
         write_atomically(folder / "rubric.md", RUBRIC)
     else:
         write_atomically(folder / "rewards.py", reward_file(folder))
     write_atomically(folder / "README.md", f"# {folder.name}\n\n```bash\n{commands}\n```\n")
-    reason = one_line(proposal.why)
+    reason = one_line(proposal.reason)
     print(f"{recipe_file}: reward {proposal.reward}, since {reason}. Next:\n{commands}")
     if proposal.guessed:
         print(
-            f"No column has the usual name of a question ({', '.join(PROMPTS)}), so the prompt is "
+            f"No column has the usual name of a question ({', '.join(QUESTIONS)}), so the prompt is "
             f"the longest text, {one_line(proposal.prompt)}: write what the model should do into "
             "user_prompt."
         )
@@ -132,9 +133,10 @@ def check_folder(folder: Path) -> None:
         raise ValueError(f"{folder}/recipe.yaml is there already: write --output OTHER.")
 
 
-def ask_about(proposal: Found, rows: list[dict[str, Any]]) -> Found:
+def ask_about(proposal: Proposal, rows: list[dict[str, Any]]) -> Proposal:
     """Ask about prompt and reward; return the proposal with the answers."""
-    from grpo_ext.preflight.first_recipe import ASK, look
+    from grpo_ext.preflight.first_recipe import REWARD_PROMPTS
+    from grpo_ext.preflight.proposal import propose
 
     columns = list(rows[0])
     prompt = ask(
@@ -145,14 +147,14 @@ def ask_about(proposal: Found, rows: list[dict[str, Any]]) -> Found:
         template_columns=columns,
     )
     if prompt != proposal.prompt:
-        proposal = look(rows, prompt)
+        proposal = propose(rows, prompt)
     reward = ask(
-        f"The reward is [{proposal.reward}], since {one_line(proposal.why)}",
+        f"The reward is [{proposal.reward}], since {one_line(proposal.reason)}",
         default=proposal.reward,
-        choices=[name for name in ASK if name != "judge"],  # --judge names that one
+        choices=[name for name in REWARD_PROMPTS if name != "judge"],  # --judge names that one
     )
     if reward != proposal.reward:
-        proposal = replace(proposal, reward=reward, why="it was chosen", options={})
+        proposal = replace(proposal, reward=reward, reason="it was chosen", options={})
     return proposal
 
 
@@ -216,7 +218,7 @@ def yaml_scalar(value: object) -> str:
     )
 
 
-def in_yaml(recipe: dict[str, Any], proposal: Found, lora: bool, measured: bool = False) -> str:
+def in_yaml(recipe: dict[str, Any], proposal: Proposal, lora: bool, measured: bool = False) -> str:
     """Return the text of a recipe, with comments at the keys that were a choice.
 
     Args:
@@ -237,7 +239,7 @@ def in_yaml(recipe: dict[str, Any], proposal: Found, lora: bool, measured: bool 
     else:
         rate = "as DeepSeekMath (2402.03300)"
     reasons = {
-        "reward_funcs": proposal.why,
+        "reward_funcs": proposal.reason,
         "max_steps": "raise it once the curves look right",
         "per_device_train_batch_size": sizes,
         "learning_rate": rate,

@@ -1,10 +1,20 @@
-"""The column that `curriculum: easy_to_hard` sorts by."""
+"""The order of `curriculum: easy_to_hard`, and the column that it sorts by."""
 
 import math
 import numbers
 from collections.abc import Callable, Iterable, Sequence
 
+import numpy as np
+
 from grpo_ext.common.suggestions import did_you_mean
+
+_TIES = 4  # keeps this draw apart from those of `sampler`, which have the same seed
+
+
+def from_easy_to_hard(difficulty: Sequence[float], seed: int) -> list[int]:
+    """Return the indices of rows from easy to hard; `seed` draws the order of equal ones."""
+    ties = np.random.default_rng((seed, _TIES)).permutation(len(difficulty))
+    return np.lexsort((ties, np.asarray(difficulty))).tolist()
 
 
 def difficulty_fault(

@@ -51,7 +51,10 @@ class GroupLog:
 def add_sums(sums: dict[str, float], stats: GroupStats, reward_stds: Tensor) -> None:
     """Add the groups by kind, the scored and right completions and the stds to `sums`.
 
-    `reward_stds` (N,) are added up under `std`; `with_std` counts those that are defined.
+    Args:
+        sums: the sums to add to.
+        stats: of N groups.
+        reward_stds: (N,), added up under `std`; `with_std` counts those that are not NaN.
     """
     sums["generated"] += stats.kept.numel()
     sums["kept"] += int(stats.kept.sum())

@@ -80,9 +80,11 @@ def _count_completion(
 class PassRates:
     """The counts of each prompt of a data set; rows with the same prompt share their counts.
 
-    The counts of a prompt are multiplied by `decay` before new ones are added, because the policy
-    changes: 0 remembers only the last group, 1 everything. `start` has earlier counts: right and
-    all, by prompt id.
+    Args:
+        prompt_ids: the prompt of each row.
+        decay: what the counts of a prompt are multiplied by before new ones are added, because the
+            policy changes: 0 remembers only the last group, 1 everything.
+        start: earlier counts, right and all, by prompt id.
     """
 
     def __init__(
@@ -101,7 +103,13 @@ class PassRates:
             self.observe(key, right, samples)
 
     def observe(self, key: str, right: float, samples: float) -> None:
-        """Add the counts of a scored group; a prompt that is not in the data set is ignored."""
+        """Add the counts of a scored group; a prompt that is not in the data set is ignored.
+
+        Args:
+            key: the id of the prompt.
+            right: completions that are right.
+            samples: completions that were scored.
+        """
         number = self.numbers.get(key)
         if number is None or not samples:
             return
@@ -111,10 +119,8 @@ class PassRates:
     def slots(self, num_generations: int, most: int) -> np.ndarray:
         """Return how many slots of `num_generations` completions each prompt takes, (rows,).
 
-        This is the least number with which one right completion is expected, 1 / p
-        completions, but at least 1 and at most `most`.
-
-        p is the mean of Beta(right + 1, wrong + 1).
+        This is the least number with which one right completion is expected, 1 / p completions,
+        where p is the mean of Beta(right + 1, wrong + 1); but at least 1 and at most `most`.
         """
         rates = (self.right + 1) / (self.samples + 2)  # (prompts,)
         # 1e-9: for the rounding of whole numbers
@@ -144,7 +150,11 @@ class PassRates:
         return {"right": self.right.tolist(), "samples": self.samples.tolist()}
 
     def load_state_dict(self, state: dict[str, list[float]]) -> None:
-        """Restore counts; `ValueError` if their data set has another number of prompts."""
+        """Restore counts.
+
+        Raises:
+            ValueError: their data set has another number of prompts.
+        """
         if len(state["right"]) != len(self.numbers):
             raise ValueError(
                 f"pass rates of {len(state['right'])} prompts do not fit a data set of "

@@ -11,7 +11,7 @@ mixed groups weigh more. The random state of each draw is made from seed, epoch 
 no random state has to be saved.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import count, islice, repeat
 from typing import Any
@@ -24,11 +24,10 @@ from torch.utils.data import Sampler
 from grpo_ext.curriculum.pass_rates import PassRates
 
 Row = dict[str, Any]
-# These keep draws apart that have the same seed.
+# These keep draws apart that have the same seed; 4 is that of `difficulty`.
 _SUPPLY = 1
 _STREAM = 2
 _FURTHER = 3
-_TIES = 4
 
 
 @dataclass(eq=False, repr=False)
@@ -135,12 +134,6 @@ class PromptSampler(Sampler):
         self.drawn = [list(generation) for generation in state["drawn"]]
         if self.rates is not None:
             self.rates.load_state_dict(state["rates"])
-
-
-def from_easy_to_hard(difficulty: Sequence[float], seed: int) -> list[int]:
-    """Return the indices of rows from easy to hard; `seed` draws the order of equal ones."""
-    ties = np.random.default_rng((seed, _TIES)).permutation(len(difficulty))
-    return np.lexsort((ties, np.asarray(difficulty))).tolist()
 
 
 @dataclass(eq=False, repr=False)

@@ -8,7 +8,7 @@ from typing import Any
 from grpo_ext.common.modules import load_class
 
 Row = dict[str, Any]
-PLAIN = (str, int, float, list, tuple, dict, type(None))
+PLAIN_TYPES = (str, int, float, list, tuple, dict, type(None))
 # Paths, so that a run loads only its own environment.
 MODULES = {
     "check": "grpo_ext.environments.check:Check",
@@ -17,8 +17,9 @@ MODULES = {
 
 
 class Environment:
-    """A world for one completion: it begins the episode, answers each turn of the model, and ends
-    the episode.
+    """A world for one completion.
+
+    It begins the episode, answers each turn of the model, and ends the episode.
 
     A subclass takes its options as keyword arguments of `__init__`. Public attributes are its
     state.
@@ -28,67 +29,77 @@ class Environment:
     joint = "\n"  #: text between the prompt and the text of `reset`
 
     def tools(self) -> Sequence[Callable[..., Any]]:
-        """Return functions that the model may call, such as bound methods; with type hints and
-        docstrings in Google style.
+        """Return functions that the model may call, such as bound methods.
 
-        Their results become messages of role `tool`. A turn without a call goes to `step`.
+        They need type hints, and docstrings in Google style. Their results become messages of role
+        `tool`. A turn without a call goes to `step`.
         """
         return ()
 
     def reset(self, row: Row) -> str | None:
-        """Begin an episode with a row of the data set, and return text that follows the prompt in
-        its last message, if any.
+        """Begin an episode with a row of the data set.
 
         `row["seed"]`, a column or an int made of the columns, is the same for all completions of a
-        prompt. Draw only from it, so that the completions of a group face the same world.
+        prompt. Take all randomness from it, so that the completions of a group face the same world.
+
+        Returns:
+            Text that follows the prompt in its last message, if any.
         """
 
     def step(self, text: str) -> tuple[str, bool]:
-        """Return the answer to a turn of the model, and whether the episode is over; then the model
-        does not get the answer.
+        """Answer a turn of the model.
 
-        `text` is the turn without special tokens. The default, for environments with tools, ends
-        the episode.
+        The default, for environments with tools, ends the episode.
+
+        Args:
+            text: the turn, without special tokens.
+
+        Returns:
+            The answer, and whether the episode is over; then the model does not get the answer.
         """
         if self.tools():
             return "", True
         raise NotImplementedError
 
     def problem_key(self) -> str | int | None:
-        """Return what episodes of the same problem share, although their seeds differ; `None`: each
-        seed is a problem.
+        """Return what episodes of the same problem share although their seeds differ.
 
-        Evaluation asks after `reset`: its standard errors count episodes of one problem once.
+        `None`: each seed is a problem. Evaluation calls this after `reset`; its standard errors
+        count the episodes of one problem once.
         """
         return None
 
     def state(self) -> dict[str, Any]:
-        """Return what rewards read in the column `environment`: the score and the public attributes
-        with plain data.
+        """Return what rewards read in the column `environment`.
+
+        By default that is the score, and the public attributes with plain data.
         """
         return {"score": self.score, **plain_attributes(self)}
 
 
-def plain_attributes(instance: Any) -> dict[str, Any]:
+def plain_attributes(instance: object) -> dict[str, Any]:
     """Return the public attributes of an object that have plain data."""
-    return {
-        name: value
-        for name, value in vars(instance).items()
-        if not name.startswith("_") and isinstance(value, PLAIN)
-    }
+    attributes = {}
+    for name, value in vars(instance).items():
+        if not name.startswith("_") and isinstance(value, PLAIN_TYPES):
+            attributes[name] = value
+    return attributes
 
 
 def environment_class(name: str) -> type:
-    """Return an environment by its name, or a user's class by `package.module:Class` or
-    `file.py:Class`.
+    """Return an environment by its name, or a user's class.
 
-    It is a subclass of `Environment` or a class that TRL's `environment_factory` takes, else
-    `ValueError`.
+    Args:
+        name: a key of `MODULES`, `package.module:Class` or `file.py:Class`.
+
+    Raises:
+        ValueError: there is no such class, or it is neither a subclass of `Environment` nor one
+            that TRL's `environment_factory` takes.
     """
     cls = load_class("environment", name, MODULES)
-    if not (isinstance(cls, type) and (issubclass(cls, Environment) or hasattr(cls, "reset"))):
-        raise ValueError(
-            f"{name!r} is neither a subclass of grpo_ext.Environment nor a class with reset, as "
-            "TRL has them."
-        )
-    return cls
+    if isinstance(cls, type) and (issubclass(cls, Environment) or hasattr(cls, "reset")):
+        return cls
+    raise ValueError(
+        f"{name!r} is neither a subclass of grpo_ext.Environment nor a class with reset, as TRL "
+        "has them."
+    )

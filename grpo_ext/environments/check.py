@@ -8,8 +8,9 @@ from grpo_ext.rewards.countdown_reward import fault_of
 
 
 class Check(Environment):
-    """Lets the model check expressions before it answers; the reward `countdown` judges the
-    answer.
+    """Lets the model check expressions before it answers.
+
+    The reward `countdown` judges the answer.
     """
 
     def __init__(self) -> None:
@@ -29,5 +30,5 @@ class Check(Environment):
             expression: Such as 8 + 3 - 1.
         """
         self.checks += 1
-        wrong = fault_of(str(expression), self._row["nums"], self._row["target"])
-        return f"no, {wrong}" if wrong else "yes"
+        fault = fault_of(str(expression), self._row["nums"], self._row["target"])
+        return f"no, {fault}" if fault else "yes"

@@ -1,6 +1,4 @@
-"""An episode: turns of the model and answers of the environment, as one list of tokens with a
-mask.
-"""
+"""An episode: the model's turns and the environment's answers, as tokens with a mask."""
 
 import zlib
 from collections import deque
@@ -18,14 +16,21 @@ from grpo_ext.environments.transcript import as_read
 from grpo_ext.environments.turn_tokens import Message, TurnTokens
 from grpo_ext.step.records import Generation
 
-MOST_FAILURES = 3  # failures of an environment that end its episode
+MAX_FAILURES = 3  # failures of an environment that end its episode
 
 
 class Episode:
     """One completion of several turns, token by token.
 
-    `room` is the limit for the tokens of all turns and answers. The `prompt` of the row is a
-    conversation. Without an `environment` the rules make one.
+    Args:
+        rules: how the episode is played.
+        tokens: turns prompt and answers into tokens.
+        room: the limit for the tokens of all turns and answers.
+        row: a row of the data set, whose `prompt` is a conversation.
+        environment: the environment; `None`: the rules make one.
+
+    Raises:
+        ValueError: the prompt is not a conversation of texts.
     """
 
     def __init__(
@@ -47,28 +52,28 @@ class Episode:
         #: for each token 1 if the model wrote it, 0 if the environment did
         self.mask: list[int] = []
         self.messages: list[Message] = []  #: turns and answers so far
-        self.said: list[str] = []  #: text of each turn
+        self.turn_texts: list[str] = []  #: text of each turn
         self.pending: deque[int] = deque()  #: tokens of an answer that the model has not read yet
         self.ended = False
         self.truncated = False  #: ended because there was no room
         self.asking = False  #: whether the environment has a turn that it has not answered
         self._first = 0  # index of the current turn's first token
         self._stopped = True  # whether the last turn has its end token
-        seed = row.get("seed")  # the only source of randomness for the environment
-        self.seed = zlib.crc32(repr(sorted(row.items())).encode()) if seed is None else seed
+        self.seed = row.get("seed")  #: the only source of randomness for the environment
+        if self.seed is None:
+            self.seed = zlib.crc32(repr(sorted(row.items())).encode())
         with protected(rules.name, self.seed, "make"):
             self.environment = environment or rules.make()
         #: counts failures and calls
         self.world = GuardedEnvironment(self.environment, rules, self.seed)
-        opening = self.world.reset({**row, "seed": self.seed})
-        self.opening = opening  #: text of `reset`, the end of the prompt
-        *others, last = prompt
-        joint = self.environment.joint if last["content"] else ""
-        self.prompt = (
-            [*others, {**last, "content": f"{last['content']}{joint}{opening}"}]
-            if opening
-            else prompt
-        )
+        #: text of `reset`, the end of the prompt
+        self.opening = self.world.reset({**row, "seed": self.seed})
+        self.prompt = prompt
+        if self.opening:
+            *earlier, last = prompt
+            joint = self.environment.joint if last["content"] else ""
+            content = f"{last['content']}{joint}{self.opening}"
+            self.prompt = [*earlier, {**last, "content": content}]
         #: numbers of the state at the start and after each turn; empty without credit by turn
         self.states = [self._numbers()]
 
@@ -77,8 +82,9 @@ class Episode:
         return self.tokens.prompt(self.prompt, self.opening)
 
     def limit(self, room: int) -> None:
-        """Set the limit for the tokens of all turns and answers; without any room the episode ends
-        before its first turn.
+        """Set the limit for the tokens of all turns and answers.
+
+        Without any room the episode ends before its first turn.
         """
         self.room = max(room, 0)
         if room <= 0:
@@ -88,7 +94,7 @@ class Episode:
     @property
     def turns(self) -> int:
         """Turns of the model so far."""
-        return len(self.said)
+        return len(self.turn_texts)
 
     def write(self, token: int) -> bool:
         """Append a token of the model, and return whether it ends the turn."""
@@ -99,8 +105,9 @@ class Episode:
     def turn_left(self) -> int:
         """Return how many tokens the current turn may still have."""
         left = self.room - len(self.ids)
-        limit = self.rules.turn_tokens
-        return left if limit is None else min(left, limit - (len(self.ids) - self._first))
+        if self.rules.turn_tokens is None:
+            return left
+        return min(left, self.rules.turn_tokens - (len(self.ids) - self._first))
 
     def read(self) -> None:
         """Append the next token of the answer."""
@@ -109,13 +116,15 @@ class Episode:
         self._first = len(self.ids)
 
     def ask(self) -> None:
-        """End the current turn and pass it to the environment, whose async code runs until
-        `hear`.
+        """End the current turn and pass it to the environment.
+
+        Its async code runs until `hear`.
         """
-        ids = self.ids[self._first :]
-        text = str(self.tokens.tokenizer.decode(ids, skip_special_tokens=True))
-        message, broken = self.tokens.message(text, ids, self.prompt_ids + self.ids[: self._first])
-        self.take_turn(message, text, ids[-1] in self.tokens.ends, broken)
+        turn = self.ids[self._first :]
+        prefix = self.prompt_ids + self.ids[: self._first]
+        text = str(self.tokens.tokenizer.decode(turn, skip_special_tokens=True))
+        message, broken = self.tokens.message(text, turn, prefix)
+        self.take_turn(message, text, turn[-1] in self.tokens.ends, broken)
 
     def cut_off(self) -> None:
         """End the episode with the tokens that the current turn has."""
@@ -140,14 +149,14 @@ class Episode:
             broken: whether it has a call that cannot be read.
         """
         self.messages.append(message)
-        self.said.append(text)
+        self.turn_texts.append(text)
         self._stopped = stopped
         self.asking = True
         self.truncated = not stopped and len(self.ids) == self.room
-        calls = broken or message.get("tool_calls")
-        self.ended = self.truncated or bool(
-            calls and self.turns == self.rules.turns
-        )  # nobody would read the answer
+        is_last = self.turns == self.rules.turns
+        has_calls = broken or bool(message.get("tool_calls"))
+        # Nobody would read the answer to a call in the last turn.
+        self.ended = self.truncated or (is_last and has_calls)
         if not self.ended:
             self.world.ask(message, broken)
 
@@ -159,13 +168,14 @@ class Episode:
             return
         answer, over = self.world.answer()
         self.states.append(self._numbers())
-        if over or self.turns == self.rules.turns or self.world.failures >= MOST_FAILURES:
+        if over or self.turns == self.rules.turns or self.world.failures >= MAX_FAILURES:
             self.ended = True
             return
         try:
             tokens = self.tokens.answer(answer, self._stopped)
         except ValueError:  # some templates take one call a turn
-            answer = [{**answer[0], "content": "\n".join(message["content"] for message in answer)}]
+            content = "\n".join(message["content"] for message in answer)
+            answer = [{**answer[0], "content": content}]
             tokens = self.tokens.answer(answer, self._stopped)
         if len(self.ids) + len(tokens) >= self.room:
             self.ended = self.truncated = True
@@ -175,21 +185,27 @@ class Episode:
 
     def _numbers(self) -> dict[str, float]:
         """Return the numbers of the environment's state, if each turn has its own credit."""
-        state = self.world.state() if self.rules.credit == "turn" else {}
-        return {
-            key: float(value)
-            for key, value in state.items()
-            if isinstance(value, Real) and abs(cast(Any, value)) < 1e30
-        }
+        if self.rules.credit != "turn":
+            return {}
+        numbers = {}
+        for key, value in self.world.state().items():
+            if isinstance(value, Real) and abs(cast(Any, value)) < 1e30:
+                numbers[key] = float(value)
+        return numbers
 
     def gains(self, weights: Mapping[str, float]) -> list[float]:
-        """Return what each turn earned: how much the numbers of the state rose in it, weighted by
-        their names.
+        """Return what each turn earned: the weighted rise of the numbers of the state in it.
+
+        Args:
+            weights: the weights of the numbers, by their names.
         """
         gains = []
         for before, after in pairwise(self.states):
-            names = [name for name in weights if name in before and name in after]
-            gains.append(sum(weights[name] * (after[name] - before[name]) for name in names))
+            gain = 0.0
+            for name, weight in weights.items():
+                if name in before and name in after:
+                    gain += weight * (after[name] - before[name])
+            gains.append(gain)
         return gains
 
     def logged(
@@ -197,11 +213,16 @@ class Episode:
     ) -> dict[str, Any]:
         """Return `prompt`, `seed` and `messages` as `samples.jsonl` has them.
 
-        A turn has `counted_tokens`, the number of its tokens in the loss (0 if the loss does not
-        count the episode) and, with the `weights` of `gains`, what it `earned`.
+        A turn has `counted_tokens`, the number of its tokens in the loss, and what it `earned`.
+
+        Args:
+            weights: as for `gains`; `None`: turns have no `earned`.
+            counts: whether the loss counts the episode; if not, `counted_tokens` is 0.
         """
-        lengths = [len(list(tokens)) for mask, tokens in groupby(self.mask) if mask]
-        turns: deque[dict[str, Any]] = deque({"counted_tokens": n * counts} for n in lengths)
+        turns: deque[dict[str, Any]] = deque()
+        for is_turn, tokens in groupby(self.mask):
+            if is_turn:
+                turns.append({"counted_tokens": len(list(tokens)) if counts else 0})
         if weights is not None:
             for turn, gain in zip(turns, self.gains(weights), strict=True):
                 turn["earned"] = round(gain, 6)
@@ -215,16 +236,20 @@ class Episode:
 
     def columns(self) -> dict[str, Any]:
         """Return the columns that rewards may read beside those of the row."""
-        found = {"environment": self.world.state, "turns": lambda: self.said}
-        return {name: found[name]() for name in self.rules.columns}
+        columns: dict[str, Any] = {}
+        if "environment" in self.rules.columns:
+            columns["environment"] = self.world.state()
+        if "turns" in self.rules.columns:
+            columns["turns"] = self.turn_texts
+        return columns
 
 
 def instances(episodes: Sequence[Episode]) -> list[Any]:
-    """Return the instances of TRL's environments, one per episode; an empty list for other
-    environments.
-    """
-    found = [getattr(episode.environment, "instance", None) for episode in episodes]
-    return found if any(instance is not None for instance in found) else []
+    """Return the instances of TRL's environments, one per episode; none for other environments."""
+    instances = [getattr(episode.environment, "instance", None) for episode in episodes]
+    if all(instance is None for instance in instances):
+        return []
+    return instances
 
 
 def of_episodes(generation: Generation, episodes: Sequence[Episode]) -> Generation:

@@ -1,6 +1,4 @@
-"""The rules of episodes, from `environment` in a recipe: the environment with its options, and the
-limits of an episode.
-"""
+"""The rules of episodes, from `environment` in a recipe: class, options and limits."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -26,12 +24,10 @@ class EpisodeRules:
 
     make: Callable[[], Environment]  #: makes an environment
     turns: PositiveInt = 8  #: most turns of the model in an episode
-    turn_tokens: PositiveInt | None = (
-        None  #: most tokens of a turn. `None`: as many as the episode has left
-    )
-    credit: Literal["episode", "turn"] = (
-        "episode"  #: whether all turns share one advantage, or each has its own
-    )
+    #: most tokens of a turn; `None`: as many as the episode has left
+    turn_tokens: PositiveInt | None = None
+    #: whether all turns share one advantage, or each has its own
+    credit: Literal["episode", "turn"] = "episode"
     #: share of failures, of the last 256 turns, above which the run ends; 1 for never
     max_failure_rate: Annotated[float, Field(ge=0, le=1)] = 0.5
     step_timeout: PositiveFloat = 10.0  #: seconds that the environment may take for an answer
@@ -41,8 +37,9 @@ class EpisodeRules:
 
     @cached_property
     def probe(self) -> Environment:
-        """An environment that plays no episode. It shows whether one can be made and which tools it
-        has.
+        """An environment that plays no episode.
+
+        It shows whether one can be made and which tools it has.
         """
         return self.make()
 
@@ -52,53 +49,63 @@ class EpisodeRules:
         return EnvironmentFailures(self.name, self.max_failure_rate)
 
 
-OWN = {
-    key: hint
-    for key, hint in get_type_hints(EpisodeRules, include_extras=True).items()
-    if key not in ("make", "columns", "name")
-}
+# The keys that every environment of a recipe may have, with their types.
+RULE_TYPES = get_type_hints(EpisodeRules, include_extras=True)
+for key in ("make", "columns", "name"):
+    del RULE_TYPES[key]
 
 
-def episode_rules(given: str | Mapping[str, Any]) -> EpisodeRules:
-    """Return the rules for `environment` of a recipe: a name, or a mapping of `name`, keys of `OWN`
-    and the class's options.
+def episode_rules(environment: str | Mapping[str, Any]) -> EpisodeRules:
+    """Return the rules for `environment` of a recipe.
 
-    `ValueError` for an unknown name or option, a value out of range, or options that the class
-    refuses.
+    Args:
+        environment: a name, or a mapping of `name`, keys of `RULE_TYPES` and the class's options.
+
+    Raises:
+        ValueError: an unknown name or option, a value out of range, options that the class refuses,
+            or an environment that nothing answers the model with.
     """
-    given = {"name": given} if isinstance(given, str) else dict(given)
-    name = given.pop("name", None)
+    settings = {"name": environment} if isinstance(environment, str) else dict(environment)
+    name = settings.pop("name", None)
     if not isinstance(name, str):
         raise ValueError("environment has no name: write {name: guess, turns: 5}.")
     cls = environment_class(name)
     parameters = inspect.signature(cls).parameters.values()
-    options = {p.name for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)}
-    if clash := sorted(OWN.keys() & options):
+    option_names = {p.name for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)}
+    clashes = sorted(RULE_TYPES.keys() & option_names)
+    if clashes:
         raise ValueError(
-            f"environment {name!r} has an option {clash[0]!r}, which is a key of every "
+            f"environment {name!r} has an option {clashes[0]!r}, which is a key of every "
             "environment: rename it."
         )
-    takes = OWN.keys() | options
-    for key in given:
-        if key not in takes:
-            raise ValueError(f"environment {name!r}: {unknown('option', str(key), takes)}")
-    own = {key: given.pop(key) for key in list(given) if key in OWN}
-    for key, value in own.items():
-        if wrong := misfit(value, OWN[key]):
-            raise ValueError(f"environment: {key} is {value!r}: {wrong}.")
+    rules: dict[str, Any] = {}
+    options: dict[str, Any] = {}
+    for key, value in settings.items():
+        if key in option_names:
+            options[key] = value
+        elif key not in RULE_TYPES:
+            keys = RULE_TYPES.keys() | option_names
+            raise ValueError(f"environment {name!r}: {unknown('option', str(key), keys)}")
+        else:
+            fault = misfit(value, RULE_TYPES[key])
+            if fault:
+                raise ValueError(f"environment: {key} is {value!r}: {fault}.")
+            rules[key] = value
 
     def make() -> Environment:
-        made = cls(**given)
-        return made if isinstance(made, Environment) else ToolEnvironment(instance=made)
+        instance = cls(**options)
+        return instance if isinstance(instance, Environment) else ToolEnvironment(instance=instance)
 
-    rules = EpisodeRules(make, name=name, **own)
+    episode_rules = EpisodeRules(make, name=name, **rules)
     try:
-        rules.probe  # noqa: B018 - makes the first environment
+        probe = episode_rules.probe
+    except ValueError as error:
+        raise ValueError(f"environment {name!r} does not take these options: {error}") from error
     except Exception as error:  # of a user's class
-        why = error if isinstance(error, ValueError) else in_full(error).splitlines()[-1]
-        raise ValueError(f"environment {name!r} does not take these options: {why}") from error
-    check_answers(name, rules.probe)
-    return rules
+        reason = in_full(error).splitlines()[-1]
+        raise ValueError(f"environment {name!r} does not take these options: {reason}") from error
+    check_answers(name, probe)
+    return episode_rules
 
 
 def answers_texts(environment: Environment) -> bool:
@@ -107,22 +114,24 @@ def answers_texts(environment: Environment) -> bool:
 
 
 def check_answers(name: str, environment: Environment) -> None:
-    """Raise `ValueError` if `tools` fails, or if an environment without `step` has none, so that
-    nothing answers the model.
+    """Check that something answers the model.
+
+    Args:
+        name: of the environment in messages.
+        environment: an instance.
+
+    Raises:
+        ValueError: its method `tools` fails, or it has neither `step` nor tools.
     """
     try:
         tools = list(environment.tools())
     except Exception as error:  # of a user's class
-        why = in_full(error).splitlines()[-1]
-        raise ValueError(f"environment {name!r}: its method tools fails: {why}") from error
-    if (
-        not tools
-        and not answers_texts(environment)
-        and not isinstance(environment, ToolEnvironment)
-    ):
-        near = did_you_mean("step", {*dir(environment)} - {*dir(Environment)})
-        raise ValueError(
-            f"environment {name!r} has neither `step` nor tools, so nothing answers the "
-            f"model.{near} Write `def step(self, text)` that returns an answer and whether the "
-            "episode is over."
-        )
+        reason = in_full(error).splitlines()[-1]
+        raise ValueError(f"environment {name!r}: its method tools fails: {reason}") from error
+    if tools or answers_texts(environment) or isinstance(environment, ToolEnvironment):
+        return
+    hint = did_you_mean("step", {*dir(environment)} - {*dir(Environment)})
+    raise ValueError(
+        f"environment {name!r} has neither `step` nor tools, so nothing answers the model.{hint} "
+        "Write `def step(self, text)` that returns an answer and whether the episode is over."
+    )

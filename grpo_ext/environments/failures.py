@@ -1,12 +1,12 @@
-"""Failures of an environment's code: named with file and line when they first occur, and the end of
-a run if they are many.
+"""Failures of an environment's code.
+
+They are named with file and line when they first occur, and end a run if they are many.
 """
 
 import logging
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from grpo_ext.rewards.failures import FailureCount, UserCodeFailure
 from grpo_ext.rewards.scores import clipped
@@ -25,7 +25,7 @@ class EnvironmentFailure(UserCodeFailure):
 
 @dataclass(frozen=True)
 class FailureReport:
-    """The calls of one method of the environment since the report before, on one rank."""
+    """The calls of one method of the environment since the last report, on one rank."""
 
     method: str
     calls: int
@@ -52,19 +52,26 @@ class EnvironmentFailures:
         self.max_failure_rate = max_failure_rate
         self.methods: dict[str, FailureCount] = {}
         self.raised: Counter[str] = Counter()  # by tool, calls that raised an error
-        self._seeds: dict[str, set[str]] = {}
+        self._seeds: defaultdict[str, set[str]] = defaultdict(set)
         self._reported: dict[str, tuple[int, int]] = {}  # calls and failures at the last report
 
     def succeeded(self, method: str) -> None:
         """Count a call without a failure."""
         self._count(method).add([False])
 
-    def failed(self, method: str, error: str, arguments: Any, seed: Any) -> None:
-        """Count a failure, and log the first of its kind with the arguments of the call."""
+    def failed(self, method: str, error: str, arguments: object, seed: object) -> None:
+        """Count a failure, and log the first of its kind.
+
+        Args:
+            method: the method that failed.
+            error: what it raised, as `in_full` writes it.
+            arguments: of the call.
+            seed: of the episode.
+        """
         count = self._count(method)
         count.add([True])
         count.last_error = error
-        self._seeds.setdefault(method, set()).add(str(seed))
+        self._seeds[method].add(str(seed))
         if count.is_new_kind(error):
             logger.warning(
                 f"{count.name} failed, and the model gets the error as the answer. From now on "
@@ -72,9 +79,13 @@ class EnvironmentFailures:
                 f"{clipped(arguments)}. The failure: {error}"
             )
 
-    def tool_raised(self, tool: str, error: str, arguments: Any) -> None:
-        """Log the first error of its kind that a tool raises, and warn of a tool that has raised on
-        each of its calls.
+    def tool_raised(self, tool: str, error: str, arguments: object) -> None:
+        """Log the first error of its kind, and warn of a tool that has raised on each of its calls.
+
+        Args:
+            tool: the tool.
+            error: what it raised, as `in_full` writes it.
+            arguments: of the call.
         """
         count = self._count(tool)
         count.add([False])
@@ -95,34 +106,48 @@ class EnvironmentFailures:
         """Return the calls since the last report."""
         reports = []
         for method, count in self.methods.items():
-            calls, failed = self._reported.get(method, (0, 0))
+            calls_before, failed_before = self._reported.get(method, (0, 0))
             self._reported[method] = count.calls, count.failed
-            seeds = frozenset(self._seeds.pop(method, ()))
-            since = (count.calls - calls, count.failed - failed)
-            reports.append(FailureReport(method, *since, seeds, count.too_many(), count.last_error))
+            report = FailureReport(
+                method,
+                calls=count.calls - calls_before,
+                failed=count.failed - failed_before,
+                seeds=frozenset(self._seeds.pop(method, ())),
+                too_many=count.too_many(),
+                last_error=count.last_error,
+            )
+            reports.append(report)
         return reports
 
     def refuse_many(self, reports: Iterable[FailureReport]) -> None:
-        """Raise an `EnvironmentFailure` if there are too many failures; `reports` are those of all
-        ranks.
+        """End the run if there are too many failures.
+
+        Args:
+            reports: those of all ranks.
+
+        Raises:
+            EnvironmentFailure: a method failed too often, or on every call.
         """
         if self.max_failure_rate >= 1:
             return
-        reports = list(reports)
+        by_method: dict[str, list[FailureReport]] = {method: [] for method in UNITS}
         for report in reports:
             if report.too_many:
                 raise EnvironmentFailure(report.too_many)
-        for method in UNITS:  # a generation may have only two calls of a tool
-            of_method = [report for report in reports if report.method == method]
-            calls = sum(report.calls for report in of_method)
-            failed = sum(report.failed for report in of_method)
-            seeds = set().union(*(report.seeds for report in of_method))
-            if failed == calls > 0 and len(seeds) > 1:  # one seed may be a bad row of the data
-                error = next(report.last_error for report in of_method if report.failed)
+            if report.method in UNITS:  # a generation may have only two calls of a tool
+                by_method[report.method].append(report)
+        for method, of_method in by_method.items():
+            failing = [report for report in of_method if report.failed]
+            seeds: set[str] = set()
+            for report in failing:
+                seeds |= report.seeds
+            if len(seeds) < 2:  # one seed may be a bad row of the data
+                continue
+            if all(report.failed == report.calls for report in of_method):
                 raise EnvironmentFailure(
                     f"{self.subject}: {method} failed on every call. Fix it, try it with `grpo-ext "
                     "check`, and resume; `max_failure_rate: 1` in `environment` continues with it. "
-                    f"The last failure: {error}"
+                    f"The last failure: {failing[0].last_error}"
                 )
 
     def _count(self, method: str) -> FailureCount:

@@ -1,13 +1,11 @@
-"""A guard around an environment: whatever its code does, the model gets an answer and the run
-continues.
-"""
+"""A guard: whatever an environment's code does, the model gets an answer and the run continues."""
 
 import inspect
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 from grpo_ext.common.deadline import TooLate, deadline
 from grpo_ext.environments.base import Environment, Row
@@ -20,29 +18,32 @@ from grpo_ext.rewards.process_state import exit_if_forked, preserve_process_stat
 from grpo_ext.rewards.scores import clipped, in_full
 
 UNREADABLE = "error: the call could not be read; write its name and arguments as one JSON object"
-Begun = Callable[[], Any]  # waits for a user's code, and returns its result or raises its error
+Pending = Callable[[], Any]  # waits for a user's code, and returns its result or raises its error
 
 
 class GuardedEnvironment:
-    """Asks an environment, and turns errors, results of a wrong type, hangs and long texts into
-    answers.
+    """Asks an environment, and turns errors, wrong types, hangs and long texts into answers.
 
-    `rules.failures` counts the failures of all episodes. `seed` is that of this episode.
+    Args:
+        environment: the environment of one episode.
+        rules: with the limits; `rules.failures` counts the failures of all episodes.
+        seed: of the episode.
     """
 
-    def __init__(self, environment: Environment, rules: EpisodeRules, seed: Any):
+    def __init__(self, environment: Environment, rules: EpisodeRules, seed: object):
         self.environment = environment
         self.rules = rules
         self.seed = seed
         # turns in which the environment or a tool took too long or the environment raised an error
         self.failures = 0
+        self.calls = 0  # calls of tools
+        self.failed_calls = 0  # calls of tools that failed for any reason
         self._entries = 0  # how often its code has been run
-        self.calls = self.failed_calls = 0  # calls of tools, and those that failed for any reason
         self._tools: list[Tool] = []
         self._answer_of("tools", None, lambda: self._tools.extend(environment.tools()))
         self._requests: list[Message] = []
-        self._begun: list[Begun] = []
-        self._broken = False
+        self._pending: list[Pending] = []
+        self._is_broken = False
         self._turn = ""
 
     def reset(self, row: Row) -> str:
@@ -51,78 +52,75 @@ class GuardedEnvironment:
         return self._answer_of("reset", row, lambda: self.environment.reset(copy))[0]
 
     def ask(self, turn: Message, broken: bool) -> None:
-        """Pass a turn of the model to the environment. Async code runs until `answer`, beside that
-        of other environments.
+        """Pass a turn of the model to the environment.
 
-        `turn` is a chat message, and `broken` says whether it has a call that cannot be read.
+        Async code runs until `answer`, beside that of other environments.
+
+        Args:
+            turn: a chat message.
+            broken: whether it has a call that cannot be read.
         """
         self._requests = turn.get("tool_calls") or []
-        self._broken = broken
+        self._is_broken = broken
         self._turn = turn["content"]
-        work = [
-            partial(call, self._tools, copy_containers(requested.get("function") or {}))
-            for requested in self._requests
-        ]
-        if not (work or broken):
-            work = [partial(self.environment.step, self._turn)]
         end = time.monotonic() + self.rules.step_timeout  # of all calls of the turn together
-        self._begun = [self._begin(each, end) for each in work]
+        self._pending = []
+        for request in self._requests:
+            function = copy_containers(request.get("function") or {})
+            self._pending.append(self._begin(partial(call, self._tools, function), end))
+        if not self._requests and not broken:
+            self._pending.append(self._begin(partial(self.environment.step, self._turn), end))
 
     def answer(self) -> tuple[list[Message], bool]:
         """Return the answer to the last turn as chat messages, and whether the episode is over."""
-        if self._broken:
+        if self._is_broken:
             self.calls += 1
             self.failed_calls += 1
             return [self._tool_message("", UNREADABLE)], False
         if not self._requests:
-            said, over = self._step()
-            return [{"role": "user", "content": said}], over
-        before = self.failures
-        results = [self._result(*pair) for pair in zip(self._requests, self._begun, strict=True)]
+            text, over = self._step()
+            return [{"role": "user", "content": text}], over
+        failures_before = self.failures
+        results = [self._result(*pair) for pair in zip(self._requests, self._pending, strict=True)]
         # a call that is late leaves no time for the others
-        self.failures = min(self.failures, before + 1)
+        self.failures = min(self.failures, failures_before + 1)
         return results, False
 
     def state(self) -> dict[str, Any]:
         """Return the environment's state; nothing if it fails."""
-        found: dict[str, Any] = {}
-        self._answer_of("state", None, lambda: found.update(self.environment.state()))
-        return found
+        state: dict[str, Any] = {}
+        self._answer_of("state", None, lambda: state.update(self.environment.state()))
+        return state
 
-    def _begin(self, work: Callable[[], Any], end: float) -> Begun:
+    def _begin(self, work: Callable[[], Any], end: float) -> Pending:
         """Begin a user's code, which may run until `end`."""
+        seconds = max(end - time.monotonic(), 1e-3)
         try:
-            with (
-                self._protected(),
-                deadline(max(end - time.monotonic(), 1e-3)),
-                exit_if_forked(),
-            ):
-                found = work()
+            with self._protected(), deadline(seconds), exit_if_forked():
+                result = work()
         except KeyboardInterrupt:
             raise
         except BaseException as error:
             return partial(_raise, error)
-        return (
-            waiting(found, max(end - time.monotonic(), 0.0))
-            if inspect.iscoroutine(found)
-            else lambda: found
-        )
+        if inspect.iscoroutine(result):
+            return waiting(result, max(end - time.monotonic(), 0.0))
+        return lambda: result
 
     def _step(self) -> tuple[str, bool]:
         over = False
 
         def step() -> str | None:
             nonlocal over
-            answer, over = checked_step(self._begun[0]())
+            answer, over = checked_step(self._pending[0]())
             return answer
 
         return self._answer_of("step", self._turn, step)[0], over
 
-    def _result(self, requested: Message, begun: Begun) -> Message:
-        function = requested.get("function") or {}
+    def _result(self, request: Message, pending: Pending) -> Message:
+        function = request.get("function") or {}
         name = str(function.get("name", ""))
         answer, worked = self._answer_of(
-            f"tool {name}", function, lambda: str(begun()), is_tool=True
+            f"tool {name}", function, lambda: str(pending()), is_tool=True
         )
         self.calls += 1
         self.failed_calls += not worked
@@ -133,10 +131,11 @@ class GuardedEnvironment:
         return {"role": "tool", "name": name if name in names else names[0], "content": content}
 
     def _answer_of(
-        self, method: str, arguments: Any, work: Callable[[], Any], is_tool: bool = False
+        self, method: str, arguments: object, work: Callable[[], Any], is_tool: bool = False
     ) -> tuple[str, bool]:
-        """Return the text that `work` returns, within its time and length, and True; if it fails,
-        why in words, and False.
+        """Return the text that `work` returns and True, or a message about its failure and False.
+
+        Time and length of the text are limited.
 
         Args:
             method: the name of the environment's method, or of the tool.
@@ -149,22 +148,22 @@ class GuardedEnvironment:
         try:
             with self._protected(), deadline(self.rules.step_timeout), exit_if_forked():
                 try:
-                    said = work()
-                    if not isinstance(said, str | None):
-                        raise TypeError(f"it said {type(said).__name__}, not a text")
+                    text = work()
+                    if not isinstance(text, str | None):
+                        raise TypeError(f"it said {type(text).__name__}, not a text")
                 except (KeyboardInterrupt, TooLate):
                     raise
                 except BaseException as error:
                     # formatted within the deadline, since a user's error may hang
-                    said = _words(error)
+                    text = error_text(error)
                     details = in_full(error, function)
                     failed = not isinstance(error, Misuse)
                     forgiven = is_tool and isinstance(error, Exception)
                 else:
                     self.rules.failures.succeeded(method)
-                    return self._shortened(said or ""), True
+                    return self._shortened(text or ""), True
         except TooLate as error:
-            said = f"error: {error}"
+            text = f"error: {error}"
             details = in_full(error, function)
             failed = True
             forgiven = False
@@ -173,7 +172,7 @@ class GuardedEnvironment:
         elif failed:
             self.failures += 1
             self.rules.failures.failed(method, details, arguments, self.seed)
-        return self._shortened(said), False
+        return self._shortened(text), False
 
     def _protected(self) -> AbstractContextManager[None]:
         """Protect the process from the next call of the environment.
@@ -185,14 +184,16 @@ class GuardedEnvironment:
         return protected(self.rules.name, self.seed, self._entries)
 
     def _shortened(self, text: str) -> str:
-        most = self.rules.answer_characters
-        shortened = text if len(text) <= most else f"{text[:most]} (cut off)"
-        return shortened.encode("utf-8", "replace").decode()
+        limit = self.rules.answer_characters
+        if len(text) > limit:
+            text = f"{text[:limit]} (cut off)"
+        return text.encode("utf-8", "replace").decode()
 
 
 def protected(*key: object) -> AbstractContextManager[None]:
-    """Protect the working directory and the random numbers of the process in a block that runs an
-    environment's code.
+    """Protect the process from an environment's code that a block runs.
+
+    After the block, working directory and random numbers are what they were.
 
     The generators of Python, numpy and torch are seeded with a checksum of `key` in the block.
     Async code is not protected: it runs in another thread while the model writes other turns.
@@ -200,9 +201,11 @@ def protected(*key: object) -> AbstractContextManager[None]:
     return preserve_process_state(checksum(key))
 
 
-def checked_step(returned: Any) -> tuple[str | None, bool]:
-    """Return what `step` returned, an answer and whether the episode is over; `TypeError` if it is
-    anything else.
+def checked_step(returned: object) -> tuple[str | None, bool]:
+    """Return the answer and whether the episode is over, as `step` returned them.
+
+    Raises:
+        TypeError: it returned anything else.
     """
     if not isinstance(returned, tuple) or len(returned) != 2:
         raise TypeError(
@@ -219,16 +222,15 @@ def checked_step(returned: Any) -> tuple[str | None, bool]:
     return answer, bool(over)
 
 
-def _words(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
+    """Return what the model reads of an error."""
     try:
-        return (
-            f"error: {error}"
-            if isinstance(error, Misuse)
-            else f"error: {type(error).__name__}: {error}"
-        )
+        if isinstance(error, Misuse):
+            return f"error: {error}"
+        return f"error: {type(error).__name__}: {error}"
     except Exception:  # from the error's `__str__`
         return f"error: {type(error).__name__}"
 
 
-def _raise(error: BaseException) -> None:
+def _raise(error: BaseException) -> NoReturn:
     raise error

@@ -1,8 +1,8 @@
 """A game: find a number; each answer says whether the guess is too low or too high.
 
 With five guesses for 1 to 31, distinct guesses that ignore the answers win 16 % of the games,
-random guesses among the numbers that are left 54 %, and halving the numbers that are left 100 %. So
-a gain needs the answers and a strategy.
+random guesses among the remaining numbers 54 %, and halving the remaining numbers 100 %. So a gain
+needs the answers and a strategy.
 """
 
 import re
@@ -27,8 +27,8 @@ class Guess(Environment):
         self.target = 0
         self.used = 0  # guesses so far
         self.score = 0.0  # 1 if the game is won
-        # 1 - log(1 + numbers left) / log(1 + numbers at the start), 1 if the game is won; halving
-        # 31 numbers adds a fifth
+        # 1 - log(1 + numbers left) / log(1 + numbers at the start), and 1 if the game is won;
+        # halving 31 numbers adds a fifth
         self.narrowed = 0.0
         self.left = range(low, high + 1)  # numbers that the answers allow
 
@@ -47,20 +47,20 @@ class Guess(Environment):
         if guess == self.target:
             self.score = self.narrowed = 1.0
             return "yes", True
-        low = self.left.start
-        high = self.left.stop
-        self.left = (
-            range(max(low, guess + 1), high)
-            if guess < self.target
-            else range(low, min(high, guess))
-        )
+        if guess < self.target:
+            answer = "low"
+            self.left = range(max(self.left.start, guess + 1), self.left.stop)
+        else:
+            answer = "high"
+            self.left = range(self.left.start, min(self.left.stop, guess))
         self.narrowed = 1 - log(1 + len(self.left)) / log(2 + self.high - self.low)
-        return ("low" if guess < self.target else "high"), False
+        return answer, False
 
 
 def number_in(text: str) -> int | None:
-    """Return the whole number in a turn, inside the answer tags if there are any; `None` for no
-    number or several.
+    """Return the whole number in a turn, inside the answer tags if there are any.
+
+    `None` for no number or several.
     """
-    found = re.findall(r"\d{1,9}", last_answer(text) or without_thoughts(text))
-    return int(found[0]) if len(found) == 1 else None
+    numbers = re.findall(r"\d{1,9}", last_answer(text) or without_thoughts(text))
+    return int(numbers[0]) if len(numbers) == 1 else None

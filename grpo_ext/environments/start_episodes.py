@@ -4,6 +4,8 @@ import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
+from transformers import PreTrainedTokenizerBase
+
 from grpo_ext.environments.base import Row
 from grpo_ext.environments.episode import Episode
 from grpo_ext.environments.episode_rules import EpisodeRules, answers_texts, episode_rules
@@ -14,27 +16,47 @@ from grpo_ext.environments.turn_tokens import TurnTokens
 Begin = Callable[[Sequence[Row]], list[Episode]]  # makes an episode of each row
 
 
-def beginning(given: Any, tokenizer: Any, ends: Collection[int], args: Any) -> Begin:
-    """Return a function that makes the episodes of rows in `given`, the `environment` of a recipe.
+def beginning(
+    environment: str | Mapping[str, Any],
+    tokenizer: PreTrainedTokenizerBase,
+    ends: Collection[int],
+    args: Any,
+) -> Begin:
+    """Return a function that makes the episodes of rows in an environment of a recipe.
 
-    `ends` are the tokens that end a turn. `args` has `max_completion_length`, the limit of a whole
-    episode, and `chat_template_kwargs`. `ValueError` as for `episode_rules` and `TurnTokens`.
+    Args:
+        environment: the `environment` of the recipe.
+        tokenizer: the model's tokenizer.
+        ends: the tokens that end a turn.
+        args: training arguments: `max_completion_length` limits a whole episode,
+            `chat_template_kwargs` go to the template.
+
+    Raises:
+        ValueError: as for `episode_rules` and `TurnTokens`.
     """
-    rules = episode_rules(given)
-    answers = answers_texts(rules.probe)
-    tokens = TurnTokens(tokenizer, ends, args.chat_template_kwargs, rules.probe.tools(), answers)
-    return lambda rows: [Episode(rules, tokens, args.max_completion_length, row) for row in rows]
+    rules = episode_rules(environment)
+    tokens = TurnTokens(
+        tokenizer,
+        ends,
+        args.chat_template_kwargs,
+        rules.probe.tools(),
+        answers_texts(rules.probe),
+    )
+
+    def begin(rows: Sequence[Row]) -> list[Episode]:
+        return [Episode(rules, tokens, args.max_completion_length, row) for row in rows]
+
+    return begin
 
 
 def beginning_with_tools(
     tools: Sequence[Tool],
     factories: Mapping[str | None, Callable[[], Any]] | None,
-    tokenizer: Any,
+    tokenizer: PreTrainedTokenizerBase,
     ends: Collection[int],
     args: Any,
 ) -> Begin:
-    """Return a function that makes the episodes of rows with tools and environments as TRL's
-    trainer takes them.
+    """Return a function that makes the episodes of rows with TRL's tools and environments.
 
     Each episode of a batch has an instance of its own, which is reset and used again in later
     batches.
@@ -43,34 +65,38 @@ def beginning_with_tools(
         tools: functions that every prompt describes.
         factories: by the name in the column `environment`, or by `None` one for all rows; `None`
             for no environments.
-        tokenizer, ends, args: as for `beginning`; `args.max_tool_calling_iterations` limits the
-            turns.
+        tokenizer: the model's tokenizer.
+        ends: the tokens that end a turn.
+        args: as for `beginning`; `max_tool_calling_iterations` limits the turns.
     """
-    most_calls = args.max_tool_calling_iterations
-    if most_calls is None:
-        most_calls = sys.maxsize - 1
-    making = dict(factories or {None: lambda: None})
+    max_calls = args.max_tool_calling_iterations
+    if max_calls is None:
+        max_calls = sys.maxsize - 1
+    makers = dict(factories or {None: lambda: None})
 
-    def made_by(name: str | None, number: int) -> ToolEnvironment:
+    def make(name: str | None, number: int) -> ToolEnvironment:
         with protected(name, number, "make"):
-            return ToolEnvironment(tools, making[name]())
+            return ToolEnvironment(tools, makers[name]())
 
-    pool = {name: [made_by(name, 0)] for name in making}
-    classes = sorted({type(made[0].instance).__name__ for made in pool.values()} - {"NoneType"})
+    # the environments of each name, and their tokens
+    pool = {name: [make(name, 0)] for name in makers}
+    tokens = {}
+    classes = set()
+    for name, [environment] in pool.items():
+        tokens[name] = TurnTokens(
+            tokenizer, ends, args.chat_template_kwargs, environment.tools(), answers_texts=False
+        )
+        if environment.instance is not None:
+            classes.add(type(environment.instance).__name__)
     rules = EpisodeRules(
         ToolEnvironment,
-        turns=most_calls + 1,
+        turns=max_calls + 1,
         columns=(),
-        name=" or ".join(classes),
+        name=" or ".join(sorted(classes)),
     )
-    options = args.chat_template_kwargs
-    tokens = {
-        name: TurnTokens(tokenizer, ends, options, made[0].tools(), False)
-        for name, made in pool.items()
-    }
 
     def begin(rows: Sequence[Row]) -> list[Episode]:
-        free = {name: iter(made) for name, made in pool.items()}
+        unused = {name: iter(environments) for name, environments in pool.items()}
         episodes = []
         for row in rows:
             row = dict(row)
@@ -81,9 +107,9 @@ def beginning_with_tools(
                     f"A row has environment {name!r}, which is not among the environments of "
                     f"environment_factory: {factory_names}."
                 )
-            environment = next(free[name], None)
+            environment = next(unused[name], None)
             if environment is None:
-                environment = made_by(name, len(pool[name]))
+                environment = make(name, len(pool[name]))
                 pool[name].append(environment)
             limit = args.max_completion_length
             episodes.append(Episode(rules, tokens[name], limit, row, environment))

@@ -9,22 +9,21 @@ from grpo_ext.rewards.deadline import waiting
 
 Tool = Callable[..., Any]
 STATE_SECONDS = 10.0  # time limit of an async `get_reward`
-NO_TOOLS = ("reset", "get_reward")  # public methods that the model cannot call
+NOT_TOOLS = ("reset", "get_reward")  # public methods that the model cannot call
 
 
 class ToolEnvironment(Environment):
-    """Functions, an instance of an environment of TRL, or both; an episode ends with a turn without
-    a call.
+    """Functions, an instance of an environment of TRL, or both.
 
-    The functions have type hints and a docstring. The instance has `reset(**row)`, and the model
-    may call its other methods.
+    An episode ends with a turn without a call. The functions have type hints and a docstring. The
+    instance has `reset(**row)`, and the model may call its other public methods.
     """
 
     joint = ""
 
-    def __init__(self, functions: Sequence[Tool] = (), instance: Any = None):
+    def __init__(self, functions: Sequence[Tool] = (), instance: object = None):
         self._functions = list(functions)
-        self.instance = instance
+        self.instance: Any = instance
 
     def tools(self) -> Sequence[Tool]:
         return [*self._functions, *public_methods(self.instance)]
@@ -32,43 +31,44 @@ class ToolEnvironment(Environment):
     def reset(self, row: Row) -> str | None:
         if self.instance is None:
             return None
+        arguments = dict(row)
         parameters = inspect.signature(self.instance.reset).parameters.values()
-        takes_seed = any(p.name == "seed" or p.kind == p.VAR_KEYWORD for p in parameters)
-        said = self.instance.reset(
-            **{key: value for key, value in row.items() if takes_seed or key != "seed"}
-        )
-        if isinstance(said, list) and all(block.get("type") == "text" for block in said):
-            return "".join(block["text"] for block in said)
-        return said
+        if not any(p.name == "seed" or p.kind == p.VAR_KEYWORD for p in parameters):
+            arguments.pop("seed", None)
+        opening = self.instance.reset(**arguments)
+        if isinstance(opening, list) and all(block.get("type") == "text" for block in opening):
+            return "".join(block["text"] for block in opening)
+        return opening
 
     def step(self, text: str) -> tuple[str, bool]:
         """End the episode: the turn has no call."""
         return "", True
 
     def state(self) -> Row:
-        found = plain_attributes(self.instance) if self.instance is not None else {}
-        own = getattr(self.instance, "get_reward", None)
-        score = own() if own else None
-        return {
-            "score": waiting(score, STATE_SECONDS)() if inspect.iscoroutine(score) else score,
-            **found,
-        }
+        if self.instance is None:
+            return {"score": None}
+        attributes = plain_attributes(self.instance)
+        score = None
+        get_reward = getattr(self.instance, "get_reward", None)
+        if get_reward:
+            score = get_reward()
+            if inspect.iscoroutine(score):
+                score = waiting(score, STATE_SECONDS)()
+        return {"score": score, **attributes}
 
 
-def public_methods(instance: Any) -> list[Tool]:
-    """Return the methods that the model may call. They are found on the class, so that no property
-    is evaluated.
+def public_methods(instance: object) -> list[Tool]:
+    """Return the methods that the model may call.
+
+    They are looked up on the class, so that no property is evaluated.
     """
-    names = (
-        [name for name, _ in inspect.getmembers(type(instance), inspect.isfunction)]
-        if instance is not None
-        else []
-    )
-    return [
-        getattr(instance, name)
-        for name in names
-        if not name.startswith("_") and name not in NO_TOOLS
-    ]
+    if instance is None:
+        return []
+    methods = []
+    for name, _ in inspect.getmembers(type(instance), inspect.isfunction):
+        if not name.startswith("_") and name not in NOT_TOOLS:
+            methods.append(getattr(instance, name))
+    return methods
 
 
 class Misuse(ValueError):
@@ -76,11 +76,15 @@ class Misuse(ValueError):
 
 
 def call(tools: Sequence[Tool], function: dict[str, Any]) -> Any:
-    """Call a tool by `{"name": ..., "arguments": {...}}` and return its result; for an async tool,
-    its coroutine.
+    """Call a tool, and return its result, or the coroutine of an async tool.
 
-    `Misuse` if there is no such tool or it does not take these arguments, and whatever the tool
-    raises.
+    Args:
+        tools: the tools that the model may call.
+        function: the call, `{"name": ..., "arguments": {...}}`.
+
+    Raises:
+        Misuse: there is no such tool, or it does not take these arguments.
+        Exception: whatever the tool raises.
     """
     by_name = {tool.__name__: tool for tool in tools}
     name = function.get("name")

@@ -1,11 +1,13 @@
-"""The tokens between two turns of the model. Nothing that was sampled is ever decoded and tokenised
-again.
+"""The tokens between two turns of the model.
 
-A template writes a conversation like this::
+Nothing that was sampled is ever decoded and tokenised again.
 
-    ... <|im_start|>assistant / 17 <|im_end|> / <|im_start|>user / low <|im_end|> /
-    <|im_start|>assistant / 24 <|im_end|>
-                               turn            around            answer  around                           turn
+A template writes a conversation like this, where `/` is a line break and the parts between turn and
+answer are the template's::
+
+    ... <|im_start|>assistant / 17 <|im_end|>     the turn "17"
+    / <|im_start|>user / low <|im_end|> /         the answer "low"
+    <|im_start|>assistant / 24 <|im_end|>         the turn "24"
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -27,16 +29,15 @@ REWRITES = (
     "chat_template that leaves earlier turns as they are, or set what it takes in "
     "chat_template_kwargs."
 )
-MOST_DEPTH = 32  # deepest nesting of the arguments of a call
-PARSE_SECONDS = 5.0
+MAX_DEPTH = 32  # deepest nesting of the arguments of a call
+PARSE_SECONDS = 5.0  # that reading the calls of a turn may take
 Message = dict[str, Any]
 Shape = tuple[tuple[str, str], ...]  # role and name of each message of an answer
 USER = (("user", ""),)
 
 
 class TurnTokens:
-    """Turns prompts and answers into tokens as the chat template does, and a turn's tokens into a
-    message.
+    """Turns prompts and answers into tokens by the chat template, and turns into messages.
 
     If the chat template changes earlier turns, TRL's training variant of the template is used, if
     there is one.
@@ -57,7 +58,7 @@ class TurnTokens:
         self,
         tokenizer: PreTrainedTokenizerBase,
         ends: Collection[int],
-        template_options: Message | None = None,
+        template_options: dict[str, Any] | None = None,
         tools: Sequence[Callable[..., Any]] = (),
         answers_texts: bool = True,
     ):
@@ -68,7 +69,9 @@ class TurnTokens:
         self.tokenizer = tokenizer
         self.ends = frozenset(ends)
         self.tools = list(tools)
-        self._options = {**(template_options or {}), **({"tools": self.tools} if tools else {})}
+        self._options: dict[str, Any] = dict(template_options or {})
+        if tools:
+            self._options["tools"] = self.tools
         self._around: dict[Shape, list[list[int]]] = {}
         self.end = self._end_of_turn()
         shapes: list[Shape] = [USER] * (answers_texts or not tools)
@@ -81,29 +84,33 @@ class TurnTokens:
                 raise
             self._options["chat_template"] = variant
             self._read_template(shapes)
-        asked = self._written([{"role": "user", "content": QUESTION}])
-        if missing := [tool.__name__ for tool in tools if tool.__name__ not in asked]:
-            raise ValueError(
-                f"This chat template does not describe tools: {missing[0]} is not in the prompt."
-            )
-        self._opening_of_call = self._find_opening_of_call() if tools else None
+        prompt = self._written([{"role": "user", "content": QUESTION}])
+        for tool in tools:
+            if tool.__name__ not in prompt:
+                raise ValueError(
+                    f"This chat template does not describe tools: {tool.__name__} is not in the "
+                    "prompt."
+                )
+        self._opening_of_call: str | None = None
         if tools:
+            self._opening_of_call = self._find_opening_of_call()
             learn_to_parse(tokenizer)
 
     def prompt(self, messages: list[Message], opening: str = "") -> list[int]:
         """Return the tokens of a conversation that the model answers next.
 
-        `opening` is the end of the last message, which an environment wrote. Special tokens that it
-        spells stay text, as in an answer. `ValueError` if the template does not write that text as
-        it is.
+        Args:
+            messages: the conversation.
+            opening: the end of the last message, which an environment wrote. Special tokens that it
+                spells stay text, as in an answer.
+
+        Raises:
+            ValueError: `opening` spells a special token, and the template does not write it as it
+                is.
         """
         if opening and self._spells_special_token(messages[-1]["content"], len(opening)):
             before, middle, after = self._around_opening(messages, opening)
-            return [
-                *self.tokenizer(before, add_special_tokens=False)["input_ids"],
-                *self._plain_tokens(middle),
-                *self.tokenizer(after, add_special_tokens=False)["input_ids"],
-            ]
+            return [*self._tokens(before), *self._plain_tokens(middle), *self._tokens(after)]
         encoded: Any = self.tokenizer.apply_chat_template(
             messages, add_generation_prompt=True, tokenize=True, return_dict=True, **self._options
         )
@@ -117,15 +124,16 @@ class TurnTokens:
             ended: whether the model's turn has its end token.
         """
         shape = tuple((message["role"], message.get("name", "")) for message in messages)
-        first, *others = self._of_shape(shape)
-        ids: list[int] = []
-        if not ended:
-            ids.append(self.end)
-        ids += first
-        for message, after in zip(messages, others, strict=True):
+        before, *after_each = self._of_shape(shape)
+        ids = [*before] if ended else [self.end, *before]
+        for message, after in zip(messages, after_each, strict=True):
             ids += self._plain_tokens(message["content"])
             ids += after
         return ids
+
+    def _tokens(self, text: str) -> list[int]:
+        """Return the tokens of a text that the template wrote."""
+        return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
 
     def _plain_tokens(self, text: str) -> list[int]:
         """Return the tokens of a text, none of which is special."""
@@ -133,9 +141,7 @@ class TurnTokens:
         return list(encoded["input_ids"])
 
     def _spells_special_token(self, content: str, length: int) -> bool:
-        """Whether a special token is written in the last `length` characters of a message, or
-        reaches into them.
-        """
+        """Return whether a special token ends in the last `length` characters of a message."""
         begin = len(content) - length
         for token in self.tokenizer.added_tokens_decoder.values():
             if not token.special:
@@ -146,17 +152,17 @@ class TurnTokens:
         return False
 
     def _around_opening(self, messages: list[Message], opening: str) -> tuple[str, str, str]:
-        """Return what the template writes before the end `opening` of the last message, that text,
-        and what follows.
+        """Return what the template writes before `opening`, for `opening`, and after it.
+
+        `opening` is the end of the last message.
         """
-        *others, last = messages
+        *earlier, last = messages
         begin = last["content"].removesuffix(opening)
-        marked = self._written([*others, {**last, "content": begin + OPENING}], opens=True)
-        whole = self._written(messages, opens=True)
+        marked = self._written([*earlier, {**last, "content": begin + OPENING}], opens=True)
+        text = self._written(messages, opens=True)
         before, _, after = marked.rpartition(OPENING)
-        middle = whole[len(before) : len(whole) - len(after)]
-        kept = whole == before + middle + after and middle.strip() == opening.strip()
-        if not kept:
+        middle = text[len(before) : len(text) - len(after)]
+        if text != before + middle + after or middle.strip() != opening.strip():
             raise ValueError(
                 "The text of reset spells a special token, and this chat template "
                 "does not write the end of the last message as it is, so the token cannot be kept "
@@ -165,28 +171,30 @@ class TurnTokens:
         return before, middle, after
 
     def message(self, text: str, ids: list[int], prefix: list[int]) -> tuple[Message, bool]:
-        """Return a turn of the model as a chat message, and whether it has a call that cannot be
-        read.
+        """Return a turn as a chat message, and whether it has a call that cannot be read.
 
-        `text` is the turn without special tokens, `ids` are its tokens, and `prefix` the tokens
-        before it.
+        Args:
+            text: the turn without special tokens.
+            ids: the tokens of the turn.
+            prefix: the tokens before it.
         """
-        plain = {"role": "assistant", "content": text}
+        message = {"role": "assistant", "content": text}
         if not self.tools:
-            return plain, False
-        # only the template's header of the turn matters, and some parsers take long for more
-        begins = next((i for i in range(len(prefix), 0, -1) if prefix[i - 1] in self.ends), 0)
+            return message, False
+        # Only the template's header of the turn matters, and some parsers take long for more.
+        header = len(prefix)
+        while header > 0 and prefix[header - 1] not in self.ends:
+            header -= 1
         try:
             with deadline(PARSE_SECONDS):
-                found = _plain(parse(self.tokenizer, ids, prefix[begins:], self.tools))
+                message = plain_json(parse(self.tokenizer, ids, prefix[header:], self.tools))
         except (Exception, TooLate):  # a parser may raise anything on a model's text
-            found = plain
-        if found.get("tool_calls") or self._opening_of_call is None:
-            return found, False
+            pass
+        if message.get("tool_calls") or self._opening_of_call is None:
+            return message, False
         answer = str(self.tokenizer.decode(ids)).rpartition("</think>")[2]
-        return found, any(
-            line.lstrip().startswith(self._opening_of_call) for line in answer.splitlines()
-        )
+        lines = answer.splitlines()
+        return message, any(line.lstrip().startswith(self._opening_of_call) for line in lines)
 
     def _written(self, messages: list[Message], opens: bool = False) -> str:
         options = {"tokenize": False, "add_generation_prompt": opens, **self._options}
@@ -197,17 +205,17 @@ class TurnTokens:
 
     def _end_of_turn(self) -> int:
         """Return the token with which the template ends a turn of the model."""
-        asked = {"role": "user", "content": QUESTION}
+        question = {"role": "user", "content": QUESTION}
         turn = {"role": "assistant", "content": TURN}
-        after = self._written([asked, turn, asked]).partition(TURN)[2]
-        first = (self.tokenizer(after, add_special_tokens=False)["input_ids"] or [-1])[0]
-        if first not in self.ends:
+        after = self._written([question, turn, question]).partition(TURN)[2]
+        tokens = self._tokens(after)
+        if not tokens or tokens[0] not in self.ends:
             end = (after.split() or [after])[0]
             raise ValueError(
                 f"The chat template ends a turn with {end!r}, which is not an end "
                 "token of the model: set eos_token in the model's tokenizer_config.json to it."
             )
-        return int(first)
+        return tokens[0]
 
     def _read_template(self, shapes: list[Shape]) -> None:
         self._around.clear()
@@ -215,77 +223,79 @@ class TurnTokens:
             self._of_shape(shape)
 
     def _of_shape(self, shape: Shape) -> list[list[int]]:
-        """Return the tokens before the first message of an answer, between its messages, and after
-        them.
-        """
+        """Return the template's tokens before, between and after the messages of an answer."""
         if shape not in self._around:
-            whole = self._after_a_turn(shape)
+            after = self._after_a_turn(shape)
             parts = []
             for number in range(len(shape)):
-                before, found, whole = whole.partition(f"{ANSWER} {number}")
-                parts += [before] if found else []
-            if len(parts) < len(shape) or ANSWER in whole:
+                before, answer, after = after.partition(f"{ANSWER} {number}")
+                if answer:
+                    parts.append(before)
+            if len(parts) < len(shape) or ANSWER in after:
                 raise ValueError("This chat template does not write each answer once, as it is.")
-            self._around[shape] = [
-                self.tokenizer(p, add_special_tokens=False)["input_ids"] for p in [*parts, whole]
-            ]
+            self._around[shape] = [self._tokens(part) for part in (*parts, after)]
         return self._around[shape]
 
     def _after_a_turn(self, shape: Shape) -> str:
-        """Return what the template writes after the end token of a turn if an answer of this shape
-        follows.
-        """
-        said: list[Message] = [
-            {"role": role, "content": f"{ANSWER} {n}"} for n, (role, _) in enumerate(shape)
-        ]
-        for message, (_, name) in zip(said, shape, strict=True):
-            message.update({"name": name} if name else {})
-        asked: Message = {"role": "user", "content": QUESTION}
-        opened = self._written([asked], opens=True)
-        thought = "" if opened.rstrip().endswith("</think>") else THOUGHT
-        written = (
-            thought.removeprefix("<think>\n") if opened.rstrip().endswith("<think>") else thought
-        )
+        """Return what the template writes after a turn's end token and in such an answer."""
+        answer: list[Message] = []
+        calls: list[Message] = []
+        for number, (role, name) in enumerate(shape):
+            message = {"role": role, "content": f"{ANSWER} {number}"}
+            if name:
+                message["name"] = name
+            answer.append(message)
+            if role == "tool":
+                calls.append(call_of(name))
+        question: Message = {"role": "user", "content": QUESTION}
+        prompt = self._written([question], opens=True)
+        thought = "" if prompt.rstrip().endswith("</think>") else THOUGHT
         turn: Message = {"role": "assistant", "content": thought + TURN}
-        if calls := [_call(name) for role, name in shape if role == "tool"]:
+        if calls:
             turn["tool_calls"] = calls
+        if prompt.rstrip().endswith("<think>"):
+            thought = thought.removeprefix("<think>\n")
         end = str(self.tokenizer.decode([self.end]))
-        turn_alone = self._written([asked, turn]).rpartition(end)[0]
-        whole = self._written([asked, turn, *said], opens=True)
-        if not (
-            turn_alone
-            and whole.startswith(opened + written + TURN)
-            and whole.startswith(turn_alone + end)
-        ):
+        until_turn = self._written([question, turn]).rpartition(end)[0]
+        text = self._written([question, turn, *answer], opens=True)
+        starts_as_sampled = text.startswith(prompt + thought + TURN)
+        if not until_turn or not starts_as_sampled or not text.startswith(until_turn + end):
             raise ValueError(REWRITES)
-        return whole[len(turn_alone + end) :]
+        return text.removeprefix(until_turn + end)
 
     def _find_opening_of_call(self) -> str | None:
         """Return the text that a call of a tool begins with, such as `<tool_call>`."""
         question = {"role": "user", "content": QUESTION}
         turn = {"role": "assistant", "content": ""}
-        plain = self._written([question, turn])
-        calling = self._written([question, {**turn, "tool_calls": [_call("called")]}])
-        same = 0  # length of the common beginning
-        while plain[same : same + 1] == calling[same : same + 1] != "":
-            same += 1
-        begin = max(calling.rfind(mark, 0, same) for mark in " \n>") + 1  # where the word begins
-        words = calling[begin:].partition("called")[0].split()
+        without_call = self._written([question, turn])
+        with_call = self._written([question, {**turn, "tool_calls": [call_of("called")]}])
+        common = 0  # length of the common beginning
+        for character, expected in zip(with_call, without_call, strict=False):
+            if character != expected:
+                break
+            common += 1
+        start_of_word = max(with_call.rfind(mark, 0, common) for mark in " \n>") + 1
+        words = with_call[start_of_word:].partition("called")[0].split()
         return words[0] if words else None
 
 
-def _plain(value: Any, depth: int = MOST_DEPTH) -> Any:
-    """Return parsed JSON without lone surrogates; `ValueError` if it is nested deeper than
-    `depth`.
+def plain_json(value: Any, depth: int = MAX_DEPTH) -> Any:
+    """Return parsed JSON without lone surrogates.
+
+    Raises:
+        ValueError: it is nested deeper than `depth`.
     """
     if not depth:
         raise ValueError("nested too deep")
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode()
     if isinstance(value, dict):
-        return {_plain(key): _plain(item, depth - 1) for key, item in value.items()}
-    return [_plain(item, depth - 1) for item in value] if isinstance(value, list) else value
+        return {plain_json(key): plain_json(item, depth - 1) for key, item in value.items()}
+    if isinstance(value, list):
+        return [plain_json(item, depth - 1) for item in value]
+    return value
 
 
-def _call(name: str) -> Message:
+def call_of(name: str) -> Message:
+    """Return a call of a tool without arguments, as a chat template reads it."""
     return {"type": "function", "function": {"name": name, "arguments": {}}}

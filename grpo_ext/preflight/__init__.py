@@ -1,3 +1,4 @@
-"""The checks of a run before its model is loaded: rows, prompts, rewards, server, disk. They do not
-use the trainer.
+"""Checks of a run before its model is loaded: rows, prompts, rewards, server, disk.
+
+They do not use the trainer.
 """

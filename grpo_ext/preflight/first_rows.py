@@ -1,18 +1,21 @@
-"""The first rows of a recipe's data, read as in the run, and the check of their prompts."""
+"""The first training rows of a recipe, and the check of their prompts."""
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from typing import Any
 
 from datasets.exceptions import DatasetNotFoundError
+from datasets.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
 
 from grpo_ext.common.deadline import TooLate, deadline
 from grpo_ext.recipe.load import Recipe
 from grpo_ext.recipe.problems import Findings
 from grpo_ext.run.from_recipe import train_rows
+from grpo_ext.run.task_rows import task_options
 
+Row = dict[str, Any]
 NO_ROW = (
     "the data has no row: loosen the task's limits (see its fields), max_prompt_tokens or "
     "max_answer_tokens, or name another data set."
@@ -20,37 +23,60 @@ NO_ROW = (
 PATIENCE = 4.0  # seconds that a data set may take to show its first rows
 
 
-def first_rows(recipe: Recipe, count: int, findings: Findings) -> list[dict[str, Any]]:
-    """Return the first training examples with their prompts, read as a stream, which is fast for a
-    large data set.
+def first_rows(recipe: Recipe, count: int, findings: Findings) -> list[Row]:
+    """Return the first training rows of the run, with their prompts.
 
-    Faults of the data are problems, slow data is a note; both leave the list empty.
+    They are read as a stream, which is fast for a large data set. With `random_train_samples`, the
+    rows are drawn from all rows as in the run; if that takes too long, the first ones are returned,
+    with a note. Faults of the data are problems and slow data is a note; both leave the list empty.
+
+    Args:
+        recipe: the recipe.
+        count: how many rows to return at most.
+        findings: gets the problems and notes.
     """
     key = "dataset_name" if recipe.run.dataset_name else "task"
-    return read_rows(lambda: train_rows(recipe, streaming=True), count, key, findings)
+    are_drawn = any(options.random_train_samples for _, options in task_options(recipe).values())
+    if are_drawn:
+        drawn = Findings(places=findings.places, elsewhere=findings.elsewhere)
+        rows = read_rows(lambda: train_rows(recipe), count, key, drawn)
+        if rows or drawn.problems:
+            findings.problems += drawn.problems
+            return rows
+    rows = read_rows(lambda: train_rows(recipe, streaming=True), count, key, findings)
+    if rows and are_drawn:
+        findings.note(
+            "the rows that the run will draw could not be read here, so the first rows of the data "
+            "were checked.",
+            "random_train_samples",
+        )
+    return rows
 
 
 def read_rows(
-    open_rows: Callable[[], Any], count: int, key: str, findings: Findings
-) -> list[dict[str, Any]]:
-    """Return the first rows of the data set that `open_rows` opens; faults are findings about
-    `key`.
+    open_rows: Callable[[], Iterable[Row]], count: int, key: str, findings: Findings
+) -> list[Row]:
+    """Return the first rows of a data set.
+
+    Args:
+        open_rows: opens the data set.
+        count: how many rows to return at most.
+        key: the key that findings are about.
+        findings: gets the faults of the data.
     """
     try:
-        with deadline(PATIENCE), quiet("huggingface_hub"):
+        with deadline(PATIENCE), quiet("huggingface_hub"), no_progress_bars():
             rows = take(open_rows(), count)
     except (FileNotFoundError, DatasetNotFoundError) as error:
         findings.problem(error, key)
     except TooLate as error:
         findings.note(f"the rows could not be read here ({error}).", key)
-    except OSError as error:  # ConnectionError, a missing tokenizer
+    except OSError as error:  # no connection, or no tokenizer
         findings.absent(f"the rows cannot be read here: {error}", key)
-    except (
-        Exception
-    ) as error:  # from a method of the task, or for a row that the task does not expect
-        # the message of a KeyError is only the key, such as 'nums'
-        words = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
-        findings.problem(f"the rows cannot be used: {words}", key)
+    except ValueError as error:
+        findings.problem(f"the rows cannot be used: {error}", key)
+    except Exception as error:  # from a method of the task that did not expect such a row
+        findings.problem(f"the rows cannot be used: {type(error).__name__}: {error}", key)
     else:
         if not rows:
             findings.problem(NO_ROW, key)
@@ -58,40 +84,58 @@ def read_rows(
     return []
 
 
-def take(dataset: Any, count: int) -> list[dict[str, Any]]:
-    """Return the first rows of a data set or stream; none of an empty file, where `datasets` raises
-    StopIteration.
-    """
+def take(rows: Iterable[Row], count: int) -> list[Row]:
+    """Return the first rows of a data set or stream."""
     try:
-        return list(islice(dataset, count))
-    except StopIteration:
+        return list(islice(rows, count))
+    except StopIteration:  # `datasets` raises it for an empty file
         return []
 
 
-def check_prompts(rows: list[dict[str, Any]], findings: Findings) -> list[Any]:
-    """Return the prompts of the rows; none if one of them is not a prompt, which is a problem."""
-    prompts = [row["prompt"] for row in rows]
-    if wrong := [prompt for prompt in prompts if not is_prompt(prompt)]:
-        words = "it must be text, or messages with `role` and `content`, not empty."
-        findings.problem(f"the task's prompt is {wrong[0]!r}: {words}", "task")
-    return [] if wrong else prompts
+def are_prompts(rows: Sequence[Row], findings: Findings) -> bool:
+    """Return whether each row's prompt is one; otherwise the first that is not is a problem."""
+    for row in rows:
+        if not is_prompt(row["prompt"]):
+            findings.problem(
+                f"the task's prompt is {row['prompt']!r}: it must be text, or messages with `role` "
+                "and `content`, not empty.",
+                "task",
+            )
+            return False
+    return True
 
 
-def is_prompt(prompt: Any) -> bool:
-    """Whether `prompt` is a non-empty text or list of chat messages."""
-    if not isinstance(prompt, list):
-        return isinstance(prompt, str) and prompt != ""
-    whole = all(isinstance(part, dict) and {"role", "content"} <= part.keys() for part in prompt)
-    return prompt != [] and whole and bool(prompt[-1]["content"])
+def is_prompt(prompt: object) -> bool:
+    """Return whether `prompt` is a non-empty text or list of chat messages."""
+    if isinstance(prompt, str):
+        return prompt != ""
+    if not isinstance(prompt, list) or not prompt:
+        return False
+    for message in prompt:
+        if not isinstance(message, dict) or not {"role", "content"} <= message.keys():
+            return False
+    return bool(prompt[-1]["content"])
 
 
 @contextmanager
 def quiet(name: str) -> Iterator[None]:
     """Suppress the warnings of one logger and its children."""
     logger = logging.getLogger(name)
-    before = logger.level
+    level = logger.level
     logger.setLevel(logging.CRITICAL)
     try:
         yield
     finally:
-        logger.setLevel(before)
+        logger.setLevel(level)
+
+
+@contextmanager
+def no_progress_bars() -> Iterator[None]:
+    """Suppress the progress bars of `datasets`."""
+    were_disabled = are_progress_bars_disabled()
+    disable_progress_bars()
+    try:
+        yield
+    finally:
+        if not were_disabled:
+            enable_progress_bars()

@@ -1,6 +1,4 @@
-"""The check that a recipe's model can be loaded: a complete folder, or a name that the cache or the
-hub knows.
-"""
+"""The check that a recipe's model is a whole folder, or a name that the cache or the hub has."""
 
 import json
 from collections.abc import Iterator
@@ -15,28 +13,31 @@ from grpo_ext.common.model_files import CONFIG, model_files_fault
 from grpo_ext.recipe.problems import Findings
 from grpo_ext.recipe.rules import Values
 
-WEIGHTS = ("*.safetensors", "*.bin")
+KEY = "model_name_or_path"
 
 
 def check_model(v: Values, findings: Findings) -> None:
     """Check the folder or name of the recipe's model."""
-    name = v["model_name_or_path"]
+    name = v[KEY]
     if not name:
-        return  # a problem already
+        return  # the recipe's rules report it
     folder = Path(name).expanduser()
     try:
-        faults = missing(folder) if folder.is_dir() else missing_repo(name)
-        for words in faults:
-            findings.problem(f"model_name_or_path: {words}", "model_name_or_path")
+        faults = folder_faults(folder) if folder.is_dir() else repo_faults(name)
+        for fault in faults:
+            findings.problem(f"{KEY}: {fault}", KEY)
     except FileNotFoundError as error:
-        findings.problem(error, "model_name_or_path")
+        findings.problem(error, KEY)
     except ConnectionError as error:
-        findings.absent(error, "model_name_or_path")
+        findings.absent(error, KEY)
 
 
-def missing_repo(name: str) -> Iterator[str]:
-    """Yield the faults of a model of the hub, as far as the cache shows them; `OSError` as for
-    `find_repo`.
+def repo_faults(name: str) -> Iterator[str]:
+    """Yield the faults of a model on the hub, as far as the cache shows them.
+
+    Raises:
+        FileNotFoundError: neither cache nor hub has it.
+        ConnectionError: the hub cannot be reached.
     """
     from huggingface_hub import constants, try_to_load_from_cache
 
@@ -49,37 +50,35 @@ def missing_repo(name: str) -> Iterator[str]:
         )
 
 
-def missing(folder: Path) -> Iterator[str]:
+def folder_faults(folder: Path) -> Iterator[str]:
     """Yield the faults of a folder that should hold a whole model."""
-    if fault := adapter_fault(folder):
-        yield fault
-        return
-    fault = model_files_fault(folder)
+    fault = adapter_fault(folder) or model_files_fault(folder)
     if fault is not None:
         yield fault
         return
     if not (folder / CONFIG).is_file():
-        inner = sorted({str(path.parent) for path in folder.glob(f"*/{CONFIG}")})
-        words = f" Those in it are models: {', '.join(inner)}." if inner else ""
+        models = sorted(str(path.parent) for path in folder.glob(f"*/{CONFIG}"))
+        hint = f" It contains models: {', '.join(models)}." if models else ""
         yield (
             f"the folder {folder} is no model: config.json, weights and a tokenizer belong "
-            f"there.{words}"
+            f"there.{hint}"
         )
         return
-    files = {path.name for pattern in WEIGHTS for path in folder.glob(pattern)}
+    weights = {path.name for path in (*folder.glob("*.safetensors"), *folder.glob("*.bin"))}
     for index in folder.glob("*.index.json"):
         try:
-            files |= {str(name) for name in json.loads(read_text(index))["weight_map"].values()}
+            weights.update(map(str, json.loads(read_text(index))["weight_map"].values()))
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             yield f"{index} is damaged: copy the folder again."
-    if not files:
+    if not weights:
         yield f"the folder {folder} has no weights (model.safetensors)."
-    for path in (folder / name for name in sorted(files)):
+    for name in sorted(weights):
+        path = folder / name
         try:
             if not path.is_file():
-                raise FileNotFoundError("no such file")
-            if path.suffix == ".safetensors":
-                with safe_open(path, framework="np"):  # the header, against the file's size
+                yield f"there is no file {path}: copy the folder again."
+            elif path.suffix == ".safetensors":
+                with safe_open(path, framework="np"):  # compares the header with the file's size
                     pass
         except (OSError, SafetensorError) as error:
             yield f"{path} is not whole ({error}): copy the folder again."

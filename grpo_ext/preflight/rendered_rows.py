@@ -1,22 +1,21 @@
-"""What a look at the first rows refutes, as the model and the rewards get them: prompts that do not
-say what is asked.
-"""
+"""Faults of the first rows, such as ambiguous prompts and answers that a prompt gives away."""
 
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from grpo_ext.common.columns import ANSWERS, CONTEXTS
+from grpo_ext.preflight.first_rows import Row
 from grpo_ext.recipe.problems import Findings
 from grpo_ext.rewards.extraction import find_answer
 from grpo_ext.rewards.guard import Guard
 from grpo_ext.rewards.reward import Reward
 from grpo_ext.rewards.reward_checks import parameters_of
 
-Row = dict[str, Any]
-MOST = 0.5  # share of rows above which a finding is a problem, or worth a note
-MARKS = ("####", "\\boxed", "nswer is")  # before the final answer of a worked solution
+Prompt = str | list[dict[str, Any]]  # a text, or chat messages
+MAX_SHARE = 0.5  # of rows with a fault, above which it is reported, or a problem instead of a note
+ANSWER_MARKS = ("####", "\\boxed", "nswer is")  # before the final answer of a worked solution
 LONG_ANSWER = 8  # characters of an answer that is not in a prompt by chance
 # A UUID, a long hexadecimal number with digits and letters, or a word with a number behind a
 # separator, such as train-00012.
@@ -28,43 +27,45 @@ NUMBERED = re.compile(r"[A-Za-z][\w./:]*[-_./:#]\d{2,}")
 def judge_rows(
     rows: Sequence[Row], rewards: Sequence[Any], findings: Findings, episodes: bool = False
 ) -> None:
-    """Add findings about rows that have their prompts and all columns; with `episodes` equal
-    prompts begin different games.
+    """Report faults of rows.
 
     Problems: prompts that end with the assistant's message; equal prompts of rows with different
     answers; identifiers in place of prompts. Notes: equal prompts of rows that differ in other
     columns which a reward reads, answers within the prompt, and columns of the question that
     neither prompt nor reward reads.
+
+    Args:
+        rows: rows with their prompts and all columns.
+        rewards: the rewards that score them.
+        findings: gets the problems and notes.
+        episodes: prompts start episodes, so equal prompts are no fault.
     """
-    key = next(
-        (name for name in ("user_prompt", "prompt_column") if findings.places.get(name)), "task"
-    )
+    key = "task"
+    for name in ("prompt_column", "user_prompt"):
+        if findings.places.get(name):
+            key = name
     if any(ends_with_answer(row["prompt"]) for row in rows):
         findings.problem(assistant_advice(rows), key)
         return
-    texts = [text_of_prompt(row["prompt"]) for row in rows]
-    asked = [last_message(row["prompt"]) for row in rows]
-    if share_of(is_identifier(text) for text in asked) > MOST:
+    questions = [last_message(row["prompt"]) for row in rows]
+    if share_of(map(is_identifier, questions)) > MAX_SHARE:
         findings.problem(
-            f"the prompts are identifiers, such as {asked[0][:80]!r}: name the column of the "
-            "question in user_prompt, as in "
-            '"{question}".',
+            f"the prompts are identifiers, such as {questions[0][:80]!r}: name the column of the "
+            'question in user_prompt, as in "{question}".',
             key,
         )
-    read = columns_read(rewards, list(rows[0]))
-    unused = unused_contexts(rows, texts, read)
-    answers = [name for name in read if name in rows[0]]
+    columns = columns_read(rewards, list(rows[0]))
+    unused = unused_contexts(rows, columns)
     if not episodes:
-        report_equal_prompts(rows, rewards, answers, unused, key, findings)
+        report_equal_prompts(rows, rewards, columns, unused, key, findings)
     if unused:
         findings.note(
             f"the column {unused[0]!r} is in no prompt, and no reward reads it: write "
             f"{{{unused[0]}}} in user_prompt, if it is part of the question.",
             key,
         )
-    for name in answers:
-        told = (answer_is_told(row.get(name), text) for row, text in zip(rows, texts, strict=True))
-        if name in ANSWERS and share_of(told) > MOST:
+    for name in columns:
+        if name in ANSWERS and share_of(contains_answer(row, name) for row in rows) > MAX_SHARE:
             findings.note(
                 f"the prompt contains the column {name!r}, which a reward reads as the answer: "
                 "right for a choice or a quote, otherwise the model can copy it.",
@@ -75,123 +76,142 @@ def judge_rows(
 def report_equal_prompts(
     rows: Sequence[Row],
     rewards: Sequence[Any],
-    read: Sequence[str],
+    columns: Sequence[str],
     unused: Sequence[str],
     key: str,
     findings: Findings,
 ) -> None:
-    """Report rows whose prompt another row has with other values of `read`, the columns that
-    rewards read.
+    """Report rows whose prompt another row has with other values of the columns.
 
     Most rows with another answer are a problem. Columns that only a function of the user reads may
     be an id or a limit: a note.
+
+    Args:
+        rows: rows with their prompts and all columns.
+        rewards: the rewards that score them.
+        columns: the columns that the rewards read.
+        unused: columns with a part of the question that are in no prompt.
+        key: the key that findings are about.
+        findings: gets the problem or note.
     """
-    answers = [name for name in read if is_answer(name, rewards)]
-    by_answer = share_their_prompt(rows, answers)
-    differing = answers
-    ambiguous = by_answer
-    if not any(by_answer):
-        differing = list(read)
-        ambiguous = share_their_prompt(rows, read)
+    differing: Sequence[str] = [name for name in columns if is_answer(name, rewards)]
+    ambiguous = ambiguous_prompts(rows, differing)
+    is_problem = share_of(ambiguous) > MAX_SHARE
+    if not any(ambiguous):
+        differing = columns
+        ambiguous = ambiguous_prompts(rows, differing)
     if not any(ambiguous):
         return
-    first = rows[ambiguous.index(True)]["prompt"]
+    example = last_message(rows[ambiguous.index(True)]["prompt"])
     hint = f" The rows also differ in {unused[0]!r}, which no prompt has." if unused else ""
     message = (
         f"{share_of(ambiguous):.0%} of the first {len(rows)} rows share their prompt with a row "
-        f"whose {' or '.join(differing)} is another, so that the prompt does not say which is "
-        f"asked for.{hint} Such a prompt: {last_message(first)[:200]!r}"
+        f"whose {' or '.join(differing)} is another, so the prompt does not say which is asked "
+        f"for.{hint} Such a prompt: {example[:200]!r}"
     )
-    if share_of(by_answer) > MOST:
+    if is_problem:
         findings.problem(message, key)
     else:
         findings.note(message, key)
 
 
-def share_their_prompt(rows: Sequence[Row], columns: Sequence[str]) -> list[bool]:
+def ambiguous_prompts(rows: Sequence[Row], columns: Sequence[str]) -> list[bool]:
     """Return for each row whether another row has its prompt and other values of `columns`."""
-    by_prompt: dict[str, set[str]] = defaultdict(set)
+    answers_of_prompt: dict[str, set[str]] = defaultdict(set)
+    prompts = []
     for row in rows:
-        by_prompt[repr(row["prompt"])].add(repr([final_answer(row.get(name)) for name in columns]))
-    return [len(by_prompt[repr(row["prompt"])]) > 1 for row in rows]
+        prompt = repr(row["prompt"])
+        answers = [final_answer(row.get(name)) for name in columns]
+        prompts.append(prompt)
+        answers_of_prompt[prompt].add(repr(answers))
+    return [len(answers_of_prompt[prompt]) > 1 for prompt in prompts]
 
 
-def final_answer(value: Any) -> Any:
-    """Return the final answer of a worked solution, of which a data set may have several for one
-    question.
+def final_answer(value: object) -> object:
+    """Return the final answer of a worked solution, and any other value unchanged.
 
-    Any other value is returned unchanged.
+    A data set may have several solutions of one question.
     """
-    if not isinstance(value, str) or not any(mark in value for mark in MARKS):
-        return value
-    return find_answer(value) or value
+    if isinstance(value, str) and any(mark in value for mark in ANSWER_MARKS):
+        return find_answer(value) or value
+    return value
 
 
 def is_answer(column: str, rewards: Sequence[Any]) -> bool:
-    """Return whether a column decides what is right: by its name, or because a registered reward
-    needs it.
-    """
-    registered = (registered_reward(reward) for reward in rewards)
-    return column in ANSWERS or any(
-        column in reward.registration.columns for reward in registered if reward is not None
-    )
+    """Return whether a column is an answer: by its name, or as a registered reward needs it."""
+    if column in ANSWERS:
+        return True
+    for reward in rewards:
+        function = unguarded(reward)
+        if isinstance(function, Reward) and column in function.registration.columns:
+            return True
+    return False
 
 
-def registered_reward(reward: Any) -> Reward | None:
-    """Return the registered reward behind a guard; `None` for any other reward."""
-    function = reward.reward if isinstance(reward, Guard) else reward
-    return function if isinstance(function, Reward) else None
+def unguarded(reward: object) -> object:
+    """Return the reward behind a guard, and any other reward unchanged."""
+    return reward.reward if isinstance(reward, Guard) else reward
 
 
 def columns_read(rewards: Sequence[Any], columns: Sequence[str]) -> list[str]:
-    """Return the columns, of those of the data, that the rewards name as parameters."""
-    named: set[str] = set()
+    """Return those of the data's columns that the rewards read, without the prompt."""
+    parameters: set[str] = set()
     for reward in rewards:
-        function = reward.reward if isinstance(reward, Guard) else reward
-        registered = registered_reward(reward)
-        if registered is not None:
-            named |= {*registered.registration.columns, *registered.registration.optional}
+        function = unguarded(reward)
+        if isinstance(function, Reward):
+            parameters.update(function.registration.columns, function.registration.optional)
         elif callable(function):
-            named |= {parameter.name for parameter in parameters_of(function) or ()}
-    return [name for name in columns if name in named and name != "prompt"]
+            parameters.update(parameter.name for parameter in parameters_of(function) or ())
+    return [name for name in columns if name in parameters and name != "prompt"]
 
 
-def unused_contexts(rows: Sequence[Row], texts: Sequence[str], read: Sequence[str]) -> list[str]:
-    """Return the columns with a usual name of a part of the question that are not empty, not read,
-    and in no prompt.
+def unused_contexts(rows: Sequence[Row], columns: Sequence[str]) -> list[str]:
+    """Return the columns that seem to be a part of the question but are in no prompt.
+
+    Columns that are empty, or among the `columns` that rewards read, are left out.
     """
     unused = []
     for name in CONTEXTS:
-        if name in read or name not in rows[0]:
+        if name in columns or name not in rows[0]:
             continue
-        pairs = [(strings_in(row.get(name)), text) for row, text in zip(rows, texts, strict=True)]
-        filled = [(strings, text) for strings, text in pairs if strings]
-        if filled and not any(string in text for strings, text in filled for string in strings):
+        is_filled = False
+        is_used = False
+        for row in rows:
+            prompt = text_of_prompt(row["prompt"])
+            for text in texts_in(row.get(name)):
+                is_filled = True
+                is_used = is_used or text in prompt
+        if is_filled and not is_used:
             unused.append(name)
     return unused
 
 
-def strings_in(value: Any) -> list[str]:
+def texts_in(value: object) -> list[str]:
     """Return the texts in a value of a column, without empty ones."""
     if isinstance(value, str):
-        return [value.strip()] if value.strip() else []
+        text = value.strip()
+        return [text] if text else []
     if isinstance(value, dict):
         value = list(value.values())
-    return (
-        [text for entry in value for text in strings_in(entry)] if isinstance(value, list) else []
-    )
+    texts = []
+    if isinstance(value, list):
+        for entry in value:
+            texts += texts_in(entry)
+    return texts
 
 
-def ends_with_answer(prompt: Any) -> bool:
+def ends_with_answer(prompt: Prompt) -> bool:
     """Return whether a prompt is chat messages of which the last is the assistant's."""
     return isinstance(prompt, list) and prompt[-1].get("role") == "assistant"
 
 
 def assistant_advice(rows: Sequence[Row]) -> str:
-    """Say what is wrong with prompts that end with the assistant's message: the answer, or a
-    beginning for every answer.
+    """Return what is wrong with prompts that end with the assistant's message.
+
+    The message is the answer or, if all rows have the same one, the beginning of every answer.
     """
-    ends = {last_message(row["prompt"]) for row in rows if ends_with_answer(row["prompt"])}
+    prompts = [row["prompt"] for row in rows]
+    ends = {last_message(prompt) for prompt in prompts if ends_with_answer(prompt)}
     if len(rows) > 1 and len(ends) == 1:
         return (
             f"the prompt ends with the assistant's message {ends.pop()[:80]!r}, which the chat "
@@ -205,23 +225,23 @@ def assistant_advice(rows: Sequence[Row]) -> str:
     )
 
 
-def text_of_prompt(prompt: Any) -> str:
+def text_of_prompt(prompt: Prompt) -> str:
     """Return all texts of a prompt."""
-    if isinstance(prompt, str):
-        return prompt
-    return "\n".join(message_text(message) for message in prompt)
+    return prompt if isinstance(prompt, str) else "\n".join(map(message_text, prompt))
 
 
-def last_message(prompt: Any) -> str:
+def last_message(prompt: Prompt) -> str:
     """Return the text of the last message, or a prompt that is a text."""
     return prompt if isinstance(prompt, str) else message_text(prompt[-1])
 
 
 def message_text(message: dict[str, Any]) -> str:
+    """Return the text of a chat message, whose content may have several parts."""
     content = message.get("content")
-    if isinstance(content, list):
-        return " ".join(str(part.get("text") or "") for part in content if isinstance(part, dict))
-    return str(content or "")
+    if not isinstance(content, list):
+        return str(content or "")
+    texts = [str(part.get("text") or "") for part in content if isinstance(part, dict)]
+    return " ".join(texts)
 
 
 def is_identifier(text: str) -> bool:
@@ -230,13 +250,15 @@ def is_identifier(text: str) -> bool:
     return bool(HASH.fullmatch(word) or NUMBERED.fullmatch(word))
 
 
-def answer_is_told(answer: Any, prompt: str) -> bool:
-    """Return whether a prompt contains an answer that is too long to be there by chance."""
-    text = str(answer).strip()
-    return isinstance(answer, str) and len(text) >= LONG_ANSWER and text in prompt
+def contains_answer(row: Row, column: str) -> bool:
+    """Return whether a row's prompt contains its answer, if that is no short text."""
+    answer = row.get(column)
+    if not isinstance(answer, str) or len(answer.strip()) < LONG_ANSWER:
+        return False
+    return answer.strip() in text_of_prompt(row["prompt"])
 
 
-def share_of(flags: Any) -> float:
+def share_of(flags: Iterable[bool]) -> float:
     """Return the share of true values."""
-    truths = list(flags)
-    return sum(truths) / len(truths)
+    values = list(flags)
+    return sum(values) / len(values)

@@ -1,9 +1,7 @@
-"""How many rows a recipe trains on and is evaluated on, counted by reading its data as a run
-does.
-"""
+"""How many rows a recipe trains on and is evaluated on, counted as a run reads its data."""
 
-from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -21,20 +19,22 @@ from grpo_ext.run.task_rows import (
     task_options,
     train_rows_of,
 )
+from grpo_ext.tasks.base import Task
 from grpo_ext.tasks.row_filters import RowFilter
 from grpo_ext.tasks.row_lengths import LengthFilter
 
-MOST = 20_000  # rows of a task that are counted
+MAX_COUNTED = 20_000  # rows of a task that are counted
 
 
 def count_train_rows(recipe: Recipe, findings: Findings) -> bool:
-    """Add the figure "rows": a sentence for each filter of each task, on how many training rows
-    stay.
+    """Record as the figure "rows" how many training rows each filter of each task keeps.
 
-    There is no figure without filters, or if the rows cannot be read, which `first_rows` reports.
-    Return whether no filter drops all rows of a task, which is a problem.
+    Without filters, or if the rows cannot be read, which `first_rows` reports, there is no figure.
+
+    Returns:
+        Whether each task has rows left; if not, that is a problem.
     """
-    some_left = True
+    has_rows = True
     sentences: list[str] = []
     for name, (task, options) in task_options(recipe).items():
         try:
@@ -44,59 +44,62 @@ def count_train_rows(recipe: Recipe, findings: Findings) -> bool:
         except (ValueError, OSError):
             continue
         used = count(opened)
-        complete = used is not None and used != options.max_train_samples
-        part = "" if complete else "the first "
+        is_complete = used is not None and used != options.max_train_samples
+        part = "" if is_complete else "the first "
         for row_filter in opened.filters:
-            if row_filter.read:
-                sentences.append(prefixed(name, row_filter.summary(part)))
-            if row_filter.read and not row_filter.kept and used == 0:
+            if not row_filter.read:
+                continue
+            sentences.append(prefixed(name, row_filter.summary(part)))
+            if not row_filter.kept and used == 0:
                 message = row_filter.nothing_left(row_filter.read)
                 findings.problem(prefixed(name, message), "tasks" if name else key_of(row_filter))
-                some_left = False
+                has_rows = False
     if sentences:
         findings.figures["rows"] = sentences
-    return some_left
+    return has_rows
 
 
 def check_eval_rows(recipe: Recipe, findings: Findings) -> None:
-    """Add the figure "evaluation": for each task, which rows an evaluation uses and how many these
-    are.
+    """Record as the figure "evaluation", for each task, which and how many rows it is evaluated on.
 
     If the run evaluates, rows that do not exist or cannot be read are findings; otherwise the
     figure says so.
     """
-    evaluates = str(recipe.flat["eval_strategy"]) != "no"
-    if evaluates:
+    if str(recipe.flat["eval_strategy"]) != "no":
         key = "eval_dataset_name" if recipe.run.eval_dataset_name else "eval_strategy"
-        before = len(findings.problems)
+        problems_before = len(findings.problems)
         read_rows(lambda: eval_rows(recipe, streaming=True), 1, key, findings)
-        if len(findings.problems) > before:
+        if len(findings.problems) > problems_before:
             return
     sentences = []
     for name, (task, options) in task_options(recipe).items():
-
-        def opened() -> TaskRows:
-            return eval_rows_of(recipe, task, options, streaming=True)  # noqa: B023
-
-        sentences.append(prefixed(name, rows_of_evaluation(opened, options)))
+        sentences.append(prefixed(name, describe_eval_rows(recipe, task, options)))
     findings.figures["evaluation"] = sentences
 
 
-def rows_of_evaluation(opened: Callable[[], TaskRows], options: Options) -> str:
-    """Say which rows an evaluation uses, how many these are if they are on this machine, or why
-    there are none.
+def describe_eval_rows(recipe: Recipe, task: Task, options: Options) -> str:
+    """Describe the rows of one task that an evaluation uses.
+
+    Args:
+        recipe: the whole recipe.
+        task: one of its tasks.
+        options: of this task.
+
+    Returns:
+        Where they come from, with their number if they are on this machine; or why there are none.
     """
+    open_rows = partial(eval_rows_of, recipe, task, options, streaming=True)
     source = source_of_eval_rows(options)
-    aside = Findings(elsewhere=True)
-    read_rows(lambda: opened().rows, 1, "", aside)
-    if aside.problems:
-        return f"none: {aside.problems[0].message}"
-    if aside.notes:
+    findings = Findings(elsewhere=True)
+    read_rows(lambda: open_rows().rows, 1, "", findings)
+    if findings.problems:
+        return f"none: {findings.problems[0].message}"
+    if findings.notes:
         return f"{source}, which cannot be read here"
     name = options.eval_dataset_name or options.dataset_name
     if name is not None and not Path(name).expanduser().exists():
         return source
-    used = count(opened())
+    used = count(open_rows())
     if used is None:
         return f"{source}, more than could be counted in {PATIENCE:g} s"
     first = "the first " if used == options.max_eval_samples else ""
@@ -104,13 +107,15 @@ def rows_of_evaluation(opened: Callable[[], TaskRows], options: Options) -> str:
 
 
 def count(opened: TaskRows) -> int | None:
-    """Return the number of rows; `None` if there are `MOST` or more, or if reading them takes too
-    long.
+    """Return the number of rows.
+
+    `None` if there are `MAX_COUNTED` or more, or if reading them fails or takes too long.
     """
-    used = None
     with suppress(Exception, TooLate), deadline(PATIENCE), quiet("huggingface_hub"):
-        used = sum(1 for _ in islice(opened.rows, MOST))
-    return None if used == MOST else used
+        used = sum(1 for _ in islice(opened.rows, MAX_COUNTED))
+        if used < MAX_COUNTED:
+            return used
+    return None
 
 
 def prefixed(name: str, sentence: str) -> str:
@@ -119,7 +124,7 @@ def prefixed(name: str, sentence: str) -> str:
 
 
 def key_of(row_filter: RowFilter) -> str:
-    """Return the key that a problem about a filter is reported for."""
-    if isinstance(row_filter, LengthFilter):
-        return "max_prompt_tokens" if row_filter.max_prompt_tokens else "max_answer_tokens"
-    return "held_out_share"
+    """Return the key to which a problem about a filter belongs."""
+    if not isinstance(row_filter, LengthFilter):
+        return "held_out_share"
+    return "max_prompt_tokens" if row_filter.max_prompt_tokens else "max_answer_tokens"

@@ -1,6 +1,4 @@
-"""The prompts as the model sees them, after chat template and tokenizer: their lengths, and known
-faults.
-"""
+"""Prompts as the model reads them, after chat template and tokenizer: lengths, and known faults."""
 
 import inspect
 import re
@@ -17,91 +15,117 @@ OPEN_TAG = "<think>"
 
 
 def load_tokenizer(v: Values, findings: Findings) -> PreTrainedTokenizerBase | None:
-    """Return the model's tokenizer; `None`, with a finding, if it is not on this machine or cannot
-    be loaded.
+    """Return the model's tokenizer.
+
+    `None`, with a finding, if this machine lacks it or it cannot be loaded.
     """
     name = v["model_name_or_path"]
-    here = where_from(v)
     try:
-        return AutoTokenizer.from_pretrained(name, padding_side="left", **here)
-    except Exception as error:  # a missing or broken file, code that is not trusted
+        return AutoTokenizer.from_pretrained(name, padding_side="left", **local_options(v))
+    except Exception as error:  # a missing or broken file, or code that is not trusted
         if Path(name).expanduser().is_dir():
             findings.problem(
                 f"the tokenizer in {name} cannot be loaded: {error}", "model_name_or_path"
             )
         else:
-            words = (
-                f"the model {name} is no folder here and not in the cache, so prompts were "
-                "not tokenized."
+            findings.note(
+                f"the model {name} is no folder here and not in the cache, so prompts were not "
+                "tokenized.",
+                "model_name_or_path",
             )
-            findings.note(words, "model_name_or_path")
         return None
 
 
-def where_from(v: Values) -> dict[str, Any]:
-    """Return the arguments with which transformers finds files of the recipe's model on this
-    machine.
-    """
-    trust = bool(v["trust_remote_code"])
-    return {"revision": v["model_revision"], "trust_remote_code": trust, "local_files_only": True}
+def local_options(v: Values) -> dict[str, Any]:
+    """Return the arguments to load the recipe's model with from this machine alone."""
+    return {
+        "revision": v["model_revision"],
+        "trust_remote_code": bool(v["trust_remote_code"]),
+        "local_files_only": True,
+    }
 
 
 def context_length(v: Values) -> int | None:
-    """Return the limit of prompt and completion together, in tokens, of the model and of vLLM;
-    `None` if unknown.
+    """Return how many tokens prompt and completion may have together in the model and in vLLM.
+
+    `None` if neither limit is known.
     """
-    limits = [v["vllm_max_model_length"]] if v["use_vllm"] else []
+    limits = []
+    if v["use_vllm"]:
+        limits.append(v["vllm_max_model_length"])
     try:
-        config = AutoConfig.from_pretrained(v["model_name_or_path"], **where_from(v))
-        limits.append(getattr(config.get_text_config(), "max_position_embeddings", None))
+        config = AutoConfig.from_pretrained(v["model_name_or_path"], **local_options(v))
     except Exception:  # not here, or unknown to this transformers: loading the model reports it
         pass
-    return min((limit for limit in limits if limit), default=None)
+    else:
+        limits.append(getattr(config.get_text_config(), "max_position_embeddings", None))
+    return min(filter(None, limits), default=None)
 
 
-def look_at_prompts(
-    prompts: list[Any], tokenizer: PreTrainedTokenizerBase, v: Values, findings: Findings
+def check_tokenized_prompts(
+    prompts: list[Any],
+    tokenizer: PreTrainedTokenizerBase,
+    v: Values,
+    findings: Findings,
 ) -> dict[str, Any] | None:
-    """Return the `prompt_figures` of prompts, which the chat template writes; `None` after a
-    problem.
+    """Tokenize prompts with the chat template, and return their `prompt_figures`.
+
+    Args:
+        prompts: texts, or lists of chat messages.
+        tokenizer: the model's tokenizer.
+        v: the values of the recipe.
+        findings: gets the problems and notes.
+
+    Returns:
+        The figures; `None` after a problem.
     """
-    kwargs = v["chat_template_kwargs"]
     if not isinstance(prompts[0], str) and not tokenizer.chat_template:
-        words = (
-            f"the tokenizer of {v['model_name_or_path']} has no chat template, and the task "
-            "writes chat messages"
+        findings.problem(
+            f"the tokenizer of {v['model_name_or_path']} has no chat template, and the task writes "
+            "chat messages: name an instruct model, or put a chat_template.jinja beside its "
+            "tokenizer.",
+            "model_name_or_path",
         )
-        how = "name an instruct model, or put a chat_template.jinja beside its tokenizer."
-        findings.problem(f"{words}: {how}", "model_name_or_path")
         return None
+    kwargs = v["chat_template_kwargs"]
+    if not isinstance(kwargs, dict):
+        kwargs = None
     try:
-        ids = encode_prompts(prompts, tokenizer, kwargs if isinstance(kwargs, dict) else None)
+        ids = encode_prompts(prompts, tokenizer, kwargs)
     except Exception as error:  # whatever a template raises
         findings.problem(
             f"the chat template refuses a prompt: {type(error).__name__}: {error}",
             "model_name_or_path",
         )
         return None
-    if isinstance(kwargs, dict):
-        note_unread(kwargs, prompts, tokenizer, findings)
+    if kwargs is not None:
+        has_template = not all(isinstance(prompt, str) for prompt in prompts)
+        note_unused_arguments(kwargs, has_template, tokenizer, findings)
     return prompt_figures(ids, tokenizer, v, findings)
 
 
-def note_unread(
+def note_unused_arguments(
     kwargs: dict[str, Any],
-    prompts: list[Any],
+    has_template: bool,
     tokenizer: PreTrainedTokenizerBase,
     findings: Findings,
 ) -> None:
-    """Add a note on `chat_template_kwargs` that cannot change the prompts."""
+    """Note `chat_template_kwargs` that cannot change the prompts.
+
+    Args:
+        kwargs: the `chat_template_kwargs`.
+        has_template: some prompts are chat messages, which the template writes.
+        tokenizer: the model's tokenizer, with the template.
+        findings: gets the notes.
+    """
     key = "chat_template_kwargs"
-    if all(isinstance(prompt, str) for prompt in prompts):
+    if not has_template:
         findings.note(f"{key} does nothing: the prompts are texts, without a chat template.", key)
         return
-    template = str(tokenizer.chat_template)
-    of_tokenizer = inspect.signature(tokenizer.apply_chat_template).parameters
+    parameters = inspect.signature(tokenizer.apply_chat_template).parameters
+    names_in_template = set(re.findall(r"\w+", str(tokenizer.chat_template)))
     for name in kwargs:
-        if name not in of_tokenizer and not re.search(rf"\b{re.escape(name)}\b", template):
+        if name not in parameters and name not in names_in_template:
             findings.note(
                 f"{key}: {name} does nothing: the model's chat template does not read it.", key
             )
@@ -110,49 +134,74 @@ def note_unread(
 def prompt_figures(
     ids: list[list[int]], tokenizer: PreTrainedTokenizerBase, v: Values, findings: Findings
 ) -> dict[str, Any]:
-    """Return the figures of the prompts with these tokens.
+    """Check tokenized prompts, and return their figures.
 
-    `{"rows": 256, "tokens": {"min": 21, "mean": 23.4, "max": 25}, "room": 952, "over": 0.0,
-    "prefilled": false, "first": "<|"}`: `first` is the first prompt, `room` the limit of a prompt
-    in tokens or `None`, `over` the share of longer prompts, `prefilled` whether the prompt opens
-    the think tag.
+    Args:
+        ids: the tokens of each prompt.
+        tokenizer: the model's tokenizer.
+        v: the values of the recipe.
+        findings: gets a second BOS token, and prompts that leave no room for a completion.
+
+    Returns:
+        `{"rows": 256, "tokens": {"min": 21, "mean": 23.4, "max": 25}, "room": 952, "over": 0.0,
+        "prefilled": false, "first": "<|"}`: `first` is the first prompt, `room` the limit of a
+        prompt in tokens or `None`, `over` the share of longer prompts, `prefilled` whether the
+        prompt opens the think tag.
     """
-    first = str(tokenizer.decode(ids[0]))
+    first_prompt = str(tokenizer.decode(ids[0]))
     bos = tokenizer.bos_token_id
     if bos is not None and ids[0][:2] == [bos, bos]:
-        words = "twice: the tokenizer adds it, so take it out of the task's prompts."
-        findings.problem(f"prompts begin with {tokenizer.bos_token!r} {words}", "task")
-    lengths = [len(tokens) for tokens in ids]
-    room, over = _room(lengths, v, findings)
-    tokens = {"min": min(lengths), "mean": sum(lengths) / len(lengths), "max": max(lengths)}
-    prefilled = first.rstrip().endswith(OPEN_TAG)
+        findings.problem(
+            f"prompts begin with {tokenizer.bos_token!r} twice: the tokenizer adds it, so remove "
+            "it from the task's prompts.",
+            "task",
+        )
+    lengths = list(map(len, ids))
+    room, over = room_for_prompts(lengths, v, findings)
     return {
         "rows": len(ids),
-        "tokens": tokens,
+        "tokens": {"min": min(lengths), "mean": sum(lengths) / len(ids), "max": max(lengths)},
         "room": room,
         "over": over,
-        "prefilled": prefilled,
-        "first": first,
+        "prefilled": first_prompt.rstrip().endswith(OPEN_TAG),
+        "first": first_prompt,
     }
 
 
-def _room(lengths: list[int], v: Values, findings: Findings) -> tuple[int | None, float]:
-    """Return the limit of a prompt in tokens, and the share of prompts that are longer."""
+def room_for_prompts(lengths: list[int], v: Values, findings: Findings) -> tuple[int | None, float]:
+    """Return the limit of a prompt in tokens, and the share of prompts that are longer.
+
+    Args:
+        lengths: the tokens of each prompt.
+        v: the values of the recipe.
+        findings: gets a problem if all prompts are longer, and a note if some are.
+    """
     context = context_length(v)
-    if context is None or v["max_completion_length"] is None:
+    completion = v["max_completion_length"]
+    if context is None or completion is None:
         return None, 0.0
-    room = context - v["max_completion_length"]
-    over = sum(length > room for length in lengths) / len(lengths)
-    words = (
-        f"{over:.0%} of the first {len(lengths)} prompts leave no room for max_completion_length "
-        f"{v['max_completion_length']} in the context of {context} tokens (the longest has "
-        f"{max(lengths)})"
-    )
-    if over == 1:
-        way = f"lower max_completion_length to at most {context - max(lengths)}."
-        if context <= max(lengths):
-            way = "shorten the prompts, or name a model with a longer context."
-        findings.problem(f"{words}: {way}", "max_completion_length")
+    longest = max(lengths)
+    over = sum(length > context - completion for length in lengths) / len(lengths)
+    key = "max_completion_length"
+    if over == 1 and context > longest:
+        findings.problem(
+            f"100% of the first {len(lengths)} prompts leave no room for max_completion_length "
+            f"{completion} in the context of {context} tokens (the longest has {longest}): lower "
+            f"max_completion_length to at most {context - longest}.",
+            key,
+        )
+    elif over == 1:
+        findings.problem(
+            f"100% of the first {len(lengths)} prompts leave no room in the context of {context} "
+            f"tokens (the longest has {longest}): shorten the prompts, or name a model with a "
+            "longer context.",
+            key,
+        )
     elif over:
-        findings.note(f"{words}.", "max_completion_length")
-    return room, over
+        findings.note(
+            f"{over:.0%} of the first {len(lengths)} prompts leave no room for "
+            f"max_completion_length {completion} in the context of {context} tokens (the longest "
+            f"has {longest}).",
+            key,
+        )
+    return context - completion, over

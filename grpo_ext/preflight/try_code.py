@@ -1,41 +1,41 @@
-"""Checks of the reward `code`: whether this machine isolates programs, the limits of time and
-memory, and the rows' tests.
-"""
+"""Checks of the reward `code`: isolation on this machine, limits, and the rows' tests."""
 
 from collections.abc import Sequence
 from typing import Any
 
+from grpo_ext.preflight.first_rows import Row
+from grpo_ext.preflight.rendered_rows import unguarded
 from grpo_ext.recipe.problems import Findings
 from grpo_ext.rewards.code.asserts import parse_asserts, tests_as_list
 from grpo_ext.rewards.code.memory_group import parent_of_groups
 from grpo_ext.rewards.code.sandbox import Job, Limits, MachineFault, NoIsolation, run
-from grpo_ext.rewards.guard import Guard
 from grpo_ext.rewards.reward import Reward
 
 KEY = "reward_funcs"
 
 
 def check_code(
-    rewards: Sequence[Any],
-    rows: Sequence[dict[str, Any]],
-    reward_timeout: float,
-    findings: Findings,
+    rewards: Sequence[Any], rows: Sequence[Row], reward_timeout: float, findings: Findings
 ) -> None:
-    """Add findings about each reward `code`; other rewards are left out.
+    """Check each reward `code`; other rewards are skipped.
 
-    Problems: programs that cannot be isolated here, and a budget of time that `reward_timeout`
-    ends. Notes: how memory is limited, tests that cannot be used, and asserts on which a program
-    could cheat.
+    Problems: programs that cannot be isolated here, and a time limit above `reward_timeout`. Notes:
+    how memory is limited, tests that cannot be used, and asserts on which a program could cheat.
+
+    Args:
+        rewards: the rewards of the run.
+        rows: the first rows, with their `tests`.
+        reward_timeout: seconds that a reward may take for a row.
+        findings: gets the problems and notes.
     """
     for guarded in rewards:
-        reward = guarded.reward if isinstance(guarded, Guard) else guarded
+        reward = unguarded(guarded)
         if not isinstance(reward, Reward) or reward.registration.name != "code":
             continue
         options = reward.options
+        isolated = options["isolation"] != "none"
         try:
-            limits = Limits(
-                options["seconds"], options["megabytes"], options["isolation"] != "none"
-            )
+            limits = Limits(options["seconds"], options["megabytes"], isolated)
         except ValueError as error:
             findings.problem(error, KEY)
             continue
@@ -46,12 +46,12 @@ def check_code(
                 f"unscored. Set reward_timeout: {limits.row_seconds + 0.1:.1f} or lower seconds.",
                 KEY,
             )
-        check_machine_isolates(limits, findings)
+        check_isolation(limits, findings)
         check_tests(rows, options["cheatable_asserts"] == "refuse", findings)
 
 
-def check_machine_isolates(limits: Limits, findings: Findings) -> None:
-    """Run an empty program, and say how memory is limited."""
+def check_isolation(limits: Limits, findings: Findings) -> None:
+    """Run an empty program, and note how memory is limited."""
     if not limits.isolated:
         findings.note("code: isolation: none runs the model's programs with your rights.", KEY)
         return
@@ -61,23 +61,27 @@ def check_machine_isolates(limits: Limits, findings: Findings) -> None:
         run(Job(""), limits)
     except NoIsolation as error:
         findings.problem(error, KEY)
+        return
     except MachineFault as error:
         findings.note(error, KEY)
+        return
+    if parent_of_groups() is None:
+        findings.note(
+            "code: the memory of programs is limited by rlimits, because this user cannot make "
+            "cgroups. They leave out the kernel's memory, such as that of many small files.",
+            KEY,
+        )
     else:
-        if parent_of_groups() is None:
-            findings.note(
-                "code: the memory of programs is limited by rlimits, because this user cannot "
-                "make cgroups. They leave out the kernel's memory, such as that of many small "
-                "files.",
-                KEY,
-            )
-        else:
-            findings.note("code: the memory of programs is limited by a cgroup.", KEY)
+        findings.note("code: the memory of programs is limited by a cgroup.", KEY)
 
 
-def check_tests(rows: Sequence[dict[str, Any]], refused: bool, findings: Findings) -> None:
-    """Note rows whose tests cannot be used, and asserts that are evaluated with the program's
-    objects.
+def check_tests(rows: Sequence[Row], refuses_cheatable: bool, findings: Findings) -> None:
+    """Note rows whose tests cannot be used, and asserts on which a program could cheat.
+
+    Args:
+        rows: rows with their `tests`.
+        refuses_cheatable: the reward leaves rows with such asserts unscored.
+        findings: gets the notes.
     """
     unusable: list[str] = []
     cheatable: list[str] = []
@@ -95,11 +99,9 @@ def check_tests(rows: Sequence[dict[str, Any]], refused: bool, findings: Finding
             KEY,
         )
     if cheatable:
-        consequence = (
-            "rows with such asserts stay unscored (cheatable_asserts: refuse)"
-            if refused
-            else "cheatable_asserts: refuse leaves such rows unscored"
-        )
+        consequence = "cheatable_asserts: refuse leaves such rows unscored"
+        if refuses_cheatable:
+            consequence = "rows with such asserts stay unscored (cheatable_asserts: refuse)"
         findings.note(
             f"code: {len(cheatable)} asserts in the first {len(rows)} rows are evaluated with the "
             f"program's objects, which could cheat; {consequence}. The first: assert "

@@ -1,34 +1,37 @@
-"""A trial of a recipe's rewards on three made-up completions of its first row."""
+"""A trial of a recipe's rewards on three made-up completions."""
 
 import time
 from typing import Any
 
 from transformers import TrainerState
 
-from grpo_ext.common.columns import answer_column
+from grpo_ext.common.columns import TASK, answer_column
 from grpo_ext.environments.start_episodes import Begin
 from grpo_ext.evaluation.completions import Completion
 from grpo_ext.evaluation.score import score_completions
-from grpo_ext.preflight.first_rows import quiet
+from grpo_ext.preflight.first_rows import Row, quiet
 from grpo_ext.recipe.problems import Findings
 from grpo_ext.rewards.example_checks import constant_warning
-from grpo_ext.rewards.guard import guard_rewards
-from grpo_ext.rewards.reward import Reward
+from grpo_ext.rewards.guard import Guard, guard_rewards
+from grpo_ext.rewards.reward import Reward, Score
 from grpo_ext.rewards.run_defaults import rewards_with_models
 from grpo_ext.tasks.prompts import value_at
 
 PATIENCE = 1.0  # seconds that a reward may take for a completion
-BUDGET = 4.0  # seconds that all of them may take
+BUDGET = 4.0  # seconds that all rewards together may take
+KEY = "reward_funcs"
 
 
-def three_completions(row: dict[str, Any], prefilled: bool) -> dict[str, str]:
+def three_completions(row: Row, prefilled: bool) -> dict[str, str]:
     """Return an empty completion, one in prose, and one with tags and the row's answer.
 
     With `prefilled` the prompt opens the think tag, and the completion does not.
     """
+    answer = "42"
     column = answer_column(row)
-    # GSM8K's form
-    answer = str(42 if column is None else value_at(row, column)).rpartition("####")[2].strip()
+    if column is not None:
+        # GSM8K has the answer behind "####".
+        answer = str(value_at(row, column)).rpartition("####")[2].strip()
     opening = "" if prefilled else "<think>\n"
     return {
         "empty": "",
@@ -37,116 +40,169 @@ def three_completions(row: dict[str, Any], prefilled: bool) -> dict[str, str]:
     }
 
 
-def try_rewards(
+def try_rewards_of_tasks(
     rewards: list[Any],
-    row: dict[str, Any],
+    rows: list[Row],
     prefilled: bool,
     findings: Findings,
     begin: Begin | None = None,
 ) -> dict[str, Any]:
-    """Score three made-up completions with each reward; a reward that fails on all of them is a
-    problem.
+    """Try the rewards of each task on the first row of the task.
 
-    With `begin` each completion is the first turn of an episode. A slow reward is only a note: this
-    machine may be busy. Returns `{"completions": {"empty": "", ...}, "scores": {"format": [0.0,
-    0.0, 1.0], ...}}`, with `None` for no score.
+    Args:
+        rewards: the rewards of all tasks.
+        rows: the first rows, with their prompts and columns.
+        prefilled: as for `try_rewards`, like the next two.
+        findings: gets the problems and notes.
+        begin: makes episodes.
+
+    Returns:
+        The figures `{"rewards": trial}`, or `{"rewards_by_task": {"math": trial, ...}}` if rewards
+        differ between the tasks of the rows. A trial is what `try_rewards` returns.
+    """
+    if not any(tasks_of(reward) for reward in rewards):
+        return {"rewards": try_rewards(rewards, rows[0], prefilled, findings, begin)}
+    first_rows: dict[str, Row] = {}
+    for row in rows:
+        first_rows.setdefault(str(row[TASK]), row)
+    trials = {}
+    for task, row in first_rows.items():
+        of_task = [reward for reward in rewards if task in (tasks_of(reward) or (task,))]
+        trials[task] = try_rewards(of_task, row, prefilled, findings, begin)
+    if len(trials) == 1:
+        return {"rewards": trials[task]}
+    return {"rewards_by_task": trials}
+
+
+def tasks_of(reward: object) -> tuple[str, ...] | None:
+    """Return the tasks whose rows a reward scores; `None`: all."""
+    return getattr(reward, "tasks", None)
+
+
+def try_rewards(
+    rewards: list[Any],
+    row: Row,
+    prefilled: bool,
+    findings: Findings,
+    begin: Begin | None = None,
+) -> dict[str, Any]:
+    """Score three made-up completions of a row with each reward.
+
+    A reward that fails on all of them is a problem. A slow reward is only a note, because this
+    machine may be busy.
+
+    Args:
+        rewards: the rewards; those that load a model are only noted.
+        row: a row with its prompt and columns.
+        prefilled: the prompt opens the think tag.
+        findings: gets the problems and notes.
+        begin: makes episodes; each completion is then the first turn of one.
+
+    Returns:
+        `{"completions": {"empty": "", ...}, "scores": {"format": [0.0, 0.0, 1.0], ...}}`, with
+        `None` for no score.
     """
     texts = three_completions(row, prefilled)
-    # the form that rewards of format expect
-    whole = [f"<think>\n{texts['in tags']}"] if prefilled else []
-    loading = rewards_with_models(rewards)
-    for reward in loading:
-        model = reward.options.get("model")
-        dtype = reward.options.get("dtype")
+    completions = [made_up(text, row, begin) for text in texts.values()]
+    if prefilled:  # also in the form that a reward of the format expects
+        completions.append(made_up(f"<think>\n{texts['in tags']}", row, begin))
+    with_model = rewards_with_models(rewards)
+    for reward in with_model:
         findings.note(
-            f"reward {reward.name!r} loads the model {model}, frozen and in {dtype}, in each "
-            "training process when it first scores. It was not loaded here, and `plan` does not "
-            "count its memory.",
-            "reward_funcs",
+            f"reward {reward.name!r} loads the model {reward.options.get('model')}, frozen and in "
+            f"{reward.options.get('dtype')}, in each training process when it first scores. It was "
+            "not loaded here, and `plan` does not count its memory.",
+            KEY,
         )
-    tried = [reward for reward in rewards if reward not in loading]
-    guards = [
-        guard
-        for guard in guard_rewards(tried, timeout=PATIENCE, max_failure_rate=1.0)
-        if callable(guard)
-    ]
     until = time.monotonic() + BUDGET
-    scores: dict[str, list[float | None]] = {}
-    completions = [made_up(text, row, begin) for text in (*texts.values(), *whole)]
-    for guard in guards:
-        found = ask(guard, completions, row, until)
-        scores[guard.__name__] = [*found, None, None, None][: len(texts)]
-        report_failures(guard, len(found), len(texts) + len(whole), findings)
-        if not begin and (words := constant_warning(guard, found)):
-            findings.note(words, "reward_funcs")
-        if whole and len(found) > len(texts) and (found[-1] or 0) > (found[-2] or 0):
-            words = f"reward {guard.__name__!r} wants to see it in the completion"
+    all_scores: dict[str, list[Score]] = {}
+    tried = [reward for reward in rewards if reward not in with_model]
+    for guard in guard_rewards(tried, timeout=PATIENCE, max_failure_rate=1.0):
+        if not isinstance(guard, Guard):  # a reward model
+            continue
+        scores = score_until(guard, completions, row, until, findings)
+        all_scores[guard.name] = [*scores, None, None, None][: len(texts)]
+        if begin is None:
+            warning = constant_warning(guard, scores)
+            if warning:
+                findings.note(warning, KEY)
+        if len(scores) > len(texts) and (scores[-1] or 0) > (scores[-2] or 0):
             findings.problem(
-                f"the prompt already opens <think>, and {words}: {prefix_advice(guard)}",
-                "reward_funcs",
+                f"the prompt already opens <think>, and reward {guard.name!r} expects it in the "
+                f"completion: {prefix_advice(guard.reward)}",
+                KEY,
             )
-    if models := [reward for reward in rewards if isinstance(reward, str)]:
-        findings.note(f"reward models were not loaded: {', '.join(models)}.", "reward_funcs")
-    return {"completions": texts, "scores": scores}
+    model_ids = [reward for reward in rewards if isinstance(reward, str)]
+    if model_ids:
+        findings.note(f"reward models were not loaded: {', '.join(model_ids)}.", KEY)
+    return {"completions": texts, "scores": all_scores}
 
 
-def prefix_advice(guard: Any) -> str:
+def prefix_advice(reward: object) -> str:
     """Return what to write for a reward that expects the tag that the prompt has opened."""
-    reward = guard.reward
-    if isinstance(reward, Reward) and "prefix" in {
-        *reward.registration.options,
-        *reward.registration.optional,
-    }:
-        return f'write {{name: {reward.registration.name}, prefix: "<think>"}}.'
+    if isinstance(reward, Reward):
+        info = reward.registration
+        if "prefix" in {*info.options, *info.optional}:
+            return f'write {{name: {info.name}, prefix: "<think>"}}.'
     return (
-        "let it accept completions that begin inside the tag, or take <think> out of the end "
-        "of the prompt."
+        "let it accept completions that begin inside the tag, or remove <think> from the end of "
+        "the prompt."
     )
 
 
-def made_up(text: str, row: dict[str, Any], begin: Begin | None) -> Completion:
-    """Return a completion with this text, the first turn of an episode if there is an
-    environment.
+def made_up(text: str, row: Row, begin: Begin | None) -> Completion:
+    """Return a made-up completion.
+
+    Args:
+        text: its text.
+        row: with the prompt.
+        begin: makes an episode, of which the text is the first turn; `None`: no episode.
     """
-    episode = begin([row])[0] if begin else None
-    if episode:
-        episode.take_turn({"role": "assistant", "content": text}, text)
-        episode.hear()
+    if begin is None:
+        return Completion(text, [])
+    [episode] = begin([row])
+    episode.take_turn({"role": "assistant", "content": text}, text)
+    episode.hear()
     return Completion(text, [], episode=episode)
 
 
-def ask(
-    guard: Any, completions: list[Completion], row: dict[str, Any], until: float
-) -> list[float | None]:
-    """Return the scores of the completions, one after another, until the time is up."""
-    found = []
-    # the arguments that the trainer passes to every reward beside columns
+def score_until(
+    guard: Guard, completions: list[Completion], row: Row, until: float, findings: Findings
+) -> list[Score]:
+    """Score completions one after another until the time is up, and report failures.
+
+    A reward that fails on all completions is a problem; one that fails on some, or is slow, is a
+    note.
+
+    Args:
+        guard: the reward.
+        completions: completions of `row`.
+        row: the prompt and columns.
+        until: when to stop, by `time.monotonic`.
+        findings: gets the problem or note.
+    """
+    # The trainer passes these to every reward, beside the columns.
     extras = {
         "trainer_state": TrainerState(),
         "log_extra": lambda *_: None,
         "log_metric": lambda *_: None,
     }
+    scores: list[Score] = []
+    timed_out = False
     with quiet("grpo_ext.rewards.guard"):  # its warnings become findings
         for completion in completions:
-            if time.monotonic() > until:
+            start = time.monotonic()
+            if start > until:
                 break
-            [sample] = score_completions([row], [[completion]], {guard.__name__: guard}, extras)
-            found.append(sample.rewards[guard.__name__])
-    return found
-
-
-def report_failures(guard: Any, asked: int, wanted: int, findings: Findings) -> None:
-    """Report the failures of a reward: a problem if it failed on all completions, a note if on some
-    or if it was slow.
-    """
-    name = guard.__name__
-    reason = (guard.last_error.strip().splitlines() or [""])[-1]
-    if "it took more than" in reason or asked < wanted:
-        findings.note(
-            f"reward {name!r} was not tried to the end: {reason or 'the time was up'}.",
-            "reward_funcs",
-        )
-    elif guard.failed == asked:
-        findings.problem(f"reward {name!r} fails on every completion: {reason}", "reward_funcs")
+            [sample] = score_completions([row], [[completion]], {guard.name: guard}, extras)
+            scores.append(sample.rewards[guard.name])
+            timed_out = bool(guard.last_failed) and time.monotonic() - start >= PATIENCE
+    *_, reason = ["", *guard.last_error.strip().splitlines()]
+    if timed_out or len(scores) < len(completions):
+        reason = reason or "the time was up"
+        findings.note(f"reward {guard.name!r} was not tried to the end: {reason}.", KEY)
+    elif guard.failed == len(scores):
+        findings.problem(f"reward {guard.name!r} fails on every completion: {reason}", KEY)
     elif guard.failed:
-        findings.note(f"reward {name!r} fails on some completions: {reason}", "reward_funcs")
+        findings.note(f"reward {guard.name!r} fails on some completions: {reason}", KEY)
+    return scores

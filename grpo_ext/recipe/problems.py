@@ -54,6 +54,13 @@ class Findings:
     def sound(self) -> bool:
         return not self.problems
 
+    def has_problem(self, key: str) -> bool:
+        return any(problem.key == key for problem in self.problems)
+
+    def mentions(self, key: str) -> bool:
+        """Return whether a problem or a note is about `key`."""
+        return any(problem.key == key for problem in (*self.problems, *self.notes))
+
     def problem(self, message: object, key: str | None = None) -> None:
         """Add a fault of `key`."""
         self.problems.append(Problem(str(message), key).placed(self.places))

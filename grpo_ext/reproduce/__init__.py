@@ -1,1 +1,1 @@
-"""Published results of three experiments: compared recipes, and claims that runs decide."""
+"""What was published about three experiments: how recipes differ, and claims that runs test."""

@@ -1,5 +1,6 @@
 """The claims of each experiment, read from `data/NAME.yaml` and checked."""
 
+import math
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -20,7 +21,7 @@ class Section(BaseModel):
 
 
 class Range(Section):
-    """The figures that agree with a claim: from `at_least` to `at_most` (one may be missing)."""
+    """The figures that agree with a claim; one bound may be missing."""
 
     at_least: float | None = None
     at_most: float | None = None
@@ -32,16 +33,20 @@ class Range(Section):
         return self
 
     def verdict(self, estimate: Estimate) -> Verdict:
-        """Return `agrees` or `does not`, or `cannot be seen` for an interval across the bounds."""
+        """Return the verdict on a figure.
+
+        It `agrees` if its interval is in the range and `does not` if the interval is outside. It
+        `cannot be seen` if the interval is partly inside or unknown.
+        """
         low = estimate.low
         high = estimate.high
         if low is None or high is None:
             return "cannot be seen"
-        least = float("-inf") if self.at_least is None else self.at_least
-        most = float("inf") if self.at_most is None else self.at_most
-        if least <= low and high <= most:
+        at_least = -math.inf if self.at_least is None else self.at_least
+        at_most = math.inf if self.at_most is None else self.at_most
+        if at_least <= low and high <= at_most:
             return "agrees"
-        if high < least or low > most:
+        if high < at_least or low > at_most:
             return "does not"
         return "cannot be seen"
 
@@ -135,12 +140,19 @@ class Experiment(Section):
             for run_name in claim.runs:
                 if run_name not in self.runs:
                     raise ValueError(f"claim {claim.name}: there is no run {run_name!r}.")
-        names = [claim.name for claim in self.claims]
-        if len(set(names)) < len(names):
+        names = {claim.name for claim in self.claims}
+        if len(names) < len(self.claims):
             raise ValueError("two claims have the same name.")
         return self
 
 
 def load_experiment(name: str) -> Experiment:
-    """Return the experiment `name`, one of `EXPERIMENTS`; `ValueError` if its file is wrong."""
+    """Return an experiment.
+
+    Args:
+        name: one of `EXPERIMENTS`.
+
+    Raises:
+        ValueError: its file is wrong.
+    """
     return Experiment.model_validate(data_yaml("grpo_ext.reproduce", f"{name}.yaml"))

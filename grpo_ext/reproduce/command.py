@@ -14,21 +14,30 @@ from grpo_ext.run.output_dir import hold
 
 
 def selected(names: list[str], claims: list[str]) -> dict[str, Experiment]:
-    """Return the experiments with these claims, or all; `ValueError` for an unknown claim."""
+    """Return experiments with some of their claims.
+
+    Args:
+        names: of the experiments.
+        claims: the names of the claims; all claims if it is empty.
+
+    Raises:
+        ValueError: no experiment has a claim of a name.
+    """
     experiments = {name: load_experiment(name) for name in names}
     if not claims:
         return experiments
-    known = [claim.name for experiment in experiments.values() for claim in experiment.claims]
-    for name in claims:
-        if name not in known:
-            hint = did_you_mean(name, known) or " `--list` shows all claims."
-            raise ValueError(f"--claim: there is no claim {name!r}.{hint}")
-    chosen = {}
+    claim_names: list[str] = []
+    selection = {}
     for name, experiment in experiments.items():
-        wanted = [claim for claim in experiment.claims if claim.name in claims]
-        if wanted:
-            chosen[name] = experiment.model_copy(update={"claims": wanted})
-    return chosen
+        claim_names += [claim.name for claim in experiment.claims]
+        of_experiment = [claim for claim in experiment.claims if claim.name in claims]
+        if of_experiment:
+            selection[name] = experiment.model_copy(update={"claims": of_experiment})
+    for claim_name in claims:
+        if claim_name not in claim_names:
+            hint = did_you_mean(claim_name, claim_names) or " `--list` shows all claims."
+            raise ValueError(f"--claim: there is no claim {claim_name!r}.{hint}")
+    return selection
 
 
 def print_claims(experiments: dict[str, Experiment]) -> None:
@@ -51,23 +60,32 @@ def reproduce(
     max_steps: int | None = None,
     only_plan: bool = False,
 ) -> list[Outcome]:
-    """Run what the claims need, print and write the outcomes, and return them.
+    """Run what the claims need, print a table, write the page, and return the outcomes.
 
-    With `only_plan` nothing runs, and there are no outcomes.
+    Args:
+        experiments: the experiments with their claims, by name.
+        folder: where runs and page are written.
+        seeds: how often each run is made.
+        scale: of the models; claims that need a larger one get no verdict.
+        processes: tiny runs at the same time.
+        config: a recipe of another model, which all runs change; `None`: tiny models.
+        overrides: words that replace values of `config`.
+        max_steps: end every run early.
+        only_plan: print what would run, and return nothing.
 
     Raises:
-        ValueError: if another process works in `folder`, or a folder of a run there has other
-            files.
+        ValueError: another process works in `folder`, or a folder of a run there has other files.
     """
-    matrices = [
-        Matrix(name, experiment, folder, seeds, config, overrides or [], max_steps)
-        for name, experiment in experiments.items()
-    ]
+    matrices = []
     jobs: list[Job] = []
-    for matrix in matrices:
-        claims = matrix.experiment.claims
-        can_be_seen = [claim for claim in claims if not out_of_scale(claim, scale)]
-        jobs += matrix.jobs([claim for claim in can_be_seen if not obstacle(matrix, claim)])
+    for name, experiment in experiments.items():
+        matrix = Matrix(name, experiment, folder, seeds, config, overrides or [], max_steps)
+        matrices.append(matrix)
+        measurable = []
+        for claim in experiment.claims:
+            if not out_of_scale(claim, scale) and not obstacle(matrix, claim):
+                measurable.append(claim)
+        jobs += matrix.jobs(measurable)
     print_plan(jobs, processes)
     if only_plan:
         return []
@@ -77,11 +95,10 @@ def reproduce(
     with lock:
         failed = execute(jobs, processes, by_launcher=config is not None)
         logs = Logs()
-        outcomes = [
-            outcome_of(matrix, claim, scale, failed, logs)
-            for matrix in matrices
-            for claim in matrix.experiment.claims
-        ]
+        outcomes = []
+        for matrix in matrices:
+            for claim in matrix.experiment.claims:
+                outcomes.append(outcome_of(matrix, claim, scale, failed, logs))
         print_table(outcomes)
         model = f"recipe {config}" if config else "tiny models"
         page = write_page(outcomes, folder, f"{model}, scale {scale}, seeds: {seeds}")
@@ -91,13 +108,12 @@ def reproduce(
 
 def print_plan(jobs: list[Job], processes: int) -> None:
     """Print what will run and how long it takes."""
-    left = [job for job in jobs if not job.is_done]
-    starts = sum(job.module == "start" for job in left)
+    unfinished = [job for job in jobs if not job.is_done]
+    starts = sum(job.module == "start" for job in unfinished)
+    plan = f"{len(unfinished)} jobs: {starts} warm starts, {len(unfinished) - starts} runs"
     minutes = predicted_minutes(jobs, processes)
-    time = (
-        ""
-        if minutes is None
-        else f", about {max(1, round(minutes))} minutes on {processes} idle cores"
-    )
-    done = f"; {len(jobs) - len(left)} are done" if len(left) < len(jobs) else ""
-    print(f"{len(left)} jobs: {starts} warm starts, {len(left) - starts} runs{time}{done}")
+    if minutes is not None:
+        plan += f", about {max(1, round(minutes))} minutes on {processes} idle cores"
+    if len(unfinished) < len(jobs):
+        plan += f"; {len(jobs) - len(unfinished)} are done"
+    print(plan)

@@ -1,4 +1,4 @@
-"""Jobs: tiny ones as parallel single-thread processes, others in turn by `accelerate launch`."""
+"""Jobs: tiny ones in parallel processes of one thread, others in turn by `accelerate launch`."""
 
 import multiprocessing
 import os
@@ -23,34 +23,49 @@ LOG = "log.txt"  # what a job prints, in its folder
 
 
 def predicted_minutes(jobs: list[Job], processes: int) -> float | None:
-    """Return how long the unfinished jobs take on as many idle cores; `None` if nothing says it."""
-    left = [job for job in jobs if not job.is_done]
-    if any(job.seconds is None for job in left):
-        return None
-    return sum(job.seconds or 0.0 for job in left) / processes / 60
+    """Return how long the unfinished jobs take on as many idle cores; `None` if it is unknown."""
+    total = 0.0
+    for job in jobs:
+        if job.is_done:
+            continue
+        if job.seconds is None:
+            return None
+        total += job.seconds
+    return total / processes / 60
 
 
 def execute(jobs: list[Job], processes: int, by_launcher: bool = False) -> list[Job]:
-    """Do all jobs that are not done yet; return those that failed, and those that needed them.
+    """Do all jobs that are not done yet.
 
-    A job that was killed continues from its checkpoint. With `by_launcher` jobs run one after
-    another, each by `accelerate launch` with the recipe's number of processes. `SystemExit` if a
-    signal stopped one of them.
+    A job that was killed continues from its checkpoint.
+
+    Args:
+        jobs: the jobs; one that needs another stands behind it.
+        processes: jobs at the same time.
+        by_launcher: jobs run one after another, each by `accelerate launch` with the recipe's
+            number of processes.
+
+    Returns:
+        The jobs that failed, and those that needed them.
+
+    Raises:
+        SystemExit: a signal stopped a job.
     """
-    left = [job for job in jobs if not job.is_done]
+    waiting = [job for job in jobs if not job.is_done]
     if by_launcher:
-        return launch_in_turn(left, Progress(jobs, left, 1))
-    progress = Progress(jobs, left, processes)
+        return launch_in_turn(waiting, Progress(jobs, waiting, 1))
+    progress = Progress(jobs, waiting, processes)
     failed: list[Job] = []
     with running() as started:
-        while left or started:
-            for job in [job for job in left if job.needs in failed]:
-                left.remove(job)
-                failed.append(job)
-                progress.tell(job, True)
-            ready = [job for job in left if job.needs is None or job.needs.is_done]
+        while waiting or started:
+            for job in [*waiting]:
+                if job.needs in failed:
+                    waiting.remove(job)
+                    failed.append(job)
+                    progress.print_end(job, failed=True)
+            ready = [job for job in waiting if job.needs is None or job.needs.is_done]
             for job in ready[: processes - len(started)]:
-                left.remove(job)
+                waiting.remove(job)
                 job.begin()
                 started[job] = (begin_process(job), time.perf_counter())
             if not started:
@@ -60,7 +75,7 @@ def execute(jobs: list[Job], processes: int, by_launcher: bool = False) -> list[
                 if process.exitcode is not None:
                     del started[job]
                     finish(job, process.exitcode, time.perf_counter() - begun, failed)
-                    progress.tell(job, job in failed)
+                    progress.print_end(job, failed=job in failed)
     return failed
 
 
@@ -72,30 +87,40 @@ def launch_in_turn(jobs: list[Job], progress: "Progress") -> list[Job]:
     failed: list[Job] = []
     for job in jobs:
         job.begin()
-        path, words = job.arguments
+        path, overrides = job.arguments
         start = time.perf_counter()
-        code = launch(job.module, ["--config", path, *words], load_recipe(path, words))
+        code = launch(job.module, ["--config", path, *overrides], load_recipe(path, overrides))
         if code == EXIT_INTERRUPTED or code > 128:
             sys.exit(code)
         finish(job, code, time.perf_counter() - start, failed)
-        progress.tell(job, job in failed)
+        progress.print_end(job, failed=job in failed)
     return failed
 
 
 def finish(job: Job, code: int, seconds: float, failed: list[Job]) -> None:
-    """Record a job that has ended; a run that learnt nothing is done as well."""
+    """Record a job that has ended; a run that learnt nothing is done as well.
+
+    Args:
+        job: the job.
+        code: its exit code.
+        seconds: since it began, or since it continued.
+        failed: gets the job if it failed.
+    """
     done = code == 0 or (code == 1 and job.module != "start" and learnt_nothing(job.folder))
-    before = float(job.state.get("seconds") or 0.0)
-    job.record(done=done, seconds=round(before + seconds, 1))
+    seconds += float(job.state.get("seconds") or 0.0)
+    job.record(done=done, seconds=round(seconds, 1))
     if not done:
         failed.append(job)
 
 
 @contextmanager
 def running() -> Iterator[dict[Job, tuple[ForkServerProcess, float]]]:
-    """Yield the running processes; if this one is stopped, they stop with a checkpoint."""
+    """Yield a dictionary for the processes under way and their starts.
+
+    If this process is stopped, they stop after their step, with a checkpoint.
+    """
     started: dict[Job, tuple[ForkServerProcess, float]] = {}
-    before = signal.signal(signal.SIGTERM, stop)
+    previous_handler = signal.signal(signal.SIGTERM, stop)
     try:
         yield started
     finally:
@@ -104,7 +129,7 @@ def running() -> Iterator[dict[Job, tuple[ForkServerProcess, float]]]:
                 os.kill(process.pid, signal.SIGTERM)
         for process, _ in started.values():
             process.join()
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, previous_handler)
 
 
 def stop(number: int, frame: FrameType | None) -> None:
@@ -123,7 +148,14 @@ def begin_process(job: Job) -> ForkServerProcess:
 
 
 def work(module: str, arguments: tuple[Any, ...], log: str, launcher: int) -> None:
-    """Do a job in this process, which prints into `log` and ends with the process `launcher`."""
+    """Do a job in this process.
+
+    Args:
+        module: of the job.
+        arguments: of the job.
+        log: the file that the process prints into.
+        launcher: the id of the process with which this one ends.
+    """
     import torch
 
     from grpo_ext.run.ranks import end_with_launcher
@@ -141,8 +173,8 @@ def work(module: str, arguments: tuple[Any, ...], log: str, launcher: int) -> No
     else:
         from grpo_ext.train import main
 
-        path, words = arguments
-        code = main(["--config", path, *words])
+        path, overrides = arguments
+        code = main(["--config", path, *overrides])
     print(f"{time.process_time():.1f} s of the processor", flush=True)
     sys.exit(code)
 
@@ -154,35 +186,43 @@ def place_of_message(job: Job) -> str:
 
 
 class Progress:
-    """Prints a line for each job that ends, and how long the others will take."""
+    """Prints a line for each job that ends, and how long the others will take.
 
-    def __init__(self, jobs: list[Job], left: list[Job], processes: int) -> None:
+    Args:
+        jobs: all jobs.
+        unfinished: those that are not done yet.
+        processes: jobs at the same time.
+    """
+
+    def __init__(self, jobs: list[Job], unfinished: list[Job], processes: int) -> None:
         self.total = len(jobs)
         self.processes = processes
-        self.left = list(left)
-        self.start = time.perf_counter()
-        self.finished: list[tuple[float, float]] = []  # seconds and predicted seconds
+        self.unfinished = list(unfinished)
+        self.finished = 0
+        self.seconds = 0.0  # of the finished jobs
+        self.predicted = 0.0  # seconds of the finished jobs
 
-    def tell(self, job: Job, failed: bool) -> None:
+    def print_end(self, job: Job, failed: bool) -> None:
         """Print that a job has ended."""
-        self.left.remove(job)
+        self.unfinished.remove(job)
         seconds = float(job.state.get("seconds") or 0.0)
-        self.finished.append((seconds, job.seconds or 0.0))
-        number = self.total - len(self.left)
+        self.finished += 1
+        self.seconds += seconds
+        self.predicted += job.seconds or 0.0
+        number = self.total - len(self.unfinished)
         if failed:
             message = f"{number}/{self.total} {job.name} failed; {place_of_message(job)}."
             print(f"[red]{escape(message)}[/red]")
             return
-        print(f"{number}/{self.total} {job.name}: {seconds:.0f} s{self.rest()}")
+        print(f"{number}/{self.total} {job.name}: {seconds:.0f} s{self.remaining_time()}")
 
-    def rest(self) -> str:
-        """Return how long the jobs that are left will take, by those that have ended."""
-        spent = sum(seconds for seconds, _ in self.finished)
-        predicted = sum(seconds for _, seconds in self.finished)
-        if not self.left:
+    def remaining_time(self) -> str:
+        """Return how long the unfinished jobs will take, by those that have ended."""
+        if not self.unfinished:
             return ""
-        if predicted:
-            left = sum(job.seconds or 0.0 for job in self.left) * spent / predicted
+        if self.predicted:
+            remaining = sum(job.seconds or 0.0 for job in self.unfinished)
+            remaining *= self.seconds / self.predicted
         else:
-            left = len(self.left) * spent / len(self.finished)
-        return f"; about {left / self.processes / 60:.0f} minutes left"
+            remaining = len(self.unfinished) * self.seconds / self.finished
+        return f"; about {remaining / self.processes / 60:.0f} minutes left"

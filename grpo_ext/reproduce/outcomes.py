@@ -7,7 +7,7 @@ from grpo_ext.common.estimates import Estimate, mean_over_runs
 from grpo_ext.observe.read_run import RunData, read_run
 from grpo_ext.recipe.load import load_recipe
 from grpo_ext.recipe.problems import RecipeError
-from grpo_ext.reproduce.claims import SCALES, Claim, Needs, Scale, Verdict
+from grpo_ext.reproduce.claims import SCALES, Claim, Needs, Range, Scale, Verdict
 from grpo_ext.reproduce.execute import place_of_message
 from grpo_ext.reproduce.measures import MEASURES, Figure
 from grpo_ext.reproduce.runs import Job, Matrix
@@ -31,45 +31,45 @@ class Outcome:
         """What the measure says of each seed."""
         if len(self.by_seed) == 1:
             return self.by_seed[0].details
-        told = [figure.details for figure in self.by_seed if figure.details]
-        return "; ".join(f"seed {seed}: {text}" for seed, text in enumerate(told))
+        parts = []
+        for seed, figure in enumerate(self.by_seed):
+            if figure.details:
+                parts.append(f"seed {seed}: {figure.details}")
+        return "; ".join(parts)
 
 
 class Logs:
     """The logs of runs, each read once."""
 
     def __init__(self) -> None:
-        self.read: dict[Path, RunData] = {}
+        self._by_folder: dict[Path, RunData] = {}
 
     def of(self, job: Job) -> RunData:
-        if job.folder not in self.read:
-            self.read[job.folder] = read_run(job.folder, job.name)
-        return self.read[job.folder]
+        if job.folder not in self._by_folder:
+            self._by_folder[job.folder] = read_run(job.folder, job.name)
+        return self._by_folder[job.folder]
 
 
 def obstacle(matrix: Matrix, claim: Claim) -> str:
     """Return why a claim cannot be measured at all, before anything runs; empty if it can."""
     if not is_met(matrix, claim.needs):
         return claim.why
-    starts = {matrix.experiment.runs[name].start for name in claim.runs}
-    if matrix.config is not None and starts - {matrix.experiment.usual_start}:
-        return "it compares models that begin differently, and another recipe has one model."
-    return "" if matrix.config is None else unusable(matrix, claim)
-
-
-def unusable(matrix: Matrix, claim: Claim) -> str:
-    """Return which run of a claim another model's recipe cannot make, and why, or ""."""
+    if matrix.config is None:
+        return ""
     for name in claim.runs:
-        path, words = matrix.run(name, 0).arguments
+        if matrix.experiment.runs[name].start != matrix.experiment.usual_start:
+            return "it compares models that begin differently, and another recipe has one model."
+    for name in claim.runs:
+        path, overrides = matrix.run(name, 0).arguments
         try:
-            load_recipe(path, words)
+            load_recipe(path, overrides)
         except RecipeError as error:
             return f"the run {name} cannot be made from {matrix.config}. {error}"
     return ""
 
 
 def is_met(matrix: Matrix, needs: Needs) -> bool:
-    """Whether the package has what a claim needs."""
+    """Return whether the package has what a claim needs."""
     from grpo_ext.rewards.registry import names
 
     if needs.reward is not None and needs.reward not in names():
@@ -84,24 +84,37 @@ def out_of_scale(claim: Claim, scale: Scale) -> bool:
 def outcome_of(
     matrix: Matrix, claim: Claim, scale: Scale, failed: list[Job], logs: Logs
 ) -> Outcome:
-    """Return the figure and the verdict of a claim; jobs that are not done count as missing."""
+    """Return the figure and the verdict of a claim.
+
+    Args:
+        matrix: the jobs of its experiment.
+        claim: the claim.
+        scale: of the models.
+        failed: the jobs that failed; others that are not done count as missing.
+        logs: of all runs.
+    """
     outcome = Outcome(matrix.name, claim, "cannot be seen")
     outcome.why = obstacle(matrix, claim)
     if outcome.why:
         return outcome
-    jobs = {name: [matrix.run(name, seed) for seed in range(matrix.seeds)] for name in claim.runs}
-    missing = [job for of_run in jobs.values() for job in of_run if not job.is_done]
+    jobs: dict[str, list[Job]] = {}
+    missing: list[Job] = []
+    for name in claim.runs:
+        jobs[name] = [matrix.run(name, seed) for seed in range(matrix.seeds)]
+        missing += [job for job in jobs[name] if not job.is_done]
     if missing:
-        broken = [job for job in missing if job.folder in {other.folder for other in failed}]
         outcome.why = claim.why if out_of_scale(claim, scale) else "its runs are not done."
-        if broken:
+        failed_folders = {job.folder for job in failed}
+        broken = next((job for job in missing if job.folder in failed_folders), None)
+        if broken is not None:
             outcome.failed = True
-            outcome.why = f"{broken[0].name} failed; {place_of_message(broken[0])}."
+            outcome.why = f"{broken.name} failed; {place_of_message(broken)}."
         return outcome
-    outcome.runs = {name: [logs.of(job) for job in of_run] for name, of_run in jobs.items()}
-    function = MEASURES[claim.measure]
+    for name, of_run in jobs.items():
+        outcome.runs[name] = [logs.of(job) for job in of_run]
     for seed in range(matrix.seeds if claim.runs else 1):
-        figure = function([of_run[seed] for of_run in outcome.runs.values()], **claim.arguments)
+        runs = [by_seed[seed] for by_seed in outcome.runs.values()]
+        figure = MEASURES[claim.measure](runs, **claim.arguments)
         if figure is not None:
             outcome.by_seed.append(figure)
     if not outcome.by_seed:
@@ -113,23 +126,20 @@ def outcome_of(
         return outcome
     outcome.verdict = claim.expected.verdict(outcome.estimate)
     if outcome.verdict == "cannot be seen":
-        outcome.why = undecided(outcome)
+        outcome.why = undecided(claim.expected, outcome.estimate)
     return outcome
 
 
-def undecided(outcome: Outcome) -> str:
+def undecided(expected: Range, estimate: Estimate) -> str:
     """Return why a figure gives no verdict."""
-    assert outcome.estimate is not None
-    expected = outcome.claim.expected
-    if outcome.estimate.low is None:
+    if estimate.low is None:
         return (
             f"one seed gives this figure no interval, and {expected} is expected: take more "
             "--seeds."
         )
-    interval = interval_of(outcome.estimate)
     return (
-        f"the interval {interval} is partly inside what is expected, {expected}: more --seeds "
-        "narrow it."
+        f"the interval {interval_of(estimate)} is partly inside what is expected, {expected}: more "
+        "--seeds narrow it."
     )
 
 

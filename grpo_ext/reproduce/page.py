@@ -1,13 +1,18 @@
 """The table on the terminal, and `claims.html` with a picture beside each claim."""
 
+from __future__ import annotations
+
 import base64
 import html
 import io
 import json
+from collections import Counter
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 
 from grpo_ext.common.estimates import Estimate
 from grpo_ext.common.files import data_lines, write_atomically
@@ -15,8 +20,12 @@ from grpo_ext.observe.plots import COLOURS, LOOK, smooth
 from grpo_ext.reproduce.measures.base import SMOOTHING, Array, end_of, steps_of, values_of
 from grpo_ext.reproduce.outcomes import Outcome, interval_of
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
 PAGE = "claims.html"
 FIGURES = "claims.json"
+CLASSES = {"agrees": "agrees", "does not": "differs", "cannot be seen": "unseen"}  # in page.css
 # The page has no script, and loads nothing.
 POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; "
@@ -25,7 +34,7 @@ POLICY = (
 
 
 def as_figure(estimate: Estimate | None) -> str:
-    """Return a figure with its standard error as text; empty without one."""
+    """Return a figure with its standard error as text; empty without a figure."""
     if estimate is None:
         return ""
     if not estimate.error:
@@ -40,42 +49,46 @@ def print_table(outcomes: list[Outcome]) -> None:
 
     from grpo_ext.evaluation.table import print_grid
 
-    head = ["claim", "published", "here", "expected", "verdict"]
-    for experiment in dict.fromkeys(outcome.experiment for outcome in outcomes):
-        rows = [
-            [
-                outcome.claim.name,
-                outcome.claim.published,
-                as_figure(outcome.estimate),
-                str(outcome.claim.expected),
-                outcome.verdict,
-            ]
-            for outcome in outcomes
-            if outcome.experiment == experiment
-        ]
-        print_grid(f"{experiment}: mean ± standard error over seeds", head, rows, left=2)
+    columns = ["claim", "published", "here", "expected", "verdict"]
+    for experiment, of_experiment in by_experiment(outcomes).items():
+        rows = []
+        for outcome in of_experiment:
+            claim = outcome.claim
+            measured = as_figure(outcome.estimate)
+            expected = str(claim.expected)
+            rows.append([claim.name, claim.published, measured, expected, outcome.verdict])
+        print_grid(f"{experiment}: mean ± standard error over seeds", columns, rows, left=2)
     for outcome in outcomes:
         if outcome.why:
             print(f"[bold]{outcome.claim.name}[/bold]: {escape(outcome.why)}")
 
 
-def write_page(outcomes: list[Outcome], folder: Path, about: str) -> Path:
-    """Write the page and the figures as JSON; return the page's path.
+def by_experiment(outcomes: list[Outcome]) -> dict[str, list[Outcome]]:
+    """Return the outcomes of each experiment, in their order."""
+    groups: dict[str, list[Outcome]] = {}
+    for outcome in outcomes:
+        groups.setdefault(outcome.experiment, []).append(outcome)
+    return groups
 
-    `about` says what was run, in one line.
+
+def write_page(outcomes: list[Outcome], folder: Path, about: str) -> Path:
+    """Write the page, and the figures as JSON; return the page's path.
+
+    Args:
+        outcomes: the outcomes of all claims.
+        folder: where both are written.
+        about: what was run, in one line.
     """
     figures = [as_json(outcome) for outcome in outcomes]
     write_atomically(folder / FIGURES, json.dumps(figures, indent=1, ensure_ascii=False) + "\n")
-    page = folder / PAGE
-    counts = {
-        verdict: sum(outcome.verdict == verdict for outcome in outcomes) for verdict in CLASSES
-    }
-    summary = ", ".join(f"{verdict}: {count}" for verdict, count in counts.items())
+    counts = Counter[str](outcome.verdict for outcome in outcomes)
+    summary = ", ".join(f"{verdict}: {counts[verdict]}" for verdict in CLASSES)
     style = "\n".join(data_lines("grpo_ext.reproduce", "page.css"))
     body = [f"<h1>Published and here</h1><p>{html.escape(about)}</p><p>{summary}</p>"]
-    for name in dict.fromkeys(outcome.experiment for outcome in outcomes):
+    for name, of_experiment in by_experiment(outcomes).items():
         body.append(f"<h2>{name}</h2>")
-        body += [section(outcome) for outcome in outcomes if outcome.experiment == name]
+        body += map(section, of_experiment)
+    page = folder / PAGE
     write_atomically(
         page,
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
@@ -86,30 +99,28 @@ def write_page(outcomes: list[Outcome], folder: Path, about: str) -> Path:
     return page
 
 
-CLASSES = {"agrees": "agrees", "does not": "differs", "cannot be seen": "unseen"}
-
-
 def section(outcome: Outcome) -> str:
     """Return the HTML of one claim."""
     claim = outcome.claim
-    here = as_figure(outcome.estimate)
+    measured = as_figure(outcome.estimate)
     if outcome.estimate is not None and outcome.estimate.low is not None:
-        here += f", interval {interval_of(outcome.estimate)}"
+        measured += f", interval {interval_of(outcome.estimate)}"
     facts = {
         "published": f"{claim.published} ({claim.place})",
-        "here": here or "no figure",
+        "here": measured or "no figure",
         "expected": str(claim.expected),
         "the figure": claim.figure,
         "in detail": outcome.details,
         "why": outcome.why,
     }
-    rows = "".join(
-        f"<dt>{name}</dt><dd>{html.escape(text)}</dd>" for name, text in facts.items() if text
-    )
+    rows = ""
+    for name, text in facts.items():
+        if text:
+            rows += f"<dt>{name}</dt><dd>{html.escape(text)}</dd>"
+    image = ""
     picture = picture_of(outcome)
-    image = (
-        f'<img alt="curves of the runs" src="data:image/png;base64,{picture}">' if picture else ""
-    )
+    if picture:
+        image = f'<img alt="curves of the runs" src="data:image/png;base64,{picture}">'
     return (
         f'<section id="{claim.name}" class="{CLASSES[outcome.verdict]}">'
         f"<h3>{html.escape(claim.claim)} <span>{outcome.verdict}</span></h3>"
@@ -162,8 +173,16 @@ def picture_of(outcome: Outcome) -> str:
     return base64.b64encode(file.getvalue()).decode("ascii")
 
 
-def draw_curves(axis: Any, outcome: Outcome, metric: str) -> None:
-    """Draw a metric over the steps: each run's smoothed mean in front of its seeds."""
+def draw_curves(axis: Axes, outcome: Outcome, metric: str) -> None:
+    """Draw a metric over the steps.
+
+    Each run has its smoothed mean over seeds, in front of the curve of each seed.
+
+    Args:
+        axis: where to draw.
+        outcome: with the runs.
+        metric: the metric.
+    """
     for number, (name, runs) in enumerate(outcome.runs.items()):
         color = COLOURS[number % len(COLOURS)]
         curves = [values_of(run, metric) for run in runs]
@@ -171,16 +190,16 @@ def draw_curves(axis: Any, outcome: Outcome, metric: str) -> None:
         if not shortest:
             continue
         steps = steps_of(runs[0], metric)[:shortest]
-        for curve in curves:
-            axis.plot(steps, curve[:shortest], color=color, linewidth=0.7, alpha=0.3)
-        mean = np.mean([curve[:shortest] for curve in curves], axis=0)
-        axis.plot(steps, smooth(mean.tolist(), SMOOTHING), color=color, linewidth=1.7, label=name)
+        values = np.array([curve[:shortest] for curve in curves])  # (seeds, N)
+        axis.plot(steps, values.T, color=color, linewidth=0.7, alpha=0.3)
+        mean = smooth(values.mean(axis=0).tolist(), SMOOTHING)
+        axis.plot(steps, mean, color=color, linewidth=1.7, label=name)
     axis.set_title(metric, family="serif")
     if len(outcome.runs) > 1:
         axis.legend()
 
 
-def draw_map(axis: Any, outcome: Outcome) -> None:
+def draw_map(axis: Axes, outcome: Outcome) -> None:
     """Draw the end of a metric, as the mean over seeds, by two keys of the recipe."""
     keys = outcome.claim.map
     assert keys is not None
@@ -198,18 +217,23 @@ def draw_map(axis: Any, outcome: Outcome) -> None:
 
 
 def table_of_map(outcome: Outcome) -> tuple[Array, list[float], list[float]]:
-    """Return the cells (rows, columns) of a claim's map, NaN without a run, and its key values."""
+    """Return the cells of a claim's map and the values of its two keys.
+
+    The cells are (rows, columns), NaN without a run.
+    """
     keys = outcome.claim.map
     assert keys is not None
-    ends: dict[tuple[float, float], list[float]] = {}
-    for run in (run for runs in outcome.runs.values() for run in runs):
-        last = end_of(run, keys.metric)
-        place = (float(run.recipe.get(keys.rows, 0)), float(run.recipe.get(keys.columns, 0)))
-        if last is not None:
-            ends.setdefault(place, []).append(last[0])
-    rows = sorted({row for row, _ in ends})
-    columns = sorted({column for _, column in ends})
-    cells = np.full((len(rows), len(columns)), np.nan)
-    for (row, column), values in ends.items():
-        cells[rows.index(row), columns.index(column)] = np.mean(values)
-    return cells, rows, columns
+    ends = []
+    for run in chain.from_iterable(outcome.runs.values()):
+        end = end_of(run, keys.metric)
+        if end is not None:
+            ends.append(
+                {
+                    "row": float(run.recipe.get(keys.rows, 0)),
+                    "column": float(run.recipe.get(keys.columns, 0)),
+                    "end": end[0],
+                }
+            )
+    frame = pd.DataFrame(ends, columns=["row", "column", "end"])
+    table = frame.pivot_table(index="row", columns="column", values="end")
+    return table.to_numpy(), table.index.tolist(), table.columns.tolist()

@@ -25,14 +25,9 @@ class PublishedValue:
     status: Status
     published: Any  # `None` for a value that was not published
     tool: str | None  # the tool whose default `published` is, with its versions
-    differs: bool  # whether the recipe has a value of its own, `ours`
-    ours: Any
-    reason: str | None  # of the recipe's own value
-
-    @property
-    def in_recipe(self) -> Any:
-        """The value that the recipe has."""
-        return self.ours if self.differs else self.published
+    differs: bool  # whether the recipe has another value
+    in_recipe: Any  # the value that the recipe has
+    reason: str | None  # why it differs
 
 
 @dataclass(frozen=True)
@@ -50,24 +45,23 @@ class Experiment:
 def experiments() -> dict[str, Experiment]:
     """Return the experiments of `data/published.yaml`, by name."""
     contents = data_yaml("grpo_ext.reproduce", "published.yaml")
-    return {name: _experiment(name, content) for name, content in contents.items()}
-
-
-def _experiment(name: str, content: dict[str, Any]) -> Experiment:
-    values = {key: _published_value(key, entry) for key, entry in content["values"].items()}
-    return Experiment(name, content["recipe"], content["publication"], values, content["beyond"])
-
-
-def _published_value(key: str, entry: dict[str, Any]) -> PublishedValue:
-    return PublishedValue(
-        key=key,
-        status=entry["status"],
-        published=entry.get("published"),
-        tool=entry.get("tool"),
-        differs="ours" in entry,
-        ours=entry.get("ours"),
-        reason=entry.get("reason"),
-    )
+    experiments = {}
+    for name, content in contents.items():
+        values = {}
+        for key, entry in content["values"].items():
+            values[key] = PublishedValue(
+                key=key,
+                status=entry["status"],
+                published=entry.get("published"),
+                tool=entry.get("tool"),
+                differs="ours" in entry,
+                in_recipe=entry.get("ours", entry.get("published")),
+                reason=entry.get("reason"),
+            )
+        experiments[name] = Experiment(
+            name, content["recipe"], content["publication"], values, content["beyond"]
+        )
+    return experiments
 
 
 def differences_table(experiment: Experiment) -> str:
@@ -78,7 +72,7 @@ def differences_table(experiment: Experiment) -> str:
             origin = f" ({value.tool})" if value.tool else ""
             published = f"`{_cell(value.published)}`{origin}"
             lines.append(
-                f"| `{value.key}` | {published} | `{_cell(value.ours)}` | {value.reason} |"
+                f"| `{value.key}` | {published} | `{_cell(value.in_recipe)}` | {value.reason} |"
             )
     for row in experiment.beyond:
         lines.append(f"| {row['what']} | {row['published']} | {row['ours']} | {row['reason']} |")
@@ -90,7 +84,7 @@ def unpublished_table(experiment: Experiment) -> str:
     lines = ["| | here | why |", "|---|---|---|"]
     for value in experiment.values.values():
         if value.status == "not_published":
-            lines.append(f"| `{value.key}` | `{_cell(value.ours)}` | {value.reason} |")
+            lines.append(f"| `{value.key}` | `{_cell(value.in_recipe)}` | {value.reason} |")
     return "\n".join(lines)
 
 
@@ -104,7 +98,7 @@ def defaults_sentence(experiment: Experiment) -> str:
     return f"Not stated, but defaults of the tool that was used: {'; '.join(parts)}."
 
 
-def _cell(value: Any) -> str:
+def _cell(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
@@ -118,15 +112,15 @@ def with_tables(page: str) -> str:
         "defaults": defaults_sentence,
         "unpublished": unpublished_table,
     }
-    known = experiments()
+    by_name = experiments()
 
-    def written(match: re.Match[str]) -> str:
+    def with_table(match: re.Match[str]) -> str:
         name = match["name"]
         kind = match["kind"]
-        return f"<!-- {name}: {kind} -->\n{writers[kind](known[name])}\n<!-- end -->"
+        return f"<!-- {name}: {kind} -->\n{writers[kind](by_name[name])}\n<!-- end -->"
 
     pattern = r"<!-- (?P<name>\w+): (?P<kind>\w+) -->\n.*?<!-- end -->"
-    return re.sub(pattern, written, page, flags=re.DOTALL)
+    return re.sub(pattern, with_table, page, flags=re.DOTALL)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The runs that claims need, as jobs: once per seed, and finished jobs are not repeated."""
+"""The runs that claims need, as jobs, which are done once per seed."""
 
 import hashlib
 import json
@@ -17,13 +17,10 @@ from grpo_ext.reproduce.starts import as_words, model_of
 
 STATE = "reproduce.json"  # in the folder of a job: its fingerprint, and whether it is done
 START_UP = 4.0  # seconds of a tiny run before its first and after its last step
-MEASURED = {"logging_steps": 1, "eval_strategy": "no", "eval_on_start": False}  # of all runs
-QUIET = {
-    "save_strategy": "steps",
-    "save_steps": 20,
-    "save_total_limit": 1,
-    "disable_tqdm": True,
-}  # of tiny runs
+# settings of all runs
+MEASURED = {"logging_steps": 1, "eval_strategy": "no", "eval_on_start": False}
+# settings of tiny runs
+QUIET = {"save_strategy": "steps", "save_steps": 20, "save_total_limit": 1, "disable_tqdm": True}
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +57,11 @@ class Job:
         return state.get("fingerprint") == self.fingerprint and bool(state.get("done"))
 
     def begin(self) -> None:
-        """Make the folder, without another job's files; `ValueError` if others' files are there."""
+        """Make the folder, empty unless this job was begun there.
+
+        Raises:
+            ValueError: the folder has files that this command did not write.
+        """
         if self.folder.exists() and any(self.folder.iterdir()):
             if not self.state:
                 raise ValueError(
@@ -70,26 +71,24 @@ class Job:
                 shutil.rmtree(self.folder)
         self.record(done=False)
 
-    def record(self, **state: Any) -> None:
-        seconds = self.state.get("seconds", 0.0)
-        state = {"fingerprint": self.fingerprint, "seconds": seconds, **state}
+    def record(self, done: bool, seconds: float | None = None) -> None:
+        """Write the state of the job; `None` keeps its seconds."""
+        if seconds is None:
+            seconds = self.state.get("seconds", 0.0)
+        state = {"fingerprint": self.fingerprint, "seconds": seconds, "done": done}
         write_atomically(self.folder / STATE, json.dumps(state) + "\n")
 
 
 @dataclass
 class Matrix:
-    """The jobs of an experiment.
-
-    With `config`, a recipe of another model, all runs begin from that recipe's model, with its
-    values and `overrides`.
-    """
+    """The jobs of an experiment."""
 
     name: str
     experiment: Experiment
     folder: Path
     seeds: int
-    config: str | None = None
-    overrides: list[str] = field(default_factory=list)
+    config: str | None = None  # a recipe of another model, from which all runs begin
+    overrides: list[str] = field(default_factory=list)  # words that replace values of `config`
     max_steps: int | None = None  # ends every run early
     starts: dict[tuple[str, int], Job] = field(default_factory=dict)  # by name and seed
 
@@ -97,9 +96,8 @@ class Matrix:
     def base(self) -> Recipe:
         """The recipe that the runs change."""
         if self.config is not None:
-            return load_recipe(recipe_path(self.config), self.overrides)
-        words = as_words({"model_name_or_path": "model"})
-        return load_recipe(recipe_folder() / self.experiment.recipe, words)
+            return load_recipe(self.recipe_file, self.overrides)
+        return load_recipe(self.recipe_file, as_words({"model_name_or_path": "model"}))
 
     @property
     def recipe_file(self) -> Path:
@@ -108,8 +106,10 @@ class Matrix:
         return recipe_folder() / self.experiment.recipe
 
     def jobs(self, claims: list[Claim]) -> list[Job]:
-        """Return the jobs of these claims: of each seed the starts before their runs."""
-        names = list(dict.fromkeys(name for claim in claims for name in claim.runs))
+        """Return the jobs of these claims: for each seed, the starts before their runs."""
+        names: dict[str, None] = {}  # an ordered set
+        for claim in claims:
+            names |= dict.fromkeys(claim.runs)
         jobs: dict[Path, Job] = {}
         for seed in range(self.seeds):
             for name in names:
@@ -122,20 +122,21 @@ class Matrix:
     def run(self, name: str, seed: int) -> Job:
         """Return the job of a run."""
         settings = self.settings(name, seed)
-        start = None
-        more: dict[str, Any] = {}
-        if self.config is None:
-            start = self.start(self.experiment.runs[name].start, seed)
-            of_start = self.experiment.starts[self.experiment.runs[name].start]
-            more["model_name_or_path"] = model_of(of_start, start.folder)
         folder = self.folder / self.name / f"{name}-seed{seed}"
-        words = as_words({**settings, **more, "output_dir": folder})
+        arguments = {**settings, "output_dir": folder}
+        start = None
+        if self.config is None:
+            start_name = self.experiment.runs[name].start
+            start = self.start(start_name, seed)
+            arguments["model_name_or_path"] = model_of(
+                self.experiment.starts[start_name], start.folder
+            )
         return Job(
             name=f"{self.name} {name}, seed {seed}",
             folder=folder,
             inputs=[self.recipe_file.read_text(encoding="utf-8"), self.overrides, settings],
             module="grpo_ext.train",
-            arguments=(str(self.recipe_file), [*self.overrides, *words]),
+            arguments=(str(self.recipe_file), [*self.overrides, *as_words(arguments)]),
             needs=start,
             seconds=self.predicted(name),
         )
@@ -160,17 +161,21 @@ class Matrix:
     def settings(self, name: str, seed: int) -> dict[str, Any]:
         """Return the recipe keys of a run; factors are of the recipe's values."""
         run = self.experiment.runs[name]
-        settings = {} if self.config else {**QUIET, **self.experiment.tiny}
+        settings: dict[str, Any] = {}
+        if self.config is None:
+            settings |= {**QUIET, **self.experiment.tiny}
         for key, value in run.changes.items():
-            is_factor = isinstance(value, dict) and value.keys() == {"times"}
-            usual = settings.get(key, self.base.get(key))
-            settings[key] = usual * value["times"] if is_factor else value
+            if isinstance(value, dict) and value.keys() == {"times"}:
+                value = settings.get(key, self.base.get(key)) * value["times"]
+            settings[key] = value
         if self.config is None:
             settings |= run.tiny
         if self.max_steps is not None:
             settings["max_steps"] = self.max_steps
         settings |= MEASURED
-        settings["seed"] = (self.base.get("seed") if self.config else 0) + seed
+        settings["seed"] = seed
+        if self.config is not None:
+            settings["seed"] += self.base.get("seed")
         return settings
 
     def predicted(self, name: str) -> float | None:
@@ -180,7 +185,6 @@ class Matrix:
         run = self.experiment.runs[name]
         if self.max_steps is None:
             return run.seconds
-        steps = run.tiny.get(
-            "max_steps", self.experiment.tiny.get("max_steps", self.base.get("max_steps"))
-        )
+        tiny = {**self.experiment.tiny, **run.tiny}
+        steps = tiny.get("max_steps", self.base.get("max_steps"))
         return START_UP + (run.seconds - START_UP) * min(1.0, self.max_steps / steps)

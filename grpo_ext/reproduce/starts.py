@@ -1,4 +1,4 @@
-"""Tiny models to begin from: those of the demos, warmed up for an experiment."""
+"""Tiny models to begin from: those of the demos, warmed up on demonstrations for an experiment."""
 
 import json
 import random
@@ -13,6 +13,7 @@ from grpo_ext.recipe.folder import recipe_folder
 from grpo_ext.recipe.load import load_recipe
 from grpo_ext.reproduce.claims import Start
 from grpo_ext.rewards.answers import TAGS, first_answer
+from grpo_ext.tasks.base import Task
 from grpo_ext.tiny.demonstrations import Demonstration
 from grpo_ext.tiny.word_problems import with_tag_fault
 
@@ -21,9 +22,12 @@ UNTIDY = 0.5  # share of the demonstrations with a tag omitted, doubled or mispl
 
 
 def untidy_tags(demonstrations: Demonstrations) -> Demonstrations:
-    """Return demonstrations, a share `UNTIDY` with a fault in their tags, for GRPO to mend."""
+    """Return demonstrations of which a share `UNTIDY` has a fault in its tags.
 
-    def untidy(task: Any, count: int, *, seed: int = 0) -> Iterator[Demonstration]:
+    So GRPO can teach the format.
+    """
+
+    def with_faults(task: Task, count: int, *, seed: int = 0) -> Iterator[Demonstration]:
         rng = random.Random(seed)
         for row in demonstrations(task, count, seed=seed):
             lines = row["completion"][0]["content"].splitlines()
@@ -31,19 +35,21 @@ def untidy_tags(demonstrations: Demonstrations) -> Demonstrations:
                 lines = with_tag_fault(lines, rng)
             yield with_text(row, "\n".join(lines))
 
-    return untidy
+    return with_faults
 
 
 def line_only(demonstrations: Demonstrations) -> Demonstrations:
     """Return demonstrations without thoughts and tags: only the answer."""
 
-    def alone(task: Any, count: int, *, seed: int = 0) -> Iterator[Demonstration]:
+    def answers(task: Task, count: int, *, seed: int = 0) -> Iterator[Demonstration]:
         for row in demonstrations(task, count, seed=seed):
             text = row["completion"][0]["content"]
             answer = first_answer(text)
-            yield with_text(row, text if answer is None else answer.strip())
+            if answer is not None:
+                text = answer.strip()
+            yield with_text(row, text)
 
-    return alone
+    return answers
 
 
 def with_text(row: Demonstration, text: str) -> Demonstration:
@@ -65,7 +71,11 @@ def model_of(start: Start, folder: Path) -> Path:
 def make_start(start: Start, recipe: str, folder: Path, seed: int) -> int:
     """Make a tiny model and train it on its demonstrations; return the exit code.
 
-    `recipe` is that of the experiment, whose task the demonstrations belong to.
+    Args:
+        start: what to make.
+        recipe: of the experiment, to whose task the demonstrations belong.
+        folder: where the model is saved, as `model_of` says.
+        seed: of weights, demonstrations and training.
     """
     from grpo_ext.sft import main
 
@@ -81,7 +91,7 @@ def make_start(start: Start, recipe: str, folder: Path, seed: int) -> int:
     demo.prepare(task, folder, seed)
     if not start.max_steps:
         return 0
-    words = as_words(
+    arguments = as_words(
         {
             "model_name_or_path": folder / "model",
             "dataset_name": folder / "demonstrations.jsonl",
@@ -91,13 +101,13 @@ def make_start(start: Start, recipe: str, folder: Path, seed: int) -> int:
             "disable_tqdm": True,
         }
     )
-    return main(["--config", str(recipe_folder() / demo.sft_recipe), *words])
+    return main(["--config", str(recipe_folder() / demo.sft_recipe), *arguments])
 
 
 def as_words(settings: dict[str, Any]) -> list[str]:
     """Return settings as words of the command line: text as it is, other values as JSON."""
-    words = []
+    arguments = []
     for key, value in settings.items():
-        is_text = isinstance(value, str | Path)
-        words += [f"--{key}", str(value) if is_text else json.dumps(value)]
-    return words
+        text = str(value) if isinstance(value, str | Path) else json.dumps(value)
+        arguments += [f"--{key}", text]
+    return arguments

@@ -182,7 +182,7 @@ def episodes_of(trainer: Trainer, sampler: Sampler, by_trl: bool) -> Begin | Non
             "A turn ends with an end token or at the limit: take "
             f"{turn_ends[0]} out of generation_kwargs."
         )
-    tokenizer = trainer.processing_class
+    tokenizer: Any = trainer.processing_class
     end_tokens = trainer.eos_token_ids
     if args.environment is not None:
         return beginning(args.environment, tokenizer, end_tokens, args)

@@ -11,7 +11,7 @@ import yaml
 
 from grpo_ext.cli.init import in_yaml
 from grpo_ext.cli.main import main
-from grpo_ext.preflight.first_recipe import Found, look
+from grpo_ext.preflight.proposal import Proposal, propose
 from grpo_ext.recipe.batch import batch_of
 from grpo_ext.recipe.load import load_recipe
 from tests.support.bad_servers import reply, routes, serving
@@ -192,13 +192,13 @@ def test_it_asks_about_the_prompt_and_the_reward(tiny_folder, tmp_path, monkeypa
     ],
 )
 def test_the_reward_that_fits(row, reward, columns):
-    found = look([row] * 3)
+    found = propose([row] * 3)
     assert (found.reward, found.columns) == (reward, columns)
 
 
 def test_rows_without_a_text_are_refused():
     with pytest.raises(ValueError, match="No column can be a prompt: a, b"):
-        look([{"a": 1, "b": 2}])
+        propose([{"a": 1, "b": 2}])
 
 
 # ---- text of others: names from servers, columns, folders
@@ -271,7 +271,7 @@ def test_the_recipe_has_the_keys_that_were_meant_and_no_others():
         "per_device_train_batch_size": 1,
         "learning_rate": 0.5,
     }
-    text = in_yaml(values, Found(breaks, "judge", {}, why=breaks), lora=False)
+    text = in_yaml(values, Proposal(breaks, "judge", {}, reason=breaks), lora=False)
     assert yaml.safe_load(text) == values
     assert len(text.splitlines()) == len(values) + 1
     assert all(character.isprintable() for character in text.replace("\n", ""))

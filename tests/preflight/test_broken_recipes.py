@@ -155,7 +155,7 @@ BROKEN = {
             "vllm_importance_sampling_mode": "token_truncate",
             "vllm_importance_sampling_clip_max": None,
         },
-        "vllm_importance_sampling_mode",
+        "vllm_importance_sampling_clip_max",
         "must be set",
     ),
     "unknown_reward": ({"reward_funcs": ["countdwn"]}, "reward_funcs", "'countdown'"),

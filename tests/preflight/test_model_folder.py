@@ -16,7 +16,7 @@ from transformers import AutoTokenizer
 from grpo_ext.cli.main import main
 from grpo_ext.common import prompt_tokens
 from grpo_ext.common.model_files import model_files_fault
-from grpo_ext.preflight.model_folder import check_model, missing
+from grpo_ext.preflight.model_folder import check_model, folder_faults
 from grpo_ext.recipe.load import load_recipe
 from grpo_ext.recipe.problems import Findings
 from grpo_ext.tasks.open_dataset import open_dataset
@@ -74,7 +74,7 @@ def test_weights_that_are_cut_off_or_missing_are_told(warm):
     (warm / "model.safetensors.index.json").write_text(
         json.dumps({"weight_map": {"a": "model-1-of-2.safetensors"}})
     )
-    assert "model-1-of-2.safetensors is not whole" in told(warm)
+    assert f"there is no file {warm / 'model-1-of-2.safetensors'}" in told(warm)
     weights.write_bytes(whole)
     (warm / "model.safetensors.index.json").write_text('{"weight_map": 3}')
     assert "index.json is damaged" in told(warm)
@@ -170,7 +170,7 @@ def test_what_would_fill_the_memory_is_found_before_it_is_loaded(
     assert model_files_fault(folder) is None
     kind(folder)
     assert reason in model_files_fault(folder)
-    assert reason in next(missing(folder))
+    assert reason in next(folder_faults(folder))
 
 
 def test_the_base_of_an_adapter_is_checked_as_well(tmp_path, tiny_folder, capsys):

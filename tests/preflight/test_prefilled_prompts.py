@@ -42,6 +42,6 @@ def test_a_reward_without_a_prefix_gets_advice_that_it_can_follow(kind):
 
         spec = "wants_a_tag"
     assert told(spec).endswith(
-        "let it accept completions that begin inside the tag, or take <think> out of the end "
-        "of the prompt."
+        "let it accept completions that begin inside the tag, or remove <think> from the end of "
+        "the prompt."
     )

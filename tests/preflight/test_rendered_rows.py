@@ -9,7 +9,7 @@ import yaml
 
 from grpo_ext.cli.main import main
 from grpo_ext.preflight.check_recipe import check_recipe
-from grpo_ext.preflight.first_recipe import look
+from grpo_ext.preflight.proposal import propose
 from grpo_ext.preflight.rendered_rows import is_identifier, judge_rows
 from grpo_ext.recipe.problems import Findings
 from grpo_ext.rewards import build
@@ -329,5 +329,5 @@ def test_init_takes_a_template_and_says_that_input_is_closed(
 
 def test_a_known_column_of_identifiers_is_no_prompt():
     rows = [{"task": f"task-{n:03}", "words": f"Say {n} twice.", "answer": "yes"} for n in range(N)]
-    found = look(rows)
+    found = propose(rows)
     assert found.prompt == "words" and found.guessed

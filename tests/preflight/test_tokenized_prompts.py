@@ -8,7 +8,7 @@ import pytest
 from tokenizers.processors import TemplateProcessing
 from transformers import AutoTokenizer
 
-from grpo_ext.preflight.tokenized_prompts import look_at_prompts
+from grpo_ext.preflight.tokenized_prompts import check_tokenized_prompts
 from grpo_ext.preflight.try_rewards import try_rewards
 from grpo_ext.recipe.load import load_recipe
 from grpo_ext.recipe.problems import Findings
@@ -30,7 +30,7 @@ def seen(tokenizer, prompts, folder, **settings):
     flat = load_recipe(
         None, {"model_name_or_path": str(folder), "max_completion_length": 16, **settings}
     ).flat
-    return look_at_prompts(prompts, tokenizer, flat, findings), findings
+    return check_tokenized_prompts(prompts, tokenizer, flat, findings), findings
 
 
 def test_prompts_are_shown_and_counted(tokenizer, tiny_folder):

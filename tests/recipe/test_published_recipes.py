@@ -95,7 +95,7 @@ def test_entries_are_whole(name):
         assert (value.published is None) == (value.status == "not_published"), key
         assert value.differs or value.status != "not_published", key
         assert value.differs == (value.reason is not None), key
-        assert not value.differs or value.ours != value.published, key
+        assert not value.differs or value.in_recipe != value.published, key
 
 
 def keys_that_differ(recipe, experiment):

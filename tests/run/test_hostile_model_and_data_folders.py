@@ -24,7 +24,7 @@ from grpo_ext.common.adapters import check_model_folder
 from grpo_ext.common.foreign_files import MOST_HOLES, ForeignFile, open_plain
 from grpo_ext.curriculum.pass_rates import read_pass_rates
 from grpo_ext.demo.stages import Stages
-from grpo_ext.preflight.model_folder import missing
+from grpo_ext.preflight.model_folder import folder_faults
 from grpo_ext.recipe.difference import differences
 from grpo_ext.recipe.folder import accelerate_settings
 from grpo_ext.recipe.load import load_recipe
@@ -256,7 +256,7 @@ def test_models_and_adapters_have_no_special_files(tmp_path, capsys, kind, name)
     told = capsys.readouterr().err
     assert told.count(f"{name} is a FIFO, a device or a socket") == 2
     (folder / "adapter_config.json").unlink()
-    assert "not a plain file" in next(missing(folder))
+    assert "not a plain file" in next(folder_faults(folder))
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json"])
@@ -266,7 +266,7 @@ def test_models_have_no_files_of_a_terabyte_that_is_on_no_disk(tmp_path, capsys,
     assert main(["merge", "--model", str(tmp_path)]) == 2
     assert main(["eval", "--config", "countdown/tiny", "--model", str(tmp_path)]) == 2
     assert capsys.readouterr().err.count("are a hole") == 2
-    assert "are a hole" in next(missing(tmp_path))
+    assert "are a hole" in next(folder_faults(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -283,7 +283,7 @@ def test_models_have_no_files_of_a_terabyte_that_is_on_no_disk(tmp_path, capsys,
 def test_no_index_of_weights_stops_the_check(tmp_path, index):
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "model.safetensors.index.json").write_bytes(index.encode("latin-1"))
-    assert list(missing(tmp_path))
+    assert list(folder_faults(tmp_path))
 
 
 def begin(data: str, model: str, folder: str) -> None:

@@ -7,7 +7,7 @@ import json
 import pytest
 from datasets import Dataset
 
-from grpo_ext.preflight.first_recipe import look
+from grpo_ext.preflight.proposal import propose
 from grpo_ext.tasks.prompts import Prompts
 from grpo_ext.tasks.sharegpt import chat_messages
 from grpo_ext.trainer.run_output import check_prompt
@@ -54,7 +54,7 @@ def test_the_task_takes_the_answer_out_of_the_prompt(tmp_path):
 
 
 def test_a_first_recipe_reads_it():
-    found = look([{"conversations": CONVERSATION}])
+    found = propose([{"conversations": CONVERSATION}])
     assert (found.prompt, found.answer_column) == ("conversations", "solution")
     assert found.reward == "number"
 

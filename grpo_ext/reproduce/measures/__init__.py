@@ -1,4 +1,4 @@
-"""Measures, by the names that claims use: from the logs of one seed's runs to a figure."""
+"""Measures: functions from the logs of a claim's runs to a figure, by the names that claims use."""
 
 from grpo_ext.reproduce.measures import comparisons, completions, curves, formulas
 from grpo_ext.reproduce.measures.base import MEASURES, Figure

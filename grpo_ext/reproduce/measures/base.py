@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +13,10 @@ from grpo_ext.common.noise import MOST_VALUES, fit_noise
 from grpo_ext.observe.read_run import RunData
 
 Array = NDArray[np.float64]
-SMOOTHING = 0.6  # weight of the smoothed value before; a steady rise lags by 1.5 steps
+Runs = list[RunData]  # the runs of a claim, all of one seed, in the order of the claim
+SMOOTHING = 0.6  # weight of the previous smoothed value; a steady rise lags by 1.5 steps
+# parts of an optimizer step whose seconds are logged, without evaluations, checkpoints and pauses
+PHASES = ("generation", "sync", "waiting", "rewards", "scoring", "train", "optimizer")
 
 
 @dataclass(frozen=True)
@@ -30,8 +34,7 @@ MEASURES: dict[str, Measure] = {}
 def measure(function: Measure) -> Measure:
     """Register a measure under the name of its function.
 
-    Its first argument is the list of a claim's runs, all of one seed, in the order of the claim;
-    the others are the claim's `arguments`.
+    Its first argument is the `Runs` of a claim; the others are the claim's `arguments`.
     """
     MEASURES[function.__name__] = function
     return function
@@ -40,7 +43,14 @@ def measure(function: Measure) -> Measure:
 def figure(
     value: float, error: float | None = None, details: str = "", freedom: float = np.inf
 ) -> Figure:
-    """Return a number with its standard error and interval; without an error no interval."""
+    """Return a number with its interval.
+
+    Args:
+        value: the number.
+        error: its standard error; `None`: it is unknown, and so is the interval.
+        details: for the reader.
+        freedom: degrees of freedom of the error.
+    """
     if error is None:
         return Figure(Estimate(value, None, None, None, 1), details)
     reach = t_quantile(min(freedom, 1e9)) * error
@@ -52,20 +62,31 @@ def exact(value: float, details: str = "") -> Figure:
     return Figure(Estimate(value, 0.0, value, value, 1), details)
 
 
+def rows_with(run: RunData, metric: str) -> list[dict[str, Any]]:
+    """Return the rows of the log that have a metric, in the order of the steps."""
+    return [row for row in run.metrics if isinstance(row.get(metric), int | float)]
+
+
 def values_of(run: RunData, metric: str) -> Array:
     """Return the logged values of a metric, (N,), in the order of the steps."""
-    logged = (row.get(metric) for row in run.metrics)
-    return np.array([value for value in logged if isinstance(value, int | float)], dtype=float)
+    return np.array([row[metric] for row in rows_with(run, metric)], dtype=float)
 
 
 def steps_of(run: RunData, metric: str) -> Array:
     """Return the steps at which a metric was logged, (N,)."""
-    rows = [row for row in run.metrics if isinstance(row.get(metric), int | float)]
-    return np.array([row["step"] for row in rows], dtype=float)
+    return np.array([row["step"] for row in rows_with(run, metric)], dtype=float)
+
+
+def seconds_of(run: RunData) -> Array:
+    """Return the seconds of each optimizer step, (N,), by `PHASES`."""
+    seconds = []
+    for row in rows_with(run, "time/train"):
+        seconds.append(sum(float(row.get(f"time/{phase}") or 0) for phase in PHASES))
+    return np.array(seconds, dtype=float)
 
 
 def mean_error(values: Array, count: int) -> float | None:
-    """Return the standard error of the mean of `count` neighbours of a curve (N,) with a trend.
+    """Return the standard error of a mean of `count` neighbours in a curve (N,), around its trend.
 
     `None` for fewer than ten values; 0 for a constant curve.
     """
@@ -78,7 +99,7 @@ def mean_error(values: Array, count: int) -> float | None:
 
 
 def end_of(run: RunData, metric: str) -> tuple[float, float | None] | None:
-    """Return mean and standard error of a curve's last tenth; `None` for an empty curve."""
+    """Return the mean of the last tenth of a curve and its standard error; `None` without values."""
     values = values_of(run, metric)
     if not len(values):
         return None
@@ -87,16 +108,10 @@ def end_of(run: RunData, metric: str) -> tuple[float, float | None] | None:
 
 
 def together(*errors: float | None) -> float | None:
-    """Return the error of a sum or difference of independent numbers; `None` if one is unknown."""
-    if any(error is None for error in errors):
-        return None
-    return float(np.sqrt(sum(error**2 for error in errors if error is not None)))
-
-
-def seconds_of(run: RunData) -> Array:
-    """Return the seconds of each step, (N,), without evaluations, checkpoints and pauses."""
-    phases = ("generation", "sync", "waiting", "rewards", "scoring", "train", "optimizer")
-    rows = [row for row in run.metrics if isinstance(row.get("time/train"), int | float)]
-    return np.array(
-        [sum(float(row.get(f"time/{phase}") or 0) for phase in phases) for row in rows], dtype=float
-    )
+    """Return the error of a sum of independent numbers; `None` if one is unknown."""
+    squares = 0.0
+    for error in errors:
+        if error is None:
+            return None
+        squares += error**2
+    return float(np.sqrt(squares))

@@ -1,12 +1,12 @@
-"""Measures that compare runs: ends, steps and seconds to a reward, equal time, growth."""
+"""Measures that compare runs: by their ends, their speed, and their growth with the length."""
 
 from math import log2
 
 import numpy as np
 
-from grpo_ext.observe.read_run import RunData
 from grpo_ext.reproduce.measures.base import (
     Figure,
+    Runs,
     end_of,
     figure,
     mean_error,
@@ -17,8 +17,6 @@ from grpo_ext.reproduce.measures.base import (
     values_of,
 )
 from grpo_ext.reproduce.measures.curves import beginning_and_end, reaches
-
-Runs = list[RunData]
 
 
 @measure
@@ -34,29 +32,38 @@ def difference(runs: Runs, metric: str) -> Figure | None:
 
 @measure
 def reaches_sooner(runs: Runs, metric: str, by: str = "steps", share: float = 0.8) -> Figure | None:
-    """The first run's steps (or seconds) to a common level, divided by the second run's.
+    """The steps or seconds until the first run reaches a level, by those of the second run.
 
     The level is a share of the way from their beginnings to the lower of their ends. Above 1 the
     second run is sooner.
+
+    Args:
+        runs: two runs.
+        metric: the curve.
+        by: "steps" or "seconds".
+        share: of the way.
     """
-    both = [beginning_and_end(run, metric) for run in runs[:2]]
-    begin = float(np.mean([begin for begin, _ in both]))
-    level = begin + share * (min(top for _, top in both) - begin)
-    needed = []
-    for run in runs[:2]:
+    first, second = runs[:2]
+    first_begin, first_end = beginning_and_end(first, metric)
+    second_begin, second_end = beginning_and_end(second, metric)
+    begin = (first_begin + second_begin) / 2
+    level = begin + share * (min(first_end, second_end) - begin)
+    costs = []
+    for run in (first, second):
         step = reaches(run, metric, level)
         if step is None:
             return None
-        needed.append(step if by == "steps" else float(seconds_of(run)[: int(step)].sum()))
-    if not needed[1]:
+        costs.append(step if by == "steps" else float(seconds_of(run)[: int(step)].sum()))
+    if not costs[1]:
         return None
-    return figure(needed[0] / needed[1], details=f"{needed[0]:.3g} and {needed[1]:.3g} {by}")
+    return figure(costs[0] / costs[1], details=f"{costs[0]:.3g} and {costs[1]:.3g} {by}")
 
 
 @measure
 def seconds_ratio(runs: Runs) -> Figure | None:
     """The median seconds of a step of the first run by those of the second."""
-    first, second = (seconds_of(run) for run in runs[:2])
+    first = seconds_of(runs[0])
+    second = seconds_of(runs[1])
     if not len(first) or not len(second):
         return None
     slow = float(np.median(first))
@@ -66,57 +73,76 @@ def seconds_ratio(runs: Runs) -> Figure | None:
 
 @measure
 def at_equal_time(runs: Runs, metric: str) -> Figure | None:
-    """A metric of the first run less the second's, after the seconds of the shorter run."""
-    totals = [float(seconds_of(run).sum()) for run in runs[:2]]
-    least = min(totals)
-    reached = []
+    """A metric of the first run less that of the second, after as many seconds as the shorter has."""
+    total = min(float(seconds_of(run).sum()) for run in runs[:2])
+    means = []
+    errors = []
     for run in runs[:2]:
         elapsed = seconds_of(run).cumsum()
-        steps = steps_of(run, metric)
-        at = elapsed[np.minimum(steps.astype(int), len(elapsed)) - 1]
-        values = values_of(run, metric)[(at <= least * 1.001) & (at > 0.8 * least)]
+        steps = steps_of(run, metric).astype(int)
+        times = elapsed[np.minimum(steps, len(elapsed)) - 1]
+        curve = values_of(run, metric)
+        values = curve[(times <= total * 1.001) & (times > 0.8 * total)]
         if not len(values):
             return None
-        reached.append((float(values.mean()), mean_error(values_of(run, metric), len(values))))
-    details = f"{reached[0][0]:.3g} and {reached[1][0]:.3g} after {least:.0f} s"
-    error = together(reached[0][1], reached[1][1])
-    return figure(reached[0][0] - reached[1][0], error, details)
+        means.append(float(values.mean()))
+        errors.append(mean_error(curve, len(values)))
+    details = f"{means[0]:.3g} and {means[1]:.3g} after {total:.0f} s"
+    return figure(means[0] - means[1], together(*errors), details)
 
 
 @measure
 def bend(runs: Runs) -> Figure | None:
-    """The quadratic part of a step's seconds, relative to those at the longest completions.
+    """The quadratic part of the seconds of a step, over runs with completions of several lengths.
+
+    It is a share of the seconds at the longest completions.
 
     0 if the seconds grow linearly with the length.
     """
-    lengths: list[float] = []
-    seconds: list[float] = []
+    lengths = []
+    medians = []
+    details = []
     for run in runs:
-        of_run = seconds_of(run)[1:]  # the first step warms up
-        if not len(of_run):
+        seconds = seconds_of(run)[1:]  # the first step warms up
+        if not len(seconds):
             return None
-        lengths.append(float(values_of(run, "completions/mean_length").mean()))
-        seconds.append(float(np.median(of_run)))
-    square, _, _ = np.polyfit(lengths, seconds, 2)
+        length = float(values_of(run, "completions/mean_length").mean())
+        median = float(np.median(seconds))
+        lengths.append(length)
+        medians.append(median)
+        details.append(f"{length:.0f} tokens {median:.2g} s")
+    square, _, _ = np.polyfit(lengths, medians, 2)
     longest = int(np.argmax(lengths))
-    pairs = (f"{length:.0f} tokens {s:.2g} s" for length, s in zip(lengths, seconds, strict=True))
-    return figure(
-        float(square * lengths[longest] ** 2 / seconds[longest]), details=", ".join(pairs)
-    )
+    share = float(square * lengths[longest] ** 2 / medians[longest])
+    return figure(share, details=", ".join(details))
 
 
 @measure
 def best_group_size(runs: Runs, metric: str, success: str) -> Figure | None:
-    """log2 of the best run's group size times the initial success rate; 0 for its inverse."""
-    last = [end_of(run, metric) for run in runs]
-    rates = [values_of(run, success)[:5].mean() for run in runs if len(values_of(run, success))]
-    if not rates or any(one is None for one in last):
+    """log2 of the best group size times the success rate at the beginning: 0 for its inverse.
+
+    The best size is that of the run with the best end.
+
+    Args:
+        runs: runs with groups of several sizes.
+        metric: the curve whose end decides.
+        success: the metric of the success rate.
+    """
+    levels = []
+    sizes = []
+    rates = []
+    for run in runs:
+        end = end_of(run, metric)
+        if end is None:
+            return None
+        levels.append(end[0])
+        sizes.append(run.recipe.get("num_generations", 8))
+        successes = values_of(run, success)
+        if len(successes):
+            rates.append(successes[:5].mean())
+    if not rates or np.mean(rates) <= 0:
         return None
-    sizes = [run.recipe.get("num_generations", 8) for run in runs]
-    levels = [one[0] for one in last if one is not None]
-    best = sizes[int(np.argmax(levels))]
     rate = float(np.mean(rates))
-    if rate <= 0:
-        return None
-    each = ", ".join(f"{size}: {level:.3g}" for size, level in zip(sizes, levels, strict=True))
-    return figure(log2(best * rate), details=f"1 / success = {1 / rate:.3g}; ends by size {each}")
+    best = sizes[int(np.argmax(levels))]
+    ends = ", ".join(f"{size}: {level:.3g}" for size, level in zip(sizes, levels, strict=True))
+    return figure(log2(best * rate), details=f"1 / success = {1 / rate:.3g}; ends by size {ends}")

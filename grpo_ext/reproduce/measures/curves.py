@@ -11,16 +11,16 @@ from grpo_ext.reproduce.measures.base import (
     SMOOTHING,
     Array,
     Figure,
+    Runs,
     end_of,
     figure,
     mean_error,
     measure,
+    rows_with,
     steps_of,
     together,
     values_of,
 )
-
-Runs = list[RunData]
 
 
 @measure
@@ -32,7 +32,13 @@ def end(runs: Runs, metric: str) -> Figure | None:
 
 @measure
 def end_of_sum(runs: Runs, metrics: list[str], weights: list[float]) -> Figure | None:
-    """The weighted sum of the ends of several curves of one run."""
+    """The weighted sum of the ends of several curves of one run.
+
+    Args:
+        runs: the run.
+        metrics: the curves.
+        weights: their weights, in the same order.
+    """
     total = 0.0
     errors: list[float | None] = []
     for metric, weight in zip(metrics, weights, strict=True):
@@ -61,27 +67,43 @@ def change(runs: Runs, metric: str) -> Figure | None:
 def mean_where(
     runs: Runs, metric: str, other: str, at_least: float, at_most: float
 ) -> Figure | None:
-    """The mean of a metric over the steps in which another metric is within bounds."""
-    rows = [row for row in runs[0].metrics if isinstance(row.get(metric), int | float)]
-    levels = [row.get(other) for row in rows]
-    values = [
-        float(row[metric])
-        for row, level in zip(rows, levels, strict=True)
-        if isinstance(level, int | float) and at_least <= level <= at_most
-    ]
+    """The mean of a metric over the steps in which another metric is within bounds.
+
+    Args:
+        runs: the run.
+        metric: the metric.
+        other: the other metric.
+        at_least: its lower bound.
+        at_most: its upper bound.
+    """
+    rows = rows_with(runs[0], metric)
+    values = []
+    for row in rows:
+        level = row.get(other)
+        if isinstance(level, int | float) and at_least <= level <= at_most:
+            values.append(Estimate(float(row[metric]), None, None, None, 1))
     if not values:
         return None
-    estimate = mean_over_steps(values)
-    return Figure(estimate, f"{len(values)} of {len(rows)} steps")
+    # an interval by Student's t for independent steps
+    return Figure(mean_over_runs(values), f"{len(values)} of {len(rows)} steps")
 
 
 @measure
 def later(runs: Runs, first: str, second: str, share: float = 0.5) -> Figure | None:
-    """How many steps later the second metric rises by a share; `None` if one did not rise."""
+    """By how many steps the second metric reaches a share of its own rise later than the first.
+
+    `None` if one did not rise.
+
+    Args:
+        runs: the run.
+        first: a metric.
+        second: another metric.
+        share: of the rise.
+    """
     steps = []
     for metric in (first, second):
-        begin, top = beginning_and_end(runs[0], metric)
-        step = reaches(runs[0], metric, begin + share * (top - begin))
+        begin, end = beginning_and_end(runs[0], metric)
+        step = reaches(runs[0], metric, begin + share * (end - begin))
         if step is None or not rose(runs[0], metric):
             return None
         steps.append(step)
@@ -90,7 +112,13 @@ def later(runs: Runs, first: str, second: str, share: float = 0.5) -> Figure | N
 
 @measure
 def noisier(runs: Runs, first: str, second: str) -> Figure | None:
-    """The first metric's step-to-step deviation less the second's, in the last half."""
+    """The standard deviation from step to step of the first metric less that of the second.
+
+    Args:
+        runs: the run, of which the last half counts.
+        first: a metric.
+        second: another metric.
+    """
     spreads = []
     for metric in (first, second):
         values = values_of(runs[0], metric)
@@ -102,9 +130,9 @@ def noisier(runs: Runs, first: str, second: str) -> Figure | None:
 
 @measure
 def dip(runs: Runs, metric: str) -> Figure | None:
-    """How far a curve falls to its lowest part and rises again, less the effect of chance.
+    """How far a curve falls to its lowest part and rises again, less what chance alone would show.
 
-    The smaller of fall and rise counts.
+    It is the smaller of fall and rise.
 
     The lowest of m means of noise is below their mean by about sqrt(2 ln m) errors, which is
     subtracted. The figure is negative if the curve only falls or only rises.
@@ -126,7 +154,10 @@ def dip(runs: Runs, metric: str) -> Figure | None:
 
 @measure
 def fall(runs: Runs, metrics: list[str]) -> Figure | None:
-    """How far metrics end below their best (negative), for the least fall, less chance."""
+    """How far the metrics end below their best part (negative), less what chance alone would show.
+
+    It is the fall of the metric that falls least.
+    """
     falls = []
     details = []
     for metric in metrics:
@@ -136,8 +167,7 @@ def fall(runs: Runs, metrics: list[str]) -> Figure | None:
             return None
         means = means_of_neighbours(values, count)
         error = error_of_neighbours(values, count)
-        fell = float(means[-1] - means.max() + by_chance(error, len(means)))
-        falls.append((fell, error))
+        falls.append((float(means[-1] - means.max() + by_chance(error, len(means))), error))
         details.append(f"{metric} {means.max():.3g} to {means[-1]:.3g}")
     least, error = max(falls)
     return figure(least, together(error, error), "; ".join(details))
@@ -145,8 +175,16 @@ def fall(runs: Runs, metrics: list[str]) -> Figure | None:
 
 @measure
 def alarm_agrees(runs: Runs, rule: str, metric: str = "reward") -> Figure | None:
-    """The share of runs where `rule` raised an alarm exactly if the metric fell by a fifth."""
-    right = []
+    """The share of the runs in which an alarm was right.
+
+    It is right if it was raised exactly where the metric fell by a fifth for good.
+
+    Args:
+        runs: the runs.
+        rule: the rule of the alarm.
+        metric: the metric.
+    """
+    agreeing = 0
     for run in runs:
         fell = fall([run], [metric])
         if fell is None:
@@ -154,13 +192,8 @@ def alarm_agrees(runs: Runs, rule: str, metric: str = "reward") -> Figure | None
         best = float(means_of_neighbours(values_of(run, metric), 5).max())
         collapsed = fell.estimate.mean < -0.2 * abs(best)
         raised = any(row.get("alarm") == rule for row in run.metrics)
-        right.append(float(raised == collapsed))
-    return figure(float(np.mean(right)), details=f"{sum(right):.0f} of {len(right)} runs")
-
-
-def mean_over_steps(values: list[float]) -> Estimate:
-    """Return the mean of independent values with the interval of Student's t."""
-    return mean_over_runs([Estimate(value, None, None, None, 1) for value in values])
+        agreeing += raised == collapsed
+    return figure(agreeing / len(runs), details=f"{agreeing} of {len(runs)} runs")
 
 
 def by_chance(error: float, count: int) -> float:
@@ -178,7 +211,7 @@ def beginning_and_end(run: RunData, metric: str) -> tuple[float, float]:
 
 
 def rose(run: RunData, metric: str) -> bool:
-    """Whether the last fifth of a curve is above the first one by more than two standard errors."""
+    """Return whether the last fifth of a curve is above the first by more than two errors."""
     rise = change([run], metric)
     if rise is None:
         return False
@@ -186,7 +219,15 @@ def rose(run: RunData, metric: str) -> bool:
 
 
 def reaches(run: RunData, metric: str, level: float) -> float | None:
-    """Return the first step where the smoothed curve is at `level` or above, or `None`."""
-    values: Array = np.array(smooth(values_of(run, metric).tolist(), SMOOTHING))
-    above = np.flatnonzero(values >= level)
-    return float(steps_of(run, metric)[above[0]]) if len(above) else None
+    """Return the step at which a smoothed curve reaches a level; `None` if it never does.
+
+    Args:
+        run: the run.
+        metric: the metric.
+        level: the level.
+    """
+    curve: Array = np.array(smooth(values_of(run, metric).tolist(), SMOOTHING))
+    above = np.flatnonzero(curve >= level)
+    if not len(above):
+        return None
+    return float(steps_of(run, metric)[above[0]])

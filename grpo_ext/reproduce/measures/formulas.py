@@ -1,23 +1,32 @@
-"""Measures of formulas, without a run: the weight of a token, the bias of a KL estimator."""
+"""Measures of formulas, without runs: the weight of a token, the bias of a KL estimator."""
 
 from collections.abc import Sequence
 
-from grpo_ext.observe.read_run import RunData
-from grpo_ext.reproduce.measures.base import Figure, exact, measure
+from grpo_ext.reproduce.measures.base import Figure, Runs, exact, measure
 
 POLICY = (0.5, 0.3, 0.15, 0.05)
 REFERENCE = (0.35, 0.3, 0.2, 0.15)
 
 
 @measure
-def token_weight(runs: list[RunData], loss: str, length: int, against: int) -> Figure:
-    """The gradient's weight of a token in one completion length relative to another."""
-    short, long = token_weights(loss, (length, against))
-    return exact(short / long)
+def token_weight(runs: Runs, loss: str, length: int, against: int) -> Figure:
+    """The weight of a token in a completion of one length, relative to one of another length.
+
+    Args:
+        runs: none.
+        loss: a name of a loss.
+        length: the tokens of the completion.
+        against: the tokens of the other one.
+    """
+    weight, other_weight = token_weights(loss, (length, against))
+    return exact(weight / other_weight)
 
 
 def token_weights(loss: str, lengths: Sequence[int]) -> list[float]:
-    """Return a token's weight at these lengths, from the gradient of the aggregation."""
+    """Return the weight of a token in completions of these lengths.
+
+    It is the gradient of the loss's aggregation.
+    """
     import torch
 
     from grpo_ext.objective.aggregate import StepCounts, aggregate
@@ -33,7 +42,7 @@ def token_weights(loss: str, lengths: Sequence[int]) -> list[float]:
 
 
 @measure
-def kl_bias(runs: list[RunData], turned_round: bool = False) -> Figure:
+def kl_bias(runs: Runs, turned_round: bool = False) -> Figure:
     """The expected estimate of the KL less the KL itself, by enumeration of four tokens.
 
     The estimate is k3, r - 1 - log r with r = reference / policy; `turned_round`: with r = policy /
@@ -46,6 +55,8 @@ def kl_bias(runs: list[RunData], turned_round: bool = False) -> Figure:
     policy = torch.tensor(POLICY, dtype=torch.float64).log()
     reference = torch.tensor(REFERENCE, dtype=torch.float64).log()
     kl = (policy.exp() * (policy - reference)).sum().item()
-    estimates = kl_per_token(reference, policy) if turned_round else kl_per_token(policy, reference)
+    estimates = kl_per_token(policy, reference)
+    if turned_round:
+        estimates = kl_per_token(reference, policy)
     expected = (policy.exp() * estimates).sum().item()
     return exact(expected - kl, f"the KL is {kl:.4f}, the expected estimate {expected:.4f}")
