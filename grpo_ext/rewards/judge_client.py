@@ -87,17 +87,17 @@ def ask(body: dict[str, Any], *, url: str, seconds: float, headers: dict[str, st
             answer = line.post(f"{url.rstrip('/')}/chat/completions", json=body)
             if answer.status_code == 200:
                 return answer.read_as(Reply)
-            wrong = f"{url}: status {answer.status_code}"
+            cause = f"{url}: status {answer.status_code}"
             if not headers:  # a server that has a key can repeat it
-                wrong += f": {answer.text}"
-            again = answer.status_code in (408, 429) or answer.status_code >= 500
+                cause += f": {answer.text}"
+            may_succeed = answer.status_code in (408, 429) or answer.status_code >= 500
         except ValueError as error:
             raise ValueError(f"{url}: what answers is no chat completion: {error}") from None
         except ConnectionError as error:
-            wrong = str(error)
-            again = True
-        if not again or time.monotonic() + pause >= end:
-            raise ConnectionError(wrong)
+            cause = str(error)
+            may_succeed = True
+        if not may_succeed or time.monotonic() + pause >= end:
+            raise ConnectionError(cause)
         time.sleep(pause)
         pause *= 2
 
