@@ -89,7 +89,7 @@ def check_tests(rows: Sequence[Row], refuses_cheatable: bool, findings: Findings
         try:
             tests = tests_as_list(row.get("tests"))
             if all(isinstance(test, str) for test in tests):
-                cheatable += parse_asserts(map(str, tests)).cheatable
+                cheatable += parse_asserts(tuple(map(str, tests))).cheatable
         except ValueError as error:
             unusable.append(str(error))
     if unusable:

@@ -85,7 +85,7 @@ def accuracy(
 
 def score(completion: str, solution: Any, prompt: Any = None) -> float | None:
     """Return the score of one completion; `prompt` is a text or messages."""
-    gold = gold_answer("" if solution is None else str(solution))
+    gold = None if solution is None else gold_answer(str(solution))
     if gold is None:
         return None
     question = question_of(prompt)
@@ -135,14 +135,20 @@ def is_comparable(gold: str) -> bool:
 def gold_answer(solution: str) -> str | None:
     """Return the gold answer in plain notation, or None if the solution clearly has none."""
     _, sign, behind = solution.rpartition("####")
-    marked = behind if sign else last_answer(solution) or boxed(solution)
-    piece = plain((boxed(marked) or marked) if marked else piece_of(solution) or "")
-    if len(piece) > MAX_ANSWER or not _ALPHANUMERIC.search(piece):
+    marked = last_answer(solution) or boxed(solution)
+    if sign:
+        marked = behind
+    answer = plain(boxed(marked) or marked) if marked else plain(piece_of(solution) or "")
+    if len(answer) > MAX_ANSWER or not _ALPHANUMERIC.search(answer):
         return None
-    if number(piece):
-        return piece
-    if is_text(piece):
-        is_short = " " not in piece or _PHRASE.fullmatch(piece) is not None
-        return piece if marked or r"\text" in solution or is_short else None
-    formulas = " ".join(without_label(part) for part in alternatives(piece))
-    return None if has_words(formulas) else piece
+    if number(answer):
+        return answer
+    if is_text(answer):
+        is_short = " " not in answer or _PHRASE.fullmatch(answer) is not None
+        if not marked and r"\text" not in solution and not is_short:
+            return None
+        return answer
+    formulas = " ".join(without_label(part) for part in alternatives(answer))
+    if has_words(formulas):
+        return None
+    return answer

@@ -14,18 +14,24 @@ from grpo_ext.rewards.quantity import (
     DECIMAL,
     UNIT_NAMES,
     WORDED,
+    alternation,
     names_of_kind,
     names_of_unit,
     number,
     with_digits,
 )
+from grpo_ext.rewards.structure import only
+
+MAX_DIGITS = 40  # characters of a number that is compared with the question's
+MAX_PHRASE = 80  # characters before a number in which a preposition may stand
 
 _SENTENCE_END = re.compile(r"[.!?](?:\s+|$)|\n+")
 _ASKED = re.compile(
     r"\b(?P<count>how many|number of)(?P<nouns>(?:\s+[a-z'-]+){1,4})|\bhow (?P<measure>[a-z]+)\b"
     r"|\b(?:what|find|calculate) [^.?$]{0,40}\b(?P<price>cost|price|profit|income|bill)\b"
     r"|\bwhat (?P<percent>percent)(?:age)?\b"
-    r"|\b(?:what|which|find|compute) (?:is )?(?:the )?(?P<share>fraction|part|portion|probability|chance)\b",
+    r"|\b(?:what|which|find|compute) (?:is )?(?:the )?"
+    r"(?P<share>fraction|part|portion|probability|chance)\b",
     re.IGNORECASE,
 )
 _MEASURES = {
@@ -51,6 +57,7 @@ _NOT = re.compile(r"\bnot\b|n't\b")
 _NO_NOUNS = {"more", "total", "different", "whole", "fewer", "less", "other", "additional"}
 _NAME = re.compile(r"(?<=[a-z,] )[A-Z][a-z]+\b")
 _AMOUNT = rf"(?<![0-9A-Za-z.,/])(?:[0-9]+/[0-9]+|{DECIMAL})"
+_BETWEEN = r"(?:[ -](?!(?:and|or|of|in|for|with|per|than|to|is|are)\b)[A-Za-z']+){0,2}?"
 _VALUE = re.compile(rf"\\?[$£€]?\s?({_AMOUNT})")
 _PRICE = re.compile(rf"[$£€]\s?{DECIMAL}|{_AMOUNT} (?:dollars?|cents?|pounds?|euros?)\b")
 _PERCENTAGE = re.compile(rf"{_AMOUNT} ?(?:\\?%|percent\b)")
@@ -58,7 +65,8 @@ _NOUN = re.compile(
     r"(?:st|nd|rd|th|\s?%)?(?:\s?[ap]\.?m\b|:[0-9]{2}"
     r"| (?:more|less|fewer)(?: [a-z]+)? than\b"
     r"|[ -](?!(?:and|or|of|in|is|was|are|were|as|at|by|if|to|so|then|left|more|less|remain"
-    r"|altogether|total|instead|each|will|have|has|had|can|come|comes|[a-z]+ed|[a-z]+ing)\b)[A-Za-z]{2,})"
+    r"|altogether|total|instead|each|will|have|has|had|can|come|comes|[a-z]+ed"
+    r"|[a-z]+ing)\b)[A-Za-z]{2,})"
 )
 _NEW_CLAIM = re.compile(
     r"[=≈]|\\approx|\b(?:or|not|no|so|thus|hence|therefore|wait|actually|but|however|maybe|perhaps"
@@ -73,7 +81,8 @@ _PHRASE = re.compile(r"[0-9.,/]*[^0-9,.;]*")
 _REASON = re.compile(r"(?:,? (?:of which|of whom|including)|(?<! and),? (?:since|because))\b[^,]*$")
 _WORD_AT_END = re.compile(rf"(?<=\b(?:is|to|be) )({WORDED})(?=[.!\s]*$)")
 _INVERTED = re.compile(
-    r"(?:^|[,:=] |\b(?i:so|and|thus|therefore|hence) )\$?([0-9][0-9.,/]*)\$? (?:is|are) (?:also )?(?:the|one|an?)\b"
+    r"(?:^|[,:=] |\b(?i:so|and|thus|therefore|hence) )"
+    r"\$?([0-9][0-9.,/]*)\$? (?:is|are) (?:also )?(?:the|one|an?)\b"
 )
 _ALTERNATIVE = re.compile(r"[0-9] [a-z][^.!?]{0,40}\bor (?=[-0-9.+*/×=() $]*$)")
 _REMARK = re.compile(
@@ -81,17 +90,21 @@ _REMARK = re.compile(
     r"|(?<=[0-9a-z%])\s\([^(),]{1,200}[-+*/=×][^(),]{1,200}\)(?=[.\s]*$)"
 )
 _CALCULATOR = re.compile(r"<<[^<>]{0,100}>>")
+_KNOWN_BY = r"(?:the|his|her|its|their|all|those|these)"
 _CIRCUMSTANCE = re.compile(
-    r"(?i)(?<=[a-z]) out of ?$|,? (?:(?:after|before|during|in|for|with|from|at|by|on|per|over|within|than|between|among"
+    r"(?i)(?<=[a-z]) out of ?$"
+    r"|,? (?:(?:after|before|during|in|for|with|from|at|by|on|per|over|within|than|between|among"
     r"|when|if|besides|through|until|since|addition to|(?<=ways )to)(?! an? )(?: [A-Za-z'-]+){0,3}"
-    r"|(?:from|between) [0-9]+ (?:to|and)|(?:out )?of(?= (?:the|his|her|its|their|all|those|these)\b)(?: [A-Za-z'-]+){1,3}) ?$"
+    r"|(?:from|between) [0-9]+ (?:to|and)"
+    rf"|(?:out )?of(?= {_KNOWN_BY}\b)(?: [A-Za-z'-]+){{1,3}}) ?$"
 )
 _OF_FIRST = re.compile(r"(?:^|[,;]) (?:out )?of (?:[a-z]+ )?$", re.IGNORECASE)
+_PER = re.compile(r"\b(?:per|each|every)\b")
 _RATE = re.compile(r"[a-z]*(?: [a-z]+)? (?:per|each|every)\b")
 _OF_WHOLE = re.compile(rf"^ of (?:[a-z]+ )?{_AMOUNT}")
 _OR_ABOUT = re.compile(rf"({_AMOUNT}),? or (?:about|approximately|roughly) ({_AMOUNT})")
 _CLAUSE_END = re.compile(r"[,;=]|\b(?:which|so|that)\b")
-_DEFINITE = re.compile(r"\b(?:the|his|her|its|their|all|those|these) $")
+_DEFINITE = re.compile(rf"\b{_KNOWN_BY} $")
 _CONDITION = re.compile(r",? (?:at|when|for|where|if) \$?([a-z]) ?= ?[^\s,$]+\$?[.\s]*$")
 _LETTER = re.compile(r"\b(?:find|values? of|solve for|what is|which|real|all) \$?([a-z])\b")
 _FRACTION = re.compile(
@@ -124,60 +137,68 @@ def asked_of(question: str, numbers: frozenset[Fraction]) -> Asked:
     letters = frozenset(_LETTER.findall(question))
     counted = list(_ASKED.finditer(question))
     if not counted:
-        units = {*_ASKED_IN.findall(question)}
-        requests = _REQUEST.findall(question)
-        words = frozenset(_LONG_WORD.findall(requests[-1] if requests else ""))
-        amount = amount_of(units) if units else None
-        return Asked(amount, None, numbers, letters, frozenset(), words)
-    asked = counted[-1]
-    sentence = question[asked.start() :].partition("?")[0]
-    names = {*_NAME.findall(sentence)}
-    nouns = asked_nouns(asked)
+        requests = ["", *_REQUEST.findall(question)]
+        return Asked(
+            amount=amount_of({*_ASKED_IN.findall(question)}),
+            numbers=numbers,
+            letters=letters,
+            words=frozenset(_LONG_WORD.findall(requests[-1])),
+        )
+    request = counted[-1]
+    sentence = question[request.start() :].partition("?")[0]
+    nouns = asked_nouns(request)
     return Asked(
-        asked_amount(question, asked, nouns),
-        names.pop() if len(names) == 1 else None,
-        numbers,
-        letters,
-        nouns,
-        frozenset(_LONG_WORD.findall(sentence)),
-        _NOT.search(sentence) is not None,
-        re.search(r"\b(?:per|each|every)\b", sentence) is not None,
+        amount=asked_amount(question, request, nouns),
+        name=only({*_NAME.findall(sentence)}),
+        numbers=numbers,
+        letters=letters,
+        nouns=nouns,
+        words=frozenset(_LONG_WORD.findall(sentence)),
+        negated=_NOT.search(sentence) is not None,
+        is_rate=_PER.search(sentence) is not None,
     )
 
 
-def asked_nouns(asked: re.Match[str]) -> frozenset[str]:
+def asked_nouns(request: re.Match[str]) -> frozenset[str]:
     """Return the words for what a question counts, without their endings."""
-    counted = _NOUN_ENDS.split(f"{_LEADING_VERB.sub('', asked['nouns'] or '')} ")[0].split()
-    words = {noun for noun in counted if len(noun) > 2} - _NO_NOUNS
-    return frozenset(_ENDING.sub("", word) for word in words)
+    phrase = _LEADING_VERB.sub("", request["nouns"] or "")
+    nouns = set()
+    for word in _NOUN_ENDS.split(f"{phrase} ")[0].split():
+        if len(word) > 2 and word not in _NO_NOUNS:
+            nouns.add(_ENDING.sub("", word))
+    return frozenset(nouns)
 
 
 def asked_amount(
-    question: str, asked: re.Match[str], nouns: frozenset[str]
+    question: str, request: re.Match[str], nouns: frozenset[str]
 ) -> re.Pattern[str] | None:
-    if asked["share"]:
+    """Return the pattern of an amount of what a question asks for, or None."""
+    if request["share"]:
         return _FRACTION
-    if asked["percent"]:
+    if request["percent"]:
         return _PERCENTAGE
-    if asked["measure"] in _MEASURES:
-        return amount_of(names_of_kind(_MEASURES[asked["measure"]]))
-    if asked["count"] and not nouns & {"dollar", "money", "cent"}:
-        return amount_of(nouns) if nouns else None
-    is_money = asked["measure"] in (None, "much") and _MONEY.search(question)
-    return _PRICE if is_money else None
+    if request["measure"] in _MEASURES:
+        return amount_of(names_of_kind(_MEASURES[request["measure"]]))
+    if request["count"] and not nouns & {"dollar", "money", "cent"}:
+        return amount_of(nouns)
+    if request["measure"] in (None, "much") and _MONEY.search(question):
+        return _PRICE
+    return None
 
 
-def amount_of(nouns: Collection[str]) -> re.Pattern[str]:
+def amount_of(nouns: Collection[str]) -> re.Pattern[str] | None:
     """Return the pattern of a number with one of the nouns or of their units behind it."""
     stems = [re.escape(_ENDING.sub("", noun)) for noun in nouns if len(noun) > 2]
-    units = [
-        re.escape(name)
-        for noun in nouns
-        for name in names_of_unit(noun) | names_of_unit(f"{noun}s")
-    ]
-    between = r"(?:[ -](?!(?:and|or|of|in|for|with|per|than|to|is|are)\b)[A-Za-z']+){0,2}?"
-    endings = [rf"{between} (?:{'|'.join(stems)})[a-z]{{0,3}}\b"] if stems else []
-    endings += [rf"\s?(?:{'|'.join(units)})(?![A-Za-z])"] if units else []
+    units: set[str] = set()
+    for noun in nouns:
+        units |= names_of_unit(noun) | names_of_unit(f"{noun}s")
+    endings = []
+    if stems:
+        endings.append(rf"{_BETWEEN} (?:{'|'.join(stems)})[a-z]{{0,3}}\b")
+    if units:
+        endings.append(rf"\s?(?:{alternation(units)})(?![A-Za-z])")
+    if not endings:
+        return None
     return re.compile(rf"(?:{_AMOUNT}|\b{WORDED}|\ba dozen)(?:{'|'.join(endings)})")
 
 
@@ -209,6 +230,8 @@ def without_remarks(text: str) -> str:
 
 def rounds(decimal: str, exact: str) -> bool:
     """Whether a decimal is an exact value, rounded or cut off."""
+    if max(len(decimal), len(exact)) > MAX_DIGITS:
+        return False
     rounded = number(decimal)
     value = number(exact)
     if rounded is None or value is None or value.place:
@@ -229,9 +252,9 @@ def own_clause(sentence: str, asked: Asked) -> str:
     if len(clauses) == 1:
         clauses = clauses_of(sentence, _THING)
         shared = [len(asked.words & {*_LONG_WORD.findall(subject_of(c))}) for c in clauses]
-    own = shared.index(max(shared))
-    behind = "".join(clauses[own + 1 :])
-    is_single = shared.count(max(shared)) == 1 and _VALUE.search(clauses[own]) is not None
+    position = shared.index(max(shared))
+    behind = "".join(clauses[position + 1 :])
+    is_single = shared.count(max(shared)) == 1 and _VALUE.search(clauses[position]) is not None
     if not is_single or _NEW_CLAIM.search(behind):
         return sentence
     return sentence.removesuffix(behind)
@@ -246,7 +269,9 @@ def clauses_of(sentence: str, start: re.Pattern[str]) -> list[str]:
 def subject_of(clause: str) -> str:
     """Return what stands before the verb of a clause that gives a value; "" without such a verb."""
     subject, verb, _ = clause.partition(" is ")
-    return subject if verb else ""
+    if not verb:
+        return ""
+    return subject
 
 
 def without_aside(sentence: str, aside: re.Pattern[str], letters: frozenset[str]) -> str:
@@ -254,8 +279,9 @@ def without_aside(sentence: str, aside: re.Pattern[str], letters: frozenset[str]
     match = aside.search(sentence)
     if match is None or not _VALUE.search(sentence, 0, match.start()):
         return sentence
-    is_asked = aside is _CONDITION and match[1] in letters
-    return sentence if is_asked else sentence[: match.start()]
+    if aside is _CONDITION and match[1] in letters:
+        return sentence
+    return sentence[: match.start()]
 
 
 def in_asked_amounts(sentence: str, asked: Asked) -> str:
@@ -271,8 +297,8 @@ def in_asked_amounts(sentence: str, asked: Asked) -> str:
         return sentence
     unknown = [a for a in amounts if not is_circumstance(sentence, a, asked.numbers)] or amounts
     precise = [a for a in unknown if has_nouns(sentence, a.start(), asked.nouns)] or unknown
-    whole = [a for a in precise if not _RATE.match(sentence, a.end())] or precise
-    amount = (precise if asked.is_rate else whole)[-1]
+    totals = [a for a in precise if asked.is_rate or not _RATE.match(sentence, a.end())] or precise
+    amount = totals[-1]
     before = sentence[: amount.start()]
     alternative = _ALTERNATIVE.search(before)
     if alternative is not None and not asked.amount.search(before):
@@ -297,7 +323,7 @@ def is_circumstance(sentence: str, amount: re.Match[str], numbers: frozenset[Fra
     Numbers of the question are known, and those behind "the", "his" and the like.
     """
     value = _VALUE.search(amount[0])
-    before = f" {sentence[: amount.start()]}"
+    before = f" {sentence[: amount.start()]}"[-MAX_PHRASE:]
     if value is None or not (_OF_FIRST.search(before) or _CIRCUMSTANCE.search(before)):
         return False
     return are_stated([value[1]], numbers) or _DEFINITE.search(before) is not None
@@ -305,10 +331,10 @@ def is_circumstance(sentence: str, amount: re.Match[str], numbers: frozenset[Fra
 
 def last_sentence(text: str, asked: Asked) -> tuple[int, int]:
     """Return where the last sentence with a digit or an amount in words begins and ends."""
-    ends = [0, *(match.end() for match in _SENTENCE_END.finditer(text)), len(text)]
-    for start, end in reversed(list(pairwise(ends))):
-        is_amount = asked.amount is not None and asked.amount.search(text, start, end) is not None
-        if is_amount or _VALUE.search(text, start, end):
+    ends = [match.end() for match in _SENTENCE_END.finditer(text)]
+    values = [_VALUE] if asked.amount is None else [_VALUE, asked.amount]
+    for start, end in reversed([*pairwise([0, *ends, len(text)])]):
+        if any(value.search(text, start, end) for value in values):
             return start, end
     return 0, len(text)
 
@@ -333,7 +359,7 @@ def without_circumstances(sentence: str, numbers: frozenset[Fraction]) -> str:
     while len(values) > 1:
         value = values.pop()
         before = f"{sentence[: value.start()].rstrip()} "
-        phrase = _CIRCUMSTANCE.search(before)
+        phrase = _CIRCUMSTANCE.search(before, max(0, len(before) - MAX_PHRASE))
         is_known = are_stated([value[1]], numbers) or _DEFINITE.search(before) is not None
         if phrase is None or not is_known or _NEW_CLAIM.search(sentence, value.end()):
             break
@@ -345,8 +371,8 @@ def without_circumstances(sentence: str, numbers: frozenset[Fraction]) -> str:
 
 def are_stated(values: list[str], numbers: frozenset[Fraction]) -> bool:
     """Whether all of some integers and decimals are numbers of the question."""
-    digits = [value.replace(",", "").replace(" ", "") for value in values]
-    return all("/" not in value and Fraction(value) in numbers for value in digits)
+    read = [number(value) for value in values if len(value) <= MAX_DIGITS]
+    return len(read) == len(values) and all(value and value.value in numbers for value in read)
 
 
 def in_digits(amount: str) -> str:

@@ -73,10 +73,14 @@ def ending_chain(text: str) -> str | None:
     is_named = name is not None or has_name_in_words
     if not is_named and not is_computation(first_sides, core, unit is not None):
         return None
-    kept = [side for side in first_sides if side != name and is_evidence(side, sides[-1])]
-    names = [] if name is None or len(sides) == 1 else [name]
-    answer = " = ".join([*names, *kept, sides[-1]])
-    return answer if len(answer) <= MAX_ANSWER else None
+    answer_sides = []
+    for side in first_sides:
+        if side == name or is_evidence(side, sides[-1]):
+            answer_sides.append(side)
+    answer = " = ".join([*answer_sides, sides[-1]])
+    if len(answer) > MAX_ANSWER:
+        return None
+    return answer
 
 
 def last_clause(sentence: str) -> list[str] | None:

@@ -31,9 +31,9 @@ from grpo_ext.rewards.structure import (
 )
 from grpo_ext.rewards.texts import (
     as_text,
+    chosen_letter,
     is_text,
     is_verdict,
-    letter_of,
     option,
     same_special,
     same_texts,
@@ -60,16 +60,16 @@ def equal(gold: str, answer: str) -> bool:
     """
     if typography(gold) == typography(answer):
         return True
-    chosen = option(answer)
-    asked = option(gold)
-    gold_letter = asked[0] if asked else letter_of(gold)
-    letter = chosen[0] if chosen else letter_of(answer)
+    gold_letter = chosen_letter(gold)
+    letter = chosen_letter(answer)
     if gold_letter is not None and letter is not None:
         return gold_letter == letter
-    if chosen is not None:
-        return equal(gold, chosen[1])
-    if asked is not None:
-        return equal(asked[1], answer)
+    answer_option = option(answer)
+    if answer_option is not None:
+        return equal(gold, answer_option[1])
+    gold_option = option(gold)
+    if gold_option is not None:
+        return equal(gold_option[1], answer)
     if is_verdict(gold):
         return as_text(gold) == as_text(answer)
     if r"\emptyset" in (gold, answer) and (says_none(gold) or says_none(answer)):
@@ -161,6 +161,13 @@ def same_names(expected: tuple[str, ...], actual: tuple[str, ...]) -> bool:
     } == {"y", "f(x)"}
 
 
+def same_name(expected: str | None, actual: str | None) -> bool:
+    """Whether two answers speak of the same unknown, as far as both name it."""
+    if expected is None or actual is None:
+        return True
+    return same_names((expected,), (actual,))
+
+
 def matches(expected: list[str], actual: list[str], same: Callable[..., bool]) -> bool:
     """Whether each part has a partner on the other side."""
     for part in expected:
@@ -210,7 +217,9 @@ def same_numbers(gold: str, answer: str) -> bool | None:
     if expected is None:
         return None
     actual = number(answer) or arithmetic(answer)
-    return same_number(expected, actual) if actual is not None else None
+    if actual is None:
+        return None
+    return same_number(expected, actual)
 
 
 def same_chains(gold: str, answer: str) -> bool | None:
@@ -225,11 +234,10 @@ def same_chains(gold: str, answer: str) -> bool | None:
     actual_name, actual_sides = value_sides(actual.sides)
     if expected_name is None and len(expected_sides) > 1 and _SYMBOL.search(gold):
         return same_equations(expected.sides, actual.sides)
-    names = [(name,) if name else () for name in (expected_name, actual_name)]
     value = expected_sides[-1]
     if not _SYMBOL.search(value):
         actual_sides = computed_sides(actual_sides)
-    if same_names(names[0], names[1]) and all(equal(value, side) for side in actual_sides):
+    if same_name(expected_name, actual_name) and all(equal(value, side) for side in actual_sides):
         return True
     return same_equations(expected.sides, actual.sides)
 
@@ -249,16 +257,19 @@ def computed_sides(sides: tuple[str, ...]) -> tuple[str, ...]:
     What precedes them is the formula that they evaluate.
     """
     computed = tuple(side for side in sides if not _SYMBOL.search(side))
-    return computed if len(computed) > 1 and computed[-1] == sides[-1] else sides
+    if len(computed) > 1 and computed[-1] == sides[-1]:
+        return computed
+    return sides
 
 
 def same_equations(expected: tuple[str, ...], actual: tuple[str, ...]) -> bool:
     """Whether two equations of two sides say the same of at least one unknown."""
-    if len(expected) != 2 or len(actual) != 2:
-        return False
-    if not _SYMBOL.search("=".join(expected)) or not _SYMBOL.search("=".join(actual)):
-        return False
-    return same_equation((expected[0], expected[1]), (actual[0], actual[1]))
+    equations = []
+    for sides in (expected, actual):
+        if len(sides) != 2 or not _SYMBOL.search("=".join(sides)):
+            return False
+        equations.append((sides[0], sides[1]))
+    return same_equation(*equations)
 
 
 def same_relation(gold: str, answer: str) -> bool:

@@ -133,8 +133,10 @@ def find_answer(
     """
     text = without_thoughts(completion)
     answer = last_answer(text)
+    if answer is not None and len(answer) > MAX_TAIL:
+        return None
     if answer is not None:
-        return None if len(answer) > MAX_TAIL else boxed(answer) or piece_of(answer, in_words)
+        return boxed(answer) or piece_of(answer, in_words)
     in_box = boxed(text)
     if in_box is not None:
         return in_box
@@ -163,12 +165,16 @@ def chosen_letter(text: str) -> str | None:
     chosen = [match[1] for match in _CHOSEN.finditer(lines[-1])]
     named = [match[1] or match[2] for match in _LETTER.finditer(lines[-1])]
     letters = chosen or named
-    return letters[-1] if letters else None
+    if not letters:
+        return None
+    return letters[-1]
 
 
 def lone_word(text: str) -> str | None:
     match = _LONE_WORD.fullmatch(text)
-    return None if match is None else match[1]
+    if match is None:
+        return None
+    return match[1]
 
 
 def boxed(text: str) -> str | None:
@@ -176,7 +182,9 @@ def boxed(text: str) -> str | None:
     too long.
     """
     content = (last_boxes(text) or "").strip()
-    return content if 0 < len(content) <= MAX_ANSWER else None
+    if not 0 < len(content) <= MAX_ANSWER:
+        return None
+    return content
 
 
 def stated(text: str, in_words: bool = False) -> str | None:
@@ -188,9 +196,11 @@ def stated(text: str, in_words: bool = False) -> str | None:
         return emphasised(text) or last_expression(text)
     sentence = _SENTENCE.split(statements[-1][1], maxsplit=1)[0]
     after = text[statements[-1].start(1) + len(sentence) :]
-    if _WITHDRAWN.search(after):
-        return stated(after, in_words) if _STATED.search(after) else None
-    return piece_of(sentence, in_words)
+    if not _WITHDRAWN.search(after):
+        return piece_of(sentence, in_words)
+    if _STATED.search(after):
+        return stated(after, in_words)
+    return None
 
 
 def emphasised(text: str, *, in_words: bool = False) -> str | None:
@@ -204,9 +214,13 @@ def emphasised(text: str, *, in_words: bool = False) -> str | None:
         return None
     numeral = _NUMERAL_IN_WORDS.fullmatch(match[1].strip(" ."))
     if numeral is not None:
-        is_open = _OPEN_BEFORE.search(text[: match.start()])
-        return None if is_open else f"{'-' if numeral[1] else ''}{with_digits(numeral[2])}"
-    return piece_of(match[1], in_words) if in_words or _VALUE.search(match[1]) else None
+        if _OPEN_BEFORE.search(text[: match.start()]):
+            return None
+        sign = "-" if numeral[1] else ""
+        return sign + with_digits(numeral[2])
+    if not in_words and not _VALUE.search(match[1]):
+        return None
+    return piece_of(match[1], in_words)
 
 
 def bold_in_last_sentence(text: str) -> str | None:
@@ -218,7 +232,9 @@ def bold_in_last_sentence(text: str) -> str | None:
     if len(bold) != 1 or sentence.count("**") != 2 or _UNCERTAIN.search(sentence):
         return None
     before, _, after = sentence.partition(f"**{bold[0]}**")
-    return bold[0] if not before.strip() or _REASON.match(after) else None
+    if before.strip() and not _REASON.match(after):
+        return None
+    return bold[0]
 
 
 def piece_of(text: str, in_words: bool = False) -> str | None:
@@ -232,9 +248,13 @@ def piece_of(text: str, in_words: bool = False) -> str | None:
     verdict = _VERDICT.match(text) if in_words else None
     if verdict is not None:
         return verdict[1]
-    is_option = _OPTION_FIRST.match(text) is not None
-    expression = last_expression(text) if is_sentence(text) and not is_option else None
-    return expression or (text if 0 < len(text) <= MAX_ANSWER else None)
+    if is_sentence(text) and not _OPTION_FIRST.match(text):
+        expression = last_expression(text)
+        if expression:
+            return expression
+    if not 0 < len(text) <= MAX_ANSWER:
+        return None
+    return text
 
 
 def is_sentence(text: str) -> bool:
@@ -294,14 +314,17 @@ def undelimited(text: str, start: int) -> str | None:
         return None
     if _DENIED_AFTER.match(text, runs[-1].end()) or not is_balanced(run):
         return None
-    pieces = split(run, _SEPARATOR)
-    if len(pieces) > 1 and all(is_named(piece) for piece in pieces):
+    parts = split(run, _SEPARATOR)
+    if len(parts) > 1 and all(map(is_named, parts)):
         return run
     has_mark = _MATH_MARK.search(run) is not None or run.count("=") > 1
     if not has_mark or _NUMBER_IN_BRACKETS.fullmatch(run):
         return None
-    unit = _UNIT_AFTER.match(text, runs[-1].end())
-    return value_of(pieces[-1] if "=" in run else run, "" if unit is None else f" {unit[1]}")
+    unit_after = _UNIT_AFTER.match(text, runs[-1].end())
+    unit = f" {unit_after[1]}" if unit_after is not None else ""
+    if "=" in run:
+        return value_of(parts[-1], unit)
+    return value_of(run, unit)
 
 
 def value_of(formula: str, unit: str) -> str | None:
@@ -321,9 +344,9 @@ def value_of(formula: str, unit: str) -> str | None:
     return formula + unit
 
 
-def is_named(piece: str) -> bool:
+def is_named(text: str) -> bool:
     """Whether a text is an equation that gives a name a value: `x = 2`."""
-    sides, operators = chain(piece)
+    sides, operators = chain(text)
     return operators == ("=",) and is_name(sides[0])
 
 
@@ -405,8 +428,7 @@ def last_number(text: str, start: int) -> str | None:
     """Return the last number, sum or list of numbers after `start` that is neither denied nor a
     side of an equation.
     """
-    digits = (at for at in range(len(text) - 1, start, -1) if text[at] in "0123456789")
-    last_digit = next(digits, 0)
+    last_digit = max(text.rfind(digit, start + 1) for digit in "0123456789")
     matches = list(_VALUES.finditer(text, max(start, last_digit - WINDOW, 0)))
     date = None
     for position, match in reversed(list(enumerate(matches))):

@@ -50,8 +50,8 @@ def without_quantifier(text: str) -> str:
 
 def as_fraction(repeating: re.Match[str]) -> str:
     """Return a decimal with a sign over its repeating digits as a fraction: 15/90 for 0.1666..."""
-    whole, once, period = repeating.groups()
-    over = int(whole + once + period) - int(whole + once)
+    integer, once, period = repeating.groups()
+    over = int(integer + once + period) - int(integer + once)
     under = (10 ** len(period) - 1) * 10 ** len(once)
     return rf"\frac{{{over}}}{{{under}}}"
 
@@ -75,14 +75,14 @@ def with_repeating_decimals_as_fractions(text: str) -> str:
 
 
 @lru_cache(maxsize=4096)
-def plain(piece: str) -> str:
+def plain(answer: str) -> str:
     """Return an answer without the notation that does not change its meaning."""
-    piece = with_ascii_signs(piece)
-    if piece.strip("0123456789.,+- ") not in ("", "$"):
+    answer = with_ascii_signs(answer)
+    if answer.strip("0123456789.,+- ") not in ("", "$"):
         for pattern, new in _WORDING:
-            piece = pattern.sub(new, piece)
-        piece = without_quantifier(piece)
-    return piece.strip(" *`\"';:,").removesuffix(".").rstrip(" *")
+            answer = pattern.sub(new, answer)
+        answer = without_quantifier(answer)
+    return answer.strip(" *`\"';:,").removesuffix(".").rstrip(" *")
 
 
 _BRACED = re.compile(r"([\^_]) ?\{ ?([0-9A-Za-z]|\\[A-Za-z]+) ?\}")
@@ -90,7 +90,7 @@ _BLANK = re.compile(r"(?<![0-9A-Za-z.]) | (?![0-9A-Za-z.])|(?<=[0-9]) (?=[A-Za-z
 _PLUS_INFINITY = re.compile(r"\+ ?\\infty")
 
 
-def typography(piece: str) -> str:
+def typography(answer: str) -> str:
     """Return an answer without blanks, braces around one sign, and `+` before infinity."""
-    piece = _PLUS_INFINITY.sub(r"\\infty", piece)
-    return _BRACED.sub(r"\1\2", _BLANK.sub("", piece))
+    answer = _PLUS_INFINITY.sub(r"\\infty", answer)
+    return _BRACED.sub(r"\1\2", _BLANK.sub("", answer))

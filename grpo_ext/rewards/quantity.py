@@ -195,7 +195,9 @@ def arithmetic(text: str) -> Number | None:
         _, value = evaluate(f"0{text}" if text.startswith("-") else text)
     except ExpressionError:
         return None
-    return None if value is None else Number(value)
+    if value is None:
+        return None
+    return Number(value)
 
 
 def without_label(text: str) -> str:
@@ -206,7 +208,9 @@ def without_label(text: str) -> str:
     if match is None or _NO_LABEL.search(match[0]):
         return text
     core = text[: match.start()].strip()
-    return core if _FORMULA_BEFORE_LABEL.search(core) else text
+    if not _FORMULA_BEFORE_LABEL.search(core):
+        return text
+    return core
 
 
 def angle_in_radians(text: str) -> str | None:
@@ -273,7 +277,7 @@ def exact(text: str) -> tuple[Fraction, Fraction] | None:
     match = _NUMBER.fullmatch(_FRAC.sub(lambda m: f" {m[1] or m[2]}/{m[3] or m[4]}", text).strip())
     if match is None:
         return None
-    sign, minus, whole, over, under, decimal, *powers = match.groups()
+    sign, minus, integer, over, under, decimal, *powers = match.groups()
     place = Fraction(0)
     if over is None:
         digits = decimal.replace(",", "").replace(" ", "")
@@ -281,10 +285,10 @@ def exact(text: str) -> tuple[Fraction, Fraction] | None:
         value = Fraction(digits) * power
         if "." in digits:
             place = power / 10 ** len(digits.partition(".")[2])
-    elif int(under) == 0 or (whole and not 0 < int(over) < int(under)):
+    elif int(under) == 0 or (integer and not 0 < int(over) < int(under)):
         return None
     else:
-        value = int(whole or 0) + Fraction(int(over), int(under))
+        value = int(integer or 0) + Fraction(int(over), int(under))
     return (-value if (sign == "-") != bool(minus) else value), place
 
 

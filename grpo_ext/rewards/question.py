@@ -27,8 +27,8 @@ from grpo_ext.rewards.conversions import (
 )
 from grpo_ext.rewards.notation import with_ascii_signs, with_repeating_decimals_as_fractions
 from grpo_ext.rewards.quantity import ASKED_NAMES, MULTIPLIERS, UNIT_NAMES, number, split_unit
-from grpo_ext.rewards.structure import alternatives, chain, is_name
-from grpo_ext.rewards.texts import letter_of, option
+from grpo_ext.rewards.structure import alternatives, chain, is_name, only
+from grpo_ext.rewards.texts import chosen_letter
 
 MAX_QUESTION = 5_000  # characters at the end of a prompt that are read
 MAX_CHOICE = 300  # characters of one choice
@@ -130,13 +130,13 @@ def read_question(text: str) -> Question:
     multiples = set(_ASKED_MULTIPLE.findall(text))
     return Question(
         choices_of(text),
-        units.pop() if len(units) == 1 else None,
-        multiples.pop() if len(multiples) == 1 else None,
+        only(units),
+        only(multiples),
         frozenset(form for form in formulas_of(text) if form and not _ATOM.fullmatch(form)),
         frozenset(
-            form for asked in _ASKED.findall(text) for form in sides_of(asked, in_words=False)
+            form for formula in _ASKED.findall(text) for form in sides_of(formula, in_words=False)
         ),
-        _DIMENSIONS[sizes.pop()] if len(sizes) == 1 else None,
+        _DIMENSIONS.get(only(sizes) or ""),
         _PERCENT.search(text) is not None or not text,
         asks_for_order(text),
         _CONVERSION.search(text) is not None,
@@ -209,10 +209,12 @@ def without_zeros(token: str) -> str:
     """Return a decimal without the zeros that do not change it: `0.75` for `.750`."""
     if "." not in token or not token.replace(".", "").isdecimal():
         return token
-    whole, _, decimals = token.partition(".")
+    integer, _, decimals = token.partition(".")
     decimals = decimals.rstrip("0")
-    whole = whole.lstrip("0") or "0"
-    return f"{whole}.{decimals}" if decimals else whole
+    integer = integer.lstrip("0") or "0"
+    if not decimals:
+        return integer
+    return f"{integer}.{decimals}"
 
 
 def normal_form(tokens: list[str]) -> str:
@@ -402,10 +404,8 @@ def chosen_contents(question: Question, gold: str, answer: str) -> tuple[str, st
     """Return the two contents that are compared if one side is the letter of a choice and the other
     is a content; None for any other pair.
     """
-    asked = option(gold)
-    chosen = option(answer)
-    gold_letter = asked[0] if asked else letter_of(gold)
-    letter = chosen[0] if chosen else letter_of(answer)
+    gold_letter = chosen_letter(gold)
+    letter = chosen_letter(answer)
     if question.content(gold_letter) is not None and letter is None:
         return question.content(gold_letter) or "", answer
     if gold_letter is None and letter is not None and question.content(letter) is not None:

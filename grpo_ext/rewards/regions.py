@@ -47,10 +47,13 @@ def region(text: str) -> Region | None:
     if len(members) == 2 and is_name(members[0]):
         inner = region(members[1])
         return inner and Region(members[0], inner.intervals)
-    intervals = [interval(piece) for piece in split(text, _UNION)]
-    if None not in intervals:
-        return Region(None, tuple(piece for piece in intervals if piece is not None))
-    return inequality(chain(text))
+    intervals = []
+    for member in split(text, _UNION):
+        read = interval(member)
+        if read is None:
+            return inequality(chain(text))
+        intervals.append(read)
+    return Region(None, tuple(intervals))
 
 
 def interval(text: str) -> Interval | None:
@@ -88,11 +91,9 @@ def merged(parts: Collection) -> Region | None:
     """Return the union of the parts of a list, if each of them is a region with the same name."""
     if is_tuple(parts):
         closed = parts.kind[0] == "[", parts.kind[1] == "]"
-        return (
-            Region(next(iter(parts.names), None), (Interval(*parts.parts, *closed),))
-            if len(parts.parts) == 2
-            else None
-        )
+        if len(parts.parts) != 2:
+            return None
+        return Region(next(iter(parts.names), None), (Interval(*parts.parts, *closed),))
     if parts.kind not in ("single", "list"):
         return None
     regions = [region(part) for part in parts.parts]
@@ -110,8 +111,8 @@ def same_region(expected: Region, actual: Region, same: Same) -> bool:
     if expected.name and actual.name and not same(expected.name, actual.name):
         return False
     remaining = list(actual.intervals)
-    for piece in expected.intervals:
-        partner = next((other for other in remaining if same_interval(piece, other, same)), None)
+    for gold_interval in expected.intervals:
+        partner = next((i for i in remaining if same_interval(gold_interval, i, same)), None)
         if partner is None:
             return False
         remaining.remove(partner)

@@ -5,8 +5,10 @@ time and never evaluates anything. `equality` compares the parts.
 """
 
 import re
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple, TypeVar
+
+Value = TypeVar("Value")
 
 _TOKEN = re.compile(r"\\(?:begin|end)\{[a-z]*\}|\\[A-Za-z]+|\\.|.", re.DOTALL)
 _OPENING = {"(", "[", "{", r"\{"}
@@ -75,6 +77,12 @@ def split(text: str, separator: re.Pattern[str]) -> list[str]:
         position = token.end()
     parts.append(text[start:].strip())
     return parts
+
+
+def only(values: Iterable[Value]) -> Value | None:
+    """Return the value of a collection that has one, else None."""
+    listed = list(values)
+    return listed[0] if len(listed) == 1 else None
 
 
 def depth_change(token: str) -> int:
@@ -166,10 +174,13 @@ def alternatives(text: str) -> list[str]:
     """Split a list at `and`, `or`, semicolons and commas; a comma in 1,234 is none."""
     parts = []
     for clause in split(text, _WORD_SEPARATOR):
-        for piece in split(clause, _COMMA_SPACE):
-            if "=" in piece:
-                piece = _THOUSANDS_COMMA.sub("", piece)
-            parts += [piece] if _THOUSANDS.fullmatch(piece) else split(piece, COMMA)
+        for phrase in split(clause, _COMMA_SPACE):
+            if _THOUSANDS.fullmatch(phrase):
+                parts.append(phrase)
+            elif "=" in phrase:
+                parts += split(_THOUSANDS_COMMA.sub("", phrase), COMMA)
+            else:
+                parts += split(phrase, COMMA)
     return [part for part in parts if part]
 
 

@@ -78,6 +78,14 @@ def letter_of(text: str) -> str | None:
     return None if match is None else match[1]
 
 
+def chosen_letter(text: str) -> str | None:
+    """Return the letter of an option with or without its content, or None."""
+    chosen = option(text)
+    if chosen is None:
+        return letter_of(text)
+    return chosen[0]
+
+
 def option(text: str) -> tuple[str, str] | None:
     """Split an option such as `(B) 12` or `12 (B)` into letter and content; else None."""
     match = _OPTION.fullmatch(text)
@@ -116,7 +124,9 @@ def digits_of(numeral: str) -> str:
 def base_of(numeral: re.Match[str]) -> str:
     """Return the base of a numeral in digits."""
     base = numeral[2] or numeral[3] or numeral[4]
-    return str(_CARDINALS.index(base)) if base in _CARDINALS else base
+    if base in _CARDINALS:
+        return str(_CARDINALS.index(base))
+    return base
 
 
 def same_clock(expected: re.Match[str], actual: re.Match[str]) -> bool:
@@ -188,4 +198,6 @@ def in_short(word: str) -> str:
     counted = _COUNTED.fullmatch(word)
     if counted is not None:
         return f"{counted[1]}nd"
-    return word[:3] if _DATE_WORD.fullmatch(word) else word
+    if _DATE_WORD.fullmatch(word):
+        return word[:3]
+    return word

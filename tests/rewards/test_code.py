@@ -653,9 +653,9 @@ def test_cheats_on_other_asserts_are_named_and_can_be_refused():
     ]
     reward = build("code", partial=True, seconds=LIMIT)
     assert reward(completions=[yes], tests=[safe]) == [0.0]
-    assert parse_asserts(safe).cheatable == []
+    assert parse_asserts(tuple(safe)).cheatable == []
     open_to_cheats = ["assert f(1)", "assert f(1) == f(2)", "assert f(2) > 1", "assert f(1) == g"]
-    assert parse_asserts(open_to_cheats).cheatable == [
+    assert parse_asserts(tuple(open_to_cheats)).cheatable == [
         "f(1)",
         "f(1) == f(2)",
         "f(2) > 1",
@@ -678,7 +678,7 @@ def test_asserts_whose_right_sides_have_no_text_are_refused_as_cheatable():
     """Whether a right side has a text is known only once it is evaluated."""
     yes = "class Yes:\n    def __eq__(self, other): return True\ndef f(x): return Yes()"
     ordered = ["from collections import OrderedDict", "assert f(2) == OrderedDict(a=1)"]
-    assert parse_asserts(ordered).cheatable == []
+    assert parse_asserts(tuple(ordered)).cheatable == []
     assert build("code", seconds=LIMIT)(completions=[yes], tests=[ordered]) == [1.0]
     reward = build("code", seconds=LIMIT, cheatable_asserts="refuse")
     for tests in (ordered, ["assert f(2) == 1 / 0"], ["assert f(2) == float('nan')"]):

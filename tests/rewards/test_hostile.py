@@ -56,6 +56,45 @@ def test_what_accuracy_does_in_the_trainer_takes_no_time():
                 assert reward(completions=[text], solution=[solution]) in ([0.0], [1.0])
 
 
+PHRASES = [
+    "1 in 2 ",
+    "2 pies ",
+    "1 pie or ",
+    "1/2 or about 0.5 ",
+    "one hundred ",
+    "since ",
+    "and the x is ",
+    "Tom 2, ",
+    "of the 2 ",
+    "1,",
+    "1 ",
+    "three quarters ",
+    "36 is the ",
+    "between 2 and 2 ",
+    r"\Rightarrow ",
+    "2(3)",
+]
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        "Of 28 pies 2 are eaten. How many pies are left for Tom?",
+        "What fraction of the 2 is it?",
+        "How much money, $2?",
+        "How old is Tom, who is 2?",
+        "Find $x$ in km, where $y = 2$.",
+    ],
+)
+def test_no_last_sentence_takes_long_to_read_with_a_question(question):
+    reward = build("accuracy")
+    for phrase in PHRASES:
+        text = phrase * (5_000 // len(phrase)) + "2"
+        with no_runaway(), suppress(NeedsEngine), without_engine():
+            scores = reward(completions=[text], solution=["7"], prompts=[question])
+            assert scores == [0.0], phrase
+
+
 @pytest.mark.parametrize(
     "name",
     [

@@ -3,16 +3,17 @@
 import ast
 import builtins
 import json
-from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from grpo_ext.rewards.code.inside.canonical import NotPlain, canonical
 from grpo_ext.rewards.code.sandbox import START_SHARE, Job, Limits, run
 
 TRUE = canonical(True)
-MAX_REMEMBERED = (
-    1024  # rows whose right sides are kept, since the completions of a group share them
-)
+# What `ast.literal_eval` raises for a text that is no literal.
+NO_LITERAL = (ValueError, SyntaxError, TypeError, MemoryError, RecursionError)
+MAX_REMEMBERED = 1024  # rows whose asserts and right sides are kept for the rest of their group
 _evaluated: dict[tuple[str, tuple[str, ...]], dict[str, str | None]] = {}
 
 
@@ -48,8 +49,11 @@ class Asserts:
         ]
 
 
-def parse_asserts(tests: Iterable[str]) -> Asserts:
+@lru_cache(maxsize=MAX_REMEMBERED)
+def parse_asserts(tests: tuple[str, ...]) -> Asserts:
     """Return the questions of tests, each of which has asserts and may have imports.
+
+    The completions of a group share them.
 
     Raises:
         ValueError: for any other statement, and where no test has an assert.
@@ -125,15 +129,16 @@ def questions_of(condition: ast.expr, names: set[str]) -> list[Question]:
 
 def is_known(side: ast.expr, names: set[str]) -> bool:
     """Whether an expression has a value without the program."""
-    nodes = list(ast.walk(side))
-    bound = {node.id for node in nodes if isinstance(node, ast.Name) and stored(node)}
-    bound |= {node.arg for node in nodes if isinstance(node, ast.arg)}
-    loaded = {node.id for node in nodes if isinstance(node, ast.Name) and not stored(node)}
-    return loaded <= names | bound
-
-
-def stored(node: ast.Name) -> bool:
-    return isinstance(node.ctx, ast.Store)
+    bound = set(names)
+    loaded = set()
+    for node in ast.walk(side):
+        if isinstance(node, ast.arg):
+            bound.add(node.arg)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            bound.add(node.id)
+        elif isinstance(node, ast.Name):
+            loaded.add(node.id)
+    return loaded <= bound
 
 
 def with_expected_texts(
@@ -189,10 +194,9 @@ def judged(question: Question, expected_text: str | None) -> tuple[Question, str
 
 def literal_text(source: str) -> str | None:
     """Return the canonical text of a literal; `None` for any other expression."""
-    try:
+    with suppress(NotPlain, *NO_LITERAL):
         return canonical(ast.literal_eval(source), expected=True)
-    except (NotPlain, ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-        return None
+    return None
 
 
 def tests_as_list(tests: object) -> list[object]:
@@ -202,18 +206,11 @@ def tests_as_list(tests: object) -> list[object]:
         try:
             parsed = json.loads(tests)
         except (ValueError, RecursionError):
-            parsed = literal(tests)
+            with suppress(*NO_LITERAL):
+                parsed = ast.literal_eval(tests)
     if not isinstance(parsed, list) or not parsed:
         raise ValueError(
             "code: tests must be a list of asserts, or of mappings with input and output; got "
             f"{tests!r:.80}."
         )
     return parsed
-
-
-def literal(text: str) -> object:
-    """Return the value of a Python literal; `None` for any other text."""
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-        return None

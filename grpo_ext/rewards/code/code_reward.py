@@ -52,9 +52,9 @@ def code(
     limits = Limits(seconds, megabytes, isolation != "none")
     scores = []
     for completion, row_tests in zip(completions, tests, strict=True):
-        passed = tests_passed(
-            program_of(completion), tests_as_list(row_tests), limits, cheatable_asserts == "refuse"
-        )
+        tests_of_row = tests_as_list(row_tests)
+        refuses = cheatable_asserts == "refuse"
+        passed = tests_passed(program_of(completion), tests_of_row, limits, refuses)
         share = sum(passed) / len(passed)
         scores.append(share if partial else float(share == 1.0))
     return scores
@@ -83,7 +83,7 @@ def tests_passed(
         raise ValueError(
             "code: the tests of a row must be all asserts, or all mappings with input and output."
         )
-    return values_right(program, parse_asserts(tests), limits, refuse_cheatable)
+    return values_right(program, parse_asserts(tuple(tests)), limits, refuse_cheatable)
 
 
 def outputs_right(program: str, tests: list[dict[str, Any]], limits: Limits) -> list[bool]:

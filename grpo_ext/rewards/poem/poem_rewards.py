@@ -39,8 +39,7 @@ def explain_format(
         tones: as in `judge`.
         options: the other options of `judge`.
     """
-    poem, places = locate_verse(completion, lines)
-    verdict = judge(poem, tones=tones, **options)
+    poem, places, verdict = judged_verse(completion, lines, tones=tones, **options)
     faults = verdict.line_faults[-1]
     start = (len(poem) - 1) * len(verdict.pattern[0])  # position of the last line in the poem
     text = []
@@ -76,8 +75,7 @@ def explain_yun(
         rhyme_book: as in `judge`.
         options: the other options of `judge`.
     """
-    poem, places = locate_verse(completion, lines)
-    verdict = judge(poem, rhyme_book=rhyme_book, **options)
+    poem, places, verdict = judged_verse(completion, lines, rhyme_book=rhyme_book, **options)
     text = []
     for number in sorted(verdict.rhyming):
         end = poem[number][-1:]
@@ -96,6 +94,14 @@ def explain_yun(
         last = places[-1]
         marks.append((last, last + 1, "fault", "The last character does not rhyme."))
     return Explanation("\n".join(text), tuple(marks))
+
+
+def judged_verse(
+    completion: str, lines: Sequence[str], **options: Any
+) -> tuple[list[str], list[int], Verdict]:
+    """Return the lines of the poem, the places of its last line in the completion, its verdict."""
+    poem, places = locate_verse(completion, lines)
+    return poem, places, judge(poem, **options)
 
 
 def locate_verse(completion: str, lines: Sequence[str] | str) -> tuple[list[str], list[int]]:
