@@ -34,7 +34,7 @@ from transformers.utils.logging import disable_progress_bar
 from benchmarks.countdown_runs import accuracy, recipe_for, train, warm_start
 from benchmarks.recorded import save
 from benchmarks.seeds import as_text
-from grpo_ext import GRPOExtConfig, GRPOExtTrainer
+from grpo_ext import GRPOExtTrainer
 from grpo_ext.common.estimates import mean_difference
 from grpo_ext.observe.jsonl import read
 from grpo_ext.rewards import build
@@ -44,6 +44,7 @@ from grpo_ext.rewards.right_steps import share_of_right
 from grpo_ext.tiny.model import build_model
 from grpo_ext.tiny.optimizer import MuonWithAdamW
 from grpo_ext.tiny.tokenizer import build_tokenizer
+from tests.support.tiny_run import tiny_arguments
 
 Figures = dict[str, float]
 LAST_STEPS = 10
@@ -229,8 +230,8 @@ def world_run(model: Path, name: str, seed: int, tokens: int) -> Figures:
     ]
     completions = 64
     with tempfile.TemporaryDirectory() as folder:
-        args = GRPOExtConfig(
-            output_dir=folder,
+        args = tiny_arguments(
+            folder,
             seed=seed,
             per_device_train_batch_size=completions,
             num_generations=8,
@@ -238,12 +239,6 @@ def world_run(model: Path, name: str, seed: int, tokens: int) -> Figures:
             learning_rate=3e-4,
             lr_scheduler_type="constant",
             max_steps=LONGEST_RUN,
-            logging_steps=1,
-            report_to="none",
-            use_cpu=True,
-            bf16=False,
-            disable_tqdm=True,
-            save_strategy="no",
         )
         rows = Dataset.from_list([{"prompt": prompt_of(s), "subject": s} for s in SUBJECTS] * 50)
         trainer = GRPOExtTrainer(

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
-from grpo_ext import GRPOExtConfig, GRPOExtTrainer, register
+from grpo_ext import GRPOExtTrainer, register
 from grpo_ext.evaluation.completions import Completion
 from grpo_ext.evaluation.constant import (
     CANDIDATES,
@@ -33,6 +33,7 @@ from grpo_ext.evaluation.score import Sample
 from grpo_ext.rewards import build
 from grpo_ext.rewards.guard import Guard, guard_rewards
 from tests.support.logs import json_rows
+from tests.support.tiny_run import tiny_arguments
 
 
 def near(completions, wanted, **kwargs):
@@ -242,19 +243,11 @@ def test_every_evaluation_of_a_run_logs_it_and_the_end_compares(
             1 / (1 + abs(len(text) - n)) for text, n in zip(completions, wanted, strict=True)
         ]
     )
-    args = GRPOExtConfig(
-        output_dir=str(tmp_path),
-        per_device_train_batch_size=8,
+    args = tiny_arguments(
+        tmp_path,
         per_device_eval_batch_size=8,
-        num_generations=4,
         max_completion_length=6,
         max_steps=2,
-        logging_steps=1,
-        report_to="none",
-        use_cpu=True,
-        bf16=False,
-        disable_tqdm=True,
-        save_strategy="no",
         eval_strategy="steps",
         eval_steps=1,
         eval_temperature=0.0 if decodes else None,

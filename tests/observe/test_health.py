@@ -8,11 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from datasets import Dataset
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from grpo_ext import GRPOExtConfig, GRPOExtTrainer
 from grpo_ext.common.noise import error_of_neighbours
 from grpo_ext.environments.transcript import as_text
 from grpo_ext.observe.health import written_text
@@ -29,6 +26,7 @@ from grpo_ext.observe.jsonl import read
 from grpo_ext.recipe.load import load_recipe
 from grpo_ext.recipe.problems import RecipeError
 from tests.support.logs import json_rows
+from tests.support.tiny_run import tiny_arguments, tiny_trainer
 
 RECORDED = Path(__file__).parent / "recorded"
 
@@ -186,31 +184,18 @@ def parrot(completions, **kwargs):
 
 
 def test_an_alarm_is_written_down_and_does_what_it_is_told(tiny_folder, tmp_path):
-    args = GRPOExtConfig(
-        output_dir=str(tmp_path),
+    args = tiny_arguments(
+        tmp_path,
         max_steps=30,
         per_device_train_batch_size=4,
-        num_generations=4,
         max_completion_length=4,
         learning_rate=0.0,
-        logging_steps=1,
-        report_to="none",
-        save_strategy="no",
-        use_cpu=True,
-        bf16=False,
-        disable_tqdm=True,
         health_rules={"truncated": {"action": "stop"}, "no_signal": False},
     )
     rows = Dataset.from_list(
         [{"prompt": [{"role": "user", "content": f"Use {i}."}]} for i in range(40)]
     )
-    trainer = GRPOExtTrainer(
-        model=AutoModelForCausalLM.from_pretrained(tiny_folder, dtype=torch.float32),
-        reward_funcs=[parrot],
-        args=args,
-        train_dataset=rows,
-        processing_class=AutoTokenizer.from_pretrained(tiny_folder, padding_side="left"),
-    )
+    trainer = tiny_trainer(tiny_folder, [parrot], args, rows)
     trainer.train()
     assert (
         trainer.state.global_step == WINDOW

@@ -8,16 +8,14 @@ from __future__ import annotations
 import json
 
 import pytest
-import torch
 import yaml
 from datasets import Dataset
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from grpo_ext import GRPOExtConfig, GRPOExtTrainer
 from grpo_ext.observe.jsonl import read
 from grpo_ext.train import main as train_recipe
 from tests.support.clocks import timeless
 from tests.support.forked import on_ranks
+from tests.support.tiny_run import tiny_arguments, tiny_trainer
 
 
 def digits(completions, **kwargs):
@@ -30,29 +28,23 @@ def digits(completions, **kwargs):
 
 
 def make_trainer(folder, out, **settings):
-    args = GRPOExtConfig(
+    args = tiny_arguments(
+        out,
         **{
-            "output_dir": str(out),
             "max_steps": 6,
             "per_device_train_batch_size": 4,
             "gradient_accumulation_steps": 2,
-            "num_generations": 4,
-            "max_completion_length": 8,
             "learning_rate": 1e-3,
-            "logging_steps": 1,
-            "report_to": "none",
+            "save_strategy": "steps",
             "save_steps": 2,
             "eval_strategy": "steps",
             "eval_steps": 3,
             "eval_on_start": True,
             "eval_temperature": 0,
-            "use_cpu": True,
-            "bf16": False,
-            "disable_tqdm": True,
             "reward_weights": [1.0, 0.5],
             "seed": 3,
             **settings,
-        }
+        },
     )
     rows = [
         {
@@ -62,14 +54,12 @@ def make_trainer(folder, out, **settings):
         }
         for a in range(1, 30)
     ]
-    tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
-    return GRPOExtTrainer(
-        model=AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32),
-        reward_funcs=["countdown", digits],
-        args=args,
-        train_dataset=Dataset.from_list(rows),
+    return tiny_trainer(
+        folder,
+        ["countdown", digits],
+        args,
+        Dataset.from_list(rows),
         eval_dataset={"small": Dataset.from_list(rows[:3]), "other": Dataset.from_list(rows[3:5])},
-        processing_class=tokenizer,
     )
 
 

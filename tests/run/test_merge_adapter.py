@@ -17,6 +17,7 @@ from grpo_ext import GRPOExtConfig, GRPOExtTrainer
 from grpo_ext.cli.main import main
 from grpo_ext.preflight.check_recipe import check_recipe
 from grpo_ext.tasks.countdown import Countdown
+from tests.support.tiny_run import tiny_arguments
 
 TOKENS = torch.arange(40).reshape(2, 20)
 
@@ -35,21 +36,13 @@ def spread(completions, **_):
 def adapter_folder(tiny_folder, tmp_path_factory):
     """What three steps with an adapter leave in `output_dir`."""
     folder = tmp_path_factory.mktemp("adapter")
-    args = GRPOExtConfig(
-        **{
-            "output_dir": str(folder),
-            "use_cpu": True,
-            "bf16": False,
-            "report_to": "none",
-            "disable_tqdm": True,
-        },
-        **{
-            "max_steps": 3,
-            "learning_rate": 1e-2,
-            "lr_scheduler_type": "constant",
-            "save_strategy": "no",
-        },
-        **{"per_device_train_batch_size": 8, "num_generations": 4, "max_completion_length": 12},
+    args = tiny_arguments(
+        folder,
+        logging_steps=10,
+        max_steps=3,
+        learning_rate=1e-2,
+        lr_scheduler_type="constant",
+        max_completion_length=12,
     )
     torch.manual_seed(0)
     lora = LoraConfig(r=4, lora_alpha=16, target_modules="all-linear", task_type="CAUSAL_LM")

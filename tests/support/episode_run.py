@@ -5,8 +5,9 @@ from __future__ import annotations
 from datasets import Dataset
 from transformers import AutoTokenizer
 
-from grpo_ext import GRPOExtConfig, GRPOExtTrainer
+from grpo_ext import GRPOExtTrainer
 from tests.support.places import REPO
+from tests.support.tiny_run import tiny_arguments
 
 WORLD = {"name": f"{REPO}/tests/support/worlds.py:Counting", "turn_tokens": 4, "most": 3}
 
@@ -17,22 +18,10 @@ def make(folder, out, callbacks=None, cls=GRPOExtTrainer, rewards=None, **settin
     usual = {
         "max_steps": 3,
         "learning_rate": 1e-2,
-        "logging_steps": 1,
-        "save_strategy": "no",
         "environment": WORLD,
+        "max_completion_length": 60,
     }
-    usual["max_completion_length"] = 60
-    args = GRPOExtConfig(
-        output_dir=str(out),
-        per_device_train_batch_size=8,
-        num_generations=4,
-        max_grad_norm=1e9,
-        report_to="none",
-        use_cpu=True,
-        bf16=False,
-        disable_tqdm=True,
-        **{**usual, **settings},
-    )
+    args = tiny_arguments(out, max_grad_norm=1e9, **{**usual, **settings})
     tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
     return cls(
         str(folder),

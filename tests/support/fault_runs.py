@@ -25,9 +25,9 @@ from typing import Any
 import torch
 from datasets import Dataset
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
+from transformers import TrainerCallback
 
-from grpo_ext import GRPOExtConfig, GRPOExtTrainer
+from grpo_ext import GRPOExtTrainer
 from grpo_ext.observe import jsonl
 from grpo_ext.tasks.countdown import Countdown
 from grpo_ext.tiny.demonstrations import countdown_demonstrations
@@ -35,6 +35,7 @@ from grpo_ext.tiny.model import build_model
 from grpo_ext.tiny.tokenizer import build_tokenizer
 from grpo_ext.trainer.manifest import checkpoints
 from grpo_ext.trainer.phases import LOGGED
+from tests.support.tiny_run import tiny_arguments, tiny_trainer
 
 STEPS = 16  # two epochs of 8: two passes over each of two generations, two steps a pass
 CLOCKS = ("time", "per_second", "runtime", "speed", "train_loss", *LOGGED)
@@ -76,7 +77,6 @@ def make(
         "gradient_accumulation_steps": 2,
         "steps_per_generation": 4,
         "num_iterations": 2,
-        "num_generations": 4,
         "max_completion_length": 6,
         "group_filter": "refill",
         "curriculum": "adaptive",
@@ -92,18 +92,13 @@ def make(
         "save_strategy": "steps",
         "save_steps": 1,
         "save_total_limit": 3,
-        "report_to": "none",
-        "use_cpu": True,
-        "bf16": False,
-        "disable_tqdm": True,
     }
-    return GRPOExtTrainer(
-        model=AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32),
-        reward_funcs=[reward],
-        args=GRPOExtConfig(output_dir=str(out), **{**everything, **settings}),
-        train_dataset=Dataset.from_list(rows),
+    return tiny_trainer(
+        model,
+        [reward],
+        tiny_arguments(out, **{**everything, **settings}),
+        Dataset.from_list(rows),
         eval_dataset=Dataset.from_list(rows[:3]),
-        processing_class=AutoTokenizer.from_pretrained(model, padding_side="left"),
     )
 
 

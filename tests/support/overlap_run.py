@@ -6,9 +6,9 @@ from pathlib import Path
 
 import torch
 from datasets import Dataset
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from grpo_ext import GRPOExtConfig, GRPOExtTrainer
+from grpo_ext import GRPOExtTrainer
+from tests.support.tiny_run import tiny_arguments, tiny_trainer
 
 LR = 0.5
 
@@ -41,30 +41,22 @@ def make(folder, out, reward=letters, prompts=48, peft=None, **settings):
         "max_steps": 4,
         "learning_rate": LR,
         "max_completion_length": 6,
-    }
-    usual |= {
-        "per_device_train_batch_size": 8,
-        "num_generations": 4,
-        "save_strategy": "no",
         "max_grad_norm": 0.0,
     }
-    args = GRPOExtConfig(
-        output_dir=str(out),
+    args = tiny_arguments(
+        out,
         optim="sgd",
         lr_scheduler_type="constant",
-        logging_steps=1,
-        report_to="none",
-        use_cpu=True,
-        bf16=False,
-        disable_tqdm=True,
         skip_dead_rows=False,
         **{**usual, **settings},
     )
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
-    rows = Dataset.from_list(rows)
-    return Noting(
-        model, [reward], args, train_dataset=rows, processing_class=tokenizer, peft_config=peft
+    return tiny_trainer(
+        folder,
+        [reward],
+        args,
+        Dataset.from_list(rows),
+        trainer_class=Noting,
+        peft_config=peft,
     )
 
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import torch
 from datasets import Dataset
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from grpo_ext import GRPOExtConfig, GRPOExtTrainer
 from tests.support.clocks import timeless
+from tests.support.tiny_run import tiny_arguments, tiny_trainer
 
 STEPS = 8  # two epochs; a generation is used for four steps, twice over
 
@@ -28,25 +26,19 @@ def make(folder, out, reward=letters, callbacks=None, **settings):
         "save_strategy": "steps",
         "save_steps": 1,
     }
-    args = GRPOExtConfig(
-        output_dir=str(out),
+    args = tiny_arguments(
+        out,
         per_device_train_batch_size=4,
         gradient_accumulation_steps=2,
-        num_generations=4,
         max_completion_length=6,
-        report_to="none",
-        use_cpu=True,
-        bf16=False,
-        disable_tqdm=True,
         **{**usual, **settings},
     )
-    return GRPOExtTrainer(
-        model=AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32),
-        reward_funcs=[reward],
-        args=args,
-        train_dataset=Dataset.from_list(rows),
+    return tiny_trainer(
+        folder,
+        [reward],
+        args,
+        Dataset.from_list(rows),
         eval_dataset=Dataset.from_list(rows[:3]),
-        processing_class=AutoTokenizer.from_pretrained(folder, padding_side="left"),
         callbacks=callbacks,
     )
 

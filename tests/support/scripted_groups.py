@@ -15,11 +15,12 @@ from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOTrainer
 
-from grpo_ext import GRPOExtConfig, GRPOExtTrainer
+from grpo_ext import GRPOExtTrainer
 from grpo_ext.run.ranks import leave_ranks
 from tests.support.fixed_completions import Catch, fixed_completion, lucky
 from tests.support.forked import on_ranks
 from tests.support.oracle import loss_of_step, token_logps
+from tests.support.tiny_run import tiny_arguments
 
 GROUP, LENGTH, GROUPS = (
     4,
@@ -95,8 +96,8 @@ def train(
         the trainer, and the gradients and weights of each optimizer step.
     """
     settings = {"loss_type": "grpo", "beta": 0.0, "steps_per_generation": ga, **settings}
-    args = GRPOExtConfig(
-        output_dir=str(out),
+    args = tiny_arguments(
+        out,
         max_steps=steps,
         per_device_train_batch_size=GROUPS * GROUP // (ga * ranks),
         gradient_accumulation_steps=ga,
@@ -109,11 +110,6 @@ def train(
         shuffle_dataset=False,
         reward_weights=settings.pop("reward_weights", [1.0, FORMAT]),
         logging_steps=settings.pop("logging_steps", 1),
-        report_to="none",
-        save_strategy="no",
-        use_cpu=True,
-        bf16=False,
-        disable_tqdm=True,
         **settings,
     )
     rows = Dataset.from_list(

@@ -19,8 +19,6 @@ import torch
 from datasets import Dataset
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import (
-    AutoModelForCausalLM,
-    AutoTokenizer,
     PreTrainedTokenizerFast,
     PrinterCallback,
     ProgressCallback,
@@ -44,6 +42,7 @@ from grpo_ext.seams.vllm import generates_with
 from grpo_ext.step import feed
 from grpo_ext.step.records import Generation
 from grpo_ext.tiny.model import build_model
+from tests.support.tiny_run import tiny_trainer
 
 DEVICE = os.environ.get("HUNT_DEVICE", "cpu")  # of the trainer: "cpu" or "cuda"
 LENGTH = 6  # most tokens of a completion
@@ -453,13 +452,8 @@ def make_trainer(folder: Path, out: Path, settings: dict[str, Any], **more: Any)
         rows.append(row)
     no_engine = replaced(trainer_module, our_vllm=lambda args: generates_with(NoEngine))
     with replaced(assembly, make_sampler=scripted_sampler), no_engine:
-        return GRPOExtTrainer(
-            AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32),
-            rewards_of(settings),
-            arguments(settings, out),
-            Dataset.from_list(rows),
-            processing_class=AutoTokenizer.from_pretrained(folder, padding_side="left"),
-            **more,
+        return tiny_trainer(
+            folder, rewards_of(settings), arguments(settings, out), Dataset.from_list(rows), **more
         )
 
 

@@ -7,8 +7,9 @@ import torch
 from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from grpo_ext import GRPOExtConfig, GRPOExtTrainer
+from grpo_ext import GRPOExtTrainer
 from grpo_ext.seams.trl import complete
+from tests.support.tiny_run import tiny_arguments
 
 
 def digits(completions, **kwargs):
@@ -22,22 +23,12 @@ def make(tiny_folder, tmp_path):
         model.generation_config.min_p = (
             0.9  # of the model's own: transformers' `generate` takes it, this sampler does not
         )
-        args = GRPOExtConfig(
-            output_dir=str(tmp_path),
+        args = tiny_arguments(
+            tmp_path,
+            logging_steps=10,
             use_transformers_continuous_batching=True,
-            **{
-                "max_steps": 2,
-                "per_device_train_batch_size": 4,
-                "num_generations": 4,
-                "max_completion_length": 8,
-            },
-            **{
-                "use_cpu": True,
-                "bf16": False,
-                "report_to": "none",
-                "save_strategy": "no",
-                "disable_tqdm": True,
-            },
+            max_steps=2,
+            per_device_train_batch_size=4,
             transformers_continuous_batching_config={"num_blocks": 16, "max_batch_tokens": 64},
             per_device_eval_batch_size=4,
         )

@@ -8,12 +8,11 @@ from __future__ import annotations
 import pytest
 import torch
 from datasets import Dataset
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from grpo_ext import GRPOExtConfig, GRPOExtTrainer
 from grpo_ext.curriculum.pass_rates import PassRates, prompt_id, read_pass_rates
 from tests.support import scripted_groups
 from tests.support.scripted_groups import DEAD
+from tests.support.tiny_run import tiny_arguments, tiny_trainer
 
 
 def test_adaptive_turns_away_from_prompts_without_signal(tiny_folder, tmp_path):
@@ -98,28 +97,20 @@ def digits(completions, **kwargs):
 
 
 def run(folder, out, resume=None):
-    args = GRPOExtConfig(
-        output_dir=str(out),
+    args = tiny_arguments(
+        out,
+        logging_steps=10,
+        save_strategy="steps",
         max_steps=5,
-        per_device_train_batch_size=8,
-        num_generations=4,
-        max_completion_length=8,
         learning_rate=1e-3,
-        report_to="none",
         save_steps=1,
-        use_cpu=True,
-        bf16=False,
-        disable_tqdm=True,
         seed=3,
     )
-    trainer = GRPOExtTrainer(
-        model=AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32),
-        reward_funcs=[digits],
-        args=args,
-        train_dataset=Dataset.from_list(
-            [{"prompt": f"Use {a}, 2, 3 to make {a + 4}."} for a in range(1, 5)]
-        ),
-        processing_class=AutoTokenizer.from_pretrained(folder, padding_side="left"),
+    trainer = tiny_trainer(
+        folder,
+        [digits],
+        args,
+        Dataset.from_list([{"prompt": f"Use {a}, 2, 3 to make {a + 4}."} for a in range(1, 5)]),
     )
     trainer.train(resume_from_checkpoint=resume)
     return trainer.model.state_dict()

@@ -7,8 +7,9 @@ from datasets import Dataset
 from peft import LoraConfig
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from grpo_ext import GRPOExtConfig, GRPOExtTrainer
+from grpo_ext import GRPOExtTrainer
 from tests.support.logs import entries_with
+from tests.support.tiny_run import tiny_arguments
 
 pytestmark = pytest.mark.slow
 
@@ -20,22 +21,8 @@ def letters(completions, **kwargs):
 @pytest.mark.parametrize("off, least, most", [(True, 0.0, 2e-5), (False, 1e-3, 10.0)])
 def test_an_adapter_with_dropout(tiny_folder, tmp_path, caplog, off, least, most):
     given = {} if off else {"disable_dropout": False}
-    args = GRPOExtConfig(
-        output_dir=str(tmp_path),
-        per_device_train_batch_size=8,
-        num_generations=4,
-        max_completion_length=8,
-        max_steps=3,
-        learning_rate=1e-2,
-        beta=0.1,
-        sampler_check_share=1.0,
-        logging_steps=1,
-        save_strategy="no",
-        report_to="none",
-        use_cpu=True,
-        bf16=False,
-        disable_tqdm=True,
-        **given,
+    args = tiny_arguments(
+        tmp_path, max_steps=3, learning_rate=1e-2, beta=0.1, sampler_check_share=1.0, **given
     )
     trainer = GRPOExtTrainer(
         AutoModelForCausalLM.from_pretrained(tiny_folder),

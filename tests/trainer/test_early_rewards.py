@@ -9,11 +9,12 @@ import time
 from datasets import Dataset
 from transformers import AutoTokenizer
 
-from grpo_ext import GRPOExtConfig, GRPOExtTrainer
+from grpo_ext import GRPOExtTrainer
 from grpo_ext.common.modules import load_file
 from tests.support.forked import LIMIT
 from tests.support.logs import metric_values
 from tests.support.registry_state import registry_as_before
+from tests.support.tiny_run import tiny_arguments
 
 ROWS = 16
 PLUGIN = '''
@@ -33,20 +34,8 @@ def noted(completions, notes):
 def test_all_rewards_are_there_before_the_reference_has_scored(tiny_folder, tmp_path):
     """The reference waits for the workers here: forever, if they began after it."""
     notes = tmp_path / "notes"
-    args = GRPOExtConfig(
-        output_dir=str(tmp_path),
-        max_steps=2,
-        per_device_train_batch_size=ROWS,
-        num_generations=4,
-        max_completion_length=8,
-        beta=0.1,
-        reward_workers=1,
-        logging_steps=1,
-        report_to="none",
-        save_strategy="no",
-        use_cpu=True,
-        bf16=False,
-        disable_tqdm=True,
+    args = tiny_arguments(
+        tmp_path, max_steps=2, per_device_train_batch_size=ROWS, beta=0.1, reward_workers=1
     )
     rows = [{"prompt": f"Use {a} and 1.", "notes": str(notes)} for a in range(8)]
     tokenizer = AutoTokenizer.from_pretrained(tiny_folder, padding_side="left")

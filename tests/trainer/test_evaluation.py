@@ -13,12 +13,12 @@ import torch
 from datasets import Dataset
 from transformers import (
     AutoConfig,
-    AutoModelForCausalLM,
     AutoModelForSequenceClassification,
     AutoTokenizer,
 )
 
-from grpo_ext import GRPOExtConfig, GRPOExtTrainer
+from grpo_ext import GRPOExtTrainer
+from tests.support.tiny_run import tiny_arguments, tiny_trainer
 
 
 def even(completions, **kwargs):
@@ -54,25 +54,21 @@ def noted(completions, log_extra, log_metric, **kwargs):
 
 def make(folder, out, rewards=(half, even), rollout=None, **settings):
     rows = [{"prompt": f"Use {a}, {a + 1}, 3 to make {a + 4}."} for a in range(1, 9)]
-    args = GRPOExtConfig(
-        output_dir=str(out),
+    usual = {"logging_steps": 10, "save_strategy": "steps"}
+    args = tiny_arguments(
+        out,
         per_device_train_batch_size=4,
-        num_generations=4,
         max_completion_length=9,
-        report_to="none",
-        use_cpu=True,
-        bf16=False,
-        disable_tqdm=True,
-        **settings,
+        **{**usual, **settings},
     )
-    return Keeps(
-        model=AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32),
-        reward_funcs=list(rewards),
-        args=args,
+    return tiny_trainer(
+        folder,
+        list(rewards),
+        args,
+        Dataset.from_list(rows),
+        trainer_class=Keeps,
         rollout_func=rollout,
-        train_dataset=Dataset.from_list(rows),
         eval_dataset={"seen": Dataset.from_list(rows[:5]), "new": Dataset.from_list(rows[5:])},
-        processing_class=AutoTokenizer.from_pretrained(folder, padding_side="left"),
     )
 
 

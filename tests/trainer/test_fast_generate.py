@@ -10,10 +10,11 @@ import torch
 from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from grpo_ext import GRPOExtConfig, GRPOExtTrainer
+from grpo_ext import GRPOExtTrainer
 from grpo_ext.trainer.run_output import describe
 from tests.support.logs import entries_with
 from tests.support.tiny_models import batch_sizes
+from tests.support.tiny_run import tiny_arguments
 
 
 def by_place(completions, **kwargs):
@@ -28,18 +29,11 @@ def make_trainer(folder, out, model=None, ends=1, **settings):
         "fast_generate": True,
         **settings,
     }
-    args = GRPOExtConfig(
+    args = tiny_arguments(
+        out,
         sampler_check_share=1.0,
-        output_dir=str(out),
         max_steps=2,
         per_device_train_batch_size=16,
-        num_generations=4,
-        logging_steps=1,
-        report_to="none",
-        save_strategy="no",
-        use_cpu=True,
-        bf16=False,
-        disable_tqdm=True,
         **settings,
     )
     model = model or AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)

@@ -14,8 +14,9 @@ from datasets import Dataset
 from safetensors.torch import load_file
 from transformers import AutoTokenizer
 
-from grpo_ext import Environment, GRPOExtConfig, GRPOExtTrainer
+from grpo_ext import Environment, GRPOExtTrainer
 from tests.support.forked import Forked
+from tests.support.tiny_run import tiny_arguments
 
 pytestmark = pytest.mark.slow
 
@@ -41,26 +42,16 @@ def train(folder, out, kill_at):
     rows = Dataset.from_list(
         [{"prompt": [{"role": "user", "content": f"Use {n}."}]} for n in range(12)]
     )
-    args = GRPOExtConfig(
-        **{
-            "output_dir": str(out),
-            "environment": {"name": f"{__name__}:Deadly", "turn_tokens": 4},
-            "top_k": 20,
-            "max_steps": 5,
-        },
-        **{
-            "save_strategy": "steps",
-            "save_steps": 1,
-            "learning_rate": 1e-2,
-            "per_device_train_batch_size": 8,
-        },
-        **{
-            "num_generations": 4,
-            "max_completion_length": 60,
-            "report_to": "none",
-            "disable_tqdm": True,
-        },
-        **{"use_cpu": True, "bf16": False},
+    args = tiny_arguments(
+        out,
+        logging_steps=10,
+        environment={"name": f"{__name__}:Deadly", "turn_tokens": 4},
+        top_k=20,
+        max_steps=5,
+        save_strategy="steps",
+        save_steps=1,
+        learning_rate=1e-2,
+        max_completion_length=60,
     )
     tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
     trainer = GRPOExtTrainer(str(folder), ["environment"], args, rows, processing_class=tokenizer)

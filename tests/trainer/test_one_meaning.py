@@ -9,13 +9,13 @@ from dataclasses import replace
 import pytest
 import torch
 from datasets import Dataset
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM
 
-from grpo_ext import GRPOExtConfig, GRPOExtTrainer
 from grpo_ext.trainer.run_output import describe
 from tests.support.logs import json_rows
 from tests.support.step_bench import Bench
 from tests.support.step_work import Case
+from tests.support.tiny_run import tiny_arguments, tiny_trainer
 
 SMALL = Case(32, 16, 4, (10, 40), (25, 0.9, 60), 0.25, 300, hidden=32)
 
@@ -46,28 +46,13 @@ def make(folder, out, **settings):
         "rollout_func": settings.pop("rollout_func", None),
         "eval_dataset": Dataset.from_list(rows[:4]),
     }
-    args = GRPOExtConfig(
-        output_dir=str(out),
-        per_device_train_batch_size=8,
-        num_generations=4,
+    args = tiny_arguments(
+        out,
         max_completion_length=12,
         max_steps=1,
-        logging_steps=1,
-        save_strategy="no",
-        report_to="none",
-        use_cpu=True,
-        bf16=False,
-        disable_tqdm=True,
         **{"mask_truncated_completions": True, "skip_dead_rows": False, **settings},
     )
-    return GRPOExtTrainer(
-        model=AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32),
-        reward_funcs=[digits],
-        args=args,
-        train_dataset=Dataset.from_list(rows),
-        processing_class=AutoTokenizer.from_pretrained(folder, padding_side="left"),
-        **given,
-    )
+    return tiny_trainer(folder, [digits], args, Dataset.from_list(rows), **given)
 
 
 def digits(completions, **kwargs):

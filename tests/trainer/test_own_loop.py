@@ -20,8 +20,9 @@ from benchmarks.own_loop import (
     sample,
     train,
 )
-from grpo_ext import GRPOExtConfig, GRPOExtTrainer
+from grpo_ext import GRPOExtTrainer
 from grpo_ext.tasks.countdown import Countdown
+from tests.support.tiny_run import tiny_arguments
 
 STEPS = 3
 TASK = Countdown(
@@ -74,8 +75,8 @@ def trainer_run(folder, out, settings: Settings):
         texts = [completion[0]["content"] for completion in completions]
         return distinct_characters(texts, [], settings).tolist()
 
-    args = GRPOExtConfig(
-        output_dir=str(out),
+    args = tiny_arguments(
+        out,
         max_steps=STEPS,
         per_device_train_batch_size=32 // settings.micro_batches,
         gradient_accumulation_steps=settings.micro_batches,
@@ -90,13 +91,7 @@ def trainer_run(folder, out, settings: Settings):
         top_k=settings.top_k,
         top_p=settings.top_p,
         max_grad_norm=settings.max_grad_norm,
-        use_cpu=True,
-        bf16=False,
-        logging_steps=1,
         gradient_checkpointing=False,
-        report_to="none",
-        save_strategy="no",
-        disable_tqdm=True,
     )
     trainer = GRPOExtTrainer(
         model=AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32),

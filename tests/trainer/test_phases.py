@@ -12,11 +12,12 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, TrainerState
 from trl.trainer import grpo_trainer
 
-from grpo_ext import GRPOExtConfig, GRPOExtTrainer
+from grpo_ext import GRPOExtTrainer
 from grpo_ext.scoring.rate import costs, needed
 from grpo_ext.step.records import Scored
 from grpo_ext.trainer import phases
 from tests.support.logs import entries_with
+from tests.support.tiny_run import tiny_arguments
 
 STEPS = 3
 # seconds by the clock of the run
@@ -48,24 +49,16 @@ def run(tiny_folder, tmp_path_factory):
         clock.move(REWARD)
         return [float(i % 2) for i, _ in enumerate(completions)]
 
-    args = GRPOExtConfig(
-        str(tmp_path_factory.mktemp("phases")),
-        per_device_train_batch_size=8,
-        num_generations=4,
+    args = tiny_arguments(
+        tmp_path_factory.mktemp("phases"),
         max_completion_length=6,
         max_steps=STEPS,
-        logging_steps=1,
         learning_rate=1e-3,
         beta=0.04,
         eval_strategy="steps",
         eval_steps=1,
         num_generations_eval=4,
         per_device_eval_batch_size=8,
-        save_strategy="no",
-        report_to="none",
-        use_cpu=True,
-        bf16=False,
-        disable_tqdm=True,
     )
     rows = Dataset.from_list(
         [

@@ -9,31 +9,20 @@ import pytest
 from datasets import Dataset, IterableDataset
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from grpo_ext import GRPOExtConfig, GRPOExtTrainer
+from grpo_ext import GRPOExtTrainer
 from grpo_ext.preflight.try_rewards import try_rewards
 from grpo_ext.recipe.load import load_recipe
 from grpo_ext.recipe.problems import Findings
 from grpo_ext.rewards import build
 from grpo_ext.rewards.reward_specs import resolve_rewards
 from grpo_ext.run.from_recipe import named_rewards_and_weights
+from tests.support.tiny_run import tiny_arguments
 
 PROMPTS = [[{"role": "user", "content": f"Write about {n}."}] for n in range(8)]
 
 
 def made(folder, out, rewards, model=None, data=None):
-    args = GRPOExtConfig(
-        output_dir=str(out),
-        per_device_train_batch_size=4,
-        num_generations=4,
-        max_completion_length=6,
-        max_steps=2,
-        logging_steps=1,
-        report_to="none",
-        use_cpu=True,
-        bf16=False,
-        disable_tqdm=True,
-        save_strategy="no",
-    )
+    args = tiny_arguments(out, per_device_train_batch_size=4, max_completion_length=6, max_steps=2)
     tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
     data = data or Dataset.from_list([{"prompt": prompt} for prompt in PROMPTS])
     return GRPOExtTrainer(model or str(folder), rewards, args, data, processing_class=tokenizer)

@@ -17,27 +17,20 @@ import torch
 from datasets import Dataset
 from transformers import AutoTokenizer
 
-from grpo_ext import GRPOExtConfig, GRPOExtTrainer
+from grpo_ext import GRPOExtTrainer
 from grpo_ext.curriculum.pass_rates import read_pass_rates
 from grpo_ext.rewards.guard import Guard, RewardFailure
 from grpo_ext.trainer.judging import Judge, rewards_for
 from tests.support.logs import entries_with
+from tests.support.tiny_run import tiny_arguments
 
 
 def make(folder, out, rewards, **settings):
-    args = GRPOExtConfig(
-        output_dir=str(out),
+    args = tiny_arguments(
+        out,
         per_device_train_batch_size=settings.pop("per_device_train_batch_size", 16),
         max_steps=settings.pop("max_steps", 4),
-        num_generations=4,
-        max_completion_length=8,
         learning_rate=1e-3,
-        logging_steps=1,
-        report_to="none",
-        save_strategy="no",
-        use_cpu=True,
-        bf16=False,
-        disable_tqdm=True,
         **settings,
     )
     rows = [

@@ -9,13 +9,13 @@ from dataclasses import replace
 import pytest
 import torch
 from datasets import Dataset
-from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOConfig
 
-from grpo_ext import GRPOExtConfig, GRPOExtTrainer, RecipeError
+from grpo_ext import GRPOExtConfig, RecipeError
 from grpo_ext.objective.presets import PRESETS
 from grpo_ext.samplers.base import Sampler, SamplerAbilities
 from grpo_ext.step.records import Generation
+from tests.support.tiny_run import tiny_trainer
 
 ROWS = 64
 
@@ -63,12 +63,11 @@ def make(folder, out, noise, length, sampler_class=NoisySampler, **settings):
         **{"max_completion_length": length, **settings},
     )
     sampler = sampler_class(noise, length)
-    trainer = GRPOExtTrainer(
-        model=AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32),
-        reward_funcs=[lambda completions, **kwargs: [float(len(c) % 3) for c in completions]],
-        args=args,
-        train_dataset=Dataset.from_list([{"prompt": "Use 1, 2, 3 to make 4."}] * ROWS),
-        processing_class=AutoTokenizer.from_pretrained(folder, padding_side="left"),
+    trainer = tiny_trainer(
+        folder,
+        [lambda completions, **kwargs: [float(len(c) % 3) for c in completions]],
+        args,
+        Dataset.from_list([{"prompt": "Use 1, 2, 3 to make 4."}] * ROWS),
         sampler=sampler,
     )
     trainer.model.train()

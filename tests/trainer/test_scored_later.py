@@ -12,7 +12,7 @@ import torch
 from datasets import Dataset
 from trl import GRPOTrainer
 
-from grpo_ext import GRPOExtConfig, GRPOExtTrainer
+from grpo_ext import GRPOExtTrainer
 from grpo_ext.objective.recorder import Recorder
 from grpo_ext.samplers.base import Sampler, SamplerAbilities
 from grpo_ext.scoring.scorer import Scorer
@@ -21,6 +21,7 @@ from grpo_ext.step.records import Generation
 from grpo_ext.trainer.old_and_reference import OldAndReference
 from tests.support.logs import entries_with, metric_values
 from tests.support.scripted_groups import GROUP, train
+from tests.support.tiny_run import tiny_arguments
 
 pytestmark = pytest.mark.slow
 
@@ -75,23 +76,15 @@ def test_carried_groups_have_the_log_probs_of_the_policy_that_sampled_them(
     tiny_folder, tmp_path, settings, told
 ):
     settings = settings if told else {"top_k": 20, "beta": 0.0, **settings}
-    args = GRPOExtConfig(
-        output_dir=str(tmp_path),
-        per_device_train_batch_size=8,
+    args = tiny_arguments(
+        tmp_path,
         gradient_accumulation_steps=2,
-        num_generations=4,
         max_completion_length=6,
         max_steps=4,
         learning_rate=0.02,
         lr_scheduler_type="constant",
         group_filter="refill",
         sampler_check_share=1.0,
-        logging_steps=1,
-        report_to="none",
-        save_strategy="no",
-        use_cpu=True,
-        bf16=False,
-        disable_tqdm=True,
         **{"beta": 0.04, "gradient_checkpointing": False, **settings},
     )
     rows = Dataset.from_list(

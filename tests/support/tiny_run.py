@@ -1,0 +1,63 @@
+"""A short run of the tiny model: its arguments and its trainer, with what nearly all tests share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import Dataset
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from grpo_ext import GRPOExtConfig, GRPOExtTrainer
+
+USUAL: dict[str, Any] = {
+    "per_device_train_batch_size": 8,
+    "num_generations": 4,
+    "max_completion_length": 8,
+    "logging_steps": 1,
+    "save_strategy": "no",
+    "report_to": "none",
+    "use_cpu": True,
+    "bf16": False,
+    "disable_tqdm": True,
+}
+
+
+def tiny_arguments(out: Path | str, **settings: Any) -> GRPOExtConfig:
+    """Return arguments of a run on a CPU, in float32, that logs each step and saves nothing.
+
+    Args:
+        out: the output folder.
+        settings: fields of `GRPOExtConfig` that differ from `USUAL`, or are not in it.
+    """
+    return GRPOExtConfig(output_dir=str(out), **{**USUAL, **settings})
+
+
+def tiny_trainer(
+    folder: Path | str,
+    reward_funcs: Sequence[Any],
+    args: GRPOExtConfig,
+    train_dataset: Dataset,
+    trainer_class: type[GRPOExtTrainer] = GRPOExtTrainer,
+    **more: Any,
+) -> GRPOExtTrainer:
+    """Return a trainer of the model in a folder, in float32, with its tokenizer padding on the left.
+
+    Args:
+        folder: of the model and its tokenizer.
+        reward_funcs: rewards, or their names.
+        args: of the run, for example `tiny_arguments`.
+        train_dataset: rows with the column `prompt`.
+        trainer_class: the class of the trainer.
+        more: further arguments of the trainer.
+    """
+    return trainer_class(
+        AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32),
+        reward_funcs,
+        args,
+        train_dataset,
+        processing_class=AutoTokenizer.from_pretrained(folder, padding_side="left"),
+        **more,
+    )
