@@ -55,8 +55,11 @@ def make_trainer(
     check_start(recipe, train_dataset, rewards, model is not None)
     if model is None or args.beta:  # a reference is loaded with them as well
         args.model_init_kwargs = model_init_kwargs(recipe)
+    if model is None:
+        model = recipe.model.model_name_or_path
+    assert model is not None, "the check of a recipe asks for model_name_or_path"
     return GRPOExtTrainer(
-        recipe.model.model_name_or_path if model is None else model,
+        model,
         rewards,
         args,
         train_dataset,

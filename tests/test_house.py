@@ -301,7 +301,7 @@ STILL_LONG_SUMMARIES = {
     "recipe": 68,
     "rewards": 136,
     "step": 21,
-    "trainer": 66,
+    "trainer": 65,
 }
 
 

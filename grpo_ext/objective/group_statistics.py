@@ -20,7 +20,9 @@ def equal_in_group(
     """
     grouped = rewards.view(-1, num_generations)  # (groups, G)
     missing = grouped.isnan()
-    sizes = (rewards if magnitudes is None else magnitudes).abs().view_as(grouped)
+    if magnitudes is None:
+        magnitudes = rewards
+    sizes = magnitudes.abs().view_as(grouped)  # (groups, G)
     largest = sizes.masked_fill(missing, 0.0).amax(1)  # (groups,)
     highest = grouped.masked_fill(missing, -torch.inf).amax(1)
     lowest = grouped.masked_fill(missing, torch.inf).amin(1)

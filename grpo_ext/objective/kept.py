@@ -48,8 +48,9 @@ class KeptSet:
         dense = self.counts < 0  # (N,)
         if dense.any():
             places = torch.arange(8, dtype=torch.uint8, device=device)
-            bits = self.bits.to(device).unsqueeze(-1) >> places  # (dense positions, bytes, 8)
-            mask[dense.to(device)] = (bits & 1).bool().flatten(1)[:, : self.vocab_size]
+            shifted = self.bits.to(device).unsqueeze(-1) >> places  # (dense positions, bytes, 8)
+            bits = (shifted & 1).bool().flatten(1)  # (dense positions, 8 bytes)
+            mask[dense.to(device)] = bits[:, : self.vocab_size]
         positions = torch.arange(len(self)).repeat_interleave(self.counts.clamp(min=0))
         mask[positions.to(device), self.ids.to(device).long()] = True
         return mask

@@ -60,4 +60,6 @@ def kl_per_token(
         kl = log_r**2 / 2
     else:
         kl = torch.exp(log_r) - log_r - 1
-    return kl if ratio is None else kl * ratio
+    if ratio is not None:
+        kl = kl * ratio
+    return kl

@@ -70,8 +70,9 @@ def sampling_log_probs(
         log-probs (N,) and entropies (N,), float32, both with gradient; the kept tokens that were
         used, `None` without truncation.
     """
-    kept = kept if params.truncated else None
-    return _LogProb.apply(hidden, weight, bias, targets, params, kept, projection or Projection())
+    kept_set = kept if params.truncated else None
+    projection = projection or Projection()
+    return _LogProb.apply(hidden, weight, bias, targets, params, kept_set, projection)
 
 
 class _LogProb(torch.autograd.Function):
@@ -132,11 +133,10 @@ class _LogProb(torch.autograd.Function):
                     z.copy_(p.scatter_add_(-1, target, p.new_full(target.shape, -1.0)))
                 del z, scores, p, mask, removed
             del logits, tiles
-        if finds_kept:
-            kept = KeptSet.cat(kept_parts)
+        used = KeptSet.cat(kept_parts) if finds_kept else kept
         ctx.save_for_backward(hidden, weight, bias, targets, log_z, entropy, errors)
-        ctx.plan = (params, kept, projection, dtype)
-        return logps, entropy, kept
+        ctx.plan = (params, used, projection, dtype)
+        return logps, entropy, used
 
     @staticmethod
     @torch.autograd.function.once_differentiable
@@ -144,7 +144,7 @@ class _LogProb(torch.autograd.Function):
         ctx: Any, grad_logps: torch.Tensor | None, grad_entropy: torch.Tensor | None, _: None
     ) -> tuple[torch.Tensor | None, ...]:
         hidden, weight, bias, targets, log_z, entropy, errors = ctx.saved_tensors
-        params, kept, projection, dtype = ctx.plan
+        params, kept_set, projection, dtype = ctx.plan
         needs_hidden, needs_weight, needs_bias = ctx.needs_input_grad[:3]
         if errors is not None and grad_entropy is None:
             assert grad_logps is not None  # backward is called for at least one of them
@@ -166,7 +166,7 @@ class _LogProb(torch.autograd.Function):
             for rows, z in tiles:  # (n, V)
                 target = targets[rows].unsqueeze(-1)  # (n, 1)
                 capped = z.clone() if projection.softcap is not None else z
-                mask = _mask(kept, rows, z.device)
+                mask = _mask(kept_set, rows, z.device)
                 removed = _removed_tokens(target, mask, z.div_(params.temperature), params)
                 log_p = z.sub_(log_z[rows].unsqueeze(-1))
                 g = _column(grad_logps, rows)

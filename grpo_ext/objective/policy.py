@@ -44,9 +44,8 @@ class LossInputs:
     #: (B, T) or (B, 1), p_old as scored here divided by p_old of the sampler; `None` without a
     #: separate sampler
     sampler_ratio: torch.Tensor | None = None
-    level: str = (
-        "token"  #: "token" or "sequence": what a ratio is of, and what the clip figures count
-    )
+    #: "token" or "sequence": what a ratio is of, and what the clip figures count
+    level: str = "token"
 
 
 PolicyTerm = Callable[[LossInputs], torch.Tensor]
@@ -61,9 +60,8 @@ class Loss:
     term: PolicyTerm  #: from `LossInputs` to (B, T)
     aggregation: str  #: one of `AGGREGATIONS`
     stats: LossStats  #: from `LossInputs` to the figures that the loss logs
-    needs_advantage: bool = (
-        False  #: whether the term is 0 if the advantage is 0, so that such completions need not run
-    )
+    #: whether the term is 0 if the advantage is 0, so that such completions need not run
+    needs_advantage: bool = False
     corrects_sampler: bool = False  #: whether the term itself uses the ratio of the sampler
 
 
@@ -208,9 +206,11 @@ def clipped(x: LossInputs) -> torch.Tensor:
     batch is the step.
     """
     o = x.options
-    inside = x.ratio.clamp(1 - o.epsilon_low, 1 + o.epsilon_high)
-    ratio = x.ratio if o.delta is None else x.ratio.clamp(max=o.delta)
-    return -torch.min(ratio * x.advantages, inside * x.advantages)
+    clipped_ratio = x.ratio.clamp(1 - o.epsilon_low, 1 + o.epsilon_high)
+    ratio = x.ratio
+    if o.delta is not None:
+        ratio = ratio.clamp(max=o.delta)
+    return -torch.min(ratio * x.advantages, clipped_ratio * x.advantages)
 
 
 @register_loss("cispo", aggregation="token_mean", stats=cispo_stats, needs_advantage=True)

@@ -110,9 +110,8 @@ class Recorder:
             noted = self._steps[-1] % self.every == 0  # (b,)
             logps = torch.full(noted.shape, torch.nan, device=noted.device)
             scores = self._scores[noted].float()
-            logps[noted] = scores.gather(-1, tokens[noted].unsqueeze(-1)).squeeze(
-                -1
-            ) - scores.logsumexp(-1)
+            drawn_scores = scores.gather(-1, tokens[noted].unsqueeze(-1)).squeeze(-1)
+            logps[noted] = drawn_scores - scores.logsumexp(-1)
             self._logps.append(logps)
             self._scores = None
 
@@ -142,11 +141,13 @@ class Recorder:
             logps[rows, step] = values
             places[rows.cpu(), step] = torch.arange(start, start + len(rows))
             start += len(rows)
-        if max(lengths) > places.size(1) or any(
-            n > s for n, s in zip(lengths, (places >= 0).sum(-1).tolist(), strict=True)
-        ):
+        recorded = (places >= 0).sum(-1)  # (B,), steps of each row
+        if (torch.tensor(lengths) > recorded).any():
             raise RuntimeError("A completion has more tokens than the recorder saw.")
+        logps_by_row = [logps[i, :length] for i, length in enumerate(lengths)]
         self._store()
-        kept = KeptSet.cat(self._kept) if self._kept else None
-        kept_rows = [kept.select(places[i, :n]) for i, n in enumerate(lengths)] if kept else None
-        return kept_rows, [logps[i, :n] for i, n in enumerate(lengths)]
+        if not self._kept:
+            return None, logps_by_row
+        kept_set = KeptSet.cat(self._kept)
+        kept_by_row = [kept_set.select(places[i, :length]) for i, length in enumerate(lengths)]
+        return kept_by_row, logps_by_row

@@ -71,7 +71,7 @@ class AdvantageRule:
     weights: Tensor  #: (R,), of the rewards
     scale_rewards: str = "group"  #: an estimator of `objective.advantage`
     std_estimator: str = "sample"  #: "sample" or "population"
-    #: "sum_then_normalize", or an estimator of all rewards, which takes the place of `scale_rewards`
+    #: "sum_then_normalize", or an estimator of all rewards, which replaces that of `scale_rewards`
     aggregation: str = SUM_THEN_NORMALIZE
     tie_break: TieBreak | None = None  #: `None`: nothing decides groups of equal rewards
 

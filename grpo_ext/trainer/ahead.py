@@ -58,8 +58,8 @@ class Ahead:
 
     def state_dict(self) -> dict[str, Any]:
         """Return what was asked for; call `wait` before."""
-        asked = self.due, self._arrived, self.sampler.under_way
-        return {"rounds": self.sampler.rounds, "asked": asked}
+        request = (self.due, self._arrived, self.sampler.under_way)
+        return {"rounds": self.sampler.rounds, "asked": request}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         # with other options, what was under way is asked for again

@@ -179,14 +179,14 @@ def check_separate(trainer: Trainer, sampler: Sampler | None, generations: Gener
     ]
     if not keys:
         return
-    others = {
+    reasons = {
         "environments and tools": generations.begin,
         "images and tools that TRL calls": generations.by_trl,
         "loss_normalization: micro_batch": trainer.as_trl,
         "rollout_func": trainer.rollout_func,
         "a sampler that is given": sampler and args.sampler,
     }
-    for other, is_used in others.items():
+    for other, is_used in reasons.items():
         if is_used:
             raise ValueError(
                 f"{keys[0]}: {getattr(args, keys[0])} does not go with {other}: take one of the "

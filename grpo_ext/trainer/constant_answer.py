@@ -69,8 +69,11 @@ class ConstantAnswer:
             if best is None:
                 continue
             self.text = best.text
-            mine = part.rows[process.process_index :: process.num_processes]
-            scored = gather_object(answer_all(mine, best, self.rewards, extras) if mine else [])
+            own_rows = part.rows[process.process_index :: process.num_processes]
+            own_scores = []
+            if own_rows:
+                own_scores = answer_all(own_rows, best, self.rewards, extras)
+            scored = gather_object(own_scores)
             each = [replace(sample, row=number) for number, sample in enumerate(scored)]
             earned = constant_figures(each, list(self.rewards))
             figures |= {f"{part.prefix}{name}": value for name, value in earned.items()}
@@ -86,12 +89,12 @@ class ConstantAnswer:
         if not self.applies:
             return
         first = self.trainer.accelerator.process_index * len(judged.rows)
-        given = judged.raw_rewards[first : first + len(judged.rows)].tolist()  # (B, R)
+        own_rewards = judged.raw_rewards[first : first + len(judged.rows)].tolist()  # (B, R)
         masks = judged.table.completion_mask.bool()
         for i, row in enumerate(judged.rows):
             text = text_of(judged.completions[i], bool(judged.episodes))
             ids = judged.table.completion_ids[i][masks[i]].tolist()
-            rewards = by_name(self.trainer.reward_func_names, given[i])
+            rewards = by_name(self.trainer.reward_func_names, own_rewards[i])
             self._collected.append((row, Sample(0, text, rewards, judged.lengths[i], ids=ids)))
 
     def collected_figures(self) -> dict[str, float]:

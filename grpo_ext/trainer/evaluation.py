@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from accelerate.utils import gather_object
+from datasets import Dataset, IterableDataset
 from torch import nn
 
 from grpo_ext.environments.episode import instances
@@ -49,7 +50,10 @@ def check_decoding(trainer: Trainer, by_trl: bool) -> None:
 
 
 def evaluate_policy(
-    trainer: Trainer, decoding: Decoding, eval_dataset: Any, prefix: str
+    trainer: Trainer,
+    decoding: Decoding,
+    eval_dataset: str | Dataset | IterableDataset | dict[str, Dataset] | None,
+    prefix: str,
 ) -> dict[str, float]:
     """Decode and score every held-out prompt, and log means and pass@k with standard errors.
 
@@ -97,7 +101,7 @@ def evaluate_policy(
     return metrics
 
 
-def named_dataset(trainer: Trainer, name: str) -> Any:
+def named_dataset(trainer: Trainer, name: str) -> Dataset:
     """Return one of the trainer's held-out data sets; `ValueError` if none has this name."""
     datasets = trainer.eval_dataset if isinstance(trainer.eval_dataset, dict) else {}
     dataset = datasets.get(name)

@@ -219,18 +219,18 @@ class Generations:
         """Set the advantages of this rank's completions, of each turn with `credit: turn`, and
         which groups have signal.
         """
-        mine = self.ranks.mine(len(rewards))
+        own_rows = self.ranks.mine(len(rewards))
         if self.turn_weights is None:
             signal = shape.gather(has_signal(shape.spread(advantages, 0.0), shape.largest))
-            compared = advantages[mine]
+            compared = advantages[own_rows]
         else:
             gains = self.ranks.gather_objects(
                 [episode.gains(self.turn_weights) for episode in episodes]
             )
             of_turns = self.rule.turn_advantages(rewards, gains)  # (B of all ranks, K)
             signal = has_signal(of_turns, self.rule.num_generations)
-            compared = by_token(table, of_turns[mine])
-        return replace(table, advantages=compared.float(), signal=signal[mine].float())
+            compared = by_token(table, of_turns[own_rows])
+        return replace(table, advantages=compared.float(), signal=signal[own_rows].float())
 
     def check_environment(self, episodes: list[Episode]) -> None:
         """Raise an `EnvironmentFailure` on all ranks, if the environment of these episodes has

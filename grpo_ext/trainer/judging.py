@@ -9,7 +9,9 @@ from typing import Any
 
 import torch
 from accelerate.utils import gather_object
+from datasets import Dataset, IterableDataset
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from grpo_ext.common.untrusted import without_secrets
 from grpo_ext.recipe.group_options import tie_break_fault
@@ -30,7 +32,10 @@ logger = logging.getLogger(__name__)
 
 
 def rewards_for(
-    reward_funcs: Any, args: CheckedArguments, model: Any = None, train_dataset: Any = None
+    reward_funcs: Any,
+    args: CheckedArguments,
+    model: str | PreTrainedModel | None = None,
+    train_dataset: Dataset | IterableDataset | None = None,
 ) -> list[Any]:
     """Find the rewards that are given by name, and put functions behind guards.
 

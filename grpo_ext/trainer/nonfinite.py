@@ -67,8 +67,8 @@ class FiniteSteps:
         # clipping by NaN spoils all gradients
         names = [] if math.isnan(norm) else not_finite(accelerator.unwrap_model(model))
         if names:
-            others = " and others" if len(names) > 3 else ""
-            details += f"; not finite in {', '.join(names[:3])}{others}"
+            and_others = " and others" if len(names) > 3 else ""
+            details += f"; not finite in {', '.join(names[:3])}{and_others}"
         step = self.trainer.state.global_step + 1
         logger.warning(f"Step {step} is skipped: its gradient is {norm} ({details}).")
 

@@ -106,16 +106,15 @@ class Phases(TrainerCallback):
         if steps <= 0:
             return {}
         seconds = time.perf_counter() - self._begun - sum(self.seconds[name] for name in BESIDE)
-        found = {f"time/{name}": value / steps for name, value in self.seconds.items() if value}
-        found["throughput/tokens_per_second"] = (
-            self.state.num_input_tokens_seen - self._tokens
-        ) / seconds
+        figures = {f"time/{name}": value / steps for name, value in self.seconds.items() if value}
+        tokens = self.state.num_input_tokens_seen - self._tokens
+        figures["throughput/tokens_per_second"] = tokens / seconds
         if torch.is_tensor(self._needed):
             rate = float(self.costs @ self._needed) / self.seconds["train"]
-            found["throughput/share_of_rate"] = rate / matrix_rate(self.device.type, self.dtype)
-        found["memory/peak_gib"] = peak_bytes(self.device.type) / 2**30
+            figures["throughput/share_of_rate"] = rate / matrix_rate(self.device.type, self.dtype)
+        figures["memory/peak_gib"] = peak_bytes(self.device.type) / 2**30
         self._restart()
-        return found
+        return figures
 
 
 def peak_bytes(device: str) -> int:
@@ -127,9 +126,8 @@ def peak_bytes(device: str) -> int:
     if device in ("cpu", "mps"):
         import resource  # not on Windows
 
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (
-            1 if sys.platform == "darwin" else 1024
-        )
+        most_resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return most_resident if sys.platform == "darwin" else 1024 * most_resident
     peak = torch.accelerator.max_memory_allocated()
     torch.accelerator.reset_peak_memory_stats()
     return peak

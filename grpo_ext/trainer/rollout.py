@@ -186,8 +186,8 @@ class Rollout:
         self.log.filled = filled
         self._ask_ahead()
         self._say_what_is_missing(filled, num_groups)
-        mine = self.ranks.mine(len(filled.groups.table))
-        table = filled.groups.table.take(torch.arange(mine.start, mine.stop))
+        own_rows = self.ranks.mine(len(filled.groups.table))
+        table = filled.groups.table.take(torch.arange(own_rows.start, own_rows.stop))
         shape = GroupShape.equal(len(filled.groups.table), size)
         table = self._scaled(table, filled.groups.rewards, shape)
         return old_and_reference(table)
@@ -202,8 +202,8 @@ class Rollout:
         if get_advantages(rule.scale_rewards).within_group:
             return table
         advantages = shape.gather(rule.advantages(shape.spread(rewards)))
-        mine = self.ranks.mine(len(rewards))
-        return replace(table, advantages=advantages[mine].to(table.advantages))
+        own_rows = self.ranks.mine(len(rewards))
+        return replace(table, advantages=advantages[own_rows].to(table.advantages))
 
     def _judge_groups(self, prompts: list[Row], judged: Judged) -> GroupStats:
         """Judge the groups of all ranks, for the log and, with their prompts, for the
@@ -255,8 +255,8 @@ class Rollout:
             self._said_missing = True
             logger.warning(
                 f"Step {self.trainer.state.global_step + 1}: after {self.refill.max_rounds} "
-                f"further rounds {filled.used} of {num_groups} groups have signal. The step trains on "
-                "these, and its loss is divided by their counts. groups/missing counts the missing "
+                f"further rounds {filled.used} of {num_groups} groups have signal. The step trains "
+                "on these, and its loss is divided by their counts. groups/missing counts the missing "
                 "groups from now on. A larger group_filter_max_rounds or num_generations finds "
                 "more."
             )

@@ -105,12 +105,12 @@ class RunOutput(TrainerCallback):
         add_to_card(folder, rewards_of(trainer), gains, self.recipe, self.sentences())
 
 
-def columns_of(rows: Any) -> list[str]:
+def columns_of(rows: object) -> list[str]:
     """Return the columns of a data set; none for a stream without column names."""
     return list(getattr(rows, "column_names", None) or ())
 
 
-def check_prompt(rows: Any) -> None:
+def check_prompt(rows: object) -> None:
     """Raise `ValueError` for several data sets, or prompts that no chat template reads."""
     if isinstance(rows, Mapping):
         first = "train" if "train" in rows else next(iter(rows), "train")
@@ -172,30 +172,30 @@ def first_lines(trainer: Trainer) -> str:
     args = trainer.args
     accelerator = trainer.accelerator
     ranks = accelerator.num_processes
-    backend = f", {accelerator.state.backend}" if accelerator.state.backend else ""
-    where = (
-        "1 rank" if ranks == 1 else f"{ranks} ranks ({accelerator.distributed_type.value}{backend})"
-    )
+    place = "1 rank"
+    if ranks > 1:
+        launcher = accelerator.distributed_type.value
+        if accelerator.state.backend:
+            launcher += f", {accelerator.state.backend}"
+        place = f"{ranks} ranks ({launcher})"
     weighed = zip(trainer.reward_func_names, trainer.reward_weights.tolist(), strict=True)
     tie_break = ""
     if args.tie_break_reward is not None:
         tie_break = (
             f"; {args.tie_break_reward} breaks ties of right completions, x {args.tie_break_coef:g}"
         )
-    threads = (
-        f" with {how_threads_wait(torch.get_num_threads())}"
-        if accelerator.device.type == "cpu"
-        else ""
-    )
+    threads = ""
+    if accelerator.device.type == "cpu":
+        threads = f" with {how_threads_wait(torch.get_num_threads())}"
     groups = args.generation_batch_size // args.num_generations
-    what = "prompts"
+    unit = "prompts"
     if args.max_slots_per_prompt > 1:
-        what = f"slots (1 to {args.max_slots_per_prompt} a prompt)"
+        unit = f"slots (1 to {args.max_slots_per_prompt} a prompt)"
     generation, training = describe(trainer)
     return (
-        f"{where}, {sharding(trainer)}, on {accelerator.device.type}{threads}\n"
+        f"{place}, {sharding(trainer)}, on {accelerator.device.type}{threads}\n"
         f"rewards: {', '.join(f'{name} x {weight:g}' for name, weight in weighed)}{tie_break}\n"
-        f"each generation: {groups} {what} x {args.num_generations} completions of at most "
+        f"each generation: {groups} {unit} x {args.num_generations} completions of at most "
         f"{args.max_completion_length} tokens\n"
         f"generation: {generation}\n"
         f"training: {training}"
@@ -208,17 +208,19 @@ def sharding(trainer: Trainer) -> str:
         return f"sharded by DeepSpeed ZeRO-{trainer.accelerator.state.deepspeed_plugin.zero_stage}"
     if trainer.is_fsdp_enabled:
         return f"sharded by FSDP{trainer.accelerator.state.fsdp_plugin.fsdp_version}"
-    return "the whole model on each" if trainer.accelerator.num_processes > 1 else "the whole model"
+    if trainer.accelerator.num_processes > 1:
+        return "the whole model on each"
+    return "the whole model"
 
 
 def describe(trainer: Trainer) -> tuple[str, str]:
     """Describe in one line each how a trainer generates, and how it speeds up training."""
     parts = trainer.parts
-    how = parts.sampler.describe()
+    generation = parts.sampler.describe()
     if trainer.use_transformers_continuous_batching:
-        how = "transformers' continuous batching"
-    if trainer.as_trl:
-        return how, "as TRL, one rectangle per micro-batch"
-    return how, settings.how_it_trains(
-        parts.scorer.layout, parts.cutting, trainer.accelerator.device.type == "cpu"
-    )
+        generation = "transformers' continuous batching"
+    training = "as TRL, one rectangle per micro-batch"
+    if not trainer.as_trl:
+        on_cpu = trainer.accelerator.device.type == "cpu"
+        training = settings.how_it_trains(parts.scorer.layout, parts.cutting, on_cpu)
+    return generation, training

@@ -54,11 +54,11 @@ class Samples:
         dataset = "train" if training else self.eval_name
         first_group = self._count_groups(step, dataset, len(judged.shape.sizes))
         first_row = trainer.accelerator.process_index * len(judged.prompts)
-        mine = slice(first_row, first_row + len(judged.prompts))
-        groups = judged.shape.numbers[mine]
-        rewards = judged.raw_rewards[mine].tolist()  # (b, R)
-        advantages = judged.advantages[mine].tolist()  # (b,)
-        weighted_sums = self._weighted_sums(judged.rewards[mine])
+        own_rows = slice(first_row, first_row + len(judged.prompts))
+        groups = judged.shape.numbers[own_rows]
+        rewards = judged.raw_rewards[own_rows].tolist()  # (b, R)
+        advantages = judged.advantages[own_rows].tolist()  # (b,)
+        weighted_sums = self._weighted_sums(judged.rewards[own_rows])
         samples = []
         for i, row in enumerate(judged.rows):
             group = first_group + groups[i]

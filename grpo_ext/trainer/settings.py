@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-from transformers import ProcessorMixin
+from transformers import PreTrainedModel, ProcessorMixin
 from trl import GRPOConfig
 
 from grpo_ext.common.adapters import adapter_fault
@@ -42,7 +42,7 @@ STOP_OPTIONS = ("stop", "stop_strings", "stop_token_ids")
 
 def checked_arguments(
     args: GRPOConfig | None,
-    model: Any,
+    model: str | PreTrainedModel,
     sampler: Sampler | None = None,
     from_python: bool = True,
 ) -> CheckedArguments:

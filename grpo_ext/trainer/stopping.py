@@ -52,13 +52,13 @@ class Stopping(TrainerCallback):
     ) -> None:
         """Decide whether the run stops after this step."""
         number = self._signals.agreed(self.trainer.accelerator)
-        most = self.trainer.args.max_skipped_steps
+        limit = self.trainer.args.max_skipped_steps
         if number:
             self._stop = Interrupted(signal.Signals(number).name)
-        elif self.finite.in_a_row > most:
+        elif self.finite.in_a_row > limit:
             self._stop = NonFiniteSteps(
                 f"{self.finite.in_a_row} steps in a row had no finite gradient "
-                f"(max_skipped_steps: {most}). They did not change the weights. Lower "
+                f"(max_skipped_steps: {limit}). They did not change the weights. Lower "
                 "learning_rate, or train in bf16 or fp32."
             )
         if self._stop is not None:

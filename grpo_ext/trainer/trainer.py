@@ -5,12 +5,13 @@ With `loss_normalization: micro_batch` (`preset: trl`) TRL generates and compute
 branch `self.as_trl` below.
 """
 
-from collections.abc import Mapping
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from typing import Any
 
 import torch
 from datasets import Dataset, IterableDataset
+from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
 from trl import GRPOConfig, GRPOTrainer
 
@@ -79,10 +80,10 @@ class GRPOExtTrainer(GRPOTrainer):
 
     def __init__(
         self,
-        model: Any,
+        model: str | PreTrainedModel,
         reward_funcs: Any = None,
         args: GRPOConfig | None = None,
-        train_dataset: Any = None,
+        train_dataset: Dataset | IterableDataset | None = None,
         *rest: Any,
         sampler: Sampler | None = None,
         recipe: Mapping[str, Any] | None = None,
@@ -113,11 +114,11 @@ class GRPOExtTrainer(GRPOTrainer):
         """As in TRL; `True` continues from the newest whole checkpoint of `output_dir`, or starts
         if there is none.
         """
-        plain = super().train
+        train = super().train
         self.accelerator.print(first_lines(self))
         try:
             return self.parts.stopping.train(
-                lambda found: plain(found, *args, **kwargs), resume_from_checkpoint
+                lambda checkpoint: train(checkpoint, *args, **kwargs), resume_from_checkpoint
             )
         except (UserCodeFailure, EngineFailure):
             self.parts.checkpoints.save_failure()
@@ -140,7 +141,7 @@ class GRPOExtTrainer(GRPOTrainer):
     # ---- an optimizer step
 
     def get_batch_samples(
-        self, epoch_iterator: Any, num_batches: int, device: Any
+        self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
     ) -> tuple[list[Any], Any]:
         batches, num_items = super().get_batch_samples(
             self.parts.feed.batches.of(epoch_iterator), num_batches, device
@@ -149,18 +150,16 @@ class GRPOExtTrainer(GRPOTrainer):
         return batches, num_items
 
     def training_step(
-        self, model: Any, inputs: Any, num_items_in_batch: Any = None
+        self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None
     ) -> torch.Tensor:
         loss: Any = 0.0
-        plain = super(GRPOTrainer, self).training_step
+        uncounted_step = super(GRPOTrainer, self).training_step  # TRL's counts micro-batches
         with self.parts.phases("train"):
             if self.args.max_tokens_per_micro_batch:
                 self.model.train()
                 for _ in range(self.parts.feed.surplus(inputs)):
-                    with self.accelerator.no_sync(
-                        model
-                    ):  # not by TRL's method, which counts micro-batches
-                        loss = loss + plain(model, inputs, num_items_in_batch)
+                    with self.accelerator.no_sync(model):
+                        loss = loss + uncounted_step(model, inputs, num_items_in_batch)
             return loss + super().training_step(model, inputs, num_items_in_batch)
 
     def _prepare_inputs(self, generation_batch: Any) -> Any:
@@ -171,20 +170,18 @@ class GRPOExtTrainer(GRPOTrainer):
         return self.parts.update.whole_batch(self._generate_and_score_completions(generation_batch))
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> Any:
-        fast = self.args.fast_generate and not self.use_vllm
-        with (
-            fast_generation(self.accelerator.unwrap_model(self.model_wrapped))
-            if fast
-            else nullcontext()
-        ):
+        with ExitStack() as contexts:
+            if self.args.fast_generate and not self.use_vllm:
+                model = self.accelerator.unwrap_model(self.model_wrapped)
+                contexts.enter_context(fast_generation(model))
             if not self.as_trl:
                 return self.parts.rollout(inputs)
-            with whole_table(self, len(inputs) * self.accelerator.num_processes):
-                return self.parts.rollout.watch_trl(
-                    inputs, super()._generate_and_score_completions(inputs)
-                )
+            num_rows = len(inputs) * self.accelerator.num_processes
+            contexts.enter_context(whole_table(self, num_rows))
+            table = super()._generate_and_score_completions(inputs)
+            return self.parts.rollout.watch_trl(inputs, table)
 
-    def _compute_loss(self, model: Any, inputs: Any) -> torch.Tensor:
+    def _compute_loss(self, model: nn.Module, inputs: Any) -> torch.Tensor:
         if isinstance(inputs, MicroBatch):
             accumulation = self.current_gradient_accumulation_steps if self.model.training else 1
             loss = self.parts.update.loss(model, inputs, accumulation)
@@ -193,7 +190,7 @@ class GRPOExtTrainer(GRPOTrainer):
         self.parts.finite.after(loss)
         return loss
 
-    def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
+    def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
         norm = super()._get_grad_norm(model, grad_norm)
         self.parts.finite.check(model, norm)
         return norm
@@ -228,8 +225,7 @@ class GRPOExtTrainer(GRPOTrainer):
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "eval",
     ) -> dict[str, float]:
-        """Evaluate by TRL, or with `eval_temperature` by decoding at that temperature, without any
-        effect on training.
+        """Evaluate by TRL, or with `eval_temperature` by decoding, without effect on training.
 
         Returns:
             With `eval_temperature`: means over completions, such as `eval_countdown` and
@@ -240,14 +236,14 @@ class GRPOExtTrainer(GRPOTrainer):
             if self.eval_decoding is not None:
                 return evaluate_policy(self, self.eval_decoding, eval_dataset, metric_key_prefix)
             self.parts.samples.eval_name = metric_key_prefix.removeprefix("eval_")
-            # `eval_dataset` may also be a name.
-            return super().evaluate(eval_dataset, ignore_keys, metric_key_prefix)  # type: ignore[arg-type]
+            by_trl: Any = super().evaluate  # takes a name, which its annotation omits
+            return by_trl(eval_dataset, ignore_keys, metric_key_prefix)
 
-    def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        plain = super()._save_checkpoint
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        save = super()._save_checkpoint
         with self.parts.phases("checkpoint"):
             self.parts.generations.ahead.wait()
-            self.parts.checkpoints.save(lambda: plain(model, trial))
+            self.parts.checkpoints.save(lambda: save(model, trial))
 
     def save_checkpoint(self) -> None:
         """Save a checkpoint now."""

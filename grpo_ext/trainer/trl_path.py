@@ -52,7 +52,7 @@ def scored_by_trl(
     """
     b = len(rows)  # completions of this rank
     first = trainer.accelerator.process_index * b
-    mine = slice(first, first + b)
+    own_rows = slice(first, first + b)
     prompts, completions, raw_rewards, _ = seam.last_completions(
         trainer, b * trainer.accelerator.num_processes
     )
@@ -69,24 +69,24 @@ def scored_by_trl(
     outcomes = group_outcomes(raw_rewards, order, rule.num_generations, failed)
     ties = rule.ties(rewards, outcomes)
     advantages = rule.advantages(rewards, ties)
-    signal = has_signal(advantages, rule.num_generations)[mine]
+    signal = has_signal(advantages, rule.num_generations)[own_rows]
     fields = {
-        "advantages": advantages[mine].float(),
+        "advantages": advantages[own_rows].float(),
         "counted": counted.float(),
         "signal": signal.float(),
-        "right": (outcomes[mine] >= trainer.args.pass_threshold).float(),
+        "right": (outcomes[own_rows] >= trainer.args.pass_threshold).float(),
         "policy_step": torch.full_like(ids[:b], trainer.state.global_step),
     }
     # the prompt of the row, to which an environment may have added
     row_prompts = [
-        row.get("prompt", prompt) for row, prompt in zip(rows, prompts[mine], strict=True)
+        row.get("prompt", prompt) for row, prompt in zip(rows, prompts[own_rows], strict=True)
     ]
     written = mask & table["tool_mask"].bool() if "tool_mask" in table else mask
     sampled_lengths = (ids != seam.pad_token(trainer)).sum(1)
     return Judged(
         rows=rows,
         prompts=row_prompts,
-        completions=completions[mine],
+        completions=completions[own_rows],
         truncated=truncated,
         table=as_scored({**table, **fields}),
         raw_rewards=raw_rewards,
