@@ -254,7 +254,6 @@ NO_MESSAGES = {
     "environments/turn_tokens.py: _after_a_turn",
     "environments/turn_tokens.py: _of_shape",
     "recipe/fields.py: <module>",
-    "recipe/overlap_options.py: partial_rollout_rules",
     "reproduce/command.py: print_plan",
     "reproduce/page.py: section",
     "reproduce/page.py: write_page",
@@ -266,11 +265,7 @@ NO_MESSAGES = {
 }
 # Functions that assemble messages from fragments. Mend them: a message is one literal.
 STILL_ASSEMBLED = {
-    "recipe/batch.py: whole_groups",
-    "recipe/contradictions.py: <module>",
-    "recipe/overlap_options.py: overlap_rules",
     "recipe/row_options.py: share_problems",
-    "recipe/run_plan.py: too_few_rows",
     "rewards/right_steps.py: explain_right_steps",
     "trainer/start_checks.py: why_frozen",
 }

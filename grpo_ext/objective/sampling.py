@@ -131,13 +131,16 @@ def resolve_sampling(
             "temperature",
             f"temperature is {temperature}: training samples, so it must be above 0",
         )
-    if not 0 < top_p <= 1 or not 0 <= min_p <= 1:
+    if not 0 < top_p <= 1:
         raise SamplingError(
-            "min_p" if 0 < top_p <= 1 else "top_p",
-            f"top_p is {top_p} and min_p {min_p}: top_p must lie in (0, 1], min_p in [0, 1]",
+            "top_p", f"top_p is {top_p:g} and must lie in (0, 1]", "Write top_p: 1.0 to keep all."
+        )
+    if not 0 <= min_p <= 1:
+        raise SamplingError(
+            "min_p", f"min_p is {min_p:g} and must lie in [0, 1]", "Write min_p: null to keep all."
         )
     masked = bool(_masks(everything))
-    suppressed = tuple(everything.get("suppress_tokens") or ())
+    suppressed = _token_ids("suppress_tokens", everything.get("suppress_tokens"))
     return SamplingParams(temperature, top_k, top_p, min_p, sampler, masked, suppressed)
 
 
@@ -146,6 +149,14 @@ def _number(name: str, value: Any) -> float:
         return float(value or 0)
     except (TypeError, ValueError):
         raise SamplingError(name, f"{name} is {value!r}, which is no number") from None
+
+
+def _token_ids(name: str, value: object) -> tuple[int, ...]:
+    if value is None:
+        return ()
+    if isinstance(value, list | tuple) and all(isinstance(token, int) for token in value):
+        return tuple(value)
+    raise SamplingError(name, f"{name} is {value!r} and must be a list of token ids")
 
 
 def _masks(values: Mapping[str, Any]) -> list[str]:

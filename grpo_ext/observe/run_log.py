@@ -52,7 +52,6 @@ class RunLog(TrainerCallback):
     """
 
     share: float = 1.0  # of the groups whose completions are written, 0 to 1
-    max_mb: float = 256.0  # size in MiB at which a log continues in a new file
     # entries of `run.json` beside versions and starts
     about: dict[str, Any] = field(default_factory=dict)
     metrics: JsonLines | None = None
@@ -73,8 +72,8 @@ class RunLog(TrainerCallback):
         folder = Path(args.output_dir)
         if state.global_step == 0:
             set_aside(folder)
-        self.metrics = JsonLines(folder / METRICS, self.max_mb)
-        self.samples = JsonLines(folder / SAMPLES, self.max_mb)
+        self.metrics = JsonLines(folder / METRICS)
+        self.samples = JsonLines(folder / SAMPLES)
         self.metrics.cut(state.global_step)
         self.samples.cut(state.global_step)
         last_rows = deque(read(self.metrics.path), maxlen=1)

@@ -6,11 +6,11 @@ The arithmetic is TRL 1.16's (`GRPOConfig.__post_init__`, `GRPOTrainer._get_trai
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from grpo_ext.recipe.problems import Problem
+from grpo_ext.recipe.typed_values import Rule, Values
 
 REACH = 1000  # distance from a size up to which its neighbours are tried
 
@@ -38,7 +38,7 @@ class Batch:
         if self.generation_batch_size is not None:
             return (
                 self.generation_batch_size // self.micro_batch or 1
-            )  # 0, which `whole_groups` refuses, would divide
+            )  # 0, which `generation_of_parts_of_groups` refuses, would divide
         return self.steps_per_generation or self.gradient_accumulation_steps
 
     @property
@@ -70,36 +70,35 @@ class Batch:
         )
 
 
-def batch_of(v: Mapping[str, Any], num_processes: int) -> Batch:
+def batch_of(v: Values, num_processes: int) -> Batch:
     """Return the batch of a recipe's values for so many processes."""
     keys = [f.name for f in dataclasses.fields(Batch) if f.name != "num_processes"]
     return Batch(num_processes=num_processes, **{key: v[key] for key in keys})
 
 
 def nearest_fits(batch: Batch) -> list[dict[str, int]]:
-    """Return up to three changes of a single key that make `batch` fit, the nearest first:
-    `[{"num_generations": 6}, ...]`.
+    """Return up to three changes of a single key that make a batch fit, the nearest first.
 
-    The distance is the ratio of new and old value, of values within `REACH`.
+    Each is like `{"num_generations": 6}`. The distance is the ratio of new and old value, of values
+    within `REACH`.
     """
     sizes = ("generation_batch_size", "steps_per_generation", "gradient_accumulation_steps")
     slices = next(key for key in sizes if getattr(batch, key) is not None)
-    found = []
+    changes = []
     for key, least in (("num_generations", 2), ("per_device_train_batch_size", 1), (slices, 1)):
         old = getattr(batch, key)
-        unit = (
-            math.lcm(batch.micro_batch, batch.num_generations)
-            if key == "generation_batch_size"
-            else 1
-        )
+        unit = 1
+        if key == "generation_batch_size":
+            unit = math.lcm(batch.micro_batch, batch.num_generations)
         middle = min(old, batch.completions) // unit
         for new in range(max(least, middle - REACH) * unit, (middle + REACH) * unit, unit):
             if new != old and dataclasses.replace(batch, **{key: new}).fits:
-                found.append((abs(math.log(new / old)), {key: new}))
-    return [change for _, change in sorted(found, key=lambda pair: pair[0])[:3]]
+                changes.append((abs(math.log(new / old)), {key: new}))
+    changes.sort(key=lambda change: change[0])
+    return [change for _, change in changes[:3]]
 
 
-def whole_groups(v: Mapping[str, Any], num_processes: int) -> Iterator[Problem]:
+def generation_of_parts_of_groups(v: Values, num_processes: int) -> Iterator[Problem]:
     """A generation is whole groups of whole micro-batches."""
     batch = batch_of(v, num_processes)
     if batch.generation_batch_size and batch.steps_per_generation:
@@ -107,48 +106,47 @@ def whole_groups(v: Mapping[str, Any], num_processes: int) -> Iterator[Problem]:
             "set generation_batch_size or steps_per_generation, not both.", "generation_batch_size"
         )
         return
-    settings = (
-        []
-        if batch.fits
-        else [
-            f"`{key}: {value}`" for change in nearest_fits(batch) for key, value in change.items()
-        ]
-    )
-    nearest = f" Nearest that fit: {', '.join(settings)}." if settings else ""
-    micro = (
-        f"per_device_train_batch_size {batch.per_device_train_batch_size} x {num_processes} "
-        "processes"
-    )
-    if batch.completions % batch.micro_batch:
-        words = (
-            f"is no multiple of the micro-batch of {batch.micro_batch} completions "
-            f"({micro}).{nearest}"
-        )
-        yield Problem(f"generation_batch_size {batch.completions} {words}", "generation_batch_size")
-    elif batch.completions % batch.num_generations:
-        words = f"which is no multiple of num_generations {batch.num_generations}.{nearest}"
-        has = (
-            f"a generation batch has {batch.completions} completions ({micro} x {batch.slices} "
-            "slices)"
-        )
-        yield Problem(f"{has}, {words}", "num_generations")
-
-
-def whole_eval_groups(v: Mapping[str, Any], num_processes: int) -> Iterator[Problem]:
-    """An evaluation batch is whole groups, as TRL demands."""
-    if str(v["eval_strategy"]) == "no":
+    if batch.fits:
         return
-    group = v["num_generations_eval"] or v["num_generations"]
-    completions = v["per_device_eval_batch_size"] * num_processes
-    if completions % group:
-        size = v["per_device_eval_batch_size"]
-        least = math.lcm(num_processes, group) // num_processes
-        sizes = {max(1, size // least) * least, -(-size // least) * least}
-        fits = " or ".join(f"`per_device_eval_batch_size: {size}`" for size in sorted(sizes))
-        own = ", or `num_generations_eval: 1`" if v["eval_temperature"] is not None else ""
-        has = (
-            f"{completions} completions (per_device_eval_batch_size {size} x {num_processes} "
-            "processes)"
+    changes = [f"`{key}: {size}`" for change in nearest_fits(batch) for key, size in change.items()]
+    nearest = f" Nearest that fit: {', '.join(changes)}." if changes else ""
+    if batch.completions % batch.micro_batch:
+        yield Problem(
+            f"generation_batch_size {batch.completions} is no multiple of the micro-batch of "
+            f"{batch.micro_batch} completions (per_device_train_batch_size "
+            f"{batch.per_device_train_batch_size} x {num_processes} processes).{nearest}",
+            "generation_batch_size",
         )
-        words = f"which is no multiple of the {group} completions a prompt. Write {fits}{own}."
-        yield Problem(f"an evaluation batch has {has}, {words}", "per_device_eval_batch_size")
+    else:
+        yield Problem(
+            f"a generation batch has {batch.completions} completions (per_device_train_batch_size "
+            f"{batch.per_device_train_batch_size} x {num_processes} processes x {batch.slices} "
+            f"slices), which is no multiple of num_generations {batch.num_generations}.{nearest}",
+            "num_generations",
+        )
+
+
+def evaluation_of_parts_of_groups(v: Values, num_processes: int) -> Iterator[Problem]:
+    """An evaluation batch is whole groups, as TRL demands."""
+    group = v.num_generations_eval or v.num_generations
+    size = v.per_device_eval_batch_size
+    completions = size * num_processes
+    if str(v.eval_strategy) == "no" or completions % group == 0:
+        return
+    least = math.lcm(num_processes, group) // num_processes
+    sizes = sorted({max(1, size // least) * least, -(-size // least) * least})
+    changes = [f"`per_device_eval_batch_size: {fitting}`" for fitting in sizes]
+    if v.eval_temperature is not None:
+        changes.append("`num_generations_eval: 1`")
+    yield Problem(
+        f"an evaluation batch has {completions} completions (per_device_eval_batch_size {size} x "
+        f"{num_processes} processes), which is no multiple of the {group} completions a prompt. "
+        f"Write {' or '.join(changes)}.",
+        "per_device_eval_batch_size",
+    )
+
+
+RULES: tuple[Rule, ...] = (
+    generation_of_parts_of_groups,
+    evaluation_of_parts_of_groups,
+)

@@ -2,14 +2,16 @@
 GRPO.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+
+from trl import GRPOConfig
 
 from grpo_ext.common.suggestions import did_you_mean
 from grpo_ext.objective.policy import get_loss
 from grpo_ext.recipe.group_options import reward_weights_of
 from grpo_ext.recipe.problems import Problem
+from grpo_ext.recipe.typed_values import Rule, Values
 
 OF_REWARDS = (
     "rewards/",
@@ -87,13 +89,13 @@ class EvaluationMetrics:
         return [f"{name}_{metric}" for name in self.sets for metric in metrics] or list(metrics)
 
 
-def chooses_by_metric(v: Mapping[str, Any]) -> str | None:
+def chooses_by_metric(v: Values | GRPOConfig) -> str | None:
     """Return the option by which an evaluation's metric decides something; `None` if none does."""
-    if v["load_best_model_at_end"]:
+    if v.load_best_model_at_end:
         return "load_best_model_at_end"
-    if v["save_strategy"] == "best":
+    if v.save_strategy == "best":
         return "save_strategy: best"
-    if v["lr_scheduler_type"] == "reduce_lr_on_plateau":
+    if v.lr_scheduler_type == "reduce_lr_on_plateau":
         return "lr_scheduler_type: reduce_lr_on_plateau"
     return None
 
@@ -121,16 +123,16 @@ def lowest_reward(metric: str) -> str:
     )
 
 
-def best_model(v: Mapping[str, Any], _: int) -> Iterator[Problem]:
+def metric_that_says_nothing(v: Values, _: int) -> Iterator[Problem]:
     """The metric that chooses the best model exists, and says something about it."""
     option = chooses_by_metric(v)
-    if option is None or v["eval_strategy"] == "no":
+    if option is None or v.eval_strategy == "no":
         return  # transformers refuses these options without evaluations
-    metric = plain_metric(v["metric_for_best_model"])
-    decodes = v["eval_temperature"] is not None
+    metric = plain_metric(v.metric_for_best_model)
+    decodes = v.eval_temperature is not None
     if metric == "loss":
         try:
-            by_advantages = get_loss(v["loss_type"]).needs_advantage
+            by_advantages = get_loss(v.loss_type).needs_advantage
         except ValueError:  # reported by its own rule
             return
         if by_advantages:
@@ -139,7 +141,10 @@ def best_model(v: Mapping[str, Any], _: int) -> Iterator[Problem]:
         return
     names = list(reward_weights_of(v))  # unknown for arguments built in Python
     if names:
-        evaluation = EvaluationMetrics(names, decodes, v["eval_num_samples"], v["eval_constant"])
+        evaluation = EvaluationMetrics(names, decodes, v.eval_num_samples, v.eval_constant)
         fault = evaluation.fault(metric)
         if fault is not None:
             yield Problem(fault, "metric_for_best_model")
+
+
+RULES: tuple[Rule, ...] = (metric_that_says_nothing,)

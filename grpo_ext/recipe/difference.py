@@ -1,4 +1,4 @@
-"""The recipe saved in `output_dir`, and how the recipe of the next run there differs."""
+"""The recipe that a run saves in `output_dir`, and how the next run's there differs."""
 
 from __future__ import annotations
 
@@ -45,17 +45,15 @@ EVALUATION = (
 
 
 def as_yaml(values: Mapping[str, Any]) -> str:
-    """Return a recipe's values as YAML, without secrets and the checkpoint to resume from."""
-    kept = {
-        key: value
-        for key, value in values.items()
-        if key not in ("resume", "resume_from_checkpoint")
-    }
-    return yaml.safe_dump(_plain(kept), allow_unicode=True, sort_keys=False)
+    """Return the values of a recipe as YAML, without secrets and the checkpoint to resume from."""
+    saved = dict(values)
+    saved.pop("resume", None)
+    saved.pop("resume_from_checkpoint", None)
+    return yaml.safe_dump(_plain(saved), allow_unicode=True, sort_keys=False)
 
 
 def differences(recipe: Recipe, folder: Path) -> dict[str, tuple[Any, Any]]:
-    """Return what changes training from the recipe saved in `folder`: both values by key.
+    """Return by key both values of what differs, and changes training, from the saved recipe.
 
     A missing key counts with its default. The result is empty if no recipe was saved.
     """
@@ -65,21 +63,20 @@ def differences(recipe: Recipe, folder: Path) -> dict[str, tuple[Any, Any]]:
         return {}
     recipe.fit_machine()
     flat = recipe.flat
-    now = _plain(dict(flat))
+    present = _plain(dict(flat))
     defaults = _plain(flat.defaults)
-    ours = flat.has("eval_temperature") and flat["eval_temperature"] is not None
-    free = FREE + EVALUATION if ours else FREE
-    shaping = [
-        key for key in {**saved, **now} if not any(fnmatchcase(key, pattern) for pattern in free)
-    ]
-    pairs = {
-        key: (saved.get(key, defaults.get(key)), now.get(key, defaults.get(key))) for key in shaping
-    }
-    return {
-        key: (then, now)
-        for key, (then, now) in pairs.items()
-        if _shaping(key, then) != _shaping(key, now)
-    }
+    free: tuple[str, ...] = FREE
+    if flat.has("eval_temperature") and flat["eval_temperature"] is not None:
+        free += EVALUATION
+    changed: dict[str, tuple[Any, Any]] = {}
+    for key in {**saved, **present}:
+        if any(fnmatchcase(key, pattern) for pattern in free):
+            continue
+        then = saved.get(key, defaults.get(key))
+        now = present.get(key, defaults.get(key))
+        if _shaping(key, then) != _shaping(key, now):
+            changed[key] = (then, now)
+    return changed
 
 
 def check_same_run(recipe: Recipe) -> None:
@@ -95,11 +92,11 @@ def check_same_run(recipe: Recipe) -> None:
         or not (saved or finished)
     ):
         return
-    found = differences(recipe, folder)
-    longer = all(key in LENGTHS and 0 < then < now for key, (then, now) in found.items())
-    if not found or (longer and finished and saved):
+    changed = differences(recipe, folder)
+    longer = all(key in LENGTHS and 0 < then < now for key, (then, now) in changed.items())
+    if not changed or (longer and finished and saved):
         return
-    lines = [f"  {key}: {_shown(then)}  ->  {_shown(now)}" for key, (then, now) in found.items()]
+    lines = [f"  {key}: {_shown(then)}  ->  {_shown(now)}" for key, (then, now) in changed.items()]
     lines += ["Write one of", "  --output_dir FOLDER: start in another folder"]
     lines += ["  --resume never: start again here; the old run moves to earlier-N"]
     if saved:
@@ -108,7 +105,7 @@ def check_same_run(recipe: Recipe) -> None:
 
 
 def _shaping(key: str, value: Any) -> Any:
-    """Return a key's value; of `environment`, without keys that do not change what is learnt."""
+    """Return a key's value, that of `environment` without what does not change what is learnt."""
     if key != "environment" or not isinstance(value, dict):
         return value
     return {key: option for key, option in value.items() if key not in FREE_OF_ENVIRONMENT}

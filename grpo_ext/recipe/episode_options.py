@@ -1,16 +1,23 @@
 """The option about episodes of several turns. `docs/several-turns.md` explains it."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from grpo_ext.environments.episode_rules import episode_rules
 from grpo_ext.objective.advantage import SUM_THEN_NORMALIZE
 from grpo_ext.recipe.needs import compares_groups
 from grpo_ext.recipe.problems import Problem
+from grpo_ext.recipe.typed_values import Rule, Values
 
 # of `generation_kwargs`, which would end turns in another way
 TURN_ENDS = {"stop", "stop_strings", "stop_token_ids", "max_tokens", "max_new_tokens", "max_time"}
+
+# The values that `credit: turn` needs; the two last, because signal is of whole episodes.
+WITH_CREDIT_BY_TURN = {
+    "multi_objective_aggregation": SUM_THEN_NORMALIZE,
+    "group_filter": "off",
+    "advantage_normalizer": "all",
+}
 
 
 @dataclass
@@ -30,22 +37,17 @@ class EpisodeOptions:
     environment: dict | str | None = None
 
 
-def environment_rules(v: Mapping[str, Any], _: int) -> Iterator[Problem]:
+def environment_that_does_not_fit(v: Values, _: int) -> Iterator[Problem]:
     """The environment is a known one and takes its options, and no other option contradicts it."""
-    if v["environment"] is None:
+    if v.environment is None:
         return
     try:
-        rules = episode_rules(v["environment"])
+        rules = episode_rules(v.environment)
     except ValueError as error:
         yield Problem(str(error), "environment")
         return
     if rules.credit == "turn":
-        wanted = {
-            "multi_objective_aggregation": SUM_THEN_NORMALIZE,
-            "group_filter": "off",  # signal is of whole episodes
-            "advantage_normalizer": "all",
-        }
-        if v["tie_break_reward"] is not None:
+        if v.tie_break_reward is not None:
             yield Problem(
                 "environment: credit: turn compares the rewards to go of each turn, and "
                 "tie_break_reward those of whole episodes. Take tie_break_reward out.",
@@ -53,16 +55,20 @@ def environment_rules(v: Mapping[str, Any], _: int) -> Iterator[Problem]:
             )
         if compares_groups(v):
             yield Problem("environment: credit: turn needs scale_rewards: group.", "scale_rewards")
-        for key, value in wanted.items():
+        for key, value in WITH_CREDIT_BY_TURN.items():
             if v[key] != value:
                 yield Problem(f"environment: credit: turn needs {key}: {value}.", key)
-    if v["curriculum"] == "adaptive" or v["pass_rates_file"]:
-        words = "pass rates are counted by prompt, and the games of one prompt differ by their seed"
+    if v.curriculum == "adaptive" or v.pass_rates_file:
         yield Problem(
-            f"environment: {words}: take curriculum and pass_rates_file out.", "curriculum"
+            "environment: pass rates are counted by prompt, and the games of one prompt differ by "
+            "their seed: take curriculum and pass_rates_file out.",
+            "curriculum",
         )
-    for key in sorted(TURN_ENDS & {*(v["generation_kwargs"] or {})}):
+    for key in sorted(TURN_ENDS & {*(v.generation_kwargs or {})}):
         yield Problem(
             f"environment: a turn ends with an end token or at turn_tokens: take {key} out.",
             "generation_kwargs",
         )
+
+
+RULES: tuple[Rule, ...] = (environment_that_does_not_fit,)

@@ -39,7 +39,8 @@ CHOICES: dict[str, tuple[str | bool, ...]] = {
 }
 TYPES: dict[str, Any] = {
     "num_generations": Annotated[int, Field(ge=2)],  # TRL's type allows null
-    # `loss_rules.advantages` checks the name; a word of the command line may also be a switch
+    "generation_kwargs": dict[str, Any] | None,  # TRL's type allows text
+    # `unknown_advantages` checks the name; a word of the command line may also be a switch
     "scale_rewards": Literal[True, False] | Annotated[str, Field(min_length=1)],
 }
 # Bounds of numbers, each with the fields that have them.
@@ -74,9 +75,10 @@ def hints_of(cls: type) -> dict[str, Any]:
     narrowed = {}
     for f in dataclasses.fields(cls):
         hint = narrowed[f.name] = TYPES.get(f.name, hints[f.name])
-        if words := f.metadata.get("choices") or CHOICES.get(f.name):
+        choices = f.metadata.get("choices") or CHOICES.get(f.name)
+        if choices:
             null = type(None) in typing.get_args(hint)
-            narrowed[f.name] = Literal[tuple(words)] | None if null else Literal[tuple(words)]
+            narrowed[f.name] = Literal[tuple(choices)] | None if null else Literal[tuple(choices)]
         elif f.name in bounds:
             narrowed[f.name] = Annotated[hint, bounds[f.name]]
     return narrowed
@@ -95,7 +97,8 @@ def field_problems(args: GRPOConfig, cls: type) -> list[Problem]:
         if hint == trl.get(name):
             continue
         try:
-            if (fitting := convert(name, getattr(args, name), hint)) != getattr(args, name):
+            fitting = convert(name, getattr(args, name), hint)
+            if fitting != getattr(args, name):
                 setattr(args, name, fitting)
         except ValueError as error:
             problems.append(Problem(str(error), name))

@@ -2,7 +2,6 @@
 configs.
 """
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import grpo_ext
 from grpo_ext.common.foreign_files import read_bytes
 from grpo_ext.common.suggestions import did_you_mean
 from grpo_ext.common.yaml_text import YamlFault, load_yaml
+from grpo_ext.recipe.typed_values import Values
 
 MOST_BYTES = 2**18  # of an accelerate config
 
@@ -22,10 +22,9 @@ def recipe_folder() -> Path:
 def recipe_names() -> list[str]:
     """Return the names of the recipes that come with the package, such as `countdown/tiny`."""
     folder = recipe_folder()
-    found = (
-        path.relative_to(folder).with_suffix("").as_posix() for path in folder.glob("*/*.yaml")
-    )
-    return sorted(name for name in found if not name.startswith("accelerate/"))
+    paths = [path.relative_to(folder) for path in folder.glob("*/*.yaml")]
+    recipes = [path for path in paths if path.parts[0] != "accelerate"]
+    return sorted(path.with_suffix("").as_posix() for path in recipes)
 
 
 def recipe_path(name: str | Path) -> Path:
@@ -35,10 +34,12 @@ def recipe_path(name: str | Path) -> Path:
     `recipes/countdown/tiny.yaml` also names it outside of a checkout. `FileNotFoundError` if there
     is neither.
     """
-    if (path := Path(name).expanduser()).exists():
+    path = Path(name).expanduser()
+    if path.exists():
         return path
     shipped = path.as_posix().removeprefix("recipes/").removesuffix(".yaml")
-    if shipped in (names := recipe_names()):
+    names = recipe_names()
+    if shipped in names:
         return recipe_folder() / f"{shipped}.yaml"
     hint = (
         did_you_mean(shipped, names)
@@ -53,14 +54,13 @@ def accelerate_config(name: str) -> Path:
 
     `FileNotFoundError`, with the names in that folder, if there is neither.
     """
-    if (path := Path(name).expanduser()).is_file():
-        return path
     folder = recipe_folder() / "accelerate"
-    if (path := folder / f"{name}.yaml").is_file():
-        return path
-    known = ", ".join(sorted(p.stem for p in folder.glob("*.yaml")))
+    for path in (Path(name).expanduser(), folder / f"{name}.yaml"):
+        if path.is_file():
+            return path
+    names = ", ".join(sorted(path.stem for path in folder.glob("*.yaml")))
     raise FileNotFoundError(
-        f"accelerate_config: no file {name!r} and none of that name among: {known}."
+        f"accelerate_config: no file {name!r} and none of that name among: {names}."
     )
 
 
@@ -93,17 +93,17 @@ def accelerate_settings(name: str) -> dict[str, Any]:
     return settings
 
 
-def settings_of(v: Mapping[str, Any]) -> dict[str, Any]:
+def settings_of(v: Values) -> dict[str, Any]:
     """Return the values of the recipe's accelerate config; empty if there is none or the launcher
     will refuse it.
     """
     try:
-        return accelerate_settings(v["accelerate_config"]) if v["accelerate_config"] else {}
+        return accelerate_settings(v.accelerate_config) if v.accelerate_config else {}
     except (OSError, ValueError):
         return {}
 
 
-def sharding(v: Mapping[str, Any]) -> int:
+def sharding(v: Values) -> int:
     """Return how the recipe's accelerate config shards: 0 not at all, 1 to 3 DeepSpeed's ZeRO
     stages, 4 FSDP.
     """

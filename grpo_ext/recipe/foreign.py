@@ -1,4 +1,4 @@
-"""Keys of other tools and of older TRL versions, and what to write instead.
+"""Keys of other tools and of older versions of TRL, and what to write instead.
 
 `docs/coming-from.md` has whole tables.
 """
@@ -17,35 +17,41 @@ TRAINER = "GRPOTrainer"  # the origin of arguments that are no settings
 
 
 def unknown_key(
-    key: str, known: Collection[str], others: Container[str], grpo: bool, several: bool
+    key: str, fields: Collection[str], other_fields: Container[str], grpo: bool, several: bool
 ) -> str:
-    """Return the message for a key not in `known`; `others` are keys of the other recipe kind.
+    """Return the message for an unknown key.
 
-    With `several`, the recipe has `tasks`, whose entries have the keys of single tasks.
+    Args:
+        key: as the recipe has it.
+        fields: the keys of this kind of recipe.
+        other_fields: those of the other kind.
+        grpo: whether the recipe is for GRPO; else it is for supervised training.
+        several: whether the recipe has `tasks`, whose entries have the keys of single tasks.
     """
     inner = key.rpartition(".")[2]  # of a nested configuration, as in `actor_rollout_ref.rollout.n`
-    if inner in FOREIGN and has_counterpart(inner, known):
+    if inner in FOREIGN and has_counterpart(inner, fields):
         return foreign_key(key, inner)
-    if inner != key and inner in known:
+    if inner != key and inner in fields:
         return f"unknown key {key!r}: a recipe is flat, so write {inner}."
-    if key in others:
-        what, command = ("supervised training", "sft") if grpo else ("GRPO", "train")
-        return f"{key} is a key of {what}: `grpo-ext {command}`."
+    if key in other_fields and grpo:
+        return f"{key} is a key of supervised training: `grpo-ext sft`."
+    if key in other_fields:
+        return f"{key} is a key of GRPO: `grpo-ext train`."
     for name, cls in task_classes().items():
         if key in {f.name for f in dataclasses.fields(cls)}:
-            how = f"Write `task: {name}`, or take it out."
+            advice = f"Write `task: {name}`, or take it out."
             if several:
-                how = "Write it in an entry of `tasks`."
+                advice = "Write it in an entry of `tasks`."
             elif not grpo:
-                how = "Take it out: supervised training has no task."
-            return f"{key} belongs to the task {name!r}. {how}"
-    return unknown("key", key, known)
+                advice = "Take it out: supervised training has no task."
+            return f"{key} belongs to the task {name!r}. {advice}"
+    return unknown("key", key, fields)
 
 
-def has_counterpart(key: str, known: Container[str]) -> bool:
-    """Whether a foreign key's advice fits these keys: supervised training lacks those of GRPO."""
-    named = re.match(r"[a-z_0-9]+(?=$|[:,])", FOREIGN[key][1])
-    return named is None or named.group() in known
+def has_counterpart(key: str, fields: Container[str]) -> bool:
+    """Whether the advice for a foreign key fits: supervised training lacks the keys of GRPO."""
+    advised = re.match(r"[a-z_0-9]+(?=$|[:,])", FOREIGN[key][1])
+    return advised is None or advised.group() in fields
 
 
 def foreign_key(written: str, key: str) -> str:

@@ -4,11 +4,13 @@ them.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from grpo_ext.common.suggestions import did_you_mean
 from grpo_ext.recipe.problems import Problem
 from grpo_ext.recipe.several_tasks import metric_of, read_tasks, reward_specs
+from grpo_ext.recipe.typed_values import Rule, Values, refuses
 from grpo_ext.recipe.values import Count, CountOrZero, Positive, Share
 from grpo_ext.tasks import task_classes
 
@@ -55,8 +57,6 @@ class GroupOptions:
             each, that `"adaptive"` gives a prompt of a generation. A prompt takes the least number
             of slots with which one right completion is expected by its pass rate, and all its slots
             are one group. The completions of a generation stay as many.
-        curriculum_floor (`float`, defaults to 0.1): share of the weights of `"adaptive"` that is
-            uniform over all prompts.
     """
 
     group_filter: Literal["off", "drop", "refill"] = "off"
@@ -71,30 +71,57 @@ class GroupOptions:
     pass_rates_file: str | None = None
     pass_rate_decay: Share = 0.5
     max_slots_per_prompt: Count = 1
-    curriculum_floor: Share = 0.1
 
 
-def metric_rules(v: Mapping[str, Any], _: int) -> Iterator[Problem]:
+@refuses(
+    "curriculum",
+    "curriculum: {curriculum} chooses among all rows: take dataset_streaming out.",
+)
+def curriculum_of_a_stream(v: Values) -> bool:
+    return v.curriculum != "none" and v.dataset_streaming
+
+
+@refuses(
+    "curriculum",
+    "curriculum: easy_to_hard needs difficulty_column: name the column of numbers that says "
+    "how hard a row is.",
+)
+def order_without_a_difficulty(v: Values) -> bool:
+    return v.curriculum == "easy_to_hard" and not v.difficulty_column
+
+
+@refuses("pass_rates_file", "pass_rates_file: no file at {pass_rates_file}.")
+def missing_pass_rates(v: Values) -> bool:
+    path = v.pass_rates_file
+    return path is not None and not Path(path).expanduser().is_file()
+
+
+@refuses(
+    "reward_weights", "reward_weights needs reward_funcs: say which reward each weight is for."
+)
+def weights_without_rewards(v: Values) -> bool:
+    return v.reward_weights is not None and v.reward_funcs is None
+
+
+def unknown_group_metric(v: Values, _: int) -> Iterator[Problem]:
     """The reward that judges groups is one of the recipe's."""
-    metric = v["group_filter_metric"]
+    metric = v.group_filter_metric
     names = list(reward_weights_of(v))
     if names and metric is not None and metric not in names:
-        words = (
-            f"no reward {metric!r} in this recipe. It has "
-            f"{', '.join(names)}.{did_you_mean(metric, names)}"
+        yield Problem(
+            f"group_filter_metric: no reward {metric!r} in this recipe. It has "
+            f"{', '.join(names)}.{did_you_mean(metric, names)}",
+            "group_filter_metric",
         )
-        yield Problem(f"group_filter_metric: {words}", "group_filter_metric")
 
 
-def tie_break_rules(v: Mapping[str, Any], _: int) -> Iterator[Problem]:
-    """The tie-break reward is one of the recipe's, which is neither trained on nor judges
-    groups.
-    """
-    name = v["tie_break_reward"]
+def reward_that_cannot_break_ties(v: Values, _: int) -> Iterator[Problem]:
+    """The tie-break reward is a reward of the recipe without weight that judges no group."""
+    name = v.tie_break_reward
     weights = reward_weights_of(v)
     if name is None or not weights:
         return
-    outcome = v["group_filter_metric"] or max(weights, key=lambda reward: weights[reward])
+    outcome = v.group_filter_metric or max(weights, key=lambda reward: weights[reward])
     if fault := tie_break_fault(name, weights, outcome):
         yield Problem(fault, "tie_break_reward")
 
@@ -123,18 +150,18 @@ def tie_break_fault(name: str, weights: Mapping[str, float], outcome: str) -> st
     return None
 
 
-def reward_weights_of(v: Mapping[str, Any]) -> dict[str, float]:
+def reward_weights_of(v: Values) -> dict[str, float]:
     """Return the weights of a recipe's rewards by name; empty if they are not known."""
-    task = task_classes().get(v["task"])
+    task = task_classes().get(v.task)
     specs: list[Any] = []
-    if v["tasks"]:
-        specs = list(reward_specs(read_tasks(v["tasks"])[0]))
-    elif v["reward_funcs"] is not None:
-        specs = list(v["reward_funcs"])
+    if v.tasks:
+        specs = list(reward_specs(read_tasks(v.tasks)[0]))
+    elif v.reward_funcs is not None:
+        specs = list(v.reward_funcs)
     elif task is not None:
         return dict(task.default_rewards)
     names = [metric_of(spec) for spec in specs]
-    weights = v["reward_weights"] or [weight_of(spec) for spec in specs]
+    weights = v.reward_weights or [weight_of(spec) for spec in specs]
     if len(weights) != len(names):  # reported where the rewards are built
         weights = [1.0] * len(names)
     return dict(zip(names, weights, strict=True))
@@ -144,3 +171,13 @@ def weight_of(spec: Any) -> float:
     """Return the weight of an entry of `reward_funcs`; 1 for one that states none, or no number."""
     weight = spec.get("weight", 1.0) if isinstance(spec, Mapping) else 1.0
     return float(weight) if isinstance(weight, int | float) else 1.0
+
+
+RULES: tuple[Rule, ...] = (
+    curriculum_of_a_stream,
+    order_without_a_difficulty,
+    missing_pass_rates,
+    weights_without_rewards,
+    unknown_group_metric,
+    reward_that_cannot_break_ties,
+)

@@ -51,8 +51,8 @@ class Recipe:
 
     def fit_machine(self) -> None:
         """Set `use_cpu`, and `bf16` to false, if unset and without an accelerator."""
-        given = self.values["training"]
-        given |= settings_here(given.get("use_cpu"), given.get("bf16"))
+        training = self.values["training"]
+        training |= settings_here(training.get("use_cpu"), training.get("bf16"))
 
     @cached_property
     def run(self) -> RunConfig:
@@ -159,25 +159,23 @@ def _checked(
     problems: list[Problem],
     ranks: int | None,
 ) -> Recipe:
-    """Return the recipe of `settings`; `RecipeError` with `problems` and all others found."""
-    known = {
+    """Return the recipe of `settings`; `RecipeError` with `problems` and all further ones."""
+    fields = {
         key: (part, hint)
         for part, cls in reversed(schema.items())
         for key, hint in hints_of(cls).items()
     }
     grpo = "task" in schema
-    others = {
-        key
-        for cls in ((SFTConfig, LaunchConfig) if grpo else (GRPOExtConfig, RunConfig))
-        for key in hints_of(cls)
-    }
+    rules = GRPO_RULES if grpo else SFT_RULES
+    training, run = (SFTConfig, LaunchConfig) if grpo else (GRPOExtConfig, RunConfig)
+    other_fields = {*hints_of(training), *hints_of(run)}
     values: dict[str, dict[str, Any]] = {part: {} for part in schema}
     for key, (value, place) in settings.items():
         try:
-            if key not in known:
+            if key not in fields:
                 several = "tasks" in settings
-                raise ValueError(unknown_key(key, known, others, grpo, several))
-            part, hint = known[key]
+                raise ValueError(unknown_key(key, fields, other_fields, grpo, several))
+            part, hint = fields[key]
             if value == "" and part != "task":  # a task's texts may be empty
                 raise ValueError(f"{key} is empty: write a value, or take it out.")
             values[part][key] = convert(key, value, hint)
@@ -191,7 +189,6 @@ def _checked(
         values["training"].setdefault(
             "output_dir", f"runs/{Path(path).resolve().parent.name}-{Path(path).stem}"
         )
-    rules = GRPO_RULES if grpo else SFT_RULES
     problems += check_values(flat_values(values, schema, unsound), rules, places, ranks)
     recipe = Recipe(values, schema, places)
     try:

@@ -15,12 +15,10 @@ Per GPU, with W processes, B completions of a micro-batch and T tokens of prompt
 """
 
 from bisect import bisect_right
-from collections import ChainMap
 from dataclasses import dataclass, replace
-from typing import Any
 
 from grpo_ext.recipe.batch import Batch
-from grpo_ext.recipe.rules import Values
+from grpo_ext.recipe.typed_values import Values
 
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
@@ -39,31 +37,31 @@ class ModelSize:
 
 def weight_bytes(size: ModelSize, v: Values) -> int:
     """Return the bytes of one weight as the recipe loads the model."""
-    dtype = v["dtype"] if v["dtype"] not in (None, "auto") else size.dtype
+    dtype = v.dtype if v.dtype not in (None, "auto") else size.dtype
     return BYTES.get(str(dtype).removeprefix("torch."), 4)
 
 
 def trained_bytes(size: ModelSize, v: Values) -> int:
     """Return the bytes of one trained weight; peft keeps adapters in float32."""
-    return 4 if v["use_peft"] else weight_bytes(size, v)
+    return 4 if v.use_peft else weight_bytes(size, v)
 
 
 def optimizer_bytes(size: ModelSize, v: Values, deepspeed: bool) -> int:
     """Return the bytes of the optimizer's state for each trained weight."""
-    own = trained_bytes(size, v)
-    name = v["optim"]
+    trained = trained_bytes(size, v)
+    name = v.optim
     if "8bit" in name:
         return 2
     if name.startswith("adamw"):
-        return 12 if deepspeed and (v["bf16"] is not False or v["fp16"]) else 2 * own
-    return own if name.startswith(("lion", "sgd", "rmsprop", "adagrad")) else 0
+        return 12 if deepspeed and (v.bf16 is not False or v.fp16) else 2 * trained
+    return trained if name.startswith(("lion", "sgd", "rmsprop", "adagrad")) else 0
 
 
 def checkpoint_bytes(size: ModelSize, v: Values, deepspeed: bool = False) -> int:
     """Return the bytes of a checkpoint: the trained weights, and the optimizer's state unless
     `save_only_model` is set.
     """
-    states = 0 if v["save_only_model"] else optimizer_bytes(size, v, deepspeed)
+    states = 0 if v.save_only_model else optimizer_bytes(size, v, deepspeed)
     return size.trainable * (trained_bytes(size, v) + states)
 
 
@@ -84,7 +82,7 @@ def longest_completion(
     )
 
     def total(length: int) -> int:
-        values: Any = ChainMap({"gradient_checkpointing": True, "max_completion_length": length}, v)
+        values = v.replaced(gradient_checkpointing=True, max_completion_length=length)
         return memory_estimate(size, values, alone, sharding, prompt)["total"]
 
     return bisect_right(range(1, 2**24), room, key=total)
@@ -98,7 +96,7 @@ def memory_estimate(
     """
     share = batch.num_processes
     sequences = batch.per_device_train_batch_size
-    length = prompt + (v["max_completion_length"] or 0)
+    length = prompt + (v.max_completion_length or 0)
     layer = 34 * sequences * length * size.hidden_size
     kept = 2 * sequences * length * size.hidden_size * size.num_hidden_layers
     weights = size.parameters * weight_bytes(size, v) // (share if sharding >= 3 else 1)
@@ -109,10 +107,8 @@ def memory_estimate(
         "optimizer": size.trainable
         * optimizer_bytes(size, v, 1 <= sharding <= 3)
         // (share if sharding else 1),
-        "reference": weights if v["beta"] and not v["use_peft"] else 0,
-        "activations": layer + kept
-        if v["gradient_checkpointing"]
-        else layer * size.num_hidden_layers,
-        "cache": 0 if v["use_vllm"] else 2 * size.num_hidden_layers * size.kv_width * 2 * sampled,
+        "reference": weights if v.beta and not v.use_peft else 0,
+        "activations": layer + kept if v.gradient_checkpointing else layer * size.num_hidden_layers,
+        "cache": 0 if v.use_vllm else 2 * size.num_hidden_layers * size.kv_width * 2 * sampled,
     }
     return {**parts, "total": sum(parts.values())}

@@ -2,20 +2,19 @@
 wrong is refused instead.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
-from grpo_ext.recipe.contradictions import upper_clip
-from grpo_ext.recipe.needs import Values, idle_keys, unclipped
+from grpo_ext.recipe.loss_rules import upper_clip
+from grpo_ext.recipe.needs import idle_keys, unclipped
 from grpo_ext.recipe.problems import Problem
-
-Rule = Callable[[Values, int], Iterator[Problem]]
+from grpo_ext.recipe.typed_values import Rule, Values
 
 
 def low_cap(v: Values, _: int) -> Iterator[Problem]:
     """Note a cap of CISPO below 1, which scales nearly every token alike."""
     cap = upper_clip(v)
-    if v["loss_type"] == "cispo" and cap < 1:
-        key = "loss_type" if v["epsilon_high"] is None else "epsilon_high"
+    if v.loss_type == "cispo" and cap < 1:
+        key = "loss_type" if v.epsilon_high is None else "epsilon_high"
         yield Problem(
             f"loss_type: cispo caps ratios at epsilon_high ({cap:g}). Below 1 the cap applies to "
             f"nearly every token: the gradient is about {cap:g} times REINFORCE's, and ratios "
@@ -35,27 +34,27 @@ def unread_by_supervised(v: Values, _: int) -> Iterator[Problem]:
 
 def ignored_buffers(v: Values, _: int) -> Iterator[Problem]:
     """Note a key of TRL's scripts that nothing here reads."""
-    if v["ignore_bias_buffers"]:
+    if v.ignore_bias_buffers:
         yield Problem("ignore_bias_buffers does nothing.", "ignore_bias_buffers")
 
 
 def no_learning_rate(v: Values, _: int) -> Iterator[Problem]:
     """Note a learning rate with which no step changes a weight."""
-    if v["learning_rate"] == 0:
+    if v.learning_rate == 0:
         yield Problem("learning_rate: 0 changes no weight.", "learning_rate")
 
 
 def held_back(v: Values, _: int) -> Iterator[Problem]:
     """Note a KL or a clipping of gradients that keeps the policy where it is."""
-    if v["beta"] > 1:
+    if v.beta > 1:
         yield Problem(
-            f"beta: {v['beta']:g} keeps the policy at the reference: the KL outweighs advantages, "
+            f"beta: {v.beta:g} keeps the policy at the reference: the KL outweighs advantages, "
             "which are about 1. Usual are 0 to 0.1.",
             "beta",
         )
-    if 0 < v["max_grad_norm"] < 1e-6:
+    if 0 < v.max_grad_norm < 1e-6:
         yield Problem(
-            f"max_grad_norm: {v['max_grad_norm']:g} makes gradients smaller than the epsilon of "
+            f"max_grad_norm: {v.max_grad_norm:g} makes gradients smaller than the epsilon of "
             "Adam, so that steps hardly change a weight.",
             "max_grad_norm",
         )
@@ -63,7 +62,7 @@ def held_back(v: Values, _: int) -> Iterator[Problem]:
 
 def only_model(v: Values, _: int) -> Iterator[Problem]:
     """Note checkpoints without the state that a run continues from."""
-    if v["save_only_model"] and v["save_strategy"] != "no":
+    if v.save_only_model and v.save_strategy != "no":
         yield Problem(
             "save_only_model: true saves no state of the optimizer: the run cannot be continued "
             "from its checkpoints.",

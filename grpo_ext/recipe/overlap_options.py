@@ -2,12 +2,14 @@
 them.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from grpo_ext.recipe.batch import batch_of
+from grpo_ext.recipe.folder import sharding
 from grpo_ext.recipe.problems import Problem
+from grpo_ext.recipe.typed_values import Rule, Values, refuses
 from grpo_ext.recipe.values import CountOrZero
 
 # set beside the keys of a recipe if the trainer was given a sampler that is another engine
@@ -16,6 +18,22 @@ SHARDED = (
     "sampler: process copies the weights of its rank, and ZeRO-3 or FSDP shards them: use a "
     "vLLM server, or ddp or zero2."
 )
+
+# of `generation_kwargs`: a round would take its own end for that of the completion, or begin each
+# time with the same noise
+NOT_IN_ROUNDS = {
+    "seed",
+    "stop",
+    "stop_strings",
+    "stop_token_ids",
+    "max_tokens",
+    "max_new_tokens",
+    "min_tokens",
+    "min_new_tokens",
+    "begin_suppress_tokens",
+    "forced_bos_token_id",
+    "forced_eos_token_id",
+}
 
 
 @dataclass
@@ -49,22 +67,61 @@ class OverlapOptions:
     partial_rollouts: CountOrZero = 0
 
 
-def separate(v: Mapping[str, Any]) -> bool:
+def separate(v: Values) -> bool:
     """Whether something else than the trained model samples."""
-    return bool(v["use_vllm"] or v["sampler"] or v.get(SEPARATE_SAMPLER))
+    return bool(v.use_vllm or v.sampler or v.get(SEPARATE_SAMPLER))
 
 
-def overlap_rules(v: Mapping[str, Any], num_processes: int) -> Iterator[Problem]:
-    """A separate sampler plays no episodes, returns kept tokens, and completes whole steps beside
-    the trainer.
-    """
-    given = v["generation_kwargs"] if isinstance(v["generation_kwargs"], dict) else {}
-    how = {key: v[key] for key in ("top_k", "top_p", "min_p")} | given
-    truncated = v["use_vllm"] and (how["top_k"] or how["top_p"] not in (None, 1) or how["min_p"])
+@refuses(
+    "sampler",
+    "sampler: process samples itself: take use_vllm and use_transformers_continuous_batching out.",
+)
+def two_samplers(v: Values) -> object:
+    return v.sampler and (v.use_vllm or v.use_transformers_continuous_batching)
+
+
+@refuses("sampler", SHARDED)
+def process_without_whole_weights(v: Values) -> object:
+    return v.sampler and sharding(v) >= 3
+
+
+@refuses(
+    "sampler",
+    "sampler: process does not play environments yet: take one of the two out.",
+)
+def process_that_plays_an_environment(v: Values) -> object:
+    return v.sampler and v.environment is not None
+
+
+@refuses(
+    "overlap",
+    "overlap: one_step needs a device for each side, and vllm_mode: colocate shares one: "
+    "write server.",
+)
+def overlap_on_one_device(v: Values) -> bool:
+    return v.overlap != "off" and v.use_vllm and v.vllm_mode == "colocate"
+
+
+@refuses(
+    "overlap",
+    "overlap: one_step trains on completions of older weights: write "
+    "vllm_importance_sampling_correction: true, or "
+    "behaviour_policy: sampler.",
+)
+def older_weights_without_a_correction(v: Values) -> bool:
+    corrects = v.vllm_importance_sampling_correction or v.behaviour_policy == "sampler"
+    return v.overlap != "off" and not corrects
+
+
+def overlap_without_its_sampler(v: Values, num_processes: int) -> Iterator[Problem]:
+    """A separate sampler plays no episodes, returns kept tokens, and completes whole steps."""
+    sampling: dict[str, Any] = {"top_k": v.top_k, "top_p": v.top_p, "min_p": v.min_p}
+    sampling |= v.generation_kwargs or {}
+    truncated = sampling["top_k"] or sampling["top_p"] not in (None, 1) or sampling["min_p"]
     for key, off in {"overlap": "off", "behaviour_policy": "decoupled"}.items():
         if v[key] == off:
             continue
-        if v["environment"] is not None:
+        if v.environment is not None:
             yield Problem(
                 f"{key}: {v[key]} does not play environments yet: take one of the two out.", key
             )
@@ -74,52 +131,50 @@ def overlap_rules(v: Mapping[str, Any], num_processes: int) -> Iterator[Problem]
                 "server.",
                 key,
             )
-        if truncated:
-            words = (
-                "needs the tokens that truncation kept, which vLLM does not return: set "
-                "top_k: 0, top_p: 1.0, min_p: null."
+        if v.use_vllm and truncated:
+            yield Problem(
+                f"{key}: {v[key]} needs the tokens that truncation kept, which vLLM does not "
+                "return: set top_k: 0, top_p: 1.0, min_p: null.",
+                key,
             )
-            yield Problem(f"{key}: {v[key]} {words}", key)
-    if v["overlap"] == "off":
-        return
     batch = batch_of(v, num_processes)
-    if batch.passes % batch.gradient_accumulation_steps:
-        words = f"steps_per_generation x num_iterations ({batch.passes})"
+    if v.overlap != "off" and batch.passes % batch.gradient_accumulation_steps:
         yield Problem(
-            f"overlap: one_step needs {words} to be a multiple of gradient_accumulation_steps.",
+            "overlap: one_step needs steps_per_generation x num_iterations "
+            f"({batch.passes}) to be a multiple of gradient_accumulation_steps.",
             "overlap",
         )
 
 
-def partial_rollout_rules(v: Mapping[str, Any], num_processes: int) -> Iterator[Problem]:
+def rounds_that_do_not_fit(v: Values, num_processes: int) -> Iterator[Problem]:
     """Completions go on after whole rounds, in whole groups, and end by a token or at the limit."""
     key = "partial_rollouts"
-    tokens = v["partial_rollouts"]
-    longest = v["max_completion_length"]
-    if not tokens:
+    if not v.partial_rollouts:
         return
-    if not longest or longest % tokens:
+    if not v.max_completion_length or v.max_completion_length % v.partial_rollouts:
         yield Problem(
-            f"{key}: {tokens} does not divide max_completion_length ({longest}), where the last "
-            "round ends.",
+            f"{key}: {v.partial_rollouts} does not divide max_completion_length "
+            f"({v.max_completion_length}), where the last round ends.",
             key,
         )
-    if batch_of(v, num_processes).completions // num_processes % v["num_generations"]:
+    if batch_of(v, num_processes).completions // num_processes % v.num_generations:
         yield Problem(
             f"{key} needs whole groups in each process, a multiple of num_generations completions.",
             key,
         )
-    # a round would take its own end for that of the completion, or begin each time with the same
-    # noise
-    ends = (
-        "seed stop stop_strings stop_token_ids max_tokens max_new_tokens min_tokens "
-        "min_new_tokens begin_suppress_tokens"
-    )
-    if (
-        found := {*ends.split(), "forced_bos_token_id", "forced_eos_token_id"}
-        & (v["generation_kwargs"] or {}).keys()
-    ):
+    if conflicts := sorted(NOT_IN_ROUNDS & (v.generation_kwargs or {}).keys()):
         yield Problem(
-            f"{key} does not go with {', '.join(sorted(found))} in generation_kwargs: take it out.",
+            f"{key} does not go with {', '.join(conflicts)} in generation_kwargs: take it out.",
             key,
         )
+
+
+RULES: tuple[Rule, ...] = (
+    two_samplers,
+    process_without_whole_weights,
+    process_that_plays_an_environment,
+    overlap_on_one_device,
+    older_weights_without_a_correction,
+    overlap_without_its_sampler,
+    rounds_that_do_not_fit,
+)

@@ -84,5 +84,9 @@ class Findings:
         """Return plain data for JSON: `{"sound": true, "problems": [{"message", "key", "place"}],
         "notes": [...], ...}`.
         """
-        found = {name: [asdict(p) for p in getattr(self, name)] for name in ("problems", "notes")}
-        return {"sound": self.sound, **found, **self.figures}
+        return {
+            "sound": self.sound,
+            "problems": [asdict(problem) for problem in self.problems],
+            "notes": [asdict(note) for note in self.notes],
+            **self.figures,
+        }

@@ -26,9 +26,11 @@ NULL_TAG = "tag:yaml.org,2002:null"
 def read_settings(path: str | Path | None, overrides: Overrides) -> Settings:
     """Return the settings of the file, replaced by the overrides."""
     settings: Settings = read_yaml(path) if path is not None else {}
-    given = overrides if isinstance(overrides, dict) else parse_words(overrides or [])
-    place = "overrides" if isinstance(overrides, dict) else COMMAND_LINE
-    return {**settings, **{key: (value, place) for key, value in given.items()}}
+    if isinstance(overrides, dict):
+        settings |= {key: (value, "overrides") for key, value in overrides.items()}
+    elif overrides:
+        settings |= {key: (word, COMMAND_LINE) for key, word in parse_words(overrides).items()}
+    return settings
 
 
 def read_yaml(path: str | Path, within: Path | None = None) -> Settings:
@@ -132,5 +134,5 @@ def split_config(words: list[str]) -> tuple[str | None, list[str]]:
     """Return the recipe after `--config`, and all other words."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--config")
-    found, others = parser.parse_known_args(words)
-    return found.config, others
+    options, remaining = parser.parse_known_args(words)
+    return options.config, remaining

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from grpo_ext.recipe.problems import Problem
+from grpo_ext.recipe.typed_values import Rule, Values
 from grpo_ext.recipe.values import Count
 
 OpenShare = Annotated[float, Field(gt=0, lt=1)]
@@ -48,16 +49,16 @@ class RowOptions:
     random_train_samples: bool = False
 
 
-def options_by_task(v: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+def options_by_task(v: Values) -> dict[str, Mapping[str, Any]]:
     """Return the row options that are set, by task: entries of `tasks` by name, or those of the
     recipe under "".
     """
-    if v["tasks"] is None:
+    if v.tasks is None:
         return {"": v}
-    return {name: entry or {} for name, entry in v["tasks"].items()}
+    return {name: entry or {} for name, entry in v.tasks.items()}
 
 
-def row_rules(v: Mapping[str, Any], _: int) -> Iterator[Problem]:
+def row_options_that_conflict(v: Values, _: int) -> Iterator[Problem]:
     """The rows that a run uses are stated once, and are known before the run."""
     for name, options in options_by_task(v).items():
         for problem in option_problems(options, v):
@@ -65,14 +66,12 @@ def row_rules(v: Mapping[str, Any], _: int) -> Iterator[Problem]:
                 yield Problem(f"tasks: {name}: {problem.message}", "tasks")
             else:
                 yield problem
-    if v["tasks"] is not None:
-        yield from share_problems(v["tasks"])
+    if v.tasks is not None:
+        yield from share_problems(v.tasks)
 
 
 def share_problems(entries: Mapping[str, Mapping[str, Any] | None]) -> Iterator[Problem]:
-    """Yield entries of `tasks` that read the same rows and hold out different ones: one would train
-    on those of the other.
-    """
+    """Yield entries of `tasks` that read the same rows and hold out different ones."""
     first: dict[tuple[Any, ...], tuple[str, float | None]] = {}
     for name, entry in entries.items():
         options = entry or {}
@@ -90,9 +89,9 @@ def share_problems(entries: Mapping[str, Mapping[str, Any] | None]) -> Iterator[
             )
 
 
-def option_problems(options: Mapping[str, Any], v: Mapping[str, Any]) -> Iterator[Problem]:
+def option_problems(options: Mapping[str, Any], v: Values) -> Iterator[Problem]:
     """Yield what is wrong with the row options of one task."""
-    if options.get("max_prompt_tokens") and v["environment"] is not None:
+    if options.get("max_prompt_tokens") and v.environment is not None:
         yield Problem(
             "max_prompt_tokens counts the task's prompts, which environment completes when an "
             "episode begins. Remove max_prompt_tokens.",
@@ -111,11 +110,7 @@ def option_problems(options: Mapping[str, Any], v: Mapping[str, Any]) -> Iterato
                     f"held_out_share and {key} both say which rows are held out: remove one.",
                     "held_out_share",
                 )
-        if (
-            v["dataset_streaming"]
-            and v["eval_strategy"] != "no"
-            and not options.get("max_eval_samples")
-        ):
+        if v.dataset_streaming and v.eval_strategy != "no" and not options.get("max_eval_samples"):
             yield Problem(
                 "held_out_share of a stream is found by reading it: set max_eval_samples, or the "
                 "whole stream is read before the run.",
@@ -127,9 +122,12 @@ def option_problems(options: Mapping[str, Any], v: Mapping[str, Any]) -> Iterato
                 "random_train_samples needs max_train_samples: say how many rows to draw.",
                 "random_train_samples",
             )
-        if v["dataset_streaming"]:
+        if v.dataset_streaming:
             yield Problem(
                 "random_train_samples draws from all rows, and dataset_streaming reads them one "
                 "after another. Remove one.",
                 "random_train_samples",
             )
+
+
+RULES: tuple[Rule, ...] = (row_options_that_conflict,)

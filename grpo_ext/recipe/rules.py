@@ -7,70 +7,36 @@ need no GPU and no data.
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import suppress
 from enum import Enum
+from string import Formatter
 from typing import Any, cast
 
-from trl import GRPOConfig, ModelConfig
+from trl import GRPOConfig, ModelConfig, SFTConfig
 
-from grpo_ext.recipe import contradictions, loss_rules, safety_options
-from grpo_ext.recipe.batch import whole_eval_groups, whole_groups
-from grpo_ext.recipe.best_model import best_model
-from grpo_ext.recipe.contradictions import Contradiction
-from grpo_ext.recipe.episode_options import environment_rules
+from grpo_ext.recipe import (
+    batch,
+    best_model,
+    episode_options,
+    group_options,
+    loss_rules,
+    needs,
+    overlap_options,
+    row_options,
+    run_rules,
+    safety_options,
+    several_tasks,
+    vllm_options,
+)
 from grpo_ext.recipe.fields import field_problems
 from grpo_ext.recipe.folder import settings_of
-from grpo_ext.recipe.group_options import metric_rules, tie_break_rules
-from grpo_ext.recipe.needs import NEEDS, need
+from grpo_ext.recipe.needs import Dependency
 from grpo_ext.recipe.notes import ARGUMENT_NOTES, notes_of
-from grpo_ext.recipe.overlap_options import (
-    SEPARATE_SAMPLER,
-    overlap_rules,
-    partial_rollout_rules,
-)
+from grpo_ext.recipe.overlap_options import SEPARATE_SAMPLER
 from grpo_ext.recipe.problems import Problem, RecipeError
-from grpo_ext.recipe.row_options import row_rules
-from grpo_ext.recipe.schema import GRPOExtConfig, RunConfig
-from grpo_ext.recipe.several_tasks import several_tasks_rules
-from grpo_ext.recipe.vllm_options import adapter_rules, server_url_rules
-
-
-class Unsound(Exception):
-    """A rule asked for a value that is not known, or is wrong by itself and already has its
-    problem.
-    """
-
-
-class Values(dict):
-    """The values that a recipe sets, over the `defaults` of its fields; iteration yields only the
-    keys that are set.
-
-    Reading a key in `unsound`, whose value was refused or is unknown, raises `Unsound`, which ends
-    the rule. Reading a key that is not a field raises `KeyError`, so that a rule with a mistyped
-    key fails instead of never firing.
-    """
-
-    def __init__(
-        self, given: dict[str, Any], defaults: dict[str, Any], unsound: Iterable[str] = ()
-    ):
-        super().__init__(given)
-        self.defaults = defaults
-        self.unsound = frozenset(unsound)
-
-    def __missing__(self, key: str) -> Any:
-        if key in self.unsound:
-            raise Unsound(key)
-        if key not in self.defaults:
-            raise KeyError(f"no field of this recipe is named {key!r}")
-        return self.defaults[key]
-
-    def has(self, key: str) -> bool:
-        """Whether this kind of recipe, for GRPO or for supervised training, has the field `key`."""
-        return key in self.defaults
-
-
-Rule = Callable[[Values, int], Iterator[Problem]]
+from grpo_ext.recipe.schema import GRPOExtConfig, LaunchConfig, RunConfig
+from grpo_ext.recipe.typed_values import Refusal, Rule, Unsound, Values
 
 
 def check_values(
@@ -116,43 +82,37 @@ def processes(v: Values) -> int:
     return int(os.environ.get("WORLD_SIZE", 0)) or settings_of(v).get("num_processes", 1)
 
 
-def rule_of(contradiction: Contradiction) -> Rule:
-    """Return the rule that finds a contradiction."""
+def check_keys(rules: Iterable[Rule], classes: Iterable[type]) -> None:
+    """Raise `KeyError` if a rule's key or message names no field of the `classes`."""
+    fields = {f.name for cls in classes for f in dataclasses.fields(cls)}
+    for rule in rules:
+        named: set[str] = set()
+        if isinstance(rule, Dependency):
+            named = {rule.key, *rule.needed}
+        if isinstance(rule, Refusal):
+            parts = Formatter().parse(rule.message)
+            named = {rule.key, *(name.partition("[")[0] for _, name, _, _ in parts if name)}
+        if not named <= fields:
+            raise KeyError(f"{rule} names what is no field of a recipe: {named - fields}")
 
-    def rule(v: Values, _: int) -> Iterator[Problem]:
-        if contradiction.holds(v):
-            yield Problem(contradiction.message.format_map(v), contradiction.key)
-
-    return rule
-
-
-SFT_RULES: tuple[Rule, ...] = tuple(
-    rule_of(row) for row in (*contradictions.ALWAYS, *contradictions.SUPERVISED)
-)
 
 GRPO_RULES: tuple[Rule, ...] = (
-    *(rule_of(row) for row in (*contradictions.ALWAYS, *contradictions.GRPO)),
-    *(need(*row) for row in NEEDS),
-    whole_groups,
-    whole_eval_groups,
-    loss_rules.plugins,
-    loss_rules.loss_type,
-    loss_rules.advantages,
-    loss_rules.constant_divisor,
-    loss_rules.reference,
-    best_model,
-    adapter_rules,
-    server_url_rules,
-    overlap_rules,
-    partial_rollout_rules,
-    loss_rules.scorable,
-    metric_rules,
-    tie_break_rules,
-    several_tasks_rules,
-    row_rules,
-    safety_options.health,
-    environment_rules,
+    *run_rules.RULES,
+    *needs.NEEDS,
+    *batch.RULES,
+    *group_options.RULES,
+    *several_tasks.RULES,
+    *row_options.RULES,
+    *loss_rules.RULES,
+    *best_model.RULES,
+    *vllm_options.RULES,
+    *overlap_options.RULES,
+    *safety_options.RULES,
+    *episode_options.RULES,
 )
+SFT_RULES: tuple[Rule, ...] = run_rules.SUPERVISED_RULES
+check_keys(GRPO_RULES, (GRPOExtConfig, RunConfig, ModelConfig))
+check_keys(SFT_RULES, (SFTConfig, LaunchConfig, ModelConfig))
 
 
 def with_our_defaults(args: GRPOConfig) -> GRPOExtConfig:
@@ -197,13 +157,13 @@ def argument_values(args: GRPOExtConfig, unsound: set[str]) -> Values:
     elsewhere = {f.name for cls in (RunConfig, ModelConfig) for f in dataclasses.fields(cls)} - set(
         defaults
     )
-    given = {}
+    values = {}
     for name in defaults.keys() - unsound:
         value = getattr(args, name)
-        value = value.value if isinstance(value, Enum) else value
+        if isinstance(value, Enum):
+            value = value.value
         if value != defaults[name]:
-            given[name] = value
-    given.pop(
-        "steps_per_generation", None
-    )  # TRL sets it and `generation_batch_size`, of which a recipe names one
-    return Values(given, defaults, unsound | elsewhere)
+            values[name] = value
+    # TRL sets it and `generation_batch_size`, of which a recipe names one
+    values.pop("steps_per_generation", None)
+    return Values(values, defaults, unsound | elsewhere)

@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 
 from grpo_ext.recipe.batch import Batch, batch_of
-from grpo_ext.recipe.rules import Values
+from grpo_ext.recipe.typed_values import Values
 
 
 @dataclass(frozen=True)
@@ -59,96 +59,133 @@ class Plan:
         )
 
 
+@dataclass(frozen=True)
+class Epoch:
+    """The sizes of one pass over the training rows."""
+
+    generations: int
+    micro_batches: int
+    steps: int
+
+
+def epoch_of(rows: int, batch: Batch) -> Epoch:
+    """Return the sizes of an epoch; `ValueError` if the rows do not fill a generation."""
+    generations = rows // batch.prompts
+    if generations == 0:
+        raise ValueError(too_few_rows(rows, batch))
+    micro_batches = generations * batch.passes
+    steps = math.ceil(micro_batches / batch.gradient_accumulation_steps)
+    return Epoch(generations, micro_batches, steps)
+
+
 def make_plan(
     v: Values, num_processes: int, rows: int | None, eval_rows: int | None = None
 ) -> Plan:
-    """Return the plan of a recipe's valid values (`Recipe.flat`); `ValueError` if the training rows
-    do not fill a generation.
+    """Return the plan of a recipe.
 
-    `rows` is `None` for a stream, which needs `max_steps`; `eval_rows` is `None` if unknown.
+    Args:
+        v: valid values of the recipe (`Recipe.flat`).
+        num_processes: that train.
+        rows: of the training data; `None` for a stream, which needs `max_steps`.
+        eval_rows: held-out rows; `None` if unknown.
+
+    Raises:
+        ValueError: if the training rows do not fill a generation.
     """
     batch = batch_of(v, num_processes)
-    accumulation = batch.gradient_accumulation_steps
-    per_epoch = micro = steps_per_epoch = None
-    if rows is not None:
-        per_epoch = rows // batch.prompts
-        if per_epoch == 0:
-            raise ValueError(too_few_rows(rows, batch))
-        micro = per_epoch * batch.passes  # micro-batches of an epoch
-        steps_per_epoch = math.ceil(micro / accumulation)
-    steps = (
-        v["max_steps"] if v["max_steps"] > 0 else math.ceil(v["num_train_epochs"] * steps_per_epoch)
-    )
-    whole, rest = divmod(steps, steps_per_epoch) if rows is not None else (0, steps)
-    saving = v["save_strategy"]
-    ours = v["eval_temperature"] is not None
-    samples = v["eval_num_samples"] if ours else v["num_generations_eval"] or batch.num_generations
-    last = rest * accumulation if rows is None else min(micro, rest * accumulation)
+    steps = v.max_steps
+    epoch: Epoch | None = None
+    epochs: float | None = None
+    rows_dropped: int | None = None
+    if rows is None:
+        generations = math.ceil(steps * batch.gradient_accumulation_steps / batch.passes)
+    else:
+        epoch = epoch_of(rows, batch)
+        if steps <= 0:
+            steps = math.ceil(v.num_train_epochs * epoch.steps)
+        whole_epochs, last_steps = divmod(steps, epoch.steps)
+        last_micro_batches = min(
+            epoch.micro_batches, last_steps * batch.gradient_accumulation_steps
+        )
+        epochs = whole_epochs + last_micro_batches / epoch.micro_batches
+        generations = whole_epochs * epoch.generations
+        generations += math.ceil(last_micro_batches / batch.passes)
+        rows_dropped = rows - epoch.generations * batch.prompts
+    checkpoints: tuple[int, ...] | None = None
+    if v.save_strategy != "best":
+        checkpoints = tuple(_moments(v.save_strategy, v.save_steps, steps, epoch))
+    eval_completions: int | None = None
+    if eval_rows is not None and v.eval_strategy != "no":
+        eval_completions = eval_rows * _samples_per_eval_row(v)
     return Plan(
         batch=batch,
         rows=rows,
         eval_rows=eval_rows,
-        generations_per_epoch=per_epoch,
-        steps_per_epoch=steps_per_epoch,
-        rows_dropped=None if rows is None else rows - (per_epoch or 0) * batch.prompts,
-        epochs=None if rows is None else whole + last / micro,
+        generations_per_epoch=None if epoch is None else epoch.generations,
+        steps_per_epoch=None if epoch is None else epoch.steps,
+        rows_dropped=rows_dropped,
+        epochs=epochs,
         steps=steps,
-        generations=whole * (per_epoch or 0) + math.ceil(last / batch.passes),
-        warmup_steps=_every(v["warmup_steps"], steps),
-        checkpoints=None
-        if saving == "best"
-        else tuple(_moments(saving, v["save_steps"], steps, steps_per_epoch)),
-        checkpoints_kept=v["save_total_limit"],
-        evaluations=_evaluations(v, steps, steps_per_epoch, micro),
-        eval_completions=None
-        if eval_rows is None or v["eval_strategy"] == "no"
-        else eval_rows * samples,
-        max_completion_length=v["max_completion_length"],
-        most_slots=v["max_slots_per_prompt"],
+        generations=generations,
+        warmup_steps=_in_steps(v.warmup_steps, steps),
+        checkpoints=checkpoints,
+        checkpoints_kept=v.save_total_limit,
+        evaluations=_evaluations(v, steps, epoch),
+        eval_completions=eval_completions,
+        max_completion_length=v.max_completion_length,
+        most_slots=v.max_slots_per_prompt,
     )
 
 
 def too_few_rows(rows: int, batch: Batch) -> str:
-    """Return the message for rows that do not fill a generation, with which TRL would end without a
-    step.
-    """
-    each = f"({batch.completions} completions, {batch.num_generations} a prompt)"
-    how = (
-        "lower per_device_train_batch_size, generation_batch_size or steps_per_generation, or "
-        "raise num_generations."
+    """Return the message for rows that do not fill a generation: TRL would end without a step."""
+    return (
+        f"{rows} training rows make no generation of {batch.prompts} prompts "
+        f"({batch.completions} completions, {batch.num_generations} a prompt). Bring at least "
+        f"{batch.prompts} rows, or make the generation smaller: lower "
+        "per_device_train_batch_size, generation_batch_size or steps_per_generation, or raise "
+        "num_generations."
     )
-    words = f"Bring at least {batch.prompts} rows, or make the generation smaller: {how}"
-    return f"{rows} training rows make no generation of {batch.prompts} prompts {each}. {words}"
 
 
-def _every(interval: float, steps: int) -> int:
+def _samples_per_eval_row(v: Values) -> int:
+    if v.eval_temperature is not None:
+        return v.eval_num_samples
+    return v.num_generations_eval or v.num_generations
+
+
+def _in_steps(interval: float, steps: int) -> int:
     """Return an interval in steps; below 1 it is a share of all (`TrainerState.compute_steps`,
     `get_warmup_steps`).
     """
     return math.ceil(steps * interval) if interval < 1 else int(interval)
 
 
-def _moments(strategy: str, interval: float, steps: int, steps_per_epoch: int | None) -> list[int]:
+def _moments(strategy: str, interval: float, steps: int, epoch: Epoch | None) -> list[int]:
     """Return the steps after which a strategy acts, with the last step; a stream counts as one
     epoch.
     """
-    if strategy not in ("steps", "epoch"):
+    if strategy == "steps":
+        every = _in_steps(interval, steps)
+    elif strategy == "epoch":
+        every = steps if epoch is None else epoch.steps
+    else:
         return []
-    every = _every(interval, steps) if strategy == "steps" else steps_per_epoch or steps
     return sorted({*range(every, steps + 1, every), steps})
 
 
-def _evaluations(v: Values, steps: int, steps_per_epoch: int | None, micro: int | None) -> int:
-    strategy = v["eval_strategy"]
-    accumulation = v["gradient_accumulation_steps"]
-    at_start = strategy != "no" and v["eval_on_start"] and not v["resume_from_checkpoint"]
-    reached: list[float] = [
-        *_moments(strategy, v["eval_steps"] or v["logging_steps"], steps, steps_per_epoch)
-    ]
-    if strategy == "epoch":  # `eval_delay` also counts epochs
-        length = steps_per_epoch or steps
-        whole = micro or steps * accumulation
-        reached = [
-            i + min(1.0, (end - i * length) * accumulation / whole) for i, end in enumerate(reached)
+def _evaluations(v: Values, steps: int, epoch: Epoch | None) -> int:
+    if v.eval_strategy == "no":
+        return 0
+    moments = _moments(v.eval_strategy, v.eval_steps or v.logging_steps, steps, epoch)
+    elapsed: list[float] = [*moments]
+    if v.eval_strategy == "epoch":  # `eval_delay` also counts epochs
+        accumulation = v.gradient_accumulation_steps
+        length = steps if epoch is None else epoch.steps
+        micro_batches = steps * accumulation if epoch is None else epoch.micro_batches
+        elapsed = [
+            passed + min(1.0, (end - passed * length) * accumulation / micro_batches)
+            for passed, end in enumerate(moments)
         ]
-    return int(at_start) + sum(moment >= v["eval_delay"] for moment in reached)
+    at_start = v.eval_on_start and not v.resume_from_checkpoint
+    return int(at_start) + sum(moment >= v.eval_delay for moment in elapsed)

@@ -1,11 +1,12 @@
 """The options about gradients that are not finite and alarms of the health monitor."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from grpo_ext.observe.health_rules import Action, chosen_rules
 from grpo_ext.recipe.problems import Problem
+from grpo_ext.recipe.typed_values import Rule, Values
 from grpo_ext.recipe.values import CountOrZero
 
 
@@ -30,9 +31,12 @@ class SafetyOptions:
     health_rules: dict[str, Any] | None = None
 
 
-def health(v: Mapping[str, Any], _: int) -> Iterator[Problem]:
+def unknown_health_rule(v: Values, _: int) -> Iterator[Problem]:
     """The rules of the monitor are known ones."""
     try:
-        chosen_rules(v["health_rules"], v["health_action"])
+        chosen_rules(v.health_rules, v.health_action)
     except ValueError as error:
         yield Problem(str(error), "health_rules")
+
+
+RULES: tuple[Rule, ...] = (unknown_health_rule,)

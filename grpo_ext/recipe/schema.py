@@ -67,13 +67,11 @@ class GRPOExtConfig(
             `"k3"` the forward KL, as in the GRPO paper, and `"k1"` is refused.
         dppo_delta (`float`, defaults to 0.15): change of a token's probability above which
             `loss_type: dppo` masks it, where the update would change it further.
-        reward_on_error (`str`, defaults to `"none"`): what happens when a reward function raises,
-            or returns the wrong number of values or a value that is not finite. `"none"`: it does
-            not score those rows, and `rewards/NAME/failed` counts them. `"raise"`: the run stops at
-            the first.
         reward_max_failure_rate (`float`, defaults to 0.5): share of failed rows, of the last 256
             that the reward did not decline (by `None`), above which the run stops with the last
-            error in any case.
+            error. A reward fails if it raises, or returns the wrong number of values or a value
+            that is not finite; it then does not score those rows, and `rewards/NAME/failed` counts
+            them. 0: the run stops at the first.
         reward_workers (`int`, defaults to 1): processes of each rank for rewards that need much CPU
             time; `accuracy` starts them at the first formula. With 0 the training process computes
             everything, and nothing bounds memory.
@@ -85,8 +83,6 @@ class GRPOExtConfig(
         log_tokens (`bool`, defaults to `False`): whether these lines have each token with its
             advantage, its age in steps, and its log-prob where it is known before the step, for the
             report. Lines get ten times as long.
-        log_max_mb (`float`, defaults to 256.0): size in MiB after which `samples.jsonl` and
-            `metrics.jsonl` continue in a new file.
 
     Raises:
         ValueError: naming every argument whose type, word or range is wrong.
@@ -99,13 +95,11 @@ class GRPOExtConfig(
     positive_nll_coef: PositiveOrZero = 0.0
     kl_estimator: Literal["k1", "k2", "k3"] = "k3"
     dppo_delta: PositiveShare = 0.15
-    reward_on_error: Literal["none", "raise"] = "none"
     reward_max_failure_rate: Share = 0.5
     reward_workers: CountOrZero = 1
     reward_timeout: Positive = 5.0
     log_samples: Share = 1.0
     log_tokens: bool = False
-    log_max_mb: Positive = 256.0
 
     def __post_init__(self) -> None:
         if problems := field_problems(self, GRPOExtConfig):

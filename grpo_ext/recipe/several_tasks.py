@@ -11,6 +11,7 @@ from grpo_ext.common.suggestions import unknown
 from grpo_ext.recipe.fields import hints_of
 from grpo_ext.recipe.problems import Problem
 from grpo_ext.recipe.row_options import RowOptions
+from grpo_ext.recipe.typed_values import Rule, Values
 from grpo_ext.recipe.values import Positive, convert
 from grpo_ext.tasks import Task, get_task_class
 
@@ -101,16 +102,16 @@ def _built(name: str, values: Mapping[str, Any]) -> TaskOfSeveral:
     task_class: type = get_task_class(values.get("task") or name)
     hints = {**hints_of(task_class), **hints_of(TaskOptions)}
     converted: dict[str, Any] = {}
-    wrong: list[str] = []
+    messages: list[str] = []
     for key, value in values.items():
         try:
             if key not in hints:
                 raise ValueError(unknown("key", key, hints))
             converted[key] = convert(key, value, hints[key])
         except ValueError as error:
-            wrong.append(str(error))
-    if wrong:
-        raise ValueError(*wrong)
+            messages.append(str(error))
+    if messages:
+        raise ValueError(*messages)
     of_options = {key: value for key, value in converted.items() if key in hints_of(TaskOptions)}
     of_task = {key: value for key, value in converted.items() if key not in of_options}
     return TaskOfSeveral(task_class(**of_task), TaskOptions(**of_options))
@@ -144,11 +145,11 @@ def metric_of(spec: str | Spec) -> str:
     return spec.get("label") or metric_of(str(spec.get("name")))
 
 
-def several_tasks_rules(v: Mapping[str, Any], _: int) -> Iterator[Problem]:
+def keys_of_a_single_task(v: Values, _: int) -> Iterator[Problem]:
     """A recipe with `tasks` has no keys of a single task, and at least one task."""
-    if v["tasks"] is None:
+    if v.tasks is None:
         return
-    if not v["tasks"]:
+    if not v.tasks:
         yield Problem("tasks is empty: write at least one task, or take it out.", "tasks")
     for key in OF_EACH_TASK:
         if key in v and v[key] is not None:
@@ -156,3 +157,6 @@ def several_tasks_rules(v: Mapping[str, Any], _: int) -> Iterator[Problem]:
                 "weight beside each reward" if key == "reward_weights" else f"{key} in each entry"
             )
             yield Problem(f"{key} has no meaning beside tasks: write {where} of tasks.", key)
+
+
+RULES: tuple[Rule, ...] = (keys_of_a_single_task,)

@@ -51,12 +51,16 @@ def convert(key: str, value: Any, hint: Any) -> Any:
     """
     if isinstance(value, Word):
         value = _from_word(value, hint)
+    elif isinstance(value, str) and value.startswith("{") and _takes_mapping(hint):
+        with suppress(ValueError):
+            value = json.loads(value)
     if isinstance(value, Enum):
         value = value.value
-    if odd := [number for number in _numbers(value) if not math.isfinite(number)]:
-        raise ValueError(f"{key} must be a finite number, got {odd[0]}.")
-    words = choices(hint)
-    if value is False and "no" in words:
+    for number in _numbers(value):
+        if not math.isfinite(number):
+            raise ValueError(f"{key} must be a finite number, got {number}.")
+    allowed = choices(hint)
+    if value is False and "no" in allowed:
         value = "no"  # YAML reads a bare `no` as false
     try:
         return _adapter(hint).validate_python(value)
@@ -68,7 +72,7 @@ def convert(key: str, value: Any, hint: Any) -> Any:
         if {part["type"] for part in error.errors()} <= BOUND_ERRORS:
             bound = error.errors()[0]["msg"].removeprefix("Input should be ")
             raise ValueError(f"{key} must be {bound}, got {value}.") from None
-        guess = did_you_mean(value, map(str, words)) if isinstance(value, str) else ""
+        guess = did_you_mean(value, map(str, allowed)) if isinstance(value, str) else ""
         raise ValueError(f"{key} is {in_words(hint)}; got {value!r}.{guess}") from None
 
 
@@ -111,14 +115,17 @@ def _numbers(value: Any) -> Iterable[float]:
             yield from _numbers(part)
 
 
+def _takes_mapping(hint: Any) -> bool:
+    kinds = typing.get_args(hint) or (hint,)
+    return any((typing.get_origin(kind) or kind) is dict for kind in kinds)
+
+
 def _from_word(word: Word, hint: Any) -> Any:
     """Return the value of a word: the word itself for a field that takes text, else, and for a
     mapping in braces, its YAML.
     """
     kinds = typing.get_args(hint) or (hint,)
-    mapping = word.startswith("{") and any(
-        (typing.get_origin(kind) or kind) is dict for kind in kinds
-    )
+    mapping = word.startswith("{") and _takes_mapping(hint)
     if mapping:
         with suppress(ValueError):
             return json.loads(word)  # YAML would read its 1e-7 as text

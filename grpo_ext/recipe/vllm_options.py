@@ -1,14 +1,15 @@
 """The options about vLLM that TRL does not have."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from grpo_ext.common.untrusted import check_server_url
 from grpo_ext.recipe.folder import sharding
 from grpo_ext.recipe.problems import Problem
+from grpo_ext.recipe.typed_values import Rule, Values, refuses
 from grpo_ext.recipe.values import CountOrZero, Positive
 
 LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # adapter sizes that vLLM 0.31 can allocate
@@ -71,52 +72,78 @@ def vllm_rank(r: int) -> int | None:
     return next((rank for rank in LORA_RANKS if rank >= r), None)
 
 
-def server_url_rules(v: Mapping[str, Any], _: int) -> Iterator[Problem]:
-    """The address of a vLLM server has no user name and no password, which errors and saved recipes
-    would show.
-    """
-    if v["vllm_server_base_url"]:
+@refuses(
+    "generation_kwargs",
+    "generation_kwargs: the trainer says how many completions and log-probs vLLM returns: "
+    "take n and logprobs out.",
+)
+def counts_that_the_trainer_sets(v: Values) -> object:
+    """Of several log-probs the first is the likeliest token's, not the drawn one's."""
+    return v.use_vllm and {"n", "logprobs"} & set(v.generation_kwargs or ())
+
+
+@refuses(
+    "vllm_max_model_length",
+    "vllm_max_model_length leaves no prompt beside max_completion_length "
+    "{max_completion_length}: raise it.",
+)
+def context_without_a_prompt(v: Values) -> object:
+    context = v.use_vllm and v.vllm_max_model_length
+    return context and (v.max_completion_length or 0) >= context
+
+
+def server_address_with_a_password(v: Values, _: int) -> Iterator[Problem]:
+    """A server's address has no user name and password, which saved recipes would show."""
+    if v.vllm_server_base_url:
         try:
-            check_server_url(v["vllm_server_base_url"])
+            check_server_url(v.vllm_server_base_url)
         except ValueError as error:
             yield Problem(f"vllm_server_base_url: {error}.", "vllm_server_base_url")
-    if "@" in v["vllm_server_host"]:
-        words = (
-            "write a host alone, without user name and password, because recipes, logs and "
-            "pages show it."
+    if "@" in v.vllm_server_host:
+        yield Problem(
+            "vllm_server_host: write a host alone, without user name and password, because "
+            "recipes, logs and pages show it.",
+            "vllm_server_host",
         )
-        yield Problem(f"vllm_server_host: {words}", "vllm_server_host")
 
 
-def adapter_rules(v: Mapping[str, Any], _: int) -> Iterator[Problem]:
+def adapter_that_vllm_cannot_take(v: Values, _: int) -> Iterator[Problem]:
     """vLLM can take the adapter that `vllm_sync_adapter: adapter` sends."""
-    if v["vllm_sync_adapter"] != "adapter" or not v["use_vllm"]:
+    if v.vllm_sync_adapter != "adapter" or not v.use_vllm:
         return
     for key, reason in NOT_WITH_ADAPTER.items():
         if v[key]:
             yield Problem(f"{key}: {reason}{OR_MERGED}", key)
-    if not v["use_peft"]:
-        words = (
-            "adapter sends vLLM an adapter, and this recipe trains none: write use_peft: "
-            "true, or merged."
-        )
-        yield Problem(f"vllm_sync_adapter: {words}", "vllm_sync_adapter")
-        return
-    if vllm_rank(v["lora_r"]) is None:
+    if not v.use_peft:
         yield Problem(
-            f"lora_r {v['lora_r']} is more than vLLM takes: at most {LORA_RANKS[-1]}{OR_MERGED}",
+            "vllm_sync_adapter: adapter sends vLLM an adapter, and this recipe trains none: write "
+            "use_peft: true, or merged.",
+            "vllm_sync_adapter",
+        )
+        return
+    if vllm_rank(v.lora_r) is None:
+        yield Problem(
+            f"lora_r {v.lora_r} is more than vLLM takes: at most {LORA_RANKS[-1]}{OR_MERGED}",
             "lora_r",
         )
-    for name in v["lora_target_modules"] or ():
+    for name in v.lora_target_modules or ():
         if "lm_head" in name or "embed" in name:
-            words = (
+            yield Problem(
                 "an adapter for vLLM cannot change embeddings or the output head: take "
-                f"{name} out{OR_MERGED}"
+                f"{name} out{OR_MERGED}",
+                "lora_target_modules",
             )
-            yield Problem(words, "lora_target_modules")
     if sharding(v) >= 3:
-        words = (
+        yield Problem(
             "the trainer cannot gather an adapter that ZeRO-3 or FSDP shards for vLLM: train "
-            "with ddp or zero2"
+            f"with ddp or zero2{OR_MERGED}",
+            "accelerate_config",
         )
-        yield Problem(words + OR_MERGED, "accelerate_config")
+
+
+RULES: tuple[Rule, ...] = (
+    counts_that_the_trainer_sets,
+    context_without_a_prompt,
+    adapter_that_vllm_cannot_take,
+    server_address_with_a_password,
+)

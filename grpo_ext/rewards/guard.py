@@ -17,7 +17,7 @@ import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 from grpo_ext.common.deadline import TooLate, deadline
 from grpo_ext.rewards.deadline import in_time
@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 
 class RewardFailure(UserCodeFailure):
-    """A reward failed too often, or once with `on_error="raise"`.
+    """A reward failed too often, or once with `max_failure_rate=0`.
 
     The message ends with the last traceback.
     """
@@ -46,8 +46,8 @@ class Guard:
     Args:
         reward: a registered reward, or any function with TRL's signature. `AsyncGuard` takes async
             functions.
-        on_error: "none" leaves failed rows unscored; "raise" stops at the first one.
-        max_failure_rate: share of failed rows in the window above which `RewardFailure` is raised.
+        max_failure_rate: share of failed rows in the window above which `RewardFailure` is raised;
+            0 raises it at the first one.
         window: number of last rows that count for the share, without declined ones. No share is
             judged before a quarter of them has been scored.
         timeout: seconds that a row may take; a batch of n rows may take n times as long. None: no
@@ -60,7 +60,6 @@ class Guard:
 
     reward: Callable
     _: KW_ONLY
-    on_error: Literal["none", "raise"] = "none"
     max_failure_rate: float = 0.5
     window: int = 256
     timeout: float | None = None
@@ -109,7 +108,7 @@ class Guard:
             arguments: `completions` and the other arguments that TRL passes to rewards.
 
         Raises:
-            RewardFailure: as `on_error` and `max_failure_rate` say.
+            RewardFailure: as `max_failure_rate` says.
         """
         rows, task_arguments = task_rows(arguments, self.tasks)
         if not rows:
@@ -226,14 +225,14 @@ class Guard:
             self.fail(reason)
 
     def log(self, error: str, arguments: dict[str, Any], row: int) -> None:
-        """Log a failure with its row, once for each kind; raise if `on_error` says so."""
-        if not self.count.is_new_kind(error) and self.on_error == "none":
+        """Log a failure with its row, once for each kind; raise if none is allowed."""
+        if not self.count.is_new_kind(error) and self.max_failure_rate > 0:
             return
         columns = one_row(arguments, row, len(arguments["completions"]))
         for name in EXTRAS:
             columns.pop(name, None)
         shown = clipped(columns)
-        if self.on_error == "raise":
+        if self.max_failure_rate == 0:
             self.fail(f"Reward {self.name!r} failed on {shown}: {error}")
         else:
             logger.warning(

@@ -142,7 +142,7 @@ class Parts:
             "feed": self.feed,
         }
         self.checkpoints = Checkpoints(trainer, parts_with_state)
-        self.log = RunLog(args.log_samples, args.log_max_mb, about(trainer))
+        self.log = RunLog(args.log_samples, about(trainer))
         rules = chosen_rules(args.health_rules, args.health_action)
         self.monitor = HealthMonitor(rules, self.log) if rules else None
         self.stopping = Stopping(trainer, self.finite, self.checkpoints)

@@ -75,7 +75,6 @@ def rewards_for(
     return guard_rewards(
         rewards,
         labels=names,
-        on_error=args.reward_on_error,
         max_failure_rate=args.reward_max_failure_rate,
         timeout=args.reward_timeout,
         workers=args.reward_workers,

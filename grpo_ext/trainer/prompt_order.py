@@ -15,6 +15,8 @@ from grpo_ext.step.groups import GroupStats
 from grpo_ext.trainer.judging import outcomes_of_groups
 from grpo_ext.trainer.port import Trainer
 
+UNIFORM_SHARE = 0.1  # of the weights of `curriculum: adaptive`, so that each prompt can be drawn
+
 
 class PromptOrder:
     """The resumable order of a trainer's prompts, which may depend on their pass rates."""
@@ -46,7 +48,7 @@ class PromptOrder:
             args.seed,
             trainer.shuffle_dataset,
             self.rates,
-            args.curriculum_floor,
+            UNIFORM_SHARE,
             self.easy_first,
             args.max_slots_per_prompt,
             generations_of_run(trainer, rows // prompts),

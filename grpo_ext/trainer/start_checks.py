@@ -199,7 +199,7 @@ def check_metric(
         isinstance(callback, EarlyStoppingCallback) or callback is EarlyStoppingCallback
         for callback in callbacks
     )
-    option = "EarlyStoppingCallback" if stops else chooses_by_metric(vars(args))
+    option = "EarlyStoppingCallback" if stops else chooses_by_metric(args)
     if option is None or eval_dataset is None:
         return
     evaluation = EvaluationMetrics(

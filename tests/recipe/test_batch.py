@@ -9,7 +9,13 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from grpo_ext import GRPOExtConfig
-from grpo_ext.recipe.batch import Batch, batch_of, nearest_fits, whole_eval_groups, whole_groups
+from grpo_ext.recipe.batch import (
+    Batch,
+    batch_of,
+    evaluation_of_parts_of_groups,
+    generation_of_parts_of_groups,
+    nearest_fits,
+)
 from grpo_ext.recipe.rules import flat_values
 from tests.support.runaway import no_runaway
 
@@ -41,7 +47,11 @@ def as_values(batch):
 @given(batches())
 def test_what_is_refused_is_what_trl_refuses(tmp_path_factory, batch):
     values = as_values(batch)
-    problems = list(whole_groups(flat_values({"training": values}, {"training": GRPOExtConfig}), 1))
+    problems = list(
+        generation_of_parts_of_groups(
+            flat_values({"training": values}, {"training": GRPOExtConfig}), 1
+        )
+    )
     if problems:
         assert not batch.fits
         with pytest.raises(ValueError, match="divisible"):
@@ -88,7 +98,7 @@ def test_eval_batches_are_refused_as_trl_does(tmp_path_factory, size, group):
         "eval_strategy": "steps",
     }
     flat = flat_values({"training": values}, {"training": GRPOExtConfig})
-    problems = list(whole_eval_groups(flat, 1))
+    problems = list(evaluation_of_parts_of_groups(flat, 1))
     assert bool(problems) == bool(size % group)
     if problems:
         with pytest.raises(ValueError, match="eval batch size"):

@@ -601,3 +601,43 @@ def test_the_metric_of_groups_is_named_as_it_is_logged(tmp_path):
         assert "It has guess, short, judge, format." in faults(
             tmp_path, f"{text}group_filter_metric: {name}\n"
         )
+
+
+@pytest.mark.parametrize(
+    "given, words",
+    [
+        ({"min_p": 2}, "min_p is 2 and must lie in [0, 1]. Write min_p: null"),
+        ({"temperature": "hot"}, "temperature is 'hot', which is no number"),
+        ({"top_k": [1]}, "top_k is [1], which is no number"),
+        ({"suppress_tokens": 5}, "suppress_tokens is 5 and must be a list of token ids"),
+        ({"num_beams": 4}, "beam search does not sample token by token"),
+    ],
+)
+def test_a_sampling_option_in_generation_kwargs_is_reported_there(given, words):
+    with pytest.raises(RecipeError) as error:
+        load_recipe(None, {**MODEL, "top_p": 0.9, "generation_kwargs": given})
+    [problem] = error.value.problems
+    assert problem.key == "generation_kwargs" and words in problem.message
+
+
+@pytest.mark.parametrize(
+    "key, values",
+    [
+        ("partial_rollouts", {"partial_rollouts": 64, "overlap": "one_step", "sampler": "process"}),
+        ("use_vllm", {"use_vllm": True}),
+    ],
+)
+def test_generation_kwargs_as_text_are_read_as_a_mapping(tmp_path, key, values):
+    given = {**MODEL, **values, "generation_kwargs": '{"min_p": null}'}
+    assert load_recipe(None, given).get("generation_kwargs") == {"min_p": None}
+    path = write(tmp_path, "model_name_or_path: m\ngeneration_kwargs: min_p\n")
+    with pytest.raises(RecipeError, match="generation_kwargs is a mapping or null; got 'min_p'"):
+        load_recipe(path, values)
+
+
+def test_a_sampler_process_plays_no_environment_and_needs_our_loss():
+    given = {**MODEL, "sampler": "process"}
+    with pytest.raises(RecipeError, match="sampler: process does not play environments yet"):
+        load_recipe(None, {**given, "environment": "guess"})
+    with pytest.raises(RecipeError, match="sampler: process needs loss_normalization: step"):
+        load_recipe(None, {**given, "loss_normalization": "micro_batch"})

@@ -17,11 +17,11 @@ from grpo_ext.objective.advantage import advantage_names, joint_advantage_names
 from grpo_ext.objective.policy import loss_names
 from grpo_ext.objective.presets import PRESETS
 from grpo_ext.objective.sampling import FIELD_DEFAULTS
-from grpo_ext.recipe import contradictions, difference, fields, needs, vllm_options
-from grpo_ext.recipe.contradictions import Contradiction
+from grpo_ext.recipe import difference, fields, needs, vllm_options
 from grpo_ext.recipe.load import load_sft_recipe
-from grpo_ext.recipe.rules import check_values, rule_of
+from grpo_ext.recipe.rules import GRPO_RULES, SFT_RULES, check_keys, check_values
 from grpo_ext.recipe.schema import GRPOExtConfig, LaunchConfig, RunConfig
+from grpo_ext.recipe.typed_values import Refusal, Values
 from grpo_ext.recipe.values import choices
 from tests.support.places import REPO
 
@@ -29,6 +29,7 @@ MODEL = {"model_name_or_path": "m"}
 CLASSES = (GRPOExtConfig, RunConfig, ModelConfig, SFTConfig, LaunchConfig)
 KNOWN = {field.name for cls in CLASSES for field in dataclasses.fields(cls)}
 PACKAGE = REPO / "grpo_ext"
+METHODS = {*dir(Values), "defaults", "unsound"}
 
 
 def values():
@@ -38,20 +39,47 @@ def values():
 def test_a_mistyped_key_raises_where_it_is_read():
     with pytest.raises(KeyError, match="no field of this recipe is named 'max_completion_lenght'"):
         values()["max_completion_lenght"]
+    with pytest.raises(KeyError, match="no field of this recipe is named 'max_completion_lenght'"):
+        values().max_completion_lenght  # noqa: B018
     with pytest.raises(KeyError, match="no field of this recipe is named 'bet'"):
         load_recipe(None, MODEL).get("bet")
 
 
 def test_a_rule_with_a_mistyped_key_raises_and_does_not_pass():
-    rule = rule_of(Contradiction("beta", lambda v: v["use_pfet"], "beta is wrong."))
+    rule = Refusal("beta", "beta is wrong.", lambda v: v.use_pfet)
     with pytest.raises(KeyError, match="use_pfet"):
         check_values(values(), (rule,), {})
 
 
 def test_a_message_with_a_mistyped_key_raises():
-    rule = rule_of(Contradiction("beta", lambda v: True, "beta {bta} is wrong."))
+    rule = Refusal("beta", "beta {bta} is wrong.", lambda v: True)
     with pytest.raises(KeyError, match="bta"):
         check_values(values(), (rule,), {})
+    with pytest.raises(KeyError, match="bta"):
+        check_keys((rule,), CLASSES)
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        Refusal("bta", "beta is wrong.", lambda v: False),
+        needs.Dependency("bta", (None,), {}),
+        needs.Dependency("beta", (None,), {"bta": (1,)}),
+    ],
+)
+def test_a_table_with_a_mistyped_key_raises_at_import(rule):
+    with pytest.raises(KeyError, match="bta"):
+        check_keys((rule,), CLASSES)
+
+
+def test_no_field_has_the_name_of_a_method_of_values():
+    assert set() == KNOWN & METHODS
+
+
+def test_each_rule_stands_once():
+    assert all(GRPO_RULES.count(rule) == 1 for rule in GRPO_RULES)
+    messages = [rule.message for rule in GRPO_RULES if isinstance(rule, Refusal)]
+    assert len(messages) > 30 and len(set(messages)) == len(messages)
 
 
 def test_each_kind_of_recipe_says_which_fields_it_has():
@@ -71,6 +99,8 @@ def keys_read(path) -> set[tuple[int, str]]:
             key = node.slice
         if isinstance(node, ast.Compare) and is_values(node.comparators[0]):
             key = node.left
+        if read := attribute_read(node, path):
+            found.add((node.lineno, read))
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args:
             receiver = node.func.value
             recipe = ast.unparse(receiver).split(".")[-1] == "recipe"
@@ -79,6 +109,13 @@ def keys_read(path) -> set[tuple[int, str]]:
         if isinstance(key, ast.Constant) and isinstance(key.value, str):
             found.add((node.lineno, key.value))
     return found
+
+
+def attribute_read(node, path) -> str | None:
+    """The key that `v.key` reads in a file of the rules; elsewhere `v` may be a tensor."""
+    if path.parent.name != "recipe" or not isinstance(node, ast.Attribute):
+        return None
+    return node.attr if is_values(node.value) and node.attr not in METHODS else None
 
 
 def is_values(node) -> bool:
@@ -102,13 +139,16 @@ def words_compared(path) -> set[tuple[int, str, str]]:
     """
     found = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if not isinstance(node, ast.Compare) or not isinstance(node.left, ast.Subscript):
+        if not isinstance(node, ast.Compare):
             continue
-        if not is_values(node.left.value) or not isinstance(node.left.slice, ast.Constant):
+        key = attribute_read(node.left, path)
+        if isinstance(node.left, ast.Subscript) and is_values(node.left.value):
+            key = node.left.slice.value if isinstance(node.left.slice, ast.Constant) else None
+        if key is None:
             continue
         for part in ast.walk(node.comparators[0]):
             if isinstance(part, ast.Constant) and isinstance(part.value, str):
-                found.add((node.lineno, node.left.slice.value, part.value))
+                found.add((node.lineno, key, part.value))
     return found
 
 
@@ -120,8 +160,8 @@ def test_rules_compare_keys_with_words_that_the_field_takes():
     assert {row for row in limited if row[2] not in choices(kinds[row[1]])} == set()
     needed = {
         (key, word)
-        for _, _, fitting in needs.NEEDS
-        for key, values in fitting.items()
+        for dependency in needs.NEEDS
+        for key, values in dependency.needed.items()
         for word in values
         if choices(kinds[key])
     }
@@ -131,18 +171,18 @@ def test_rules_compare_keys_with_words_that_the_field_takes():
         "scale_rewards": (*advantage_names(), True, False),
         "multi_objective_aggregation": joint_advantage_names(),
     }
-    free = [row[:2] for row in needs.NEEDS]
-    free += [pair for _, _, fitting in needs.NEEDS for pair in fitting.items()]
+    free = [(row.key, row.free) for row in needs.NEEDS]
+    free += [pair for row in needs.NEEDS for pair in row.needed.items()]
     assert registered.keys() <= {key for key, _ in free}
     for key, words in free:
         assert set(words) <= set(registered.get(key, words))
 
 
 def test_tables_name_no_key_that_is_not_a_field():
-    rows = (*contradictions.ALWAYS, *contradictions.SUPERVISED, *contradictions.GRPO)
+    rules = (*GRPO_RULES, *SFT_RULES)
     named = {
-        "contradictions": {key for key, _, _ in rows},
-        "NEEDS": {key for key, _, needed in needs.NEEDS for key in (key, *needed)},
+        "rules": {rule.key for rule in rules if isinstance(rule, Refusal)},
+        "NEEDS": {key for row in needs.NEEDS for key in (row.key, *row.needed)},
         "NOT_IDLE": set(needs.NOT_IDLE),
         "CHOICES": set(fields.CHOICES),
         "TYPES": set(fields.TYPES),

@@ -148,8 +148,8 @@ def test_old_failures_are_forgotten():
         guard(completions=["0"])
 
 
-def test_on_error_raise_stops_at_the_first():
-    guard = Guard(by_row(divide), on_error="raise")
+def test_no_failure_allowed_stops_at_the_first():
+    guard = Guard(by_row(divide), max_failure_rate=0.0)
     assert guard(completions=["1", "2"]) == [1.0, 0.5]
     with pytest.raises(RewardFailure, match=r"(?s)'completions': \['0'\].*ZeroDivisionError"):
         guard(completions=["1", "0"])
@@ -190,9 +190,9 @@ def test_guarding_leaves_models_and_guards_alone():
     model = Model()
     guarded = Guard(divide)
     reward = build("format")
-    out = guard_rewards(["org/model", model, guarded, reward], on_error="raise")
+    out = guard_rewards(["org/model", model, guarded, reward], max_failure_rate=0.0)
     assert out[:3] == ["org/model", model, guarded]
-    assert isinstance(out[3], Guard) and out[3].name == "format" and out[3].on_error == "raise"
+    assert isinstance(out[3], Guard) and out[3].name == "format" and out[3].max_failure_rate == 0
 
 
 def test_columns_of_any_name_pass():

@@ -72,7 +72,6 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "curriculum": ("adaptive", "easy_to_hard"),
     "difficulty_column": ("hardness", "number"),
     "pass_rate_decay": (0.9,),
-    "curriculum_floor": (0.5,),
     "max_slots_per_prompt": (2, 4),
     "shuffle_dataset": (False,),
     # the sampler
@@ -116,7 +115,6 @@ VALUES: dict[str, tuple[Any, ...]] = {
 ALONG: dict[str, Settings] = {
     "advantage_normalizer": {"rewards": "two"},
     "behaviour_policy": {"sampler": "process"},
-    "curriculum_floor": {"curriculum": "adaptive"},
     "delta": {"num_iterations": 2},
     "difficulty_column": {"curriculum": "easy_to_hard"},
     "dppo_delta": {"loss_type": "dppo", "num_iterations": 2},
@@ -213,7 +211,7 @@ IRRELEVANT: dict[str, str] = {
         label_smoothing_factor length_column_name max_tool_calling_iterations model_init_kwargs
         pass_rates_file remove_unused_columns train_sampling_strategy trust_remote_code""",
     "when a reward counts as missing": """
-        reward_max_failure_rate reward_on_error reward_timeout reward_workers""",
+        reward_max_failure_rate reward_timeout reward_workers""",
     "evaluation": """
         batch_eval_metrics bf16_full_eval do_eval do_predict do_train eval_accumulation_steps
         eval_constant eval_delay eval_do_concat_batches eval_min_p eval_num_samples
@@ -225,7 +223,7 @@ IRRELEVANT: dict[str, str] = {
         debug disable_tqdm enable_jit_checkpoint health_action health_rules hub_always_push
         hub_model_id hub_private_repo hub_revision hub_strategy hub_token
         include_num_input_tokens_seen log_completions log_completions_hub_repo log_level
-        log_level_replica log_max_mb log_multimodal log_on_each_node log_samples log_tokens
+        log_level_replica log_multimodal log_on_each_node log_samples log_tokens
         log_unique_prompts logging_first_step logging_nan_inf_filter logging_steps
         logging_strategy num_completions_to_print output_dir project push_to_hub report_to
         restore_callback_states_from_checkpoint resume_from_checkpoint run_name

@@ -242,7 +242,8 @@ def test_a_run_that_failed_goes_on_with_the_right_prompts(tiny_folder, tmp_path,
     again.
     """
     settings |= {"max_steps": 5}
-    first = overlap_run.make(tiny_folder, tmp_path, failing(3), reward_on_error="raise", **settings)
+    strict = {"reward_max_failure_rate": 0.0, **settings}
+    first = overlap_run.make(tiny_folder, tmp_path, failing(3), **strict)
     with pytest.raises(RewardFailure):
         first.train()
     again = overlap_run.make(tiny_folder, tmp_path, **settings)

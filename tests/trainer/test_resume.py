@@ -120,7 +120,7 @@ def test_what_is_wrong_with_a_checkpoint(tiny_folder, tmp_path):
 
 
 def test_a_failing_reward_leaves_the_checkpoint_before_it_alone(tiny_folder, tmp_path):
-    trainer = make(tiny_folder, tmp_path, reward_on_error="raise")
+    trainer = make(tiny_folder, tmp_path, reward_max_failure_rate=0.0)
     calls = []
 
     def fails(*args, **kwargs):

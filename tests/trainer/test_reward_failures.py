@@ -89,9 +89,9 @@ def test_a_reward_that_always_fails_stops_the_run_with_a_checkpoint(tiny_folder,
     assert (tmp_path / f"checkpoint-{step}" / "model.safetensors").is_file()
 
 
-def test_on_error_raise_stops_at_the_first(tiny_folder, tmp_path):
+def test_no_failure_allowed_stops_at_the_first(tiny_folder, tmp_path):
     trainer = make(
-        tiny_folder, tmp_path, [length, Faulty(infinite=range(8))], reward_on_error="raise"
+        tiny_folder, tmp_path, [length, Faulty(infinite=range(8))], reward_max_failure_rate=0.0
     )
     with pytest.raises(RewardFailure, match="inf"):
         trainer.train()
@@ -188,7 +188,7 @@ def test_rewards_that_seed_and_move_change_nothing_of_the_run(tiny_folder, tmp_p
 
 
 def test_unknown_names_and_weights_beyond_float32_are_refused_before_the_model_is_loaded():
-    args = SimpleNamespace(reward_weights=[1e300], reward_on_error="none", reward_workers=0)
+    args = SimpleNamespace(reward_weights=[1e300], reward_workers=0)
     with pytest.raises(
         ValueError, match=r"weight of reward 'length' is 1e\+300, but it must be .* at most 10000"
     ):

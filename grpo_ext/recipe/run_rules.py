@@ -1,0 +1,151 @@
+"""What a recipe is refused for, beside the rules of single groups of options: the model, the length
+of the run, where it begins, and what samples.
+"""
+
+from pathlib import Path
+
+from grpo_ext.recipe.typed_values import Refusal, Values, refuses
+
+
+@refuses("model_name_or_path", "model_name_or_path is missing: name a model folder or a hub id.")
+def no_model(v: Values) -> bool:
+    return not v.model_name_or_path
+
+
+@refuses(
+    "dataset_name",
+    "dataset_name is missing: name a jsonl, json, csv or parquet file, or a hub id.",
+)
+def supervised_without_rows(v: Values) -> bool:
+    return not v.dataset_name
+
+
+@refuses(
+    "eval_strategy",
+    "eval_strategy: supervised training has no held-out rows here. Take it out; `grpo-ext "
+    "eval` compares models.",
+)
+def supervised_with_evaluation(v: Values) -> bool:
+    return v.eval_strategy != "no"
+
+
+@refuses(
+    "lora_target_modules",
+    "lora_target_modules: a single entry must match whole names of layers: write "
+    "'.*{lora_target_modules[0]}' or all-linear.",
+)
+def one_plain_name_of_a_layer(v: Values) -> bool:
+    """peft takes a single entry for a pattern of whole names."""
+    modules = v.lora_target_modules
+    return v.use_peft and modules is not None and len(modules) == 1 and modules[0].isidentifier()
+
+
+@refuses("fp16", "fp16 and bf16 are both true: keep one, or write `bf16: false`.")
+def two_half_precisions(v: Values) -> object:
+    return v.fp16 and v.bf16
+
+
+@refuses("load_in_8bit", "load_in_4bit and load_in_8bit are both true: keep one.")
+def two_quantizations(v: Values) -> bool:
+    return v.load_in_4bit and v.load_in_8bit
+
+
+@refuses(
+    "auto_find_batch_size",
+    "auto_find_batch_size would break groups when it halves the batch: take it out and lower "
+    "per_device_train_batch_size.",
+)
+def batch_size_that_is_halved(v: Values) -> bool:
+    return v.auto_find_batch_size
+
+
+@refuses(
+    "max_steps",
+    "max_steps: 0 trains nothing: write a number above 0, or -1 for num_train_epochs.",
+)
+def no_steps(v: Values) -> bool:
+    return v.max_steps == 0
+
+
+@refuses("dataset_streaming", "a streamed data set has no length: set max_steps.")
+def stream_without_an_end(v: Values) -> bool:
+    return v.dataset_streaming and v.max_steps < 0
+
+
+@refuses(
+    "resume",
+    "resume and resume_from_checkpoint both say where to begin: take resume_from_checkpoint "
+    "({resume_from_checkpoint}) out.",
+)
+def two_places_to_begin(v: Values) -> object:
+    return v.resume_from_checkpoint and v.resume != "auto"
+
+
+@refuses(
+    "resume",
+    "resume is auto, never, or the folder of a checkpoint; there is no folder {resume!r}.",
+)
+def resume_from_no_folder(v: Values) -> bool:
+    if v.resume_from_checkpoint or v.resume in ("auto", "never"):
+        return False
+    return not Path(v.resume).expanduser().is_dir()
+
+
+@refuses(
+    "use_transformers_continuous_batching",
+    "use_vllm and use_transformers_continuous_batching are both true, and only one can "
+    "sample: keep use_vllm.",
+)
+def vllm_and_continuous_batching(v: Values) -> bool:
+    return v.use_transformers_continuous_batching and v.use_vllm
+
+
+@refuses(
+    "use_transformers_continuous_batching",
+    "use_transformers_continuous_batching with bf16 rounds the trained weights to bfloat16 "
+    "for good: write `bf16: false`.",
+)
+def weights_rounded_by_continuous_batching(v: Values) -> bool:
+    rounds = v.bf16 is not False and not v.fp16
+    return v.use_transformers_continuous_batching and not v.use_vllm and rounds
+
+
+@refuses(
+    "max_completion_length",
+    "max_completion_length: null ends completions after 20 tokens if transformers decodes: "
+    "write a number.",
+)
+def transformers_without_a_length(v: Values) -> bool:
+    evaluates = v.eval_temperature is not None and str(v.eval_strategy) != "no"
+    return v.max_completion_length is None and (not v.use_vllm or evaluates)
+
+
+@refuses(
+    "eval_num_samples",
+    "eval_temperature 0 gives the same completion {eval_num_samples} times: write "
+    "eval_num_samples: 1, or raise it.",
+)
+def several_greedy_samples(v: Values) -> bool:
+    return v.eval_temperature == 0 and v.eval_num_samples > 1
+
+
+SUPERVISED_RULES: tuple[Refusal, ...] = (
+    no_model,
+    supervised_without_rows,
+    supervised_with_evaluation,
+)
+RULES: tuple[Refusal, ...] = (
+    no_model,
+    one_plain_name_of_a_layer,
+    two_half_precisions,
+    two_quantizations,
+    batch_size_that_is_halved,
+    no_steps,
+    stream_without_an_end,
+    two_places_to_begin,
+    resume_from_no_folder,
+    vllm_and_continuous_batching,
+    weights_rounded_by_continuous_batching,
+    transformers_without_a_length,
+    several_greedy_samples,
+)

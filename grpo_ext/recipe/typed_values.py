@@ -1,0 +1,91 @@
+"""The values of a recipe as its rules read them: `v.beta`, with the type of the field."""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from grpo_ext.recipe.problems import Problem
+
+if TYPE_CHECKING:
+    from trl import ModelConfig
+
+    from grpo_ext.recipe.schema import GRPOExtConfig, RunConfig
+
+    class Fields(GRPOExtConfig, RunConfig, ModelConfig):
+        """The fields of a recipe, with two types that are narrower than TRL's (`fields.TYPES`)."""
+
+        num_generations: int
+        generation_kwargs: dict[str, Any] | None
+
+else:
+
+    class Fields:
+        """mypy knows them; at run time `Values` looks them up."""
+
+
+class Unsound(Exception):
+    """A rule asked for a value that is not known, or is wrong by itself and already has its
+    problem.
+    """
+
+
+class Values(dict[str, Any], Fields):
+    """The values that a recipe sets, over the `defaults` of its fields; iteration yields only the
+    keys that are set.
+
+    Reading a key in `unsound`, whose value was refused or is unknown, raises `Unsound`, which ends
+    the rule. Reading a key that is not a field raises `KeyError`, so that a rule with a mistyped
+    key fails instead of never firing.
+    """
+
+    def __init__(
+        self, settings: dict[str, Any], defaults: dict[str, Any], unsound: Iterable[str] = ()
+    ):
+        super().__init__(settings)
+        self.defaults = defaults
+        self.unsound = frozenset(unsound)
+
+    def __missing__(self, key: str) -> Any:
+        if key in self.unsound:
+            raise Unsound(key)
+        if key not in self.defaults:
+            raise KeyError(f"no field of this recipe is named {key!r}")
+        return self.defaults[key]
+
+    def has(self, key: str) -> bool:
+        """Whether this kind of recipe, for GRPO or for supervised training, has the field `key`."""
+        return key in self.defaults
+
+    def replaced(self, **values: Any) -> "Values":
+        """Return the same recipe with other values."""
+        return Values({**self, **values}, self.defaults, self.unsound)
+
+    if not TYPE_CHECKING:  # mypy knows the fields by name and type
+
+        def __getattr__(self, key: str) -> Any:
+            if key.startswith("__"):  # a protocol of Python, such as that of `copy`
+                raise AttributeError(key)
+            return self[key]
+
+
+#: A rule yields the problems of a recipe that this many processes train.
+Rule = Callable[[Values, int], Iterator[Problem]]
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A rule of one predicate: where it holds, the recipe has a problem."""
+
+    key: str  #: the key at fault
+    message: str  #: what is wrong and what to write; fields in braces stand for their values
+    holds: Callable[[Values], object]
+
+    def __call__(self, v: Values, num_processes: int) -> Iterator[Problem]:
+        if self.holds(v):
+            yield Problem(self.message.format_map(v), self.key)
+
+
+def refuses(key: str, message: str) -> Callable[[Callable[[Values], object]], Refusal]:
+    """Decorate a predicate with its `key` and `message`, which makes a `Refusal` of it."""
+    return partial(Refusal, key, message)
