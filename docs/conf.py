@@ -1,4 +1,4 @@
-"""Sphinx: the pages of this folder, and the reference from the package's docstrings. `make docs` builds them."""
+"""Sphinx: the pages of this folder, and the reference from docstrings; `make docs` builds them."""
 
 from __future__ import annotations
 

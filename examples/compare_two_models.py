@@ -17,13 +17,11 @@ recipe = load_recipe(
         "max_completion_length": 24,
     },
 )
-found = evaluate_models(recipe, models, num_samples=2)
-for name, summary in found["summaries"].items():
-    print(
-        f"{name}: greedy accuracy {summary['greedy']['countdown']:.2f}, length {summary['greedy']['length']:.1f}"
-    )
-for comparison in found["comparisons"]:
-    for reward, d in comparison["sampled"].items():
-        print(
-            f"{comparison['model']}, {reward}: {d['mean']:+.2f} ({d['low']:+.2f} to {d['high']:+.2f}) over {d['rows']} rows"
-        )
+evaluation = evaluate_models(recipe, models, num_samples=2)
+for name, summary in evaluation["summaries"].items():
+    greedy = summary["greedy"]
+    print(f"{name}: greedy accuracy {greedy['countdown']:.2f}, length {greedy['length']:.1f}")
+for comparison in evaluation["comparisons"]:
+    for reward, difference in comparison["sampled"].items():
+        interval = f"{difference['low']:+.2f} to {difference['high']:+.2f}"
+        print(f"{comparison['model']}, {reward}: {difference['mean']:+.2f} ({interval})")

@@ -1,7 +1,7 @@
-"""Draw the prompts that are likely to have signal, and generate others in place of groups without signal.
+"""Draw prompts that are likely to have signal, and replace groups that turn out to have none.
 
-A group whose rewards are all equal has no gradient. `curriculum="adaptive"` draws prompts by their pass rates so far;
-`group_filter="refill"` fills each step with groups whose rewards differ.
+A group whose rewards are all equal has no gradient. `curriculum="adaptive"` draws prompts by their
+pass rates so far; `group_filter="refill"` fills each step with groups whose rewards differ.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from grpo_ext import GRPOExtConfig, GRPOExtTrainer
 
 
 def begins_with(completions: list[str], letters: list[str], **columns: list) -> list[float]:
-    """1 if the completion begins with one of its row's letters: easy with many letters, hard with few."""
+    """1 if the completion begins with one of its row's letters; many letters make a row easy."""
     return [
         float(text[:1].lower() in allowed)
         for text, allowed in zip(completions, letters, strict=True)

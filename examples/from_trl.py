@@ -1,4 +1,7 @@
-"""A script for plain TRL with two changed imports. A recipe with `preset: trl` trains bit for bit as TRL does."""
+"""A script for plain TRL with two changed imports.
+
+A recipe with `preset: trl` trains bit for bit as TRL does.
+"""
 
 from __future__ import annotations
 

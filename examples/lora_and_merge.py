@@ -40,6 +40,4 @@ trainer.save_model()
 merged = Path("runs/examples/lora-merged")
 merge_adapter(Path("runs/examples/lora"), merged)
 model = AutoModelForCausalLM.from_pretrained(merged)
-print(
-    f"{type(model).__name__} with {sum(p.numel() for p in model.parameters()):,} parameters in {merged}"
-)
+print(f"{type(model).__name__} with {model.num_parameters():,} parameters in {merged}")

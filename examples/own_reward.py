@@ -1,7 +1,7 @@
 """A reward of your own: a function whose arguments are the columns that it reads.
 
-A registered reward gets plain texts. Arguments without a default are columns of the data set; keyword arguments with a default
-are options, which `build` (or a recipe) sets.
+A registered reward gets plain texts. Arguments without a default are columns of the data set;
+keyword arguments with a default are options, which `build` (or a recipe) sets.
 """
 
 from __future__ import annotations

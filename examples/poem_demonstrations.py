@@ -1,6 +1,7 @@
-"""Demonstrations for `recipes/poem/qwen2.5-7b-lora-sft.yaml`: the training quatrains with their own last lines.
+"""Demonstrations for `recipes/poem/qwen2.5-7b-lora-sft.yaml`.
 
-A rule writes the thoughts: the form of the poem, the tones of its last line and its rhyme group.
+They are the training quatrains with their own last lines. A rule writes the thoughts: the form of
+the poem, the tones of its last line and its rhyme group.
 """
 
 import json

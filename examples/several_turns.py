@@ -1,4 +1,4 @@
-"""An environment of your own, which answers the model's turns: three sums, and each answer says right or wrong."""
+"""An environment of your own that answers the model's turns: three sums, each right or wrong."""
 
 from __future__ import annotations
 

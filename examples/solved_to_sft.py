@@ -1,4 +1,4 @@
-"""Pick the solved completions of a GRPO run into a data set for `grpo-ext sft`, each text of a prompt once, and train on it.
+"""Train on the solved completions of a GRPO run, each text of a prompt once, with `grpo-ext sft`.
 
 `samples.jsonl` in the folder of a run has every completion with its rewards.
 """

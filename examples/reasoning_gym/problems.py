@@ -1,10 +1,12 @@
-"""Problems of the package `reasoning_gym`: a hundred generators, one or several mixed, which also score the answers.
+"""Problems of the package `reasoning_gym`: a hundred generators, which also score the answers.
 
-A recipe names this file twice: `task: FILE:ReasoningGym`, and `reward_plugins: [FILE]` for the reward `reasoning_gym`.
+A recipe names this file twice: `task: FILE:ReasoningGym`, and `reward_plugins: [FILE]` for the
+reward `reasoning_gym`.
 
-A row's `entry` has everything that its scorer reads, as a Python literal: JSON would turn tuples into lists, which some scorers
-judge differently. Some generators iterate over sets of texts, whose order differs between processes. So a child process with a
-fixed `PYTHONHASHSEED` runs this file and makes the rows, and all ranks get the same rows.
+A row's `entry` has everything that its scorer reads, as a Python literal: JSON would turn tuples
+into lists, which some scorers judge differently. Some generators iterate over sets of texts, whose
+order differs between processes. So a child process with a fixed `PYTHONHASHSEED` runs this file and
+makes the rows, and all ranks get the same rows.
 """
 
 import ast
@@ -32,7 +34,10 @@ from grpo_ext.tasks import Task
 from grpo_ext.tasks.base import Messages, Row, chat, held_out
 
 VERSION = "0.1.25"  # which of its scorers evaluate an answer is known of this version
-SYSTEM = "Reason between <think> and </think>, then write the answer alone between <answer> and </answer>."
+SYSTEM = (
+    "Reason between <think> and </think>, then write the answer alone between <answer> and "
+    "</answer>."
+)
 TEST_FRACTION = 0.15  # of all questions
 CHUNK = 500  # draws from one seed; a generator that finds nothing new among them is exhausted
 
@@ -41,8 +46,8 @@ CHUNK = 500  # draws from one seed; a generator that finds nothing new among the
 class ReasoningGym(Task):
     """Problems that the generators of `reasoning_gym` make and score.
 
-    `generators` are names, or a mapping from each name to its options and its `weight`, its share of the rows (1 by default):
-    `{chain_sum: {weight: 2, max_terms: 4}, gcd: {}}`.
+    `generators` are names, or a mapping from each name to its options and its `weight`, its share
+    of the rows (1 by default): `{chain_sum: {weight: 2, max_terms: 4}, gcd: {}}`.
     """
 
     name: ClassVar[str] = "reasoning_gym"
@@ -98,7 +103,10 @@ def gym() -> ModuleType:
 
 
 def checked(name: str, options: dict[str, Any]) -> tuple[float, dict[str, Any]]:
-    """Split a generator's options into its weight and the others; `ValueError` if it does not take them."""
+    """Split a generator's options into its weight and the others.
+
+    `ValueError` if it does not take them.
+    """
     try:
         datasets = gym().factory.DATASETS
     except ImportError as error:
@@ -134,7 +142,10 @@ def rows(mix: dict[str, Any], seed: int, test: bool) -> Iterator[Row]:
 
 
 def problems(name: str, options: dict[str, Any], seed: int, test: bool) -> Iterator[Row]:
-    """Yield a generator's rows with distinct questions. Training seeds are below 2**31, test seeds above."""
+    """Yield a generator's rows with distinct questions.
+
+    Training seeds are below 2**31, test seeds above.
+    """
     package = gym()
     questions: set[str] = set()
     for start in count(random.Random(f"{seed} {name}").randrange(2**30) + test * 2**31, CHUNK):
@@ -160,7 +171,8 @@ def problems(name: str, options: dict[str, Any], seed: int, test: bool) -> Itera
 
 # Some scorers pass the answer to `eval`. They get no calls, and nothing that expands.
 _LIST = re.compile(r"[\w\s\[\],'\"-]*")
-# Others pass it to sympy's parser, which calls `eval`: no texts, which sympy evaluates again, no attributes, few calls.
+# Others pass it to sympy's parser, which calls `eval`: no texts, which sympy evaluates again, no
+# attributes, few calls.
 _FUNCTION = r"(?<![A-Za-z_])(?:[A-Za-z]|a?(?:sin|cos|tan)h?|cot|sec|csc|log|exp|sqrt)(?![A-Za-z_])"
 _FORMULA = re.compile(
     rf"(?:[-+/(), 0-9]|\*(?!\*[ (]*(?:[0-9]{{3}}|[^-+*/,]*\*\*))|\.(?=[0-9])|{_FUNCTION})*"
@@ -181,10 +193,13 @@ EXAMPLES = (
 
 @register("reasoning_gym", needs_cpu=True, examples=EXAMPLES)
 def reasoning_gym(completions: list[str], entry: list[str]) -> list[float]:
-    """The score, 0 to 1, that the problem's generator gives to the last <answer> after the thoughts; 0 without an answer.
+    """The score, 0 to 1, that the problem's generator gives to the last <answer>.
+
+    An <answer> in the thoughts does not count; without one the score is 0.
 
     Args:
-        entry: the problem, as the task writes it. Scorers evaluate parts of it: use only trusted entries.
+        entry: the problem, as the task writes it. Scorers evaluate parts of it: use only trusted
+            entries.
     """
     return [
         score(text, ast.literal_eval(problem))
@@ -208,7 +223,10 @@ def score(completion: str, entry: dict[str, Any]) -> float:
 
 @lru_cache(maxsize=256)
 def scorer(generator: str, options: str) -> Any:
-    """Return the data set that scores a generator's problems; `options` is the `repr` of a mapping."""
+    """Return the data set that scores a generator's problems.
+
+    `options` is the `repr` of a mapping.
+    """
     with paused():
         return gym().create_dataset(generator, seed=0, size=1, **ast.literal_eval(options))
 

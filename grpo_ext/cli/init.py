@@ -100,9 +100,9 @@ def run(args: argparse.Namespace) -> int:
     print(f"{recipe_file}: reward {proposal.reward}, since {reason}. Next:\n{commands}")
     if proposal.guessed:
         print(
-            f"No column has the usual name of a question ({', '.join(QUESTIONS)}), so the prompt is "
-            f"the longest text, {one_line(proposal.prompt)}: write what the model should do into "
-            "user_prompt."
+            f"No column has the usual name of a question ({', '.join(QUESTIONS)}), so the prompt "
+            f"is the longest text, {one_line(proposal.prompt)}: write what the model should do "
+            "into user_prompt."
         )
     findings = check_recipe(str(recipe_file))
     for finding in (*findings.problems, *findings.notes):

@@ -1,4 +1,4 @@
-"""Recognises the form that a question asks for: reduced, expanded, factored, scientific notation."""
+"""The form that a question asks for: reduced, expanded, factored, or scientific notation."""
 
 import math
 import re
@@ -23,9 +23,9 @@ def is_sum(side: str) -> bool:
 
 
 def is_reduced(formula: str) -> bool:
-    """Whether a formula has no fraction such as 15/40 and no square root such as that of 18 or 9 * 8.
+    """Whether a formula has no reducible fraction and no reducible square root.
 
-    A root or a letter in it must not occur twice.
+    15/40, and the roots of 18 and of 9 * 8, are reducible. A root or a letter must not occur twice.
     """
     fractions = [[int(digits) for digits in pair if digits] for pair in _FRACTION.findall(formula)]
     roots = _ROOT.findall(formula)

@@ -44,7 +44,8 @@ _VALUES = re.compile(
     r"(?![0-9A-Za-z]|[_'’^/:-][0-9])"
 )
 _DENIED = re.compile(
-    r"(?:\bnot|n't|\bnever|\b(?:any|no)thing but|\bthan|\binstead of|\bat (?:least|most)|(?<!add)(?<!dds)(?<!ing) up to"
+    r"(?:\bnot|n't|\bnever|\b(?:any|no)thing but|\bthan|\binstead of|\bat (?:least|most)"
+    r"|(?<!add)(?<!dds)(?<!ing) up to"
     r"|\bexcept|\bexcluding|\bnor|\bneither|\b(?i:maybe|perhaps|possibly)"
     r"|\b(?i:step|case|part|equation|problem|question|figure|page|example))\s*$"
 )
@@ -94,7 +95,8 @@ _FUNCTION = r"(?:sqrt|sin|cos|tan|log|ln|pi)"
 _SIGNS = r"-+*/_=>()\[\]{}|!√"
 _MATH = re.compile(
     rf"(?:\\[A-Za-z]+\s?|\\[{{}}]|(?<![A-Za-z\\])(?:[A-Za-z](?!['’0-9])|{_FUNCTION})(?![A-Za-z])"
-    rf"|(?<![A-Za-z]{{2}}\^)(?<![A-Za-z])[0-9.]+(?:,[0-9]{{3}})*|<(?!/)|(?<![A-Za-z]{{2}})\^|[{_SIGNS}]"
+    rf"|(?<![A-Za-z]{{2}}\^)(?<![A-Za-z])[0-9.]+(?:,[0-9]{{3}})*|<(?!/)"
+    rf"|(?<![A-Za-z]{{2}})\^|[{_SIGNS}]"
     rf"|\s(?=[{_SIGNS}<^\\])|(?<=[{_SIGNS}<^])\s(?!(?:and|or)\s[(\[])"
     r"|(?:,?\s(?:and|or)|,)\s?(?=(?:[A-Za-z]|[-(\[√0-9]|\\[a-z{])))+"
 )

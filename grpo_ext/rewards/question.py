@@ -38,7 +38,8 @@ _FONT = re.compile(r"\\(?:text[a-z]*|math(?:rm|bf|it|sf))\s*\{\s*(\(?[A-H][).:]?
 _SPACE = re.compile(r"\\(?:qquad|quad)(?![A-Za-z])|(?<!\\)\\[ ,;]|~")
 _LABEL = re.compile(r"(?<![A-Za-z0-9\\_^])(?:\(([A-H])\)|([A-H])\)|([A-H])[.:](?=\s|[-$\\0-9]))")
 _ASKED_UNIT = re.compile(
-    rf"(?i:\bhow many|\bnumber of|\bin)\s+((?:{UNIT_NAMES}) ?(?:/|per) ?(?:{UNIT_NAMES})|{ASKED_NAMES})"
+    r"(?i:\bhow many|\bnumber of|\bin)\s+"
+    rf"((?:{UNIT_NAMES}) ?(?:/|per) ?(?:{UNIT_NAMES})|{ASKED_NAMES})"
     r"(?![A-Za-z])(?!\s*(?:per\b|/|an?\b|each\b|\^|squared|cubed|of\b))"
 )
 _ASKED_MULTIPLE = re.compile(rf"(?i:\bhow many|\bin)\s+({'|'.join(MULTIPLIERS)})s?\b")

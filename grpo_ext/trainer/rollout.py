@@ -256,9 +256,9 @@ class Rollout:
             logger.warning(
                 f"Step {self.trainer.state.global_step + 1}: after {self.refill.max_rounds} "
                 f"further rounds {filled.used} of {num_groups} groups have signal. The step trains "
-                "on these, and its loss is divided by their counts. groups/missing counts the missing "
-                "groups from now on. A larger group_filter_max_rounds or num_generations finds "
-                "more."
+                "on these, and its loss is divided by their counts. groups/missing counts the "
+                "missing groups from now on. A larger group_filter_max_rounds or num_generations "
+                "finds more."
             )
 
     # ---- logs

@@ -32,7 +32,7 @@ def test_tokenizer_and_logits_are_those_of_the_wheel(smollm2):
 
 
 def test_a_conversation_that_goes_on_begins_with_what_was_said(smollm2):
-    """The tokens of a prompt and its answer are a beginning of those of the next prompt, so that turns can be appended."""
+    """The next prompt begins with the tokens of the last prompt and its answer."""
     tokenizer = AutoTokenizer.from_pretrained(smollm2)
     messages = [{"role": "user", "content": "Hello"}]
     prompt = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)

@@ -97,7 +97,8 @@ class Asked:
 class LyingServer:
     """Answers each request with what `answer(asked, number)` returns; `heard` has all bytes.
 
-    Unless it `reads`, it takes connections and no bytes. TLS it answers in the manner `to_tls`, and not with TLS.
+    Unless it `reads`, it takes connections and no bytes. It answers TLS in the manner `to_tls`,
+    and not with TLS.
     """
 
     def __init__(self, answer: Callable[[Asked, int], Reply], reads: bool, to_tls: str):

@@ -1,4 +1,4 @@
-"""A short run of the tiny model: its arguments and its trainer, with what nearly all tests share."""
+"""A short run of the tiny model: its arguments and its trainer, as most tests use them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def tiny_trainer(
     trainer_class: type[GRPOExtTrainer] = GRPOExtTrainer,
     **more: Any,
 ) -> GRPOExtTrainer:
-    """Return a trainer of the model in a folder, in float32, with its tokenizer padding on the left.
+    """Return a trainer of the model in a folder, in float32; its tokenizer pads on the left.
 
     Args:
         folder: of the model and its tokenizer.

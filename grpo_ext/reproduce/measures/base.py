@@ -99,7 +99,7 @@ def mean_error(values: Array, count: int) -> float | None:
 
 
 def end_of(run: RunData, metric: str) -> tuple[float, float | None] | None:
-    """Return the mean of the last tenth of a curve and its standard error; `None` without values."""
+    """Return the mean of a curve's last tenth and its standard error; `None` without values."""
     values = values_of(run, metric)
     if not len(values):
         return None

@@ -73,7 +73,7 @@ def seconds_ratio(runs: Runs) -> Figure | None:
 
 @measure
 def at_equal_time(runs: Runs, metric: str) -> Figure | None:
-    """A metric of the first run less that of the second, after as many seconds as the shorter has."""
+    """A metric of the first run less that of the second, in the seconds of the shorter one."""
     total = min(float(seconds_of(run).sum()) for run in runs[:2])
     means = []
     errors = []

@@ -120,7 +120,9 @@ def become_program(job: dict[str, Any], libc: Any, writing_fd: int, ready_fd: in
     for fd in range(3, MAX_OPEN_FILES):
         if fd not in kept_fds:
             close(fd)
-    sys.stdin = sys.__stdin__ = open(0, encoding="utf-8", closefd=False)  # type: ignore[misc]  # noqa: SIM115
+    standard_input = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
+    sys.stdin = standard_input
+    sys.__stdin__ = standard_input  # type: ignore[misc]
     sys.setrecursionlimit(RECURSION_LIMIT)
     filter_bytes = base64.b64decode(job["filter"])
     limit(job["seconds"], job["megabytes"])
