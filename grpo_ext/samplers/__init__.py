@@ -1,4 +1,4 @@
-"""Samplers complete prompts with transformers, vLLM, or a function of the user.
+"""Samplers complete prompts with transformers, vLLM, or the user's own function.
 
-A sampler returns a `Generation` and takes weights. It has no access to rewards, groups or losses.
+A sampler takes weights and returns a `Generation`. It has no access to rewards, groups or losses.
 """

@@ -1,4 +1,4 @@
-"""Episodes with a server: each requests its next turn as soon as its environment has answered."""
+"""Play episodes on a server: each requests its next turn once its environment has answered."""
 
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -7,8 +7,8 @@ from grpo_ext.environments.episode import Episode
 from grpo_ext.samplers.lockstep_episodes import hear, read_answer, write_turn
 from grpo_ext.samplers.server_failure import ServerFailure
 
-MAX_REQUESTS = 256  # of a rank at a time
-Turn = tuple[list[int], list[float | None]]  # tokens of a turn, and the log-prob of each
+MAX_REQUESTS = 256  # concurrent requests of one rank
+Turn = tuple[list[int], list[float | None]]  # the tokens of a turn and their log-probs
 LogProbs = list[list[float | None]]
 
 
@@ -18,20 +18,20 @@ def play_as_ready(
     logps: LogProbs,
     complete: Callable[[list[int], int], Turn],
 ) -> ServerFailure | None:
-    """Play episodes to their end, or until a request fails; another call continues them.
+    """Play episodes until all have ended or a request fails; another call continues them.
 
-    Threads send requests. Environments answer in the calling thread, since deadlines work in the
-    main thread only.
+    Threads send the requests. Environments answer in the calling thread, because deadlines work
+    only in the main thread.
 
     Args:
-        episodes: of this rank.
-        prompt_ids: tokens of their prompts.
-        logps: of the tokens of each episode so far, `None` for those of environments; extended
-            here.
-        complete: completes a list of tokens with at most so many tokens.
+        episodes: this rank's episodes.
+        prompt_ids: the tokens of their prompts.
+        logps: the log-probs of each episode's tokens so far, `None` for tokens of environments;
+            extended in place.
+        complete: completes a list of tokens, given the maximum number of new tokens.
 
     Returns:
-        The failure of the first request that failed; `None` if none did.
+        The failure of the first request that failed; `None` if all requests succeeded.
     """
     running: dict[Future[Turn], tuple[int, int]] = {}
     failure: ServerFailure | None = None
@@ -53,7 +53,7 @@ def play_as_ready(
                 i, max_tokens = running.pop(future)
                 try:
                     tokens, turn_logps = future.result()
-                except Exception as error:  # of the connection, or for a status other than 200
+                except Exception as error:  # a connection error, or a status other than 200
                     failure = failure or ServerFailure.of(error)
                     continue
                 logps[i] += turn_logps[: write_turn(episodes[i], tokens, max_tokens)]

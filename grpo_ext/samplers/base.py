@@ -9,8 +9,8 @@ from torch import Tensor
 from grpo_ext.environments.episode import Episode
 from grpo_ext.step.records import Generation, PartialRollout
 
-PROBE_ROWS = 4  # completions of a rank in a check of another engine's weights
-PROBE_TOKENS = 4  # tokens of each
+PROBE_ROWS = 4  # completions per rank in a check of a separate engine's weights
+PROBE_TOKENS = 4  # tokens per completion in that check
 
 
 @dataclass(frozen=True)
@@ -21,10 +21,10 @@ class Request:
     prompts: list[Any]
     prompt_ids: list[list[int]]  #: B lists of tokens; empty if the sampler tokenizes prompts itself
     num_generations: int  #: copies of each prompt, over all ranks
-    policy_step: int  #: the optimizer step whose weights must sample
-    #: one per prompt; empty if a completion is one turn
+    policy_step: int  #: the optimizer step whose weights to sample with
+    #: one episode per prompt; empty if each completion is a single turn
     episodes: list[Episode] = field(default_factory=list)
-    #: of the data set, one per prompt, if the sampler reorders them
+    #: rows of the data set, one per prompt, for a sampler that reorders prompts
     rows: list[dict[str, Any]] = field(default_factory=list)
     #: maximum length of a completion in tokens; `None`: `max_completion_length`
     max_new_tokens: int | None = None
@@ -37,15 +37,15 @@ class SamplerAbilities:
     #: another engine samples from its own copy of the weights, so its log-probs correct the
     #: gradient (`vllm_importance_sampling_correction`, `behaviour_policy`)
     separate_engine: bool = False
-    #: generations contain the tokens that truncation kept, so any truncation is scored exactly
+    #: generations contain the tokens that truncation kept, so any truncation can be scored exactly
     returns_kept_tokens: bool = False
     #: it tokenizes prompts itself, and requests have no `prompt_ids`
     tokenizes_prompts: bool = False
-    #: it plays the episodes of a request, of several turns each
+    #: it plays episodes of several turns
     plays_episodes: bool = False
-    #: it defines `syncs`, `dtype` and `probe`, so `SyncCheck` verifies that weights arrive
+    #: it defines `syncs`, `dtype` and `probe`, so `SyncCheck` can verify that weights arrive
     reports_weights: bool = False
-    #: the order of its truncations, as in `SamplingParams`
+    #: the order in which it applies truncations, as in `SamplingParams`
     truncation_order: Literal["hf", "vllm"] = "hf"
 
 
@@ -54,19 +54,19 @@ class Sampler:
 
     All ranks call `load_weights`, `submit` and `collect`, in this order, for each generation.
 
-    A subclass defines `name`, `abilities` and `sample`, and `submit` if it works at the same time
-    as the trainer.
+    A subclass defines `name`, `abilities` and `sample`, and also `submit` if it works in parallel
+    with the trainer.
     """
 
     name: str  #: the name in logs
     abilities: SamplerAbilities
 
-    seconds: float = 0.0  #: duration of the last generation
-    syncs: int = 0  #: how often the engine got weights (`reports_weights`)
+    seconds: float = 0.0  #: duration of the last generation, in seconds
+    syncs: int = 0  #: number of weight syncs so far (`reports_weights`)
 
     #: the sizes that `under_way` depends on
     rounds: tuple[int, ...] = ()
-    #: completions that a later generation returns (`partial_rollouts`)
+    #: unfinished completions, which a later generation returns (`partial_rollouts`)
     under_way: Sequence[PartialRollout] = ()
 
     _request: Request | None = None
@@ -76,18 +76,18 @@ class Sampler:
         self._request = request
 
     def collect(self) -> Generation:
-        """Return the generation that `submit` has started."""
+        """Return the generation that `submit` started."""
         request = self._request
         self._request = None
         assert request is not None, "call submit before collect"
         return self.sample(request)
 
     def sample(self, request: Request) -> Generation:
-        """Complete the prompts, or return the completions that `submit` has started."""
+        """Complete the prompts, or return the completions that `submit` started."""
         raise NotImplementedError
 
     def probe(self, request: Request) -> Generation:
-        """Complete the first `PROBE_ROWS` prompts by `PROBE_TOKENS` tokens (`reports_weights`).
+        """Generate `PROBE_TOKENS` tokens for the first `PROBE_ROWS` prompts (`reports_weights`).
 
         The log-probs of these tokens show which weights the engine has.
         """
@@ -98,11 +98,11 @@ class Sampler:
         raise NotImplementedError
 
     def readable_weights(self) -> dict[str, Tensor]:
-        """Return the weights of the engine by name, as far as this process can read them."""
+        """Return the engine's weights by name, as far as this process can read them."""
         return {}
 
     def describe(self) -> str:
-        """Describe in one line how completions are made."""
+        """Describe in one line how completions are generated."""
         return self.name
 
     def stop(self) -> None:
@@ -110,4 +110,4 @@ class Sampler:
         self._request = None
 
     def load_weights(self, step: int) -> None:
-        """Take the trainer's weights of this optimizer step, if the sampler has a separate copy."""
+        """Load the trainer's weights at this optimizer step, if the sampler has its own copy."""

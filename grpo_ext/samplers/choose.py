@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 
 def our_vllm(args: GRPOExtConfig) -> AbstractContextManager[None]:
-    """Within the context, a new trainer that uses vLLM makes our engine instead of TRL's."""
+    """Return a context in which new trainers that use vLLM create our engine, not TRL's."""
     if args.vllm_sync_adapter != "adapter":
         return generates_with(partial(OurVLLM, args))
     # imports packages that only a client needs
@@ -45,14 +45,14 @@ def our_vllm(args: GRPOExtConfig) -> AbstractContextManager[None]:
 
 
 def make_sampler(trainer: SampledTrainer, watched: bool) -> tuple[Sampler, SamplingParams]:
-    """Make the sampler of a trainer, and the parameters that its completions are scored with.
+    """Return a trainer's sampler, and the parameters that its completions are scored with.
 
     Args:
-        trainer: whose model is sampled.
+        trainer: the trainer whose model is sampled.
         watched: whether the sampling steps of transformers' `generate` are recorded.
 
     Raises:
-        ValueError: as `scoring_params` and `process_sampler`.
+        ValueError: see `scoring_params` and `process_sampler`.
     """
     vllm = VLLMSampler(trainer.vllm_generation) if trainer.use_vllm else None
     if trainer.rollout_func is not None:
@@ -69,7 +69,7 @@ def make_sampler(trainer: SampledTrainer, watched: bool) -> tuple[Sampler, Sampl
 
 
 def process_sampler(trainer: SampledTrainer, params: SamplingParams) -> ProcessSampler:
-    """Make the sampler process of this rank.
+    """Return the `ProcessSampler` of this rank.
 
     Raises:
         ValueError: if the model is sharded or on several GPUs, or `sampler_device` does not exist.
@@ -97,7 +97,7 @@ def process_sampler(trainer: SampledTrainer, params: SamplingParams) -> ProcessS
 
 
 def check_device(name: str) -> None:
-    """Raise a `ValueError` for a GPU that does not exist."""
+    """Raise `ValueError` if `name` is a GPU that does not exist."""
     device = torch.device(name)
     num_gpus = torch.cuda.device_count()
     if device.type == "cuda" and (device.index or 0) >= num_gpus:
@@ -105,7 +105,7 @@ def check_device(name: str) -> None:
 
 
 def free_device(trainer: SampledTrainer) -> str:
-    """Return the GPU for the sampler process of this rank, or the CPU if every GPU trains."""
+    """Return a GPU without a trainer for this rank's sampler, or the CPU if every GPU trains."""
     num_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
     num_gpus = torch.cuda.device_count()
     num_free = num_gpus - num_ranks
@@ -120,14 +120,14 @@ def free_device(trainer: SampledTrainer) -> str:
 
 
 def scoring_params(trainer: SampledTrainer, abilities: SamplerAbilities) -> SamplingParams:
-    """Return the sampling parameters that completions are scored with, by `logprob_policy`.
+    """Return the parameters that completions are scored with, according to `logprob_policy`.
 
     Args:
-        trainer: whose arguments and model set them.
-        abilities: of the sampler.
+        trainer: the trainer whose arguments and model determine them.
+        abilities: the sampler's abilities.
 
     Raises:
-        ValueError: if the samples cannot be scored exactly, with what to change.
+        ValueError: if the samples cannot be scored exactly; the message says what to change.
     """
     args = trainer.args
     if args.logprob_policy == "trl":
@@ -158,7 +158,7 @@ def scoring_params(trainer: SampledTrainer, abilities: SamplerAbilities) -> Samp
 
 
 def _sampling_of(trainer: SampledTrainer, abilities: SamplerAbilities) -> SamplingParams:
-    """Resolve the sampling parameters from all places that set them."""
+    """Resolve the sampling parameters from all the places where they can be set."""
     args = trainer.args
     by_vllm = abilities.truncation_order == "vllm"
     generation_kwargs = dict(args.generation_kwargs or {})
@@ -183,7 +183,7 @@ def _sampling_of(trainer: SampledTrainer, abilities: SamplerAbilities) -> Sampli
 
 
 def _warn_of_dropout(trainer: SampledTrainer) -> None:
-    """Warn of the effect of dropout on log-probs, if dropout is on."""
+    """Warn about the effect of dropout on log-probs, if dropout is on."""
     rates = []
     for module in trainer.model.modules():
         if isinstance(module, (Dropout, AlphaDropout, FeatureAlphaDropout)) and module.p > 0:
@@ -204,7 +204,7 @@ def _warn_of_dropout(trainer: SampledTrainer) -> None:
 
 
 def _warn_of_another_policy(trainer: SampledTrainer, abilities: SamplerAbilities) -> None:
-    """Warn that `logprob_policy: model` leaves out temperature and truncation, if there is any."""
+    """Warn if `logprob_policy: model` ignores a temperature or truncation that is set."""
     try:
         params = _sampling_of(trainer, abilities)
         if params.temperature == 1.0 and not params.restricted:
@@ -225,7 +225,7 @@ def _warn_of_another_policy(trainer: SampledTrainer, abilities: SamplerAbilities
 
 
 def _refuse_raw_logprobs(trainer: SampledTrainer) -> None:
-    """Raise a `ValueError` on all ranks if a vLLM server returns log-probs of raw logits."""
+    """Raise `ValueError` on all ranks if a vLLM server returns log-probs of raw logits."""
     info = from_main(
         trainer.accelerator, lambda: trainer.vllm_generation.vllm_client.get_server_info()
     )

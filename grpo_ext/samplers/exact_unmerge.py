@@ -1,8 +1,8 @@
-"""Restore the base of a model exactly after its adapter was merged and unmerged.
+"""Restore a model's base weights exactly after its adapter was merged and unmerged.
 
 peft adds the product of the adapter to a weight and later subtracts it, and both operations round.
-Some weights come back changed, in bfloat16 more with every weight sync, so the frozen base that the
-reference and the saved adapter need would drift.
+Some weights come back changed (in bfloat16 more of them with every weight sync), so the frozen base
+that the reference and the saved adapter rely on would drift.
 """
 
 from collections.abc import Iterator
@@ -16,10 +16,10 @@ from torch import Tensor
 
 @contextmanager
 def base_kept(model: PeftModel) -> Iterator[None]:
-    """The context may merge and unmerge adapters; afterwards the base has its former values.
+    """Restore the base weights at the end of a context that merges and unmerges adapters.
 
     Each layer is merged and unmerged once beforehand, to find the values that change. They are
-    few: the CPU keeps them with their positions.
+    few, so they are kept on the CPU with their positions.
     """
     changes: list[tuple[Tensor, Tensor, Tensor]] = []
     for layer in model.modules():
@@ -32,7 +32,7 @@ def base_kept(model: PeftModel) -> Iterator[None]:
 
 @torch.no_grad()
 def changed_by_merging(layer: BaseTunerLayer) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Yield each base weight that changes, with positions (N,) and former values (N,) there."""
+    """Yield each weight that merge and unmerge alter, with positions and old values (N,)."""
     weights = list(layer.get_base_layer().parameters())
     before = [weight.detach().clone() for weight in weights]
     layer.merge()

@@ -1,6 +1,6 @@
-"""Sampling with transformers' `generate` on the model in training.
+"""Sample with transformers' `generate` on the model being trained.
 
-Its steps are recorded, so that any truncation is scored exactly.
+The sampling steps are recorded, so that any truncation can be scored exactly.
 """
 
 import torch
@@ -20,11 +20,11 @@ from grpo_ext.step.records import Generation
 
 
 class HFSampler(Sampler):
-    """transformers' `generate` on the model of a trainer.
+    """Samples with transformers' `generate` on a trainer's model.
 
     Args:
-        trainer: whose model and generation config it uses.
-        abilities: those of the class; kept tokens and log-probs are recorded only if
+        trainer: the trainer whose model and generation config are used.
+        abilities: the sampler's abilities; kept tokens and log-probs are recorded only with
             `returns_kept_tokens`.
         params: the distribution that completions are drawn from.
     """
@@ -38,7 +38,7 @@ class HFSampler(Sampler):
         self.trainer = trainer
         self.abilities = abilities
         self.params = params
-        # whether the model's `generate` is its own, which runs no processors of ours
+        # whether the model has its own `generate`, which does not run our processors
         self._own_generate = False
 
     def sample(self, request: Request) -> Generation:
@@ -79,18 +79,18 @@ class HFSampler(Sampler):
         )
 
     def _turn(self, contexts: list[list[int]], max_tokens: int) -> Completed:
-        """Complete one turn of each episode by the model's own `generate`."""
+        """Complete one turn of each episode with the model's own `generate`."""
         turns = [ids[:max_tokens] for ids in seam.complete(self.trainer, contexts, 1)]
         return turns, [[None] * len(ids) for ids in turns]
 
 
 def how_it_generates(model: torch.nn.Module, config: GenerationConfig, fast: bool) -> str:
-    """Describe in one line how transformers makes the completions.
+    """Describe in one line how transformers generates the completions.
 
     Args:
-        model: of transformers, or with adapters of PEFT.
-        config: of `generate`.
-        fast: whether the fast loop may decode (`fast_generate`).
+        model: a transformers model, with or without PEFT adapters.
+        config: the config of `generate`.
+        fast: whether the fast decoding loop may be used (`fast_generate`).
     """
     if not fast:
         return "transformers' generate (fast_generate: false)"

@@ -9,24 +9,24 @@ from grpo_ext.samplers.base import Request
 from grpo_ext.samplers.rollout_function import logp_tensors
 from grpo_ext.step.records import Generation
 
-# tokens, and the log-prob of each; `None`: unknown
+# tokens and their log-probs; `None` if unknown
 Completed = tuple[list[list[int]], list[list[float | None]]]
 
 
 def play_by_turns(
     request: Request, turn: Callable[[list[list[int]], int], Completed]
 ) -> Generation:
-    """Play the episodes of a request on all ranks together.
+    """Play the episodes of a request on all ranks in lockstep.
 
     An engine that several ranks share divides its answers equally, so each rank requests the same
-    number of turns: a rank whose episodes have ended requests unused ones. A request is for the
-    smallest number of tokens that any episode may still have; a turn that is not complete then
-    continues with the next request.
+    number of turns: a rank with fewer running episodes adds requests whose answers are unused. The
+    token limit of a request is the smallest that any episode on any rank has left; an unfinished
+    turn continues with the next request.
 
     Args:
         request: a request with episodes.
-        turn: completes lists of tokens by a maximum number of tokens; all ranks call it, with the
-            same number of lists.
+        turn: completes lists of tokens, given the maximum number of new tokens; all ranks call it
+            with the same number of lists.
     """
     episodes = request.episodes
     logps: list[list[float | None]] = [[] for _ in episodes]
@@ -42,7 +42,7 @@ def play_by_turns(
         max_tokens = min(gather_object([episodes[i].turn_left() for i in waiting]))
         contexts += [request.prompt_ids[0]] * (num_turns - len(waiting))
         turns, turn_logps = turn(contexts, max_tokens)
-        # the turns after those of `waiting` are unused
+        # turns beyond those of `waiting` are unused
         for i, tokens, values in zip(waiting, turns, turn_logps, strict=False):
             logps[i] += values[: write_turn(episodes[i], tokens, max_tokens)]
         hear([episodes[i] for i in waiting])
@@ -66,16 +66,16 @@ def of_played(request: Request, logps: list[list[float | None]]) -> Generation:
 
 
 def read_answer(episode: Episode, logps: list[float | None]) -> None:
-    """Append the tokens of the last answer to an episode; they have no log-probs."""
+    """Append the tokens of the environment's last answer to an episode, without log-probs."""
     while episode.pending:
         episode.read()
         logps.append(None)
 
 
 def hear(episodes: list[Episode]) -> None:
-    """Wait for the answers to turns that `write_turn` has ended.
+    """Wait for the environments' answers to the turns that `write_turn` has ended.
 
-    Async environments work at the same time.
+    Async environments run concurrently.
     """
     for episode in episodes:
         if episode.asking:
@@ -83,12 +83,14 @@ def hear(episodes: list[Episode]) -> None:
 
 
 def write_turn(episode: Episode, tokens: list[int], max_tokens: int) -> int:
-    """Add the answer to a request for a turn to an episode.
+    """Append the tokens that an engine generated to the current turn of an episode.
+
+    If the engine stopped before `max_tokens` without ending the turn, the episode is cut off.
 
     Args:
-        episode: that the turn belongs to.
-        tokens: of the answer.
-        max_tokens: that the request allowed.
+        episode: the episode that the turn belongs to.
+        tokens: the tokens that the engine generated.
+        max_tokens: the limit that was requested.
 
     Returns:
         The number of tokens that belong to the turn.
@@ -97,6 +99,6 @@ def write_turn(episode: Episode, tokens: list[int], max_tokens: int) -> int:
         if episode.write(token):
             episode.ask()
             return count
-    if len(tokens) < max_tokens:  # the engine reached its limit
+    if len(tokens) < max_tokens:  # the engine reached its own limit
         episode.cut_off()
     return len(tokens)

@@ -4,10 +4,10 @@ A few long completions then do not block the step (Kimi k1.5, arXiv 2501.12599, 
 
     prompts of two generations ──► a round of `tokens` tokens ──► half of the groups ──► training
                                             ▲                            │ the others
-                                            └──── after the border ──────┘
+                                            └──── next generation ───────┘
 
-Each token keeps the log-prob that it was drawn with, and the step of its weights. Completions under
-way at `max_steps` are dropped.
+Each token keeps the log-prob that it was drawn with, and the step of the weights that drew it.
+Completions that are unfinished at `max_steps` are dropped.
 """
 
 from torch import cat
@@ -23,12 +23,12 @@ class PartialSampler(Sampler):
     """Completes prompts in rounds through another sampler, and returns the first completed groups.
 
     Args:
-        sampler: completes lists of tokens.
+        sampler: the sampler that completes lists of tokens.
         ends: tells whether a completion has ended; its limit is a multiple of `tokens`.
         tokens: maximum number of tokens that a round adds to a completion.
-        rows: completions of this rank in a generation, whole groups.
-        size: G, completions per prompt.
-        ranks: those that make rounds together, with equally many lists of tokens.
+        rows: number of completions per generation on this rank, in whole groups.
+        size: G, the number of completions per prompt.
+        ranks: the ranks that run rounds together, each with the same number of lists of tokens.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class PartialSampler(Sampler):
         self.rounds = tokens, rows, size, ends.limit
 
     def submit(self, request: Request) -> None:
-        """Start a round with the prompts of the request and the completions under way."""
+        """Start a round with the prompts of the request and the unfinished completions."""
         super().submit(request)
         self.seconds = 0.0
         rollouts = list(self.under_way)
@@ -56,8 +56,8 @@ class PartialSampler(Sampler):
 
     def _begin_round(self, step: int) -> None:
         contexts = [rollout.prompt_ids + rollout.completion_ids for rollout in self._unfinished()]
-        # no request is empty, and all ranks have equally many rows; the completions of the rows
-        # that fill up are not read
+        # all ranks send the same number of rows, at least one; the completions of padding rows
+        # are not read
         num_rows = max(1, *self.ranks.gather_objects([len(contexts)]))
         contexts += [self.under_way[0].prompt_ids] * (num_rows - len(contexts))
         self.sampler.submit(Request([], contexts, 1, step, max_new_tokens=self.tokens))
@@ -68,7 +68,7 @@ class PartialSampler(Sampler):
     def sample(self, request: Request) -> Generation:
         """Return the first completed groups.
 
-        If they are too few, run further rounds with the same weights.
+        If any rank has too few, run further rounds with the same weights.
         """
         while True:
             generation = self.sampler.collect()
@@ -94,7 +94,7 @@ class PartialSampler(Sampler):
         )
 
     def _completed_groups(self) -> list[PartialRollout]:
-        """Return the completions of all groups that have ended, group by group."""
+        """Return the completions of all completed groups, group by group."""
         completed: list[PartialRollout] = []
         for start in range(0, len(self.under_way), self.size):
             group = self.under_way[start : start + self.size]
@@ -103,7 +103,7 @@ class PartialSampler(Sampler):
         return completed
 
     def _extend(self, generation: Generation, step: int) -> None:
-        """Add the completions of a round, which the weights of this step have sampled."""
+        """Append the tokens of a round, which were sampled with the weights of this step."""
         assert generation.sampling_logps is not None
         for i, rollout in enumerate(self._unfinished()):
             ids = generation.completion_ids[i]

@@ -1,4 +1,4 @@
-"""What the samplers read of a trainer."""
+"""The parts of a trainer that the samplers read."""
 
 from typing import Any, Protocol
 
@@ -7,7 +7,7 @@ from grpo_ext.seams.port import TRLTrainer
 
 
 class CheckedArguments(GRPOExtConfig):
-    """For type checkers: the arguments after `checked_arguments`, when no field below is unset."""
+    """For type checkers: the types of some arguments after `checked_arguments`."""
 
     output_dir: str
     num_generations: int
@@ -21,7 +21,7 @@ class CheckedArguments(GRPOExtConfig):
 
 
 class SampledTrainer(TRLTrainer, Protocol):
-    """A trainer whose completions our samplers make."""
+    """A trainer whose completions our samplers generate."""
 
     @property
     def args(self) -> CheckedArguments: ...

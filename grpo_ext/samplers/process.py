@@ -1,7 +1,7 @@
-"""`sampler: process`: transformers' `generate` in a second process, on another device.
+"""`sampler: process`: run transformers' `generate` in a second process, on another device.
 
-Each rank has its own process. The weights are in memory that both map; the trainer writes them
-while the process waits.
+Each rank has its own sampler process. Trainer and process map the same memory, to which the trainer
+writes the weights while the process waits.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ from grpo_ext.samplers.shared_weights import mapped, new_memory, packed, places_
 from grpo_ext.step.records import Generation
 from grpo_ext.vllm import EngineFailure
 
-RESTARTS = 2  # of a process that died, for one generation
+RESTARTS = 2  # restarts of a dead process per generation
 logger = logging.getLogger(__name__)
 
 
@@ -34,10 +34,10 @@ class ProcessSampler(Sampler):
     """Samples in another process, which has a copy of the weights.
 
     Args:
-        model: without wrappers; its weights are those that `load_weights` gives to the process.
-        config: of `generate`.
+        model: the model without wrappers; `load_weights` gives its weights to the process.
+        config: the config of `generate`.
         params: the distribution that completions are drawn from and scored with.
-        device: on which the process samples, such as `"cuda:1"` or `"cpu"`.
+        device: the device that the process samples on, such as `"cuda:1"` or `"cpu"`.
         limit: seconds after which a request counts as hung.
         fast: whether rows that have ended leave the batch (`fast_generate`).
     """
@@ -94,7 +94,7 @@ class ProcessSampler(Sampler):
         return str(next(self.model.parameters()).dtype).removeprefix("torch.")
 
     def submit(self, request: Request) -> None:
-        # drawn from the random state of the rank, which a checkpoint contains
+        # drawn from the rank's random state, which checkpoints contain
         self._start_job(request, seed=int(torch.randint(2**62, ())))
 
     def probe(self, request: Request) -> Generation:
@@ -118,9 +118,9 @@ class ProcessSampler(Sampler):
             self._send()
 
     def sample(self, request: Request) -> Generation:
-        """Return the generation.
+        """Return the generation; raise `EngineFailure` on all ranks if a sampler process fails.
 
-        A process that died is restarted, and repeats it with the same weights.
+        A process that died is restarted up to `RESTARTS` times, with the same weights and request.
         """
         answer = self._answer()
         for failure in gather_object([answer if isinstance(answer, Failure) else None]):
@@ -179,7 +179,7 @@ class ProcessSampler(Sampler):
         self._connection.send_bytes(pickle.dumps(start))
 
     def stop(self) -> None:
-        """End the process at once; the next request starts another one."""
+        """Kill the process; the next request starts another one."""
         super().stop()
         self._loaded = None
         self._end()
@@ -194,6 +194,6 @@ class ProcessSampler(Sampler):
 
 
 def end_process(process: subprocess.Popen) -> None:
-    """Kill a process and wait for it, so that nothing of it is left."""
+    """Kill a process and wait until it has ended."""
     process.kill()
     process.wait()

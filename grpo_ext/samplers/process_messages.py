@@ -1,6 +1,7 @@
-"""What a trainer and its sampler process send each other.
+"""The messages between a trainer and its sampler process.
 
-The classes are not in `process_worker`, since pickle would name those of a program `__main__`.
+The classes are not in `process_worker`, because that module runs as `__main__` and pickle would
+store them under that name.
 """
 
 from dataclasses import dataclass
@@ -15,11 +16,11 @@ from grpo_ext.samplers.shared_weights import Place
 
 @dataclass(frozen=True)
 class Start:
-    """What a sampler process needs to begin."""
+    """What a sampler process needs to start."""
 
-    model: bytes  # `packed`
-    weights: int  # the descriptor of the shared memory
-    size: int  # of it, in bytes
+    model: bytes  # from `packed`
+    weights: int  # file descriptor of the shared memory
+    size: int  # of the shared memory, in bytes
     places: list[Place]
     device: str
     threads: int
@@ -32,13 +33,13 @@ class Job:
 
     prompt_ids: list[list[int]]  # B lists of tokens
     config: GenerationConfig
-    params: SamplingParams  # of the config; completions are scored with them
+    params: SamplingParams  # the config's sampling parameters; completions are scored with them
     seed: int
 
 
 @dataclass(frozen=True)
 class Completions:
-    """The answer to a job. Tensors of all rows are joined, since a pipe takes 0.3 ms a tensor."""
+    """The answer to a job. Rows share tensors, because a pipe takes 0.3 ms per tensor."""
 
     ids: list[list[int]]  # B lists of tokens, N in all
     kept_sets: KeptSet | None  # N positions; `None` if sampling was not truncated

@@ -1,6 +1,7 @@
 """The program of a sampler process, which completes prompts with weights in shared memory.
 
-It is a fresh interpreter, so that the training script is not run again, and ends with the trainer.
+It runs in a fresh interpreter, so the training script is not run again, and it ends with the
+trainer.
 """
 
 import os
@@ -36,7 +37,7 @@ def serve(connection: Connection) -> None:
             return
         answer: Completions | Failure
         try:
-            if model is None:  # within `try`, so that the answer contains its error
+            if model is None:  # inside `try`, so that the answer reports an error
                 model = loaded_model(start, shared_weights)
             elif start.device != "cpu":
                 for tensor, shared in zip(tensors_of(model), shared_weights, strict=True):
@@ -48,7 +49,7 @@ def serve(connection: Connection) -> None:
 
 
 def loaded_model(start: Start, shared_weights: list[Tensor]) -> PreTrainedModel:
-    """Return the model. On a CPU its weights are the shared ones, elsewhere copies of them."""
+    """Return the model. On a CPU it uses the shared weights, on other devices copies of them."""
     weights = shared_weights
     if start.device != "cpu":
         weights = [tensor.to(start.device) for tensor in shared_weights]
@@ -60,13 +61,13 @@ def complete(model: PreTrainedModel, job: Job, fast: bool) -> Completions:
     """Complete the prompts of a job.
 
     Args:
-        model: in evaluation mode, perhaps with adapters.
+        model: a model in evaluation mode, with or without adapters.
         job: the request.
         fast: whether rows that have ended leave the batch.
     """
     start = time.monotonic()
     torch.manual_seed(job.seed)
-    # else the config of the model, or of its base, fills in options that the recipe leaves out
+    # otherwise the config of the model or its base fills in options that the recipe leaves out
     model.generation_config = job.config
     base_model(model).generation_config = job.config
     recorder = Recorder(job.params)

@@ -1,4 +1,4 @@
-"""Sampling by a function of the user: TRL's `rollout_func`."""
+"""Sample with the user's function: TRL's `rollout_func`."""
 
 import copy
 from collections.abc import Callable
@@ -15,12 +15,13 @@ REQUIRED = ("prompt_ids", "completion_ids", "logprobs")
 
 
 class FunctionSampler(Sampler):
-    """Calls a function, which returns lists of tokens and columns for the rewards.
+    """Calls a function that returns lists of tokens, and columns for the rewards.
 
     Args:
-        rollout_func: takes the prompts and the trainer.
-        trainer: of which it may use the model.
-        vllm: an engine that it may use, with the trainer's weights; `None` if there is none.
+        rollout_func: the function, called with the prompts and the trainer.
+        trainer: the trainer, whose model the function may use.
+        vllm: an engine with the trainer's weights that the function may use; `None` if there is
+            none.
     """
 
     name = "rollout_func"
@@ -47,7 +48,7 @@ class FunctionSampler(Sampler):
             self.vllm.load_weights(step)
 
     def sample(self, request: Request) -> Generation:
-        """Call the function; raise a `ValueError` if its result lacks a key."""
+        """Call the function; raise `ValueError` if its result lacks a required key."""
         rollout = self.rollout_func(copy.deepcopy(request.prompts), self.trainer)
         missing = sorted(set(REQUIRED) - rollout.keys())
         if missing:
@@ -59,7 +60,7 @@ class FunctionSampler(Sampler):
             policy_step=request.policy_step,
             sampling_logps=logp_tensors(columns.pop("logprobs")),
             tool_mask=columns.pop("env_mask", None),
-            extra_fields=columns,  # the columns that remain, for the rewards
+            extra_fields=columns,  # the remaining columns, for the rewards
         )
 
 

@@ -1,7 +1,7 @@
 """The connection of a trainer to a vLLM server, and the transfer of weights.
 
-A failure is stored, instead of an error on the one rank that makes requests; `OurVLLM` then informs
-all ranks.
+A failure is stored and not raised, because often only one rank makes requests; `OurVLLM` then
+informs all ranks.
 """
 
 import time
@@ -23,10 +23,10 @@ Result = TypeVar("Result")
 
 
 class Session(VllmLine):
-    """The session of TRL's client, whose own error for a bad status does not carry the status.
+    """The HTTP session of TRL's client, with errors that carry the status of the answer.
 
-    Here a bad status raises a `StatusError`, except 404 and 405, after which TRL says what the
-    server lacks.
+    A bad status raises a `StatusError`, except 404 and 405, for which TRL says what the server
+    lacks.
     """
 
     def get(self, *args: Any, **kwargs: Any) -> Answer:
@@ -41,14 +41,14 @@ class Session(VllmLine):
 
 
 class ServerConnection(VLLMClient):
-    """As TRL's client, but errors are stored.
+    """Like TRL's client, but failures are stored instead of raised.
 
-    After a failure `failure` is set, and requests do nothing until `reconnect()`.
+    After a failure, `failure` is set and requests do nothing until `reconnect()`.
 
     Args:
-        args: as TRL's.
+        args: the positional arguments of TRL's client.
         request_timeout: time limit of an answer, in seconds.
-        kwargs: as TRL's.
+        kwargs: the keyword arguments of TRL's client.
     """
 
     communicator: Any
@@ -56,14 +56,14 @@ class ServerConnection(VLLMClient):
 
     def __init__(self, *args: Any, request_timeout: float, **kwargs: Any):
         self.failure: ServerFailure | None = None
-        self.version: str | None = None  # of the weights that the server must have
+        self.version: str | None = None  # version of the weights that the server must have
         self._line = Session(request_timeout)
         super().__init__(*args, **kwargs)
 
     def check_server(self, total_timeout: float = 0.0, retry_interval: float = 1.0) -> None:
         """Wait for a healthy vLLM server.
 
-        After `total_timeout` seconds raise a `ConnectionError` with the last cause.
+        Raise `ConnectionError` with the last cause after `total_timeout` seconds.
         """
         self.session = self._line  # replaces the session that TRL has just made
         end = time.monotonic() + total_timeout
@@ -80,19 +80,22 @@ class ServerConnection(VLLMClient):
             time.sleep(retry_interval)
 
     def _get(self, url: str, **options: Any) -> dict[str, Any]:
-        """Return the JSON object of the answer; `StatusError` for a bad status."""
+        """Return the JSON object of the answer; raise `StatusError` for a bad status."""
         answer = self.session.get(url, **options)
         answer.raise_for_status()
         return answer.json()
 
     def _post(self, url: str, **options: Any) -> dict[str, Any]:
-        """As `_get`."""
+        """Like `_get`, for a POST request."""
         answer = self.session.post(url, **options)
         answer.raise_for_status()
         return answer.json()
 
     def init_communicator(self, device: torch.device | str | int = 0) -> None:
-        """Join the workers of the server, by gloo if they use it, else as TRL does."""
+        """Join the workers of the server, with gloo if they use it, otherwise as TRL does.
+
+        Raise `ValueError` if `device` is a CPU and the workers do not use gloo.
+        """
         self._device = device
         config = self.get_server_info()["weight_transfer_config"]
         if config is not None and config["backend"] == "gloo":
@@ -109,7 +112,7 @@ class ServerConnection(VLLMClient):
     def _join_by_gloo(self) -> None:
         address = own_address(str(self.host))
         world_size = self.get_world_size() + 1
-        # before the workers look for it
+        # must exist before the workers look for it
         store = listening_store(address, self.group_port, world_size)
         init_info = {"address": address, "port": store.port, "world_size": world_size}
         url = f"{self.base_url}/init_weight_transfer_engine"
@@ -127,8 +130,8 @@ class ServerConnection(VLLMClient):
         if isinstance(self.communicator, WeightGroup):
             send = self._send_by_gloo
         self._attempt(lambda: send(metadata, named_params))
-        # exhaust the iterator also after a failure: other ranks gather with this one, and it
-        # unmerges the adapter at its end
+        # exhaust the iterator even after a failure: other ranks gather together with this one, and
+        # at its end the iterator unmerges the adapter
         deque(named_params, maxlen=0)
 
     def _send_by_gloo(
@@ -156,12 +159,12 @@ class ServerConnection(VLLMClient):
         self._attempt(super().reset_prefix_cache)
 
     def failed(self, failure: ServerFailure | None) -> None:
-        """Record why the server failed, if it did, or that its weights are not the trainer's."""
+        """Store `failure`, if any, or otherwise that the server lacks the trainer's weights."""
         self.failure = self.failure or self._confirmed(failure)
         self._attempt(lambda: None)
 
     def reconnect(self, seconds: float) -> None:
-        """Find a server within `seconds` and join its workers; if that fails, set `failure`."""
+        """Find a server within `seconds` and join its workers; set `failure` if that fails."""
         self.failure = None
         self.version = None
         self._attempt(lambda: self._connect(seconds))
@@ -178,9 +181,10 @@ class ServerConnection(VLLMClient):
             super().close_communicator()
 
     def _attempt(self, request: Callable[[], Result]) -> Result | None:
-        """Return the result of `request()`; `None` after a failure.
+        """Return the result of `request()`; on failure, store the failure and return `None`.
 
-        It is also a failure if the server does not have the trainer's weights.
+        It is also a failure if the server does not have the trainer's weights. After an earlier
+        failure nothing is requested.
         """
         if self.failure is not None:
             return None
@@ -189,13 +193,13 @@ class ServerConnection(VLLMClient):
             answer = request()
             self._check_weights(self.version)
             return answer
-        # of the connection, or a RuntimeError of gloo
+        # a connection error, or a RuntimeError of gloo
         except Exception as error:
             self.failure = self._confirmed(ServerFailure.of(error))
             return None
 
     def _confirmed(self, failure: ServerFailure | None) -> ServerFailure | None:
-        """Return a failure, or instead of a refusal why no vLLM server answers any more."""
+        """Return `failure`; for a refused request, return instead why no server answers, if so."""
         if failure is not None and failure.refused:
             try:
                 who_answers(self._line, self.base_url)
@@ -204,7 +208,7 @@ class ServerConnection(VLLMClient):
         return failure
 
     def _check_weights(self, version: str | None, seconds: float = PROBE_SECONDS) -> None:
-        """Raise a `ConnectionError` if the server has weights of another version."""
+        """Raise `ConnectionError` if the server's weights have another version than `version`."""
         if version is None:
             return
         answer = self._line.ask("GET", f"{self.base_url}/weight_info", None, seconds)

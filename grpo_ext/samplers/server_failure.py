@@ -1,4 +1,4 @@
-"""Why a vLLM server did not do what it was asked, in a form that all ranks can share."""
+"""The reason why a request to a vLLM server failed, in a form that all ranks can share."""
 
 from dataclasses import dataclass
 from typing import Self
@@ -16,7 +16,7 @@ class ServerFailure:
     """A failed request.
 
     Args:
-        message: one short line for people.
+        message: one short line for the user.
         status: the HTTP status of the answer; `None` if no whole answer came.
     """
 
@@ -25,14 +25,14 @@ class ServerFailure:
 
     @classmethod
     def of(cls, error: Exception) -> Self:
-        """Return the failure that an error of a request stands for."""
+        """Return the failure that describes an error of a request."""
         text = one_line(" ".join(str(error).split()))
         status = error.status if isinstance(error, StatusError) else None
         return cls(f"{type(error).__name__}: {text[:MAX_MESSAGE]}", status)
 
     @property
     def refused(self) -> bool:
-        """Whether the server refuses the request itself, so that the next try would fail too."""
+        """Whether the server refuses the request itself, so that retrying would fail again."""
         if self.status is None or self.status in BUSY_STATUSES:
             return False
         return 400 <= self.status < 500

@@ -1,7 +1,7 @@
 """The weights of a model in memory that two processes map: one writes, the other reads.
 
-The model itself travels as a pickle in which tensors are numbers: places in that memory. Both sides
-are this program, so a pickle is as safe as the model's own code.
+The model itself is sent as a pickle, in which each tensor is replaced by the index of its place in
+that memory. Both processes run this program, so the pickle is as safe as the model's own code.
 """
 
 import io
@@ -23,21 +23,21 @@ ALIGNMENT = 64  # bytes
 
 @dataclass(frozen=True)
 class Place:
-    """Where a tensor is in the memory."""
+    """Where a tensor is stored in the memory."""
 
-    start: int  # in bytes
+    start: int  # offset in bytes
     shape: tuple[int, ...]
     dtype: torch.dtype
     trained: bool  # whether it is a parameter
 
 
 def tensors_of(model: Module) -> list[Tensor]:
-    """Return parameters and buffers, each once, in an order that does not change."""
+    """Return parameters and buffers, each once, in a fixed order."""
     return [*model.parameters(), *model.buffers()]
 
 
 def places_of(tensors: list[Tensor]) -> tuple[list[Place], int]:
-    """Return a place for each tensor, and the number of bytes that all need."""
+    """Return a place for each tensor, and the total number of bytes."""
     places = []
     start = 0
     for tensor in tensors:
@@ -48,7 +48,7 @@ def places_of(tensors: list[Tensor]) -> tuple[list[Place], int]:
 
 
 def new_memory(size: int) -> int:
-    """Return the descriptor of a file without a name, which vanishes with its last process."""
+    """Return the descriptor of an unnamed file of `size` bytes, freed with its last process."""
     if hasattr(os, "memfd_create"):
         fd = os.memfd_create("weights")
     else:
@@ -59,12 +59,12 @@ def new_memory(size: int) -> int:
 
 
 def mapped(fd: int, size: int, places: list[Place]) -> list[Tensor]:
-    """Return the tensors of a file, which all processes that map it share.
+    """Return the tensors in a file, whose memory is shared by all processes that map it.
 
     Args:
         fd: the descriptor of the file.
-        size: of it, in bytes.
-        places: of the tensors.
+        size: the size of the file, in bytes.
+        places: the places of the tensors.
     """
     memory = torch.from_file(f"/dev/fd/{fd}", shared=True, size=size, dtype=torch.uint8)
     tensors = []
@@ -76,14 +76,14 @@ def mapped(fd: int, size: int, places: list[Place]) -> list[Tensor]:
 
 
 def no_hook(*args: object, **kwargs: object) -> None:
-    """Stands for a hook that is defined within a function, and that sampling does not need.
+    """Do nothing, in place of a hook that is defined inside a function.
 
-    Gradient checkpointing has such a hook.
+    Sampling does not need such hooks, for example that of gradient checkpointing.
     """
 
 
 def packed(model: Module) -> bytes:
-    """Return a model without its tensors; `ValueError` if it cannot be pickled."""
+    """Pickle a model without its tensors; raise `ValueError` if it cannot be pickled."""
     indices = {id(tensor): i for i, tensor in enumerate(tensors_of(model))}
 
     class Pickler(pickle.Pickler):
@@ -113,12 +113,12 @@ def packed(model: Module) -> bytes:
 
 
 def unpacked(model: bytes, places: list[Place], tensors: list[Tensor]) -> Any:
-    """Return a model with other tensors.
+    """Return a pickled model with the given tensors.
 
     Args:
-        model: `packed`.
-        places: say which tensors are parameters.
-        tensors: of the model, in the order of `tensors_of`.
+        model: the pickle, from `packed`.
+        places: the tensors' places, which say which of them are parameters.
+        tensors: the tensors of the model, in the order of `tensors_of`.
     """
     model_tensors = []
     for place, tensor in zip(places, tensors, strict=True):

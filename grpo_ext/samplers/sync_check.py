@@ -1,9 +1,9 @@
 """Check that a separate sampler has the trainer's weights, by checksums and by log-probs.
 
 A tensor that did not arrive, such as a tied output head that the engine copies, hardly changes
-greedy text, but changes log-probs at once. After an update at a learning rate of 1e-6, the
-difference is below the rounding of bfloat16. Then checksums show that no weights were sent, and a
-few tensors of a colocated engine show that weights did not arrive.
+greedy text, but it changes log-probs at once. After an update at a learning rate of 1e-6, however,
+the difference is below the rounding of bfloat16. In that case checksums show that no weights were
+sent, and a few tensors of a colocated engine show that weights did not arrive.
 """
 
 from dataclasses import replace
@@ -24,14 +24,14 @@ from grpo_ext.vllm import EngineFailure
 class SyncCheck:
     """Compares log-probs after the first weight sync, and then every `vllm_sync_check_steps` syncs.
 
-    It never compares if the trainer itself samples, or if our log-probs are not those of the policy
-    that samples.
+    It never compares them if the trainer itself samples, or if the scored policy differs from the
+    sampling policy.
 
     Args:
-        trainer: whose weights the sampler should have.
-        sampler: that is checked.
+        trainer: the trainer whose weights the sampler should have.
+        sampler: the sampler to check.
         scorer: computes the trainer's log-probs.
-        ranks: that are checked together.
+        ranks: the ranks that are checked together.
     """
 
     def __init__(self, trainer: SampledTrainer, sampler: Sampler, scorer: Scorer, ranks: Ranks):
@@ -41,21 +41,21 @@ class SyncCheck:
         self.ranks = ranks
         self.every = args.vllm_sync_check_steps
         self.sampler = sampler
-        # `generation_kwargs` may truncate, too
+        # `generation_kwargs` may also truncate
         truncated = args.top_k or args.top_p < 1 or args.min_p or args.generation_kwargs
         same_policy = args.logprob_policy == "sampling" or not truncated
         if args.logprob_policy == "model" and args.temperature != 1.0:
             same_policy = False
         self.compares = bool(self.every) and same_policy and sampler.abilities.reports_weights
         self._checked: int | None = None  # the sync of the last check
-        # the last sync that was seen, and the checksums of its weights
+        # the last sync seen, and the checksums of the weights at that time
         self._sent: tuple[int, list[int]] = (-1, [])
         # tensors of the engine that equalled ours after the first sync
         self._arrived: set[str] | None = None
 
     @property
     def due(self) -> bool:
-        """Whether the next completions are compared."""
+        """Whether a comparison is due for the next completions."""
         return self.compares and (
             self._checked is None or self.sampler.syncs - self._checked >= self.every
         )
@@ -64,8 +64,8 @@ class SyncCheck:
         """Log the mean absolute difference of log-probs, if a check is due. All ranks call it.
 
         Args:
-            table: the completions that the engine has just sampled, without carried groups, whose
-                log-probs are of older weights.
+            table: the completions that the engine has just sampled, without carried-over groups,
+                whose log-probs come from older weights.
 
         Raises:
             EngineFailure: on all ranks, if the difference is above the limit.
@@ -77,7 +77,7 @@ class SyncCheck:
         differences = self._differences(table)
         count = differences.new_tensor(differences.numel())
         total, num_tokens = self.ranks.total(torch.stack([differences.sum(), count])).tolist()
-        if num_tokens == 0:  # all of them are truncated and masked
+        if num_tokens == 0:  # all completions are truncated and masked
             return
         self._checked = self.sampler.syncs
         difference = total / num_tokens
@@ -99,10 +99,10 @@ class SyncCheck:
 
     @torch.no_grad()
     def refuse_stale(self) -> None:
-        """Raise an `EngineFailure` on all ranks if the last update did not reach the sampler.
+        """Raise `EngineFailure` on all ranks if the last update did not reach the sampler.
 
-        Either weights have changed since the last sync, or a tensor that arrived in the first sync
-        did not arrive in this one. All ranks call it.
+        That is so if weights have changed since the last sync, or if a tensor that arrived in the
+        first sync did not arrive in this one. All ranks call it.
         """
         if not self.compares:
             return
@@ -129,10 +129,10 @@ class SyncCheck:
 
     @torch.no_grad()
     def _differences(self, table: Scored) -> Tensor:
-        """Return the absolute differences (N,) of the tokens of a few completions of this rank.
+        """Return the absolute log-prob differences (N,) of a few completions of this rank.
 
-        If sampling is truncated, the tenth of the tokens that differ most is left out: rounding may
-        keep or remove a token at the edge of the kept set.
+        If sampling is truncated, the tenth of the tokens that differ most is dropped, because
+        rounding may keep or remove a token at the edge of the kept set.
         """
         table = table.take(torch.arange(min(PROBE_ROWS, len(table))))
         sampled = table.sampling_per_token_logps  # (B, T)
@@ -152,9 +152,9 @@ class SyncCheck:
 
 
 def checksums(model: torch.nn.Module) -> list[int]:
-    """Return the sum of the bits of each trained tensor; the least update changes some of them.
+    """Return the sum of the bits of each trained tensor; even a tiny update changes some sums.
 
-    Of a sharded tensor it is the sum of this rank's part.
+    For a sharded tensor, only this rank's shard is summed.
     """
     sums = []
     for parameter in model.parameters():

@@ -15,7 +15,7 @@ from grpo_ext.step.records import Generation
 
 
 class VLLMSampler(Sampler):
-    """Samples with vLLM, which gets the trainer's weights if the step has changed."""
+    """Samples with vLLM, syncing the trainer's weights to it whenever the step has changed."""
 
     abilities = SamplerAbilities(
         separate_engine=True, plays_episodes=True, reports_weights=True, truncation_order="vllm"
@@ -24,7 +24,7 @@ class VLLMSampler(Sampler):
     def __init__(self, vllm: OurVLLM):
         self.vllm = vllm
         self.name = f"vLLM ({vllm.mode})"
-        self._loaded_step: int | None = None  # of the weights in the engine
+        self._loaded_step: int | None = None  # the step of the engine's weights
 
     def stop(self) -> None:
         super().stop()
@@ -39,11 +39,11 @@ class VLLMSampler(Sampler):
 
     @property
     def seconds(self) -> float:  # type: ignore[override]  # the client measures them
-        """Seconds that the last generation of a server took; 0 on other ranks than the main one."""
+        """Seconds of a server's last generation; 0 when colocated and on ranks other than 0."""
         return self.vllm.seconds
 
     @property
-    def syncs(self) -> int:  # type: ignore[override]  # `OurVLLM` also counts those of a retry
+    def syncs(self) -> int:  # type: ignore[override]  # `OurVLLM` also counts syncs of retries
         return self.vllm.syncs
 
     def dtype(self) -> str:
@@ -91,7 +91,7 @@ class VLLMSampler(Sampler):
 
     @contextmanager
     def _length_limit(self, max_tokens: int | None) -> Iterator[None]:
-        """Within the context, limit the length of completions; `None`: `max_completion_length`."""
+        """Within the context, limit completions to `max_tokens` (`None`: the configured limit)."""
         max_completion_length = self.vllm.max_completion_length
         self.vllm.max_completion_length = max_tokens or max_completion_length
         try:

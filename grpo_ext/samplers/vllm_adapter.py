@@ -1,7 +1,7 @@
-"""Give vLLM only the adapter, which the engine adds to its own base.
+"""Send vLLM only the adapter, which the engine adds to its own copy of the base.
 
-After each step the adapter is written as peft writes it, read by the engine under a new name, and
-removed. The new name keeps vLLM from using results of an earlier adapter: its prefix cache depends
+After each step the adapter is written in peft's format, loaded by the engine under a new name, and
+deleted. The new name keeps vLLM from using results of an earlier adapter: its prefix cache depends
 on name and path.
 """
 
@@ -47,9 +47,11 @@ SUPPORTED_FIELDS = {
 
 
 class AdapterVLLM(OurVLLM):
-    """As `OurVLLM`, with an engine that gets the adapter instead of all weights.
+    """Like `OurVLLM`, but the engine gets only the adapter instead of all weights.
 
-    `ValueError` for a model whose adapter has another output in vLLM than in the trainer.
+    Raises:
+        ValueError: if the adapter would have another output in vLLM than in the trainer, or the
+            model is sharded.
     """
 
     def _init_vllm(self) -> None:
@@ -88,17 +90,17 @@ class AdapterVLLM(OurVLLM):
 
 
 class AdapterClient(ServerClient):
-    """As `ServerClient`, for a server that reads an adapter of rank `rank` from a folder."""
+    """Like `ServerClient`, for a server that loads adapters of rank `rank` from a folder."""
 
     def __init__(self, *args: Any, rank: int, **kwargs: Any):
         self._rank = rank
         super().__init__(*args, **kwargs)
 
     def init_communicator(self, device: torch.device | str | int = 0) -> None:
-        """Raise a `ValueError` if the server takes no adapters of this rank; join nothing."""
+        """Raise `ValueError` if the server takes no adapters of this rank; no group is joined."""
         self._device = device
         config = self.get_server_info()["lora_config"]
-        # status 405 if the path exists, for POST only
+        # a path that exists, but only for POST, has status 405
         path = self.session.get(f"{self.base_url}/v1/load_lora_adapter")
         if config is None or config["max_lora_rank"] < self._rank or path.status_code == 404:
             rank = adapter_settings(self._rank)["max_lora_rank"]
@@ -109,7 +111,7 @@ class AdapterClient(ServerClient):
             )
 
     def load_adapter(self, writing: AbstractContextManager[str]) -> None:
-        """Let the server use the adapter in the folder that `writing` yields."""
+        """Have the server load the adapter from the folder that `writing` yields, and use it."""
         self._attempt(lambda: self._load(writing))
 
     def _load(self, writing: AbstractContextManager[str]) -> None:
@@ -117,12 +119,12 @@ class AdapterClient(ServerClient):
         former = self.version
         with writing as folder:
             self._tell("load_lora_adapter", lora_name=name, lora_path=folder)
-        self.model = self.version = name  # requests name a model
+        self.model = self.version = name  # requests name the model to use
         if former is not None:
             self._tell("unload_lora_adapter", lora_name=former)
 
     def _tell(self, route: str, **body: str) -> None:
-        # the answer has no JSON on success
+        # on success the answer is not JSON
         answer = self.session.post(f"{self.base_url}/v1/{route}", json=body)
         if answer.status_code == 404 and "lora_path" in body:
             raise StatusError(
@@ -142,12 +144,12 @@ class AdapterClient(ServerClient):
 
 
 def trained(model: PeftModel) -> LoraConfig:
-    """Return the config of the adapter in training."""
+    """Return the config of the adapter that is being trained."""
     return cast(LoraConfig, model.peft_config[model.active_adapter])
 
 
 def check_adapter(model: torch.nn.Module) -> None:
-    """Raise a `ValueError` if a model's adapter has another output in vLLM than in the trainer."""
+    """Raise `ValueError` if a model has no adapter, or one that vLLM would run differently."""
     if not isinstance(model, PeftModel):
         raise ValueError(
             "vllm_sync_adapter: adapter needs an adapter, and the model has none: give a "
@@ -183,9 +185,9 @@ def check_adapter(model: torch.nn.Module) -> None:
 
 @contextmanager
 def saved(model: PeftModel, parent: Path | str | None = None) -> Iterator[str]:
-    """Save the adapter in a temporary folder and yield its absolute path.
+    """Save the adapter in a temporary folder for the context, and yield its absolute path.
 
-    The folder is in `parent`; `None`: in the system's default folder.
+    The folder is created in `parent`; `None`: in the system's default folder.
     """
     if parent is not None:
         parent = Path(parent).absolute()

@@ -1,7 +1,7 @@
 """The trainer's client of a vLLM server.
 
-It waits a limited time, checks that the server still has the trainer's weights, and accepts only
-the completions that it requested.
+It waits for a limited time, checks that the server still has the trainer's weights, and accepts
+only completions that match its request.
 """
 
 import time
@@ -18,7 +18,7 @@ from grpo_ext.samplers.base import Request
 from grpo_ext.samplers.server_connection import ServerConnection
 from grpo_ext.vllm.check_completions import completions_fault
 
-TOKEN_BYTES = 512  # the maximum size of one token of an answer: its text, number and log-prob
+TOKEN_BYTES = 512  # maximum size of one token in an answer: its text, id and log-prob
 Prompts = list[str] | list[list[int]]
 Features = list[dict | None] | None
 Answer = dict[str, Any]  # completions in TRL's form
@@ -31,19 +31,19 @@ NOTHING: Answer = {
 
 
 class ServerClient(ServerConnection):
-    """Requests completions, and checks them.
+    """Requests completions and checks them.
 
     Args:
-        args: as TRL's.
-        vocabulary: number of tokens.
-        kwargs: as those of `ServerConnection`.
+        args: the positional arguments of TRL's client.
+        vocabulary: number of tokens in the model's vocabulary.
+        kwargs: the keyword arguments of `ServerConnection`.
     """
 
     def __init__(self, *args: Any, vocabulary: int, **kwargs: Any):
         self.starts = False
         self.seconds = 0.0
-        self._answer: Future[Answer] | None = None  # to the request under way
-        self._dropped: Future[Answer] | None = None  # to one that nobody waits for
+        self._answer: Future[Answer] | None = None  # the answer to the request in flight
+        self._dropped: Future[Answer] | None = None  # an answer that is no longer wanted
         self._vocabulary = vocabulary
         super().__init__(*args, **kwargs)
 
@@ -59,20 +59,20 @@ class ServerClient(ServerConnection):
         features = super().image_features
         return self._attempt(lambda: features(images, *args, **kwargs)) or [None] * len(images)
 
-    # TRL passes all options by name
+    # TRL passes all options as keyword arguments
     def generate(  # type: ignore[override]
         self, prompts: Prompts, features: Features = None, n: int = 1, **sampling: Any
     ) -> Answer:
-        """As TRL's if the answer contains the requested completions; else `NOTHING`.
+        """Return completions like TRL's client, or `NOTHING` if the request fails.
 
         With `starts` set, send the request in a thread and return `NOTHING`; the next call returns
-        its answer.
+        the answer, whatever its arguments.
 
         Args:
             prompts: texts or lists of tokens.
             features: image data of each prompt.
-            n: completions of each prompt.
-            sampling: further options of TRL's.
+            n: number of completions of each prompt.
+            sampling: other options of TRL's `generate`.
         """
         self._await_dropped()
         if self._answer is not None:
@@ -93,7 +93,7 @@ class ServerClient(ServerConnection):
         return NOTHING
 
     def drop_answer(self) -> None:
-        """Forget the request under way; the next one waits until the server has answered it."""
+        """Drop the answer to the request in flight; the next request waits until it has arrived."""
         self._dropped = self._answer or self._dropped
         self._answer = None
         self.starts = False
@@ -114,7 +114,7 @@ class ServerClient(ServerConnection):
     def _limited_completions(
         self, prompts: Prompts, features: Features, n: int, sampling: dict[str, Any]
     ) -> Answer:
-        """Return completions, from an answer that is no larger than they can be."""
+        """Return completions, and refuse an answer larger than these completions can be."""
         generation_kwargs = sampling.get("generation_kwargs") or {}
         settings = {"max_tokens": 16, "logprobs": 0, **sampling, **generation_kwargs}
         max_tokens = settings["max_tokens"]
@@ -138,7 +138,7 @@ class ServerClient(ServerConnection):
         num_logprobs: int | None,
         sampling: dict[str, Any],
     ) -> Answer:
-        """Return completions; `ConnectionError` if they are not what was requested."""
+        """Return completions; raise `ConnectionError` if they are not what was requested."""
         try:
             answer = super().generate(prompts, features, n, **sampling)
             fault = completions_fault(
@@ -152,7 +152,7 @@ class ServerClient(ServerConnection):
 
     @contextmanager
     def _size_limit(self, num_tokens: int) -> Iterator[None]:
-        """Within the context, accept answers of up to so many tokens."""
+        """Within the context, accept answers of up to `num_tokens` tokens."""
         self._line.most = MOST_BYTES + num_tokens * TOKEN_BYTES
         try:
             yield
@@ -174,10 +174,10 @@ class ServerClient(ServerConnection):
         """Complete a list of tokens once.
 
         Args:
-            ids: of the context.
-            version: of the weights that the server must have.
+            ids: the tokens of the context.
+            version: the version of the weights that the server must have.
             max_tokens: maximum length of the completion.
-            sampling: further options of `generate`.
+            sampling: other options of TRL's `generate`.
 
         Returns:
             One completion, with log-probs.

@@ -1,7 +1,7 @@
-"""TRL's `VLLMGeneration` in the trainer's dtype, with requests repeated if its server fails.
+"""TRL's `VLLMGeneration` in the trainer's dtype, with retries if the server fails.
 
-Only the main process pushes weights to a server; with episodes every rank requests turns. All ranks
-learn the result before any of them continues, so they push weights, retry and give up together.
+Only the main process sends weights to a server; with episodes, every rank requests turns. All ranks
+learn the result before any of them continues, so they send weights, retry and give up together.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Result = TypeVar("Result")
 
 
 class OurVLLM(VLLMGeneration):
-    """As TRL's, with `syncs`, the number of times that the engine got the weights."""
+    """Like TRL's `VLLMGeneration`; `syncs` counts how often the engine got the weights."""
 
     options: GRPOExtConfig  # the trainer's arguments
     model: Any
@@ -42,14 +42,14 @@ class OurVLLM(VLLMGeneration):
 
     @property
     def seconds(self) -> float:
-        """Seconds that the last generation of a server took; 0 on other ranks than the main one."""
+        """Seconds of a server's last generation; 0 when colocated and on ranks other than 0."""
         if self.mode == "server" and self.accelerator.is_main_process:
             return self.vllm_client.seconds
         return 0.0
 
     def _init_vllm(self) -> None:
         if self.mode == "server":
-            # TRL raises an error on the main rank only, and the others wait for it
+            # TRL raises an error on the main rank only, and the other ranks would hang
             self.server_base_url = server_url(vars(self.options))
             self._served_dtype: str = from_main(self.accelerator, self._connect)
             return
@@ -57,7 +57,7 @@ class OurVLLM(VLLMGeneration):
             super()._init_vllm()
 
     def _connect(self) -> str:
-        """Find the server and join its workers; return the dtype of its model."""
+        """Find the server and join its workers; return the dtype of the server's model."""
         self.vllm_client = self._new_client()
         self.vllm_client.init_communicator(device=self.accelerator.device)
         return self.vllm_client.get_server_info()["model_config"]["dtype"]
@@ -77,7 +77,7 @@ class OurVLLM(VLLMGeneration):
         return ServerClient
 
     def _settings(self) -> dict[str, Any]:
-        """Return the arguments of `vllm.LLM` in addition to those of TRL."""
+        """Return the arguments of `vllm.LLM` to use in addition to TRL's."""
         if self.accelerator.device.type != "cpu":
             return {}
         from grpo_ext.vllm.plugin import register
@@ -96,7 +96,7 @@ class OurVLLM(VLLMGeneration):
         return str(self.llm.llm_engine.model_config.dtype).removeprefix("torch.")
 
     def sync_weights(self) -> None:
-        """As TRL's, but wait for a server that fails.
+        """Send the engine the weights, like TRL; if a server fails, wait for it and retry.
 
         Raises:
             EngineFailure: on all ranks, if the server does not come back.
@@ -105,11 +105,11 @@ class OurVLLM(VLLMGeneration):
         self.syncs += 1
 
     def _push(self) -> None:
-        """Give the engine the trainer's weights, without retries."""
+        """Send the engine the trainer's weights, without retries."""
         super().sync_weights()
 
     def _iter_named_params(self) -> Iterator[tuple[str, Any]]:
-        """As TRL's, which merges the adapter for the transfer; then restore an unsharded base."""
+        """Yield weights like TRL, with the adapter merged; then restore the base if unsharded."""
         is_sharded = self._dist.is_fsdp or self._dist.is_zero3
         if is_sharded or not isinstance(self.model, PeftModel):
             yield from super()._iter_named_params()
@@ -118,7 +118,7 @@ class OurVLLM(VLLMGeneration):
             yield from super()._iter_named_params()
 
     def generate(self, *args: Any, **kwargs: Any) -> tuple:
-        """As TRL's, but if a server fails, wait for it, push the weights and repeat the request.
+        """Generate like TRL; if a server fails, wait for it, send the weights and retry.
 
         Raises:
             EngineFailure: on all ranks, if the server does not come back or refuses the request.
@@ -126,23 +126,23 @@ class OurVLLM(VLLMGeneration):
         return self._until_answered(partial(super().generate, *args, **kwargs))
 
     def start(self, *args: Any, **kwargs: Any) -> None:
-        """Send a server the request that the next `generate` with the same arguments answers."""
+        """Send a server a request, whose answer the next `generate` call returns."""
         if self.accelerator.is_main_process:
             self.vllm_client.starts = True
-        # gathers the prompts of all ranks; the client answers nothing yet
+        # gathers the prompts of all ranks; the client returns `NOTHING` for now
         super().generate(*args, **kwargs)
 
     def play(self, request: Request, logps: LogProbs) -> None:
         """Play a request's episodes. All ranks play at the same time, each with its own requests.
 
-        A server that fails is waited for and given the current weights, and the episodes continue.
+        If the server fails, wait for it and send it the current weights; the episodes continue.
 
         Args:
             request: a request with episodes.
-            logps: as for `play_as_ready`.
+            logps: see `play_as_ready`.
 
         Raises:
-            EngineFailure: as for `generate`.
+            EngineFailure: see `generate`.
         """
         client = self._client_of_rank()
         sampling = {
@@ -156,7 +156,7 @@ class OurVLLM(VLLMGeneration):
         }
 
         def play() -> None:
-            # each turn must come from these weights; for the server an adapter is another model
+            # each turn must use these weights; to the server, an adapter is another model
             version, client.model = broadcast_object_list([client.version, client.model])
 
             def complete(ids: list[int], max_tokens: int) -> Turn:
@@ -175,7 +175,7 @@ class OurVLLM(VLLMGeneration):
         """Return this rank's client of the server.
 
         Raises:
-            EngineFailure: on all ranks, if one of them finds no server.
+            EngineFailure: on all ranks, if any of them finds no server.
         """
         problems = []
         if not hasattr(self, "vllm_client"):  # the main process has one
@@ -191,7 +191,11 @@ class OurVLLM(VLLMGeneration):
         return self.vllm_client
 
     def _until_answered(self, request: Callable[[], Result]) -> Result:
-        """Return the result of `request()`, repeated until the client has no failure."""
+        """Return the result of `request()`, repeated until the client has no failure.
+
+        Raises:
+            EngineFailure: on all ranks, after `vllm_server_retries` retries or a refused request.
+        """
         if self.mode != "server":
             return request()
         retries = self.options.vllm_server_retries
@@ -211,7 +215,7 @@ class OurVLLM(VLLMGeneration):
         )
 
     def _recover(self, attempt: str) -> None:
-        """Wait for the server and push the weights; the next request shows whether this worked."""
+        """Wait for the server and send the weights; the next request shows whether this worked."""
         if self.accelerator.is_main_process:
             logger.warning(
                 f"The vLLM server failed: {self.vllm_client.failure.message}. Waiting "
