@@ -1,1 +1,1 @@
-"""Small helpers that any room may use; they import no other room."""
+"""Small helpers that any package may use; they import no other package of grpo_ext."""

@@ -1,15 +1,15 @@
-"""The folder of a model, or of an adapter, which is not a model that can be trained."""
+"""Checks of a model folder, which must not be that of an adapter."""
 
 from pathlib import Path
 
 from grpo_ext.common.model_files import CONFIG, model_files_fault
 
 ADAPTER_CONFIG = "adapter_config.json"
-MERGED = "merged"  # the folder in which `grpo-ext merge` puts the whole model
+MERGED = "merged"  # the folder to which `grpo-ext merge` writes the complete model
 
 
 def adapter_fault(folder: Path) -> str | None:
-    """Return why a folder with an adapter is no model, and what to do; `None` for other folders."""
+    """Return what to do if a folder holds an adapter instead of a model; `None` otherwise."""
     if not (folder / ADAPTER_CONFIG).is_file():
         return None
     holds = f"the folder {folder} holds an adapter, not a whole model."
@@ -21,7 +21,10 @@ def adapter_fault(folder: Path) -> str | None:
 
 
 def check_model_folder(folder: Path) -> None:
-    """Raise `ValueError` if loading a model folder could block or fill the memory; names pass."""
+    """Raise `ValueError` if loading a model folder could block or fill the memory.
+
+    Does nothing if `folder` is not a directory, as for a model name on the hub.
+    """
     fault = model_files_fault(folder) if folder.is_dir() else None
     if fault is not None:
         raise ValueError(fault)

@@ -1,23 +1,26 @@
-"""Names of columns that several rooms read."""
+"""Names of data set columns that several packages read."""
 
-TASK = "task"  # the name of the row's task, in a data set of several tasks
+TASK = "task"  # the column that names the row's task, in a data set of several tasks
 
-# Columns with the right answer; the first that a row has is taken.
+# Columns that may hold the correct answer; the first that a row has is used.
 ANSWERS = (
     "solution", "answer", "answers", "last_line", "target", "ground_truth", "label", "output",
     "response", "completion", "expected", "gold", "final_answer", "reference",
 )  # fmt: skip
-# Columns with a part of the question, beside an instruction or a question.
+# Columns that may hold a part of the question, in addition to an instruction or a question.
 CONTEXTS = (
     "input", "context", "passage", "document", "article", "background", "premise", "hypothesis",
     "table", "choices", "options",
 )  # fmt: skip
-# Rows of verl keep the answer in a mapping.
+# verl keeps the answer in a mapping.
 NESTED_ANSWERS = ("reward_model.ground_truth", "extra_info.answer")
 
 
 def answer_column(row: dict[str, object]) -> str | None:
-    """Return the column with the right answer (`column.key` in a mapping); `None` without any."""
+    """Return the column with the correct answer (`column.key` in a mapping), or `None`.
+
+    Columns whose value is `None` or an empty text do not count.
+    """
     for name in ANSWERS:
         if row.get(name) not in (None, ""):
             return name

@@ -1,4 +1,4 @@
-"""First and last values of a curve with their standard errors, and whether it rose or fell."""
+"""Compare the first and last values of a curve, with standard errors and a verdict."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,15 +9,15 @@ from grpo_ext.common.estimates import Array, Verdict, t_quantile, verdict_of
 from grpo_ext.common.noise import MOST_VALUES, fit_noise
 from grpo_ext.common.trend import has_trend
 
-FEWEST_VALUES = 10  # of a curve without errors; fewer say too little about its noise
+FEWEST_VALUES = 10  # fewer values without errors say too little about the noise
 
 
 @dataclass(frozen=True)
 class Change:
-    """First and last value of a curve with standard errors, each a mean over `count` neighbours.
+    """First and last value of a curve with standard errors, each a mean over `count` neighbors.
 
-    Errors, bounds (of the last value) and verdict are `None` if nothing says how noisy the curve
-    is.
+    The errors, the bounds of the last value and the verdict are `None` if the noise of the curve is
+    unknown.
     """
 
     first: float
@@ -38,17 +38,19 @@ def curve_change(
 ) -> Change | None:
     """Return the ends of a curve and whether it rose or fell; `None` for an empty curve.
 
-    With `errors` (of held-out evaluations) the ends are single values, of more than ten those of
-    the first and last tenth, whose errors count as one error: all evaluations have the same
-    problems. `problems`, how many, says how well the errors are known (Welch). Without errors the
-    ends are `ends(N)` values, and the noise around the trend says how well they are known;
-    `sampling_errors` say how large this noise is at least.
+    With `errors`, as for held-out evaluations, each end is the mean of a tenth of the values (at
+    least one). Its error is the mean of their errors, because all evaluations use the same
+    problems. Without `errors`, or if one at the ends is missing, each end is the mean of `ends(N)`
+    values, and its error comes from the noise of the curve around its trend.
 
     Args:
-        values, errors, problems: (N,), in the order of the steps; values that are `None` are left
-            out.
-        sampling_errors: (N,), standard errors of the values of a curve of training, each of which
-            is a mean over other prompts. Used if all values that count have one.
+        values: (N,), in the order of the steps; values that are `None` or not finite are skipped.
+        errors: (N,), the standard errors of the values; ignored for a single value.
+        problems: (N,), the number of problems of each value, for the degrees of freedom of its
+            error (Welch); `None` means that the errors are known exactly.
+        sampling_errors: (N,), the standard errors of the values of a training curve, each of which
+            is a mean over other prompts. The noise is assumed to be at least as large. Ignored
+            unless all remaining values have one.
     """
     indices = [i for i, value in enumerate(values) if value is not None and np.isfinite(value)]
     finite = np.array([values[i] for i in indices], dtype=float)
@@ -72,7 +74,11 @@ def change_by_errors(
 ) -> Change:
     """Return the change between the ends of a curve, judged by the standard errors of its values.
 
-    Each end is the mean of `count` values.
+    Args:
+        values: (N,), the curve.
+        errors: (N,), the standard errors of the values.
+        problems: (N,), the number of problems of each value, or `None` if the errors are exact.
+        count: the number of values in the mean at each end.
     """
     first = float(values[:count].mean())
     last = float(values[-count:].mean())
@@ -99,9 +105,10 @@ def change_by_errors(
 
 
 def change_by_noise(values: Array, sampling_errors: Array | None = None) -> Change:
-    """Return the change between the ends of a curve of training.
+    """Return the change between the ends of a training curve, judged by the noise of the curve.
 
-    The verdict uses the whole curve (`has_trend`), and for the direction the ends that are shown.
+    The whole curve decides whether there is a trend (`has_trend`); the ends decide its direction.
+    With fewer than `FEWEST_VALUES` values, the ends are single values without errors or verdict.
     """
     if len(values) < FEWEST_VALUES:
         return Change(float(values[0]), float(values[-1]), 1)
@@ -111,9 +118,9 @@ def change_by_noise(values: Array, sampling_errors: Array | None = None) -> Chan
     curve = values
     error_of_values: float | None = None
     if sampling_errors is not None and np.isfinite(sampling_errors).all():
-        # One for all values: few groups say little about the error of their own mean, and groups
-        # that agree by chance would have none.
-        share = min(1.0, MOST_VALUES / len(values))  # neighbours are averaged
+        # Use one error for all values: a few groups say little about the error of their own mean,
+        # and groups that agree by chance would have an error of 0.
+        share = min(1.0, MOST_VALUES / len(values))  # because neighbors are averaged below
         variance = (sampling_errors**2).mean() * share
         error_of_values = float(np.sqrt(variance))
     if len(values) > MOST_VALUES:
@@ -132,5 +139,8 @@ def change_by_noise(values: Array, sampling_errors: Array | None = None) -> Chan
 
 
 def ends(total: int) -> int:
-    """Return how many values stand for each end of a curve: a tenth, at least 5 if there are 15."""
+    """Return how many of `total` values to average at each end of a curve.
+
+    This is a tenth of them, but at least 5 or, with fewer than 15 values, a third.
+    """
     return max(total // 10, min(total // 3, 5))

@@ -1,4 +1,4 @@
-"""A time limit for Python code in the main thread, by a timer's signal."""
+"""A time limit for Python code in the main thread, enforced by a timer signal."""
 
 import signal
 import threading
@@ -9,18 +9,18 @@ REPEAT_INTERVAL = 0.5  # seconds until a swallowed `TooLate` is raised again
 
 
 class TooLate(BaseException):
-    """The time is up.
+    """The time limit has expired.
 
-    It is a `BaseException`, so that `except Exception` in the slow code does not swallow it.
+    A `BaseException`, so that an `except Exception` in the slow code does not swallow it.
     """
 
 
 @contextmanager
 def deadline(seconds: float | None) -> Iterator[None]:
-    """Raise `TooLate` in the block once it has run for `seconds`; None for no limit.
+    """Raise `TooLate` inside the block once it has run for `seconds`; `None` means no limit.
 
-    There is no limit outside the main thread, where signals do not arrive, or while another timer
-    runs.
+    The limit has no effect outside the main thread, where signals do not arrive, or while another
+    timer is running.
     """
     in_main_thread = threading.current_thread() is threading.main_thread()
     if seconds is None or not in_main_thread or signal.getitimer(signal.ITIMER_REAL)[0]:

@@ -1,4 +1,4 @@
-"""The devices of this machine, and how its threads wait."""
+"""The devices of this machine, and whether waiting threads spin or sleep."""
 
 import os
 import sys
@@ -8,16 +8,19 @@ WAITING = (
     "OMP_WAIT_POLICY",
     "GOMP_SPINCOUNT",
     "KMP_BLOCKTIME",
-)  # variables that set how threads wait for each other
+)  # environment variables that set how threads wait for each other
 
 
 def gpu_is_there() -> bool:
-    """Whether this machine has a CUDA device, asked without importing torch."""
+    """Return whether this machine has an NVIDIA GPU, without importing torch."""
     return Path("/dev/nvidiactl").exists() or Path("/proc/driver/nvidia/gpus").is_dir()
 
 
 def settings_here(use_cpu: bool | None, bf16: bool | None) -> dict[str, bool]:
-    """Return `use_cpu` and `bf16` for a machine without an accelerator, if `use_cpu` is unset."""
+    """Return `use_cpu` and `bf16` for a machine without an accelerator; `{}` if not needed.
+
+    Nothing is needed if `use_cpu` is set or if the machine has an accelerator.
+    """
     import torch
 
     if use_cpu is not None or torch.accelerator.is_available():  # `gpu_is_there` knows only CUDA
@@ -26,9 +29,10 @@ def settings_here(use_cpu: bool | None, bf16: bool | None) -> dict[str, bool]:
 
 
 def wait_calmly() -> None:
-    """Without a GPU, let waiting threads sleep, unless the user chose or torch is loaded already.
+    """On a machine without a GPU, make waiting threads sleep instead of spinning.
 
-    Spinning threads make a training step ten times as long beside another busy process.
+    Does nothing if the user has set one of `WAITING` or torch is already imported. Spinning threads
+    make a training step ten times as slow while another process is busy.
     """
     chosen = any(name in os.environ for name in WAITING)
     if not (chosen or gpu_is_there() or "torch" in sys.modules):
@@ -36,7 +40,7 @@ def wait_calmly() -> None:
 
 
 def how_threads_wait(count: int) -> str:
-    """Return the number of threads in words, with advice if they spin."""
+    """Describe the number of threads, with advice if they spin while they wait."""
     if count == 1 or any(name in os.environ for name in WAITING):
         return f"{count} thread{'s' * (count > 1)}"
     return (

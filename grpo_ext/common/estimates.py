@@ -1,14 +1,14 @@
-"""Means with standard errors and 95 % intervals, and the verdict whether a figure rose or fell.
+"""Means with standard errors and 95 % intervals, and verdicts on whether a metric rose or fell.
 
-Every error, interval and verdict that the package shows comes from here and from
+Every standard error, interval and verdict that the package shows comes from this module or from
 `grpo_ext.common.curves`:
 
-- `mean_of`: a mean over rows, where rows of the same problem count as one (cluster-robust), with an
-  interval by Student's t, or by Wilson for values from 0 to 1.
-- `mean_difference`: paired differences between two evaluations of the same rows.
-- `mean_over_runs`: a figure of several seeds.
-- `curves.curve_change`: first against last values of a curve by the errors of its values, or for a
-  curve of training whether it has a trend, given noise whose autocorrelation is unknown
+- `mean_of`: the mean over rows, with a cluster-robust error for several rows of the same problem,
+  and Student's t interval, or Wilson's for values from 0 to 1.
+- `mean_difference`: the mean of paired differences between two evaluations of the same rows.
+- `mean_over_runs`: the mean of a metric over several seeds.
+- `curves.curve_change`: compares the first with the last values of a curve, using the standard
+  errors of its values; for a training curve, tests for a trend in noise of unknown autocorrelation
   (`trend.has_trend`).
 """
 
@@ -24,28 +24,28 @@ from scipy.special import ndtri, stdtrit
 Array = NDArray[np.float64]
 Verdict = Literal["rose", "fell", "did not clearly change"]
 
-LEVEL = 0.95  # of intervals; a verdict is wrong in at most 1 - LEVEL of the cases without a change
+LEVEL = 0.95  # confidence level; without a change, at most 1 - LEVEL of the verdicts are wrong
 Z = float(ndtri((1 + LEVEL) / 2))
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean, its standard error and its interval, which are `None` for a single problem."""
+    """A mean with its standard error and interval, both `None` for a single problem."""
 
     mean: float
     error: float | None
     low: float | None
     high: float | None
-    problems: int  # independent ones
+    problems: int  # number of independent problems
 
     @property
     def verdict(self) -> Verdict | None:
-        """Whether this difference is an increase or a decrease; `None` without an interval."""
+        """The verdict on this mean as a change; `None` without an interval."""
         return None if self.low is None or self.high is None else verdict_of(self.low, self.high)
 
 
 def verdict_of(low: float, high: float) -> Verdict:
-    """Return what the interval of a change says."""
+    """Return the verdict on a change whose interval is from `low` to `high`."""
     if low > 0:
         return "rose"
     if high < 0:
@@ -56,33 +56,37 @@ def verdict_of(low: float, high: float) -> Verdict:
 def clearly_above(
     mean: float, error: float | None, other: float, other_error: float | None
 ) -> bool:
-    """Return whether a mean is above another by more than chance; an unknown error counts as 0."""
+    """Return whether `mean` is significantly above `other`; unknown errors count as 0."""
     return mean - other > Z * float(np.hypot(error or 0.0, other_error or 0.0))
 
 
 def with_error(mean: float, error: float | None) -> str:
-    """Return a mean with its standard error, if that is known, as text."""
+    """Format a mean, with its standard error if it is known."""
     return f"{mean:.3f}" if error is None else f"{mean:.3f} ± {error:.3f}"
 
 
 def t_quantile(freedom: float) -> float:
-    """Return how many standard errors an interval reaches on each side, by Student's t."""
+    """Return the half-width of a confidence interval in standard errors (Student's t).
+
+    `freedom` is the number of degrees of freedom.
+    """
     return float(stdtrit(freedom, (1 + LEVEL) / 2))
 
 
 def mean_of(
     values: Sequence[float] | Array, problems: Sequence[Hashable] | None = None
 ) -> Estimate | None:
-    """Return the mean of one value for each row; NaN is left out. `None` if nothing is left.
+    """Return the mean of `values` without NaN, and its error; `None` if no value is left.
 
-    The variance is s^2 / n, and with several rows of a problem the cluster-robust one (Liang and
-    Zeger 1986). The interval is by Student's t. If all values are from 0 to 1 it is Wilson's (1927)
-    for as many rows as would give a share this variance (Korn and Graubard 1998), and the error is
-    at least half of that interval over 1.96: ten of ten right are not "1 ± 0".
+    The variance of the mean is s^2 / n, or cluster-robust if a problem has several rows (Liang and
+    Zeger 1986), and the interval is Student's t. If all values are from 0 to 1, the interval is
+    Wilson's (1927) for the effective number of rows, with which a proportion has this variance
+    (Korn and Graubard 1998), and the error is at least half of that interval's width over 1.96, so
+    that ten correct of ten do not give "1 ± 0".
 
     Args:
-        values: (N,)
-        problems: (N,), what each row asks; default: each row is a problem of its own.
+        values: (N,), one value for each row.
+        problems: (N,), the problem of each row; by default, each row is a separate problem.
     """
     finite = np.asarray(values, dtype=float)
     keep = ~np.isnan(finite)
@@ -103,19 +107,19 @@ def mean_of(
     low, high = wilson(mean, rows)
     error = max(error, (high - low) / 2 / Z)
     single = count == len(finite) and bool(np.isin(finite, (0, 1)).all())
-    if not single:  # the variance was estimated
+    if not single:  # the variance was estimated, so widen the interval as Student's t does
         shrink = (Z / t_quantile(count - 1)) ** 2
         low, high = wilson(mean, rows * shrink)
     return Estimate(mean, error, low, high, count)
 
 
 def mean_over_runs(estimates: Sequence[Estimate]) -> Estimate:
-    """Return the mean of one figure over independent runs, as of several seeds.
+    """Return the mean of a metric over independent runs, such as several seeds.
 
-    The standard error is that of the runs' scatter, or that of the runs' own errors if it is
-    larger: few runs may agree by chance. The interval is by Student's t. Runs without own errors
-    whose figures are all -1, 0 or 1 have the interval of `mean_difference`. A single run keeps its
-    own interval.
+    The standard error comes from the scatter of the runs or from their own standard errors,
+    whichever is larger, because a few runs may agree by chance. The interval is Student's t. If no
+    run has a standard error and all means are -1, 0 or 1, the interval is that of
+    `mean_difference`. A single run is returned unchanged.
     """
     if len(estimates) == 1:
         return estimates[0]
@@ -142,9 +146,14 @@ def mean_difference(
 ) -> Estimate | None:
     """Return the mean increase from `before` to `after` over rows; `None` if no row has both.
 
-    The interval is by Student's t. If all differences are -1, 0 or 1, as of right and wrong
-    answers, it is that of Bonett and Price (2012), which adds one pair of each kind that differs:
-    that all pairs agree does not prove that all would.
+    The interval is Student's t. If every problem's mean difference is -1, 0 or 1, as for correct
+    and wrong answers, the interval is that of Bonett and Price (2012), which adds one pair that
+    rose and one that fell: even if all observed pairs agree, others might not.
+
+    Args:
+        before: (N,), one value for each row; NaN if the row has none.
+        after: (N,), the values of the same rows afterwards.
+        problems: (N,), the problem of each row; by default, each row is a separate problem.
     """
     differences = np.asarray(after, dtype=float) - np.asarray(before, dtype=float)
     keep = ~np.isnan(differences)
@@ -174,7 +183,7 @@ def mean_difference(
 
 
 def clusters(problems: Sequence[Hashable] | None, keep: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Return the number of each kept row's problem, from 0."""
+    """Return the problem of each kept row as an index, numbered from 0."""
     if problems is None:
         return np.arange(int(keep.sum()))
     numbers: dict[Hashable, int] = {}
@@ -185,7 +194,10 @@ def clusters(problems: Sequence[Hashable] | None, keep: NDArray[np.bool_]) -> ND
 
 
 def variance_of_mean(values: Array, cluster: NDArray[np.int64]) -> float:
-    """Return the variance of the mean of values (N,) with independent clusters."""
+    """Return the cluster-robust variance of the mean of values (N,); needs two clusters.
+
+    `cluster` (N,) is the index of each value's cluster; clusters are independent.
+    """
     deviations = values - values.mean()
     sums = np.bincount(cluster, deviations)  # (clusters,)
     count = len(sums)
@@ -194,14 +206,17 @@ def variance_of_mean(values: Array, cluster: NDArray[np.int64]) -> float:
 
 
 def effective_rows(share: float, variance: float, count: int) -> float:
-    """Return how many independent rows have this variance; `count` if the values do not vary."""
+    """Return the number of independent rows for which `share` has this variance.
+
+    Returns `count` if the variance is 0.
+    """
     if variance <= 1e-12:
         return float(count)
     return share * (1 - share) / variance
 
 
 def wilson(share: float, rows: float) -> tuple[float, float]:
-    """Return the bounds of Wilson's score interval of a share (Wilson 1927).
+    """Return the bounds of Wilson's score interval for a proportion (Wilson 1927).
 
     (share + z^2 / 2n +- z sqrt(share (1 - share) / n + z^2 / 4n^2)) / (1 + z^2 / n)
     """

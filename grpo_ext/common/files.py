@@ -1,4 +1,4 @@
-"""Atomic writes, the data files of the package, the folders of checkpoints, sizes in words."""
+"""Write files atomically, read the package's data files, list checkpoints, format sizes."""
 
 import os
 import re
@@ -12,13 +12,14 @@ CHECKPOINT = re.compile("checkpoint-[0-9]{1,18}")
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Write `text` to `path` through a temporary file beside it, which leaves no half-written file.
+    """Write `text` to `path` through a temporary file, so that no partial file is left behind.
 
-    Lone surrogates, which tokenizers can produce and UTF-8 cannot encode, become backslash escapes.
+    Creates missing parent folders. Lone surrogates, which tokenizers can produce and UTF-8 cannot
+    encode, become backslash escapes.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.unlink(missing_ok=True)  # of a killed process, or a link that another has put there
+    temporary.unlink(missing_ok=True)  # left by a killed process, or a link planted by someone else
     try:
         with open(temporary, "x", encoding="utf-8", errors="backslashreplace") as file:
             file.write(text)
@@ -28,22 +29,25 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 def data_lines(package: str, name: str) -> list[str]:
-    """Return the lines of the file `name` in the folder `data` of a package, without comments."""
+    """Return the lines of the file `data/NAME` of a package, without lines that begin with `#`."""
     text = resources.files(package).joinpath("data", name).read_text(encoding="utf-8")
     return [line for line in text.splitlines() if not line.startswith("#")]
 
 
 def data_yaml(package: str, name: str) -> Any:
-    """Return the content of the YAML file `name` in the folder `data` of a package."""
-    import yaml  # not at import: many commands read no YAML
+    """Return the content of the YAML file `data/NAME` of a package."""
+    import yaml  # imported here, because many commands read no YAML
 
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # in C, thirty times as fast
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # written in C and 30 times as fast
     text = "\n".join(data_lines(package, name))
     return yaml.load(text, Loader=loader)
 
 
 def checkpoints(run: Path) -> list[Path]:
-    """Return the folders `checkpoint-STEP` of a run by step, complete or not."""
+    """Return the folders `checkpoint-STEP` of a run, sorted by step, including incomplete ones.
+
+    Returns an empty list if the run's folder does not exist.
+    """
     try:
         inside = entries(run)
     except (FileNotFoundError, NotADirectoryError):
@@ -57,7 +61,7 @@ def step_of(checkpoint: Path) -> int:
 
 
 def in_bytes(count: float) -> str:
-    """Return a number of bytes with a unit."""
+    """Format a number of bytes with a unit, from B to GiB."""
     for unit in ("B", "KiB", "MiB"):
         if count < 1024:
             return f"{count:.3g} {unit}"

@@ -1,9 +1,9 @@
-"""Files from others: in run folders, data folders and checkpoints that were copied or shared.
+"""Safe reading of files written by others: copied or shared runs, data folders and checkpoints.
 
-Whoever wrote such a folder chooses what lies in it: a FIFO that blocks its reader, a device without
-an end, a link to one of the reader's own files, one line of many gigabytes. The functions here open
-only plain files, never block, follow no link out of the folder, and read a bounded number of bytes
-at a time. `tests/test_house.py` keeps out other ways to open such files.
+Such a folder can contain anything: a FIFO that blocks its reader, an endless device, a link to one
+of the reader's own files, a single line of many gigabytes. The functions here open only regular
+files, never block, follow no link out of the folder, and read a bounded number of bytes at a time.
+`tests/test_house.py` checks that such files are not opened in any other way.
 """
 
 import errno
@@ -15,31 +15,32 @@ from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
 
-MOST_BYTES = 16 * 2**20  # of a file that is read whole
-MOST_LINE = 16 * 2**20  # bytes of a line of a log
-MOST_ENTRIES = 100_000  # of a folder
-MOST_LEVELS = 100  # of nesting in YAML and in rows of data
-MOST_HOLES = 2**30  # bytes of a file that are on no disk and would be read as zeros
-CACHED_REPOS = ("models--", "datasets--")  # how folders of the hub's cache begin
+MOST_BYTES = 16 * 2**20  # maximum size of a file that is read as a whole
+MOST_LINE = 16 * 2**20  # maximum bytes in a line of a log
+MOST_ENTRIES = 100_000  # maximum number of entries in a folder
+MOST_LEVELS = 100  # maximum nesting depth of YAML and of rows of data
+MOST_HOLES = 2**30  # maximum bytes of holes: ranges that use no disk space and read as zeros
+CACHED_REPOS = ("models--", "datasets--")  # prefixes of the folders in the hub's cache
 
 
 class ForeignFile(OSError):
-    """A file or folder that is not plain, is too large, or is a link out of its folder."""
+    """A file or folder that is not regular, is too large, or is a link out of its folder."""
 
 
 def open_plain(path: Path, within: Path | None = None) -> BufferedReader:
-    """Open a plain file for reading without blocking.
+    """Open a regular file for reading without blocking.
 
     Args:
         path: the file, or a link to it.
-        within: the folder that the file must be in after all links are resolved. A link into the
-            hub's cache is also allowed, because `huggingface_hub` makes folders of such links.
-            `None`: the reader has named the file, and links may lead anywhere.
+        within: the folder that must contain the file after all links are resolved. Links into the
+            hub's cache are allowed too, because `huggingface_hub` makes folders of such links.
+            With `None`, links may lead anywhere: use it for files that the user named.
 
     Raises:
-        ForeignFile: if it is a FIFO, a device, a socket or a folder, or outside `within`, or if
-            nearly all of it is a hole, which takes no disk and an endless time to read.
-        OSError: if it does not exist or cannot be read.
+        ForeignFile: if the file is a FIFO, a device, a socket or a folder, or is outside `within`,
+            or if it is mostly a hole (more than half, and over `MOST_HOLES` bytes), which takes no
+            disk space but a very long time to read.
+        OSError: if the file does not exist or cannot be read.
     """
     real = Path(os.path.realpath(path, strict=True))
     number = _descriptor(path, real, within, os.O_RDONLY)
@@ -55,9 +56,12 @@ def open_plain(path: Path, within: Path | None = None) -> BufferedReader:
 
 
 def is_hole(number: int) -> bool:
-    """Whether most of an open file, and more than `MOST_HOLES` bytes, are on no disk.
+    """Return whether over half of an open file, and over `MOST_HOLES` bytes of it, are holes.
 
-    A file system that does not tell holes has none.
+    Returns `False` on file systems that do not report holes.
+
+    Args:
+        number: the file descriptor; afterwards it is positioned at the start of the file.
     """
     size = os.fstat(number).st_size
     if size <= MOST_HOLES:
@@ -78,21 +82,21 @@ def is_hole(number: int) -> bool:
 
 
 def append_plain(path: Path, within: Path) -> FileIO:
-    """Open or create a plain file for appending without a buffer; errors as for `open_plain`."""
+    """Open or create a regular file for unbuffered appending; raises like `open_plain`."""
     real = Path(os.path.realpath(path))
     return FileIO(_descriptor(path, real, within, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab")
 
 
 def _descriptor(path: Path, real: Path, within: Path | None, flags: int) -> int:
-    """Return a descriptor of the plain file at `path`, which resolves to `real`."""
+    """Return a descriptor of the regular file at `path`, which resolves to `real`."""
     root = None if within is None else Path(os.path.realpath(within, strict=True))
     if not _is_in(root, real):
         raise _link_out(path)
     if os.path.lexists(real) and not stat.S_ISREG(os.lstat(real).st_mode):
-        raise _not_plain(path)  # some devices act when they are opened
+        raise _not_plain(path)  # before opening it, because opening some devices has side effects
     flags |= os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC
     number = os.open(real, flags, 0o666)
-    try:  # again, because the path may have been replaced since
+    try:  # check again, because the path may have been replaced since
         if not stat.S_ISREG(os.fstat(number).st_mode):
             raise _not_plain(path)
         if not _is_in(root, _opened(number, real)):
@@ -106,7 +110,7 @@ def _descriptor(path: Path, real: Path, within: Path | None, flags: int) -> int:
 def read_bytes(path: Path, most: int = MOST_BYTES, within: Path | None = None) -> bytes:
     """Return the content of a file of at most `most` bytes.
 
-    `OSError` as for `open_plain`, or if the file is larger.
+    Raises `ForeignFile` if the file is larger, and otherwise the same errors as `open_plain`.
     """
     with open_plain(path, within) as file:
         content = file.read(most + 1)
@@ -116,29 +120,29 @@ def read_bytes(path: Path, most: int = MOST_BYTES, within: Path | None = None) -
 
 
 def read_text(path: Path, most: int = MOST_BYTES, within: Path | None = None) -> str:
-    """Return the UTF-8 text of `read_bytes`; `UnicodeDecodeError` if it is anything else."""
+    """Like `read_bytes`, but decode UTF-8; raise `UnicodeDecodeError` if it is not UTF-8."""
     return read_bytes(path, most, within).decode()
 
 
 def lines_of(file: BinaryIO, path: Path) -> Iterator[bytes]:
-    """Yield the lines from the file's position to its present end, even while the file grows.
+    """Yield the lines from the file's current position to its current end.
 
-    The last one may lack its line end. `ForeignFile`, with the path, at a line of more than
-    `MOST_LINE` bytes.
+    Lines that are appended meanwhile are not read, and the last line may lack its line break.
+    Raises `ForeignFile`, which names `path`, at a line of more than `MOST_LINE` bytes.
     """
     left = os.fstat(file.fileno()).st_size - file.tell()
     while left > 0:
         line = file.readline(min(left, MOST_LINE + 1))
         if len(line) > MOST_LINE:
             raise ForeignFile(errno.EFBIG, f"a line has more than {MOST_LINE:,} bytes", str(path))
-        if not line:  # the file was cut meanwhile
+        if not line:  # the file was truncated meanwhile
             return
         left -= len(line)
         yield line
 
 
 def entries(folder: Path) -> list[Path]:
-    """Return the sorted entries of a folder; `ForeignFile` if there are over `MOST_ENTRIES`."""
+    """Return the sorted entries of a folder; raise `ForeignFile` if over `MOST_ENTRIES`."""
     with os.scandir(folder) as listing:
         names = [entry.name for entry in islice(listing, MOST_ENTRIES + 1)]
     if len(names) > MOST_ENTRIES:
@@ -147,7 +151,7 @@ def entries(folder: Path) -> list[Path]:
 
 
 def size_of(path: Path, within: Path) -> int:
-    """Return the bytes of a plain file in a folder; 0 for anything else."""
+    """Return the size in bytes of a regular file in `within`; 0 for anything else."""
     try:
         real = Path(os.path.realpath(path, strict=True))
         about = os.lstat(real)
@@ -158,16 +162,19 @@ def size_of(path: Path, within: Path) -> int:
 
 
 def leads_out(path: Path, within: Path) -> bool:
-    """Whether a file or folder is outside `within` after all links are resolved."""
+    """Return whether a file or folder is outside `within` after all links are resolved."""
     return not _is_in(Path(os.path.realpath(within)), Path(os.path.realpath(path)))
 
 
 def special_file(folder: Path) -> Path | None:
-    """Return a FIFO, device or socket in a folder, which could block a reader; `None` without."""
+    """Return the first FIFO, device or socket in a folder, which could block a reader, or `None`.
+
+    Links are followed; subfolders are not searched.
+    """
     for path in entries(folder):
         try:
             mode = os.stat(path).st_mode
-        except OSError:  # a link to nothing
+        except OSError:  # a dangling link
             continue
         if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
             return path
@@ -175,9 +182,9 @@ def special_file(folder: Path) -> Path | None:
 
 
 def check_tree(folder: Path) -> None:
-    """Raise `ForeignFile` unless a folder has only plain files and no links out, at any depth.
+    """Raise `ForeignFile` unless a folder has only regular files and no links out, at any depth.
 
-    It is for libraries that open the files of a folder by themselves.
+    Call it before a library that opens the files of a folder itself.
     """
     waiting = [folder]
     number = 0
@@ -198,7 +205,10 @@ def check_tree(folder: Path) -> None:
 
 
 def _is_in(root: Path | None, real: Path) -> bool:
-    """Whether a resolved path is in the resolved folder `root`, or a file in the hub's cache."""
+    """Return whether a resolved path is in the folder `root` or in the hub's cache.
+
+    `root` must be resolved too; with `None`, every path is allowed.
+    """
     if root is None or real.is_relative_to(root):
         return True
     cache = real.parent
@@ -206,7 +216,7 @@ def _is_in(root: Path | None, real: Path) -> bool:
 
 
 def _opened(number: int, path: Path) -> Path:
-    """Return the path of an open file, as far as the system tells it; else `path`."""
+    """Return the actual path of an open file; `path` on systems without `/proc`."""
     try:
         return Path(os.readlink(f"/proc/self/fd/{number}"))
     except OSError:  # not on Linux

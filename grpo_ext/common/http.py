@@ -18,15 +18,15 @@ from pydantic_core import from_json
 
 from grpo_ext.common.untrusted import one_line
 
-# time limit of a connection, with the look-up of the host's name and without TLS
+# Time limit for connecting, which includes the DNS lookup but not the TLS handshake.
 CONNECT_SECONDS = 5.0
 MOST_BYTES = 16 * 2**20  # size limit of an answer
-MAX_TEXT = 300  # characters of an answer that an error shows
-READ_BYTES = 2**16  # bytes that are read at once
+MAX_TEXT = 300  # maximum number of characters of an answer that an error shows
+READ_BYTES = 2**16  # size of one read
 
 
 class StatusError(ConnectionError):
-    """An answer with another status than 200, which is in `status`."""
+    """An answer whose status, available as `status`, is not one that the caller expects."""
 
     def __init__(self, status: int, text: str):
         super().__init__(f"Request failed: {status}, {text}")
@@ -35,7 +35,7 @@ class StatusError(ConnectionError):
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer of a server."""
+    """A server's answer to a request."""
 
     path: str
     status_code: int
@@ -48,13 +48,14 @@ class Answer:
         return one_line(self.body[:MAX_TEXT].decode("utf-8", errors="replace"))[:MAX_TEXT]
 
     def read_as(self, kind: Any) -> Any:
-        """Return the JSON value in the answer as the type `kind`.
+        """Parse the body as JSON and return it as the type `kind`.
 
         Raises:
-            ValueError: if it has another form; one line that quotes nothing of the answer.
+            ValueError: if the body is not JSON or does not fit `kind`. The message is one line,
+                without any values from the answer.
         """
         try:
-            # `validate_json` takes up to 2.5 times the memory.
+            # `validate_json` would take up to 2.5 times as much memory.
             value = from_json(self.body)
         except ValueError as error:
             raise ValueError(f"Invalid JSON: {error}") from None
@@ -67,21 +68,21 @@ class Answer:
             raise ValueError(f"{place}: {reason}" if place else reason) from None
 
     def raise_for_status(self, *expected: int) -> None:
-        """Raise a `StatusError` unless the status is 200 or one of those expected."""
+        """Raise `StatusError` unless the status is 200 or one of `expected`."""
         if self.status_code not in (200, *expected):
             raise StatusError(self.status_code, self.text)
 
 
 @dataclass
 class Line:
-    """A client that keeps no connection open and follows no redirection.
+    """An HTTP client that opens a connection per request and does not follow redirects.
 
-    A request without a whole answer raises a `ConnectionError` with a message of one line.
+    Requests raise `ConnectionError`, with a message of one line, unless a complete answer arrives.
     """
 
-    seconds: float  # time limit of a whole answer
+    seconds: float  # time limit of a complete answer
     most: int = MOST_BYTES  # size limit of an answer
-    headers: dict[str, str] = field(default_factory=dict, repr=False)  # of each request
+    headers: dict[str, str] = field(default_factory=dict, repr=False)  # sent with each request
 
     def get(
         self, url: str, params: dict[str, str] | None = None, timeout: float | None = None
@@ -111,11 +112,11 @@ class Line:
                 if isinstance(connection.sock, ssl.SSLSocket):
                     connection.sock.do_handshake()
                 connection.request(method, target_of(url), body, headers)
-                # Unless it is closed, a response keeps the connection for as long as its error.
+                # An unclosed response would keep the connection open as long as its error lives.
                 with connection.getresponse() as response:
                     fields = {name.lower(): value for name, value in response.getheaders()}
                     answer = Answer(place.path, response.status, self._read(response), fields)
-                # An answer without a length ends when the timer closes the connection.
+                # An answer without a length looks complete when the timer closes the connection.
                 if time.monotonic() >= end:
                     raise TimeoutError
             finally:
@@ -124,7 +125,7 @@ class Line:
         except (OSError, HTTPException, ValueError) as error:
             cause = str(error)
             if isinstance(error, HTTPException) and not isinstance(error, OSError):
-                cause = "what answers does not speak HTTP"  # its bytes are not shown
+                cause = "what answers does not speak HTTP"  # do not show its bytes
             if isinstance(error, TimeoutError) or time.monotonic() >= end:
                 cause = late
             raise ConnectionError(f"{place.netloc.rpartition('@')[2]}: {cause}") from None
@@ -132,7 +133,7 @@ class Line:
 
     def _read(self, response: HTTPResponse) -> bytes:
         body = bytearray()
-        # `response.read` reads without a limit if a chunk claims to have -1 bytes.
+        # `response.read` has no limit if a chunk claims a size of -1 bytes.
         buffer = bytearray(READ_BYTES)
         while size := response.readinto(buffer):
             if len(body) + size > self.most:
@@ -144,14 +145,14 @@ class Line:
 
 
 def connect(place: SplitResult, seconds: float) -> HTTPConnection:
-    """Return an open connection to the host of a URL, which waits for its bytes without a limit.
+    """Return an open connection to the host of a URL; its socket has no timeout.
 
-    A thread connects: the system looks up names without a limit of time, and a name can have many
-    addresses. The TLS handshake of https is left to the caller.
+    Connects in a thread, because DNS lookups have no time limit and a name can have many addresses.
+    For https, the TLS handshake is left to the caller.
 
     Raises:
         TimeoutError: if there is no connection after `seconds`.
-        OSError: if the host is unknown or refuses.
+        OSError: if the host is unknown or refuses the connection.
     """
     host = place.hostname or ""
     kind = HTTPSConnection if place.scheme == "https" else HTTPConnection
@@ -164,7 +165,7 @@ def connect(place: SplitResult, seconds: float) -> HTTPConnection:
             HTTPConnection.connect(connection)
         except Exception as raised:
             error = raised
-        if not connected.set_running_or_notify_cancel():  # nobody waits any more
+        if not connected.set_running_or_notify_cancel():  # the caller has given up
             connection.close()
         elif error is None:
             connected.set_result(None)
@@ -187,18 +188,18 @@ def connect(place: SplitResult, seconds: float) -> HTTPConnection:
 
 @lru_cache(maxsize=1)
 def tls_context() -> ssl.SSLContext:
-    """Return the settings of TLS, which take longer to make than a request."""
+    """Return the TLS settings, cached because creating them takes longer than a request."""
     return ssl.create_default_context()
 
 
 def target_of(url: str) -> str:
-    """Return what a request asks for: path and query of a URL."""
+    """Return the request target of a URL: its path and query, or `/`."""
     place = urlsplit(url)
     return url.removeprefix(f"{place.scheme}://{place.netloc}") or "/"
 
 
 def _hang_up(sock: socket.socket) -> None:
     with suppress(OSError):
-        # A blocked read or write returns at once. The method of an SSLSocket would take the TLS
-        # state away from the thread that reads.
+        # Wakes a blocked read or write. `SSLSocket.shutdown` would also drop the TLS state that
+        # the reading thread still uses.
         socket.socket.shutdown(sock, socket.SHUT_RDWR)

@@ -1,4 +1,4 @@
-"""A single short look-up of a model or data set, instead of the many retries of libraries."""
+"""A quick check that a model or data set exists, without the many retries of the libraries."""
 
 from pathlib import Path
 
@@ -6,15 +6,21 @@ from grpo_ext.common.foreign_files import entries
 from grpo_ext.common.suggestions import did_you_mean
 from grpo_ext.common.untrusted import first_line
 
-PATIENCE = 3.0  # seconds that the hub may take to answer
+PATIENCE = 3.0  # timeout of the request to the hub, in seconds
 KEYS = {"model": "model_name_or_path", "dataset": "dataset_name"}
 
 
 def find_repo(name: str, kind: str) -> None:
-    """Return if the cache or the hub has the model or data set `name`, which is not a folder here.
+    """Check that `name`, which is not a local folder, is a repository in the cache or on the hub.
 
-    `FileNotFoundError` if there is none, with a similar name beside that path or in the cache;
-    `ConnectionError` if the hub cannot be reached.
+    Args:
+        name: the name of the repository, or the path of a folder that does not exist.
+        kind: `"model"` or `"dataset"`.
+
+    Raises:
+        FileNotFoundError: if it is neither. The message suggests a similar name from the cache or
+            from the folder that would contain the path.
+        ConnectionError: if the hub cannot be reached.
     """
     from huggingface_hub import HfApi
     from huggingface_hub.constants import HF_HUB_CACHE
@@ -33,11 +39,11 @@ def find_repo(name: str, kind: str) -> None:
         raise FileNotFoundError(f"{key}: there is no folder {name}.{hint}")
     try:
         HfApi().repo_info(name, repo_type=kind, timeout=PATIENCE)
-    except (RepositoryNotFoundError, HFValidationError):  # not there, or private
+    except (RepositoryNotFoundError, HFValidationError):  # missing, private or an invalid name
         raise FileNotFoundError(
             f"{key}: there is no folder {name}, and the hub shows none of that name.{guess}"
         ) from None
-    except Exception as error:  # from any library below
+    except Exception as error:  # from any of the libraries that it uses
         raise ConnectionError(
             f"{key}: there is no folder {name}, none in the cache, and the hub cannot be asked "
             f"({first_line(error)}).{guess}"
@@ -45,9 +51,9 @@ def find_repo(name: str, kind: str) -> None:
 
 
 def neighbours(name: str) -> list[str]:
-    """Return the folders and files beside the path `name`, in the same form as `name`."""
+    """Return the paths in the same folder as the path `name`, written in the same form."""
     try:
         inside = entries(Path(name).expanduser().parent)
-    except OSError:  # there is no such folder, or it has too many files to compare their names
+    except OSError:  # the folder does not exist, or has too many files
         return []
     return [name[: len(name) - len(Path(name).name)] + path.name for path in inside]

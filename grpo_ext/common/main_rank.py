@@ -1,4 +1,4 @@
-"""What only the main process finds out, and all ranks learn."""
+"""Run a function on the main process and share its result (or error) with all ranks."""
 
 from collections.abc import Callable
 from typing import Any

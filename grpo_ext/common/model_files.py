@@ -1,6 +1,7 @@
-"""What a folder of a model may hold, checked before transformers and tokenizers load it.
+"""Checks of a model folder before transformers and tokenizers load it.
 
-They open its files by themselves, and build what its `config.json` and `tokenizer.json` ask for.
+These libraries open its files themselves, and build whatever `config.json` and `tokenizer.json`
+ask for.
 """
 
 import json
@@ -18,16 +19,16 @@ from grpo_ext.common.foreign_files import (
 
 CONFIG = "config.json"
 TOKENIZER = "tokenizer.json"
-MOST_BYTES = 2**28  # of either file
+MOST_BYTES = 2**28  # maximum size of either file
 LAYERS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers")
 MOST_LAYERS = 10_000
-MOST_GROWTH = 10_000  # characters that a tokenizer may make of one, by all replacements in turn
+MOST_GROWTH = 10_000  # maximum factor by which all replacements of a tokenizer lengthen a text
 
 
 def model_files_fault(folder: Path) -> str | None:
-    """Return what to do about a file that could block or fill memory on loading, or `None`.
+    """Return a message about a file that could block loading or fill the memory, or `None`.
 
-    A model's files may be links to anywhere: large weights often lie on another disk.
+    A model's files may be links to anywhere, because large weights are often on another disk.
     """
     special = special_file(folder)
     if special is not None:
@@ -38,7 +39,7 @@ def model_files_fault(folder: Path) -> str | None:
                 open_plain(path).close()
         except ForeignFile as error:
             return f"{path} is not read: {error.strerror}."
-        except OSError:  # loading the model says what is wrong
+        except OSError:  # loading the model reports the error
             continue
     config = read_json(folder / CONFIG)
     for mapping in mappings_in(config):
@@ -65,7 +66,7 @@ def model_files_fault(folder: Path) -> str | None:
 
 
 def read_json(path: Path) -> Any:
-    """Return the content of a JSON file; `None` if absent or damaged, which loading reports."""
+    """Return the content of a JSON file; `None` if missing or invalid, which loading reports."""
     try:
         return json.loads(read_text(path, MOST_BYTES))
     except (OSError, ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""Imports of large libraries and of modules by file or name, and versions of packages."""
+"""Import large libraries faster, load modules by file or name, and list package versions."""
 
 import gc
 import importlib
@@ -31,7 +31,7 @@ PACKAGES = (
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of Python, this package and the installed packages that a run uses."""
+    """Return the versions of Python and of the installed packages among `PACKAGES`."""
     installed = {}
     for name in PACKAGES:
         with suppress(PackageNotFoundError):
@@ -41,7 +41,7 @@ def versions() -> dict[str, str]:
 
 @contextmanager
 def without_collector() -> Iterator[None]:
-    """Import without the garbage collector, which takes a quarter of the time of large imports."""
+    """Disable the garbage collector, which takes a quarter of the time of large imports."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -52,9 +52,10 @@ def without_collector() -> Iterator[None]:
 
 
 def load_file(path: str | Path) -> ModuleType:
-    """Return the module of a Python file, run once in each process.
+    """Import a Python file and return its module; each process runs the file only once.
 
-    Raises `FileNotFoundError`, or what the file raises.
+    Raises `FileNotFoundError` if there is no such file, `ImportError` if it is not a Python file or
+    calls `sys.exit`, and any error that the file itself raises.
     """
     path = Path(path).expanduser().resolve()
     if not path.is_file():
@@ -78,7 +79,7 @@ def load_file(path: str | Path) -> ModuleType:
 
 @contextmanager
 def exits_as_errors(what: str) -> Iterator[None]:
-    """Turn `sys.exit` in imported code, which ends a command silently, into `ImportError`."""
+    """Turn `sys.exit` in imported code, which would end a command silently, into `ImportError`."""
     try:
         yield
     except SystemExit as error:
@@ -88,9 +89,16 @@ def exits_as_errors(what: str) -> Iterator[None]:
 
 
 def load_class(kind: str, name: str, known: Mapping[str, str]) -> Any:
-    """Return the class at `package.module:Class`, `file.py:Class` or the place of a known name.
+    """Import and return the class that `name` refers to.
 
-    The working directory is searched last. `ValueError`, with kind and name, if there is none.
+    Args:
+        kind: the kind of class, for error messages.
+        name: a known name, `package.module:Class` or `file.py:Class`. Modules in the working
+            directory are found too, after those on `sys.path`.
+        known: the location of each known name, in one of these two forms.
+
+    Raises:
+        ValueError: if there is no such class or its module cannot be imported.
     """
     module, sign, attribute = known.get(name, name).partition(":")
     if not sign:
@@ -98,7 +106,7 @@ def load_class(kind: str, name: str, known: Mapping[str, str]) -> Any:
             f"{unknown(kind, name, known)} Your own {kind} is written `file.py:Class` or "
             "`pkg.module:Class`."
         )
-    if os.getcwd() not in sys.path:  # `python -m` adds it, a console script does not
+    if os.getcwd() not in sys.path:  # `python -m` adds it, but a console script does not
         sys.path.append(os.getcwd())
     try:
         loaded = load_file(module) if module.endswith(".py") else load_module(module)
@@ -113,7 +121,7 @@ def load_class(kind: str, name: str, known: Mapping[str, str]) -> Any:
 
 
 def load_module(name: str, file: str | None = None) -> ModuleType:
-    """Return the module `name`, or the one of `file` if no module has that name."""
+    """Import and return the module `name`; if there is no such module, load `file` if given."""
     try:
         with exits_as_errors(name):
             return importlib.import_module(name)

@@ -1,10 +1,10 @@
-"""The noise of a curve around its trend, whose neighbouring values may be correlated.
+"""Estimate the noise of a curve around its trend; neighboring values may be correlated.
 
-Model: y_t = trend_t + e_t, with e a stationary AR(1) process of unknown autocorrelation and
-variance. Few values say little about the autocorrelation, so it is not estimated: all candidates
-count, by their likelihood without the trend's coefficients (REML) and a prior. With a single
-estimate, 10 values of pure noise at an autocorrelation of 0.8 would "change" in one of four curves.
-`tests/common/test_estimates.py` counts how often verdicts are wrong.
+The model is y_t = trend_t + e_t, where e is a stationary AR(1) process of unknown autocorrelation
+and variance. A few values say little about the autocorrelation, so there is no single estimate:
+results are averaged over candidates, weighted by their restricted likelihood (REML) and a prior.
+With a single estimate, one in four curves of 10 values of pure noise with an autocorrelation of 0.8
+would "change". `tests/common/test_estimates.py` measures how often verdicts are wrong.
 """
 
 from dataclasses import dataclass
@@ -13,32 +13,32 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
-MOST_VALUES = 2000  # whose noise is fitted; neighbours in a longer curve are averaged
-# autocorrelations, from 0 up to that of a curve whose noise hardly differs from a trend
+MOST_VALUES = 2000  # maximum length of a fitted curve; longer curves are averaged in blocks
+# The candidate autocorrelations range from 0 to where noise can hardly be told from a trend.
 CANDIDATES = 24
 HIGHEST = 0.96
-HIGHEST_OF_FEW = 0.99
-FEW = 50  # values
+HIGHEST_OF_FEW = 0.99  # for curves with fewer than `FEW` values
+FEW = 50
 
 
 @dataclass(frozen=True)
 class Noise:
-    """What a curve says about its noise, for each candidate autocorrelation."""
+    """The fitted noise of a curve, for each candidate autocorrelation."""
 
-    autocorrelations: Array  # (24,), of neighbouring values
-    weights: Array  # (24,), posterior probabilities
-    variances: Array  # (24,), of a single value
+    autocorrelations: Array  # (24,), the candidates, for neighboring values
+    weights: Array  # (24,), posterior probabilities of the candidates
+    variances: Array  # (24,), variance of a single value
     freedom: int  # degrees of freedom of each variance
 
     def error_of_mean(self, count: int) -> float:
-        """Return the standard error of the mean of `count` neighbouring values."""
+        """Return the standard error of the mean of `count` neighboring values."""
         shares = mean_variances(self.autocorrelations, count)
         variance = self.weights @ (self.variances * shares)
         return float(np.sqrt(variance))
 
 
 def fit_noise(values: Array) -> Noise | None:
-    """Return the noise of a curve of at least 10 values (N,); `None` if it is constant."""
+    """Fit the noise of a curve of at least 10 values (N,); return `None` if it is constant."""
     deviations = values - values.mean()
     scale = float(np.abs(deviations).max())
     largest = float(np.abs(values).max())
@@ -48,16 +48,16 @@ def fit_noise(values: Array) -> Noise | None:
     trend = trend_basis(len(curve))
     count, terms = trend.shape
     freedom = count - terms
-    # The reference prior of the autocorrelation, (1 - r^2)^-1/2 (Berger and Yang 1994), for few
-    # values; flatter for many.
+    # For short curves, the prior of the autocorrelation is the reference prior (1 - r^2)^-1/2
+    # (Berger and Yang 1994); for longer ones it is flatter.
     tilt = min(0.5, 10 / count)
     highest = HIGHEST_OF_FEW if count < FEW else HIGHEST
     autocorrelations = (np.arange(CANDIDATES) + 0.5) / CANDIDATES * highest
     columns = np.column_stack([trend, curve])
     transformed = whitened(columns, autocorrelations[:, None, None])  # (24, N, P + 1)
-    # The last entry is the length of what the trend does not explain of the curve.
+    # The last diagonal entry is the norm of the curve's residual after the trend.
     diagonals = np.diagonal(np.linalg.qr(transformed, mode="r"), axis1=1, axis2=2)  # (24, P + 1)
-    squares = np.maximum(diagonals[:, -1] ** 2, 1e-20)  # of a curve that is its trend
+    squares = np.maximum(diagonals[:, -1] ** 2, 1e-20)  # avoids 0 if the trend fits exactly
     half_determinants = np.log(np.abs(diagonals[:, :-1])).sum(axis=1)
     likelihoods = -half_determinants - freedom / 2 * np.log(squares)
     unscaled = 1 - autocorrelations**2
@@ -69,9 +69,9 @@ def fit_noise(values: Array) -> Noise | None:
 
 
 def trend_basis(count: int) -> Array:
-    """Return the shapes of a trend, (N, P): constant, line, and for longer curves fast rises.
+    """Return the shapes of a trend (N, P): constant, line, fast changes at the start and the end.
 
-    The fast rises are at the start and at the end of the curve.
+    The fast change at the end is included only for 25 values or more.
     """
     t = np.arange(count)
     shapes = [
@@ -85,10 +85,10 @@ def trend_basis(count: int) -> Array:
 
 
 def whitened(columns: Array, r: float | Array) -> Array:
-    """Return columns (N, C) with AR(1) noise so that its values are independent.
+    """Transform columns (N, C) so that AR(1) noise in them becomes independent.
 
-    The transformation is that of Prais and Winsten (1954). For several autocorrelations r, (R,
-    1, 1), the result is (R, N, C).
+    This is the transformation of Prais and Winsten (1954). For several autocorrelations r
+    (R, 1, 1), the result is (R, N, C).
     """
     first = np.sqrt(1 - r**2) * columns[:1]
     others = columns[1:] - r * columns[:-1]
@@ -96,7 +96,7 @@ def whitened(columns: Array, r: float | Array) -> Array:
 
 
 def mean_variances(autocorrelations: Array, count: int) -> Array:
-    """Return the variance of a mean of `count` neighbours, (24,), relative to a single value's."""
+    """Return the variance (24,) of a mean of `count` neighbors, relative to that of one value."""
     lags = np.arange(1, count)
     powers = autocorrelations[:, None] ** lags  # (24, count - 1)
     covariances = powers @ (count - lags)
@@ -104,16 +104,16 @@ def mean_variances(autocorrelations: Array, count: int) -> Array:
 
 
 def error_of_neighbours(values: Array, count: int, autocorrelation: float = 0.0) -> float:
-    """Return the standard error of a mean of `count` neighbouring values of a curve.
+    """Return the standard error of a mean of `count` neighboring values of a curve.
 
-    The curve may jump or fall. The error comes from the differences of neighbours, whose variance
-    is 2 (1 - r) times that of a value (von Neumann 1941). So only what differs from one value to
-    the next is noise; slower movement is not.
+    The curve may rise, fall or jump. The error is estimated from the differences of neighbors,
+    whose variance is 2 (1 - r) times that of a value (von Neumann 1941), so slow movements do not
+    count as noise.
 
     Args:
         values: (N,), the curve.
-        count: values of the mean.
-        autocorrelation: r, that of the noise.
+        count: the number of values in the mean.
+        autocorrelation: r, the autocorrelation of the noise.
     """
     squared_differences = np.diff(values) ** 2  # (N - 1,)
     variance = squared_differences.mean() / 2 / (1 - autocorrelation)
@@ -122,11 +122,11 @@ def error_of_neighbours(values: Array, count: int, autocorrelation: float = 0.0)
 
 
 def autocorrelation_of_neighbours(values: Array) -> float:
-    """Return the autocorrelation of the noise of a curve (N,), from 0 to 0.9; 0 if it is constant.
+    """Estimate the autocorrelation (0 to 0.9) of the noise of a curve (N,); 0 if it is constant.
 
-    Squared differences of values two apart are 1 + r times those of neighbours, which a slow trend
-    hardly changes. Few values say little, so the estimate is shrunk to 0 as if 10 more values had
-    shown none.
+    Squared differences of values two apart are on average 1 + r times those of neighbors, and a
+    slow trend hardly changes either. Because a few values say little, the estimate is shrunk toward
+    0, as if 10 more values had shown no autocorrelation.
     """
     neighbours = (np.diff(values) ** 2).mean()
     if neighbours == 0:
@@ -139,5 +139,5 @@ def autocorrelation_of_neighbours(values: Array) -> float:
 
 
 def means_of_neighbours(values: Array, count: int) -> Array:
-    """Return the means of all runs of `count` neighbouring values, (N - count + 1,)."""
+    """Return the moving averages (N - count + 1,) of `count` neighboring values."""
     return np.convolve(values, np.full(count, 1 / count), mode="valid")

@@ -1,4 +1,4 @@
-"""Processes beside a run: how they are started, and how they end with the one that started them."""
+"""Start helper processes of a run, which end together with the process that started them."""
 
 import ctypes
 import os
@@ -14,13 +14,18 @@ PR_SET_PDEATHSIG = 1
 def start_beside(
     module: str, pipe: Connection, *words: Any, threads: int, keep: tuple[int, ...] = ()
 ) -> subprocess.Popen:
-    """Start `python -m module` with a pipe to this process; its arguments are numbers and `words`.
+    """Start `python -m module PIPE PARENT *words` with a pipe to this process.
 
-    The numbers are those of its end of the pipe and of this process.
+    PIPE is the file descriptor of the new process's end of the pipe, and PARENT the id of this
+    process. The new process has the same import path, but Ctrl-C does not reach it. `pipe` is
+    closed in this process, so that the pipe closes when the new process ends.
 
-    It imports from where this process does, uses `threads` threads and inherits the descriptors
-    `keep`. Ctrl-C does not reach it. This process's copy of `pipe` is closed, so that the pipe ends
-    with the other process.
+    Args:
+        module: the module to run.
+        pipe: the new process's end of the pipe.
+        words: further arguments.
+        threads: the number of threads that it may use (`OMP_NUM_THREADS`).
+        keep: further file descriptors that it inherits.
     """
     path = os.pathsep.join(dict.fromkeys(entry or os.getcwd() for entry in sys.path))
     with pipe:
@@ -34,8 +39,15 @@ def start_beside(
 
 
 def die_with(parent: int, number: int = signal.SIGKILL) -> None:
-    """Ask the kernel, on Linux, for a signal when the thread that started this process ends."""
+    """On Linux, have the kernel send this process a signal when the thread that started it ends.
+
+    Exits at once if the parent has already ended.
+
+    Args:
+        parent: the id of the parent process.
+        number: the signal.
+    """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
-    if os.getppid() != parent:  # it has ended already
+    if os.getppid() != parent:  # the parent has already ended
         os._exit(1)

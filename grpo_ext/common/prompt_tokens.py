@@ -1,4 +1,4 @@
-"""Prompts as the token ids that a model reads."""
+"""Encode prompts as the token ids that a model reads."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from grpo_ext.common.deadline import TooLate, deadline
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-TEMPLATE_SECONDS = 10.0  # to compile a template
-PROMPT_SECONDS = 0.05  # to render one prompt, a hundred times what it needs
+TEMPLATE_SECONDS = 10.0  # time limit for compiling a template
+PROMPT_SECONDS = 0.05  # time limit for rendering one prompt, a hundred times what it needs
 
 
 def encode_prompts(
@@ -18,10 +18,15 @@ def encode_prompts(
     tokenizer: PreTrainedTokenizerBase,
     chat_template_kwargs: dict[str, Any] | None = None,
 ) -> list[list[int]]:
-    """Return the token ids of each prompt; chat messages go through the chat template.
+    """Return the token ids of each prompt, applying the chat template to chat messages.
+
+    Args:
+        prompts: texts, or lists of messages; all of the same kind, and at least one.
+        tokenizer: the tokenizer, with a chat template for messages.
+        chat_template_kwargs: further arguments for the chat template.
 
     Raises:
-        ValueError: the chat template takes too long; it is a program, which may have no end.
+        ValueError: if the chat template, a program that may loop endlessly, takes too long.
     """
     if isinstance(prompts[0], str):
         return tokenizer(prompts)["input_ids"]

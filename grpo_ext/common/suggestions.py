@@ -4,17 +4,17 @@ import re
 from collections.abc import Iterable
 from difflib import SequenceMatcher
 
-WORD_SIMILARITY = 0.75  # of two words of a name, between 0 and 1
-NAME_SIMILARITY = 0.9  # of two names without their separators, for words that were joined or split
-SHORTEST_STEM = 3  # letters of an abbreviation, such as `len` for `length`
-MOST_MISSING = 2  # words of the known name that were not written
+WORD_SIMILARITY = 0.75  # from which two words of a name are the same, between 0 and 1
+NAME_SIMILARITY = 0.9  # the same for names without separators, for words that were joined or split
+SHORTEST_STEM = 3  # minimum letters of an abbreviation, such as `len` for `length`
+MOST_MISSING = 2  # maximum words of the known name that may be missing
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return ` Did you mean 'x'?` for the known name closest to `name`, or an empty text.
+    """Return ` Did you mean 'x'?` for the known name closest to `name`, or `""` if none is close.
 
     Names are compared word by word, so that a shared ending such as `_name_or_path` does not make
-    two names similar. Words of the known name may be missing: `generations` is near
+    two names similar. Words of the known name may be missing: `generations` suggests
     `num_generations`.
     """
     candidates = [candidate for candidate in known if _is_near(name, candidate)]
@@ -25,7 +25,13 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> str:
-    """Return the message for a name that is not a known one."""
+    """Return an error message for an unknown name, with a suggestion or up to 30 known names.
+
+    Args:
+        kind: what the name stands for, such as a reward.
+        name: the unknown name.
+        known: the known names.
+    """
     names = sorted(known)
     hint = did_you_mean(name, names)
     if not hint and len(names) <= 30:
@@ -57,5 +63,5 @@ def _same_word(word: str, other: str) -> bool:
 
 
 def _similarity(left: str, right: str) -> float:
-    """Return how similar two texts are, between 0 and 1."""
+    """Return the similarity of two texts, between 0 and 1."""
     return SequenceMatcher(None, left, right).ratio()

@@ -1,11 +1,12 @@
-"""Whether a curve has a trend: the Bayes factor of a trend in noise against noise alone.
+"""Decide whether a curve has a trend: the Bayes factor of a trend plus noise against noise alone.
 
-Both sides have stationary AR(1) noise of unknown autocorrelation. Its variance is unknown or, if
-the standard errors of the values are known, at least theirs, and probably theirs. A trend is a
-steady rise, a step, or a rise that levels off. The factor that calls a trend one is chosen so that
-noise is called one in at most 6 % of the curves, whatever its autocorrelation is from 0 to 0.9.
-`python -m benchmarks.curve_verdicts` counts that, prints the best that any test can do, and with
-`--thresholds` the factors that would do it exactly; with `--errors` all for known errors.
+Both hypotheses have stationary AR(1) noise of unknown autocorrelation. The noise variance is
+unknown; if the standard errors of the values are known, it is most likely the variance that they
+imply, and never less. A trend is a steady change, a step, or a change that levels off. The
+threshold of the Bayes factor is chosen so that at most 6 % of curves of pure noise are called a
+trend, for every autocorrelation from 0 to 0.9. `python -m benchmarks.curve_verdicts` measures this
+rate and prints the best that any test can do; `--thresholds` prints the factors that would reach
+the rate exactly, and `--errors` does all this for known standard errors.
 """
 
 import numpy as np
@@ -13,26 +14,26 @@ from scipy.special import gammainc, gammaln
 
 from grpo_ext.common.noise import Array, whitened
 
-AUTOCORRELATIONS = np.linspace(0, 0.95, 96)  # 2,000 values tell neighbours of them apart
-SHAPE_WEIGHTS = (0.8, 0.1, 0.1)  # prior, of `trend_shapes`
-EXACT = 0.7  # prior probability that standard errors are right, and not too small
-FACTOR_WITH_ERROR = 1.6  # Bayes factor from which a curve whose errors are known has a trend
-SIZE = 12.0  # prior variance of a trend, in squares of its standard error
+AUTOCORRELATIONS = np.linspace(0, 0.95, 96)  # fine enough for the precision of 2,000 values
+SHAPE_WEIGHTS = (0.8, 0.1, 0.1)  # prior probabilities of the `trend_shapes`
+EXACT = 0.7  # prior probability that standard errors are right rather than too small
+FACTOR_WITH_ERROR = 1.6  # Bayes factor threshold for curves with known standard errors
+SIZE = 12.0  # prior variance of a trend's coefficient, in units of its squared standard error
 
 
 def has_trend(values: Array, error: float | None = None) -> bool:
     """Return whether a curve (N,), N >= 10, changes by more than its noise explains.
 
-    `error` is the standard error of its values, if it is known and above 0.
+    `error` is the standard error of the values; `None` or 0 if it is unknown.
     """
     factor = FACTOR_WITH_ERROR if error else least_factor(len(values))
     return trend_evidence(values, error=error or None) > np.log(factor)
 
 
 def least_factor(count: int) -> float:
-    """Return the Bayes factor that proves a trend: 3.5 for up to 20 values, 2.0 for 200.
+    """Return the Bayes factor above which a curve has a trend: 3.5 up to 20 values, 2.0 for 200.
 
-    Fitted to simulated noise.
+    The formula was fitted to simulated noise.
     """
     return 3.5 * (20 / max(count, 20)) ** 0.25
 
@@ -40,19 +41,20 @@ def least_factor(count: int) -> float:
 def trend_evidence(
     values: Array, autocorrelations: Array = AUTOCORRELATIONS, error: float | None = None
 ) -> float:
-    """Return the logarithm of the Bayes factor of a trend against none, for values (N,).
+    """Return the logarithm of the Bayes factor of a trend against no trend, for values (N,).
 
-    For each autocorrelation r, the mean has the reference prior, and the coefficient of a shape is
-    normal with `SIZE` times the variance of its estimate (Zellner's g-prior; Liang et al. 2008).
-    The variance of the noise has the reference prior, or with the standard `error` of the values
-    that of `log_likelihood_with_error`. The prior weights of r imitate the least favourable prior
-    (Elliott, Mueller and Watson 2015):
+    For each autocorrelation r, the mean has the reference prior, and the coefficient of a shape has
+    a normal prior with `SIZE` times the variance of its estimate (Zellner's g-prior; Liang et al.
+    2008). The noise variance has the reference prior or, if the standard `error` of the values is
+    given, the prior of `log_likelihood_with_error`. The prior weights of r approximate the least
+    favorable prior (Elliott, Mueller and Watson 2015):
 
-    - Without errors all r have equal weight if there is a trend. If there is none the weight is
-      (1 - r^2)^-a, where a falls from 1.25 for short curves to 0 for long ones: slow noise explains
-      a trend of few values, and would otherwise often be called one.
-    - With errors all r have equal weight, but with a trend r = 0 has 80 / N^2 (at most 0.32)
-      more of it: in a run the sampling errors of different steps are independent.
+    - Without `error`, all r have equal weight under a trend. Under no trend, the weight is
+      (1 - r^2)^-a, where a falls from 1.25 for short curves to 0 for long ones: in a short curve,
+      slow noise looks like a trend and would otherwise often be taken for one.
+    - With `error`, all r have equal weight, except that under a trend r = 0 gets an additional
+      80 / N^2 (at most 0.32) of the weight, because sampling errors of different steps of a run are
+      independent.
     """
     count = len(values)
     columns = np.column_stack([trend_shapes(count), values])
@@ -98,14 +100,18 @@ def trend_evidence(
 def log_likelihood_with_error(squares: Array, variance: Array, count: int) -> Array:
     """Return the log likelihood of whitened values whose standard errors may be too small.
 
-    It is that of `count` values with this sum of squares around their mean, up to a constant.
+    The result is up to a constant. With prior probability `EXACT`, the variance is right; otherwise
+    the true variance is k times as large, where k has a Pareto distribution of index 1 (so the
+    median factor of the standard error is 1.4).
 
-    With the prior probability `EXACT` the variance is right. Else the true one is k times as large,
-    and k has a Pareto distribution of index 1: the median of the factor of the error is 1.4.
+    Args:
+        squares: the sum of squares of the values around their mean.
+        variance: the variance that the standard errors imply.
+        count: the number of values.
     """
     half = squares / variance / 2
     shape = count / 2 + 0.5
-    with np.errstate(divide="ignore"):  # the incomplete gamma function is 0 for small squares
+    with np.errstate(divide="ignore"):  # for small squares the incomplete gamma function is 0
         log_incomplete = np.log(gammainc(shape, half))
     larger = gammaln(shape) - shape * np.log(half) + log_incomplete
     either = np.logaddexp(np.log(EXACT) - half, np.log(1 - EXACT) + larger)
@@ -114,7 +120,7 @@ def log_likelihood_with_error(squares: Array, variance: Array, count: int) -> Ar
 
 
 def trend_shapes(count: int) -> Array:
-    """Return a steady rise, a step in the middle and a rise that levels off, (N, 3)."""
+    """Return the shapes (N, 3): a steady rise, a step in the middle, a rise that levels off."""
     rise = np.arange(count) / count
     step = rise >= 0.5
     levelling_off = 1 - np.exp(-8 * rise)

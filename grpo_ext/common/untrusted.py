@@ -1,35 +1,35 @@
-"""Text that others wrote, made safe to show and to save; and secrets, kept out of what is saved."""
+"""Make untrusted text safe to show and save, and keep secrets out of saved data."""
 
 import re
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-# Names of models, versions and ids that a server sends: a fixed alphabet, at most 200 characters.
+# Model names, versions and ids that a server may send: a fixed alphabet, at most 200 characters.
 SERVER_NAME = r"^[A-Za-z0-9._/:@+-]{1,200}$"
 # Keys of a recipe and options of a reward whose values are never shown or saved.
 _SECRET = re.compile(
     r"(?i)^(?:.*[_-])?(?:(?:api|access|private|secret)[_-]?key|password|passwd|secret"
     r"|(?:hub|auth|access)[_-]token)$|^token$"
 )
-# of a text that is a URL as a whole, so that prose with a URL in it stays as it is
+# Matches only a text that is a URL as a whole, so that prose containing a URL stays unchanged.
 _USER_INFO = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*://)[^/\s?#]*@(?=\S*$)")
 
 
 def printable(text: object) -> str:
-    """Return a text for a terminal, in which control characters are escaped. Line breaks stay."""
+    """Escape control characters in a text for a terminal, but keep line breaks."""
     return "\n".join(map(one_line, str(text).split("\n")))
 
 
 def one_line(text: object) -> str:
-    """Return a text on one line: control characters and line breaks are escaped."""
+    """Escape control characters and line breaks, so that a text takes one line."""
     return "".join(
         character if character.isprintable() else ascii(character)[1:-1] for character in str(text)
     )
 
 
 def first_line(text: object) -> str:
-    """Return the first line of a text, for errors of libraries that explain at length."""
+    """Return the first line of a text, such as a long error message of a library."""
     return str(text).partition("\n")[0]
 
 
@@ -37,8 +37,8 @@ def check_server_url(url: str) -> str:
     """Return the URL of a server unchanged.
 
     Raises:
-        ValueError: if it is not http or https, has no host, or has a user name, a password, a query
-            or a fragment. The message does not quote the URL.
+        ValueError: if the scheme is not http or https, the host is missing, or there is a user
+            name, a password, a query or a fragment. The message does not quote the URL.
     """
     try:
         place = urlsplit(url)
@@ -56,12 +56,12 @@ def check_server_url(url: str) -> str:
 
 
 def is_secret(name: str) -> bool:
-    """Return whether a key or option is named as a secret: `api_key`, `password`, `hub_token`."""
+    """Return whether a key or option has the name of a secret, such as `api_key` or `hub_token`."""
     return _SECRET.fullmatch(name) is not None
 
 
 def without_secrets(value: Any) -> Any:
-    """Return plain data without entries named as secrets, and URLs without user and password."""
+    """Return plain data without entries that `is_secret`, and URLs without user and password."""
     if isinstance(value, Mapping):
         return {
             key: without_secrets(entry)

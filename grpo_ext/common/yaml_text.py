@@ -1,4 +1,4 @@
-"""YAML that others may have written, read within bounds, with a line for each error."""
+"""Read untrusted YAML within bounds; errors give the line and a remedy."""
 
 from contextlib import suppress
 from typing import Any
@@ -7,7 +7,7 @@ import yaml
 
 from grpo_ext.common.foreign_files import MOST_LEVELS
 
-KEY_TYPES = (str, int, float, bool, type(None))  # that JSON can write
+KEY_TYPES = (str, int, float, bool, type(None))  # the key types that JSON can write
 
 
 class YamlFault(ValueError):
@@ -15,7 +15,7 @@ class YamlFault(ValueError):
 
     Args:
         reason: what is wrong, without excerpts of the text.
-        line: the line where it is, from 1.
+        line: the line of the error, counted from 1.
         remedy: what to write instead.
     """
 
@@ -27,17 +27,17 @@ class YamlFault(ValueError):
 
     @property
     def advice(self) -> str:
-        """What is wrong and what to write instead, without the line."""
+        """The message without the line: what is wrong and what to write instead."""
         return f"{self.reason}: {self.remedy}."
 
 
 class _Constructor(yaml.constructor.SafeConstructor):
-    """PyYAML's constructor, whose methods raise anything for a value that does not fit its tag."""
+    """PyYAML's constructor, with a `YamlFault` for every value that does not fit its tag."""
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         line = node.start_mark.line + 1
         try:
-            value = super().construct_object(node, deep=True)  # the whole value, within this `try`
+            value = super().construct_object(node, deep=True)  # all levels inside this `try`
             if isinstance(value, dict) and not all(isinstance(key, KEY_TYPES) for key in value):
                 raise YamlFault("a key of a mapping is a date or bytes", line, "quote it")
             return value
@@ -61,8 +61,8 @@ def compose_yaml(content: bytes | str) -> yaml.Node | None:
     """Return the root node of a YAML document; `None` if it is empty.
 
     Raises:
-        YamlFault: if it is not UTF-8 or not YAML, has aliases (`*name`), which can repeat without
-            end, or is nested deeper than `MOST_LEVELS`.
+        YamlFault: if the document is not UTF-8 or not YAML, has aliases (`*name`), which can expand
+            without limit, or is nested deeper than `MOST_LEVELS`.
     """
     try:
         text = content if isinstance(content, str) else content.decode()
@@ -85,21 +85,21 @@ def compose_yaml(content: bytes | str) -> yaml.Node | None:
 
 
 def construct_yaml(node: yaml.Node) -> Any:
-    """Return the value of a node; `YamlFault` if it does not fit its tag."""
+    """Return the value of a node; raise `YamlFault` if a value does not fit its tag."""
     return _Constructor().construct_document(node)
 
 
 def load_yaml(content: bytes | str) -> Any:
-    """Return the value of a YAML document; `None` if it is empty, `YamlFault` at an error."""
+    """Return the value of a YAML document, `None` if it is empty; raise `YamlFault` on errors."""
     root = compose_yaml(content)
     return None if root is None else construct_yaml(root)
 
 
 def _check_bounds(text: str) -> None:
-    """Refuse aliases and deep nesting, which could take endless memory or time."""
+    """Refuse aliases and deep nesting, which could take unlimited memory or time."""
     level = 0
     line = 1
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # Python's takes long for deep nesting
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # Python's is slow for deep nesting
     with suppress(yaml.YAMLError):  # `yaml.compose` reports it
         for event in yaml.parse(text, Loader=loader):
             if event.start_mark is not None:

@@ -1,1 +1,1 @@
-"""The choice of prompts by pass rates, and the figures of groups; the trainer uses them."""
+"""Choose training prompts by difficulty or pass rate, and compute the metrics of groups."""

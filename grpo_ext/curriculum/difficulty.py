@@ -1,4 +1,4 @@
-"""The order of `curriculum: easy_to_hard`, and the column that it sorts by."""
+"""The row order of `curriculum: easy_to_hard`, and a check of the column that it sorts by."""
 
 import math
 import numbers
@@ -8,11 +8,11 @@ import numpy as np
 
 from grpo_ext.common.suggestions import did_you_mean
 
-_TIES = 4  # keeps this draw apart from those of `sampler`, which have the same seed
+_TIES = 4  # makes this draw independent of those in `sampler`, which use the same seed
 
 
 def from_easy_to_hard(difficulty: Sequence[float], seed: int) -> list[int]:
-    """Return the indices of rows from easy to hard; `seed` draws the order of equal ones."""
+    """Return row indices sorted by ascending difficulty; ties are in random order from `seed`."""
     ties = np.random.default_rng((seed, _TIES)).permutation(len(difficulty))
     return np.lexsort((ties, np.asarray(difficulty))).tolist()
 
@@ -20,12 +20,12 @@ def from_easy_to_hard(difficulty: Sequence[float], seed: int) -> list[int]:
 def difficulty_fault(
     column: str, column_names: Sequence[str], values: Callable[[], Iterable[object]]
 ) -> str | None:
-    """Return why rows cannot be sorted by a column, or `None`.
+    """Return an error message if rows cannot be sorted by a column, or `None` if they can.
 
     Args:
-        column: its name, `difficulty_column`.
-        column_names: the columns of the rows.
-        values: returns the values of the column.
+        column: the name of the column, from `difficulty_column`.
+        column_names: the names of all columns.
+        values: returns the values of the column; called only if the column exists.
     """
     if column not in column_names:
         hint = did_you_mean(column, column_names)

@@ -1,4 +1,4 @@
-"""The figures to log about the groups of each generation."""
+"""Compute the metrics to log about the groups of each generation."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -11,10 +11,10 @@ from grpo_ext.step.refill import Filled
 
 
 class GroupLog:
-    """Counts of groups, generation by generation, of all groups and by task."""
+    """Group counts of the current generation, over all groups and by task."""
 
     def start(self) -> None:
-        """Begin a generation."""
+        """Begin a generation and reset all counts."""
         self._sums: dict[str, float] = defaultdict(float)
         self._by_task: dict[str, dict[str, float]] = {}
         self.filled: Filled | None = None  # how the step was refilled
@@ -23,10 +23,10 @@ class GroupLog:
         """Count groups that were generated and judged.
 
         Args:
-            stats: of N groups.
+            stats: the statistics of N groups.
             reward_stds: (N,), the std of the weighted rewards within each group; NaN where it is
-                not defined.
-            tasks: the task of each group, or empty.
+                undefined.
+            tasks: (N,), the task of each group; empty if there is only one task.
         """
         add_sums(self._sums, stats, reward_stds)
         for task, groups in rows_by_task(tasks).items():
@@ -34,7 +34,7 @@ class GroupLog:
             add_sums(sums, stats.take(groups), reward_stds[groups])
 
     def figures(self) -> dict[str, float]:
-        """Return the figures of the generation by log name; a task's begin with `tasks/NAME/`."""
+        """Return the metrics of the generation by log name; a task's begin with `tasks/NAME/`."""
         figures = figures_of(self._sums)
         for task, sums in self._by_task.items():
             for name, figure in figures_of(sums).items():
@@ -49,12 +49,13 @@ class GroupLog:
 
 
 def add_sums(sums: dict[str, float], stats: GroupStats, reward_stds: Tensor) -> None:
-    """Add the groups by kind, the scored and right completions and the stds to `sums`.
+    """Accumulate group counts by kind, completion counts and reward stds into `sums`.
 
     Args:
-        sums: the sums to add to.
-        stats: of N groups.
-        reward_stds: (N,), added up under `std`; `with_std` counts those that are not NaN.
+        sums: the sums, changed in place.
+        stats: the statistics of N groups.
+        reward_stds: (N,), the std of each group. Those that are not NaN are summed under `std` and
+            counted under `with_std`.
     """
     sums["generated"] += stats.kept.numel()
     sums["kept"] += int(stats.kept.sum())
@@ -71,11 +72,10 @@ def add_sums(sums: dict[str, float], stats: GroupStats, reward_stds: Tensor) -> 
 
 
 def figures_of(sums: dict[str, float]) -> dict[str, float]:
-    """Return shares and numbers of groups.
+    """Return the metrics `groups/...` from the sums of `add_sums`.
 
-    The share of right completions is left out if none was scored, the mean std of a group's rewards
-    if none has one, and the share of groups that a tie-break reward decided if there is no such
-    reward.
+    `groups/pass_rate` is omitted if no completion was scored, `groups/reward_std` if no group has
+    an std, and `groups/tie_broken` without a tie-break reward.
     """
     groups = max(sums["generated"], 1)
     figures = {

@@ -12,12 +12,12 @@ from grpo_ext.common.foreign_files import lines_of, open_plain
 from grpo_ext.observe.json_row import row_of
 from grpo_ext.observe.jsonl import parts
 
-# of each reward: how many completions of a prompt are right, and how many it scored
+# For each reward, how many completions of a prompt are correct, and how many it scored.
 PromptCounts = dict[str, tuple[int, int]]
 
 
 def prompt_id(prompt: object) -> str:
-    """Return 12 hexadecimal digits that identify a prompt in every step and run."""
+    """Return a hash of a prompt in 12 hexadecimal digits, the same in every step and run."""
     text = json.dumps(prompt, ensure_ascii=True, sort_keys=True, default=str)
     return blake2b(text.encode(), digest_size=6).hexdigest()
 
@@ -25,21 +25,22 @@ def prompt_id(prompt: object) -> str:
 def read_pass_rates(
     path: Path, rewards: Sequence[str], threshold: float
 ) -> dict[str, tuple[int, int]]:
-    """Return how many completions of each prompt are right, and how many were scored, by prompt id.
+    """Return the numbers (correct, scored) of completions of each prompt, by prompt id.
 
-    A prompt is judged by the first of `rewards` that scored any of its completions; a prompt that
-    none scored is left out.
+    The first of `rewards` that scored or failed on any completion of a prompt judges that prompt. A
+    prompt is omitted if its judge scored none of its completions.
 
     Args:
-        path: the completions that `grpo-ext eval` writes, whose greedy ones are left out, or
-            `samples.jsonl` of a run.
+        path: the completions that `grpo-ext eval` writes, or `samples.jsonl` of a run. Greedy
+            completions are skipped.
         rewards: the rewards that may judge a prompt, in the order of `outcome_order`.
-        threshold: the least score of a right completion.
+        threshold: the minimum score of a correct completion.
 
     Raises:
-        ValueError: naming a line that is not a completion with the first of these rewards.
+        ValueError: if a line, which the message names, is not a completion that has the first of
+            `rewards`.
     """
-    counts: dict[str, PromptCounts] = {}  # by prompt
+    counts: dict[str, PromptCounts] = {}  # by prompt id
     for part in parts(path):
         with open_plain(part) as file:
             for number, line in enumerate(lines_of(file, part), start=1):
@@ -68,7 +69,7 @@ def _count_completion(
 ) -> None:
     failed = row.get("failed")
     for name in rewards:
-        # a reward that failed still judges the prompt, so that no other one does in its place
+        # A reward that failed still judges the prompt, so that no other reward replaces it.
         if isinstance(failed, list) and name in failed:
             counts.setdefault(name, (0, 0))
         score = row["rewards"].get(name)
@@ -78,13 +79,13 @@ def _count_completion(
 
 
 class PassRates:
-    """The counts of each prompt of a data set; rows with the same prompt share their counts.
+    """Counts of correct and scored completions of each prompt; rows may share a prompt.
 
     Args:
-        prompt_ids: the prompt of each row.
-        decay: what the counts of a prompt are multiplied by before new ones are added, because the
-            policy changes: 0 remembers only the last group, 1 everything.
-        start: earlier counts, right and all, by prompt id.
+        prompt_ids: the prompt id of each row.
+        decay: the factor applied to the counts of a prompt before new ones are added, because the
+            policy changes: 0 remembers only the last group, 1 remembers everything.
+        start: earlier counts (correct, scored) by prompt id.
     """
 
     def __init__(
@@ -103,12 +104,12 @@ class PassRates:
             self.observe(key, right, samples)
 
     def observe(self, key: str, right: float, samples: float) -> None:
-        """Add the counts of a scored group; a prompt that is not in the data set is ignored.
+        """Add the counts of a group, if it was scored and its prompt is in the data set.
 
         Args:
             key: the id of the prompt.
-            right: completions that are right.
-            samples: completions that were scored.
+            right: the number of correct completions.
+            samples: the number of scored completions.
         """
         number = self.numbers.get(key)
         if number is None or not samples:
@@ -117,22 +118,22 @@ class PassRates:
         self.samples[number] = self.decay * self.samples[number] + samples
 
     def slots(self, num_generations: int, most: int) -> np.ndarray:
-        """Return how many slots of `num_generations` completions each prompt takes, (rows,).
+        """Return the number of slots of `num_generations` completions for each row (rows,).
 
-        This is the least number with which one right completion is expected, 1 / p completions,
-        where p is the mean of Beta(right + 1, wrong + 1); but at least 1 and at most `most`.
+        It is the smallest number of slots with an expected number of correct completions of at
+        least 1, clipped to the range from 1 to `most`. The pass rate is the mean of
+        Beta(right + 1, wrong + 1).
         """
         rates = (self.right + 1) / (self.samples + 2)  # (prompts,)
-        # 1e-9: for the rounding of whole numbers
+        # 1e-9 keeps rounding errors from raising a whole number to the next one.
         slots = np.ceil(1 / (rates * num_generations) - 1e-9)
         return np.clip(slots, 1, most).astype(int)[self.of_row]
 
     def chance_of_signal(self, num_generations: int, most_slots: int = 1) -> np.ndarray:
-        """Return the chances (rows,) of a mixed group.
+        """Return the probability (rows,) that a group has both correct and wrong completions.
 
-        This is the mean of 1 - p^G - (1-p)^G over Beta(right + 1, wrong + 1).
-
-        G is `num_generations` times the prompt's slots, of which it takes at most `most_slots`.
+        This is the mean of 1 - p^G - (1-p)^G over Beta(right + 1, wrong + 1), where the group size
+        G is `num_generations` times the number of slots (at most `most_slots`).
         """
         alpha = (self.right + 1)[self.of_row]  # (rows,)
         beta = (self.samples - self.right + 1)[self.of_row]  # (rows,)
@@ -150,10 +151,10 @@ class PassRates:
         return {"right": self.right.tolist(), "samples": self.samples.tolist()}
 
     def load_state_dict(self, state: dict[str, list[float]]) -> None:
-        """Restore counts.
+        """Restore the counts.
 
         Raises:
-            ValueError: their data set has another number of prompts.
+            ValueError: if they are from a data set with a different number of prompts.
         """
         if len(state["right"]) != len(self.numbers):
             raise ValueError(

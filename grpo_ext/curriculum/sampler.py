@@ -1,14 +1,14 @@
-"""The order of the training prompts, generation by generation, and a supply of further prompts.
+"""The order of the training prompts in each generation, and a supply of additional prompts.
 
-    none          a new permutation in each epoch, as TRL's, also after a resume in a later one
-    adaptive      weighted by the chance that a group has right and wrong completions
-    easy_to_hard  by a column of the data, from the easiest to the hardest over the whole run
+    none          a new permutation in each epoch, like TRL's, even after resuming in a later epoch
+    adaptive      weighted by the probability that a group has both correct and wrong completions
+    easy_to_hard  sorted by a column of the data, from easiest to hardest over the whole run
 
-`adaptive` draws each generation by the present pass rates, without passes over the data. It draws
-without replacement, one prompt after another in proportion to the weights of those left, so that
-expected counts are less uneven than the weights. It changes the objective, in which prompts with
-mixed groups weigh more. The random state of each draw is made from seed, epoch and number, so that
-no random state has to be saved.
+`adaptive` draws each generation from the current pass rates, so an epoch is not a pass over the
+data. It draws without replacement, one prompt after another in proportion to the remaining weights,
+so that expected counts are less uneven than the weights. This changes the objective: prompts with
+mixed groups get more weight. Each draw has its own generator, seeded with the seed, the epoch and
+the number of the generation, so no random state has to be saved.
 """
 
 from collections.abc import Callable, Iterator
@@ -24,7 +24,7 @@ from torch.utils.data import Sampler
 from grpo_ext.curriculum.pass_rates import PassRates
 
 Row = dict[str, Any]
-# These keep draws apart that have the same seed; 4 is that of `difficulty`.
+# These make draws with the same seed independent of each other; `difficulty` uses 4.
 _SUPPLY = 1
 _STREAM = 2
 _FURTHER = 3
@@ -32,33 +32,33 @@ _FURTHER = 3
 
 @dataclass(eq=False, repr=False)
 class PromptSampler(Sampler):
-    """Sampler of prompt indices in the order of TRL's `RepeatSampler`.
+    """Sampler of prompt indices with the repetitions of TRL's `RepeatSampler`.
 
-    Each prompt of a generation comes `num_generations` times, and all of that `repeat_count`
-    times.
+    Each prompt of a generation is yielded `num_generations` times in a row, and the whole sequence
+    of the generation `repeat_count` times.
     """
 
     rows: int  # length of the data set
-    prompts: int  # of a generation; with `most_slots` above 1 its slots
-    num_generations: int  # completions of a prompt
-    repeat_count: int  # how often a generation's indices are given
-    seed: int  # of the order
+    prompts: int  # prompts per generation, or slots if `most_slots` is above 1
+    num_generations: int  # completions per prompt
+    repeat_count: int  # how many times a generation's indices are yielded
+    seed: int  # seed of the order
     shuffle: bool = True  # `False`: "none" keeps the order of the data set
-    rates: PassRates | None = None  # by which "adaptive" draws; `None` for the others
-    floor: float = 0.0  # share of the weights of "adaptive" that is uniform over all prompts
+    rates: PassRates | None = None  # pass rates for "adaptive"; `None` otherwise
+    floor: float = 0.0  # fraction of the weights of "adaptive" that is uniform over all prompts
     easy_first: list[int] | None = None  # all rows for "easy_to_hard", the easiest first
-    # of `num_generations` completions that "adaptive" gives one prompt of a generation
+    # maximum slots of `num_generations` completions for one prompt of "adaptive"
     most_slots: int = 1
-    generations: int = 1  # of the whole run, in which "easy_to_hard" reaches the hardest rows
+    generations: int = 1  # generations of the whole run, at whose end "easy_to_hard" is hardest
     epoch: int = 0
-    # the generations of this epoch, repeated if it starts again
+    # "adaptive" generations of this epoch so far, repeated if the epoch is iterated again
     drawn: list[list[int]] = field(default_factory=list)
 
     def __len__(self) -> int:
         return self.rows // self.prompts * self.prompts * self.num_generations * self.repeat_count
 
     def set_epoch(self, epoch: int) -> None:
-        """Begin another epoch; the trainer calls this."""
+        """Set the epoch and forget the generations of another one; called by the trainer."""
         if epoch != self.epoch:
             self.epoch = epoch
             self.drawn = []
@@ -71,7 +71,7 @@ class PromptSampler(Sampler):
                     yield from repeat(index, self.num_generations)
 
     def _fixed_order(self) -> list[int] | None:
-        """Return the order of this epoch; `None` with "adaptive" and "easy_to_hard"."""
+        """Return the order of this epoch; `None` for "adaptive" and "easy_to_hard"."""
         if self.rates is not None or self.easy_first is not None:
             return None
         if not self.shuffle:
@@ -82,7 +82,7 @@ class PromptSampler(Sampler):
         return torch.randperm(self.rows, generator=generator).tolist()
 
     def _generation(self, number: int, fixed_order: list[int] | None) -> list[int]:
-        """Return the prompts of the generation `number` of this epoch."""
+        """Return the prompt indices of generation `number` of this epoch."""
         if fixed_order is not None:
             start = number * self.prompts
             return fixed_order[start : start + self.prompts]
@@ -94,10 +94,10 @@ class PromptSampler(Sampler):
         return self.drawn[number]
 
     def _window(self, easy_first: list[int], number: int) -> list[int]:
-        """Return a window of the sorted rows that moves from first to last during the run.
+        """Return a window of the sorted rows that moves from the first to the last over the run.
 
-        A run of one epoch takes each row once, a longer one several times in successive
-        generations, and a shorter one leaves rows out evenly.
+        A run of one epoch uses each row once, a longer run uses each row in several successive
+        generations, and a shorter run skips rows evenly.
         """
         generations_per_epoch = self.rows // self.prompts
         generations_done = self.epoch * generations_per_epoch + number
@@ -106,7 +106,10 @@ class PromptSampler(Sampler):
         return easy_first[start : start + self.prompts]
 
     def _draw(self, rng: np.random.Generator, num: int) -> list[int]:
-        """Draw prompts by weight: without replacement, unless `num` is above the number of rows."""
+        """Draw `num` indices by weight, without replacement unless `num` exceeds the rows.
+
+        With `most_slots` above 1, a hard prompt occupies several of the `num` places.
+        """
         assert self.rates is not None
         chances = self.rates.chance_of_signal(self.num_generations, self.most_slots)  # (rows,)
         weights = (1 - self.floor) * chances / chances.sum() + self.floor / len(chances)
@@ -117,12 +120,12 @@ class PromptSampler(Sampler):
         return indices.tolist()
 
     def draw_further(self, num: int, position: int) -> list[int]:
-        """Return `num` further prompts by the pass rates, after `position` others."""
+        """Draw `num` more prompt indices by the pass rates, after `position` were drawn so."""
         rng = np.random.default_rng((self.seed, _FURTHER, position))
         return self._draw(rng, num)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state for `load_state_dict`, after which the same order follows."""
+        """Return the state, from which `load_state_dict` continues in the same order."""
         return {
             "epoch": self.epoch,
             "drawn": [list(generation) for generation in self.drawn],
@@ -140,31 +143,31 @@ class PromptSampler(Sampler):
 class PromptSupply:
     """An endless supply of rows, determined by the seed and the number of rows taken.
 
-    It gives rows that were put back first, then those of the data set, shuffled again in each pass.
+    Rows that were put back come first, then those of the data set, reshuffled in each pass.
     """
 
     dataset: Dataset | IterableDataset  # the training rows; a stream is read again when it ends
-    seed: int  # of the order
-    shuffle: bool = True  # `False`: in the order of the data set
-    # another choice of so many rows, such as a curriculum's; not for streams
+    seed: int  # seed of the order
+    shuffle: bool = True  # `False`: keep the order of the data set
+    # draws this many row indices instead, for example by a curriculum; not used for streams
     draw: Callable[[int], list[int]] | None = None
-    waiting: list[Row] = field(default_factory=list)
-    position: int = 0  # rows taken from the data set
+    waiting: list[Row] = field(default_factory=list)  # rows that were put back
+    position: int = 0  # number of rows taken from the data set
     _stream: Iterator[Row] | None = None
-    _order: tuple[int, list[int]] = (-1, [])  # the present pass and its order
+    _order: tuple[int, list[int]] = (-1, [])  # the current pass and its order
 
     def put(self, rows: list[Row]) -> None:
-        """Put rows back, to be given out before any others."""
+        """Put rows back after those already waiting, to be taken before any new rows."""
         self.waiting += rows
 
     def peek(self, num: int) -> list[Row]:
-        """Return the rows that the next `take` gives out first."""
+        """Return the next `num` rows; the next `take` returns them again."""
         rows = self.take(num)
         self.waiting = rows + self.waiting
         return rows
 
     def take(self, num: int) -> list[Row]:
-        """Return the next rows."""
+        """Take and return the next `num` rows."""
         rows = self.waiting[:num]
         self.waiting = self.waiting[num:]
         num_missing = num - len(rows)
@@ -183,7 +186,7 @@ class PromptSupply:
         return [self.dataset[self._index(self.position + i)] for i in range(num)]
 
     def _index(self, position: int) -> int:
-        """Return the index of the row at a position of the endless order."""
+        """Return the row index at a position of the endless order."""
         current_pass, place = divmod(position, len(self.dataset))
         if not self.shuffle:
             return place
@@ -193,7 +196,7 @@ class PromptSupply:
         return self._order[1][place]
 
     def _endless(self) -> Iterator[Row]:
-        """Yield the rows of a stream again and again."""
+        """Yield the rows of a stream in endless passes; raise `ValueError` if it is empty."""
         for current_pass in count():
             rows = self.dataset
             if self.shuffle:
@@ -206,7 +209,7 @@ class PromptSupply:
                 raise ValueError("The data set has no rows to draw further prompts from.")
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state for `load_state_dict`, after which the same rows follow."""
+        """Return the state, from which `load_state_dict` continues with the same rows."""
         return {"position": self.position, "waiting": list(self.waiting)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
