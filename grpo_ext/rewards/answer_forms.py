@@ -1,4 +1,4 @@
-"""The form that a question asks for: reduced, expanded, factored, or scientific notation."""
+"""Forms that a question can ask for: reduced, expanded, factored, decimal, scientific."""
 
 import math
 import re
@@ -17,15 +17,16 @@ _SCIENTIFIC = re.compile(r"-?[1-9](?:\.[0-9]+)? ?(?:\\times|\\cdot|\*|x) ?10 ?\^
 
 
 def is_sum(side: str) -> bool:
-    """Whether a formula has several terms that are not zero."""
+    """Return whether a formula has more than one nonzero term."""
     terms = split(side.lstrip("-+ "), _PLUS)
     return sum(term not in ("0", "0i") for term in terms) > 1
 
 
 def is_reduced(formula: str) -> bool:
-    """Whether a formula has no reducible fraction and no reducible square root.
+    """Return whether a formula has no reducible fraction or square root.
 
-    15/40, and the roots of 18 and of 9 * 8, are reducible. A root or a letter must not occur twice.
+    15/40 and the roots of 18 and 9 * 8 are reducible. So is a formula with the same root twice, or
+    with the same letter in the numerator and denominator of a fraction.
     """
     fractions = [[int(digits) for digits in pair if digits] for pair in _FRACTION.findall(formula)]
     roots = _ROOT.findall(formula)
@@ -39,12 +40,12 @@ def is_reduced(formula: str) -> bool:
 
 
 def is_expanded(formula: str) -> bool:
-    """Whether a formula is a sum without brackets around a sum."""
+    """Return whether no brackets in a formula enclose a sum."""
     return _SUM_IN_BRACKETS.search(formula) is None
 
 
 def is_factored(formula: str) -> bool:
-    """Whether a formula has brackets around a sum and is no sum itself."""
+    """Return whether a formula has brackets around a sum and is not itself a sum."""
     return not is_expanded(formula) and not is_sum(formula)
 
 

@@ -1,9 +1,9 @@
-"""Find arithmetic steps such as `3 + 4 = 7` or `(3 + 4) × 2 = 7 × 2 = 14`, and compute them.
+"""Find arithmetic steps such as `3 + 4 = 7` or `(3 + 4) × 2 = 7 × 2 = 14`, and check them.
 
 One pass over the text divides it into sides: expressions that end at a word, punctuation, a line
-break, an equals sign or an arrow. A step is two sides with an equals sign between them, of which at
-least one has an operator. What the scanner cannot read for certain (powers, percentages, unknowns,
-an operator after a word) is no step, neither right nor wrong.
+break, an equals sign or an arrow. A step is two sides joined by an equals sign or arrow, at least
+one of which has an operator. What the scanner cannot read with certainty (powers, percentages,
+unknowns, an operator after a word) is not a step: it is neither right nor wrong.
 """
 
 import re
@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 from grpo_ext.rewards.expression import MAX_LENGTH, ExpressionError, evaluate
 
-MAX_TEXT = 100_000  # characters that are searched
+MAX_TEXT = 100_000  # characters of a text that are searched
 
 _FULL_WIDTH = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)}
-# One character for one, so that positions stay those of the text.
+# Each character is replaced by one character, so that positions in the text do not change.
 _SIGNS = _FULL_WIDTH | str.maketrans("×✕·⋅∗÷∕⁄−–‐‑⟶⇒", "*****///----→→")
 _TOKEN = re.compile(
     r"""
@@ -50,14 +50,14 @@ class Side:
     tokens: list[str] = field(default_factory=list)
     operands: list[Fraction] = field(default_factory=list)
     operators: list[str] = field(default_factory=list)
-    # For each parenthesis that is open, the numbers of tokens, operands and operators up to it.
+    # For each open parenthesis, the counts of tokens, operands and operators up to it.
     opened: list[tuple[int, int, int]] = field(default_factory=list)
     length: int = 0  # characters of the tokens
     complete: bool = False  # whether the last token ends an operand
     readable: bool = True
 
     def add(self, token: str, begin: int, end: int) -> None:
-        """Append a token, unless the expression becomes too long to be evaluated."""
+        """Append a token; mark the side unreadable if it becomes too long to be evaluated."""
         if not self.length:
             self.begin = begin
         self.end = end
@@ -68,7 +68,7 @@ class Side:
             self.tokens.append(token)
 
     def cut(self) -> None:
-        """Remove all up to the last open parenthesis: `(since 2 * (3 + 4` becomes `3 + 4`."""
+        """Remove everything up to the last open parenthesis: `2 * (3 + 4` becomes `3 + 4`."""
         tokens, operands, operators = self.opened[-1]
         del self.tokens[:tokens]
         del self.operands[:operands]
@@ -76,13 +76,16 @@ class Side:
         self.opened.clear()
 
     def drop_operators(self) -> None:
-        """Remove operators at the end, which belong to the text behind: `= 48 - too low`."""
+        """Remove trailing operators, which belong to the text that follows: `= 48 - too low`."""
         while self.tokens and self.tokens[-1] in "+-*/":
             self.tokens.pop()
             self.operators.pop()
 
     def evaluated(self) -> tuple[bool, Fraction | None]:
-        """Return whether the side is an expression, and its exact value (None: divides by zero)."""
+        """Return whether the side is an expression, and its exact value.
+
+        The value is `None` if it is not an expression, or divides by zero.
+        """
         if not self.readable or not self.tokens:
             return False, None
         try:
@@ -99,26 +102,26 @@ class Step(NamedTuple):
     operands: tuple[Fraction, ...]  # the numbers of the expression, sorted
     operators: tuple[str, ...]  # sorted
     value: Fraction | None  # the exact value of the expression; None if it divides by zero
-    written: Fraction | None  # the value of the other side
+    written: Fraction | None  # the value of the other side; None if it divides by zero
 
     @property
     def is_right(self) -> bool:
-        """Whether both sides have the same value."""
+        """Whether both sides have the same value; `False` if the expression divides by zero."""
         return self.value is not None and self.value == self.written
 
     @property
     def identity(self) -> tuple[object, ...]:
-        """What equal steps share, so that `2+1=3` repeats `1+2=3`: sorted terms and both values."""
+        """A key that repeated steps share: `2+1=3` repeats `1+2=3`."""
         return self[2:]
 
 
 def steps_in(text: str) -> list[Step]:
     """Return the arithmetic steps in a text's first `MAX_TEXT` characters, in order, with repeats.
 
-    A step stands in one line. Each equals sign of a chain makes a step: `(1 + 2) * 3 = 3 * 3 = 9`
-    has two, and of `48 / 2 = 24 + 48 = 72` the first is wrong. After an arrow, the first number is
-    the result, and the next expression begins with it: `5 + 3 → 8 - 1 → 7` has two right steps.
-    Sides that only repeat each other (`3 + 4 = 4 + 3`) make no step.
+    A step does not span lines. Each equals sign of a chain makes a step: `(1 + 2) * 3 = 3 * 3 = 9`
+    has two, and the first one of `48 / 2 = 24 + 48 = 72` is wrong. After an arrow, the first number
+    is the result, and the next expression begins with it: `5 + 3 → 8 - 1 → 7` has two right steps.
+    Sides that only repeat each other (`3 + 4 = 4 + 3`) do not make a step.
     """
     scanner = Scanner(text[:MAX_TEXT].translate(_SIGNS))
     scanner.scan()
@@ -126,7 +129,7 @@ def steps_in(text: str) -> list[Step]:
 
 
 class Scanner:
-    """Reads a text token by token and collects its steps."""
+    """Reads a text token by token and collects its steps in `steps`."""
 
     def __init__(self, text: str):
         self.text = text
@@ -148,7 +151,7 @@ class Scanner:
         self.end_side()
 
     def end_side(self, link: str = "") -> None:
-        """End the present side and begin one connected by `link`; without it an unrelated one."""
+        """Finish the current side and start a new one, joined by `link` (unrelated if empty)."""
         if self.left is not None:
             step = step_between(self.left, self.side, self.link)
             if step is not None:
@@ -205,11 +208,11 @@ class Scanner:
             self.side.complete = False
         elif operator == "-" and (follows.isdecimal() or follows == ".") and self.may_have_sign():
             self.side.add("negative", match.start(), match.end())
-        elif not (self.line_start and follows in (" ", "\t")):  # else it is the mark of a list
+        elif not (self.line_start and follows in (" ", "\t")):  # else it is a list marker
             self.side.readable = False
 
     def may_have_sign(self) -> bool:
-        """Whether a minus here may belong to the next number: `3 * -2`, `= -2`, but not `x -2`."""
+        """Return whether a minus sign here may belong to the next number: `3 * -2`, not `x -2`."""
         if self.side.tokens:
             return self.side.tokens[-1] != "negative"
         return not (self.previous[-1:].isalnum() or self.previous[-1:] in ("%", ")", "]", "}"))
@@ -243,7 +246,7 @@ class Scanner:
         self.end_side()
 
     def check_begin(self, match: re.Match[str]) -> None:
-        """Mark a side unreadable if what precedes changes its first number: `2^3`, `x3`."""
+        """Mark the side unreadable if the text before its first number changes it: `2^3`, `x3`."""
         before = self.text[max(0, match.start() - 2) : match.start()]
         last = before[-1:]
         if self.side.tokens or not last:
@@ -255,12 +258,15 @@ class Scanner:
 
 
 def is_small_numeral(character: str) -> bool:
-    """Whether a character is a numeral such as ² or ½, and not a digit or a Chinese numeral."""
+    """Return whether a character is a numeral such as ² or ½, not a digit or Chinese numeral."""
     return character.isnumeric() and not character.isdecimal() and not character.isalpha()
 
 
 def step_between(left: Side, right: Side, link: str) -> Step | None:
-    """Return the step of two sides; None if one is no expression or nothing is computed."""
+    """Return the step that two sides make, or `None`.
+
+    There is none if a side is not an expression, or if nothing is computed.
+    """
     right.drop_operators()
     if right.opened:
         only_parentheses = set(right.tokens[: right.opened[-1][0]]) == {"("}
@@ -287,5 +293,5 @@ def step_between(left: Side, right: Side, link: str) -> Step | None:
 
 
 def contents_of(side: Side) -> tuple[tuple[Fraction, ...], tuple[str, ...]]:
-    """Return the operands and the operators of a side, each in sorted order."""
+    """Return (operands, operators) of a side, each sorted."""
     return tuple(sorted(side.operands)), tuple(sorted(side.operators))

@@ -1,6 +1,6 @@
-r"""Ends the last sentence of a completion behind the value that answers the question.
+r"""Cut the last sentence of a completion right after the value that answers the question.
 
-A reader who knows the question skips what follows: in `She fills 14 bags with 2 lollipops each.`,
+A reader who knows the question ignores what follows: in `She fills 14 bags with 2 lollipops each.`,
 14 answers "how many bags". docs/rewards.md has the rules.
 """
 
@@ -22,8 +22,8 @@ from grpo_ext.rewards.quantity import (
 )
 from grpo_ext.rewards.structure import only
 
-MAX_DIGITS = 40  # characters of a number that is compared with the question's
-MAX_PHRASE = 80  # characters before a number in which a preposition may stand
+MAX_DIGITS = 40  # most characters of a number that is compared with the question's numbers
+MAX_PHRASE = 80  # characters before a number that are searched for a preposition
 
 _SENTENCE_END = re.compile(r"[.!?](?:\s+|$)|\n+")
 _ASKED = re.compile(
@@ -120,20 +120,20 @@ _AND = re.compile(r"\band (?:then|so|hence|thus|therefore|thereby)\b(?= \$?[a-z]
 
 
 class Asked(NamedTuple):
-    """What a question asks for, and what it says of it."""
+    """What a question asks for, and the facts that it states."""
 
-    amount: re.Pattern[str] | None = None  # `14 bags` for "how many bags", prices for "how much"
-    name: str | None = None  # the only name in the sentence that asks
-    numbers: frozenset[Fraction] = frozenset()  # that the question states
-    letters: frozenset[str] = frozenset()  # the unknowns whose values it asks for
+    amount: re.Pattern[str] | None = None  # matches `14 bags` for "how many bags"
+    name: str | None = None  # the only name in the request
+    numbers: frozenset[Fraction] = frozenset()  # those that the question states
+    letters: frozenset[str] = frozenset()  # unknowns whose values it asks for
     nouns: frozenset[str] = frozenset()  # "red", "balloon" for "how many red balloons"
-    words: frozenset[str] = frozenset()  # in the sentence that asks
+    words: frozenset[str] = frozenset()  # words of the request, of 4 letters or more
     negated: bool = False  # "how many are not red"
     is_rate: bool = False  # "how many miles per day"
 
 
 def asked_of(question: str, numbers: frozenset[Fraction]) -> Asked:
-    """Read what a question asks for."""
+    """Parse what a question asks for; `numbers` are those that it states."""
     letters = frozenset(_LETTER.findall(question))
     counted = list(_ASKED.finditer(question))
     if not counted:
@@ -160,7 +160,7 @@ def asked_of(question: str, numbers: frozenset[Fraction]) -> Asked:
 
 
 def asked_nouns(request: re.Match[str]) -> frozenset[str]:
-    """Return the words for what a question counts, without their endings."""
+    """Return the stems of the nouns that a question counts."""
     phrase = _LEADING_VERB.sub("", request["nouns"] or "")
     nouns = set()
     for word in _NOUN_ENDS.split(f"{phrase} ")[0].split():
@@ -172,7 +172,7 @@ def asked_nouns(request: re.Match[str]) -> frozenset[str]:
 def asked_amount(
     question: str, request: re.Match[str], nouns: frozenset[str]
 ) -> re.Pattern[str] | None:
-    """Return the pattern of an amount of what a question asks for, or None."""
+    """Return a pattern that matches amounts of what the question asks for; `None` if unknown."""
     if request["share"]:
         return _FRACTION
     if request["percent"]:
@@ -187,7 +187,10 @@ def asked_amount(
 
 
 def amount_of(nouns: Collection[str]) -> re.Pattern[str] | None:
-    """Return the pattern of a number with one of the nouns or of their units behind it."""
+    """Return a pattern for a number followed by one of the nouns or one of their units.
+
+    `None` if no noun is a unit or has more than two letters.
+    """
     stems = [re.escape(_ENDING.sub("", noun)) for noun in nouns if len(noun) > 2]
     units: set[str] = set()
     for noun in nouns:
@@ -203,9 +206,9 @@ def amount_of(nouns: Collection[str]) -> re.Pattern[str] | None:
 
 
 def with_conclusion(text: str, asked: Asked) -> str:
-    """Return a text whose last sentence with a value ends behind the value that was asked for.
+    """Cut the last sentence that has a value right after the value that was asked for.
 
-    Amounts of what was asked for are written in digits.
+    The amount that was asked for is written in digits.
     """
     text = _WORD_AT_END.sub(lambda match: with_digits(match[0]), without_remarks(text))
     start, end = last_sentence(text, asked)
@@ -224,12 +227,12 @@ def with_conclusion(text: str, asked: Asked) -> str:
 
 
 def without_remarks(text: str) -> str:
-    """Remove remarks in brackets and the annotations of GSM8K's calculator."""
+    """Remove remarks in parentheses and GSM8K's calculator annotations (`<<3*4=12>>`)."""
     return _REMARK.sub("", _CALCULATOR.sub("", text))
 
 
 def rounds(decimal: str, exact: str) -> bool:
-    """Whether a decimal is an exact value, rounded or cut off."""
+    """Return whether `decimal` is `exact`, rounded or truncated."""
     if max(len(decimal), len(exact)) > MAX_DIGITS:
         return False
     rounded = number(decimal)
@@ -240,10 +243,10 @@ def rounds(decimal: str, exact: str) -> bool:
 
 
 def own_clause(sentence: str, asked: Asked) -> str:
-    """Return a sentence up to the end of the only clause about what the question asks for.
+    """Cut a sentence after the one clause that answers the question; else leave it unchanged.
 
-    That is the clause with the name in the question, else the one whose subject has most of its
-    words.
+    That is the only clause with the name in the question or, if names do not split the sentence,
+    the one whose subject shares the most words with the question.
     """
     clauses = [sentence]
     if asked.name is not None:
@@ -261,13 +264,13 @@ def own_clause(sentence: str, asked: Asked) -> str:
 
 
 def clauses_of(sentence: str, start: re.Pattern[str]) -> list[str]:
-    """Split a sentence into clauses at what begins all but the first."""
+    """Split a sentence into clauses; each match of `start` begins a new one."""
     starts = [0, *(match.start() for match in start.finditer(sentence)), len(sentence)]
     return [sentence[begin:end] for begin, end in pairwise(starts)]
 
 
 def subject_of(clause: str) -> str:
-    """Return what stands before the verb of a clause that gives a value; "" without such a verb."""
+    """Return the text before " is " in a clause; "" if there is none."""
     subject, verb, _ = clause.partition(" is ")
     if not verb:
         return ""
@@ -275,7 +278,10 @@ def subject_of(clause: str) -> str:
 
 
 def without_aside(sentence: str, aside: re.Pattern[str], letters: frozenset[str]) -> str:
-    """Remove an aside from the end of a sentence, if a value stands before it."""
+    """Remove an aside at the end of a sentence if a value comes before it.
+
+    A condition such as `when x = 3` is kept if the question asks for x.
+    """
     match = aside.search(sentence)
     if match is None or not _VALUE.search(sentence, 0, match.start()):
         return sentence
@@ -285,10 +291,10 @@ def without_aside(sentence: str, aside: re.Pattern[str], letters: frozenset[str]
 
 
 def in_asked_amounts(sentence: str, asked: Asked) -> str:
-    """End a sentence behind the last amount of what was asked for, and write it in digits.
+    """Cut a sentence after the last amount of what was asked for, and write it in digits.
 
-    The sentence goes on if it claims another value there. An alternative in another unit before the
-    amount is removed.
+    The rest of the sentence is kept if it claims another value. An alternative in another unit
+    before the amount is removed.
     """
     if asked.amount is None:
         return sentence
@@ -312,15 +318,15 @@ def in_asked_amounts(sentence: str, asked: Asked) -> str:
 
 
 def has_nouns(sentence: str, start: int, nouns: frozenset[str]) -> bool:
-    """Whether all nouns that are asked for stand behind a number, before the next one."""
+    """Return whether all `nouns` occur between this number and the next."""
     phrase = _PHRASE.match(sentence, start)
     return phrase is not None and all(noun in phrase[0] for noun in nouns)
 
 
 def is_circumstance(sentence: str, amount: re.Match[str], numbers: frozenset[Fraction]) -> bool:
-    """Whether a preposition stands before an amount that is known: `Of the 28 pies, `
+    """Return whether an amount is known and follows a preposition, as in `Of the 28 pies, ...`.
 
-    Numbers of the question are known, and those behind "the", "his" and the like.
+    Known are the question's numbers and any number after "the", "his" and the like.
     """
     value = _VALUE.search(amount[0])
     before = f" {sentence[: amount.start()]}"[-MAX_PHRASE:]
@@ -330,7 +336,7 @@ def is_circumstance(sentence: str, amount: re.Match[str], numbers: frozenset[Fra
 
 
 def last_sentence(text: str, asked: Asked) -> tuple[int, int]:
-    """Return where the last sentence with a digit or an amount in words begins and ends."""
+    """Return (start, end) of the last sentence with a number or amount; else of the whole text."""
     ends = [match.end() for match in _SENTENCE_END.finditer(text)]
     values = [_VALUE] if asked.amount is None else [_VALUE, asked.amount]
     for start, end in reversed([*pairwise([0, *ends, len(text)])]):
@@ -340,7 +346,7 @@ def last_sentence(text: str, asked: Asked) -> tuple[int, int]:
 
 
 def has_claim(behind: str, asked: Asked) -> bool:
-    """Whether the end of a sentence claims a value: without a noun, or behind "or", "so", "not"."""
+    """Return whether `behind` makes a new claim: a value without a noun, or "or", "so", "not"."""
     if _NEW_CLAIM.search(behind):
         return True
     is_money = asked.amount is _PRICE
@@ -351,9 +357,9 @@ def has_claim(behind: str, asked: Asked) -> bool:
 
 
 def without_circumstances(sentence: str, numbers: frozenset[Fraction]) -> str:
-    """Cut known numbers behind a preposition from the end of a sentence.
+    """Drop trailing prepositional phrases with known numbers from a sentence.
 
-    A value must stand before them in their clause.
+    A phrase is dropped only if a value precedes it in the same clause.
     """
     values = list(_VALUE.finditer(sentence))
     while len(values) > 1:
@@ -370,7 +376,7 @@ def without_circumstances(sentence: str, numbers: frozenset[Fraction]) -> str:
 
 
 def are_stated(values: list[str], numbers: frozenset[Fraction]) -> bool:
-    """Whether all of some integers and decimals are numbers of the question."""
+    """Return whether every value is one of the question's numbers."""
     read = [number(value) for value in values if len(value) <= MAX_DIGITS]
     return len(read) == len(values) and all(value and value.value in numbers for value in read)
 

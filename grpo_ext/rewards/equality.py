@@ -1,8 +1,8 @@
-r"""Decides whether two answers in plain notation are equal; docs/rewards.md has the rules.
+r"""Decide whether two answers in plain notation are equal; docs/rewards.md has the rules.
 
-Two texts that differ in typography only are equal before any limit applies. Otherwise both are
-split into their parts (`structure`), and the parts are compared as numbers (`quantity`), as texts,
-or as formulas (`engine`).
+Two texts that differ only in typography are equal, whatever the limits of the engine. Otherwise
+both are split into their parts (`structure`), and the parts are compared as numbers (`quantity`),
+as texts (`texts`), or as formulas (`engine`).
 """
 
 import re
@@ -51,12 +51,11 @@ _ANGLE = re.compile(r"\\(?:pi|circ)(?![a-z])")
 
 
 def equal(gold: str, answer: str) -> bool:
-    """Whether two answers are equal.
+    """Return whether two answers are equal.
 
     Raises:
-        Unreadable: if the gold answer can be compared neither as a number nor as a text nor as a
-            formula.
-        NeedsEngine: if that takes the engine, inside `without_engine`.
+        Unreadable: if the gold answer cannot be compared as a number, text or formula.
+        NeedsEngine: if the comparison needs the engine, inside `without_engine`.
     """
     if typography(gold) == typography(answer):
         return True
@@ -90,8 +89,9 @@ def equal(gold: str, answer: str) -> bool:
 
 
 def same_residue(gold: str, answer: str) -> bool:
-    r"""Compare an answer such as `x \equiv 2 \pmod 7` with the residue 2 or with a congruence that
-    has the same modulus.
+    r"""Compare an answer such as `x \equiv 2 \pmod 7` with a residue or a congruence.
+
+    A congruence must have the same modulus.
     """
     expected = _MODULUS.search(gold)
     actual = _MODULUS.search(answer)
@@ -102,8 +102,9 @@ def same_residue(gold: str, answer: str) -> bool:
 
 
 def with_variable_of(gold: str, answer: str) -> str:
-    """Rename the variable of a function and the constant of integration as the gold answer does:
-    `f(x) = x + 2` for `f(y) = y + 2`.
+    """Rename the answer's function variable, or constant of integration, to the gold answer's.
+
+    For example, return `f(x) = x + 2` for `f(y) = y + 2`.
     """
     if gold.endswith("C") and _CONSTANT.search(gold) and _CONSTANT.search(answer):
         return answer if "C" in answer else f"{answer[:-1]}C"
@@ -118,14 +119,14 @@ def with_variable_of(gold: str, answer: str) -> str:
 
 
 def parts_of(text: str) -> Collection:
-    """Split an answer into its parts; a number such as 1,234 and a text have no parts."""
+    """Split an answer into its parts; a number such as 1,234 or a text is a single part."""
     if number(text) is not None or is_text(text):
         return Collection("single", (text,))
     return collection(text)
 
 
 def same_collection(expected: Collection, actual: Collection) -> bool:
-    """Compare the parts: in any order for lists and sets, in order for tuples."""
+    """Compare parts: in any order for lists and sets, in the given order for tuples."""
     if not same_names(expected.names, actual.names):
         return False
     if {expected.kind, actual.kind} == {"single"}:
@@ -150,8 +151,9 @@ def same_collection(expected: Collection, actual: Collection) -> bool:
 
 
 def same_names(expected: tuple[str, ...], actual: tuple[str, ...]) -> bool:
-    """Whether two answers speak of the same unknowns, as far as both name them; y is a name of
-    f(x).
+    """Return whether two answers name the same unknowns, or one of them names none.
+
+    `y` and `f(x)` are the same unknown.
     """
     if not expected or not actual:
         return True
@@ -162,14 +164,14 @@ def same_names(expected: tuple[str, ...], actual: tuple[str, ...]) -> bool:
 
 
 def same_name(expected: str | None, actual: str | None) -> bool:
-    """Whether two answers speak of the same unknown, as far as both name it."""
+    """Return whether two answers name the same unknown, or one of them names none."""
     if expected is None or actual is None:
         return True
     return same_names((expected,), (actual,))
 
 
 def matches(expected: list[str], actual: list[str], same: Callable[..., bool]) -> bool:
-    """Whether each part has a partner on the other side."""
+    """Return whether `same` pairs off all parts; paired parts are removed from `actual`."""
     for part in expected:
         partner = next((other for other in actual if same(part, other)), None)
         if partner is None:
@@ -191,15 +193,16 @@ def with_name(single: Collection) -> str:
 
 
 def same_whole(expected: Collection, actual: Collection) -> bool:
-    r"""Compare collections that have different shapes as sets of numbers: `(0,9) \cup (9,36)`,
-    `(0,36) \setminus \{9\}`.
+    r"""Compare collections of different shapes as sets, if one of them has a `\setminus`.
+
+    For example, `(0,9) \cup (9,36)` equals `(0,36) \setminus \{9\}`.
     """
     texts = [" , ".join(side.parts) for side in (expected, actual)]
     return any(r"\setminus" in text for text in texts) and same_set(*texts)
 
 
 def same_leaf(gold: str, answer: str) -> bool:
-    """Compare two answers that are no collections: numbers, texts, chains, formulas."""
+    """Compare two answers that are not collections: numbers, texts, chains, formulas."""
     if typography(gold) == typography(answer):
         return True
     for comparison in (same_special, same_numbers, same_texts, same_chains):
@@ -210,9 +213,7 @@ def same_leaf(gold: str, answer: str) -> bool:
 
 
 def same_numbers(gold: str, answer: str) -> bool | None:
-    """Compare exactly, if both are numbers or the answer is a sum, product or quotient of
-    numbers.
-    """
+    """Compare two numbers, or arithmetic such as `48/2`; `None` if either is something else."""
     expected = number(gold) or arithmetic(gold)
     if expected is None:
         return None
@@ -223,7 +224,7 @@ def same_numbers(gold: str, answer: str) -> bool | None:
 
 
 def same_chains(gold: str, answer: str) -> bool | None:
-    """Compare equations and chains; None if there is none."""
+    """Compare equations and chains; `None` if neither answer is one."""
     expected = chain(gold)
     actual = chain(answer)
     if not expected.operators and not actual.operators:
@@ -243,18 +244,17 @@ def same_chains(gold: str, answer: str) -> bool | None:
 
 
 def value_sides(sides: tuple[str, ...]) -> tuple[str | None, tuple[str, ...]]:
-    """Split the sides of a chain into the name at its beginning, if there is one, and the
-    values.
-    """
+    """Split the sides of a chain into (name or `None`, values)."""
     if len(sides) > 1 and is_name(sides[0]):
         return sides[0], sides[1:]
     return None, sides
 
 
 def computed_sides(sides: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the sides of a chain without symbols, if it ends with at least two of them.
+    """Drop the sides with symbols from a chain that ends in a value, if two or more remain.
 
-    What precedes them is the formula that they evaluate.
+    The sides that are dropped are the formula that the others evaluate. Otherwise all sides are
+    returned.
     """
     computed = tuple(side for side in sides if not _SYMBOL.search(side))
     if len(computed) > 1 and computed[-1] == sides[-1]:
@@ -263,7 +263,7 @@ def computed_sides(sides: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def same_equations(expected: tuple[str, ...], actual: tuple[str, ...]) -> bool:
-    """Whether two equations of two sides say the same of at least one unknown."""
+    """Return whether two equations with two sides and an unknown each are equivalent."""
     equations = []
     for sides in (expected, actual):
         if len(sides) != 2 or not _SYMBOL.search("=".join(sides)):
@@ -273,7 +273,7 @@ def same_equations(expected: tuple[str, ...], actual: tuple[str, ...]) -> bool:
 
 
 def same_relation(gold: str, answer: str) -> bool:
-    """Compare chains of inequalities side by side, else as regions of one unknown."""
+    """Compare inequalities side by side, as regions of one unknown, or else as sets."""
     expected = chain(gold)
     actual = chain(answer)
     if expected.operators == actual.operators and all(map(equal, expected.sides, actual.sides)):

@@ -1,5 +1,6 @@
-r"""Finds the text of the answer in a completion and in a gold solution; docs/rewards.md says where
-it may stand.
+r"""Find the text of the answer in a completion or gold solution.
+
+docs/rewards.md says where the answer may be.
 """
 
 import re
@@ -12,10 +13,10 @@ from grpo_ext.rewards.quantity import DECIMAL, UNIT_NAMES, WORDED, with_digits
 from grpo_ext.rewards.structure import chain, is_name, split
 
 MAX_ANSWER = 300  # characters of an answer
-MAX_TAIL = 5_000  # characters at the end of a completion that may have an answer without tag or box
+MAX_TAIL = 5_000  # characters at the end that are searched for an answer without tag or box
 MAX_FORMULA = 250  # characters of a formula without delimiters
-MAX_FORMULAS = 20  # formulas that are one list
-WINDOW = 160  # characters before the last digit in which the last number begins
+MAX_FORMULAS = 20  # formulas joined into one list
+WINDOW = 160  # the last number begins at most this many characters before the last digit
 
 _MONTH = r"(?:Jan|Feb|Mar|Apr|May|June?|July?|Aug|Sep|Oct|Nov|Dec)[a-z]*\.?"
 _DAY = r"[0-9]{1,2}(?:st|nd|rd|th)?"
@@ -24,7 +25,7 @@ _DATE = (
     rf"[0-9]{{4}})?|{_MONTH} [0-9]{{4}})"
 )
 _DATE_ALONE = re.compile(_DATE)
-_MARKED = r"[0-9][0-9.,]*(?:[_'’`^][0-9]+)+"  # 72_8, 7'2: no number, but read whole
+_MARKED = r"[0-9][0-9.,]*(?:[_'’`^][0-9]+)+"  # 72_8, 7'2: not numbers, but read as a whole
 _SIGN = r"(?:(?i:negative|minus) )?[-+]?"
 _PLAIN_NUMBER = rf"[$€£]?(?:[0-9]+ [0-9]+/[0-9]+|{DECIMAL}(?:[eE][-+]?[0-9]{{1,2}})?)"
 _PER_UNIT = rf"(?:(?: ?/ ?| per )(?:{UNIT_NAMES})(?![A-Za-z]))?"
@@ -82,7 +83,7 @@ _NAMED = re.compile(r"\\[A-Za-z]+\{[A-Za-z ]*\}")  # \text{apples}, \begin{pmatr
 _VERDICT = re.compile(r"(yes|no|true|false)\b[,.;:-]", re.IGNORECASE)
 _LONE_WORD = re.compile(r"[\s*().]*([A-Za-z]{1,30})[\s*().]*")
 _WORD = re.compile(r"(?<![\\A-Za-z0-9])(?!and\b)[A-Za-z]{3,}")
-# `x^2 - 4x + 3 = `: an equation for an unknown, whose other side is not an answer
+# `x^2 - 4x + 3 = `: an equation for an unknown; its other side is not an answer
 _UNKNOWN = r"(?:[0-9.]*(?<![A-Za-z])[b-hj-z](?:\^\{?[0-9]+\}?)?(?![A-Za-z]))"
 _TERM = rf"(?:{_UNKNOWN}|[0-9.]+(?:\^[0-9]+)?)"
 _EQUATION_BEFORE = re.compile(
@@ -125,13 +126,13 @@ def find_answer(
     in_words: bool = False,
     asked: Asked | None = None,
 ) -> str | None:
-    """Return the text of the answer, at most `MAX_ANSWER` characters, or None.
+    """Return the text of the answer, at most `MAX_ANSWER` characters, or `None`.
 
     Args:
         completion: the text that a model wrote.
-        has_choices: whether the question offers choices, so that a letter may be the answer.
-        in_words: whether the gold answer is a text, so that words in bold may be the answer.
-        asked: what the question asks for.
+        has_choices: whether the question offers choices, so that the answer may be a letter.
+        in_words: whether the gold answer is a text, so that the answer may be words in bold.
+        asked: what the question asks for; `None` if unknown.
     """
     text = without_thoughts(completion)
     answer = last_answer(text)
@@ -153,14 +154,17 @@ def find_answer(
 
 
 def is_marked(completion: str) -> bool:
-    """Whether a tag, a box, `####` or "answer is" marks the answer of a completion."""
+    """Return whether a tag, a box, `####` or "answer is" marks the answer of a completion."""
     text = without_thoughts(completion)
     has_mark = last_answer(text) is not None or boxed(text) is not None
     return has_mark or _STATED.search(text[-MAX_TAIL:]) is not None
 
 
 def chosen_letter(text: str) -> str | None:
-    """Return the letter of the last choice in the last line that has text: `Choice D) 10.`"""
+    """Return the last choice in the last line that is not blank, such as D in `Choice D) 10.`
+
+    `None` if that line names no choice.
+    """
     lines = text.strip().splitlines()
     if not lines:
         return None
@@ -180,8 +184,9 @@ def lone_word(text: str) -> str | None:
 
 
 def boxed(text: str) -> str | None:
-    """Return the content of the last box, with the boxes that it continues, unless it is empty or
-    too long.
+    """Return the content of the last box and of those before it that belong to the same list.
+
+    `None` without a box, or if the content is empty or longer than `MAX_ANSWER`.
     """
     content = (last_boxes(text) or "").strip()
     if not 0 < len(content) <= MAX_ANSWER:
@@ -190,8 +195,9 @@ def boxed(text: str) -> str | None:
 
 
 def stated(text: str, in_words: bool = False) -> str | None:
-    """Return what follows the last `####` or "answer is", unless it is withdrawn; else the last
-    formula or number.
+    """Return what follows the last `####` or "answer is"; `None` if it is withdrawn afterwards.
+
+    Without such a mark, return the bold text at the end or the last formula or number.
     """
     statements = list(_STATED.finditer(text))
     if not statements:
@@ -206,10 +212,11 @@ def stated(text: str, in_words: bool = False) -> str | None:
 
 
 def emphasised(text: str, *, in_words: bool = False) -> str | None:
-    """Return the answer in the bold text that ends a completion, or None: `So **x = 2, y = 3**.`
+    """Return the answer in bold at the end of a completion: `So **x = 2, y = 3**.`
 
-    Bold words without a number count only where the answer is a text; a number in words may have
-    one word behind it, except for `one`, which is also an article: `**One moment**`.
+    `None` without one. Bold words without a number count only with `in_words`. A number in words is
+    written in digits and may be followed by one word, except `one`, which is also an article:
+    `**One moment**`.
     """
     match = _BOLD_AT_END.search(text[-MAX_ANSWER:])
     if match is None or match[1].rstrip().endswith(":"):
@@ -226,8 +233,10 @@ def emphasised(text: str, *, in_words: bool = False) -> str | None:
 
 
 def bold_in_last_sentence(text: str) -> str | None:
-    """Return the only bold words of the last sentence, if they begin it or a reason follows them:
-    `It is **green**, since two of five sections are.` None if the sentence denies or compares.
+    """Return the only bold words of the last sentence.
+
+    They must begin the sentence, or a reason must follow, as in `It is **green**, since two of five
+    sections are.` Otherwise, and if the sentence denies, doubts or compares, return `None`.
     """
     sentence = _SENTENCE_END.split(text.strip().removesuffix("."))[-1]
     bold = _BOLD_WORDS.findall(sentence)
@@ -240,8 +249,11 @@ def bold_in_last_sentence(text: str) -> str | None:
 
 
 def piece_of(text: str, in_words: bool = False) -> str | None:
-    """Return the formula or number in the text of an answer: the whole text, unless it is a
-    sentence; yes or no if it begins with that and `in_words`.
+    """Return the formula or number in the text of an answer.
+
+    A text that is not a sentence, or that has no formula or number, is returned whole; `None` if
+    it is empty or longer than `MAX_ANSWER`. With `in_words`, a text that begins with `yes,`, `no,`,
+    `true,` or `false,` yields that word.
     """
     text = with_ascii_signs(text.strip(" \t\r\n*")).removesuffix(".")
     statement = _STATED.search(text)
@@ -260,8 +272,9 @@ def piece_of(text: str, in_words: bool = False) -> str | None:
 
 
 def is_sentence(text: str) -> bool:
-    """Whether an answer has words between its formulas, other than `and`, `or` and units; or words
-    if it has no formula.
+    """Return whether an answer has words outside its formulas, other than `and`, `or` and units.
+
+    An answer longer than `MAX_ANSWER` counts as a sentence.
     """
     if len(text) > MAX_ANSWER:
         return True
@@ -273,14 +286,12 @@ def is_sentence(text: str) -> bool:
 
 
 def has_words(text: str) -> bool:
-    """Whether `text` has words other than commands and their arguments."""
+    """Return whether `text` has words of at least three letters, other than LaTeX commands."""
     return _WORD.search(_NAMED.sub("", text)) is not None
 
 
 def last_expression(text: str) -> str | None:
-    """Return the last formula between math delimiters or the last number in `text` that is not
-    denied.
-    """
+    """Return the last formula or number in `text` that the text does not deny, or `None`."""
     text = without_remarks(with_ascii_signs(text))
     text = without_quantifier(text.rstrip(" \t\r\n."))
     value = ending_chain(text)
@@ -304,8 +315,9 @@ def last_expression(text: str) -> str | None:
 
 
 def undelimited(text: str, start: int) -> str | None:
-    """Return the last formula after `start` that stands in the text without delimiters, or None if
-    `last_number` reads all of it.
+    """Return the last formula after `start` that is written without math delimiters.
+
+    `None` if there is none, if it is denied or too long, or if `last_number` reads all of it.
     """
     text = _BLANKS.sub(" ", text[max(start, len(text) - MAX_ANSWER, 0) :])
     runs = [run for run in _MATH.finditer(text) if _OPERAND.search(run[0])]
@@ -330,8 +342,10 @@ def undelimited(text: str, start: int) -> str | None:
 
 
 def value_of(formula: str, unit: str) -> str | None:
-    """Return the part of a formula that is an answer: of a chain the last side with its name. None
-    for equations that end in a number, which `last_number` judges.
+    """Return the answer that a formula gives, followed by `unit`.
+
+    A chain of equations is reduced to its name and last side. `None` for other equations that end
+    in a number, which `last_number` reads.
     """
     if formula.startswith("{"):
         return rf"\{formula[:-1]}\}}"
@@ -347,13 +361,13 @@ def value_of(formula: str, unit: str) -> str | None:
 
 
 def is_named(text: str) -> bool:
-    """Whether a text is an equation that gives a name a value: `x = 2`."""
+    """Return whether a text gives a value to a name: `x = 2`."""
     sides, operators = chain(text)
     return operators == ("=",) and is_name(sides[0])
 
 
 def is_balanced(text: str) -> bool:
-    """Whether each bracket in a formula closes; intervals such as `[0, 1)` may mix them."""
+    """Return whether all brackets in a formula close; `[0, 1)` may mix their kinds."""
     depth = 0
     for character in text:
         depth += (character in "([{") - (character in ")]}")
@@ -363,9 +377,9 @@ def is_balanced(text: str) -> bool:
 
 
 def without_delimiters(formula: str) -> str:
-    """Remove the delimiters around one formula, and what precedes an arrow in it.
+    """Remove the math delimiters around a formula, and what precedes the last arrow in it.
 
-    Several formulas keep theirs.
+    A text with several formulas is returned unchanged.
     """
     for opening, closing in _DISPLAY:
         inner = formula.removeprefix(opening).removesuffix(closing)
@@ -375,8 +389,9 @@ def without_delimiters(formula: str) -> str:
 
 
 def last_formula(text: str) -> tuple[int, int] | None:
-    """Return where the last formula between math delimiters begins and ends, with those before it
-    that it continues.
+    """Return (start, end) of the last formula between math delimiters, or `None`.
+
+    Formulas before it in the same list are included: `$x = 1$ and $x = 2$`.
     """
     spans = [delimited(text, len(text), pair) for pair in _DISPLAY]
     last = max((span for span in spans if span is not None), key=lambda span: span[1], default=None)
@@ -396,8 +411,10 @@ def last_formula(text: str) -> tuple[int, int] | None:
 
 
 def delimited(text: str, limit: int, pair: tuple[str, str]) -> tuple[int, int] | None:
-    """Return where the last formula before `limit` between a pair of delimiters begins and ends,
-    delimiters included.
+    """Return (start, end) of the last formula before `limit` in this pair of delimiters.
+
+    The delimiters are included. `None` if there is no such formula, or if it is empty, longer than
+    `MAX_ANSWER` or contains words.
     """
     opening, closing = pair
     if opening == "$":
@@ -413,8 +430,9 @@ def delimited(text: str, limit: int, pair: tuple[str, str]) -> tuple[int, int] |
 
 
 def last_dollar(text: str, end: int, *, closes: bool) -> int:
-    r"""Return the position of the last `$` before `end` that is no `\$`, or -1; one that closes
-    stands before no digit.
+    r"""Return the position of the last `$` before `end` that is not `\$`, or -1.
+
+    With `closes`, a `$` before a digit is skipped: it is a price.
     """
     position = text.rfind("$", 0, end)
     while position > 0:
@@ -427,8 +445,10 @@ def last_dollar(text: str, end: int, *, closes: bool) -> int:
 
 
 def last_number(text: str, start: int) -> str | None:
-    """Return the last number, sum or list of numbers after `start` that is neither denied nor a
-    side of an equation.
+    """Return the last number, arithmetic or list of numbers after `start` that is not denied.
+
+    A date counts only if there is no other number. `None` if there is no number, or if the last one
+    is a side of an equation for an unknown.
     """
     last_digit = max(text.rfind(digit, start + 1) for digit in "0123456789")
     matches = list(_VALUES.finditer(text, max(start, last_digit - WINDOW, 0)))
@@ -439,7 +459,7 @@ def last_number(text: str, start: int) -> str | None:
             continue
         if _DENIED_AFTER.match(text, match.end()):
             continue
-        if _DATE_ALONE.fullmatch(match[1]):  # the answer may stand before: `$130 by June 2020`
+        if _DATE_ALONE.fullmatch(match[1]):  # the answer may come before it: `$130 by June 2020`
             date = date or match[1]
             continue
         steps = match[1]

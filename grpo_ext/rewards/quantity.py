@@ -1,5 +1,6 @@
-"""Reads numbers exactly, as people write them: `-1,234.50`, `$5`, `1 1/2`, `6.63 \\times 10^{-34}`,
-`72 hours 30 minutes`.
+"""Parse numbers exactly, in the ways that people write them.
+
+Such as `-1,234.50`, `$5`, `1 1/2`, `6.63 \\times 10^{-34}` or `72 hours 30 minutes`.
 """
 
 import re
@@ -11,8 +12,8 @@ from grpo_ext.common.files import data_lines
 from grpo_ext.rewards.expression import ExpressionError, evaluate
 
 MAX_UNIT = 60  # characters of a unit of measure
-TOLERANCE = Fraction(1, 10**6)  # of the value, for decimals
-_KINDS: dict[str, str] = {}  # kind of unit -> the kinds that it is made of
+TOLERANCE = Fraction(1, 10**6)  # relative difference that is accepted for decimals
+_KINDS: dict[str, str] = {}  # kind of unit -> the kinds that it is composed of
 _SIZES: dict[str, tuple[str, Fraction]] = {}  # name of a unit -> its kind and size
 for _row in data_lines("grpo_ext.rewards", "units.txt"):
     _kind, _, _line = _row.partition(": ")
@@ -26,7 +27,7 @@ for _row in data_lines("grpo_ext.rewards", "units.txt"):
 
 
 def alternation(names: set[str]) -> str:
-    """Return a regular expression for any of the names, the longest first."""
+    """Return a regular expression that matches any of the names, longest first."""
     return "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
 
 
@@ -57,10 +58,10 @@ _RATE = re.compile(r"(?<=[0-9]) ?(?:/|\bper)$")
 _FRACTION_OF_UNITS = re.compile(
     r" ?\\frac ?\{ ?([A-Za-z]+(?:\^[23])?) ?\} ?\{ ?([A-Za-z]+(?:\^[23])?) ?\}$"
 )
-# m g
+# Names that may be symbols instead of units: `m`, `m g`.
 _SYMBOLS = re.compile(r"[a-z](?:(?: ?\\cdot ?| ?\* ?| )[A-Za-z])+|[A-Za-z](?:\^\{?[1-4]\}?)?")
-# Words that name what is counted: "10 paper clips". Other words change the value: "10 thousand", "2
-# or 3".
+# Words that name what is counted: "10 paper clips". The words of `_NO_LABEL` change the value: "10
+# thousand", "2 or 3".
 _LABEL = re.compile(r"(?<=[0-9A-Za-z)}%!]) +(?:(?:per|of|in) )?[A-Za-z]{3,}[A-Za-z' ./-]*$")
 _NO_LABEL = re.compile(
     r"\b(?:or|not|and|to|mod|times|plus|minus|over|choose|squared|cubed|factorial|hundred|thousand|"
@@ -105,7 +106,7 @@ class Number(NamedTuple):
     """A number in a text."""
 
     value: Fraction  # exactly as written
-    place: Fraction = Fraction(0)  # the value of its last decimal place; 0 if it is no decimal
+    place: Fraction = Fraction(0)  # the value of its last decimal place; 0 if it is not a decimal
     percent: bool = False  # whether a percent sign follows
     unit: Unit | None = None  # the unit of measure after it, or the unit of its currency sign
 
@@ -116,13 +117,13 @@ def names_of_unit(name: str) -> set[str]:
 
 
 def names_of_kind(kinds: tuple[str, ...]) -> set[str]:
-    """Return the names of all units of some kinds, such as length and time."""
+    """Return the names of all units of these kinds, such as length and time."""
     return {name for name, (kind, _) in _SIZES.items() if kind in kinds}
 
 
 @lru_cache(maxsize=4096)
 def number(text: str) -> Number | None:
-    """Return the number that is all of `text`, in plain notation, or None."""
+    """Parse `text`, in plain notation, as one number; `None` if it is not a number as a whole."""
     text = _OUT_OF.sub(r"\1/\2", with_digits(text))
     compound = compound_number(text)
     if compound is not None:
@@ -140,8 +141,9 @@ def number(text: str) -> Number | None:
 
 
 def with_digits(text: str) -> str:
-    """Write the number in words at the beginning of a text in digits: `24 apples` for `twenty-four
-    apples`.
+    """Write the number in words that begins a text in digits.
+
+    For example, return `24 apples` for `twenty-four apples`.
     """
     match = _WORDED.match(text)
     if match is None:
@@ -156,12 +158,12 @@ def with_digits(text: str) -> str:
         elif (group % 10 == 0 and (group % 100 >= 20 or group % 100 == 0)) or word in _TENS:
             group += _SMALL[word]
         else:
-            return text  # `two three` is no number
+            return text  # `two three` is not a number
     return f"{total + group}{text[match.end() :]}"
 
 
 def compound_number(text: str) -> Number | None:
-    """Read a number in several units: 72 hours 30 minutes."""
+    """Parse a quantity in several units, such as `72 hours 30 minutes`, into the first unit."""
     parts = _PARTS.findall(text)
     if len(parts) < 2 or _PARTS.sub("", text):
         return None
@@ -175,7 +177,7 @@ def compound_number(text: str) -> Number | None:
 
 
 def multiple(match: re.Match[str]) -> Number | None:
-    """Read a number of thousands, millions or dozens: 2.5 million dollars."""
+    """Parse a match of `_MULTIPLIER`, such as `2.5 million dollars` or `3 dozen`."""
     factor = number(match[1])
     if factor is None or factor.percent:
         return None
@@ -185,9 +187,7 @@ def multiple(match: re.Match[str]) -> Number | None:
 
 
 def arithmetic(text: str) -> Number | None:
-    """Return the exact value of sums, products and quotients of numbers, such as `48/2 + 48`, or
-    None.
-    """
+    """Return the exact value of arithmetic such as `48/2 + 48`; `None` for any other text."""
     text = _THOUSANDS.sub("", _TIMES.sub("*", text).replace("$", "").replace(r"^\circ", ""))
     if not _ARITHMETIC.fullmatch(text):
         return None
@@ -201,8 +201,10 @@ def arithmetic(text: str) -> Number | None:
 
 
 def without_label(text: str) -> str:
-    """Remove the words behind a number or formula that name what is counted: `10 paper clips`, `18
-    + 2\\pi square units`.
+    """Remove the words after a number or formula that name what is counted.
+
+    For example, `paper clips` from `10 paper clips`, or `square units` from `18 + 2\\pi square
+    units`.
     """
     match = _LABEL.search(text)
     if match is None or _NO_LABEL.search(match[0]):
@@ -214,7 +216,7 @@ def without_label(text: str) -> str:
 
 
 def angle_in_radians(text: str) -> str | None:
-    """Return the formula in radians of an angle in degrees, or None."""
+    """Return the formula in radians for an angle in degrees; `None` for any other text."""
     angle = number(text)
     if angle is None or angle.unit != unit_of("degree"):
         return None
@@ -223,7 +225,7 @@ def angle_in_radians(text: str) -> str | None:
 
 @lru_cache(maxsize=4096)
 def split_unit(text: str) -> tuple[str, Unit | None]:
-    r"""Split a text into what precedes the unit of measure at its end, and that unit or None.
+    r"""Split a text into (rest, unit), where the unit of measure at its end may be `None`.
 
     A unit is a product of units with exponents: `cm^2`, `km/h`, `m s^{-2}`, `N \cdot m`.
     """
@@ -246,8 +248,9 @@ def split_unit(text: str) -> tuple[str, Unit | None]:
 
 
 def unit_of(text: str) -> Unit | None:
-    """Return the product of units that is all of a text, such as `length^1 time^-1` with its size;
-    None for any other text.
+    """Parse a whole text as a product of units; `None` if it is anything else.
+
+    Return its dimension, such as `length^1 time^-1`, and its size.
     """
     if text == "":
         return None
@@ -271,8 +274,9 @@ def unit_of(text: str) -> Unit | None:
 
 
 def exact(text: str) -> tuple[Fraction, Fraction] | None:
-    """Return value and last decimal place of a number, a fraction or a mixed number; None for any
-    other text.
+    """Return (value, place) of a number, fraction or mixed number; `None` for any other text.
+
+    `place` is the value of the last decimal place, 0 if the number is not a decimal.
     """
     match = _NUMBER.fullmatch(_FRAC.sub(lambda m: f" {m[1] or m[2]}/{m[3] or m[4]}", text).strip())
     if match is None:
@@ -293,7 +297,10 @@ def exact(text: str) -> tuple[Fraction, Fraction] | None:
 
 
 def same_number(gold: Number, answer: Number) -> bool:
-    """Whether two numbers are equal: exactly, or as a decimal and a value with more digits."""
+    """Return whether two numbers are equal, exactly or as a rounded or truncated decimal.
+
+    Units are converted. A unit or percent sign may be missing on one side.
+    """
     if (gold.percent and answer.unit) or (gold.unit and answer.percent):
         return False
     if gold.unit and answer.unit:
@@ -311,7 +318,7 @@ def same_number(gold: Number, answer: Number) -> bool:
 
 
 def same_value(x: Number, y: Number) -> bool:
-    """Whether two values are equal, without regard to units and percent signs."""
+    """Return whether two values are equal, ignoring units and percent signs."""
     if x.value == y.value or 1 in (x.value.denominator, y.value.denominator):
         return x.value == y.value
     if x.place and y.place:
@@ -325,8 +332,9 @@ def same_value(x: Number, y: Number) -> bool:
 
 
 def approximates(decimal: Fraction, place: Fraction, value: Fraction) -> bool:
-    """Whether a decimal of at least six digits is the rounded or truncated `value`, up to a
-    millionth of it.
+    """Return whether a decimal with six or more digits is `value`, rounded or truncated.
+
+    The difference must be less than `place` and at most `TOLERANCE` times the value.
     """
     difference = abs(decimal - value)
     has_six_digits = place < 10 * TOLERANCE * abs(value)

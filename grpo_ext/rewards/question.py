@@ -1,4 +1,4 @@
-r"""Read from the question what an answer is compared with: its choices, unit and formulas."""
+r"""Parse from the question what answers are compared with: its choices, unit and formulas."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -30,9 +30,9 @@ from grpo_ext.rewards.quantity import ASKED_NAMES, MULTIPLIERS, UNIT_NAMES, numb
 from grpo_ext.rewards.structure import alternatives, chain, is_name, only
 from grpo_ext.rewards.texts import chosen_letter
 
-MAX_QUESTION = 5_000  # characters at the end of a prompt that are read
-MAX_CHOICE = 300  # characters of one choice
-MAX_DEPTH = 20  # brackets open at once in a formula
+MAX_QUESTION = 5_000  # characters read from the end of a prompt
+MAX_CHOICE = 300  # characters kept of one choice
+MAX_DEPTH = 20  # nested brackets in a formula
 
 _FONT = re.compile(r"\\(?:text[a-z]*|math(?:rm|bf|it|sf))\s*\{\s*(\(?[A-H][).:]?\)?)\s*\}")
 _SPACE = re.compile(r"\\(?:qquad|quad)(?![A-Za-z])|(?<!\\)\\[ ,;]|~")
@@ -79,37 +79,40 @@ _SAME = {
     **{name: rf"\{name}" for name in _FUNCTIONS},
 }
 _OPERATION = re.compile(r"[!^]|\\sqrt")
-_ATOM = re.compile(r"-?(?:[A-Za-z]|\\[A-Za-z]+|[0-9]+)")  # no restatement
+_ATOM = re.compile(r"-?(?:[A-Za-z]|\\[A-Za-z]+|[0-9]+)")  # an atom is not a restatement
 
 
 class Question(NamedTuple):
-    """What is known of a question."""
+    """What is known about a question; the defaults mean that nothing is known."""
 
-    choices: tuple[tuple[str, str], ...] = ()  # letter and content
+    choices: tuple[tuple[str, str], ...] = ()  # (letter, content)
     unit: str | None = None  # the unit of measure that it asks for
-    multiple: str | None = None  # "how many dozen": the multiple in which the answer counts
-    formulas: frozenset[str] = frozenset()  # in normal form
+    multiple: str | None = None  # "dozen" if it asks "how many dozen"
+    formulas: frozenset[str] = frozenset()  # the question's formulas, in normal form
     asked: frozenset[str] = frozenset()  # the formulas whose values it asks for
     dimension: int | None = None  # 2 if it asks for an area
-    percent: bool = True  # whether it may ask for a percentage
+    percent: bool = True  # whether the answer may be a percentage
     ordered: bool = False  # whether it asks to put something in order
-    converts: bool = False  # whether it asks for another notation of a number
-    arrangement: str | None = None  # "interval" or "tuple", if it says what `(1, 2)` is
-    indexed: frozenset[str] | None = None  # its symbols with indices; None without a question
-    numbers: frozenset[Fraction] = frozenset()  # in digits
-    quantities: frozenset[Quantity] = frozenset()  # with units
+    converts: bool = False  # whether it asks to rewrite or evaluate a number
+    arrangement: str | None = None  # "interval" or "tuple" if it says what `(1, 2)` means
+    indexed: frozenset[str] | None = None  # its symbols with subscripts; None without a question
+    numbers: frozenset[Fraction] = frozenset()  # the numbers that it states in digits
+    quantities: frozenset[Quantity] = frozenset()  # the quantities with units that it states
     names_unit: bool = False  # whether it names a unit for the answer
-    forms: tuple[Callable[[str], bool], ...] = ()  # in which it asks for its answer
-    converts_unit: bool = False  # whether it asks for the answer in that unit alone
+    forms: tuple[Callable[[str], bool], ...] = ()  # checks of the forms that it asks for
+    converts_unit: bool = False  # whether it asks for the answer in that unit only
     asked_for: Asked = Asked()
 
     def content(self, letter: str | None) -> str | None:
-        """Return the content of the choice with this letter, or None."""
+        """Return the content of the choice with this letter, or `None`."""
         return dict(self.choices).get(letter or "")
 
 
 def question_of(prompt: Any) -> Question:
-    """Read a prompt: a text, or messages, of which the last one of the user counts."""
+    """Parse a prompt: a text, or messages of which the last user message is read.
+
+    Any other prompt yields an empty `Question`.
+    """
     if isinstance(prompt, list | tuple):
         users = [m for m in prompt if isinstance(m, dict) and m.get("role") == "user"]
         content = users[-1].get("content") if users else None
@@ -153,9 +156,7 @@ def read_question(text: str) -> Question:
 
 
 def choices_of(text: str) -> tuple[tuple[str, str], ...]:
-    """Return the choices A, B, C and so on with their contents; none if there are fewer than
-    two.
-    """
+    """Return the choices A, B, C, ... as (letter, content); empty if there are fewer than two."""
     labels: list[re.Match[str]] = []
     longest: list[re.Match[str]] = []
     for match in _LABEL.finditer(text):
@@ -180,7 +181,10 @@ def choices_of(text: str) -> tuple[tuple[str, str], ...]:
 
 
 def formulas_of(text: str) -> Iterator[str]:
-    """Yield the normal forms of the formulas in a text, one for each side of an equation."""
+    """Yield the normal forms of the formulas in a text; each side of an equation is one formula.
+
+    Some forms may be empty.
+    """
     position = 0
     for match in _DELIMITED.finditer(text):
         yield from sides_of(text[position : match.start()], in_words=True)
@@ -190,7 +194,10 @@ def formulas_of(text: str) -> Iterator[str]:
 
 
 def sides_of(text: str, *, in_words: bool) -> Iterator[str]:
-    """Yield the normal forms of what stands between relations, commas and, in a text, words."""
+    """Split a text at relations and punctuation, and yield the normal form of each part.
+
+    With `in_words`, words split it as well; otherwise a word is a product of letters.
+    """
     tokens: list[str] = []
     for match in _TOKEN.finditer(text):
         token = match[0]
@@ -207,7 +214,7 @@ def sides_of(text: str, *, in_words: bool) -> Iterator[str]:
 
 
 def without_zeros(token: str) -> str:
-    """Return a decimal without the zeros that do not change it: `0.75` for `.750`."""
+    """Return a decimal in its shortest form, such as `0.75` for `.750`; other tokens unchanged."""
     if "." not in token or not token.replace(".", "").isdecimal():
         return token
     integer, _, decimals = token.partition(".")
@@ -219,8 +226,9 @@ def without_zeros(token: str) -> str:
 
 
 def normal_form(tokens: list[str]) -> str:
-    """Return a formula with its terms and factors sorted and without neutral elements, `+ 0` and
-    factors 1. Nothing is computed: `(x + 1)(x + 2)` keeps its brackets.
+    """Sort the terms and factors of a formula, and drop `+ 0` and factors of 1.
+
+    Nothing is computed: `(x + 1)(x + 2)` keeps its brackets.
     """
     pending = tokens[::-1]
     form = ""
@@ -230,8 +238,9 @@ def normal_form(tokens: list[str]) -> str:
 
 
 def terms_of(pending: list[str], depth: int) -> str:
-    """Take tokens off the end of `pending` until a bracket closes, and return them in normal
-    form.
+    """Pop tokens from `pending` until a bracket closes, and return their normal form.
+
+    `pending` holds the remaining tokens in reverse order.
     """
     terms: list[str] = []
     factors: list[str] = []
@@ -266,7 +275,7 @@ def terms_of(pending: list[str], depth: int) -> str:
 
 
 def operand_of(pending: list[str], depth: int) -> str:
-    """Take one atom, bracket or function with its arguments off the end of `pending`."""
+    """Pop one atom, bracket or function with its arguments from `pending`; return its form."""
     if not pending:
         return ""
     token = pending.pop()
@@ -288,7 +297,7 @@ def operand_of(pending: list[str], depth: int) -> str:
 
 
 def argument_of(pending: list[str], depth: int) -> str:
-    r"""Take the argument of a command off the end of `pending`: of `\frac12` the 1."""
+    r"""Pop the next argument of a command from `pending`: for `\frac12`, first 1, then 2."""
     if pending and pending[-1].isdecimal():
         digits = pending.pop()
         pending += list(digits[:0:-1])
@@ -297,27 +306,28 @@ def argument_of(pending: list[str], depth: int) -> str:
 
 
 def product(factors: list[str]) -> str:
-    """Return factors in order, without factors 1."""
+    """Return the product of the sorted factors, without factors of 1."""
     counted = sorted(factor for factor in factors if factor not in ("1", "/1"))
     return "*".join(counted) or "1"
 
 
 def restates(question: Question, answer: str) -> bool:
-    """Whether each value in an answer is a formula of the question, with its factors and terms in
-    any order and with neutral elements such as `+ 0`.
+    """Return whether an answer only repeats formulas of the question.
 
-    A fraction or decimal counts only if the question asks for another notation of it: other
-    questions may contain the number that answers them.
+    Terms and factors may come in any order, and neutral elements such as `+ 0` are ignored. A
+    plain number counts only if the question asks to rewrite or evaluate a number: other questions
+    may contain the number that answers them.
     """
     sides = [side for side in chain(answer).sides if not is_name(side)]
     return bool(sides) and all(is_stated(question, side) for side in sides)
 
 
 def is_unfinished(question: Question, gold: str, answer: str, *, is_marked: bool) -> bool:
-    """Whether an answer is left to compute: `\\sqrt{100} + 3` where the gold answer is 13.
+    """Return whether an answer is left to compute: `\\sqrt{100} + 3` if the gold answer is 13.
 
-    A sum is, if the question asks to evaluate it. Without a mark before the answer, a sum, power,
-    root or factorial is, too.
+    A marked answer (in a box, after "answer is", ...) is unfinished if the question asks to rewrite
+    or evaluate a number and the answer is a sum; an unmarked one if it ends in a sum, power, root
+    or factorial.
     """
     if question == Question() or number(gold) is None or (is_marked and not question.converts):
         return False
@@ -329,14 +339,16 @@ def is_unfinished(question: Question, gold: str, answer: str, *, is_marked: bool
 
 
 def has_asked_form(question: Question, gold: str, answer: str) -> bool:
-    """Whether an answer has the form that the question asks for and the gold answer has."""
+    """Return whether an answer has each form that the question asks for and the gold answer has."""
     last = chain(answer).sides[-1]
     return all(has_form(last) or not has_form(gold) for has_form in question.forms)
 
 
 def asked_value(question: Question, gold: str, answer: str) -> str:
-    """Return the value that the question asks for, if an answer states several equations or an
-    equation for a formula: 1/3 of `a = 1/3, b = 0, a + b = 1/3` if the question asks for a + b.
+    """Return the value that the question asks for, if an answer's equations give it.
+
+    For example, `1/3` from `a = 1/3, b = 0, a + b = 1/3` if the question asks for a + b. Otherwise
+    the answer is returned unchanged.
     """
     if "=" in gold or len(alternatives(gold)) != 1:
         return answer
@@ -352,8 +364,10 @@ def asked_value(question: Question, gold: str, answer: str) -> str:
 
 
 def repeats(question: Question, gold: str, answer: str) -> bool:
-    """Whether an answer repeats a number of the question that the gold answer writes in another
-    unit or notation.
+    """Return whether an answer fails to convert a number of the question.
+
+    Either it repeats a number or quantity that the gold answer writes in another notation or unit,
+    or the question asks for one unit and the answer is in another.
     """
     if not question.choices and repeats_number(question.numbers, gold, answer):
         return True
@@ -364,8 +378,9 @@ def repeats(question: Question, gold: str, answer: str) -> bool:
 
 
 def arranged(question: Question, gold: str, answer: str) -> tuple[str, str]:
-    """Return both answers as tuples if the question asks to put values in order, else the answer
-    without indices of its own.
+    """Return (gold, answer), both as tuples if the question asks to put values in order.
+
+    Otherwise subscripts that only the answer uses are removed from it.
     """
     if question.ordered:
         return in_order(gold, answer)
@@ -375,8 +390,9 @@ def arranged(question: Question, gold: str, answer: str) -> tuple[str, str]:
 
 
 def has_asked_percent(question: Question, gold: str, answer: str) -> bool:
-    """Whether a percent sign that only the answer has can be left out: 36 % is not 36 unless the
-    question asks for a percentage.
+    """Return `False` if the answer is the gold number with a percent sign that was not asked for.
+
+    36 % is not 36 unless the question may ask for a percentage.
     """
     expected = number(gold)
     actual = number(answer)
@@ -386,7 +402,10 @@ def has_asked_percent(question: Question, gold: str, answer: str) -> bool:
 
 
 def has_asked_dimension(question: Question, answer: str) -> bool:
-    """Whether the unit of an answer can be that of the area, volume or length that is asked for."""
+    """Return whether the unit of an answer suits the area, volume or length that was asked for.
+
+    `True` if the question asks for none of these, or the answer has no unit of length.
+    """
     unit = split_unit(answer)[1]
     if question.dimension is None or unit is None or not _LENGTHS.fullmatch(unit[0]):
         return True
@@ -394,7 +413,7 @@ def has_asked_dimension(question: Question, answer: str) -> bool:
 
 
 def is_stated(question: Question, side: str) -> bool:
-    """Whether one value is a formula of the question."""
+    """Return whether one value is a formula of the question."""
     if number(side) is not None and not question.converts:
         return False
     forms = [form for form in sides_of(side, in_words=False) if form]
@@ -402,8 +421,9 @@ def is_stated(question: Question, side: str) -> bool:
 
 
 def chosen_contents(question: Question, gold: str, answer: str) -> tuple[str, str] | None:
-    """Return the two contents that are compared if one side is the letter of a choice and the other
-    is a content; None for any other pair.
+    """If exactly one answer is the letter of a choice, return (gold, answer) with its content.
+
+    `None` for any other pair, or if the question has no such choice.
     """
     gold_letter = chosen_letter(gold)
     letter = chosen_letter(answer)
@@ -415,8 +435,10 @@ def chosen_contents(question: Question, gold: str, answer: str) -> tuple[str, st
 
 
 def in_asked_unit(question: Question, gold: str, answer: str, solution: str) -> str:
-    """Return a gold answer that is a plain number with its unit: that for which the question asks,
-    else, if the answer has a unit of the same kind, that in the solution.
+    """Add a unit to a gold answer that is a plain number.
+
+    The unit is the one that the question asks for, else the one in the solution if the answer has
+    a unit of the same kind. Without such a unit the gold answer is returned unchanged.
     """
     plain_number = number(gold)
     if plain_number is None or plain_number.percent or plain_number.unit:
@@ -437,8 +459,9 @@ def in_asked_unit(question: Question, gold: str, answer: str, solution: str) -> 
 
 
 def in_asked_multiple(question: Question, gold: str, answer: str) -> str:
-    """Return an answer without the multiple in which the question and the gold answer count: 10 for
-    `10 dozen` if the question asks how many dozen.
+    """Drop a multiple such as "dozen" from an answer if the question and gold answer count in it.
+
+    For example, return `10` for `10 dozen` if the question asks how many dozen.
     """
     if question.multiple is None or question.multiple in gold:
         return answer

@@ -1,4 +1,4 @@
-r"""Regions of numbers as answers write them: intervals, unions, inequalities of one unknown."""
+r"""Regions of numbers in answers: intervals, unions, inequalities of one unknown."""
 
 import re
 from collections.abc import Callable
@@ -18,11 +18,11 @@ from grpo_ext.rewards.structure import (
 )
 
 _UNION = re.compile(r"\\cup(?![A-Za-z])")
-Same = Callable[[str, str], bool]  # whether two parts of answers are equal
+Same = Callable[[str, str], bool]  # returns whether two parts of answers are equal
 
 
 class Interval(NamedTuple):
-    """The numbers between two ends."""
+    """The numbers between two ends, each of which may be included."""
 
     low: str
     high: str
@@ -31,16 +31,16 @@ class Interval(NamedTuple):
 
 
 class Region(NamedTuple):
-    """A union of intervals, and the name of the number that lies in it, if the answer gives one."""
+    """A union of intervals, and the name of the unknown that lies in it, if there is one."""
 
     name: str | None
     intervals: tuple[Interval, ...]
 
 
 def region(text: str) -> Region | None:
-    r"""Return the region of numbers that an answer gives as intervals or inequalities, or None.
+    r"""Parse intervals or an inequality as a region; `None` for any other answer.
 
-    `(1, 2)` may be a point, too; it is the caller who knows.
+    `(1, 2)` may also be a point; the caller must tell the two apart.
     """
     text = without_builder(text)
     members = split(text, MEMBER)
@@ -57,7 +57,7 @@ def region(text: str) -> Region | None:
 
 
 def interval(text: str) -> Interval | None:
-    """Read `[1, 2)`."""
+    """Parse an interval such as `[1, 2)`; `None` for any other text."""
     enclosed = brackets(text)
     if enclosed is None or enclosed[0] not in ("(", "[") or enclosed[2] not in (")", "]"):
         return None
@@ -68,7 +68,7 @@ def interval(text: str) -> Interval | None:
 
 
 def inequality(relation: Chain) -> Region | None:
-    r"""Read `1 < x \le 2`, `x > 3` or `x \ne 2`."""
+    r"""Parse `1 < x \le 2`, `x > 3` or `x \ne 2` as a region; `None` for any other chain."""
     sides, operators = relation
     closed = [operator == r"\le" for operator in operators]
     if len(sides) == 2 and operators == (r"\ne",) and is_name(sides[0]):
@@ -88,7 +88,10 @@ def inequality(relation: Chain) -> Region | None:
 
 
 def merged(parts: Collection) -> Region | None:
-    """Return the union of the parts of a list, if each of them is a region with the same name."""
+    """Merge an interval, or regions of the same unknown, into one region.
+
+    `None` for other collections, such as points or regions of different unknowns.
+    """
     if is_tuple(parts):
         closed = parts.kind[0] == "[", parts.kind[1] == "]"
         if len(parts.parts) != 2:
@@ -107,7 +110,7 @@ def merged(parts: Collection) -> Region | None:
 
 
 def same_region(expected: Region, actual: Region, same: Same) -> bool:
-    """Compare regions interval by interval, in any order."""
+    """Compare two regions interval by interval, in any order; names count if both have one."""
     if expected.name and actual.name and not same(expected.name, actual.name):
         return False
     remaining = list(actual.intervals)

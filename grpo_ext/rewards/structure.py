@@ -1,7 +1,7 @@
 r"""Split an answer in plain notation: lists, sets, tuples, intervals, inequalities, chains.
 
-Splitting needs no algebra. It looks at the separators outside of all brackets, so it takes linear
-time and never evaluates anything. `equality` compares the parts.
+Splitting needs no algebra: it only looks for separators outside of all brackets, takes linear time
+and evaluates nothing. `equality` compares the parts.
 """
 
 import re
@@ -43,22 +43,22 @@ _COLON = re.compile(r"\s*:\s*")
 _THOUSANDS = re.compile(r"[-+$]*[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])[^,]*")
 _THOUSANDS_COMMA = re.compile(r"(?<=[0-9]),(?=[0-9]{3}(?![0-9]))")
 _SIGNS = re.compile(r"\\(?:pm|mp)(?![A-Za-z])")
-MAX_PARTS = 20  # parts of a list
+MAX_PARTS = 20  # parts of a list that are compared
 
 
 class Chain(NamedTuple):
-    """Sides with relations between them: `a < b`, `x = 3 + 4 = 7`; one side has no operator."""
+    """Sides joined by relations: `a < b`, `x = 3 + 4 = 7`. A single side has no operators."""
 
     sides: tuple[str, ...]
     operators: tuple[str, ...]
 
 
 class Collection(NamedTuple):
-    """An answer as a collection of parts; a single answer has one part and the kind `single`."""
+    """The parts of an answer; an answer that cannot be split has the kind `single`."""
 
     kind: str  # single, list, ordered, set, or the brackets of a tuple
     parts: tuple[str, ...]
-    names: tuple[str, ...] = ()  # one if all parts have the same, else one for each part
+    names: tuple[str, ...] = ()  # one if all parts share it, else one per part
 
 
 def split(text: str, separator: re.Pattern[str]) -> list[str]:
@@ -80,7 +80,7 @@ def split(text: str, separator: re.Pattern[str]) -> list[str]:
 
 
 def only(values: Iterable[Value]) -> Value | None:
-    """Return the value of a collection that has one, else None."""
+    """Return the only value, or `None` if there are none or several."""
     listed = list(values)
     return listed[0] if len(listed) == 1 else None
 
@@ -94,7 +94,10 @@ def depth_change(token: str) -> int:
 
 
 def brackets(text: str) -> tuple[str, str, str] | None:
-    """Return opening bracket, content and closing bracket if one pair encloses the whole text."""
+    """Return (opening bracket, content, closing bracket) of a text enclosed in one pair.
+
+    `None` for any other text.
+    """
     depth = 0
     tokens = list(_TOKEN.finditer(text))
     if len(tokens) < 2 or tokens[0][0] not in _OPENING or tokens[-1][0] not in _CLOSING:
@@ -107,7 +110,7 @@ def brackets(text: str) -> tuple[str, str, str] | None:
 
 
 def is_name(text: str) -> bool:
-    """Whether a text names an unknown or quantity: `x`, `f(2)`, `AB`, `total cost`."""
+    """Return whether a text names an unknown or quantity: `x`, `f(2)`, `AB`, `total cost`."""
     return _NAME.fullmatch(text) is not None and _NO_NAME.match(text) is None
 
 
@@ -137,7 +140,7 @@ def top_relations(text: str) -> Iterator[str]:
 
 
 def without_builder(text: str) -> str:
-    r"""Return the condition of a set `\{x | x > 3\}`; any other text as it is."""
+    r"""Return the condition of a set `\{x | x > 3\}`; any other text unchanged."""
     match = _BUILDER.fullmatch(text)
     if match is None or not (is_name(match[1]) or MEMBER.search(match[1])):
         return text
@@ -171,7 +174,7 @@ def collection(text: str) -> Collection:
 
 
 def alternatives(text: str) -> list[str]:
-    """Split a list at `and`, `or`, semicolons and commas; a comma in 1,234 is none."""
+    """Split a list at `and`, `or`, semicolons and commas, but not at the comma in 1,234."""
     parts = []
     for clause in split(text, _WORD_SEPARATOR):
         for phrase in split(clause, _COMMA_SPACE):
@@ -185,7 +188,7 @@ def alternatives(text: str) -> list[str]:
 
 
 def signed(parts: list[str]) -> tuple[str, ...]:
-    r"""Write each part with `\pm` as two parts."""
+    r"""Expand each part with `\pm` or `\mp` into two parts."""
     values = []
     for part in parts:
         if not _SIGNS.search(part):
@@ -197,7 +200,7 @@ def signed(parts: list[str]) -> tuple[str, ...]:
 
 
 def label(text: str) -> tuple[str | None, str]:
-    r"""Split `x = 5`, `x \in \{5\}` or `A(1, 2)` into name and value; without a name it is None."""
+    r"""Split `x = 5`, `x \in \{5\}` or `A(1, 2)` into (name, value); other texts have no name."""
     sides, operators = chain(text)
     if operators and set(operators) == {"="} and is_name(sides[0]):
         return sides[0], " = ".join(sides[1:])
@@ -211,7 +214,11 @@ def label(text: str) -> tuple[str | None, str]:
 
 
 def labelled(kind: str, parts: list[str]) -> Collection:
-    """Take the names off a list's parts: `x = 1, 2` names both x; `y = 2, x = 1` is sorted."""
+    """Separate names from values in a list of parts.
+
+    In `x = 1, 2` both values are named x; `y = 2, x = 1` is sorted by name. If the names are
+    incomplete or only some of them repeat, the parts are kept as they are.
+    """
     names: list[str | None] = []
     values = []
     for part in parts:
@@ -231,5 +238,5 @@ def labelled(kind: str, parts: list[str]) -> Collection:
 
 
 def is_tuple(parts: Collection) -> bool:
-    """Whether the parts are in order between brackets."""
+    """Return whether the parts are a tuple or interval: ordered, in round or square brackets."""
     return parts.kind in ("()", "[]", "[)", "(]")

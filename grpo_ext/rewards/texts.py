@@ -1,4 +1,4 @@
-"""Compare answers that are not mathematics: texts, choices, times of day, based numerals."""
+"""Compare answers that are not formulas: texts, choices, times of day, numerals in a base."""
 
 import re
 
@@ -68,18 +68,18 @@ _FILLERS = re.compile(
 
 
 def is_text(text: str) -> bool:
-    """Whether an answer is one text, such as a name or the letter of a choice."""
+    """Return whether an answer is a text, such as a name or the letter of a choice."""
     return _TEXT.fullmatch(text) is not None
 
 
 def letter_of(text: str) -> str | None:
-    """Return the letter of a choice that is a whole text (`B`, `(B)` or `B.`), or None."""
+    """Return the letter if a whole text is one choice (`B`, `(B)` or `B.`), else `None`."""
     match = _LETTER.fullmatch(text)
     return None if match is None else match[1]
 
 
 def chosen_letter(text: str) -> str | None:
-    """Return the letter of an option with or without its content, or None."""
+    """Return the letter of an option, with or without its content; `None` for other texts."""
     chosen = option(text)
     if chosen is None:
         return letter_of(text)
@@ -87,7 +87,7 @@ def chosen_letter(text: str) -> str | None:
 
 
 def option(text: str) -> tuple[str, str] | None:
-    """Split an option such as `(B) 12` or `12 (B)` into letter and content; else None."""
+    """Split an option such as `(B) 12` or `12 (B)` into (letter, content); else `None`."""
     match = _OPTION.fullmatch(text)
     if match is not None:
         return match[1], match[2]
@@ -96,7 +96,7 @@ def option(text: str) -> tuple[str, str] | None:
 
 
 def same_special(gold: str, answer: str) -> bool | None:
-    """Compare times of day and numerals in a base; None if neither is one of these."""
+    """Compare times of day and numerals in a base; `None` if neither answer is one of these."""
     expected_clock = _CLOCK.fullmatch(gold)
     actual_clock = _CLOCK.fullmatch(answer)
     if any(clock is not None and clock[3] for clock in (expected_clock, actual_clock)):
@@ -117,12 +117,12 @@ def same_special(gold: str, answer: str) -> bool | None:
 
 
 def digits_of(numeral: str) -> str:
-    """Return the digits of a numeral without the blanks that group them."""
+    """Return the digits of a numeral without the spaces that group them."""
     return numeral.replace(" ", "")
 
 
 def base_of(numeral: re.Match[str]) -> str:
-    """Return the base of a numeral in digits."""
+    """Return the base of a numeral, in digits."""
     base = numeral[2] or numeral[3] or numeral[4]
     if base in _CARDINALS:
         return str(_CARDINALS.index(base))
@@ -130,14 +130,14 @@ def base_of(numeral: re.Match[str]) -> str:
 
 
 def same_clock(expected: re.Match[str], actual: re.Match[str]) -> bool:
-    """Whether two times are equal; a.m. or p.m. may be on one side, and 14:15 is 2:15 p.m."""
+    """Return whether two times can be the same; without a.m. or p.m., 2:15 may be 14:15."""
     return not minutes_of(expected).isdisjoint(minutes_of(actual))
 
 
 def minutes_of(clock: re.Match[str]) -> set[int]:
-    """Return the minutes after midnight that a time can be: none, one, or two (up to 12:59).
+    """Return the times of day, in minutes after midnight, that a clock time can mean.
 
-    It can be two without a.m. or p.m.
+    There are two if the time is at most 12:59 and lacks a.m. or p.m., and none if it is not valid.
     """
     hour = int(clock[1])
     minute = int(clock[2] or 0)
@@ -153,27 +153,28 @@ def minutes_of(clock: re.Match[str]) -> set[int]:
 
 
 def same_texts(gold: str, answer: str) -> bool | None:
-    """Compare texts; None if neither side is one."""
+    """Compare two answers as texts; `None` if neither is a text."""
     if _TEXT.fullmatch(gold) or _TEXT.fullmatch(answer):
         return as_text(gold) == as_text(answer)
     return None
 
 
 def says_none(text: str) -> bool:
-    """Whether an answer says that there is none: `no solution`, `no such integer exists`."""
+    """Return whether an answer says that there is none: `no solution`, `no such integer exists`."""
     return _NONE.fullmatch(text) is not None
 
 
 def is_verdict(text: str) -> bool:
-    """Whether an answer is yes, no, true or false, with what follows after a comma."""
+    """Return whether an answer is yes, no, true or false, alone or followed by punctuation."""
     return _VERDICT.match(text) is not None
 
 
 def as_text(text: str) -> str:
-    """Return the words that count; a single letter keeps its case.
+    """Normalize a text for comparison: drop words that do not count, and ignore case.
 
-    Ordinals and Roman numerals are digits, so that `second quadrant` is `Quadrant II`; days and
-    months have three letters; of `Yes, it is.` only the first word counts.
+    Ordinals and Roman numerals become digits, so that `second quadrant` equals `Quadrant II`; days
+    and months are cut to three letters; `Yes, it is.` becomes `yes`. A single letter keeps its
+    case.
     """
     text = text.strip("() .")
     if len(text) == 1 or text.isdecimal():
@@ -190,7 +191,7 @@ def as_text(text: str) -> str:
 
 
 def in_short(word: str) -> str:
-    """Return `2nd` for an ordinal or Roman numeral, and three letters of a day or month."""
+    """Shorten a word: ordinals and numerals become `2nd`, days and months three letters."""
     if word.lower() in _ORDINALS:
         return f"{_ORDINALS.index(word.lower()) + 1}nd"
     if word in _ROMAN:
