@@ -1,5 +1,4 @@
-"""The batch of a recipe: prompts and completions of a generation and of an optimizer step, and the
-settings that fit.
+"""Batch sizes of a recipe, per generation and per optimizer step, and the rules they must obey.
 
 The arithmetic is TRL 1.16's (`GRPOConfig.__post_init__`, `GRPOTrainer._get_train_sampler`).
 """
@@ -12,58 +11,58 @@ from dataclasses import dataclass
 from grpo_ext.recipe.problems import Problem
 from grpo_ext.recipe.typed_values import Rule, Values
 
-REACH = 1000  # distance from a size up to which its neighbours are tried
+REACH = 1000  # how many values to try on each side of a size that does not fit
 
 
 @dataclass(frozen=True)
 class Batch:
     """The sizes that decide how completions are generated and trained on."""
 
-    per_device_train_batch_size: int  # completions of one micro-batch of one process
-    num_processes: int  # that train
-    gradient_accumulation_steps: int  # micro-batches of an optimizer step
-    num_generations: int  # completions of each prompt (G)
-    num_iterations: int = 1  # how often a generation is trained on (mu)
-    steps_per_generation: int | None = None  # at most one of this and the next is set
+    per_device_train_batch_size: int  # completions per micro-batch and process
+    num_processes: int  # training processes
+    gradient_accumulation_steps: int  # micro-batches per optimizer step
+    num_generations: int  # completions per prompt (G)
+    num_iterations: int = 1  # passes over each generation (mu)
+    steps_per_generation: int | None = None  # set at most one of these two
     generation_batch_size: int | None = None
 
     @property
     def micro_batch(self) -> int:
-        """Completions of one micro-batch over all processes."""
+        """Completions per micro-batch, over all processes."""
         return self.per_device_train_batch_size * self.num_processes
 
     @property
     def slices(self) -> int:
-        """Micro-batches that a generation is cut into; TRL's resolved `steps_per_generation`."""
+        """Micro-batches that a generation is split into; TRL's resolved `steps_per_generation`."""
         if self.generation_batch_size is not None:
             return (
                 self.generation_batch_size // self.micro_batch or 1
-            )  # 0, which `generation_of_parts_of_groups` refuses, would divide
+            )  # avoids a division by 0; `generation_of_parts_of_groups` refuses such sizes
         return self.steps_per_generation or self.gradient_accumulation_steps
 
     @property
     def completions(self) -> int:
-        """Completions of a generation; TRL's resolved `generation_batch_size`."""
+        """Completions per generation; TRL's resolved `generation_batch_size`."""
         return self.generation_batch_size or self.micro_batch * self.slices
 
     @property
     def prompts(self) -> int:
-        """Prompts of a generation, each with `num_generations` completions."""
+        """Prompts per generation, each with `num_generations` completions."""
         return self.completions // self.num_generations
 
     @property
     def passes(self) -> int:
-        """Micro-batches that are trained on between two generations."""
+        """Micro-batches trained on between two generations."""
         return self.slices * self.num_iterations
 
     @property
     def completions_per_step(self) -> int:
-        """Completions of an optimizer step."""
+        """Completions per optimizer step."""
         return self.micro_batch * self.gradient_accumulation_steps
 
     @property
     def fits(self) -> bool:
-        """Whether a generation is whole groups, cut into whole micro-batches."""
+        """Whether a generation consists of whole groups and of whole micro-batches."""
         return (
             self.completions % self.micro_batch == 0
             and self.completions % self.num_generations == 0
@@ -71,16 +70,17 @@ class Batch:
 
 
 def batch_of(v: Values, num_processes: int) -> Batch:
-    """Return the batch of a recipe's values for so many processes."""
+    """Return the batch sizes of a recipe trained by `num_processes` processes."""
     keys = [f.name for f in dataclasses.fields(Batch) if f.name != "num_processes"]
     return Batch(num_processes=num_processes, **{key: v[key] for key in keys})
 
 
 def nearest_fits(batch: Batch) -> list[dict[str, int]]:
-    """Return up to three changes of a single key that make a batch fit, the nearest first.
+    """Return up to three single-key changes that make a batch fit, nearest first.
 
-    Each is like `{"num_generations": 6}`. The distance is the ratio of new and old value, of values
-    within `REACH`.
+    Each change is a dict such as `{"num_generations": 6}`. The distance of a change is the ratio of
+    the new value to the old one. At most `REACH` values are tried in each direction; those of
+    `generation_batch_size` are multiples of both the micro-batch and `num_generations`.
     """
     sizes = ("generation_batch_size", "steps_per_generation", "gradient_accumulation_steps")
     slices = next(key for key in sizes if getattr(batch, key) is not None)
@@ -99,7 +99,7 @@ def nearest_fits(batch: Batch) -> list[dict[str, int]]:
 
 
 def generation_of_parts_of_groups(v: Values, num_processes: int) -> Iterator[Problem]:
-    """A generation is whole groups of whole micro-batches."""
+    """A generation must consist of whole groups and of whole micro-batches."""
     batch = batch_of(v, num_processes)
     if batch.generation_batch_size and batch.steps_per_generation:
         yield Problem(
@@ -127,7 +127,7 @@ def generation_of_parts_of_groups(v: Values, num_processes: int) -> Iterator[Pro
 
 
 def evaluation_of_parts_of_groups(v: Values, num_processes: int) -> Iterator[Problem]:
-    """An evaluation batch is whole groups, as TRL demands."""
+    """An evaluation batch must consist of whole groups, as TRL requires."""
     group = v.num_generations_eval or v.num_generations
     size = v.per_device_eval_batch_size
     completions = size * num_processes

@@ -1,5 +1,6 @@
-"""The metric that chooses the best model: `eval_loss`, transformers' default, says nothing in
-GRPO.
+"""Check the metric that selects the best model.
+
+transformers' default, `eval_loss`, says nothing about a policy trained with GRPO.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,32 +19,32 @@ OF_REWARDS = (
     "pass@",
     "mean@",
     "mixed@",
-)  # beginnings of metrics that only rewards have
+)  # prefixes of metrics that are computed from rewards
 
 
 @dataclass(frozen=True)
 class EvaluationMetrics:
-    """The metrics that evaluations log, without the `eval_` before each."""
+    """The metrics that evaluations log, named without the prefix `eval_`."""
 
     rewards: Sequence[str]  #: names of the rewards
     decodes: bool  #: whether `eval_temperature` is set; otherwise TRL evaluates
-    num_samples: int = 1  #: completions of each prompt, with `eval_temperature`
+    num_samples: int = 1  #: completions per prompt, with `eval_temperature`
     constant: bool = True  #: whether the best constant answer is scored
     sets: Sequence[str] = ()  #: names of the evaluation data sets; empty if there is only one
 
     @property
     def losses(self) -> list[str]:
-        """The losses."""
+        """The loss of each evaluation data set."""
         return self._of_sets(["loss"])
 
     @property
     def growing(self) -> list[str]:
-        """Those that grow with the rewards."""
+        """The metrics that increase with the rewards."""
         return self._of_sets(self._growing_of_a_set())
 
     @property
     def known(self) -> list[str]:
-        """All those whose names follow from the settings."""
+        """All metrics whose names follow from the settings."""
         return self._of_sets(self._known_of_a_set())
 
     def of_a_set(self, metric: str) -> str:
@@ -52,7 +53,7 @@ class EvaluationMetrics:
         return metric.removeprefix(max(prefixes, key=len, default=""))
 
     def fault(self, metric: str) -> str | None:
-        """Say why a metric does not exist; `None` if it does, or if a reward may log it."""
+        """Return why a metric does not exist; `None` if it does, or if a reward may log it."""
         name = metric.removesuffix("_se")
         if name in self.known:
             return None
@@ -90,7 +91,7 @@ class EvaluationMetrics:
 
 
 def chooses_by_metric(v: Values | GRPOConfig) -> str | None:
-    """Return the option by which an evaluation's metric decides something; `None` if none does."""
+    """Return the option that uses an evaluation metric to decide something, or `None`."""
     if v.load_best_model_at_end:
         return "load_best_model_at_end"
     if v.save_strategy == "best":
@@ -101,12 +102,12 @@ def chooses_by_metric(v: Values | GRPOConfig) -> str | None:
 
 
 def plain_metric(metric_for_best_model: str | None) -> str:
-    """Return the metric without `eval_`; `loss`, transformers' default, for `None`."""
+    """Return the metric without `eval_`; for `None`, transformers' default, `loss`."""
     return (metric_for_best_model or "loss").removeprefix("eval_")
 
 
 def needs_a_metric(option: str, evaluation: EvaluationMetrics) -> str:
-    """Say that an option reads `eval_loss`, and what to write."""
+    """Return the message that an option reads `eval_loss`, and what to write instead."""
     proposal = evaluation.growing[0] if evaluation.growing else "the name of a reward"
     return (
         f"{option} decides by eval_loss, which says nothing about a policy in GRPO: advantages "
@@ -116,7 +117,7 @@ def needs_a_metric(option: str, evaluation: EvaluationMetrics) -> str:
 
 
 def lowest_reward(metric: str) -> str:
-    """Say that the model with the lowest reward would be kept."""
+    """Return the message that the model with the lowest reward would be kept."""
     return (
         f"greater_is_better: false with metric_for_best_model: {metric} keeps the model with "
         "the lowest reward. Write greater_is_better: true, or take it out."
@@ -124,7 +125,7 @@ def lowest_reward(metric: str) -> str:
 
 
 def metric_that_says_nothing(v: Values, _: int) -> Iterator[Problem]:
-    """The metric that chooses the best model exists, and says something about it."""
+    """The metric that selects the best model must exist and be meaningful in GRPO."""
     option = chooses_by_metric(v)
     if option is None or v.eval_strategy == "no":
         return  # transformers refuses these options without evaluations
@@ -139,7 +140,7 @@ def metric_that_says_nothing(v: Values, _: int) -> Iterator[Problem]:
             example = EvaluationMetrics(["countdown (or any reward)"], decodes)
             yield Problem(needs_a_metric(option, example), option.partition(":")[0])
         return
-    names = list(reward_weights_of(v))  # unknown for arguments built in Python
+    names = list(reward_weights_of(v))  # empty for arguments built in Python
     if names:
         evaluation = EvaluationMetrics(names, decodes, v.eval_num_samples, v.eval_constant)
         fault = evaluation.fault(metric)

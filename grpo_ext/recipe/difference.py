@@ -1,4 +1,4 @@
-"""The recipe that a run saves in `output_dir`, and how the next run's there differs."""
+"""Save a run's recipe in `output_dir`, and find how the next run's recipe differs from it."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from grpo_ext.recipe.load import Recipe
 
 SAVED = "recipe.yaml"
-# Keys that do not change what is learnt: places, logs, checkpoints, alarms, how processes are
-# started and watched.
+# Keys that do not affect what is learned: paths, logging, checkpoints, alarms, and how processes
+# are launched and monitored.
 FREE = (
     "output_dir", "run_name", "project", "trackio_*", "hub_*", "push_to_hub", "report_to",
     "disable_tqdm", "log_*", "logging_*", "save_*", "resume", "resume_from_checkpoint",
@@ -30,11 +30,11 @@ FREE = (
     "ddp_timeout", "vllm_server_*", "vllm_sync_check_*", "vllm_group_port", "preset", "use_cpu",
     "num_completions_to_print", "eval_on_start",
 )  # fmt: skip
-# Keys of `environment` that do not change what is learnt.
+# Keys of `environment` that do not affect what is learned.
 FREE_OF_ENVIRONMENT = ("max_failure_rate", "step_timeout")
-LENGTHS = ("max_steps", "num_train_epochs")  # a finished run continues when they are raised
-# With `eval_temperature` evaluation keeps the random state, and these keys do not change what is
-# learnt.
+LENGTHS = ("max_steps", "num_train_epochs")  # raising one of these continues a finished run
+# With `eval_temperature`, evaluation preserves the random state, so these keys do not affect what
+# is learned.
 EVALUATION = (
     "eval_*",
     "max_eval_samples",
@@ -45,7 +45,7 @@ EVALUATION = (
 
 
 def as_yaml(values: Mapping[str, Any]) -> str:
-    """Return the values of a recipe as YAML, without secrets and the checkpoint to resume from."""
+    """Return a recipe's values as YAML, without secrets or the checkpoint to resume from."""
     saved = dict(values)
     saved.pop("resume", None)
     saved.pop("resume_from_checkpoint", None)
@@ -53,9 +53,10 @@ def as_yaml(values: Mapping[str, Any]) -> str:
 
 
 def differences(recipe: Recipe, folder: Path) -> dict[str, tuple[Any, Any]]:
-    """Return by key both values of what differs, and changes training, from the saved recipe.
+    """Return the (saved, new) values of changed keys that affect training.
 
-    A missing key counts with its default. The result is empty if no recipe was saved.
+    The recipe is compared with the one saved in `folder`; a missing key counts as its default.
+    Return an empty dict if no recipe was saved or it cannot be read.
     """
     try:
         saved = {key: value for key, (value, _) in read_yaml(folder / SAVED, folder).items()}
@@ -80,9 +81,14 @@ def differences(recipe: Recipe, folder: Path) -> dict[str, tuple[Any, Any]]:
 
 
 def check_same_run(recipe: Recipe) -> None:
-    """Raise `ValueError`, with each difference, if `output_dir` holds a run of another recipe."""
+    """Raise `ValueError` if `output_dir` holds a run of another recipe.
+
+    The message lists the differences. Nothing is checked unless the run would resume by itself
+    (`resume: auto` without `resume_from_checkpoint`). A finished run with checkpoints may be made
+    longer.
+    """
     if not recipe.flat.has("resume"):
-        return  # supervised training resumes only where `resume_from_checkpoint` says so
+        return  # supervised training resumes only from an explicit `resume_from_checkpoint`
     folder = Path(recipe.get("output_dir")).expanduser()
     saved = checkpoints(folder)
     finished = (folder / "trainer_state.json").exists()
@@ -105,14 +111,14 @@ def check_same_run(recipe: Recipe) -> None:
 
 
 def _shaping(key: str, value: Any) -> Any:
-    """Return a key's value, that of `environment` without what does not change what is learnt."""
+    """Return a key's value; for `environment`, omit options that do not affect training."""
     if key != "environment" or not isinstance(value, dict):
         return value
     return {key: option for key, option in value.items() if key not in FREE_OF_ENVIRONMENT}
 
 
 def _plain(values: dict[str, Any]) -> dict[str, Any]:
-    """Return the values of a recipe as plain data without secrets."""
+    """Return a recipe's values as plain data without secrets."""
     text = json.dumps(values, default=lambda value: getattr(value, "value", None) or str(value))
     return without_secrets(json.loads(text))
 

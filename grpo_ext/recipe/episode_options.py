@@ -1,4 +1,4 @@
-"""The option about episodes of several turns. `docs/several-turns.md` explains it."""
+"""The recipe key for multi-turn episodes; see `docs/several-turns.md`."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,10 +9,10 @@ from grpo_ext.recipe.needs import compares_groups
 from grpo_ext.recipe.problems import Problem
 from grpo_ext.recipe.typed_values import Rule, Values
 
-# of `generation_kwargs`, which would end turns in another way
+# keys of `generation_kwargs` that would end turns in other ways
 TURN_ENDS = {"stop", "stop_strings", "stop_token_ids", "max_tokens", "max_new_tokens", "max_time"}
 
-# The values that `credit: turn` needs; the two last, because signal is of whole episodes.
+# Values that `credit: turn` needs; the last two because signal is judged for whole episodes.
 WITH_CREDIT_BY_TURN = {
     "multi_objective_aggregation": SUM_THEN_NORMALIZE,
     "group_filter": "off",
@@ -22,23 +22,23 @@ WITH_CREDIT_BY_TURN = {
 
 @dataclass
 class EpisodeOptions:
-    """The recipe key about episodes; a base of `GRPOExtConfig`.
+    """The recipe key for episodes; a base of `GRPOExtConfig`.
 
     Args:
-        environment (`dict` or `str`, *optional*): what answers the model's turns: its name, or a
-            name with options, as in `{name: guess, high: 31, turns: 5}`. Every environment has the
-            limits `turns` (8) of an episode, `turn_tokens` of a turn, `step_timeout` (10 seconds)
-            and `answer_characters` (10,000) of an answer, and `credit` (`"episode"` or `"turn"`).
-            The run ends if more than `max_failure_rate` (0.5) of the last 256 turns failed.
-            `max_completion_length` bounds the whole episode with its answers. `None`: a completion
-            is one turn.
+        environment (`dict` or `str`, *optional*): the environment that replies to the model: its
+            name, or a mapping with options, such as `{name: guess, high: 31, turns: 5}`. Every
+            environment has the options `turns` per episode (8), `turn_tokens` per turn,
+            `step_timeout` (10 seconds), `answer_characters` per reply (10,000) and `credit`
+            (`"episode"` or `"turn"`). The run stops if more than `max_failure_rate` (0.5) of the
+            last 256 turns failed. `max_completion_length` limits the whole episode, including the
+            replies. `None`: a completion is a single turn.
     """
 
     environment: dict | str | None = None
 
 
 def environment_that_does_not_fit(v: Values, _: int) -> Iterator[Problem]:
-    """The environment is a known one and takes its options, and no other option contradicts it."""
+    """The environment must be known, accept its options and not conflict with other keys."""
     if v.environment is None:
         return
     try:

@@ -1,8 +1,7 @@
-"""The types of the fields of a recipe's dataclasses, and the check of a built dataclass against its
-types.
+"""The types of recipe fields, and a check of dataclasses built in Python against these types.
 
-Fields of this package are typed exactly. TRL types many of its fields as plain `str` or `float`,
-and refuses a wrong value late or never: `CHOICES` and `BOUNDS` state what such a field takes.
+Fields of this package have exact types. TRL types many of its fields as plain `str` or `float` and
+rejects wrong values late or never: `CHOICES` and `BOUNDS` state which values such fields accept.
 """
 
 import dataclasses
@@ -40,10 +39,10 @@ CHOICES: dict[str, tuple[str | bool, ...]] = {
 TYPES: dict[str, Any] = {
     "num_generations": Annotated[int, Field(ge=2)],  # TRL's type allows null
     "generation_kwargs": dict[str, Any] | None,  # TRL's type allows text
-    # `unknown_advantages` checks the name; a word of the command line may also be a switch
+    # `unknown_advantages` checks names; on the command line it may also be true or false
     "scale_rewards": Literal[True, False] | Annotated[str, Field(min_length=1)],
 }
-# Bounds of numbers, each with the fields that have them.
+# Bounds of numeric fields, each with the names of the fields that it applies to.
 BOUNDS: tuple[tuple[Any, str], ...] = (
     (Annotated[int, Field(ge=1, le=65535)], "vllm_server_port"),
     (Count,
@@ -67,7 +66,9 @@ BOUNDS: tuple[tuple[Any, str], ...] = (
 
 @cache
 def hints_of(cls: type) -> dict[str, Any]:
-    """Return the type of each field of a dataclass, narrowed by the choices in its metadata, by
+    """Return the type of each field of a dataclass, as narrow as it is known.
+
+    Types are replaced by those in `TYPES`, and narrowed by the choices in the field's metadata, by
     `CHOICES` or by `BOUNDS`.
     """
     hints = typing.get_type_hints(cls, include_extras=True)
@@ -85,11 +86,11 @@ def hints_of(cls: type) -> dict[str, Any]:
 
 
 def field_problems(args: GRPOConfig, cls: type) -> list[Problem]:
-    """Return the problems of single values of a dataclass that was built in Python, by the types of
-    `cls`.
+    """Check the values of a dataclass built in Python against the field types of `cls`.
 
-    A field that has the same type in `GRPOConfig` is not checked. A value that fits after a
-    conversion, such as the text `"5e-7"` for a number, is replaced by the converted value.
+    Return a problem for each value that does not fit. Fields that have the same type in
+    `GRPOConfig` are not checked. A value that fits after conversion, such as the string `"5e-7"`
+    for a number, is replaced in `args` by the converted value.
     """
     trl = typing.get_type_hints(GRPOConfig)
     problems = []

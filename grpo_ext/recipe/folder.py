@@ -1,6 +1,4 @@
-"""The recipes and accelerate configs that come with the package, and the contents of accelerate
-configs.
-"""
+"""Find the recipes and accelerate configs that come with the package; load accelerate configs."""
 
 from pathlib import Path
 from typing import Any
@@ -11,11 +9,11 @@ from grpo_ext.common.suggestions import did_you_mean
 from grpo_ext.common.yaml_text import YamlFault, load_yaml
 from grpo_ext.recipe.typed_values import Values
 
-MOST_BYTES = 2**18  # of an accelerate config
+MOST_BYTES = 2**18  # size limit of an accelerate config
 
 
 def recipe_folder() -> Path:
-    """Return the folder of recipes in the package; in a checkout it is a link to `recipes/`."""
+    """Return the package's folder of recipes, which in a checkout is a link to `recipes/`."""
     return Path(grpo_ext.__file__).parent / "recipes"
 
 
@@ -28,11 +26,13 @@ def recipe_names() -> list[str]:
 
 
 def recipe_path(name: str | Path) -> Path:
-    """Return the file of a recipe: `name` itself, or the one of that name in the package, such as
-    `countdown/tiny`.
+    """Return the file of a recipe: `name` itself, or the packaged recipe of that name.
 
-    `recipes/countdown/tiny.yaml` also names it outside of a checkout. `FileNotFoundError` if there
-    is neither.
+    Packaged recipes have names such as `countdown/tiny`; `recipes/countdown/tiny.yaml` also works
+    outside a checkout.
+
+    Raises:
+        FileNotFoundError: if there is neither such a file nor such a recipe.
     """
     path = Path(name).expanduser()
     if path.exists():
@@ -49,10 +49,10 @@ def recipe_path(name: str | Path) -> Path:
 
 
 def accelerate_config(name: str) -> Path:
-    """Return the file of an accelerate config: `name` itself, or the one of that name in
-    `recipes/accelerate/`.
+    """Return the file of an accelerate config: `name` itself, or `recipes/accelerate/{name}.yaml`.
 
-    `FileNotFoundError`, with the names in that folder, if there is neither.
+    Raises:
+        FileNotFoundError: if neither exists; the message lists the names in that folder.
     """
     folder = recipe_folder() / "accelerate"
     for path in (Path(name).expanduser(), folder / f"{name}.yaml"):
@@ -65,8 +65,11 @@ def accelerate_config(name: str) -> Path:
 
 
 def accelerate_settings(name: str) -> dict[str, Any]:
-    """Return the values of an accelerate config; `FileNotFoundError` if it does not exist,
-    `ValueError` if it is malformed.
+    """Return the values of an accelerate config.
+
+    Raises:
+        FileNotFoundError: if it does not exist.
+        ValueError: if it is malformed.
     """
     path = accelerate_config(name)
     try:
@@ -94,9 +97,7 @@ def accelerate_settings(name: str) -> dict[str, Any]:
 
 
 def settings_of(v: Values) -> dict[str, Any]:
-    """Return the values of the recipe's accelerate config; empty if there is none or the launcher
-    will refuse it.
-    """
+    """Return the recipe's accelerate config; empty if there is none or it cannot be used."""
     try:
         return accelerate_settings(v.accelerate_config) if v.accelerate_config else {}
     except (OSError, ValueError):
@@ -104,8 +105,9 @@ def settings_of(v: Values) -> dict[str, Any]:
 
 
 def sharding(v: Values) -> int:
-    """Return how the recipe's accelerate config shards: 0 not at all, 1 to 3 DeepSpeed's ZeRO
-    stages, 4 FSDP.
+    """Return how the recipe's accelerate config shards the model.
+
+    0: not at all. 1 to 3: DeepSpeed's ZeRO stages. 4: FSDP.
     """
     config = settings_of(v)
     if config.get("distributed_type") == "FSDP":

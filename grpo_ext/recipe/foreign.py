@@ -1,6 +1,6 @@
 """Keys of other tools and of older versions of TRL, and what to write instead.
 
-`docs/coming-from.md` has whole tables.
+`docs/coming-from.md` has the complete tables.
 """
 
 import dataclasses
@@ -11,9 +11,9 @@ from grpo_ext.common.files import data_yaml
 from grpo_ext.common.suggestions import unknown
 from grpo_ext.tasks import task_classes
 
-# where a key comes from, what to write
+# key -> [where it comes from, what to write instead]
 FOREIGN: dict[str, list[str]] = data_yaml("grpo_ext.recipe", "foreign.yaml")
-TRAINER = "GRPOTrainer"  # the origin of arguments that are no settings
+TRAINER = "GRPOTrainer"  # the origin of arguments that are not settings
 
 
 def unknown_key(
@@ -22,13 +22,15 @@ def unknown_key(
     """Return the message for an unknown key.
 
     Args:
-        key: as the recipe has it.
+        key: the key as written in the recipe.
         fields: the keys of this kind of recipe.
-        other_fields: those of the other kind.
-        grpo: whether the recipe is for GRPO; else it is for supervised training.
-        several: whether the recipe has `tasks`, whose entries have the keys of single tasks.
+        other_fields: the keys of the other kind of recipe.
+        grpo: whether the recipe is for GRPO; otherwise it is for supervised training.
+        several: whether the recipe has `tasks`, so that task keys belong in its entries.
     """
-    inner = key.rpartition(".")[2]  # of a nested configuration, as in `actor_rollout_ref.rollout.n`
+    inner = key.rpartition(".")[
+        2
+    ]  # last part of a nested key such as `actor_rollout_ref.rollout.n`
     if inner in FOREIGN and has_counterpart(inner, fields):
         return foreign_key(key, inner)
     if inner != key and inner in fields:
@@ -49,13 +51,13 @@ def unknown_key(
 
 
 def has_counterpart(key: str, fields: Container[str]) -> bool:
-    """Whether the advice for a foreign key fits: supervised training lacks the keys of GRPO."""
+    """Return whether the key that the advice names, if any, exists in this kind of recipe."""
     advised = re.match(r"[a-z_0-9]+(?=$|[:,])", FOREIGN[key][1])
     return advised is None or advised.group() in fields
 
 
 def foreign_key(written: str, key: str) -> str:
-    """Return the message for the foreign `key`, which the recipe has as `written`."""
+    """Return the message for the foreign key `key`, which the recipe writes as `written`."""
     origin, instead = FOREIGN[key]
     kind = "an argument" if origin == TRAINER else "a key"
     advice = instead if instead.startswith("take it out") else f"write {instead}"

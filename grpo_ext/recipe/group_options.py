@@ -1,6 +1,4 @@
-"""The options about groups of completions and the choice of prompts. `docs/groups.md` explains
-them.
-"""
+"""Options for groups of completions and for the choice of prompts; see `docs/groups.md`."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -17,46 +15,48 @@ from grpo_ext.tasks import task_classes
 
 @dataclass
 class GroupOptions:
-    """Recipe keys about groups; a base of `GRPOExtConfig`.
+    """Recipe keys for groups; a base of `GRPOExtConfig`.
 
     Args:
-        group_filter (`str`, defaults to `"off"`): what becomes of a group without signal. `"off"`:
+        group_filter (`str`, defaults to `"off"`): what happens to a group without signal. `"off"`:
             it is trained on, with advantages of 0. `"drop"`: it is left out, and the loss is
-            divided by what is left. `"refill"`: further prompts are drawn and completed until the
-            step has as many groups with signal as it should have groups.
-        group_filter_metric (`str`, *optional*): the reward that judges groups, and completions for
-            pass rates and pass@k. `None`: the first of those with the largest weight. It is never
-            the weighted sum, in which a format reward hides that all answers are wrong. A group
-            that this reward does not score is judged by the next reward by weight that scores it.
-        group_filter_max_rounds (`int`, defaults to 4): most further generations for one step; after
-            them the step trains on the groups that it has.
-        max_staleness (`int`, defaults to 1): optimizer steps for which a group that was generated
-            in excess may be kept. It is trained on with the log-probs of the policy that sampled
-            it. 0 generates nothing in excess.
+            divided by what remains. `"refill"`: completions of further prompts are generated until
+            the step has its full number of groups with signal.
+        group_filter_metric (`str`, *optional*): the reward that judges groups, and that judges
+            completions for pass rates and pass@k. `None`: the first of the rewards with the largest
+            weight. The weighted sum is never used, because in it a format reward hides that all
+            answers are wrong. A group that this reward does not score is judged by the next reward
+            by weight that scores it.
+        group_filter_max_rounds (`int`, defaults to 4): the most additional generations per step;
+            after them the step trains on the groups that it has.
+        max_staleness (`int`, defaults to 1): for how many optimizer steps a surplus group may be
+            kept. It is trained on with the log-probs of the policy that sampled it. 0: no surplus
+            is generated.
         tie_break_reward (`str`, *optional*): the reward, of weight 0, that decides groups in which
-            every completion passes and the weighted rewards are equal. Its advantages, by the same
-            `scale_rewards` and `std_estimator`, times `tie_break_coef`, are those of the group,
-            which then has signal. `None`: such a group has none.
-        tie_break_coef (`float`, defaults to 0.1): factor of these advantages. At 1 a group decided
-            by `tie_break_reward` weighs as much as one of right and wrong completions.
-        pass_threshold (`float`, defaults to 1.0): the least reward of a right completion; pass@k
-            always takes 1.
+            every completion passes and the weighted rewards are equal. Its advantages, computed
+            with the same `scale_rewards` and `std_estimator` and multiplied by `tie_break_coef`,
+            become those of the group, which then has signal. `None`: such a group has no signal.
+        tie_break_coef (`float`, defaults to 0.1): the factor of these advantages. At 1, a group
+            decided by `tie_break_reward` has as much weight as a group of correct and wrong
+            completions.
+        pass_threshold (`float`, defaults to 1.0): the lowest reward of a correct completion; pass@k
+            always uses 1.
         curriculum (`str`, defaults to `"none"`): how prompts are chosen. `"none"`: a new
-            permutation in each epoch. `"adaptive"`: without replacement, with weights by the chance
-            that a group has right and wrong completions, 1 - p^G - (1-p)^G. This changes the
-            objective: such prompts weigh more in it. `"easy_to_hard"`: from the lowest to the
-            highest number in `difficulty_column`, once over the whole run.
-        difficulty_column (`str`, *optional*): the column of the training rows by which
-            `"easy_to_hard"` sorts them.
-        pass_rates_file (`str`, *optional*): completions of the prompts to start from, as `grpo-ext
-            eval --train_rows` writes them, or `samples.jsonl` of a run. `group_filter_metric` and
-            `pass_threshold` judge them.
-        pass_rate_decay (`float`, defaults to 0.5): weight of a prompt's earlier completions beside
-            those of its newest group.
-        max_slots_per_prompt (`int`, defaults to 1): most slots, of `num_generations` completions
-            each, that `"adaptive"` gives a prompt of a generation. A prompt takes the least number
-            of slots with which one right completion is expected by its pass rate, and all its slots
-            are one group. The completions of a generation stay as many.
+            permutation in each epoch. `"adaptive"`: without replacement, weighted by the
+            probability 1 - p^G - (1-p)^G that a group has both correct and wrong completions. This
+            changes the objective: such prompts have more weight in it. `"easy_to_hard"`: in
+            ascending order of `difficulty_column`, once over the whole run.
+        difficulty_column (`str`, *optional*): the column of the training rows that `"easy_to_hard"`
+            sorts by.
+        pass_rates_file (`str`, *optional*): completions that give the initial pass rates of
+            prompts: a file written by `grpo-ext eval --train_rows`, or the `samples.jsonl` of a
+            run. `group_filter_metric` and `pass_threshold` judge them.
+        pass_rate_decay (`float`, defaults to 0.5): the weight of a prompt's earlier completions
+            relative to those of its newest group.
+        max_slots_per_prompt (`int`, defaults to 1): the most slots, of `num_generations`
+            completions each, that `"adaptive"` gives a prompt in a generation. A prompt takes the
+            smallest number of slots for which its pass rate predicts one correct completion, and
+            all its slots form one group. The number of completions per generation stays the same.
     """
 
     group_filter: Literal["off", "drop", "refill"] = "off"
@@ -104,7 +104,7 @@ def weights_without_rewards(v: Values) -> bool:
 
 
 def unknown_group_metric(v: Values, _: int) -> Iterator[Problem]:
-    """The reward that judges groups is one of the recipe's."""
+    """The reward that judges groups must be one of the recipe's rewards."""
     metric = v.group_filter_metric
     names = list(reward_weights_of(v))
     if names and metric is not None and metric not in names:
@@ -116,7 +116,7 @@ def unknown_group_metric(v: Values, _: int) -> Iterator[Problem]:
 
 
 def reward_that_cannot_break_ties(v: Values, _: int) -> Iterator[Problem]:
-    """The tie-break reward is a reward of the recipe without weight that judges no group."""
+    """The tie-break reward must be a reward of weight 0 that does not judge groups."""
     name = v.tie_break_reward
     weights = reward_weights_of(v)
     if name is None or not weights:
@@ -127,12 +127,12 @@ def reward_that_cannot_break_ties(v: Values, _: int) -> Iterator[Problem]:
 
 
 def tie_break_fault(name: str, weights: Mapping[str, float], outcome: str) -> str | None:
-    """Return why a reward cannot break ties, or `None`.
+    """Return why a reward cannot break ties, or `None` if it can.
 
     Args:
-        name: `tie_break_reward`.
-        weights: those of all rewards, by name.
-        outcome: the reward that judges groups.
+        name: the value of `tie_break_reward`.
+        weights: the weights of all rewards by name.
+        outcome: the name of the reward that judges groups.
     """
     if name not in weights:
         hint = did_you_mean(name, weights)
@@ -168,7 +168,7 @@ def reward_weights_of(v: Values) -> dict[str, float]:
 
 
 def weight_of(spec: Any) -> float:
-    """Return the weight of an entry of `reward_funcs`; 1 for one that states none, or no number."""
+    """Return the weight of an entry of `reward_funcs`; 1 if it states no number."""
     weight = spec.get("weight", 1.0) if isinstance(spec, Mapping) else 1.0
     return float(weight) if isinstance(weight, int | float) else 1.0
 

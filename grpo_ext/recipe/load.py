@@ -1,4 +1,4 @@
-"""Recipes from YAML and the command line, with checked values.
+"""Load recipes from YAML and the command line, and check their values.
 
 `load_recipe` reports at once every fault that can be found without a model, a GPU or the data. The
 dataclasses are built on demand, because TRL's depend on the machine: a `GRPOConfig` with bfloat16
@@ -37,9 +37,9 @@ from grpo_ext.tasks import Task, get_task_class
 class Recipe:
     """A checked recipe: the values that were set, and the dataclasses built from them."""
 
-    # what was set: {"training": {"learning_rate": 5e-07, ...}, "run": ...}
+    # the values that were set: {"training": {"learning_rate": 5e-07, ...}, "run": ...}
     values: dict[str, dict[str, Any]]
-    schema: dict[str, type] = field(repr=False)  # the dataclass behind each part of `values`
+    schema: dict[str, type] = field(repr=False)  # the dataclass of each part of `values`
     # where a key was set, as `tiny.yaml:12`
     places: dict[str, str | None] = field(default_factory=dict, repr=False)
 
@@ -50,13 +50,13 @@ class Recipe:
         return self._build("training")
 
     def fit_machine(self) -> None:
-        """Set `use_cpu`, and `bf16` to false, if unset and without an accelerator."""
+        """Without an accelerator, set `use_cpu` if unset, and with it default `bf16` to false."""
         training = self.values["training"]
         training |= settings_here(training.get("use_cpu"), training.get("bf16"))
 
     @cached_property
     def run(self) -> RunConfig:
-        """The arguments about data, rewards and launcher."""
+        """The arguments for data, rewards and launcher."""
         return self._build("run")
 
     @cached_property
@@ -66,34 +66,34 @@ class Recipe:
 
     @cached_property
     def task(self) -> Task:
-        """The task with its fields set; with `tasks` one without rows and rewards."""
+        """The task with its fields set; with `tasks`, a base `Task` without rows and rewards."""
         return self._build("task")
 
     @cached_property
     def tasks(self) -> dict[str, TaskOfSeveral]:
-        """The entries of the key `tasks`, by name; empty in a recipe with one task."""
+        """The entries of the key `tasks` by name; empty in a recipe with one task."""
         return read_tasks(self.values["run"].get("tasks"))[0]
 
     @property
     def output_dir(self) -> Path:
-        """The folder of the run; TRL has a default."""
+        """The folder of the run, by default TRL's."""
         return Path(str(self.training.output_dir))
 
     @property
     def flat(self) -> Values:
-        """All values as one mapping, over the defaults of the fields."""
+        """All values as one mapping that falls back to the defaults of the fields."""
         return flat_values(self.values, self.schema)
 
     @property
     def notes(self) -> list[Problem]:
-        """Notes on idle keys and odd values, in the recipe's order; none on a preset's keys."""
+        """Notes on idle keys and odd values, in the recipe's order; none on keys from a preset."""
         rules = GRPO_NOTES if "task" in self.schema else SFT_NOTES
         notes = {note.key: note for note in notes_of(self.flat, rules, processes(self.flat))}
         ordered = [notes[key].placed(self.places) for key in self.places if key in notes]
         return [note for note in ordered if not (note.place or "").startswith("preset ")]
 
     def get(self, key: str) -> Any:
-        """Return the value of `key`, or its default; `KeyError` for an unknown field."""
+        """Return the value of `key` or its default; raise `KeyError` for an unknown key."""
         return self.flat[key]
 
     def _build(self, part: str) -> Any:
@@ -103,20 +103,20 @@ class Recipe:
 def load_recipe(
     path: str | Path | None, overrides: Overrides = None, num_processes: int | None = None
 ) -> Recipe:
-    """Read and check a training recipe.
+    """Load and check a training recipe.
 
     Args:
         path: a YAML file of `key: value` lines, each key a field of `GRPOExtConfig`, `RunConfig`,
             TRL's `ModelConfig` or the task. `None`: start from the defaults.
         overrides: values that replace the file's: a mapping, or words such as `["--learning_rate",
             "1e-5", "--use_vllm"]`.
-        num_processes: how many will train, for the batch arithmetic; `None`: as
-            `grpo_ext.recipe.rules.processes` says.
+        num_processes: the number of training processes, for the batch arithmetic. `None`: the
+            number that `grpo_ext.recipe.rules.processes` returns.
 
     Raises:
-        RecipeError: with every unknown key, wrong type, value out of range and impossible batch
-            size, each with its place and what to write instead.
-        FileNotFoundError: if there is no such file.
+        RecipeError: if anything is wrong. It lists every unknown key, wrong type, value out of
+            range and impossible batch size, each with its place and what to write instead.
+        FileNotFoundError: if the file does not exist.
     """
     settings = read_settings(path, overrides)
     preset, _ = settings.get("preset", (None, None))
@@ -143,10 +143,10 @@ def load_recipe(
 def load_sft_recipe(
     path: str | Path | None, overrides: Overrides = None, num_processes: int | None = None
 ) -> Recipe:
-    """Read and check a recipe of supervised training.
+    """Load and check a recipe for supervised training.
 
-    As `load_recipe`, with the fields of TRL's `SFTConfig` and `ModelConfig` and of `LaunchConfig`,
-    and without a task.
+    Like `load_recipe`, but with the fields of `SFTConfig`, `ModelConfig` and `LaunchConfig`, and no
+    task.
     """
     schema = {"training": SFTConfig, "run": LaunchConfig, "model": ModelConfig}
     return _checked(path, read_settings(path, overrides), schema, [], num_processes)
@@ -159,7 +159,7 @@ def _checked(
     problems: list[Problem],
     ranks: int | None,
 ) -> Recipe:
-    """Return the recipe of `settings`; `RecipeError` with `problems` and all further ones."""
+    """Return the recipe of `settings`, or raise `RecipeError` with `problems` and all others."""
     fields = {
         key: (part, hint)
         for part, cls in reversed(schema.items())

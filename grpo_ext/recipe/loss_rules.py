@@ -1,4 +1,4 @@
-"""Rules of the loss and of scoring."""
+"""Rules for the loss and for scoring completions."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -23,12 +23,12 @@ from grpo_ext.recipe.values import convert
 
 
 def upper_clip(v: Values) -> float:
-    """The upper clip range: `epsilon_high`, or `epsilon` where it is not set."""
+    """Return the upper clip range: `epsilon_high`, or `epsilon` if it is not set."""
     return v.epsilon if v.epsilon_high is None else v.epsilon_high
 
 
 def corrected(v: Values) -> bool:
-    """Whether the log-probs of a separate sampler correct the gradient."""
+    """Return whether the log-probs of a separate sampler correct the gradient."""
     return (
         separate(v) and v.vllm_importance_sampling_correction and v.behaviour_policy == "decoupled"
     )
@@ -109,7 +109,7 @@ def entropy_bounds_that_cross(v: Values) -> bool:
 
 
 def load_plugins(v: Values, _: int) -> Iterator[Problem]:
-    """Load the plugin files, which may register what the next rules look up."""
+    """Load the plugin files, which may register what the next rules look up; yield nothing."""
     for path in v.reward_plugins or ():
         with suppress(Exception):  # reported where the rewards are built
             load_file(path)
@@ -117,7 +117,7 @@ def load_plugins(v: Values, _: int) -> Iterator[Problem]:
 
 
 def unknown_loss(v: Values, _: int) -> Iterator[Problem]:
-    """The loss is one of TRL's or a registered one."""
+    """`loss_type` must be one of TRL's losses or a registered one."""
     try:
         convert("loss_type", v.loss_type, Literal[(*LOSSES, *loss_names())])
     except ValueError as error:
@@ -125,7 +125,7 @@ def unknown_loss(v: Values, _: int) -> Iterator[Problem]:
 
 
 def unknown_advantages(v: Values, _: int) -> Iterator[Problem]:
-    """The estimators of advantages are registered, and decide ties only within a group."""
+    """Advantage estimators must be registered, and work within groups to break ties."""
     registered = {
         "scale_rewards": (*advantage_names(), True, False),
         "multi_objective_aggregation": joint_advantage_names(),
@@ -143,7 +143,7 @@ def unknown_advantages(v: Values, _: int) -> Iterator[Problem]:
 
 
 def loss_without_its_divisor(v: Values, _: int) -> Iterator[Problem]:
-    """A loss that divides by `max_completion_length` has one."""
+    """A loss that divides by `max_completion_length` needs it to be set."""
     name = v.loss_type
     if name not in loss_names() or get_loss(name).aggregation != "constant":
         return
@@ -156,14 +156,14 @@ def loss_without_its_divisor(v: Values, _: int) -> Iterator[Problem]:
 
 
 def kl_estimator_of_no_kl(v: Values, _: int) -> Iterator[Problem]:
-    """The estimator of the KL has the gradient of a KL."""
+    """The KL estimator must have the gradient of a KL, unless `beta` is 0."""
     reason = REFUSED.get((v.kl_estimator, v.use_bias_correction_kl))
     if v.beta and reason:
         yield Problem(f"kl_estimator: {reason}.", "kl_estimator")
 
 
 def sampling_that_cannot_be_scored(v: Values, num_processes: int) -> Iterator[Problem]:
-    """Completions can be scored exactly under the sampling settings."""
+    """With `logprob_policy: sampling`, it must be possible to score completions exactly."""
     if v.logprob_policy != "sampling":
         return
     watched = not (v.use_vllm or v.use_transformers_continuous_batching)
@@ -179,7 +179,7 @@ def sampling_that_cannot_be_scored(v: Values, num_processes: int) -> Iterator[Pr
         yield Problem(str(error), "generation_kwargs" if from_kwargs else error.option)
         return
     batch = batch_of(v, num_processes)
-    # and that pass notes the kept tokens
+    # the pass for old log-probs also records the kept tokens
     with_old_pass = ratios_move(batch.gradient_accumulation_steps, batch.passes)
     if params.truncated and not watched and v.beta and not (corrected(v) or with_old_pass):
         yield Problem(UNTOLD_KEPT_SETS, "beta")

@@ -1,16 +1,16 @@
-"""Estimates of the memory of a run on each GPU and of the size of its checkpoints.
+"""Estimate the memory of a run on each GPU and the size of its checkpoints.
 
-Per GPU, with W processes, B completions of a micro-batch and T tokens of prompt and completion:
+Per GPU, with W processes, B completions per micro-batch and T tokens of prompt and completion:
 
-- weights: parameters x bytes of their dtype; / W where they are sharded (ZeRO-3, FSDP)
+- weights: parameters x bytes of their dtype; / W if they are sharded (ZeRO-3, FSDP)
 - gradients: trained parameters x bytes; / W under ZeRO-2, ZeRO-3, FSDP
-- optimizer: trained parameters x bytes of its states (AdamW: two of the parameter's dtype;
-  DeepSpeed: 12 bytes, with a float32 copy); / W under ZeRO and FSDP
+- optimizer: trained parameters x bytes of its states (AdamW: two in the parameter's dtype;
+  DeepSpeed: 12 bytes, including a float32 copy); / W under ZeRO and FSDP
 - reference: a second set of weights if beta is above 0 and no adapter is trained
-- activations: 34 x B x T x hidden bytes in each layer (Korthikanti et al. 2022, arXiv 2205.05198,
-  without attention maps); with gradient checkpointing in one layer, plus 2 x B x T x hidden bytes
-  in each
-- cache, if transformers samples: 2 x layers x key-value width x 2 bytes for each token of a
+- activations: 34 x B x T x hidden bytes per layer (Korthikanti et al. 2022, arXiv 2205.05198,
+  without attention maps); with gradient checkpointing, this for a single layer plus
+  2 x B x T x hidden bytes for each layer
+- cache, if transformers samples: 2 x layers x key-value width x 2 bytes for each token in a
   process's share of a generation
 """
 
@@ -25,29 +25,29 @@ BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 @dataclass(frozen=True)
 class ModelSize:
-    """The sizes of a model that the formulas need."""
+    """The model dimensions that the memory estimates need."""
 
     parameters: int
-    trainable: int  # under LoRA only the adapter's
-    dtype: str  # of the weights by the model's config; a recipe's `dtype` replaces it
+    trainable: int  # with LoRA, only those of the adapter
+    dtype: str  # of the weights in the model's config, unless the recipe sets `dtype`
     hidden_size: int  # of the text model, like the next two
     num_hidden_layers: int
-    kv_width: int  # key-value heads x their size
+    kv_width: int  # number of key-value heads x head size
 
 
 def weight_bytes(size: ModelSize, v: Values) -> int:
-    """Return the bytes of one weight as the recipe loads the model."""
+    """Return the bytes per weight in the dtype that the recipe loads."""
     dtype = v.dtype if v.dtype not in (None, "auto") else size.dtype
     return BYTES.get(str(dtype).removeprefix("torch."), 4)
 
 
 def trained_bytes(size: ModelSize, v: Values) -> int:
-    """Return the bytes of one trained weight; peft keeps adapters in float32."""
+    """Return the bytes per trained weight; peft keeps adapters in float32."""
     return 4 if v.use_peft else weight_bytes(size, v)
 
 
 def optimizer_bytes(size: ModelSize, v: Values, deepspeed: bool) -> int:
-    """Return the bytes of the optimizer's state for each trained weight."""
+    """Return the bytes of optimizer state per trained weight; 0 for an unknown optimizer."""
     trained = trained_bytes(size, v)
     name = v.optim
     if "8bit" in name:
@@ -58,8 +58,9 @@ def optimizer_bytes(size: ModelSize, v: Values, deepspeed: bool) -> int:
 
 
 def checkpoint_bytes(size: ModelSize, v: Values, deepspeed: bool = False) -> int:
-    """Return the bytes of a checkpoint: the trained weights, and the optimizer's state unless
-    `save_only_model` is set.
+    """Return the bytes of a checkpoint.
+
+    It contains the trained weights and, unless `save_only_model` is set, the optimizer's state.
     """
     states = 0 if v.save_only_model else optimizer_bytes(size, v, deepspeed)
     return size.trainable * (trained_bytes(size, v) + states)
@@ -68,11 +69,18 @@ def checkpoint_bytes(size: ModelSize, v: Values, deepspeed: bool = False) -> int
 def longest_completion(
     size: ModelSize, v: Values, batch: Batch, room: int, sharding: int = 0, prompt: int = 0
 ) -> int:
-    """Return the tokens of the longest completion that a GPU with `room` bytes trains on; 0 if the
-    model does not fit.
+    """Estimate the longest completion, in tokens, that a GPU with `room` bytes can train on.
 
-    By estimate, with one completion per micro-batch and gradient checkpointing. Without vLLM a
-    cache for all completions of a process counts, too.
+    The estimate assumes one completion per micro-batch and gradient checkpointing; without vLLM, it
+    includes a cache for all completions of a process. Return 0 if the model does not fit.
+
+    Args:
+        size: the dimensions of the model.
+        v: the values of the recipe.
+        batch: its batch sizes.
+        room: the memory of the GPU, in bytes.
+        sharding: how the model is sharded, as returned by `folder.sharding`.
+        prompt: the number of tokens in a prompt.
     """
     alone = replace(
         batch,
@@ -91,8 +99,14 @@ def longest_completion(
 def memory_estimate(
     size: ModelSize, v: Values, batch: Batch, sharding: int = 0, prompt: int = 0
 ) -> dict[str, int]:
-    """Return the bytes on each GPU by part, and their sum as `total`; `sharding` as
-    `folder.sharding` returns it, `prompt` the tokens of a prompt.
+    """Estimate the bytes on each GPU by part, and their sum as `total`.
+
+    Args:
+        size: the dimensions of the model.
+        v: the values of the recipe.
+        batch: its batch sizes.
+        sharding: how the model is sharded, as returned by `folder.sharding`.
+        prompt: the number of tokens in a prompt.
     """
     share = batch.num_processes
     sequences = batch.per_device_train_batch_size

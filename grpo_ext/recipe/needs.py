@@ -1,6 +1,4 @@
-"""Options that need another option: those that are refused without it, and those that do nothing
-without it.
-"""
+"""Dependencies between options: `NEEDS` are errors, `IDLE` are notes."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -21,8 +19,13 @@ from grpo_ext.recipe.typed_values import Values
 
 CLIPPED_LOSSES = ("grpo", "bnpo", "dr_grpo", "dapo", "luspo")  # `objective.policy.clipped`
 TRL_LOSSES = (*CLIPPED_LOSSES, "cispo", "sapo", "vespo")
-LOSSES = (*TRL_LOSSES, "dppo")  # of this package
-WITHOUT_DELTA = ("cispo", "sapo", "vespo", "dppo")  # a registered loss may read it
+LOSSES = (*TRL_LOSSES, "dppo")  # dppo is this package's own
+WITHOUT_DELTA = (
+    "cispo",
+    "sapo",
+    "vespo",
+    "dppo",
+)  # they ignore delta; a registered loss may read it
 
 OUR_DIVISION = {"loss_normalization": ("step",)}
 ONE_REWARD = {"multi_objective_aggregation": (SUM_THEN_NORMALIZE,)}
@@ -31,11 +34,11 @@ DEALT_ROWS = {**OUR_DIVISION, "layout": ("auto", "chunks", "packed")}
 
 @dataclass(frozen=True)
 class Dependency:
-    """A rule: an option needs others, unless it has a value that needs nothing."""
+    """A rule: an option needs values of other options, unless its own value is in `free`."""
 
     key: str
     free: tuple[Any, ...]  #: values that need nothing
-    #: by option the values that fit, first the one to propose
+    #: for each other option, the values that fit; the first one is proposed
     needed: Mapping[str, tuple[Any, ...]]
 
     def __call__(self, v: Values, num_processes: int) -> Iterator[Problem]:
@@ -84,8 +87,8 @@ NEEDS: tuple[Dependency, ...] = (
     Dependency("max_tokens_per_micro_batch", (None,), DEALT_ROWS),
 )
 
-# Options that do nothing unless another one has some value: how they begin, when they work, and
-# what makes them work.
+# Options that have no effect unless another option enables them: their prefix, when they have an
+# effect, and what enables them.
 IDLE: tuple[tuple[str | tuple[str, ...], Callable[[Values], Any], str], ...] = (
     ("vllm_importance_sampling_", separate, "use_vllm: true or sampler: process"),
     ("vllm_", lambda v: v.use_vllm or v.sampler, "use_vllm: true"),
@@ -129,17 +132,17 @@ IDLE: tuple[tuple[str | tuple[str, ...], Callable[[Values], Any], str], ...] = (
     ("save_steps", lambda v: v.save_strategy == "steps", "save_strategy: steps"),
     ("num_train_epochs", lambda v: v.max_steps < 0, "max_steps left out"),
 )
-# Options that begin like an idle one and work without it.
+# Options that start with such a prefix but always have an effect.
 NOT_IDLE = ("eval_strategy", "eval_dataset_name")  # `grpo-ext eval` reads the second
 
 
 def compares_groups(v: Values) -> bool:
-    """Whether the estimator of advantages compares groups, as `scale_rewards: batch` does."""
+    """Return whether the advantage estimator compares groups, as `scale_rewards: batch` does."""
     return v.scale_rewards in advantage_names() and not get_advantages(v.scale_rewards).within_group
 
 
 def idle_keys(v: Values, _: int) -> Iterator[Problem]:
-    """Note the options of `IDLE` that are set and do nothing."""
+    """Note the options in `IDLE` that are set but have no effect."""
     for key in v:
         for beginning, works, remedy in IDLE:
             if key.startswith(beginning) and key not in NOT_IDLE and v[key] and not works(v):
@@ -148,8 +151,9 @@ def idle_keys(v: Values, _: int) -> Iterator[Problem]:
 
 
 def unclipped(v: Values, num_processes: int) -> Iterator[Problem]:
-    """A note on a clip range that no ratio can leave, under the name of the preset where that sets
-    the range.
+    """Note a clip range that no ratio can leave.
+
+    With `preset: dapo_paper`, which sets the range, the note is about `preset`.
     """
     batch = batch_of(v, num_processes)
     key = "preset" if v.preset == "dapo_paper" else "epsilon_high"

@@ -1,5 +1,6 @@
-"""Notes on a recipe: what is odd, wasteful or without effect, but trains as it says. What would be
-wrong is refused instead.
+"""Notes on a recipe: what is odd, wasteful or without effect, but trains as stated.
+
+Settings that would be wrong are refused instead.
 """
 
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from grpo_ext.recipe.typed_values import Rule, Values
 
 
 def low_cap(v: Values, _: int) -> Iterator[Problem]:
-    """Note a cap of CISPO below 1, which scales nearly every token alike."""
+    """Note a CISPO cap below 1, which scales nearly all tokens alike."""
     cap = upper_clip(v)
     if v.loss_type == "cispo" and cap < 1:
         key = "loss_type" if v.epsilon_high is None else "epsilon_high"
@@ -24,7 +25,7 @@ def low_cap(v: Values, _: int) -> Iterator[Problem]:
 
 
 def unread_by_supervised(v: Values, _: int) -> Iterator[Problem]:
-    """Note keys that supervised training does not read."""
+    """Note keys that supervised training ignores."""
     if "dataset_test_split" in v:
         yield Problem(
             "dataset_test_split does nothing: supervised training reads only dataset_train_split.",
@@ -33,19 +34,19 @@ def unread_by_supervised(v: Values, _: int) -> Iterator[Problem]:
 
 
 def ignored_buffers(v: Values, _: int) -> Iterator[Problem]:
-    """Note a key of TRL's scripts that nothing here reads."""
+    """Note a key of TRL's scripts that is ignored here."""
     if v.ignore_bias_buffers:
         yield Problem("ignore_bias_buffers does nothing.", "ignore_bias_buffers")
 
 
 def no_learning_rate(v: Values, _: int) -> Iterator[Problem]:
-    """Note a learning rate with which no step changes a weight."""
+    """Note a learning rate of 0, which changes no weight."""
     if v.learning_rate == 0:
         yield Problem("learning_rate: 0 changes no weight.", "learning_rate")
 
 
 def held_back(v: Values, _: int) -> Iterator[Problem]:
-    """Note a KL or a clipping of gradients that keeps the policy where it is."""
+    """Note a KL coefficient or gradient clipping that keeps the policy from moving."""
     if v.beta > 1:
         yield Problem(
             f"beta: {v.beta:g} keeps the policy at the reference: the KL outweighs advantages, "
@@ -61,7 +62,7 @@ def held_back(v: Values, _: int) -> Iterator[Problem]:
 
 
 def only_model(v: Values, _: int) -> Iterator[Problem]:
-    """Note checkpoints without the state that a run continues from."""
+    """Note checkpoints without the state that is needed to resume."""
     if v.save_only_model and v.save_strategy != "no":
         yield Problem(
             "save_only_model: true saves no state of the optimizer: the run cannot be continued "
@@ -71,13 +72,13 @@ def only_model(v: Values, _: int) -> Iterator[Problem]:
 
 
 SFT_NOTES: tuple[Rule, ...] = (unread_by_supervised, ignored_buffers)
-#: Notes that also concern arguments built in Python, where an option without effect is harmless.
+#: Notes that also apply to arguments built in Python, where an option without effect is harmless.
 ARGUMENT_NOTES: tuple[Rule, ...] = (low_cap, no_learning_rate, held_back, only_model)
 GRPO_NOTES: tuple[Rule, ...] = (idle_keys, unclipped, ignored_buffers, *ARGUMENT_NOTES)
 
 
 def notes_of(v: Values, rules: tuple[Rule, ...], num_processes: int) -> list[Problem]:
-    """Return one note per key, in the order of `rules`."""
+    """Return at most one note per key, in the order of `rules`."""
     notes: dict[str | None, Problem] = {}
     for rule in rules:
         for note in rule(v, num_processes):

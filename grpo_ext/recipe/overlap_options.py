@@ -1,6 +1,4 @@
-"""The options about a separate sampler and its overlap with training. `docs/overlap.md` explains
-them.
-"""
+"""Options for a separate sampler and its overlap with training; see `docs/overlap.md`."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,15 +10,15 @@ from grpo_ext.recipe.problems import Problem
 from grpo_ext.recipe.typed_values import Rule, Values, refuses
 from grpo_ext.recipe.values import CountOrZero
 
-# set beside the keys of a recipe if the trainer was given a sampler that is another engine
+# an extra key, set if the trainer was given a sampler that is a separate engine
 SEPARATE_SAMPLER = "separate_sampler"
 SHARDED = (
     "sampler: process copies the weights of its rank, and ZeRO-3 or FSDP shards them: use a "
     "vLLM server, or ddp or zero2."
 )
 
-# of `generation_kwargs`: a round would take its own end for that of the completion, or begin each
-# time with the same noise
+# keys of `generation_kwargs` that do not work in rounds: the end of a round would count as the end
+# of the completion, or every round would start from the same random state
 NOT_IN_ROUNDS = {
     "seed",
     "stop",
@@ -38,26 +36,27 @@ NOT_IN_ROUNDS = {
 
 @dataclass
 class OverlapOptions:
-    """Recipe keys about a separate sampler; a base of `GRPOExtConfig`.
+    """Recipe keys for a separate sampler; a base of `GRPOExtConfig`.
 
     Args:
         overlap (`str`, defaults to `"off"`): `"one_step"` lets a separate sampler (`sampler:
             process`, or a vLLM server) work on the next generation while the trainer trains on the
-            present one. Completions are then sampled by the weights of one generation before; their
-            log-probs are those of the sampler, so that ratios and gradients stay exact.
-        sampler (`str`, *optional*): `"process"` samples with transformers in a second process
-            beside each rank. `None`: the trainer itself, or vLLM with `use_vllm`.
+            current one. Completions are then sampled with the weights of one generation earlier;
+            the sampler's own log-probs are used, so ratios and gradients stay exact.
+        sampler (`str`, *optional*): `"process"` samples with transformers in a second process for
+            each rank. `None`: the trainer samples, or vLLM with `use_vllm`.
         sampler_device (`str`, *optional*): the device of the sampler process, such as `"cuda:1"`.
-            `None`: a GPU that trains nothing, else the CPU.
-        behaviour_policy (`str`, defaults to `"decoupled"`): the policy that ratios compare with, if
-            the sampler is separate. `"decoupled"`: the trainer's own weights before the step, and a
-            bounded weight (`vllm_importance_sampling_mode`) corrects from them to the sampler, as
-            in AReaL (arXiv 2505.24298, section 5.2). `"sampler"`: the sampler itself by the
-            log-probs that it returned, without that weight and without the forward pass for it.
+            `None`: a GPU that is not used for training, else the CPU.
+        behaviour_policy (`str`, defaults to `"decoupled"`): the policy in the denominator of the
+            ratios, if the sampler is separate. `"decoupled"`: the trainer's own weights before the
+            step; a bounded weight (`vllm_importance_sampling_mode`) corrects for the difference to
+            the sampler, as in AReaL (arXiv 2505.24298, section 5.2). `"sampler"`: the sampler
+            itself, with the log-probs that it returned; this needs neither that weight nor the
+            forward pass for it.
         partial_rollouts (`int`, defaults to 0): with `overlap: one_step`, completions are sampled
-            in rounds of so many tokens, and a generation ends when enough groups are done; the
-            others go on after the weights have changed. 0: a generation ends with its longest
-            completion.
+            in rounds of this many tokens, and a generation ends when enough groups are finished;
+            the other completions continue under the next weights. 0: a generation ends with its
+            longest completion.
     """
 
     overlap: Literal["off", "one_step"] = "off"
@@ -68,7 +67,7 @@ class OverlapOptions:
 
 
 def separate(v: Values) -> bool:
-    """Whether something else than the trained model samples."""
+    """Return whether something other than the trained model samples."""
     return bool(v.use_vllm or v.sampler or v.get(SEPARATE_SAMPLER))
 
 
@@ -114,7 +113,7 @@ def older_weights_without_a_correction(v: Values) -> bool:
 
 
 def overlap_without_its_sampler(v: Values, num_processes: int) -> Iterator[Problem]:
-    """A separate sampler plays no episodes, returns kept tokens, and completes whole steps."""
+    """Check that the sampler, truncation settings and batch size suit overlapped generation."""
     sampling: dict[str, Any] = {"top_k": v.top_k, "top_p": v.top_p, "min_p": v.min_p}
     sampling |= v.generation_kwargs or {}
     truncated = sampling["top_k"] or sampling["top_p"] not in (None, 1) or sampling["min_p"]
@@ -147,7 +146,7 @@ def overlap_without_its_sampler(v: Values, num_processes: int) -> Iterator[Probl
 
 
 def rounds_that_do_not_fit(v: Values, num_processes: int) -> Iterator[Problem]:
-    """Completions go on after whole rounds, in whole groups, and end by a token or at the limit."""
+    """Partial rollouts need whole rounds, whole groups, and no other ends of completions."""
     key = "partial_rollouts"
     if not v.partial_rollouts:
         return

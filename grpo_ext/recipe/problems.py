@@ -1,6 +1,4 @@
-"""The records of a recipe's faults, which are reported all at once, each with its place and what to
-write instead.
-"""
+"""Records of a recipe's faults, so that all of them are reported at once."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -9,7 +7,7 @@ from typing import Any, Self
 
 @dataclass(frozen=True)
 class Problem:
-    """One fault of a recipe."""
+    """One fault of a recipe, or a note on it."""
 
     message: str  # what is wrong and what to write instead
     key: str | None = None  # the recipe key at fault, if there is one
@@ -18,7 +16,7 @@ class Problem:
     )
 
     def placed(self, places: Mapping[str, str | None]) -> Self:
-        """Return the same fault with the place where its key was set."""
+        """Return the same problem with the place where its key was set."""
         return replace(self, place=places.get(self.key) if self.key else None)
 
     def __str__(self) -> str:
@@ -26,8 +24,9 @@ class Problem:
 
 
 class RecipeError(ValueError):
-    """A recipe that cannot be run, with all its `problems`; `recipe` is set if only combinations of
-    its values are at fault.
+    """A recipe that cannot be run, with all its `problems`.
+
+    `recipe` is set if every single value is valid and only combinations of values are at fault.
     """
 
     def __init__(self, problems: Iterable[Problem], recipe: Any = None):
@@ -38,13 +37,13 @@ class RecipeError(ValueError):
 
 @dataclass
 class Findings:
-    """The findings of all checks of one recipe."""
+    """The results of all checks of one recipe."""
 
     # faults that would break the run or spoil its signal
     problems: list[Problem] = field(default_factory=list)
     # hints, and checks that this machine cannot do
     notes: list[Problem] = field(default_factory=list)
-    # figures by part ("batch", "prompts", "disk")
+    # results by part ("batch", "prompts", "disk")
     figures: dict[str, Any] = field(default_factory=dict)
     # where each key of the recipe was set
     places: dict[str, str | None] = field(default_factory=dict, repr=False)
@@ -62,27 +61,27 @@ class Findings:
         return any(problem.key == key for problem in (*self.problems, *self.notes))
 
     def problem(self, message: object, key: str | None = None) -> None:
-        """Add a fault of `key`."""
+        """Add a problem about `key`."""
         self.problems.append(Problem(str(message), key).placed(self.places))
 
     def note(self, message: object, key: str | None = None) -> None:
-        """Add something worth knowing about `key`."""
+        """Add a note about `key`."""
         self.notes.append(Problem(str(message), key).placed(self.places))
 
     def absent(self, message: object, key: str | None = None) -> None:
-        """Add something that this machine lacks: a fault, or a note if the run will be
-        elsewhere.
-        """
+        """Add something this machine lacks: a problem, or a note if the run will be elsewhere."""
         (self.note if self.elsewhere else self.problem)(message, key)
 
     def refuse(self) -> None:
-        """Raise `RecipeError` with all faults, if there are any."""
+        """Raise `RecipeError` with all problems, if there are any."""
         if self.problems:
             raise RecipeError(self.problems)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain data for JSON: `{"sound": true, "problems": [{"message", "key", "place"}],
-        "notes": [...], ...}`.
+        """Return plain data for JSON.
+
+        It has the form `{"sound": true, "problems": [{"message", "key", "place"}], "notes": [...],
+        ...}`, where the remaining keys are those of `figures`.
         """
         return {
             "sound": self.sound,

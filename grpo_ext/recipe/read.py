@@ -1,6 +1,6 @@
 """Read flat YAML recipes and `--key value` words, with the place where each key was set.
 
-It imports nothing heavy, so that the launcher can read a recipe at once.
+This module imports nothing heavy, so the launcher can read a recipe immediately.
 """
 
 import argparse
@@ -18,13 +18,13 @@ from grpo_ext.recipe.problems import Problem, RecipeError
 Settings = dict[str, tuple[Any, str | None]]  # key -> (value, place)
 Overrides = dict[str, Any] | list[str] | None  # values by key, or words such as `--key value`
 COMMAND_LINE = "command line"
-MOST_BYTES = 2**20  # of a recipe
+MOST_BYTES = 2**20  # size limit of a recipe
 MAPPING_TAG = "tag:yaml.org,2002:map"
 NULL_TAG = "tag:yaml.org,2002:null"
 
 
 def read_settings(path: str | Path | None, overrides: Overrides) -> Settings:
-    """Return the settings of the file, replaced by the overrides."""
+    """Return the settings of the file, with the overrides taking precedence."""
     settings: Settings = read_yaml(path) if path is not None else {}
     if isinstance(overrides, dict):
         settings |= {key: (value, "overrides") for key, value in overrides.items()}
@@ -34,11 +34,15 @@ def read_settings(path: str | Path | None, overrides: Overrides) -> Settings:
 
 
 def read_yaml(path: str | Path, within: Path | None = None) -> Settings:
-    """Return the keys of a recipe with value and `file:line`.
+    """Return each key of a recipe with its value and its place (`file:line`).
 
-    `RecipeError` if it is not flat YAML or sets a key twice.
+    Args:
+        path: the file or the name of a recipe.
+        within: as for `open_plain`.
 
-    `within` is as for `open_plain`.
+    Raises:
+        FileNotFoundError: there is no such recipe.
+        RecipeError: it is not flat YAML, or it sets a key twice.
     """
     path = recipe_path(path)
     try:
@@ -85,7 +89,7 @@ def _place(path: Path, node: yaml.Node) -> str:
 
 
 def _repeated_keys(node: yaml.Node) -> Iterator[tuple[yaml.Node, yaml.Node]]:
-    """Yield both nodes of each key that a mapping, or one inside it, sets twice."""
+    """Yield both nodes of each key that is set twice in a mapping, at any depth."""
     if isinstance(node, yaml.MappingNode):
         seen: dict[str, yaml.Node] = {}
         for key, _ in node.value:
@@ -97,11 +101,15 @@ def _repeated_keys(node: yaml.Node) -> Iterator[tuple[yaml.Node, yaml.Node]]:
 
 
 class Word(str):
-    """A value from the command line: text or YAML, by the type of the field."""
+    """A value from the command line; the type of its field decides if it is text or YAML."""
 
 
 def parse_words(words: list[str]) -> dict[str, Word]:
-    """Return the settings of `--key value`, `--key=value` and a bare `--flag` (true)."""
+    """Return the settings in words: `--key value`, `--key=value` or a bare `--flag` (true).
+
+    Raises:
+        RecipeError: a word belongs to no key.
+    """
     settings: dict[str, Word] = {}
     left = words[::-1]
     last: str | None = None  # the key before the next word
@@ -118,7 +126,7 @@ def parse_words(words: list[str]) -> dict[str, Word]:
 
 
 def _stray(word: str, left: list[str], key: str | None, settings: dict[str, Word]) -> str:
-    """Return the message for a word without a key, after `key`; `left`: the next words reversed."""
+    """Return the message for a stray word after `key`; `left` has the next words, reversed."""
     message = f"expected `--key value`, got {word!r}."
     if key is None:
         return message
@@ -131,7 +139,7 @@ def _stray(word: str, left: list[str], key: str | None, settings: dict[str, Word
 
 
 def split_config(words: list[str]) -> tuple[str | None, list[str]]:
-    """Return the recipe after `--config`, and all other words."""
+    """Split words into the recipe after `--config` (`None` without it) and all other words."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--config")
     options, remaining = parser.parse_known_args(words)

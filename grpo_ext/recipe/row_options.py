@@ -1,4 +1,4 @@
-"""The keys that say which rows of the data a run trains on, and which ones it is evaluated on."""
+"""The keys that select the rows a run trains on and the rows it is evaluated on."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -15,29 +15,29 @@ OpenShare = Annotated[float, Field(gt=0, lt=1)]
 
 @dataclass
 class RowOptions:
-    """Which rows of a task are used: keys of a recipe with one task, and of each entry of `tasks`.
+    """Keys that select the rows of a task: for the only task, or in each entry of `tasks`.
 
     They apply in this order: the task's own filter, `held_out_share`, `max_prompt_tokens` and
-    `max_answer_tokens`, and last `max_train_samples` or `max_eval_samples`.
+    `max_answer_tokens`, and finally `max_train_samples` or `max_eval_samples`.
 
     Args:
         eval_dataset_name (`str`, *optional*): held-out rows, as a file or hub id. `None`: the rows
             of `held_out_share`, else `dataset_test_split` of `dataset_name`, or the held-out rows
             of the task.
-        held_out_share (`float`, *optional*): share of the rows in `dataset_train_split` that is
-            held out for evaluation and never trained on. A hash of what a row asks decides, so that
-            the same rows are held out in every run, also after rows are added or reordered. `None`:
-            none.
-        max_prompt_tokens (`int`, *optional*): use only rows whose prompt has at most so many
-            tokens, for training and for evaluation. The tokens are those that the model reads, with
-            chat template. `None`: all rows.
+        held_out_share (`float`, *optional*): the share of the rows in `dataset_train_split` that is
+            held out for evaluation and never trained on. A hash of the row's question decides, so
+            the same rows are held out in every run, even after rows are added or reordered. `None`:
+            no rows.
+        max_prompt_tokens (`int`, *optional*): use only rows whose prompt has at most this many
+            tokens, for training and for evaluation. Tokens are counted as the model reads them,
+            including the chat template. `None`: all rows.
         max_answer_tokens (`int`, *optional*): use only rows whose reference answer, such as the
-            worked solution in GSM8K, has at most so many tokens. Tasks without a reference answer
-            refuse it. `None`: all rows.
-        max_train_samples, max_eval_samples (`int`, *optional*): use only the first so many of the
-            remaining rows.
-        random_train_samples (`bool`, defaults to `False`): draw the rows of `max_train_samples` at
-            random by `seed`.
+            worked solution in GSM8K, has at most this many tokens. Tasks without a reference answer
+            refuse this key. `None`: all rows.
+        max_train_samples, max_eval_samples (`int`, *optional*): use at most this many of the
+            remaining rows: the first ones.
+        random_train_samples (`bool`, defaults to `False`): choose the `max_train_samples` rows at
+            random, by `seed`.
     """
 
     eval_dataset_name: str | None = None
@@ -50,8 +50,9 @@ class RowOptions:
 
 
 def options_by_task(v: Values) -> dict[str, Mapping[str, Any]]:
-    """Return the row options that are set, by task: entries of `tasks` by name, or those of the
-    recipe under "".
+    """Return the row options of each task, by the name of its entry in `tasks`.
+
+    In a recipe without `tasks`, return its own values under the name "".
     """
     if v.tasks is None:
         return {"": v}
@@ -59,7 +60,7 @@ def options_by_task(v: Values) -> dict[str, Mapping[str, Any]]:
 
 
 def row_options_that_conflict(v: Values, _: int) -> Iterator[Problem]:
-    """The rows that a run uses are stated once, and are known before the run."""
+    """Row options must not contradict each other, and must suit streaming if it is on."""
     for name, options in options_by_task(v).items():
         for problem in option_problems(options, v):
             if name:
@@ -71,7 +72,7 @@ def row_options_that_conflict(v: Values, _: int) -> Iterator[Problem]:
 
 
 def share_problems(entries: Mapping[str, Mapping[str, Any] | None]) -> Iterator[Problem]:
-    """Yield entries of `tasks` that read the same rows and hold out different ones."""
+    """Yield entries of `tasks` that read the same rows but hold out different ones."""
     first: dict[tuple[Any, ...], tuple[str, float | None]] = {}
     for name, entry in entries.items():
         options = entry or {}
@@ -90,7 +91,7 @@ def share_problems(entries: Mapping[str, Mapping[str, Any] | None]) -> Iterator[
 
 
 def option_problems(options: Mapping[str, Any], v: Values) -> Iterator[Problem]:
-    """Yield what is wrong with the row options of one task."""
+    """Yield the problems of one task's row options."""
     if options.get("max_prompt_tokens") and v.environment is not None:
         yield Problem(
             "max_prompt_tokens counts the task's prompts, which environment completes when an "

@@ -1,8 +1,7 @@
-"""The rules between the values of a recipe, or of arguments built in Python, and the code that
-applies them.
+"""Apply the rules between the values of a recipe, or of arguments built in Python.
 
-A rule is a short function of the values and the number of processes, which yields problems. Rules
-need no GPU and no data.
+A rule is a short function of the values and the number of processes that yields problems. Rules
+need neither a GPU nor the data.
 """
 
 import dataclasses
@@ -45,8 +44,14 @@ def check_values(
     places: dict[str, str | None],
     num_processes: int | None = None,
 ) -> list[Problem]:
-    """Return all problems that `rules` find; `num_processes` defaults to what `processes`
-    returns.
+    """Return all problems that `rules` find.
+
+    Args:
+        values: the values of the recipe.
+        rules: the rules to apply.
+        places: where each key was set.
+        num_processes: the number of training processes. `None`: the number that `processes`
+            returns.
     """
     problems: list[Problem] = []
     with suppress(Unsound):
@@ -60,8 +65,9 @@ def check_values(
 def flat_values(
     values: dict[str, dict[str, Any]], schema: dict[str, type], unsound: Iterable[str] = ()
 ) -> Values:
-    """Return the values of all parts of a recipe as one mapping, over the defaults of their
-    dataclasses.
+    """Merge the values of all parts of a recipe into one mapping with the defaults of all fields.
+
+    `unsound` are the keys whose values were refused or are unknown.
     """
     defaults: dict[str, Any] = {}
     for cls in schema.values():
@@ -76,14 +82,16 @@ def flat_values(
 
 
 def processes(v: Values) -> int:
-    """Return how many processes train: those that the launcher started, else those that the
-    accelerate config would start.
+    """Return the number of training processes.
+
+    It is the number that the launcher started (`WORLD_SIZE`), else the number in the recipe's
+    accelerate config, else 1.
     """
     return int(os.environ.get("WORLD_SIZE", 0)) or settings_of(v).get("num_processes", 1)
 
 
 def check_keys(rules: Iterable[Rule], classes: Iterable[type]) -> None:
-    """Raise `KeyError` if a rule's key or message names no field of the `classes`."""
+    """Raise `KeyError` if a rule's key or message names something that is not a field."""
     fields = {f.name for cls in classes for f in dataclasses.fields(cls)}
     for rule in rules:
         named: set[str] = set()
@@ -116,9 +124,7 @@ check_keys(SFT_RULES, (SFTConfig, LaunchConfig, ModelConfig))
 
 
 def with_our_defaults(args: GRPOConfig) -> GRPOExtConfig:
-    """Return the same object; a `GRPOConfig`, or a user's subclass of it, gets each missing field
-    with our default.
-    """
+    """Add missing fields to a `GRPOConfig` with our defaults, and return the same object."""
     for name, default in flat_values({}, {"training": GRPOExtConfig}).defaults.items():
         if not hasattr(args, name):
             setattr(args, name, default)
@@ -128,13 +134,18 @@ def with_our_defaults(args: GRPOConfig) -> GRPOExtConfig:
 def check_arguments(
     args: GRPOExtConfig, num_processes: int, separate_sampler: bool = False
 ) -> None:
-    """Refuse arguments that are wrong by themselves or contradict each other, by the same rules as
-    recipes.
+    """Check arguments built in Python by the same rules as recipes.
 
-    What only a recipe says (the model, its adapter, the data) is not known here: a rule that asks
-    for it ends. A value that differs from its default counts as set. `separate_sampler` says
-    whether the trainer was given a sampler that is another engine. `RecipeError` names all that is
-    wrong, each with what to write instead.
+    Rules that depend on the model, its adapter or the data, which only a recipe states, are
+    skipped. A value that differs from its default counts as set.
+
+    Args:
+        args: the arguments of the trainer.
+        num_processes: the number of training processes.
+        separate_sampler: whether the trainer was given a sampler that is a separate engine.
+
+    Raises:
+        RecipeError: if anything is wrong. It lists all problems, each with what to write instead.
     """
     problems = field_problems(args, GRPOExtConfig)
     unsound = {problem.key for problem in problems if problem.key}
@@ -147,12 +158,12 @@ def check_arguments(
 
 
 def argument_notes(args: GRPOExtConfig, num_processes: int) -> list[Problem]:
-    """Return the notes on checked arguments: odd values that train as they say."""
+    """Return the notes on checked arguments: values that are odd but train as stated."""
     return notes_of(argument_values(args, set()), ARGUMENT_NOTES, num_processes)
 
 
 def argument_values(args: GRPOExtConfig, unsound: set[str]) -> Values:
-    """Return the arguments in the form in which rules read the values of a recipe."""
+    """Convert trainer arguments to the `Values` that rules read, omitting those in `unsound`."""
     defaults = flat_values({}, {"training": GRPOExtConfig}).defaults
     elsewhere = {f.name for cls in (RunConfig, ModelConfig) for f in dataclasses.fields(cls)} - set(
         defaults
@@ -164,6 +175,6 @@ def argument_values(args: GRPOExtConfig, unsound: set[str]) -> Values:
             value = value.value
         if value != defaults[name]:
             values[name] = value
-    # TRL sets it and `generation_batch_size`, of which a recipe names one
+    # TRL sets both this and `generation_batch_size`; a recipe sets at most one
     values.pop("steps_per_generation", None)
     return Values(values, defaults, unsound | elsewhere)

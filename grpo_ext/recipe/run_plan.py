@@ -1,8 +1,8 @@
-"""The plan of a run before it starts: prompts, completions, steps, checkpoints and evaluations.
+"""Plan a run before it starts: prompts, completions, steps, checkpoints and evaluations.
 
 The arithmetic is that of TRL's `RepeatSampler`, transformers' loop
 (`Trainer.set_initial_training_values`, `DefaultFlowCallback`) and accelerate's data loader; a test
-trains and compares.
+compares it with training runs.
 """
 
 import math
@@ -14,39 +14,37 @@ from grpo_ext.recipe.typed_values import Values
 
 @dataclass(frozen=True)
 class Plan:
-    """The numbers of a run; numbers of an epoch are `None` for a stream."""
+    """The numbers of a run; those of an epoch are `None` for a stream."""
 
     batch: Batch  # sizes of a generation and of an optimizer step
     rows: int | None  # training rows
     eval_rows: int | None  # held-out rows; `None` if there are none or the number is unknown
     generations_per_epoch: int | None
     steps_per_epoch: int | None
-    # rows of an epoch that do not fill a generation; shuffling drops other rows in each epoch
+    # rows per epoch that do not fill a generation; shuffling drops different rows each epoch
     rows_dropped: int | None
     epochs: float | None  # passes over the rows
     steps: int  # optimizer steps
     generations: int
-    warmup_steps: int  # steps over which the learning rate rises
-    # the steps after which one is saved; `None`: after the best evaluations
+    warmup_steps: int  # steps during which the learning rate rises
+    # the steps after which a checkpoint is saved; `None`: after the best evaluations
     checkpoints: tuple[int, ...] | None
     checkpoints_kept: int | None  # how many stay on disk (`save_total_limit`); `None`: all
-    evaluations: int  # how often the held-out rows are evaluated
-    eval_completions: int | None  # of one evaluation; `None` if unknown
+    evaluations: int  # number of evaluations on the held-out rows
+    eval_completions: int | None  # per evaluation; `None` if unknown
     max_completion_length: int | None  # tokens of the longest completion; `None`: unbounded
     most_slots: int = (
-        1  # of a generation that a prompt may take, each of `num_generations` completions
+        1  # slots per generation that a prompt may take, each of `num_generations` completions
     )
 
     @property
     def prompts(self) -> int:
-        """Prompts of all generations of the run, with repetitions; with `most_slots` above 1 their
-        slots.
-        """
+        """Prompts in all generations, including repeats; their slots if `most_slots` is above 1."""
         return self.generations * self.batch.prompts
 
     @property
     def completions(self) -> int:
-        """Completions of all generations of the run, without evaluations."""
+        """Completions in all generations of the run, excluding evaluations."""
         return self.generations * self.batch.completions
 
     @property
@@ -69,7 +67,7 @@ class Epoch:
 
 
 def epoch_of(rows: int, batch: Batch) -> Epoch:
-    """Return the sizes of an epoch; `ValueError` if the rows do not fill a generation."""
+    """Return the sizes of an epoch; raise `ValueError` if the rows do not fill a generation."""
     generations = rows // batch.prompts
     if generations == 0:
         raise ValueError(too_few_rows(rows, batch))
@@ -84,10 +82,10 @@ def make_plan(
     """Return the plan of a recipe.
 
     Args:
-        v: valid values of the recipe (`Recipe.flat`).
-        num_processes: that train.
-        rows: of the training data; `None` for a stream, which needs `max_steps`.
-        eval_rows: held-out rows; `None` if unknown.
+        v: the valid values of the recipe (`Recipe.flat`).
+        num_processes: the number of training processes.
+        rows: the number of training rows; `None` for a stream, which needs `max_steps`.
+        eval_rows: the number of held-out rows; `None` if unknown.
 
     Raises:
         ValueError: if the training rows do not fill a generation.
@@ -138,7 +136,7 @@ def make_plan(
 
 
 def too_few_rows(rows: int, batch: Batch) -> str:
-    """Return the message for rows that do not fill a generation: TRL would end without a step."""
+    """Return the message for rows that do not fill a generation; TRL would train no step."""
     return (
         f"{rows} training rows make no generation of {batch.prompts} prompts "
         f"({batch.completions} completions, {batch.num_generations} a prompt). Bring at least "
@@ -155,15 +153,17 @@ def _samples_per_eval_row(v: Values) -> int:
 
 
 def _in_steps(interval: float, steps: int) -> int:
-    """Return an interval in steps; below 1 it is a share of all (`TrainerState.compute_steps`,
-    `get_warmup_steps`).
+    """Convert an interval to steps; an interval below 1 is a share of all steps.
+
+    This is how `TrainerState.compute_steps` and `get_warmup_steps` read it.
     """
     return math.ceil(steps * interval) if interval < 1 else int(interval)
 
 
 def _moments(strategy: str, interval: float, steps: int, epoch: Epoch | None) -> list[int]:
-    """Return the steps after which a strategy acts, with the last step; a stream counts as one
-    epoch.
+    """Return the steps after which a strategy acts, including the last step; empty for `no`.
+
+    A stream counts as one epoch.
     """
     if strategy == "steps":
         every = _in_steps(interval, steps)

@@ -1,5 +1,6 @@
-"""What a recipe is refused for, beside the rules of single groups of options: the model, the length
-of the run, where it begins, and what samples.
+"""Rules for the run as a whole: the model, the length, where it starts, and what samples.
+
+The rules of single groups of options are in the modules of these options.
 """
 
 from pathlib import Path
@@ -35,7 +36,7 @@ def supervised_with_evaluation(v: Values) -> bool:
     "'.*{lora_target_modules[0]}' or all-linear.",
 )
 def one_plain_name_of_a_layer(v: Values) -> bool:
-    """peft takes a single entry for a pattern of whole names."""
+    """peft reads a single entry as a regular expression that must match the whole layer name."""
     modules = v.lora_target_modules
     return v.use_peft and modules is not None and len(modules) == 1 and modules[0].isidentifier()
 

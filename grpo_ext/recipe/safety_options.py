@@ -1,4 +1,4 @@
-"""The options about gradients that are not finite and alarms of the health monitor."""
+"""Options for non-finite gradients and for the alarms of the health monitor."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,16 +12,16 @@ from grpo_ext.recipe.values import CountOrZero
 
 @dataclass
 class SafetyOptions:
-    """Recipe keys about faults and alarms; a base of `GRPOExtConfig`.
+    """Recipe keys for faults and alarms; a base of `GRPOExtConfig`.
 
     Args:
-        max_skipped_steps (`int`, defaults to 5): optimizer steps in a row that may be skipped
+        max_skipped_steps (`int`, defaults to 5): how many optimizer steps in a row may be skipped
             because their gradient is not finite; one more ends the run with a checkpoint. A skipped
             step changes neither the weights nor the optimizer's state. `skipped_steps` counts them.
-        health_action (`str`, defaults to `"warn"`): what an alarm of the health monitor does.
-            `"warn"`: it warns. `"checkpoint"`: it also saves a checkpoint. `"stop"`: the run ends
-            with a checkpoint. `"none"`: there is no monitor.
-        health_rules (`dict`, *optional*): settings of single rules of the monitor: `false`, a
+        health_action (`str`, defaults to `"warn"`): what happens when the health monitor raises an
+            alarm. `"warn"`: a warning is logged. `"checkpoint"`: a checkpoint is saved as well.
+            `"stop"`: the run ends with a checkpoint. `"none"`: the monitor is off.
+        health_rules (`dict`, *optional*): settings of individual rules of the monitor: `false`, a
             threshold, or `{threshold: ..., action: ...}`. `docs/report.md` lists the rules with
             their thresholds.
     """
@@ -32,7 +32,7 @@ class SafetyOptions:
 
 
 def unknown_health_rule(v: Values, _: int) -> Iterator[Problem]:
-    """The rules of the monitor are known ones."""
+    """`health_rules` must name known rules and give them valid settings."""
     try:
         chosen_rules(v.health_rules, v.health_action)
     except ValueError as error:

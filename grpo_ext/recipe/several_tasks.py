@@ -1,6 +1,4 @@
-"""The key `tasks` of a recipe: several tasks in one run, each with rows, prompts and rewards of its
-own.
-"""
+"""The recipe key `tasks`: several tasks in one run, each with its own rows, prompts and rewards."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -15,9 +13,9 @@ from grpo_ext.recipe.typed_values import Rule, Values
 from grpo_ext.recipe.values import Positive, convert
 from grpo_ext.tasks import Task, get_task_class
 
-Spec = dict[str, Any]  # of a reward, as in `reward_funcs`
+Spec = dict[str, Any]  # a reward, as in `reward_funcs`
 
-# keys of a recipe with one task, which stand beside each task in a recipe with several
+# keys of a recipe with one task; in a recipe with several, they go into the entries of `tasks`
 OF_EACH_TASK = (
     "task",
     "dataset_name",
@@ -36,18 +34,18 @@ OF_EACH_TASK = (
 
 @dataclass
 class TaskOptions(RowOptions):
-    """Keys of an entry of `tasks`, beside `RowOptions` and the fields of its task.
+    """Keys of an entry of `tasks`, besides those of `RowOptions` and the fields of its task.
 
-    All but `share` mean what they mean in a recipe with one task.
+    All but `share` mean the same as in a recipe with one task.
 
     Args:
-        task (`str`, *optional*): the task's name, see `grpo_ext.tasks`. `None`: the name of the
-            entry.
-        share (`float`, *optional*): share of the training prompts, relative to the shares of the
-            other tasks. Rows of a task that has too few are repeated. `None` for all tasks: every
-            row once in an epoch; of streams, equal shares.
-        reward_funcs (`list`, *optional*): rewards of this task, with their weights. `None` takes
-            those of the task.
+        task (`str`, *optional*): the name of the task; see `grpo_ext.tasks`. `None`: the name of
+            the entry.
+        share (`float`, *optional*): the task's share of the training prompts, relative to the
+            shares of the other tasks. If a task has too few rows, they are repeated. If it is
+            `None` for every task, each row is used once per epoch; streams get equal shares.
+        reward_funcs (`list`, *optional*): the rewards of this task, with their weights. `None`: the
+            default rewards of the task.
         dataset_name, dataset_config, dataset_train_split, dataset_test_split (`str`, *optional*):
             the rows.
     """
@@ -63,14 +61,14 @@ class TaskOptions(RowOptions):
 
 @dataclass(frozen=True)
 class TaskOfSeveral:
-    """One entry of `tasks`."""
+    """One entry of `tasks`, built."""
 
     task: Task
     options: TaskOptions
 
     @property
     def reward_specs(self) -> list[Spec]:
-        """The rewards of the task as mappings with `name`, and `weight` where it is stated."""
+        """The rewards of the task as mappings with `name` and, where it is stated, `weight`."""
         if self.options.reward_funcs is None:
             weights = self.task.default_rewards.items()
             return [{"name": name, "weight": weight} for name, weight in weights]
@@ -79,8 +77,10 @@ class TaskOfSeveral:
 
 
 def read_tasks(entries: Any) -> tuple[dict[str, TaskOfSeveral], list[Problem]]:
-    """Build the entries of the key `tasks`; return them by name, and the problems of all that could
-    not be built.
+    """Build the entries of the key `tasks`.
+
+    Return the entries by name, and the problems of those that could not be built or of their
+    shares. Both are empty if `entries` is not a mapping.
     """
     tasks: dict[str, TaskOfSeveral] = {}
     problems: list[Problem] = []
@@ -98,7 +98,7 @@ def read_tasks(entries: Any) -> tuple[dict[str, TaskOfSeveral], list[Problem]]:
 
 
 def _built(name: str, values: Mapping[str, Any]) -> TaskOfSeveral:
-    """Return an entry; `ValueError` whose arguments are the sentences on all that is wrong."""
+    """Build an entry; raise `ValueError` with one argument for each fault."""
     task_class: type = get_task_class(values.get("task") or name)
     hints = {**hints_of(task_class), **hints_of(TaskOptions)}
     converted: dict[str, Any] = {}
@@ -120,8 +120,8 @@ def _built(name: str, values: Mapping[str, Any]) -> TaskOfSeveral:
 def reward_specs(tasks: Mapping[str, TaskOfSeveral]) -> list[Spec]:
     """Return the rewards of all tasks as specs with the key `tasks`, in order of appearance.
 
-    A reward that several tasks name with the same weight and options is one reward of these tasks.
-    Rewards that share a name but differ in anything else are labelled `TASK_NAME`.
+    A reward that several tasks list with the same weight and options becomes one spec for these
+    tasks. Rewards that share a name but differ in anything else are labelled `TASK_NAME`.
     """
     specs: list[Spec] = []
     for name, entry in tasks.items():
@@ -139,14 +139,14 @@ def reward_specs(tasks: Mapping[str, TaskOfSeveral]) -> list[Spec]:
 
 
 def metric_of(spec: str | Spec) -> str:
-    """Return the name of a reward's metric, as `rewards.reward_specs.metric_name` will."""
+    """Return the name of a reward's metric, like `rewards.reward_specs.metric_name`."""
     if isinstance(spec, str):
         return spec.rstrip("/").replace(":", "/").split("/")[-1]
     return spec.get("label") or metric_of(str(spec.get("name")))
 
 
 def keys_of_a_single_task(v: Values, _: int) -> Iterator[Problem]:
-    """A recipe with `tasks` has no keys of a single task, and at least one task."""
+    """A recipe with `tasks` must have at least one task, and no keys of a single task."""
     if v.tasks is None:
         return
     if not v.tasks:

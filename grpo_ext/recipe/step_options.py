@@ -1,4 +1,4 @@
-"""The options about sampling, and those about speed."""
+"""Options for sampling and for speed."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -8,33 +8,34 @@ from grpo_ext.recipe.values import Count, CountOrZero, PositiveOrZero, PositiveS
 
 @dataclass
 class SamplingOptions:
-    """Recipe keys about sampling; a base of `GRPOExtConfig`.
+    """Recipe keys for sampling; a base of `GRPOExtConfig`.
 
     Args:
-        sampler_check_share (`float`, defaults to 0.125): share of the completions for which
-            `generate` records the log-probs of its draws, for `sampling/logp_difference` and the
-            importance ratios. Separate samplers return all.
+        sampler_check_share (`float`, defaults to 0.125): the share of completions for which
+            `generate` records the log-probs of the sampled tokens, for `sampling/logp_difference`
+            and the importance ratios. Separate samplers return all of them.
         vllm_importance_sampling_mode (`str`, defaults to `"token_truncate"`): how the log-probs of
-            a separate sampler correct the gradient. `"token_truncate"` limits each token's own
-            ratio and keeps every token; it ignores the ratios of earlier tokens, which is a small
-            bias. TRL's default, `"sequence_mask"`, weights a completion by the product of its
-            tokens' ratios, which rounding noise makes vanish or explode with the length.
-        disable_dropout (`bool`, defaults to `True`): whether the model's dropout modules are off;
-            TRL's default is `False`. With dropout, ratios of an unchanged policy, and the KL, are
-            wrong by some hundredths. `lora_dropout` is also off.
-        eval_temperature (`float`, *optional*): how `evaluate()` samples. 0 decodes greedily, a
-            number above 0 samples at that temperature; both keep the random state and log mean
-            scores under the data set's name. `None`: TRL's evaluation, which samples as training
-            does, draws from training's random state and reports a loss without meaning.
+            a separate sampler correct the gradient. `"token_truncate"` caps each token's own ratio
+            and keeps every token; it ignores the ratios of earlier tokens, which is a small bias.
+            TRL's default, `"sequence_mask"`, weights a completion by the product of its tokens'
+            ratios, which rounding errors make vanish or explode as completions grow.
+        disable_dropout (`bool`, defaults to `True`): whether the model's dropout modules, including
+            `lora_dropout`, are switched off; TRL's default is `False`. With dropout, the ratios of
+            an unchanged policy, and the KL, are off by a few hundredths.
+        eval_temperature (`float`, *optional*): how `evaluate()` samples. 0 decodes greedily, and a
+            number above 0 samples at that temperature; both leave the random state unchanged and
+            log mean scores under the data set's name. `None`: TRL's evaluation, which samples as
+            training does, draws from training's random state and reports a meaningless loss.
         eval_top_p, eval_top_k, eval_min_p (`float`, `int`, `float`, *optional*): truncation at an
-            `eval_temperature` above 0; by default there is none, whatever training uses.
-        eval_num_samples (`int`, defaults to 1): completions of each held-out prompt. With k above
-            1, which needs an `eval_temperature` above 0, `mean@k`, `pass@k` and `mixed@k` are
-            logged beside `pass@1`, with standard errors.
-        eval_constant (`bool`, defaults to `True`): whether an evaluation also logs what the best
-            constant answer earns: the completion, of a few of its own, that scores best when it is
-            given to every prompt. It costs about one more call of the rewards for each held-out
-            row. Environments, reward models, async rewards and `judge` are left out.
+            `eval_temperature` above 0; there is none by default, whatever training uses.
+        eval_num_samples (`int`, defaults to 1): completions per held-out prompt. With k above 1,
+            which needs an `eval_temperature` above 0, `mean@k`, `pass@k` and `mixed@k` are logged
+            in addition to `pass@1`, with standard errors.
+        eval_constant (`bool`, defaults to `True`): whether an evaluation also logs the score of the
+            best constant answer: the one, of a few of its own completions, that scores best when it
+            is given to every prompt. This costs about one additional call of the rewards per
+            held-out row. It is not computed with environments, reward models, async rewards or
+            `judge`.
     """
 
     sampler_check_share: PositiveShare = 0.125
@@ -50,29 +51,29 @@ class SamplingOptions:
 
 @dataclass
 class SpeedOptions:
-    """Recipe keys about speed; they change the gradient by rounding at most.
+    """Recipe keys for speed, which change the gradient by rounding errors at most.
 
     A base of `GRPOExtConfig`.
 
     Args:
         fast_generate (`bool`, defaults to `True`): where transformers' `generate` samples, in
-            training and evaluation: run each distinct prompt once, and take completions that have
-            ended out of the batch. The distribution is the same, with different random draws.
-            `False`: as TRL does.
-        layout (`str`, defaults to `"auto"`): how completions run through the model in training.
-            `"chunks"`: those of similar length together, each distinct prompt once. `"packed"`: one
-            after another in a row without padding; refused where a model would mix them.
-            `"padded"`: one rectangle per micro-batch, as TRL. `"auto"` chooses by the model, its
-            attention, the ranks and the lengths, and the first lines of a run say what. All but
-            `"padded"` also distribute the completions of a step to its micro-batches by tokens,
-            over all ranks.
-        max_tokens_per_micro_batch (`int`, *optional*): cut micro-batches with more tokens (prompts
-            and completions, without padding) into pieces that run forward and backward one after
-            another, equally many on all ranks. A single longer completion stays whole. `None`: only
-            `per_device_train_batch_size` bounds them.
-        skip_dead_rows (`bool`, defaults to `True`): do not run completions whose advantage is 0
-            where nothing else (KL, entropy bonus, `positive_nll_coef`) can give them a gradient.
-            Metrics such as `entropy` are then means over the others.
+            training and evaluation: run each distinct prompt once, and remove finished completions
+            from the batch. The distribution is the same, but the random draws differ. `False`: as
+            in TRL.
+        layout (`str`, defaults to `"auto"`): how completions are arranged for the model in
+            training. `"chunks"`: completions of similar length together, each distinct prompt once.
+            `"packed"`: one after another in a row without padding; refused if the model would mix
+            them. `"padded"`: one rectangle per micro-batch, as in TRL. `"auto"`: chosen by the
+            model, its attention, the ranks and the lengths; the first lines of a run report the
+            choice. All but `"padded"` also balance the completions of a step over its micro-batches
+            and all ranks by tokens.
+        max_tokens_per_micro_batch (`int`, *optional*): split micro-batches with more tokens
+            (prompts and completions, without padding) into pieces that run forward and backward one
+            after another, the same number on all ranks. A single longer completion stays whole.
+            `None`: limited only by `per_device_train_batch_size`.
+        skip_dead_rows (`bool`, defaults to `True`): skip completions whose advantage is 0 if
+            nothing else (KL, entropy bonus, `positive_nll_coef`) can give them a gradient. Metrics
+            such as `entropy` are then means over the other completions.
     """
 
     fast_generate: bool = True

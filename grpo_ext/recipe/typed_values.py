@@ -1,4 +1,4 @@
-"""The values of a recipe as its rules read them: `v.beta`, with the type of the field."""
+"""The values of a recipe as its rules read them: `v.beta` has the type of the field `beta`."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from grpo_ext.recipe.schema import GRPOExtConfig, RunConfig
 
     class Fields(GRPOExtConfig, RunConfig, ModelConfig):
-        """The fields of a recipe, with two types that are narrower than TRL's (`fields.TYPES`)."""
+        """The fields of a recipe; two have narrower types than in TRL (see `fields.TYPES`)."""
 
         num_generations: int
         generation_kwargs: dict[str, Any] | None
@@ -21,22 +21,19 @@ if TYPE_CHECKING:
 else:
 
     class Fields:
-        """mypy knows them; at run time `Values` looks them up."""
+        """The fields are declared for mypy only; at run time `Values` looks them up."""
 
 
 class Unsound(Exception):
-    """A rule asked for a value that is not known, or is wrong by itself and already has its
-    problem.
-    """
+    """A rule read a value that is unknown, or that is wrong and has been reported already."""
 
 
 class Values(dict[str, Any], Fields):
-    """The values that a recipe sets, over the `defaults` of its fields; iteration yields only the
-    keys that are set.
+    """The values that a recipe sets, with the `defaults` of its fields for all other keys.
 
-    Reading a key in `unsound`, whose value was refused or is unknown, raises `Unsound`, which ends
-    the rule. Reading a key that is not a field raises `KeyError`, so that a rule with a mistyped
-    key fails instead of never firing.
+    Iteration yields only the keys that are set. Reading a key in `unsound`, whose value was refused
+    or is unknown, raises `Unsound`, which ends the rule. Reading a key that is not a field raises
+    `KeyError`, so that a rule with a misspelled key fails instead of never firing.
     """
 
     def __init__(
@@ -54,11 +51,11 @@ class Values(dict[str, Any], Fields):
         return self.defaults[key]
 
     def has(self, key: str) -> bool:
-        """Whether this kind of recipe, for GRPO or for supervised training, has the field `key`."""
+        """Return whether recipes of this kind (GRPO or supervised) have the field `key`."""
         return key in self.defaults
 
     def replaced(self, **values: Any) -> "Values":
-        """Return the same recipe with other values."""
+        """Return the same recipe with some values replaced."""
         return Values({**self, **values}, self.defaults, self.unsound)
 
     if not TYPE_CHECKING:  # mypy knows the fields by name and type
@@ -69,13 +66,13 @@ class Values(dict[str, Any], Fields):
             return self[key]
 
 
-#: A rule yields the problems of a recipe that this many processes train.
+#: A rule takes the values and the number of processes, and yields the problems of the recipe.
 Rule = Callable[[Values, int], Iterator[Problem]]
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """A rule of one predicate: where it holds, the recipe has a problem."""
+    """A rule with a single predicate: where it holds, the recipe has a problem."""
 
     key: str  #: the key at fault
     message: str  #: what is wrong and what to write; fields in braces stand for their values
@@ -87,5 +84,5 @@ class Refusal:
 
 
 def refuses(key: str, message: str) -> Callable[[Callable[[Values], object]], Refusal]:
-    """Decorate a predicate with its `key` and `message`, which makes a `Refusal` of it."""
+    """Return a decorator that turns a predicate into a `Refusal` with this key and message."""
     return partial(Refusal, key, message)

@@ -1,6 +1,4 @@
-"""Conversion of single values of a recipe to the types of their fields, and descriptions of those
-types.
-"""
+"""Convert recipe values to their fields' types, and describe those types in words."""
 
 import json
 import math
@@ -44,10 +42,13 @@ def _adapter(hint: Any) -> TypeAdapter:
 
 
 def convert(key: str, value: Any, hint: Any) -> Any:
-    """Return `value` converted to the type `hint` of the field `key`: `5e-7`, which YAML reads as
-    text, becomes a number.
+    """Return `value` converted to the type `hint` of the field `key`.
 
-    `ValueError`, with a whole sentence, if it does not fit the type, its choices or its bounds.
+    For example, `5e-7`, which YAML reads as text, becomes a number.
+
+    Raises:
+        ValueError: if the value does not fit the type, its choices or its bounds. The message is a
+            complete sentence.
     """
     if isinstance(value, Word):
         value = _from_word(value, hint)
@@ -88,7 +89,7 @@ def choices(hint: Any) -> list[Any]:
 
 
 def in_words(hint: Any) -> str:
-    """Return a type hint in words: `float | None` is "a number or null"."""
+    """Describe a type hint in words: `float | None` is "a number or null"."""
     if hint is type(None):
         return "null"
     if hint in TYPE_WORDS:
@@ -107,7 +108,7 @@ def in_words(hint: Any) -> str:
 
 
 def _numbers(value: Any) -> Iterable[float]:
-    """Yield the floating-point numbers in a value, its lists and its mappings."""
+    """Yield the floating-point numbers in a value, including its nested lists and mappings."""
     if isinstance(value, float):
         yield value
     elif isinstance(value, list | dict):
@@ -121,8 +122,9 @@ def _takes_mapping(hint: Any) -> bool:
 
 
 def _from_word(word: Word, hint: Any) -> Any:
-    """Return the value of a word: the word itself for a field that takes text, else, and for a
-    mapping in braces, its YAML.
+    """Parse a word from the command line as a value of type `hint`.
+
+    Text fields keep it unchanged; other fields, and mappings in braces, are parsed as YAML.
     """
     kinds = typing.get_args(hint) or (hint,)
     mapping = word.startswith("{") and _takes_mapping(hint)

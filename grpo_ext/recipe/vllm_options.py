@@ -1,4 +1,4 @@
-"""The options about vLLM that TRL does not have."""
+"""Options for vLLM that TRL does not have."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -31,29 +31,30 @@ NOT_WITH_ADAPTER = {
 
 @dataclass
 class EngineOptions:
-    """Recipe keys about vLLM; a base of `GRPOExtConfig`.
+    """Recipe keys for vLLM; a base of `GRPOExtConfig`.
 
     Args:
         vllm_sync_adapter (`str`, defaults to `"merged"`): what the trainer sends to vLLM when it
-            trains a LoRA adapter. `"merged"`: all weights, with the adapter merged into them, as
-            TRL does. `"adapter"`: only the adapter, megabytes instead of gigabytes, on top of the
-            base model that the engine was started with. A server must share the file system: it
-            reads the adapter in `output_dir`.
-        vllm_sync_check_steps (`int`, defaults to 1): after the first weight sync and then every so
-            many syncs, compare the engine's log-probs of a few completions with the trainer's, at
-            the cost of a forward pass of them; 0 never.
-        vllm_sync_check_limit (`float`, *optional*): mean absolute difference above which the run
-            ends with a checkpoint. `None`: 0.001 where the engine computes in float32, else 0.2.
-        vllm_server_retries (`int`, defaults to 3): how often one generation or sync waits,
+            trains a LoRA adapter. `"merged"`: all weights, with the adapter merged into them, as in
+            TRL. `"adapter"`: only the adapter, which has megabytes instead of gigabytes and is
+            applied to the base model that the engine was started with. A server must share the file
+            system, because it reads the adapter in `output_dir`.
+        vllm_sync_check_steps (`int`, defaults to 1): after the first weight sync and then every N
+            syncs, compare the engine's log-probs of a few completions with the trainer's, which
+            costs a forward pass over them; 0 disables the check.
+        vllm_sync_check_limit (`float`, *optional*): the mean absolute difference above which the
+            run ends with a checkpoint. `None`: 0.001 if the engine computes in float32, else 0.2.
+        vllm_server_retries (`int`, defaults to 3): how often one generation or sync waits, for
             `vllm_server_timeout` seconds each time, for a server that died, hung or was restarted,
             and sends it the current weights.
-        vllm_server_request_timeout (`float`, defaults to 1800): seconds after which a request
-            counts as hung, also one to a sampler process. A request is a generation, turn or round.
-        vllm_server_host (`str`, defaults to `"127.0.0.1"`): address at which the server listens and
-            trainers reach it. Any other address needs a key, in the environment variable
+        vllm_server_request_timeout (`float`, defaults to 1800): the seconds after which a request
+            counts as hung, including requests to a sampler process. A request is a generation, turn
+            or round.
+        vllm_server_host (`str`, defaults to `"127.0.0.1"`): the address at which the server listens
+            and trainers reach it. Any other address needs a key, in the environment variable
             `VLLM_API_KEY` of both.
-        vllm_server_devices (`str`, *optional*): GPUs of a server that `grpo-ext serve` or `train
-            --serve` starts, such as `"2,3"`; `train --serve` trains on the others.
+        vllm_server_devices (`str`, *optional*): the GPUs of a server started by `grpo-ext serve` or
+            `train --serve`, such as `"2,3"`; `train --serve` trains on the other GPUs.
     """
 
     vllm_sync_adapter: Literal["merged", "adapter"] = "merged"
@@ -66,8 +67,9 @@ class EngineOptions:
 
 
 def vllm_rank(r: int) -> int | None:
-    """Return the rank to start an engine with for adapters of rank `r`; `None` if that is more than
-    vLLM allows.
+    """Return the smallest rank that vLLM can allocate for adapters of rank `r`.
+
+    `None` if `r` is larger than vLLM allows.
     """
     return next((rank for rank in LORA_RANKS if rank >= r), None)
 
@@ -78,7 +80,7 @@ def vllm_rank(r: int) -> int | None:
     "take n and logprobs out.",
 )
 def counts_that_the_trainer_sets(v: Values) -> object:
-    """Of several log-probs the first is the likeliest token's, not the drawn one's."""
+    """Refuse `n` and `logprobs`: vLLM would list the likeliest token first, not the sampled one."""
     return v.use_vllm and {"n", "logprobs"} & set(v.generation_kwargs or ())
 
 
@@ -93,7 +95,7 @@ def context_without_a_prompt(v: Values) -> object:
 
 
 def server_address_with_a_password(v: Values, _: int) -> Iterator[Problem]:
-    """A server's address has no user name and password, which saved recipes would show."""
+    """A server's address must not contain credentials, which saved recipes would show."""
     if v.vllm_server_base_url:
         try:
             check_server_url(v.vllm_server_base_url)
@@ -108,7 +110,7 @@ def server_address_with_a_password(v: Values, _: int) -> Iterator[Problem]:
 
 
 def adapter_that_vllm_cannot_take(v: Values, _: int) -> Iterator[Problem]:
-    """vLLM can take the adapter that `vllm_sync_adapter: adapter` sends."""
+    """vLLM must be able to use the adapter that `vllm_sync_adapter: adapter` sends."""
     if v.vllm_sync_adapter != "adapter" or not v.use_vllm:
         return
     for key, reason in NOT_WITH_ADAPTER.items():
