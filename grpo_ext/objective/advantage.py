@@ -1,16 +1,17 @@
 """Advantages: how much better a completion is than its group.
 
-`@register_advantages` adds an estimator of the weighted sum of the rewards, a value of
-`scale_rewards`; `@register_joint_advantages` one of all rewards, a value of
-`multi_objective_aggregation`. Both are functions of the rewards of whole groups.
+`@register_advantages` registers an estimator that takes the weighted sums of the rewards, as a
+value of `scale_rewards`. `@register_joint_advantages` registers one that takes each reward
+separately, as a value of `multi_objective_aggregation`. Both take the rewards of whole groups.
 
 GRPO (DeepSeekMath, arXiv 2402.03300, section 4.1.2) divides by the std of the group, Dr. GRPO
-(arXiv 2503.20783) does not divide, and `batch` divides by the std over all groups. The paper's std
-is that of a population; TRL's is that of a sample (n - 1), which is larger by sqrt(n / (n - 1)):
-with two completions the advantages are 0.71 instead of 1.
+(arXiv 2503.20783) does not divide, and `batch` divides by the std over all groups. The paper uses
+the population std; TRL uses the sample std (n - 1), which is larger by a factor of
+sqrt(n / (n - 1)): with two completions the advantages are 0.71 instead of 1.
 
-Division by a small std turns rounding errors into advantages. Rewards therefore stay in float64 up
-to here, and a group of equal rewards (`equal_in_group`) has advantages of exactly 0.
+Dividing by a small std would turn rounding errors into advantages. Rewards therefore stay in
+float64 up to this point, and a group of equal rewards (see `equal_in_group`) gets advantages of
+exactly 0.
 """
 
 from collections.abc import Callable
@@ -22,21 +23,21 @@ from grpo_ext.objective.group_statistics import equal_in_group, nan_std
 
 _EPSILON = 1e-4
 
-#: `estimate(rewards, std_estimator)`: rewards (N, G) of N groups and the value of `std_estimator`
-#: to advantages (N, G)
+#: `estimate(rewards, std_estimator)`: maps the rewards (N, G) of N groups and the value of
+#: `std_estimator` to advantages (N, G)
 Estimate = Callable[[torch.Tensor, str], torch.Tensor]
-#: `estimate(rewards, weights)`: rewards (N, G, R) and their weights (R,) to advantages (N, G)
+#: `estimate(rewards, weights)`: maps rewards (N, G, R) and their weights (R,) to advantages (N, G)
 JointEstimate = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 @dataclass(frozen=True)
 class AdvantageEstimator:
-    """A registered estimator of the advantages of weighted sums of rewards."""
+    """A registered estimator that computes advantages from weighted sums of rewards."""
 
     name: str  #: the value of `scale_rewards`
     estimate: Estimate
-    #: whether a group's advantages depend on its own rewards alone, as `credit: turn` and
-    #: `tie_break_reward` need; otherwise they are computed again when groups are left out
+    #: whether a group's advantages depend only on its own rewards, which `credit: turn` and
+    #: `tie_break_reward` require; if not, advantages are recomputed when groups are left out
     within_group: bool = True
     zero_if_equal: bool = True  #: whether a group of equal rewards gets exactly 0
 
@@ -44,7 +45,8 @@ class AdvantageEstimator:
 _ESTIMATORS: dict[str, AdvantageEstimator] = {}
 _JOINT_ESTIMATORS: dict[str, JointEstimate] = {}
 SUM_THEN_NORMALIZE = "sum_then_normalize"  # the weighted sum goes to the estimator of scale_rewards
-# What TRL estimates under the same names, where it generates or computes the loss itself.
+# Estimators that TRL has under the same names. TRL's own ones apply where TRL itself generates or
+# computes the loss.
 TRL_ADVANTAGES = ("group", "batch", "none")
 TRL_JOINT_ADVANTAGES = (SUM_THEN_NORMALIZE, "normalize_then_sum")
 
@@ -54,14 +56,15 @@ def register_advantages(
 ) -> Callable[[Estimate], Estimate]:
     """Register an estimator of advantages as a value of `scale_rewards`.
 
-    A recipe finds it in a file of `reward_plugins`. The estimator is called with the weighted sums
-    (N, G) of N groups, float64, and `std_estimator`. NaN marks a completion that was not scored, or
-    a place beyond the end of a smaller group; where the estimator returns NaN, the advantage is 0.
+    To use the estimator from a recipe, define it in a file listed in `reward_plugins`. It is called
+    with the weighted sums (N, G) of N groups, in float64, and the value of `std_estimator`. NaN
+    marks a completion that was not scored, or padding in a group smaller than G. Where the
+    estimator returns NaN, the advantage is 0.
 
     Args:
         name: the value of `scale_rewards`.
-        within_group: as in `AdvantageEstimator`; with `False` an estimator may compare groups.
-        zero_if_equal: as in `AdvantageEstimator`; `False` for a baseline that is not the group's
+        within_group: see `AdvantageEstimator`; with `False`, the estimator may compare groups.
+        zero_if_equal: see `AdvantageEstimator`; use `False` for a baseline other than the group's
             mean.
 
     Raises:
@@ -80,9 +83,15 @@ def register_advantages(
 def register_joint_advantages(name: str) -> Callable[[JointEstimate], JointEstimate]:
     """Register an estimator of all rewards as a value of `multi_objective_aggregation`.
 
-    A recipe finds it in a file of `reward_plugins`. The estimator is called with the rewards (N, G,
-    R) of N groups, float64, NaN where a reward did not score a completion, and with the weights
-    (R,). Where it returns NaN, the advantage is 0. `ValueError` for a name that is taken.
+    To use the estimator from a recipe, define it in a file listed in `reward_plugins`. It is called
+    with the rewards (N, G, R) of N groups, in float64, and the weights (R,). NaN marks a completion
+    that a reward did not score. Where the estimator returns NaN, the advantage is 0.
+
+    Args:
+        name: the value of `multi_objective_aggregation`.
+
+    Raises:
+        ValueError: if the name is taken.
     """
     if name in joint_advantage_names():
         raise ValueError(
@@ -97,7 +106,7 @@ def register_joint_advantages(name: str) -> Callable[[JointEstimate], JointEstim
 
 
 def get_advantages(name: str) -> AdvantageEstimator:
-    """Return the estimator of that name; `ValueError` if there is none."""
+    """Return the estimator registered as `name`; raise `ValueError` if there is none."""
     if name not in _ESTIMATORS:
         raise ValueError(
             f"scale_rewards is {name!r}: write one of {', '.join(_ESTIMATORS)}, or register it "
@@ -127,7 +136,7 @@ def by_group_std(rewards: torch.Tensor, std_estimator: str) -> torch.Tensor:
 
 @register_advantages("batch", within_group=False)
 def by_batch_std(rewards: torch.Tensor, std_estimator: str) -> torch.Tensor:
-    """A_i = (r_i - mean) / (std + 1e-4), with the mean of the group and the std of all: (N, G).
+    """A_i = (r_i - mean) / (std + 1e-4), with the group's mean and the std of all rewards: (N, G).
 
     Lite PPO of "Tricks or Traps" (arXiv 2508.08221).
     """
@@ -148,21 +157,21 @@ def group_advantages(
     std_estimator: str = "sample",
     magnitudes: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Return the advantages (B,) of whole groups, by the estimator `scale_rewards`.
+    """Return the advantages (B,) of whole groups, using the estimator named `scale_rewards`.
 
-    A NaN reward marks a completion that was not scored: its advantage is 0, and the mean and std of
-    the group leave it out. Throughout a group of equal rewards the advantages are exactly 0, unless
-    the estimator is registered with `zero_if_equal=False`.
+    A NaN reward marks a completion that was not scored: its advantage is 0, and it is excluded from
+    the mean and std of its group. In a group of equal rewards all advantages are exactly 0, unless
+    the estimator was registered with `zero_if_equal=False`.
 
     Args:
-        rewards: (B,), weighted and summed; B whole groups of `num_generations`.
+        rewards: (B,), the weighted sums, for whole groups of `num_generations` completions.
         num_generations: completions per prompt.
         scale_rewards: the name of an estimator.
         std_estimator: "sample" (n - 1) or "population" (n).
-        magnitudes: (B,), as in `equal_in_group`.
+        magnitudes: (B,), see `equal_in_group`.
 
     Raises:
-        ValueError: if no estimator has that name, or it returns another shape.
+        ValueError: if no estimator has that name, or if the estimator returns a different shape.
     """
     estimator = get_advantages(scale_rewards)
     grouped = rewards.view(-1, num_generations)  # (groups, G)
@@ -188,34 +197,35 @@ def turn_advantages(
     scale_rewards: str = "group",
     std_estimator: str = "sample",
 ) -> torch.Tensor:
-    """Return the advantages of turns: their rewards to go, compared within the group.
+    """Return the advantages of turns: their rewards-to-go, compared within the group.
 
         G_ik = r_i - sum over j < k of g_ij,    A_ik = (G_ik - mean_k) / (std_k + 1e-4)
 
-    Rewards to go as in process supervision (DeepSeekMath, section 4.1.3), but normalised after they
-    are summed, among the episodes of the group that have a turn k. Episodes of one turn get the
-    same advantages as from `group_advantages`.
+    As in process supervision (DeepSeekMath, section 4.1.3), a turn is credited with the rewards
+    from that turn on. Here they are summed first and then normalized over the episodes of the group
+    that have a turn k. Single-turn episodes get the same advantages as from `group_advantages`. The
+    formula for A is that of `scale_rewards: group`.
 
     Args:
-        rewards: (B,), weighted and summed, of whole episodes; NaN marks one that was not scored.
-        gains: (B, K), the part of the reward that came with each turn; the rest came with the last
-            turn.
+        rewards: (B,), the weighted sums for whole episodes; NaN marks an episode without a score.
+        gains: (B, K), the part of the reward that each turn earned; the remainder is credited to
+            the last turn.
         turns: (B,), the number of turns of each episode, at most K.
         num_generations: completions per prompt.
-        scale_rewards: the name of an estimator that compares within groups.
+        scale_rewards: the name of an estimator with `within_group=True`.
         std_estimator: "sample" (n - 1) or "population" (n).
 
     Returns:
-        (B, K), 0 for turns that an episode does not have.
+        The advantages (B, K); 0 for turns that an episode does not have.
     """
 
     def by_turn(table: torch.Tensor) -> torch.Tensor:
-        """Flatten (B, K) so that the same turn of a group's episodes is adjacent."""
+        """Flatten (B, K) so that the values of one turn across a group's episodes are adjacent."""
         return table.view(-1, num_generations, gains.size(1)).transpose(1, 2).reshape(-1)
 
     to_go = rewards.unsqueeze(1) - (gains.cumsum(1) - gains)  # (B, K)
     absent = torch.arange(gains.size(1), device=gains.device) >= turns.unsqueeze(1)
-    # What is left of large gains carries their rounding errors.
+    # A small remainder of large gains carries their rounding errors.
     magnitudes = rewards.abs().unsqueeze(1) + gains.abs().cumsum(1)  # (B, K)
     advantages = group_advantages(
         by_turn(to_go.masked_fill(absent, torch.nan)),
@@ -231,13 +241,16 @@ def turn_advantages(
 def joint_advantages(
     rewards: torch.Tensor, weights: torch.Tensor, num_generations: int, name: str
 ) -> torch.Tensor:
-    """Return the advantages (B,) of whole groups, by an estimator of all rewards.
+    """Return the advantages (B,) of whole groups, using an estimator that takes every reward.
 
     Args:
-        rewards: (B, R), B whole groups; NaN if a reward did not score a completion.
-        weights: (R,).
+        rewards: (B, R), for whole groups; NaN where a reward did not score a completion.
+        weights: (R,), the weights of the rewards.
         num_generations: completions per prompt.
         name: a value of `multi_objective_aggregation` other than "sum_then_normalize".
+
+    Raises:
+        ValueError: if no estimator has that name, or if the estimator returns a different shape.
     """
     if name not in _JOINT_ESTIMATORS:
         raise ValueError(
@@ -258,11 +271,11 @@ def joint_advantages(
 
 @register_joint_advantages("normalize_then_sum")
 def normalized_then_summed(rewards: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-    """GDPO (arXiv 2601.05242): each reward is normalised separately.
+    """GDPO (arXiv 2601.05242): each reward is normalized separately.
 
-    As in TRL, each reward is centred and divided by its std within the group; then the weighted
-    sum is centred and divided by its std over the batch. A group in which no weighted reward
-    differs gets exactly 0. Rewards are (N, G, R), weights (R,), advantages (N, G).
+    Like TRL, center each reward and divide it by its std within the group, then center the weighted
+    sum and divide it by its std over the batch. A group whose weighted sums are all equal gets
+    exactly 0. Takes rewards (N, G, R) and weights (R,), and returns advantages (N, G).
     """
     size = rewards.size(1)
     columns = rewards.flatten(0, 1).unbind(1)  # R of (B,)

@@ -1,14 +1,14 @@
-"""From per-token losses to one number, with the counts of the whole optimizer step.
+"""Aggregate per-token losses into one number, using the counts of the whole optimizer step.
 
-An optimizer step is cut into micro-batches and divided among ranks. Its loss is
+An optimizer step is split into micro-batches and across ranks. Its loss is
 
     loss = sum over the step's tokens of w(token) loss(token),    w as below,
 
-so each micro-batch contributes its own sum, and the sums add up to the same loss however the step
-is cut.
+so each micro-batch contributes its own sum, and the sums add up to the same loss regardless of how
+the step is split.
 
 =============  =====================================  ==============================================
-aggregation    w(token)                               weight of one token of a completion of n
+aggregation    w(token)                               weight of a token in a completion of n tokens
 =============  =====================================  ==============================================
 sequence_mean  1 / (sequences n)                      lower in longer completions
 token_mean     1 / tokens                             equal in all completions
@@ -28,18 +28,18 @@ AGGREGATIONS = ("sequence_mean", "token_mean", "sequence_sum", "constant")
 class StepCounts:
     """The counts of an optimizer step, over all its micro-batches and ranks."""
 
-    sequences: float  #: counted completions, without masked truncated ones but with empty ones
+    sequences: float  #: completions, including empty ones but excluding masked truncated ones
     tokens: float  #: completion tokens in the loss
-    right_tokens: float = 0.0  #: of these, tokens of right completions
+    right_tokens: float = 0.0  #: of these, tokens of correct completions
 
 
 @dataclass(frozen=True)
 class Stat:
-    """A figure of a micro-batch, which is merged over micro-batches and ranks."""
+    """A metric of one micro-batch, to be merged over micro-batches and ranks."""
 
-    #: a part of a sum if `kind` is "mean" or "sum", else a minimum or maximum
+    #: a partial sum if `kind` is "mean" or "sum", else a minimum or maximum
     value: torch.Tensor | float
-    weight: torch.Tensor | float = 1.0  #: the divisor of a mean; 0 leaves the figure out
+    weight: torch.Tensor | float = 1.0  #: the divisor of a mean; 0 excludes the value
     kind: str = "mean"  #: "mean", "sum", "min" or "max"
 
 
@@ -57,11 +57,11 @@ def aggregate(
         mask: (B, T), 1 for counted tokens.
         aggregation: one of `AGGREGATIONS`.
         counts: the counts of the whole optimizer step.
-        max_completion_length: in tokens; only "constant" uses it.
+        max_completion_length: the limit in tokens; used only by "constant".
 
     Returns:
-        A scalar; its sum over the micro-batches and ranks of a step is the loss of the step, 0 for
-        a step without tokens.
+        A scalar. Summed over the micro-batches and ranks of a step, it is the loss of the step (0
+        for a step without tokens).
     """
     sums = (per_token * mask).sum(-1)  # (B,)
     if aggregation == "sequence_mean":

@@ -1,9 +1,10 @@
 """The correction for a separate sampler: p as scored here divided by p of the sampler.
 
-Both are of one policy, in two engines. "token" modes weight each token by its own ratio, "sequence"
-modes by the product over the completion, and "geometric" modes by the geometric mean over it, which
-does not grow with the length. "truncate" clamps a ratio to the bounds, "mask" sets a ratio outside
-them to 0 (TRL's `vllm_importance_sampling_mode`; TIS, MIS).
+Both probabilities are of the same policy, computed by two engines. "token" modes weight each token
+by its own ratio, "sequence" modes by the product over the completion, and "geometric" modes by the
+geometric mean over the completion, which does not grow with its length. "truncate" clamps a ratio
+to the bounds; "mask" sets a ratio outside them to 0 (TRL's `vllm_importance_sampling_mode`; TIS,
+MIS).
 """
 
 import torch
@@ -17,11 +18,11 @@ def sampler_correction(
     lowest: float | None = None,
     highest: float | None = None,
 ) -> torch.Tensor:
-    """Return the factor of the policy term.
+    """Return the factor by which to multiply the policy term.
 
     Args:
-        logps: (B, T), of the policy that sampled, as scored here.
-        sampled: (B, T), of the sampler; NaN if it returned none: the ratio is then 1.
+        logps: (B, T), the log-probs under the policy that sampled, as scored here.
+        sampled: (B, T), the sampler's log-probs; a token for which it is NaN has a ratio of 1.
         mask: (B, T), 1 for counted tokens.
         mode: "token_truncate", "token_mask", "sequence_truncate", "sequence_mask",
             "geometric_truncate" or "geometric_mask".

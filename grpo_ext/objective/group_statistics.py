@@ -1,22 +1,22 @@
-"""Statistics within groups, which leave out NaN: completions that were not scored."""
+"""Statistics within groups, ignoring NaN, which marks completions that were not scored."""
 
 import torch
 
-# Rewards of a group are equal if they differ by at most this many units of the last place: sums of
-# up to 64 terms round so far.
+# Rewards of a group count as equal if they differ by at most this many units in the last place: the
+# rounding error of a sum of up to 64 terms.
 _ROUNDING_UNITS = 64
 
 
 def equal_in_group(
     rewards: torch.Tensor, num_generations: int, magnitudes: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """Return whether the rewards of each completion's group are equal up to rounding: (B,), bool.
+    """Return (B,), bool: whether the rewards of each completion's group are equal up to rounding.
 
     Args:
-        rewards: (B,), whole groups; NaN rewards are left out, and a group of NaN is equal.
+        rewards: (B,), for whole groups; NaN is ignored, and a group of only NaN counts as equal.
         num_generations: completions per prompt.
-        magnitudes: (B,), the sum of the absolute values that each reward was added up from; `None`:
-            those of the rewards.
+        magnitudes: (B,), for each reward the sum of the absolute values of its terms, which bounds
+            its rounding error; `None`: the absolute values of the rewards.
     """
     grouped = rewards.view(-1, num_generations)  # (groups, G)
     missing = grouped.isnan()
@@ -31,11 +31,11 @@ def equal_in_group(
 
 
 def has_signal(advantages: torch.Tensor, num_generations: int) -> torch.Tensor:
-    """Return (B,), bool, whether any advantage of a completion's group is not 0.
+    """Return (B,), bool: whether any advantage in each completion's group is nonzero.
 
     Args:
-        advantages: (B,), or (B, K) of turns: episodes of equal rewards differ if they earned them
-            in different turns.
+        advantages: (B,), or (B, K) for turns, since episodes with equal rewards still differ if
+            they earned them in different turns.
         num_generations: completions per prompt.
     """
     by_group = advantages.reshape(len(advantages) // num_generations, -1)
@@ -43,7 +43,7 @@ def has_signal(advantages: torch.Tensor, num_generations: int) -> torch.Tensor:
 
 
 def nan_std(values: torch.Tensor, dim: int, estimator: str = "sample") -> torch.Tensor:
-    """Return the standard deviation along `dim`, leaving out NaN entries.
+    """Return the standard deviation along `dim`, ignoring NaN entries.
 
     Args:
         values: any shape; `dim` is kept with size 1.
@@ -51,7 +51,7 @@ def nan_std(values: torch.Tensor, dim: int, estimator: str = "sample") -> torch.
         estimator: "sample" (n - 1) or "population" (n).
 
     Returns:
-        The standard deviation; NaN where it is not defined.
+        The standard deviation; NaN where it is undefined.
     """
     count = (~values.isnan()).sum(dim, keepdim=True)
     deviations = values - values.nanmean(dim, keepdim=True)
@@ -66,8 +66,8 @@ def group_stds(
     """Return the std (N,) of the rewards within each group; NaN where fewer than two were scored.
 
     Args:
-        rewards: (B,), weighted and summed; B whole groups of `num_generations`, NaN for a
-            completion that was not scored.
+        rewards: (B,), the weighted sums, for whole groups; NaN for a completion that was not
+            scored.
         num_generations: completions per prompt.
         std_estimator: "sample" (n - 1) or "population" (n).
     """

@@ -1,10 +1,10 @@
-"""The tokens that a sampler kept, stored compactly.
+"""Compact storage for the tokens that a sampler's truncation kept.
 
-A position with few kept tokens stores their ids (4 bytes each), one with many stores one bit per
-token of the vocabulary. The choice is made for each position, so a position never takes more than V
-/ 8 bytes, and usually a few hundred with top_k or top_p. A threshold would be smaller, but it does
-not apply to a policy that has changed, and it is not exact: two forward passes may round a score
-near it to different sides.
+A position with few kept tokens stores their ids (4 bytes each); a position with many stores one bit
+per token of the vocabulary. The choice is made for each position, so a position never takes more
+than V / 8 bytes, and usually a few hundred with top_k or top_p. A threshold on the scores would
+take less memory, but it does not apply to a policy that has changed, and it is not exact: two
+forward passes may round a score near the threshold to different sides.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 
 @dataclass(frozen=True)
 class KeptSet:
-    """Kept tokens of N positions, in host memory."""
+    """The kept tokens at N positions, in host memory."""
 
     vocab_size: int  # V
     # (N,), the number of ids stored for a position; -1 if it is stored as bits
@@ -30,7 +30,7 @@ class KeptSet:
 
     @classmethod
     def from_mask(cls, mask: torch.Tensor) -> KeptSet:
-        """Store a mask (N, V)."""
+        """Compress a mask (N, V), bool, of kept tokens."""
         vocab_size = mask.size(-1)
         counts = mask.sum(-1)  # (N,)
         dense = 32 * counts > vocab_size  # (N,), positions for which bits are smaller than ids
@@ -56,13 +56,13 @@ class KeptSet:
         return mask
 
     def select(self, positions: torch.Tensor) -> KeptSet:
-        """Return the kept tokens of some positions, in the given order."""
+        """Return the kept tokens at `positions`, in the given order."""
         positions = positions.cpu()
         sizes = self.counts.clamp(min=0)
         starts = sizes.cumsum(0) - sizes
         chosen = sizes[positions]
-        # id number n of the selection is id number `n - (ids before it in the selection)` of its
-        # position
+        # the n-th id of the selection is the id `n - (ids of earlier positions in the selection)`
+        # of its own position
         shift = (starts[positions] - (chosen.cumsum(0) - chosen)).repeat_interleave(chosen)
         dense = self.counts < 0
         row_of_bits = dense.cumsum(0) - 1
@@ -74,12 +74,12 @@ class KeptSet:
         )
 
     def split(self, sizes: list[int]) -> list[KeptSet]:
-        """Return parts of these numbers of positions; `cat` joins them again."""
+        """Split into consecutive parts with these numbers of positions; `cat` joins them again."""
         return [self.select(positions) for positions in torch.arange(len(self)).split(sizes)]
 
     @staticmethod
     def cat(parts: list[KeptSet]) -> KeptSet:
-        """Concatenate the positions of at least one part."""
+        """Concatenate the positions of `parts`, which must not be empty."""
         return KeptSet(
             parts[0].vocab_size,
             torch.cat([part.counts for part in parts]),

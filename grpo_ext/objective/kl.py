@@ -19,8 +19,8 @@ correction the table holds if p_old is p.
 
 import torch
 
-# (estimator, whether it is corrected) whose gradient is not that of a KL: why, and what to write
-# instead.
+# Combinations of an estimator and whether it is corrected whose gradient is not that of a KL, with
+# the reason and what to write instead.
 REFUSED = {
     ("k1", False): (
         "k1 without the importance ratio has an expected gradient of 0, so beta has no effect: "
@@ -39,20 +39,20 @@ def kl_per_token(
     estimator: str = "k3",
     ratio: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Return one estimate per token: (B, T).
+    """Return an estimate of the KL divergence for each token: (B, T).
 
     Args:
-        logps: (B, T), of the policy, with gradient.
-        ref_logps: (B, T), of the reference.
+        logps: (B, T), the policy's log-probs, with gradient.
+        ref_logps: (B, T), the reference's log-probs.
         estimator: "k1", "k2" or "k3".
         ratio: (B, T), the importance ratio of each token, with gradient; `None`: the estimate is
             not corrected.
     """
     log_r = ref_logps - logps
     if estimator == "k3" and ratio is not None:
-        # r times the ratio is p_ref / p_old, whatever the policy is. Left in the graph, its two
-        # parts would cancel in the gradient, and where r is large rounding would be all that is
-        # left.
+        # r times the ratio is p_ref / p_old, which does not depend on the policy. If it stayed in
+        # the graph, the gradients of its two factors would cancel, which leaves only rounding
+        # errors where r is large.
         return (torch.exp(log_r) * ratio).detach() - (log_r + 1) * ratio
     if estimator == "k1":
         kl = -log_r

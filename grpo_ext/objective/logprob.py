@@ -1,13 +1,13 @@
-"""Log-probs of the policy that sampled: log softmax over the tokens that it could draw.
+"""Log-probs under the sampling distribution: log softmax over the tokens that could be drawn.
 
 One panel of logits is computed at a time. With z = f(hidden W^T + bias) / temperature, where f is
 the model's logit scale and soft cap, and K the kept tokens:
 
     log p(token) = z_token - logsumexp_{v in K} z_v        entropy = - sum_{v in K} p(v) log p(v)
 
-TRL's fused head has tiles of 4,096 positions and 32,768 tokens, which suit the one kernel of a GPU.
-A CPU would read and write such a tile about twenty times from main memory, so tiles on a CPU hold
-whole rows and fit into its cache.
+TRL's fused head uses tiles of 4,096 positions and 32,768 tokens, which suit a single GPU kernel. A
+CPU would read and write such a tile about twenty times in main memory, so tiles on a CPU hold whole
+rows and fit into its cache.
 """
 
 from dataclasses import dataclass
@@ -31,14 +31,14 @@ class Projection:
     )
 
     def __call__(self, logits: torch.Tensor) -> None:
-        """Change logits in place."""
+        """Apply the scale and the soft cap to `logits` in place."""
         if self.scale != 1.0:
             logits.mul_(self.scale)
         if self.softcap is not None:
             logits.div_(self.softcap).tanh_().mul_(self.softcap)
 
     def grad(self, grad: torch.Tensor, logits: torch.Tensor) -> None:
-        """Replace the gradient `grad` of the output `logits` by that of the input."""
+        """Turn `grad`, the gradient of the output `logits`, into that of the input, in place."""
         if self.softcap is not None:
             grad.mul_(1 - (logits / self.softcap) ** 2)
         if self.scale != 1.0:
@@ -58,17 +58,17 @@ def sampling_log_probs(
 
     Args:
         hidden: (N, H), the model's last hidden states.
-        weight: (V, H), of the language model head.
+        weight: (V, H), the weight of the language model head.
         bias: (V,) or `None`.
         targets: (N,), the sampled tokens.
         params: the sampling parameters.
-        kept: the tokens that truncation kept; `None`: they are computed from the logits. A target
+        kept: the tokens that truncation kept; `None`: compute them from the logits. A target
             always counts as kept, so rounding never gives a sampled token probability 0.
-        projection: logit scale and soft cap.
+        projection: the logit scale and soft cap; `None`: neither.
 
     Returns:
-        log-probs (N,) and entropies (N,), float32, both with gradient; the kept tokens that were
-        used, `None` without truncation.
+        Log-probs (N,) and entropies (N,), float32, both with gradient; and the kept tokens that
+        were used, or `None` without truncation.
     """
     kept_set = kept if params.truncated else None
     projection = projection or Projection()
@@ -154,10 +154,11 @@ class _LogProb(torch.autograd.Function):
                 errors.t() @ (hidden * scaled) if needs_weight else None,
                 (errors.t() @ scaled).squeeze(-1) if needs_bias else None,
             )
-            # If the graph runs again after another call wrote here, autograd refuses it.
+            # If the graph runs again after another call has overwritten this memory, autograd
+            # raises an error.
             give_back(errors)
             return (*by_input, None, None, None, None)
-        # Sums over panels are float32, whatever the model's type.
+        # Sums over panels are float32, regardless of the model's dtype.
         grad_hidden = _float_zeros(hidden) if needs_hidden else None  # (N, H)
         grad_weight = _float_zeros(weight) if needs_weight else None  # (V, H)
         grad_bias = _float_zeros(bias) if needs_bias else None  # (V,)
@@ -196,18 +197,18 @@ def _grad_of_scores(
     h: torch.Tensor | None,
     entropy: torch.Tensor,
 ) -> None:
-    """Replace `log_p` by the gradient of the scores z.
+    """Overwrite `log_p` with the gradient with respect to the scores z.
 
-    With the incoming gradient g of log p(target) it is g ([v = target] - p(v)); with the incoming
-    gradient h of the entropy it is - h p(v) (log p(v) + entropy).
+    The incoming gradient g of log p(target) contributes g ([v = target] - p(v)); the incoming
+    gradient h of the entropy contributes - h p(v) (log p(v) + entropy).
 
     Args:
-        log_p: (n, V).
-        removed: (n, V), bool, tokens that could not be drawn; `None`: all could.
-        target: (n, 1).
-        g: (n, 1) or `None`.
-        h: (n, 1) or `None`.
-        entropy: (n, 1).
+        log_p: (n, V), the log-probs of all tokens.
+        removed: (n, V), bool, tokens that could not be drawn; `None`: all could be drawn.
+        target: (n, 1), the sampled tokens.
+        g: (n, 1), or `None` if there is no gradient of log p(target).
+        h: (n, 1), or `None` if there is no gradient of the entropy.
+        entropy: (n, 1), the entropies.
     """
     if h is None:
         assert g is not None  # backward is called for at least one of them
@@ -223,14 +224,14 @@ def _grad_of_scores(
 
 
 def _mask(kept: KeptSet | None, rows: slice, device: torch.device) -> torch.Tensor | None:
-    """Return the kept tokens of some positions: (n, V), bool."""
+    """Return the kept tokens at the positions `rows`: (n, V), bool; `None` if `kept` is `None`."""
     if kept is None:
         return None
     return kept.select(torch.arange(rows.start, rows.stop)).mask(device)
 
 
 def _column(grad: torch.Tensor | None, rows: slice) -> torch.Tensor | None:
-    """Return the gradient of some positions: (n, 1), float32."""
+    """Return `grad` at the positions `rows`: (n, 1), float32; `None` if `grad` is `None`."""
     return None if grad is None else grad[rows].float().unsqueeze(-1)
 
 
@@ -241,9 +242,9 @@ def _float_zeros(tensor: torch.Tensor) -> torch.Tensor:
 def _removed_tokens(
     target: torch.Tensor, kept: torch.Tensor | None, z: torch.Tensor, params: SamplingParams
 ) -> torch.Tensor | None:
-    """Return the tokens that could not be drawn, (n, V), bool; `None`: all could.
+    """Return the tokens that could not be drawn: (n, V), bool; `None` if all could be drawn.
 
-    A target (n, 1) could always be drawn.
+    The targets (n, 1) never count as removed.
     """
     if kept is not None:
         return (~kept).scatter_(-1, target, False)
@@ -255,8 +256,9 @@ def _removed_tokens(
 
 
 def _zero_removed(p: torch.Tensor, removed: torch.Tensor | None) -> torch.Tensor:
-    """Set p to 0 for removed tokens.
+    """Set p to 0 for removed tokens, in place.
 
-    It is done after the exponential, because that of a very low score takes ten times as long.
+    This is done after the exponential, since the exponential of a very low score takes ten times as
+    long.
     """
     return p if removed is None else p.masked_fill_(removed, 0.0)

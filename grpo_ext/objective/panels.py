@@ -1,6 +1,7 @@
-"""Logits of many positions, in panels and tiles.
+"""Compute the logits of many positions, in panels and tiles.
 
-A panel is the result of one product. A tile is the part of a panel that is read many times.
+A panel is the result of one matrix product. A tile is a part of a panel that is small enough to be
+read many times.
 """
 
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from grpo_ext.objective.sampling import SamplingParams
 
-# A CPU multiplies fast with many rows at a time, and reads fast what fits into its cache.
+# A CPU multiplies fast if there are many rows, and reads fast if the data fits into its cache.
 PANEL_LOGITS = 2**24  # 64 MiB in float32
 TILE_LOGITS = 2**19  # 2 MiB
 # On a GPU, and where truncation sorts, a panel is one tile. Sorting it takes about 30 bytes per
@@ -20,9 +21,11 @@ TILE_LOGITS = 2**19  # 2 MiB
 _LOGITS_PER_POSITION = 2048
 _MAX_POSITIONS = 4096
 _MIN_TILE = 2**20
-# a CPU keeps the probabilities of a call with at most so many logits for the backward pass: 128 MiB
+# a CPU keeps the probabilities for the backward pass if a call has at most this many logits (128
+# MiB)
 KEPT_LOGITS = 2**25
-# memory for the next logits: the first writes to new memory take as long as a softmax
+# memory to reuse for the next logits, since the first writes to new memory take as long as a
+# softmax
 _spare: list[Tensor] = []
 
 
@@ -34,11 +37,18 @@ def panels(
     params: SamplingParams,
     out: Tensor | None = None,
 ) -> Iterator[tuple[slice, Tensor, list[tuple[slice, Tensor]]]]:
-    """Yield the positions of each panel, their logits (n, V), and tiles with their positions.
+    """Yield the positions of each panel, their logits (n, V), and the tiles with their positions.
 
-    Logits are rounded to the type `dtype` of the model, as the sampler rounds them, and then
-    float32. Those of all positions are in `out` (N, V) if it is given; else each panel may
-    overwrite the one before.
+    Logits are rounded to `dtype`, as the sampler rounds them, and then converted to float32.
+
+    Args:
+        hidden: (N, H), the last hidden states.
+        weight: (V, H), the weight of the language model head.
+        bias: (V,) or `None`.
+        dtype: the dtype in which the model computes logits.
+        params: the sampling parameters; truncation makes each panel a single tile.
+        out: (N, V), float32, receives the logits of all positions. `None`: each panel may overwrite
+            the previous one.
     """
     panel_rows, tile_rows = _sizes(hidden, weight, params)
     on_cpu = hidden.device.type == "cpu"
@@ -64,7 +74,7 @@ def panels(
 
 
 def _sizes(hidden: Tensor, weight: Tensor, params: SamplingParams) -> tuple[int, int]:
-    """Return the number of positions of a panel and of a tile."""
+    """Return the number of positions in a panel and in a tile."""
     panel_logits = PANEL_LOGITS
     tile_logits = TILE_LOGITS
     if params.truncated or hidden.device.type != "cpu":
@@ -80,7 +90,10 @@ def _slices(start: int, stop: int, step: int) -> list[slice]:
 
 
 def memory_for(rows: int, width: int) -> Tensor:
-    """Return an uninitialized (rows, width), float32, in spare memory if it suffices."""
+    """Return an uninitialized float32 tensor (rows, width), in spare memory if it is large enough.
+
+    The tensor is on the CPU.
+    """
     with suppress(IndexError):  # there is none, or another thread has just taken it
         spare = _spare.pop()
         if rows and spare.untyped_storage().nbytes() >= 4 * rows * width:
@@ -90,7 +103,7 @@ def memory_for(rows: int, width: int) -> Tensor:
 
 
 def give_back(memory: Tensor) -> None:
-    """Keep memory for the next logits, unless there is more already."""
+    """Keep memory for the next logits, unless a larger block is already kept."""
     if memory.is_inference():  # only `torch.inference_mode` can write to it
         return
     num_bytes = memory.untyped_storage().nbytes()

@@ -2,8 +2,8 @@
 
 Symbols: w is the importance ratio of a token, p / p_old, or with `importance_sampling_level:
 sequence` the geometric mean of the ratios of its sequence; A is the advantage; sg() stops the
-gradient. A loss is a policy term and an aggregation (see `aggregate`). `@register_loss` adds a
-loss.
+gradient. A loss consists of a policy term and an aggregation (see `aggregate`). `@register_loss`
+adds a loss.
 """
 
 import math
@@ -36,15 +36,15 @@ class LossInputs:
     """The inputs of a policy term."""
 
     logps: torch.Tensor  #: (B, T), with gradient
-    old_logps: torch.Tensor  #: (B, T), of the policy that ratios compare with
-    ratio: torch.Tensor  #: w, (B, T), with gradient; at the sequence level equal in all tokens
+    old_logps: torch.Tensor  #: (B, T), under the policy that ratios are relative to
+    ratio: torch.Tensor  #: w, (B, T), with gradient; at the sequence level equal for all tokens
     advantages: torch.Tensor  #: (B, 1) or (B, T)
     mask: torch.Tensor  #: (B, T), 1 for counted tokens
     options: LossOptions
-    #: (B, T) or (B, 1), p_old as scored here divided by p_old of the sampler; `None` without a
+    #: (B, T) or (B, 1), p_old as scored here divided by the sampler's p_old; `None` without a
     #: separate sampler
     sampler_ratio: torch.Tensor | None = None
-    #: "token" or "sequence": what a ratio is of, and what the clip figures count
+    #: "token" or "sequence": what ratios belong to, and what the clip metrics count
     level: str = "token"
 
 
@@ -57,22 +57,23 @@ class Loss:
     """A registered loss."""
 
     name: str  #: the value of `loss_type`
-    term: PolicyTerm  #: from `LossInputs` to (B, T)
+    term: PolicyTerm  #: maps `LossInputs` to (B, T)
     aggregation: str  #: one of `AGGREGATIONS`
-    stats: LossStats  #: from `LossInputs` to the figures that the loss logs
-    #: whether the term is 0 if the advantage is 0, so that such completions need not run
+    stats: LossStats  #: maps `LossInputs` to the metrics that the loss logs
+    #: whether the term is 0 where the advantage is 0, so that such completions can be skipped
     needs_advantage: bool = False
-    corrects_sampler: bool = False  #: whether the term itself uses the ratio of the sampler
+    corrects_sampler: bool = False  #: whether the term itself uses the sampler's ratio
 
 
 _LOSSES: dict[str, Loss] = {}
 
 
 def clip_stats(x: LossInputs) -> dict[str, Stat]:
-    """Return the shares of tokens, or of sequences, whose ratio is outside the clip range.
+    """Return the shares of tokens, or of sequences, that are clipped.
 
-    At the sequence level each sequence counts once, as in TRL. Sequences without tokens do not
-    count.
+    That is, the ratio is below the clip range and the advantage negative, or above it and the
+    advantage positive. At the sequence level each sequence counts once, as in TRL. Sequences
+    without tokens do not count.
     """
     low = (x.ratio < 1 - x.options.epsilon_low) & (x.advantages < 0)  # (B, T)
     high = (x.ratio > 1 + x.options.epsilon_high) & (x.advantages > 0)  # (B, T)
@@ -92,12 +93,12 @@ def clip_stats(x: LossInputs) -> dict[str, Stat]:
 
 
 def mean_stat(values: torch.Tensor, mask: torch.Tensor, level: str = "token") -> Stat:
-    """Return the mean of a figure over the tokens, or over the sequences that have tokens.
+    """Return the mean of `values` over the tokens, or over the sequences that have tokens.
 
     Args:
-        values: (B, T), or (B, 1) for a figure of the sequence.
+        values: (B, T), or (B, 1) for one value per sequence.
         mask: (B, T), 1 for counted tokens.
-        level: "token": each token weighs the same. "sequence": each sequence weighs the same.
+        level: "token" gives each token the same weight, "sequence" each sequence.
     """
     lengths = mask.sum(-1)  # (B,)
     sums = (values * mask).sum(-1)  # (B,)
@@ -116,8 +117,11 @@ def register_loss(
 ) -> Callable[[PolicyTerm], PolicyTerm]:
     """Register a policy term as a value of `loss_type`.
 
-    A recipe finds it in a file of `reward_plugins`. The arguments are the fields of `Loss`.
-    `ValueError` for a name that is taken, or an unknown aggregation.
+    To use the loss from a recipe, define it in a file listed in `reward_plugins`. The arguments are
+    the fields of `Loss`.
+
+    Raises:
+        ValueError: if the name is taken, or the aggregation unknown.
     """
     if name in _LOSSES:
         raise ValueError(f"loss {name!r} is registered already: choose another name.")
@@ -132,7 +136,7 @@ def register_loss(
 
 
 def get_loss(name: str) -> Loss:
-    """Return the loss of that name; `ValueError` if there is none."""
+    """Return the loss registered as `name`; raise `ValueError` if there is none."""
     if name not in _LOSSES:
         raise ValueError(
             f"loss_type is {name!r}: write one of {', '.join(_LOSSES)}, or register it with "
@@ -153,20 +157,24 @@ def cispo_stats(x: LossInputs) -> dict[str, Stat]:
 
 
 def vespo_stats(x: LossInputs) -> dict[str, Stat]:
-    """Return the mean weight of a sequence."""
+    """Return the mean of `vespo_weight` over sequences."""
     return {"vespo/phi_seq_mean": mean_stat(vespo_weight(x), x.mask, "sequence")}
 
 
 def dppo_stats(x: LossInputs) -> dict[str, Stat]:
-    """Return the share of tokens that are masked."""
+    """Return the share of tokens that `dppo_mask` masks."""
     return {"dppo/masked": mean_stat(1 - dppo_mask(x), x.mask)}
 
 
 def ratios_move(accumulation: int, passes: int) -> bool:
-    """Whether several optimizer steps train on one generation.
+    """Return whether several optimizer steps train on one generation.
 
-    Ratios then differ from 1, and old log-probs are needed. A step takes `accumulation`
-    micro-batches, and a generation gives `passes` (steps_per_generation x num_iterations).
+    Ratios then differ from 1, and old log-probs are needed.
+
+    Args:
+        accumulation: the number of micro-batches in an optimizer step.
+        passes: the number of micro-batches that one generation provides (steps_per_generation x
+            num_iterations).
     """
     return accumulation % passes != 0
 
@@ -174,13 +182,13 @@ def ratios_move(accumulation: int, passes: int) -> bool:
 def importance_ratio(
     logps: torch.Tensor, old_logps: torch.Tensor, mask: torch.Tensor, level: str
 ) -> torch.Tensor:
-    """Return w, (B, T), with gradient.
+    """Return the importance ratios w, (B, T), with gradient.
 
-    At level "sequence" it is the ratio of GSPO-token (arXiv 2507.18071, section 4.3), sg(s) p /
-    sg(p), where s is the geometric mean of the ratios of the sequence. Its value is s in each
-    token; its gradient is that of the token alone, so that what differs between tokens (advantages
-    of turns, masks, the sampler's correction) acts on each token. Where nothing differs, the
-    gradient of the sequence is that of GSPO.
+    At level "sequence", w is the ratio of GSPO-token (arXiv 2507.18071, section 4.3), sg(s) p /
+    sg(p), where s is the geometric mean of the sequence's ratios. Every token has the value s but
+    its own gradient, so quantities that differ between tokens (advantages of turns, masks, the
+    sampler's correction) act on each token. If nothing differs, the gradient of the sequence is
+    that of GSPO.
     """
     log_ratio = logps - old_logps  # (B, T)
     if level == "token":
@@ -201,9 +209,9 @@ def clipped(x: LossInputs) -> torch.Tensor:
     `delta` caps the first w: two-sided clipping, INTELLECT-2 (arXiv 2505.07291). Five losses share
     this term: `grpo`, DeepSeekMath (arXiv 2402.03300, eq. 3); `dr_grpo` (arXiv 2503.20783); `dapo`
     (arXiv 2503.14476), with eps_high above eps_low; `luspo`, Length-Unbiased Sequence Policy
-    Optimization (arXiv 2602.05261), at the sequence level, where its sum is the term times the
-    length of the completion; `bnpo`, a name of TRL without a paper, which equals `dapo` as its
-    batch is the step.
+    Optimization (arXiv 2602.05261), at the sequence level, where the sum over a completion is the
+    term times its length; `bnpo`, a name of TRL's without a paper, which equals `dapo` because its
+    batch is the optimizer step.
     """
     o = x.options
     clipped_ratio = x.ratio.clamp(1 - o.epsilon_low, 1 + o.epsilon_high)
@@ -226,7 +234,7 @@ def cispo(x: LossInputs) -> torch.Tensor:
 def _by_sign(
     positive: torch.Tensor, if_positive: float, otherwise: float, x: LossInputs
 ) -> torch.Tensor:
-    """Return one of two constants for each advantage, in the number type of the log-probs."""
+    """Return one of two constants for each advantage, in the dtype of the log-probs."""
     return torch.where(positive, x.logps.new_tensor(if_positive), x.logps.new_tensor(otherwise))
 
 
@@ -252,11 +260,11 @@ def dppo(x: LossInputs) -> torch.Tensor:
 
 @torch.no_grad()
 def dppo_mask(x: LossInputs) -> torch.Tensor:
-    """Return (B, T), 0 for tokens whose update would leave the trust region further.
+    """Return (B, T), 0 for tokens whose update would move further out of the trust region, else 1.
 
     The distance is the binary total variation: a token is outside if abs(p - p_old) is above
-    `dppo_delta`, and its update leads further away if A > 0 and w > 1, or A < 0 and w < 1. The clip
-    of PPO uses w alone, which is large for rare tokens whose probability hardly changed.
+    `dppo_delta`, and its update leads further away if A > 0 and w > 1, or A < 0 and w < 1. PPO's
+    clip uses only w, which is large even for rare tokens whose probability has hardly changed.
     """
     away = torch.where(x.advantages > 0, x.ratio > 1, x.ratio < 1)  # (B, T)
     distance = (x.logps.exp() - x.old_logps.exp()).abs()  # (B, T)
@@ -281,10 +289,11 @@ def vespo(x: LossInputs) -> torch.Tensor:
 
 @torch.no_grad()
 def vespo_weight(x: LossInputs) -> torch.Tensor:
-    """Return phi(W) = W^k exp(lambda (1 - W)), (B, 1); W is the product of the sequence's ratios.
+    """Return phi(W) = W^k exp(lambda (1 - W)), where W is the product of the sequence's ratios.
 
-    k and lambda depend on the sign of A. log W is clamped to [log 1e-8, 20], each token's to
-    [-20, 20]. With a separate sampler, W includes its ratio.
+    k and lambda depend on the sign of A, so the shape is that of the advantages, (B, 1) or (B, T).
+    log W is clamped to [log 1e-8, 20], and the log ratio of each token to [-20, 20]. With a
+    separate sampler, W includes the sampler's ratio.
     """
     options = x.options
     lowest = math.log(1e-8)

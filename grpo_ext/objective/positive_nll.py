@@ -1,11 +1,11 @@
-"""A supervised term on completions that are known to be right.
+"""A supervised term on completions that are known to be correct.
 
     L = L_policy + c L_NLL
-    L_NLL = - (1 / sum over right i of n_i) sum over right i, t of log p(a_it)
+    L_NLL = - (1 / sum over correct i of n_i) sum over correct i, t of log p(a_it)
 
-VAPO (arXiv 2504.05118, "positive-example LM loss", where c is 0.1). Right completions are a data
-set of their own: neither advantages nor importance ratios weigh them, and a group whose completions
-are all right counts in full.
+VAPO (arXiv 2504.05118, "positive-example LM loss", where c is 0.1). Correct completions are treated
+as a data set of their own: they are not weighted by advantages or importance ratios, and a group
+whose completions are all correct counts in full.
 """
 
 import torch
@@ -13,26 +13,26 @@ from torch import Tensor
 
 
 def positive_nll_terms(logps: Tensor, right: Tensor) -> Tensor:
-    """Return the negative log-likelihood of the tokens of right completions, else 0: (B, T).
+    """Return the NLL (B, T) of tokens in correct completions, and 0 elsewhere.
 
     Args:
         logps: (B, T), with gradient.
-        right: (B,), 1 for right completions.
+        right: (B,), 1 for correct completions.
     """
     return torch.where(right.unsqueeze(1) > 0, -logps, torch.zeros_like(logps))
 
 
 def positive_nll_share(terms: Tensor, mask: Tensor, right_tokens: float) -> Tensor:
-    """Return a micro-batch's share of the mean over the tokens of the step's right completions.
+    """Return a micro-batch's share of the mean NLL over the tokens of correct completions.
 
     Args:
         terms: (B, T), from `positive_nll_terms`.
         mask: (B, T), 1 for counted tokens.
-        right_tokens: tokens of right completions in the loss of the whole optimizer step, over all
-            micro-batches and ranks.
+        right_tokens: the number of tokens of correct completions in the loss of the whole optimizer
+            step, over all micro-batches and ranks.
 
     Returns:
-        A scalar; its sum over the micro-batches and ranks of a step is L_NLL, 0 for a step without
-        right completions.
+        A scalar. Summed over the micro-batches and ranks of a step, it is L_NLL (0 for a step
+        without correct completions).
     """
     return (terms * mask).sum() / max(right_tokens, 1.0)

@@ -1,4 +1,4 @@
-"""Presets by name, from `data/presets.yaml`: each field's value with the source of the value."""
+"""Presets by name, from `data/presets.yaml`: the value of each field, and the value's source."""
 
 from typing import Any
 

@@ -7,7 +7,7 @@ import torch
 from grpo_ext.objective.kept import KeptSet
 from grpo_ext.objective.sampling import SamplingParams
 
-# The processors that the sampler may have: they divide by the temperature, or remove tokens.
+# Processors that the sampler may have, since they only divide by the temperature or remove tokens.
 _EXACT_PROCESSORS = (
     *(
         "Temperature",
@@ -28,21 +28,21 @@ _MASK_BYTES = 2**24
 
 
 class Recorder:
-    """The last logits processor of the sampler: records kept tokens and log-probs.
+    """The sampler's last logits processor, which records kept tokens and log-probs.
 
     Args:
         params: the resolved sampling parameters.
         strict: whether to refuse processors that do more than divide by the temperature and remove
             tokens.
-        every: record log-probs of one row in `every`, to save time; kept tokens are recorded for
-            all rows.
+        every: record the log-probs of one row in every N, to save time; kept tokens are recorded
+            for all rows.
     """
 
     def __init__(self, params: SamplingParams, strict: bool = True, every: int = 1):
         self.params = params
         self.strict = strict
         self.every = every
-        self._rows = torch.empty(0)  # (b,), the rows of the batch that are still decoded
+        self._rows = torch.empty(0)  # (b,), the rows of the batch that are still being decoded
         self._scores: torch.Tensor | None = (
             None  # (b, V), of the step whose tokens are not drawn yet
         )
@@ -52,9 +52,11 @@ class Recorder:
         self._logps: list[torch.Tensor] = []
 
     def check(self, processors: list[Any]) -> None:
-        """Compare the sampler's processors with the resolved sampling parameters.
+        """Check the sampler's processors against the resolved sampling parameters, if `strict`.
 
-        `ValueError` if a processor changes scores in another way, or if the temperature differs.
+        Raises:
+            ValueError: if a processor does more than divide by the temperature and remove tokens,
+                or if the temperature differs.
         """
         if not self.strict:
             return
@@ -89,17 +91,17 @@ class Recorder:
         return scores
 
     def _store(self) -> None:
-        """Store the masks of several steps compactly; a call per step would be slower."""
+        """Compress the masks of several steps at once, which is faster than step by step."""
         if self._masks:
             self._kept.append(KeptSet.from_mask(torch.cat(self._masks)))
             self._masks = []
 
     def select_rows(self, input_ids: torch.LongTensor, rows: torch.LongTensor) -> None:
-        """Continue without the rows that have ended.
+        """Drop the rows that have ended.
 
         Args:
-            input_ids: (b, P + t), of all rows so far, with the tokens drawn last.
-            rows: (fewer than b,), the rows that continue.
+            input_ids: (b, P + t), of all rows so far, including the tokens drawn last.
+            rows: the indices of the rows that continue.
         """
         self._drawn(input_ids[:, -1])
         self._rows = self._rows[rows]
@@ -120,9 +122,12 @@ class Recorder:
     ) -> tuple[list[KeptSet] | None, list[torch.Tensor] | None]:
         """Return the kept tokens and the log-probs of each completion.
 
-        There are no kept tokens without truncation; log-probs that were not recorded are NaN. Both
-        are `None` if no step was recorded, because something other than `generate` made the
-        completions. `RuntimeError` if a completion has a token that was not recorded.
+        Without truncation, the kept tokens are `None`. Log-probs that were not recorded are NaN.
+        Both are `None` if no step was recorded, because something other than `generate` made the
+        completions.
+
+        Raises:
+            RuntimeError: if a completion has a token that was not recorded.
         """
         if not self._steps:
             return None, None

@@ -1,4 +1,4 @@
-"""The sampling parameters, resolved once from all places that set them."""
+"""Resolve the sampling parameters once, from all the places that set them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from typing import Any
 
 from grpo_ext.common.files import data_yaml
 
-# The values of transformers if neither the caller nor the model sets one
+# The values that transformers uses if neither the caller nor the model sets one
 # (`GenerationConfig._get_default_generation_params`).
 HF_DEFAULTS = {"temperature": 1.0, "top_k": 50, "top_p": 1.0, "min_p": None}
 FIELD_DEFAULTS = {
@@ -16,12 +16,12 @@ FIELD_DEFAULTS = {
     "min_p": None,
     "repetition_penalty": 1.0,
 }
-# Values without effect of the options below; 1 is the neutral factor and the neutral number of
-# beams.
+# Values with which the options below have no effect; 1 is the neutral factor and the neutral number
+# of beams.
 NEUTRAL: tuple[object, ...] = (None, False, 0, 1, [], {})
 
-# Options that change the scores of tokens: `not_scorable`, with the reason, and `masking`, with the
-# values without effect.
+# Options that change the scores of tokens. `not_scorable` gives the reason for each option, and
+# `masking` the values with which it has no effect.
 OPTIONS: dict[str, dict[str, Any]] = data_yaml("grpo_ext.objective", "generation_options.yaml")
 
 UNTOLD_KEPT_SETS = (
@@ -36,8 +36,8 @@ class SamplingError(ValueError):
 
     Args:
         option: the name of the option.
-        problem: what is wrong, without a full stop.
-        remedy: what to write instead, as whole sentences.
+        problem: what is wrong, without the final period.
+        remedy: what to write instead, as complete sentences.
     """
 
     def __init__(self, option: str, problem: str, remedy: str = ""):
@@ -56,7 +56,7 @@ class SamplingParams:
         1.0  # keep the smallest set of most likely tokens whose mass is at least this; 1 keeps all
     )
     min_p: float = (
-        0.0  # keep tokens at least this times as likely as the most likely one; 0 keeps all
+        0.0  # keep tokens with at least this share of the highest probability; 0 keeps all
     )
     order: str = (
         "hf"  # "hf" (temperature, top_k, top_p, min_p) or "vllm" (temperature, min_p, top_k, top_p)
@@ -83,16 +83,16 @@ def resolve_sampling(
     sampler: str = "hf",
     watched: bool = True,
 ) -> SamplingParams:
-    """Return the parameters that apply.
+    """Resolve the sampling parameters of a run.
 
     Args:
-        fields: `temperature`, `top_k`, `top_p`, `min_p`, `repetition_penalty` of the training
-            arguments.
-        generation_kwargs: of the training arguments; they override the fields.
-        model_defaults: the generation config of the model, which replaces values that are `None` in
-            transformers only.
+        fields: the training arguments `temperature`, `top_k`, `top_p`, `min_p` and
+            `repetition_penalty`, by name.
+        generation_kwargs: the training argument of this name; its values override the fields.
+        model_defaults: the model's generation config, which replaces values that are `None`. Only
+            transformers uses it.
         sampler: "hf" or "vllm".
-        watched: whether the sampling steps can be watched, so that options that only remove tokens
+        watched: whether the sampling steps can be observed, so that options that only remove tokens
             can be scored.
 
     Raises:
@@ -114,7 +114,7 @@ def resolve_sampling(
             "do_sample: false decodes greedily, and a greedy policy has no gradient",
             "Leave it out.",
         )
-    # a `None` in generation_kwargs overrides the field, and then the value of the model applies
+    # a `None` in generation_kwargs overrides the field, so that the model's value applies
     chosen = {k: v for k, v in {**fields, **given}.items() if v is not None}
     everything: dict[str, Any] = {**(model_defaults or {}), **chosen}
     _refuse(everything, watched)
@@ -160,7 +160,7 @@ def _token_ids(name: str, value: object) -> tuple[int, ...]:
 
 
 def _masks(values: Mapping[str, Any]) -> list[str]:
-    """Return the options that remove tokens."""
+    """Return the names of the options in use that remove tokens."""
     return [
         name
         for name, neutral in OPTIONS["masking"].items()

@@ -1,4 +1,4 @@
-"""Which tokens a sampler keeps: the truncations of transformers and vLLM, with ties."""
+"""Find the tokens that a sampler keeps: truncation as in transformers and vLLM, including ties."""
 
 import torch
 from transformers import LogitsProcessor, MinPLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
@@ -11,13 +11,13 @@ _NO_IDS = torch.empty(0, 0, dtype=torch.long)  # these warpers do not read the t
 def kept_tokens(scores: torch.Tensor, params: SamplingParams) -> torch.Tensor:
     """Return the tokens that suppression and truncation keep: (N, V), bool, at least one per row.
 
-    The steps are those of transformers, and equal vLLM's `apply_top_k_top_p` and
-    `MinPLogitsProcessor`. They run in the order of the sampler; each step uses the renormalised
-    tokens that the step before kept.
+    The steps are those of transformers, which are equivalent to vLLM's `apply_top_k_top_p` and
+    `MinPLogitsProcessor`. They run in the sampler's order, and each step renormalizes over the
+    tokens that the previous step kept.
 
     Args:
         scores: (N, V), the logits divided by the temperature, float32.
-        params: suppressed tokens, truncation and its order.
+        params: the suppressed tokens, and the truncation with its order.
     """
     top: list[LogitsProcessor] = []
     if params.top_k:
@@ -33,6 +33,9 @@ def kept_tokens(scores: torch.Tensor, params: SamplingParams) -> torch.Tensor:
 
 
 def suppressed_ids(scores: torch.Tensor, params: SamplingParams) -> torch.Tensor:
-    """Return the suppressed tokens (S,) that the scores (N, V) have, as transformers does."""
+    """Return the suppressed token ids (S,) that are in the vocabulary of `scores` (N, V).
+
+    Other ids are ignored, as in transformers.
+    """
     ids = [token for token in params.suppressed if 0 <= token < scores.size(-1)]
     return torch.tensor(ids, dtype=torch.long, device=scores.device)
