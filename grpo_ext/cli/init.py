@@ -177,8 +177,8 @@ def ask(
             answer = input(f"{question}: ").strip().replace(ESCAPED_NEWLINE, NEWLINE)
         except EOFError:
             raise ValueError(
-                "standard input is closed, so nothing can be asked: write --yes to take what is "
-                "proposed."
+                "standard input is closed, so init cannot ask questions: pass --yes to accept what "
+                "it proposes."
             ) from None
         if not answer or answer == default:
             return default

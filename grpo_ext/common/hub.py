@@ -41,7 +41,8 @@ def find_repo(name: str, kind: str) -> None:
         HfApi().repo_info(name, repo_type=kind, timeout=PATIENCE)
     except (RepositoryNotFoundError, HFValidationError):  # missing, private or an invalid name
         raise FileNotFoundError(
-            f"{key}: there is no folder {name}, and the hub shows none of that name.{guess}"
+            f"{key}: there is no folder {name}, and the hub has no visible repository of that "
+            f"name.{guess}"
         ) from None
     except Exception as error:  # from any of the libraries that it uses
         raise ConnectionError(

@@ -105,7 +105,11 @@ def _check_bounds(text: str) -> None:
             if event.start_mark is not None:
                 line = event.start_mark.line + 1
             if isinstance(event, yaml.AliasEvent):
-                raise YamlFault("it has aliases (`*name`)", line, "write out what you mean")
+                raise YamlFault(
+                    "it has aliases (`*name`)",
+                    line,
+                    "replace each alias with the value it stands for",
+                )
             level += isinstance(event, yaml.CollectionStartEvent)
             level -= isinstance(event, yaml.CollectionEndEvent)
             if level > MOST_LEVELS:

@@ -100,6 +100,6 @@ def environment_class(name: str) -> type:
     if isinstance(cls, type) and (issubclass(cls, Environment) or hasattr(cls, "reset")):
         return cls
     raise ValueError(
-        f"{name!r} is neither a subclass of grpo_ext.Environment nor a class with reset, as TRL "
-        "has them."
+        f"{name!r} is not an environment: subclass grpo_ext.Environment, or define a method reset "
+        "as TRL's environment_factory requires."
     )

@@ -75,7 +75,8 @@ class Recorder:
         if temperature != self.params.temperature:
             raise ValueError(
                 f"Samples are drawn at temperature {temperature} and scored at "
-                f"{self.params.temperature}."
+                f"{self.params.temperature}: remove temperature from generation_kwargs, or set "
+                "logprob_policy: model."
             )
 
     def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:

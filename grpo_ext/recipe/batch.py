@@ -112,7 +112,7 @@ def generation_of_parts_of_groups(v: Values, num_processes: int) -> Iterator[Pro
     nearest = f" Nearest that fit: {', '.join(changes)}." if changes else ""
     if batch.completions % batch.micro_batch:
         yield Problem(
-            f"generation_batch_size {batch.completions} is no multiple of the micro-batch of "
+            f"generation_batch_size {batch.completions} is not a multiple of the micro-batch of "
             f"{batch.micro_batch} completions (per_device_train_batch_size "
             f"{batch.per_device_train_batch_size} x {num_processes} processes).{nearest}",
             "generation_batch_size",
@@ -121,7 +121,8 @@ def generation_of_parts_of_groups(v: Values, num_processes: int) -> Iterator[Pro
         yield Problem(
             f"a generation batch has {batch.completions} completions (per_device_train_batch_size "
             f"{batch.per_device_train_batch_size} x {num_processes} processes x {batch.slices} "
-            f"slices), which is no multiple of num_generations {batch.num_generations}.{nearest}",
+            f"slices), which is not a multiple of num_generations "
+            f"{batch.num_generations}.{nearest}",
             "num_generations",
         )
 
@@ -140,7 +141,7 @@ def evaluation_of_parts_of_groups(v: Values, num_processes: int) -> Iterator[Pro
         changes.append("`num_generations_eval: 1`")
     yield Problem(
         f"an evaluation batch has {completions} completions (per_device_eval_batch_size {size} x "
-        f"{num_processes} processes), which is no multiple of the {group} completions a prompt. "
+        f"{num_processes} processes), which is not a multiple of the {group} completions a prompt. "
         f"Write {' or '.join(changes)}.",
         "per_device_eval_batch_size",
     )

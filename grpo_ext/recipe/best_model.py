@@ -120,7 +120,7 @@ def lowest_reward(metric: str) -> str:
     """Return the message that the model with the lowest reward would be kept."""
     return (
         f"greater_is_better: false with metric_for_best_model: {metric} keeps the model with "
-        "the lowest reward. Write greater_is_better: true, or take it out."
+        "the lowest reward. Write greater_is_better: true, or remove it."
     )
 
 

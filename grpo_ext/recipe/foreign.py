@@ -41,11 +41,11 @@ def unknown_key(
         return f"{key} is a key of GRPO: `grpo-ext train`."
     for name, cls in task_classes().items():
         if key in {f.name for f in dataclasses.fields(cls)}:
-            advice = f"Write `task: {name}`, or take it out."
+            advice = f"Write `task: {name}`, or remove it."
             if several:
                 advice = "Write it in an entry of `tasks`."
             elif not grpo:
-                advice = "Take it out: supervised training has no task."
+                advice = "Remove it: supervised training has no task."
             return f"{key} belongs to the task {name!r}. {advice}"
     return unknown("key", key, fields)
 
@@ -60,5 +60,5 @@ def foreign_key(written: str, key: str) -> str:
     """Return the message for the foreign key `key`, which the recipe writes as `written`."""
     origin, instead = FOREIGN[key]
     kind = "an argument" if origin == TRAINER else "a key"
-    advice = instead if instead.startswith("take it out") else f"write {instead}"
+    advice = instead if instead.startswith("remove it") else f"write {instead}"
     return f"{written} is {kind} of {origin}: {advice}."

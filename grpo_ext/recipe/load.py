@@ -177,7 +177,7 @@ def _checked(
                 raise ValueError(unknown_key(key, fields, other_fields, grpo, several))
             part, hint = fields[key]
             if value == "" and part != "task":  # a task's texts may be empty
-                raise ValueError(f"{key} is empty: write a value, or take it out.")
+                raise ValueError(f"{key} is empty: write a value, or remove it.")
             values[part][key] = convert(key, value, hint)
         except ValueError as error:
             problems.append(Problem(str(error), key, place))

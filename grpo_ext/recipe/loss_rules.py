@@ -68,8 +68,7 @@ def vespo_with_ratios_of_sequences(v: Values) -> bool:
 @refuses(
     "neftune_noise_alpha",
     "neftune_noise_alpha adds noise to the embeddings of each pass, so completions are scored "
-    "under another policy than the "
-    "one that sampled them. Remove neftune_noise_alpha.",
+    "under a policy different from the one that sampled them. Remove neftune_noise_alpha.",
 )
 def noise_on_scored_embeddings(v: Values) -> object:
     return v.neftune_noise_alpha and v.loss_normalization == "step"

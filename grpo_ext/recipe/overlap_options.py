@@ -163,7 +163,8 @@ def rounds_that_do_not_fit(v: Values, num_processes: int) -> Iterator[Problem]:
         )
     if conflicts := sorted(NOT_IN_ROUNDS & (v.generation_kwargs or {}).keys()):
         yield Problem(
-            f"{key} does not go with {', '.join(conflicts)} in generation_kwargs: take it out.",
+            f"{key} cannot be combined with {', '.join(conflicts)}: remove "
+            f"{', '.join(conflicts)} from generation_kwargs.",
             key,
         )
 

@@ -23,7 +23,7 @@ def supervised_without_rows(v: Values) -> bool:
 
 @refuses(
     "eval_strategy",
-    "eval_strategy: supervised training has no held-out rows here. Take it out; `grpo-ext "
+    "eval_strategy: supervised training has no held-out rows here. Remove it; `grpo-ext "
     "eval` compares models.",
 )
 def supervised_with_evaluation(v: Values) -> bool:
@@ -53,7 +53,7 @@ def two_quantizations(v: Values) -> bool:
 
 @refuses(
     "auto_find_batch_size",
-    "auto_find_batch_size would break groups when it halves the batch: take it out and lower "
+    "auto_find_batch_size would break groups when it halves the batch: remove it and lower "
     "per_device_train_batch_size.",
 )
 def batch_size_that_is_halved(v: Values) -> bool:

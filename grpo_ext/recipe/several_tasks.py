@@ -150,7 +150,7 @@ def keys_of_a_single_task(v: Values, _: int) -> Iterator[Problem]:
     if v.tasks is None:
         return
     if not v.tasks:
-        yield Problem("tasks is empty: write at least one task, or take it out.", "tasks")
+        yield Problem("tasks is empty: write at least one task, or remove it.", "tasks")
     for key in OF_EACH_TASK:
         if key in v and v[key] is not None:
             where = (

@@ -16,16 +16,16 @@ LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # adapter sizes that vLLM 0
 OR_MERGED = ", or write vllm_sync_adapter: merged."
 NOT_WITH_ADAPTER = {
     "vllm_enable_sleep_mode": (
-        "an engine that sleeps loses its base model, which is not sent again: take it out"
+        "an engine that sleeps loses its base model, which is not sent again: remove it"
     ),
     "lora_modules_to_save": "an adapter for vLLM cannot contain whole layers: take them out",
     "lora_target_parameters": (
         "vLLM takes adapters of layers, not of parameters: write lora_target_modules"
     ),
     "load_in_4bit": (
-        "it is not known whether vLLM quantises the base model as the trainer does: take it out"
+        "it is not known whether vLLM quantises the base model as the trainer does: remove it"
     ),
-    "load_in_8bit": "vLLM cannot quantise a base model to 8 bits when it loads it: take it out",
+    "load_in_8bit": "vLLM cannot quantise a base model to 8 bits when it loads it: remove it",
 }
 
 

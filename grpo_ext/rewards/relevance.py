@@ -141,7 +141,7 @@ def relevance(
         others = unrelated_to(prompt, sample, num_unrelated)
         if not others:
             raise ValueError(
-                "relevance: there is no other prompt to compare with; write some into `unrelated`."
+                "relevance: there is no other prompt to compare with; add some to `unrelated`."
             )
         text_ids = frozen.text_ids(text, max_tokens)
         if text_ids:

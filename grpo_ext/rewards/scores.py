@@ -49,7 +49,7 @@ def scores_of(returned: Any, count: int) -> tuple[list[Score], dict[int, str]]:
         Miscounted: if it does not have `count` entries.
     """
     if returned is None or isinstance(returned, str | bytes | dict):
-        raise TypeError(f"it returned {clipped(returned)} and not a list of {count} scores")
+        raise TypeError(f"it returned {clipped(returned)} instead of a list of {count} scores")
     entries = list(returned)
     if len(entries) != count:
         raise Miscounted(f"it returned {len(entries)} scores for {count} completions")

@@ -198,8 +198,8 @@ def _warn_of_dropout(trainer: SampledTrainer) -> None:
     if rates and trainer.accelerator.is_main_process:
         logger.warning(
             f"The model uses dropout ({max(rates):g}), which differs in each pass: completions "
-            "are scored under another policy than the one that sampled, and ratios differ from "
-            f"1. {remedy}"
+            "are scored under a policy different from the one that sampled them, and ratios differ "
+            f"from 1. {remedy}"
         )
 
 

@@ -141,7 +141,8 @@ class Scored:
         """
         if self.model_inputs:
             raise ValueError(
-                f"Rows with {', '.join(self.model_inputs)} cannot be taken from their batch."
+                f"cannot select rows of a batch with {', '.join(self.model_inputs)}: these inputs "
+                "of the model are not stored per row."
             )
         rows = rows.to(self.completion_ids.device)
         prompt_width = self.prompt_ids.size(1)

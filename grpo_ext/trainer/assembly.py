@@ -70,7 +70,7 @@ class Parts:
         if sampler is not None and (trainer.as_trl or by_trl):
             raise ValueError(
                 "TRL generates for images and loss_normalization: micro_batch, and would not use "
-                "the sampler that is given: take it out."
+                "the sampler that is given: remove it."
             )
         if sampler is None:
             # else one call of `generate`

@@ -70,7 +70,7 @@ class FiniteSteps:
             and_others = " and others" if len(names) > 3 else ""
             details += f"; not finite in {', '.join(names[:3])}{and_others}"
         step = self.trainer.state.global_step + 1
-        logger.warning(f"Step {step} is skipped: its gradient is {norm} ({details}).")
+        logger.warning(f"Skipping step {step}: the norm of its gradient is {norm} ({details}).")
 
     def state_dict(self) -> dict[str, Any]:
         return {"skipped": self.skipped, "in_a_row": self.in_a_row}

@@ -173,8 +173,8 @@ def episodes_of(trainer: Trainer, sampler: Sampler, by_trl: bool) -> Begin | Non
         )
     if not sampler.abilities.plays_episodes or by_trl or trainer.as_trl:
         raise ValueError(
-            f"{sampler.name} does not play episodes of several turns, as environment and tools "
-            "need them."
+            f"{sampler.name} cannot play the episodes that environment and tools need: sample with "
+            "transformers or vLLM, or remove environment and tools."
         )
     turn_ends = sorted(TURN_ENDS & {*(args.generation_kwargs or {})})
     if turn_ends:

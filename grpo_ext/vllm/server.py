@@ -65,7 +65,8 @@ class Server:
             socket.create_connection((place.hostname, place.port or 80), PROBE_SECONDS),
         ):
             raise ValueError(
-                f"a server answers at {self.url} already: stop it, or set another vllm_server_port."
+                f"a server is already running at {self.url}: stop it, or set another "
+                "vllm_server_port."
             )
         return self._launch()
 

@@ -99,8 +99,8 @@ def cpu_settings(
     """
     if model.head_size not in HEAD_SIZES:
         raise ValueError(
-            f"vLLM on a CPU runs attention heads of {', '.join(map(str, HEAD_SIZES))} numbers, "
-            f"and this model's have {model.head_size}: set use_vllm: false."
+            f"vLLM on a CPU supports attention heads of size {', '.join(map(str, HEAD_SIZES))}; "
+            f"this model's have size {model.head_size}: set use_vllm: false."
         )
     room = model.cache_bytes(dtype, sequences, tokens or model.longest)
     return {"dtype": dtype, "enforce_eager": True, "kv_cache_memory_bytes": room}

@@ -43,7 +43,7 @@ class Turned(Environment):
         ),
         ({"name": "guess", "low": 40}, "does not take these options: low=40, high=31"),
         ("nowhere.py:World", "cannot load the environment 'nowhere.py:World'"),
-        ("grpo_ext.tasks.guess:GuessTask", "is neither a subclass of grpo_ext.Environment"),
+        ("grpo_ext.tasks.guess:GuessTask", "is not an environment: subclass grpo_ext.Environment"),
     ],
 )
 def test_what_is_wrong_is_named(given, words):

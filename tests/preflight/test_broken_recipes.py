@@ -144,7 +144,7 @@ BROKEN = {
     ),
     "no_steps": ({"max_steps": 0}, "max_steps", "above 0"),
     "endless_stream": ({"dataset_streaming": True}, "dataset_streaming", "set max_steps"),
-    "shrinking_batch": ({"auto_find_batch_size": True}, "auto_find_batch_size", "take it out"),
+    "shrinking_batch": ({"auto_find_batch_size": True}, "auto_find_batch_size", "remove it"),
     "upload_of_nothing": (
         {"log_completions_hub_repo": "a/b"},
         "log_completions_hub_repo",
@@ -216,7 +216,7 @@ BROKEN = {
     "held_out_rows_without_a_name": (
         {"dataset_name": "right.jsonl", "eval_strategy": "steps", "eval_dataset_name": ""},
         "eval_dataset_name",
-        "take it out",
+        "remove it",
     ),
     "misspelt_data": (
         {"dataset_name": "rihgt.jsonl"},

@@ -123,7 +123,9 @@ def a_hub(tmp_path, monkeypatch):
 def test_the_hub_is_asked_once(a_hub):
     assert found("there/is").sound and Hub.asked == 1
     assert found("cached/model").sound and Hub.asked == 1
-    assert "the hub shows none of that name. Did you mean 'cached/model'?" in told("cached/modle")
+    assert "the hub has no visible repository of that name. Did you mean 'cached/model'?" in told(
+        "cached/modle"
+    )
     assert Hub.asked == 2
     assert "the hub cannot be asked" in told("is/broken") and Hub.asked == 3
 
@@ -140,7 +142,8 @@ def test_an_adapter_of_the_hub_is_told_by_the_cache(a_hub, tmp_path):
 
 def test_a_misspelt_data_set_is_told_at_once(a_hub, tmp_path, monkeypatch):
     with pytest.raises(
-        FileNotFoundError, match=r"the hub shows none of that name. Did you mean 'openai/gsm8k'?"
+        FileNotFoundError,
+        match=r"the hub has no visible repository of that name. Did you mean 'openai/gsm8k'?",
     ):
         open_dataset("openai/gsm8")
     assert Hub.asked == 1

@@ -180,7 +180,7 @@ def test_all_faults_are_told_at_once(tmp_path):
 @pytest.mark.parametrize(
     "text, expected",
     [
-        ("num_generations: 6\n", "no multiple of num_generations 6"),
+        ("num_generations: 6\n", "not a multiple of num_generations 6"),
         ("learning_rate: .nan\n", "finite"),
         ("generation_kwargs: {min_p: .nan}\n", "generation_kwargs must be a finite number"),
         (
@@ -261,7 +261,7 @@ def test_all_faults_are_told_at_once(tmp_path):
         ("<<: {beta: 0.1}\n", "write merged keys out"),
         ("[a, b]: 1\n", "recipe.yaml:2: a key of a recipe is a plain word"),
         ("0: 1\n", "unknown key '0'"),
-        ("generation_batch_size: 12\n", "no multiple of the micro-batch of 8"),
+        ("generation_batch_size: 12\n", "not a multiple of the micro-batch of 8"),
         ("eval_strategy: steps\nnum_generations_eval: 6\n", "per_device_eval_batch_size: 6` or"),
         ("fp16: true\nbf16: true\n", "keep one"),
         (
@@ -381,7 +381,7 @@ def test_what_supervised_training_does_not_read_is_noted(tmp_path):
 
 def test_supervised_training_is_not_advised_to_name_a_task():
     with pytest.raises(
-        RecipeError, match=r"max_number belongs to the task 'countdown'\. Take it out"
+        RecipeError, match=r"max_number belongs to the task 'countdown'\. Remove it"
     ):
         load_sft_recipe(None, {**MODEL, "max_number": 12})
 

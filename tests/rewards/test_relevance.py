@@ -204,7 +204,7 @@ def test_completions_of_a_prompt_are_compared_with_the_same_others(folder):
 
 
 def test_without_another_prompt_it_says_what_to_write(folder):
-    with pytest.raises(ValueError, match="write some into `unrelated`"):
+    with pytest.raises(ValueError, match="add some to `unrelated`"):
         scores_of(folder, ["wet", "cloud"], ["p", "p"])
     with pytest.raises(ValueError, match="set the option `model`"):
         build("relevance")(completions=["wet"], prompts=["p"])
