@@ -1,9 +1,7 @@
-r"""Accuracy: whether the answer equals the gold answer, as a careful person would judge.
+r"""The reward `accuracy`: does the answer equal the gold answer, as a careful person would judge?
 
-docs/rewards.md has the rules.
-
-`extraction` finds the answer in a completion, `notation` removes what only sets the type,
-`equality` compares.
+`extraction` finds the answer in a completion, `notation` removes formatting, and `equality`
+compares the answers. docs/rewards.md has the rules.
 """
 
 import re
@@ -54,7 +52,7 @@ _ALPHANUMERIC = re.compile(r"[0-9A-Za-z]")
 
 
 def explain_accuracy(completion: str, *, solution: str) -> Explanation:
-    """Show the gold answer, and mark the answer that was read."""
+    """Show the gold answer, and mark the last `<answer>` block if there is one."""
     return Explanation(
         f"The solution was: {solution}",
         answer_marks(completion, last_span(without_thoughts(completion))),
@@ -65,16 +63,18 @@ def explain_accuracy(completion: str, *, solution: str) -> Explanation:
 def accuracy(
     completions: list[str], solution: list[str], prompts: list[Any] | None = None
 ) -> list[float | None]:
-    """1 if the answer equals the gold answer mathematically, else 0; None if the gold answer cannot
-    be read.
+    """1 if the answer equals the gold answer mathematically, else 0.
 
-    The answer comes after the thoughts: in the last `<answer>` block, else in the last `\\boxed{}`,
-    else after `####` or "answer is", else it is the last formula or number. docs/rewards.md says
-    what is equal. The prompt tells which choices and which unit the question has, and an answer
-    that restates its formula earns 0.
+    None if the gold answer cannot be read.
+
+    The answer is read after the thoughts: from the last `<answer>` block, else from the last
+    `\\boxed{}`, else from what follows `####` or "answer is"; otherwise it is the last formula or
+    number. docs/rewards.md says which answers are equal. The choices and the unit that a question
+    asks for are read from the prompt, and an answer that only restates the question's formula
+    earns 0.
 
     Args:
-        solution: the gold answer: after `####`, in `\\boxed{}`, or plain.
+        solution: the gold answer: after `####`, in `\\boxed{}`, or on its own.
     """
     questions = prompts if prompts is not None else [None] * len(completions)
     return [
@@ -84,7 +84,10 @@ def accuracy(
 
 
 def score(completion: str, solution: Any, prompt: Any = None) -> float | None:
-    """Return the score of one completion; `prompt` is a text or messages."""
+    """Return the score of one completion, `None` if the gold answer cannot be read.
+
+    `prompt` is a text or a list of messages.
+    """
     gold = None if solution is None else gold_answer(str(solution))
     if gold is None:
         return None
@@ -105,7 +108,10 @@ def score(completion: str, solution: Any, prompt: Any = None) -> float | None:
 
 
 def is_right(question: Question, solution: str, gold: str, answer: str, marked: bool) -> bool:
-    """Whether an answer equals the gold answer of a question; raises as `equal` does."""
+    """Return whether an answer equals the gold answer and answers the question as asked.
+
+    Raises the same exceptions as `equal`.
+    """
     if typography(gold) == typography(answer):
         return True
     contents = chosen_contents(question, gold, answer)
@@ -127,13 +133,13 @@ def is_right(question: Question, solution: str, gold: str, answer: str, marked: 
 
 
 def is_comparable(gold: str) -> bool:
-    """Whether other answers than the gold answer itself can be judged."""
+    """Return whether answers that differ from the gold answer can be compared with it."""
     return number(gold) is not None or is_text(gold) or is_within_limits(gold)
 
 
 @lru_cache(maxsize=4096)
 def gold_answer(solution: str) -> str | None:
-    """Return the gold answer in plain notation, or None if the solution clearly has none."""
+    """Return the gold answer in plain notation, or `None` if the solution clearly has none."""
     _, sign, behind = solution.rpartition("####")
     marked = last_answer(solution) or boxed(solution)
     if sign:

@@ -1,8 +1,7 @@
-"""Rewards for one kind of answer each: a text, a choice, a number, a pattern, JSON.
+"""Rewards for answers of one kind: a text, a choice, a number, a pattern, JSON.
 
-`accuracy` judges mathematics.
-
-The answer is the last `<answer>` block, else the whole completion, without thoughts.
+The answer is the last `<answer>` block, or else the whole completion without its thoughts. For
+mathematics there is `accuracy`.
 """
 
 import json
@@ -19,8 +18,8 @@ from grpo_ext.rewards.quantity import number as read_number
 from grpo_ext.rewards.registry import register
 
 MAX_TEXT = 100_000  # characters of an answer that are read
-MAX_TAIL = 5_000  # characters at its end that may have a choice or a numeral
-MAX_NUMBER = 100  # characters of an answer that is one number
+MAX_TAIL = 5_000  # characters at its end that are searched for a choice or number
+MAX_NUMBER = 100  # characters of an answer that may be a fraction or mixed number
 PATIENCE = 0.5  # seconds that a pattern may take for one completion
 _NUMERAL = re.compile(r"-?[0-9]{1,30}(?:,[0-9]{3})*(?:\.[0-9]{1,30})?(?:[eE][-+]?[0-9]{1,2})?")
 _ASKED = r"(?i:\banswer\b|\boption\b|\bchoice\b)[\s:*(]*(?:is[\s:*(]*)?"
@@ -29,17 +28,17 @@ _FENCE = re.compile(r"```(?:json)?\s*\n(.*?)```", re.DOTALL)
 
 
 def answer_of(completion: str) -> str:
-    """Return the text that is judged, without white space around it."""
+    """Return the answer in a completion, stripped of white space and cut to `MAX_TEXT`."""
     text = without_thoughts(completion)
     return (last_answer(text) or text).strip()[:MAX_TEXT]
 
 
 @register("exact")
 def exact(completions: list[str], solution: list[Any], *, ignore_case: bool = False) -> list[float]:
-    """1 if the answer is the solution, but for white space between words; else 0.
+    """1 if the answer is the solution, ignoring differences in white space; else 0.
 
     Args:
-        solution: the text, or a list of texts of which any is right.
+        solution: the text, or a list of texts, any of which is correct.
         ignore_case: whether "paris" equals "Paris".
     """
 
@@ -58,8 +57,9 @@ def exact(completions: list[str], solution: list[Any], *, ignore_case: bool = Fa
 def choice(completions: list[str], solution: list[str]) -> list[float]:
     """1 if the answer chooses the letter of the solution, else 0.
 
-    The choice is the only letter in the `<answer>` block or box, else the last letter after
-    "answer", "option" or "choice", in brackets, before a bracket, dot or colon, or at the end.
+    The choice is the letter in the `<answer>` block or box if that contains nothing else.
+    Otherwise it is the last letter that follows "answer", "option" or "choice", stands in
+    parentheses or before `)`, `.` or `:`, or ends the answer.
 
     Args:
         solution: a letter: `B`, `(B)` or `B.`
@@ -71,7 +71,7 @@ def choice(completions: list[str], solution: list[str]) -> list[float]:
 
 
 def chosen(completion: str) -> str | None:
-    """Return the letter that a completion chooses, or None."""
+    """Return the letter that a completion chooses, or `None`."""
     text = answer_of(completion)
     alone = (last_boxed(text) or text).strip(" ().*:\n")
     if len(alone) == 1 and alone.isascii() and alone.isalpha():
@@ -84,12 +84,14 @@ def chosen(completion: str) -> str | None:
 def number(
     completions: list[str], solution: list[Any], *, tolerance: float = 1e-6
 ) -> list[float | None]:
-    """1 if the answer's last number is close to the solution's, else 0; None if that has none.
+    """1 if the answer's last number is close to the solution's, else 0.
+
+    None if the solution has no number.
 
     Args:
         solution: a number, or a text with one, such as `1,200` or `$3.50`.
-        tolerance: the difference that is accepted as a share of the solution: 0.01 accepts one
-            percent more or less.
+        tolerance: the accepted difference, as a fraction of the solution: 0.01 accepts one percent
+            more or less.
     """
     golds = [value_of(str(gold)) for gold in solution]
     return [
@@ -99,9 +101,9 @@ def number(
 
 
 def value_of(text: str) -> float | None:
-    """Return the last number in a text, which may be a fraction or mixed number; None without one.
+    """Return the value of a text that is one number, or else the last decimal number in it.
 
-    It is a numeral, or the whole text as a fraction or mixed number.
+    Only a whole text may be a fraction or mixed number. `None` without a number.
     """
     if len(text) <= MAX_NUMBER and (whole := read_number(text)):
         with suppress(OverflowError):
@@ -121,8 +123,8 @@ def regex_(completions: list[str], *, pattern: str, whole: bool = False) -> list
     """1 if the whole completion contains a match of the pattern, else 0; None if it takes too long.
 
     Args:
-        pattern: of the package `regex`, which reads those of Python's `re`; `.` also matches a line
-            break.
+        pattern: a pattern in the syntax of the package `regex`, which extends Python's `re`; `.`
+            also matches a line break.
         whole: whether the pattern must match the whole completion.
     """
     compiled = regex.compile(pattern, regex.DOTALL)
@@ -140,13 +142,14 @@ def matches(pattern: Any, text: str, whole: bool) -> float | None:
 
 @register("json_schema", needs_cpu=True)
 def json_schema(completions: list[str], json_schema: list[Any]) -> list[float]:
-    """1 if the answer is JSON that fits its row's schema, 0.2 if it is other JSON, else 0.
+    """1 if the answer is JSON that matches its row's schema, 0.2 if it is other JSON, else 0.
 
-    The JSON is the answer, or its last code block. It needs the package jsonschema.
+    The JSON is the answer's last code block, or else the whole answer. The reward needs the
+    package jsonschema.
 
     Args:
-        json_schema: a schema as a mapping or as JSON; without `$ref` to other documents, which are
-            never loaded.
+        json_schema: a schema, as a mapping or JSON text; it must have no `$ref` to other documents,
+            which are never loaded.
     """
     schemas = [schema if isinstance(schema, str) else json.dumps(schema) for schema in json_schema]
     return [

@@ -1,4 +1,4 @@
-"""Finds thoughts, answer blocks and boxes in a completion, by string searches in linear time."""
+"""Find thoughts, answer blocks and boxes in a completion by string search, in linear time."""
 
 import re
 
@@ -12,12 +12,12 @@ _BETWEEN_BOXES = re.compile(
     r"[\s$.]{0,4}(?:\\[)\]])?(?:,|;|\s(?:and|or)\s|,\s?(?:and|or)\s)[\s$]{0,4}(?:\\[(\[])?"
     r"\s?(?:[A-Za-z]\s?=\s?)?"
 )
-MAX_BOXES = 10  # boxes that one answer may be spread over
+MAX_BOXES = 10  # boxes that may form one answer
 _THOUGHT = re.compile(rf"{THINK}.*?(?:{THINK_END}|\Z)", re.DOTALL)
 
 
 def without_thoughts(text: str) -> str:
-    """Replace thoughts by blanks.
+    """Replace the thoughts with spaces, so that positions do not change.
 
     Thoughts are each `<think>` block, closed or cut off, and all text before a lone `</think>`.
     """
@@ -27,21 +27,21 @@ def without_thoughts(text: str) -> str:
 
 
 def without_blocks(text: str) -> str:
-    """Replace each `<think>` block, closed or cut off, by blanks."""
+    """Replace each `<think>` block, closed or cut off, with spaces."""
     return _THOUGHT.sub(lambda block: " " * len(block.group()), text)
 
 
 def lone_end(text: str) -> int:
-    """Return where the last `</think>` of a text without `<think>` blocks ends; 0 without one."""
+    """Return the end of the last `</think>` in a text without `<think>` blocks; 0 if none."""
     start = text.rfind(THINK_END)
     return 0 if start < 0 else start + len(THINK_END)
 
 
 def only_thoughts(text: str) -> str:
-    """Return the thoughts, which are what `without_thoughts` replaces by blanks.
+    """Return the thoughts: the text that `without_thoughts` removes.
 
-    All other text is replaced by blanks and the tags by line breaks, so that positions stay those
-    of the completion.
+    All other text is replaced with spaces, and the tags with line breaks, so that positions do not
+    change.
     """
     end = lone_end(without_blocks(text))  # of the thoughts so far
     segments = [text[:end]]
@@ -58,9 +58,9 @@ def only_thoughts(text: str) -> str:
 
 
 def first_span(text: str) -> tuple[int, int] | None:
-    """Return where the content of the first `<answer>` block begins and ends.
+    """Return (start, end) of the content of the first `<answer>` block.
 
-    None if no such block is closed.
+    `None` if there is no such block, or it is not closed.
     """
     start = text.find(ANSWER)
     if start < 0:
@@ -72,7 +72,7 @@ def first_span(text: str) -> tuple[int, int] | None:
 
 
 def last_span(text: str) -> tuple[int, int] | None:
-    """Return where the content of the last closed `<answer>` block begins and ends, or None."""
+    """Return (start, end) of the content of the last closed `<answer>` block, or `None`."""
     end = text.rfind(ANSWER_END)
     if end < 0:
         return None
@@ -83,32 +83,32 @@ def last_span(text: str) -> tuple[int, int] | None:
 
 
 def first_answer(text: str) -> str | None:
-    """Return the text at `first_span`, or None."""
+    """Return the content of the first `<answer>` block, or `None` if it is not closed."""
     return text_at(text, first_span(text))
 
 
 def last_answer(text: str) -> str | None:
-    """Return the text at `last_span`, or None."""
+    """Return the content of the last closed `<answer>` block, or `None`."""
     return text_at(text, last_span(text))
 
 
 def text_at(text: str, span: tuple[int, int] | None) -> str | None:
-    """Return the text between two positions, or None without a span."""
+    """Return the text at `span`, or `None` without a span."""
     return None if span is None else text[span[0] : span[1]]
 
 
 def last_boxed(text: str, limit: int = 10_000) -> str | None:
     r"""Return the content of the last `\boxed{...}`.
 
-    None if it does not close within `limit` characters.
+    `None` without a box, or if the last one does not close within `limit` characters.
     """
     return text_at(text, boxed_span(text, len(text), limit))
 
 
 def last_boxes(text: str) -> str | None:
-    r"""Return the content of the last `\boxed{...}`, with those before it that it continues.
+    r"""Return the contents of the last `\boxed{...}` and of those before it in the same list.
 
-    In `x = \boxed{1} and x = \boxed{2}` the answer is `1, 2`.
+    For example, return `1, 2` for `x = \boxed{1} and x = \boxed{2}`; `None` without a box.
     """
     span = boxed_span(text, len(text))
     if span is None:
@@ -128,12 +128,12 @@ def last_boxes(text: str) -> str | None:
 
 
 def boxed_span(text: str, end: int, limit: int = 10_000) -> tuple[int, int] | None:
-    r"""Return where the content of the last `\boxed{` before a position begins and ends.
+    r"""Return (start, end) of the content of the last `\boxed{` before a position, or `None`.
 
     Args:
-        text: all of the text.
-        end: the position.
-        limit: None is returned for a box that does not close within so many characters.
+        text: the whole text.
+        end: the position before which the box must begin.
+        limit: the number of characters within which the box must close.
     """
     start = text.rfind(_BOX, 0, end)
     if start < 0:

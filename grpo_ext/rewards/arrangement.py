@@ -1,6 +1,6 @@
-r"""Read from a question how answers are arranged, and compare them in that arrangement.
+r"""Parse from a question how answers are arranged, and bring answers into that arrangement.
 
-That is as an interval or as a tuple, in an order, or with indices.
+An arrangement is an interval or a tuple, an order, or subscripts.
 """
 
 import re
@@ -57,27 +57,28 @@ _CLOSED = re.compile(r"\[|\]|\\infty")
 
 
 def arrangement_of(text: str) -> str | None:
-    """Return "interval" or "tuple" if a question says which of the two `(1, 2)` is, else None."""
+    """Return "interval" or "tuple" if a question says which of them `(1, 2)` is, else `None`."""
     if _TUPLE.search(text):
         return "tuple"
     return "interval" if _INTERVAL.search(text) else None
 
 
 def asks_for_order(text: str) -> bool:
-    """Whether a question asks to put values in order."""
+    """Return whether a question asks to put values in order."""
     return _ORDER.search(text) is not None
 
 
 def indexed_symbols(text: str) -> frozenset[str]:
-    r"""Return the symbols that have an index in a question: `a` of `a_1` and `a_n`."""
+    r"""Return the symbols that have a subscript in a question: `a` for `a_1` and `a_n`."""
     return frozenset(_INDEXED.findall(text))
 
 
 def is_list_for_interval(arrangement: str | None, gold: str, answer: str) -> bool:
-    """Whether one of two answers is an interval and the other one a list of its two ends.
+    """Return whether one answer is an interval and the other a list of its two ends.
 
-    `[0, 2]`, `[0, 2)` and `(0, \\infty)` are intervals unless the question asks for a tuple; `(0,
-    2)` is a point unless it asks for an interval, or the list has one name: `x = 0, x = 2`.
+    `[0, 2]`, `[0, 2)` and `(0, \\infty)` are intervals unless the question asks for a tuple.
+    `(0, 2)` is a point unless the question asks for an interval. Both are intervals if the list
+    gives two values to one unknown: `x = 0, x = 2`.
     """
     sides = collection(gold), collection(answer)
     tuples = [side for side in sides if is_tuple(side) and len(side.parts) == 2]
@@ -95,12 +96,15 @@ def is_list_for_interval(arrangement: str | None, gold: str, answer: str) -> boo
 
 
 def has_one_unknown(values: Collection) -> bool:
-    """Whether a list gives several values to one unknown: `x = 0, x = 2`."""
+    """Return whether a list gives all its values to one unknown: `x = 0, x = 2`."""
     return len(values.names) == 1 and values.names[0][0] in r"\abcdefghijklmnopqrstuvwxyz"
 
 
 def in_order(gold: str, answer: str) -> tuple[str, str]:
-    """Return two lists as tuples: `2 < 3 < 5`, `2, 3, 5` and `\\{2, 3, 5\\}` are then equal."""
+    """Write two lists as tuples, so that `2 < 3 < 5`, `2, 3, 5` and `\\{2, 3, 5\\}` are equal.
+
+    If either answer has fewer than two values, both are returned unchanged.
+    """
     lists = [", ".join(split(without_brackets(text), _RELATIONS)) for text in (gold, answer)]
     if any(len(alternatives(text)) < 2 for text in lists):
         return gold, answer
@@ -113,12 +117,11 @@ def without_brackets(text: str) -> str:
 
 
 def without_own_indices(indexed: frozenset[str], gold: str, answer: str) -> str:
-    r"""Return an answer without indices of its own, so that the order does not count.
+    r"""Remove names with subscripts that the answer made up, so that their order does not count.
 
-    It is `3, 1` for `\lambda_1 = 3, \lambda_2 = 1`.
-
-    Where the question has indexed symbols of that name, or the gold answer is ordered or has other
-    names, the answer stays as it is.
+    For example, return `3, 1` for `\lambda_1 = 3, \lambda_2 = 1`. The answer is returned unchanged
+    if the question uses that symbol with subscripts, or if the gold answer is ordered or uses
+    other names.
     """
     numbered = [_NUMBERED.fullmatch(name) for name in collection(answer).names]
     symbols = {match[1] for match in numbered if match is not None}

@@ -1,4 +1,4 @@
-"""The parts of a completion, thoughts and answer, for rewards that judge one of the two."""
+"""The thoughts and the answer of a completion, for rewards that judge only one of them."""
 
 from typing import Literal
 
@@ -12,10 +12,10 @@ def part_of(completion: str, part: Part) -> str:
 
     - `"all"`: the completion, unchanged.
     - `"thoughts"`: the content of each `<think>` block, closed or cut off, and all text before a
-      lone `</think>`. All other text is replaced by blanks, so that positions stay those of the
-      completion. Without these tags there are no thoughts.
-    - `"answer"`: the content of the last closed `<answer>` block after the thoughts, else all text
-      outside the thoughts, without white space around it.
+      lone `</think>`. All other text and the tags are replaced by white space, so that positions
+      are those in the completion. Without these tags there are no thoughts.
+    - `"answer"`: the content of the last closed `<answer>` block after the thoughts, or else all
+      text outside the thoughts; stripped of surrounding white space.
     """
     if part == "all":
         return completion

@@ -1,4 +1,4 @@
-r"""Recognise an answer that repeats what a question asks to convert: `72 km/h` for m/s."""
+r"""Recognize answers that repeat what the question asks to convert: `72 km/h` instead of m/s."""
 
 import re
 from fractions import Fraction
@@ -33,13 +33,13 @@ _OPERATION = re.compile(r"\\(?:times|cdot)(?![A-Za-z])|(?<!^)[*^!+]")
 
 
 def measured_text(text: str) -> str:
-    """Return a question in which units stand behind their numbers as plain text."""
+    """Return a question with the LaTeX around its units removed, so that they are plain text."""
     text = _SPACE.sub(" ", _FONT.sub(r" \1 ", _COMMA.sub(",", text)))
     return _DEGREE.sub(" degree", text)
 
 
 def stated_quantities(text: str) -> frozenset[Quantity]:
-    """Return the quantities with a unit of measure that a question states."""
+    """Return the quantities with a unit of measure, or prices in $, that a question states."""
     measures = [match[0].replace("-", " ") for match in _QUANTITY.finditer(measured_text(text))]
     quantities = set()
     for measure in measures + _PRICE.findall(text):
@@ -50,13 +50,13 @@ def stated_quantities(text: str) -> frozenset[Quantity]:
 
 
 def stated_numbers(text: str) -> frozenset[Fraction]:
-    """Return the integers and decimals that stand in a question."""
+    """Return the integers and decimals that a question states in digits."""
     numerals = [match[0] for match in _NUMERAL.finditer(_COMMA.sub(",", text)) if match[0]]
     return frozenset(Fraction(numeral.replace(",", "")) for numeral in numerals)
 
 
 def asks_for_unit(text: str) -> bool:
-    """Whether a question names the unit of its answer: `in meters`, `how many hours`."""
+    """Return whether a question names the unit of its answer: `in meters`, `how many hours`."""
     return _ASKS_UNIT.search(measured_text(text)) is not None
 
 
@@ -65,7 +65,7 @@ def asks_to_convert(text: str) -> bool:
 
 
 def repeats_quantity(quantities: frozenset[Quantity], gold: str, answer: str) -> bool:
-    """Whether an answer is a quantity of the question, but not the gold one or in its unit."""
+    """Return whether an answer only repeats quantities of the question, none of which is right."""
     values = [side for side in chain(answer).sides if not is_name(side)]
     measures = [number(value) for value in values]
     expected = number(gold)
@@ -82,12 +82,12 @@ def repeats_quantity(quantities: frozenset[Quantity], gold: str, answer: str) ->
 
 
 def is_same_measure(expected: Number, measure: Number) -> bool:
-    """Whether two numbers are equal as they are written, units included."""
+    """Return whether two numbers are equal as written; units count if `expected` has one."""
     return expected.value == measure.value and expected.unit in (None, measure.unit)
 
 
 def has_other_unit(gold: str, answer: str) -> bool:
-    """Whether both answers have units and these differ in size: `72000 m/h` for `20 m/s`."""
+    """Return whether both answers have units and these differ: `72000 m/h` for `20 m/s`."""
     expected = number(gold)
     measure = number(answer)
     if expected is None or measure is None:
@@ -96,13 +96,13 @@ def has_other_unit(gold: str, answer: str) -> bool:
 
 
 def repeats_number(numbers: frozenset[Fraction], gold: str, answer: str) -> bool:
-    """Whether an answer is a number of the question that the gold answer writes as an operation.
+    """Return whether an answer is a number of the question that the gold answer rewrites.
 
-    For instance 60 for `2^2 \\cdot 3 \\cdot 5`, 45000 for `4.5 \\times 10^4`.
+    For example, 60 for `2^2 \\cdot 3 \\cdot 5`, 45000 for `4.5 \\times 10^4`.
     """
     numeral = answer.strip("$ ")
     if not numeral or _NUMERAL.fullmatch(numeral) is None:
         return False
-    formula, _ = split_unit(gold)  # the exponent of cm^2 is no operation
+    formula, _ = split_unit(gold)  # the exponent of cm^2 is not an operation
     is_stated = Fraction(numeral.replace(",", "")) in numbers
     return is_stated and _OPERATION.search(formula) is not None

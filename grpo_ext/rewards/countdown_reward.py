@@ -1,4 +1,4 @@
-"""Countdown: make the target from the given numbers, each used exactly once."""
+"""The reward `countdown`: make the target from the given numbers, each used exactly once."""
 
 from collections.abc import Sequence
 from fractions import Fraction
@@ -15,7 +15,7 @@ _TOLERANCE = 1e-5
 def fault(
     text: str, nums: Sequence[float], target: float, tolerance: float = _TOLERANCE
 ) -> str | None:
-    """Return what is wrong with a completion, or None if it is right.
+    """Return what is wrong with a completion, or `None` if it is correct.
 
     Args:
         text: the completion.
@@ -24,7 +24,7 @@ def fault(
         tolerance: how far from the target the value may be.
 
     Returns:
-        A sentence without its full stop.
+        A sentence without a period at its end, or `None`.
     """
     answer = first_answer(text)
     if answer is None:
@@ -35,7 +35,7 @@ def fault(
 def fault_of(
     expression: str, nums: Sequence[float], target: float, tolerance: float = _TOLERANCE
 ) -> str | None:
-    """Return what is wrong with an expression, or None if it is right; arguments as for `fault`."""
+    """Return what is wrong with an expression, or `None`; the other arguments are as in `fault`."""
     goal = exact(target, "target")
     try:
         numbers, value = evaluate(expression)
@@ -55,14 +55,14 @@ def fault_of(
 
 
 def exact(number: Any, column: str) -> int | Fraction:
-    """Return a number exactly as it is written: 1/10 for 0.1.
+    """Return the exact value of a number as it is written: 1/10 for 0.1.
 
     Args:
-        number: of Python, numpy or torch.
-        column: the column of the number, for the message.
+        number: a number of Python, numpy or torch.
+        column: the column that the number comes from, for the message.
 
     Raises:
-        TypeError: for anything else.
+        TypeError: if `number` is anything else, such as a string.
     """
     if type(number) is int:
         return number
@@ -81,7 +81,7 @@ def listing(numbers: Sequence[int | Fraction]) -> str:
 
 
 def readable(number: int | Fraction) -> str:
-    """Format a number: exactly if that is short, else to five digits."""
+    """Format a number: exactly if that takes at most 20 characters, else to five digits."""
     text = str(number)
     if len(text) <= 20:
         return text
@@ -94,7 +94,7 @@ def readable(number: int | Fraction) -> str:
 def explain_countdown(
     completion: str, *, nums: Sequence[float], target: float, tolerance: float = _TOLERANCE
 ) -> Explanation:
-    """Return the score of a completion and the reason, in a few lines of text."""
+    """Explain the score of a completion in a few lines, and mark the answer that was read."""
     lines = []
     answer = first_answer(completion)
     if answer is not None:
@@ -121,8 +121,8 @@ def countdown(
 ) -> list[float]:
     """1 if the first <answer> uses every given number once and makes the target, else 0.
 
-    The reward reads the text left of the first `=`. It allows digits, `+ - * / ( ) .` and white
-    space, without signs in front of numbers. The value is exact.
+    The reward reads the text to the left of the first `=`. It allows digits, `+ - * / ( ) .` and
+    white space, but no signs in front of numbers. The value is computed exactly.
 
     Args:
         nums: the given numbers, a list for each row.

@@ -1,6 +1,6 @@
-r"""Read the chain of equations that ends a text; its last side is the answer.
+r"""Read the answer from a chain of equations at the end of a text.
 
-Such as `I = V/R = 12 V / 4 Ω = 3 A`.
+In `I = V/R = 12 V / 4 Ω = 3 A` the last side is the answer.
 """
 
 import re
@@ -46,14 +46,14 @@ _VALUE = re.compile(r"[0-9]|\\(?:pi|infty|frac|sqrt)")
 
 
 def ending_chain(text: str) -> str | None:
-    """Return the answer that a chain of equations at the end of a text gives, or None.
+    """Return the answer that a chain of equations at the end of a text gives, or `None`.
 
-    The answer is the last side with the unit behind it. The name on the first side stays with it,
-    and so do sides that are numbers and may disagree; sides with symbols or units do not. An
-    equation for an unknown, a list of equations, and a sentence with "not", "or", "if" give None.
+    The answer is the last side with its unit, together with the name on the first side and any
+    numeric sides that may disagree with it; sides with symbols are dropped. An equation for an
+    unknown, a list of equations, or a chain after "not", "or" or "if" yields `None`.
 
     Args:
-        text: the text, with ASCII signs.
+        text: the text, with its signs converted by `with_ascii_signs`.
     """
     sentence = _SENTENCE_END.split(text.rstrip(" \t\r\n.*"))[-1]
     has_open_formula = len(_DOLLAR.findall(sentence)) % 2 == 1
@@ -84,7 +84,10 @@ def ending_chain(text: str) -> str | None:
 
 
 def last_clause(sentence: str) -> list[str] | None:
-    """Return the sides of the chain that ends a sentence, from the last word before it on."""
+    """Return the sides of the chain that ends a sentence, without the words before it.
+
+    `None` if there is no chain of equal sides, or if it is hedged or part of a list.
+    """
     sides, operators = chain(sentence)
     if {*operators} != {"="} or _APPROXIMATE.search(sides[-1]):
         return None
@@ -102,19 +105,19 @@ def last_clause(sentence: str) -> list[str] | None:
 
 
 def last_break(side: str) -> int:
-    """Return where the last word or comma outside of brackets ends, or 0."""
+    """Return the end of the last word, comma or arrow outside of brackets, or 0."""
     ends = [match.end() for match in _BREAK.finditer(side)]
     outside = [end for end in ends if closes_brackets(side[:end])]
     return outside[-1] if outside else 0
 
 
 def closes_brackets(text: str) -> bool:
-    """Whether a text closes as many brackets as it opens."""
+    """Return whether a text closes as many brackets as it opens."""
     return sum(map(text.count, "([{")) == sum(map(text.count, ")]}"))
 
 
 def is_value(core: str) -> bool:
-    """Whether a last side, without its unit, is one number, formula or tuple."""
+    """Return whether a last side, without its unit, is a single number, formula or tuple."""
     if not _VALUE.search(core) or len(core) > MAX_SIDE or _UNREAD.search(core):
         return False
     if _WORD.search(core):
@@ -125,7 +128,10 @@ def is_value(core: str) -> bool:
 
 
 def is_computation(first_sides: list[str], core: str, has_unit: bool) -> bool:
-    """Whether sides without a name compute a value, and are no equation for an unknown."""
+    """Return whether sides without a name compute `core` rather than state an equation.
+
+    `core` is the last side without its unit.
+    """
     text = " ".join(first_sides)
     if has_symbol(core):
         return len(first_sides) > 1 and has_symbol(first_sides[0])
@@ -140,7 +146,10 @@ def has_symbol(formula: str) -> bool:
 
 
 def is_evidence(side: str, last: str) -> bool:
-    """Whether the gold answer must equal a side, too: numbers, unless the last side rounds them."""
+    """Return whether the gold answer must equal this side as well as the last one.
+
+    Such a side has no symbols, and the last side is a number that is not merely its rounded value.
+    """
     is_readable = not _UNREAD.search(side) and not _APPROXIMATE.search(side)
     if has_symbol(side) or not is_readable or not _VALUE.search(side):
         return False

@@ -1,28 +1,28 @@
-"""The explanation of a score (`register(..., explain=...)`): text, and marks on the completion."""
+"""Explanations of scores (`register(..., explain=...)`): text, and marks on the completion."""
 
 from typing import NamedTuple
 
-Mark = tuple[int, int, str, str]  # first character, end, kind (`answer` or `fault`), remark
+Mark = tuple[int, int, str, str]  # (start, end, kind, remark); kinds: `answer`, `fault`
 
 
 class Explanation(NamedTuple):
     """Why a completion got its reward."""
 
     text: str  # lines for the report
-    marks: tuple[Mark, ...] = ()  # characters that the report colours
+    marks: tuple[Mark, ...] = ()  # parts of the completion that the report colours
 
 
 def clip(text: str) -> str:
-    """Shorten a text that an explanation quotes."""
+    """Cut a text that an explanation quotes if it is longer than 80 characters."""
     if len(text) <= 80:
         return text
     return f"{text[:60]}... ({len(text)} characters)"
 
 
 def answer_marks(text: str, span: tuple[int, int] | None) -> tuple[Mark, ...]:
-    """Return the mark on the answer at `span`, without the blanks around it.
+    """Return a mark on the answer at `span`, excluding the white space around it.
 
-    There is none without a span, or if the answer is empty.
+    Empty without a span, or if the answer is blank.
     """
     if span is None:
         return ()

@@ -1,33 +1,33 @@
 """Exact arithmetic on untrusted text: digits, `+ - * / ( ) .` and white space, nothing else.
 
-One pass over the tokens, by operator precedence with explicit stacks: no recursion, no `eval`, no
-float. Values are pairs of a numerator and a denominator, which is several times faster than
-`Fraction`. `**`, `//`, signs in front of a number, numbers such as `007`, and digits of other
-scripts are errors. The length of the text bounds every intermediate value: a number enters a
-numerator or denominator at most once, so none has many more digits than the text.
+The evaluator makes one pass over the tokens, using operator precedence and explicit stacks: no
+recursion, no `eval`, no floats. Values are (numerator, denominator) pairs, which is several times
+faster than `Fraction`. `**`, `//`, signs in front of a number, numbers such as `007`, and digits of
+other scripts are errors. The length of the text bounds every intermediate value: each number enters
+a numerator or denominator at most once, so none has many more digits than the text.
 """
 
 import re
 from fractions import Fraction
 
 MAX_LENGTH = 1000  # characters of an expression
-MAX_DEPTH = 100  # parentheses open at once
+MAX_DEPTH = 100  # nested parentheses
 
 _TOKEN = re.compile(r"(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+|\*\*|//|[^ \t\r\n\f\v]")
 _PRECEDENCE = {"(": 0, "+": 1, "-": 1, "*": 2, "/": 2}
 
-# Numerator and denominator, not in lowest terms. A denominator of 0 means that there is no value.
+# (numerator, denominator), not in lowest terms. A denominator of 0 means that there is no value.
 Pair = tuple[int, int]
 
 
 class ExpressionError(ValueError):
-    """The text is not an expression that may be evaluated; the message says where."""
+    """The text is not a valid expression; the message says what is wrong."""
 
 
 def evaluate(text: str) -> tuple[list[int | Fraction], Fraction | None]:
-    """Return the numbers of an expression in their order, and its exact value.
+    """Return the numbers in an expression, in order, and its exact value.
 
-    The value is None if the expression divides by zero.
+    The value is `None` if the expression divides by zero.
 
     Raises:
         ExpressionError: if the text is not an expression.
@@ -81,7 +81,7 @@ def evaluate(text: str) -> tuple[list[int | Fraction], Fraction | None]:
 
 
 def literal(token: str) -> int | Fraction:
-    """Return the exact value of a number."""
+    """Return the exact value of a number; raise `ExpressionError` for any other token."""
     if token.isascii() and token.isdecimal():
         return int(token)
     if "." in token and len(token) > 1:
@@ -90,9 +90,9 @@ def literal(token: str) -> int | Fraction:
 
 
 def apply(operator: str, values: list[Pair]) -> None:
-    """Replace the last two values by the result of an operator.
+    """Replace the last two values with the result of an operator.
 
-    There is no result if an operand has no value.
+    The denominator of the result is 0 if it divides by zero, or an operand has no value.
     """
     c, d = values.pop()
     a, b = values.pop()

@@ -1,4 +1,4 @@
-"""The share of right steps among the steps of arithmetic that a completion writes."""
+"""The reward `right_steps`: the share of correct arithmetic steps in a completion."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -14,13 +14,13 @@ from grpo_ext.rewards.explanation import Explanation, Mark, clip
 from grpo_ext.rewards.registry import register
 
 Numbers = Literal["any", "nums"]
-MAX_MARKS = 100  # wrong steps that an explanation shows
+MAX_MARKS = 100  # wrong steps marked in an explanation
 
 
 def share_of_right(steps: Sequence[Step]) -> float | None:
-    """Return the share of right steps, each counted as often as it is written; None without steps.
+    """Return the share of correct steps, counting repeated ones each time; `None` without steps.
 
-    It measures how well a model calculates. The reward counts steps otherwise, see `counted`.
+    It measures how well a model calculates. The reward counts steps differently; see `counted`.
     """
     if not steps:
         return None
@@ -32,10 +32,11 @@ def count_right(steps: Sequence[Step]) -> int:
 
 
 def counted(steps: Sequence[Step], nums: Sequence[Any] | None = None) -> list[Step]:
-    """Return the steps that the reward counts: of repeated ones the first.
+    """Return the steps that the reward counts; of repeated steps, only the first counts.
 
-    With `nums`, a right step counts only if each of its numbers is one of `nums`, as often as it
-    occurs there, or the result of an earlier step that counts. Wrong steps always count.
+    With `nums`, a correct step counts only if it takes its numbers from `nums`, each at most as
+    often as it occurs there, or from the results of earlier steps that count, each of which it may
+    use once. Wrong steps always count.
     """
     by_identity: dict[object, Step] = {}
     for step in steps:
@@ -59,7 +60,7 @@ def counted(steps: Sequence[Step], nums: Sequence[Any] | None = None) -> list[St
 def steps_that_count(
     completion: str, part: Part, numbers: Numbers, nums: Sequence[Any] | None
 ) -> list[Step]:
-    """Return the steps in a part of a completion that the reward counts."""
+    """Return the steps that the reward counts in one part of a completion."""
     steps = steps_in(part_of(completion, part))
     return counted(steps, nums if numbers == "nums" else None)
 
@@ -72,7 +73,7 @@ def explain_right_steps(
     part: Part = "thoughts",
     numbers: Numbers = "any",
 ) -> Explanation:
-    """Return how many steps are right, with a mark on each wrong one."""
+    """Say how many steps are correct, and mark the wrong ones (at most `MAX_MARKS`)."""
     steps = steps_that_count(completion, part, numbers, nums)
     lines = [
         f"{len(steps)} distinct steps, {count_right(steps)} of them right; min_steps is "
@@ -101,22 +102,23 @@ def right_steps(
     part: Part = "thoughts",
     numbers: Numbers = "any",
 ) -> list[float | None]:
-    """The share of right steps among the distinct steps of arithmetic in the thoughts.
+    """The share of correct steps among the distinct arithmetic steps in the thoughts.
 
     A step is an equation such as `3 + 4 = 7`; `grpo_ext.rewards.arithmetic_steps` has the rules.
-    With fewer than `min_steps` distinct steps, the number of right ones is divided by `min_steps`;
-    no steps earn 0. Values are exact: `10 / 3 = 3.33` is wrong, and `10 / 3 ≈ 3.33` is no step.
+    With fewer than `min_steps` distinct steps, the number of correct ones is divided by
+    `min_steps`, so that no steps earn 0. Values are exact: `10 / 3 = 3.33` is wrong, and
+    `10 / 3 ≈ 3.33` is not a step.
 
     Args:
-        nums: the given numbers of Countdown, a list for each row; read with `numbers: nums` only.
-        min_steps: how many distinct right steps earn the full reward, if no step is wrong.
+        nums: the given numbers of Countdown, a list for each row; used only with `numbers: nums`.
+        min_steps: how many distinct correct steps earn the full reward, if no step is wrong.
         part: where the steps are: "thoughts", "answer" or "all".
-        numbers: "nums" counts a right step only if its numbers are given ones or results of earlier
-            right steps, so that steps beside the task earn nothing; a wrong step always counts.
-            "any" counts all steps.
+        numbers: "nums" counts a correct step only if its numbers are given or results of earlier
+            correct steps, so that steps unrelated to the task earn nothing; wrong steps always
+            count. "any" counts all steps.
 
     Returns:
-        The shares; None for a row without `nums` that needs them.
+        The shares; `None` for a row that needs `nums` and has none.
     """
     if numbers == "nums" and nums is None:
         raise ValueError("right_steps: `numbers: nums` needs the column `nums`, which is missing.")
