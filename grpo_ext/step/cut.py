@@ -1,4 +1,4 @@
-"""Deal the completions of a step to micro-batches on all ranks, with the counts of the whole step.
+"""Split a step's completions into micro-batches on all ranks, each with the counts of the step.
 
 The loss is divided by counts of the whole step, so it does not depend on which completions run
 together, or on which rank.
@@ -18,22 +18,22 @@ from grpo_ext.step.tables import join
 
 @dataclass(frozen=True)
 class CutRule:
-    """How a step may be cut."""
+    """Rules for cutting an optimizer step into micro-batches."""
 
     #: Whether rows may move between micro-batches. They may not if positions count padding, or if
     #: the loss depends on which rows a micro-batch holds (entropy quantiles and the balance of
     #: experts).
     deals: bool = True
-    #: whether rows with advantage 0 are left out, because nothing else gives them a gradient
+    #: whether rows with advantage 0 are skipped; set only if nothing else gives them a gradient
     skips: bool = True
-    #: The token limit of a micro-batch of several rows. Each rank then runs more micro-batches, the
-    #: same number on all ranks.
+    #: The token limit of a micro-batch with several rows; `None` for no limit. Ranks may then run
+    #: more micro-batches than the trainer requests, the same number on every rank.
     max_tokens: int | None = None
-    #: whether right completions have a gradient whatever their advantage (`positive_nll_coef`)
+    #: whether correct completions have a gradient even with advantage 0 (`positive_nll_coef`)
     keeps_right: bool = False
 
     def matters(self, table: Scored) -> Tensor:
-        """Return the rows that can change the gradient: (B,), bool."""
+        """Return a bool mask (B,) of the rows that can change the gradient."""
         matter = table.loss_mask.sum(1) > 0
         if not self.skips:
             return matter
@@ -46,19 +46,20 @@ class CutRule:
 def cut(slices: list[Scored], rule: CutRule, ranks: Ranks) -> list[MicroBatch]:
     """Cut an optimizer step into micro-batches.
 
-    If rows are dealt, each micro-batch is cut to its own longest prompt and completion, and all
-    ranks run micro-batches of about the same size at the same time.
+    With `rule.deals`, rows are redistributed over micro-batches and ranks: each micro-batch is
+    trimmed to its own longest prompt and completion, and all ranks run micro-batches of similar
+    size at the same time. Tables with model inputs, such as images, are never redistributed.
 
     Args:
-        slices: this rank's completions, one table for each micro-batch that the trainer asks for.
-        rule: how the step may be cut.
-        ranks: all ranks call this together.
+        slices: this rank's completions, one table for each micro-batch that the trainer requests.
+        rule: the rules for cutting.
+        ranks: the ranks of the run, which must all call this function together.
 
     Returns:
         At least as many micro-batches as `slices`.
 
     Raises:
-        ValueError: if `max_tokens` is set and a table cannot be cut.
+        ValueError: if `max_tokens` is set and a table on any rank has model inputs.
     """
     counts, useful, has_model_inputs = step_counts(slices, ranks)
     if has_model_inputs and rule.max_tokens:
@@ -78,9 +79,9 @@ def cut(slices: list[Scored], rule: CutRule, ranks: Ranks) -> list[MicroBatch]:
 
 
 def step_counts(slices: list[Scored], ranks: Ranks) -> tuple[StepCounts, StepCounts, bool]:
-    """Return the counts of the step and of its groups with signal.
+    """Return the counts of the step and of its groups with signal, summed over all ranks.
 
-    The last element says whether any rank has model inputs.
+    The third element is whether any rank has model inputs.
     """
     sums = torch.zeros(7, dtype=ranks.float_type, device=ranks.device)
     for table in slices:
@@ -95,10 +96,11 @@ def step_counts(slices: list[Scored], ranks: Ranks) -> tuple[StepCounts, StepCou
 
 
 def dealt(slices: list[Scored], rule: CutRule, ranks: Ranks) -> list[tuple[Scored, bool]]:
-    """Return this rank's tables of the step's rows, and for each whether it has no live row.
+    """Redistribute the step's rows, and return this rank's tables and whether each is a filler.
 
-    Such a table is a filler. If no row of the step is live, no table counts as a filler, so that
-    entropy is still logged.
+    A filler has no row that can change the gradient, and keeps only one completion token. If no row
+    of the step can change the gradient, no table counts as a filler, so that entropy is still
+    logged.
     """
     table = join(slices)
     if ranks.count > 1:
@@ -126,19 +128,20 @@ def dealt(slices: list[Scored], rule: CutRule, ranks: Ranks) -> list[tuple[Score
 
 
 def _all_fit(batches: list[Tensor], tokens: Tensor, max_tokens: int) -> bool:
-    """Whether each batch of several rows has at most `max_tokens`; `tokens` are (B,)."""
+    """Return whether every batch of several rows has at most `max_tokens`; `tokens` is (B,)."""
     return all(len(rows) == 1 or int(tokens[rows].sum()) <= max_tokens for rows in batches)
 
 
 def dealt_to(ranks: Ranks, batches: list[Tensor], tokens: Tensor) -> list[Tensor]:
     """Return this rank's batches, largest first.
 
-    They are dealt back and forth over the ranks, so that the ranks' sums are about equal.
+    Batches are dealt in snake order (ranks 0, 1, 1, 0, ...), so that all ranks get about the same
+    number of tokens.
 
     Args:
-        ranks: the ranks; their number divides that of the batches.
-        batches: the rows of each batch.
-        tokens: (B,), of each row.
+        ranks: the ranks; the number of batches must be a multiple of their number.
+        batches: the row indices of each batch.
+        tokens: the number of tokens of each row, (B,).
     """
     largest_first = sorted(batches, key=lambda rows: -int(tokens[rows].sum()))
     own_batches = []

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class EntropyControl:
-    """How the coefficient of the entropy bonus moves.
+    """Settings that control the coefficient of the entropy bonus.
 
     The coefficient itself is the trainer's `entropy_coef`, as in TRL.
     """
@@ -22,12 +22,14 @@ class EntropyControl:
     highest: float = 0.0
 
     def weight(self, coef: float, last_entropy: float) -> float | None:
-        """Return the weight of the bonus in the next step; `None`: the run has no bonus.
+        """Return the weight of the bonus in the next step, or `None` if the run has no bonus.
+
+        An adaptive bonus has weight 0 while the entropy is above the target.
 
         Args:
-            coef: the present coefficient.
-            last_entropy: mean entropy of the last step's tokens over all ranks; infinite before the
-                first step.
+            coef: the current coefficient.
+            last_entropy: the mean entropy of the last step's tokens over all ranks; infinite before
+                the first step.
         """
         if not self.enabled:
             return None
@@ -36,7 +38,7 @@ class EntropyControl:
         return coef
 
     def coef_after(self, coef: float, entropy: float) -> float:
-        """Return the coefficient after a step whose tokens have this mean entropy."""
+        """Return the coefficient after a step with this mean entropy; constant unless adaptive."""
         if not self.adaptive:
             return coef
         moved = coef + self.delta if entropy <= self.target else coef - self.delta

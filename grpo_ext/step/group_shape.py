@@ -1,8 +1,8 @@
-"""Groups of unequal size: a prompt's slots of `num_generations` completions are one group.
+"""Shapes of groups of unequal size: all slots of a prompt in a row form one group.
 
-What compares the completions of a group takes tables of equal groups. So the tables of unequal
-groups are spread to groups as large as the largest, whose other places hold NaN, which counts as
-"not scored" everywhere.
+A slot is `num_generations` completions of a prompt. Functions that compare the completions of a
+group expect groups of equal size. Smaller groups are therefore padded to the size of the largest
+one with NaN, which means "not scored" everywhere.
 """
 
 from __future__ import annotations
@@ -18,33 +18,33 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class GroupShape:
-    """The sizes of N groups, whose completions are adjacent: B in all."""
+    """The sizes of N groups with B completions in all; a group's completions are adjacent."""
 
     sizes: tuple[int, ...]  #: completions of each group
 
     @classmethod
     def equal(cls, completions: int, size: int) -> GroupShape:
-        """Return the shape of groups of `size` completions."""
+        """Return the shape of `completions // size` groups of `size` completions."""
         return cls((size,) * (completions // size))
 
     @classmethod
     def of_slots(cls, prompts: Sequence[Hashable], size: int) -> GroupShape:
-        """Return the shape where neighbouring slots of the same prompt are one group.
+        """Return the shape in which adjacent slots with the same prompt form one group.
 
         Args:
             prompts: the prompt of each slot.
-            size: completions of a slot.
+            size: the number of completions in a slot.
         """
         return cls(tuple(size * len(list(slots)) for _, slots in groupby(prompts)))
 
     @property
     def largest(self) -> int:
-        """Completions of the largest group."""
+        """The number of completions in the largest group."""
         return max(self.sizes)
 
     @property
     def starts(self) -> list[int]:
-        """The first completion of each group."""
+        """The index of each group's first completion: N integers."""
         starts = [0]
         for size in self.sizes[:-1]:
             starts.append(starts[-1] + size)
@@ -52,16 +52,16 @@ class GroupShape:
 
     @property
     def numbers(self) -> list[int]:
-        """The number of the group of each completion: B."""
+        """The index of each completion's group: B integers."""
         numbers: list[int] = []
         for number, size in enumerate(self.sizes):
             numbers += [number] * size
         return numbers
 
     def spread(self, values: Tensor, fill: float = math.nan) -> Tensor:
-        """Return (N largest, ...) from `values` (B, ...); `fill` where a group has no member.
+        """Return (N * largest, ...) from `values` (B, ...); places without a member hold `fill`.
 
-        Bool tables have `False` there.
+        In bool tensors they hold `False`.
         """
         if self._are_equal:
             return values
@@ -73,13 +73,13 @@ class GroupShape:
         return spread
 
     def gather(self, spread: Tensor) -> Tensor:
-        """Return (B, ...) from what `spread` returns."""
+        """Undo `spread`: return (B, ...) from (N * largest, ...)."""
         if self._are_equal:
             return spread
         return spread[self._places(spread)]
 
     def repeat(self, by_group: Tensor) -> Tensor:
-        """Return (B,), the value of each completion's group; `by_group` is (N,)."""
+        """Return (B,): for each completion, the value of its group in `by_group` (N,)."""
         return by_group[torch.tensor(self.numbers, device=by_group.device)]
 
     @property
@@ -87,7 +87,7 @@ class GroupShape:
         return len(set(self.sizes)) == 1
 
     def _places(self, values: Tensor) -> Tensor:
-        """Return where each completion is in a spread table: (B,)."""
+        """Return the index (B,) of each completion in a tensor from `spread`."""
         places: list[int] = []
         for number, size in enumerate(self.sizes):
             start = number * self.largest

@@ -22,20 +22,21 @@ from grpo_ext.step.tables import join
 
 @dataclass(frozen=True)
 class GroupRule:
-    """When a group has signal: if the outcome reward varies within it, or if a tie-break reward
-    decides it.
+    """Decides which groups have signal.
+
+    A group has signal if its outcome reward varies, or if a tie-break reward decides it.
     """
 
     num_generations: int  #: G, completions per prompt
-    pass_threshold: float = 1.0  #: a completion is right if its outcome reward is at least this
+    pass_threshold: float = 1.0  #: a completion is correct if its outcome reward is at least this
 
     def judge(self, outcomes: Tensor, ties: Tensor | None = None) -> GroupStats:
-        """Judge whole groups.
+        """Return the statistics of N whole groups.
 
         Args:
-            outcomes: (N G,), the outcome rewards; NaN for a completion that was not scored.
-            ties: (N G,), bool, the completions of groups that a tie-break reward decides; `None`:
-                there is no such reward.
+            outcomes: the outcome rewards, (N * G,); NaN for a completion that was not scored.
+            ties: a bool mask (N * G,) of the completions of groups that a tie-break reward decides;
+                `None` if there is no such reward.
         """
         grouped = outcomes.view(-1, self.num_generations)  # (N, G)
         scored = (~grouped.isnan()).sum(1)
@@ -60,20 +61,20 @@ class GroupRule:
 
 @dataclass(frozen=True)
 class GroupStats:
-    """The results of N groups."""
+    """The statistics of N groups."""
 
-    kept: Tensor  #: (N,), bool, the group has signal
-    mixed: Tensor  #: (N,), bool, its outcome rewards differ
-    right: Tensor  #: (N,), number of right completions
-    scored: Tensor  #: (N,), number of completions that the outcome reward scored
-    all_right: Tensor  #: (N,), bool, all rewards are equal and right
-    #: (N,), bool, all rewards are equal and not right; `False` if no completion was scored
+    kept: Tensor  #: (N,), bool, whether the group has signal
+    mixed: Tensor  #: (N,), bool, whether its outcome rewards differ
+    right: Tensor  #: (N,), the number of correct completions
+    scored: Tensor  #: (N,), the number of completions that the outcome reward scored
+    all_right: Tensor  #: (N,), bool, whether all outcome rewards are equal and pass
+    #: (N,), bool, whether all outcome rewards are equal and fail; `False` if nothing was scored
     all_wrong: Tensor
-    #: (N,), bool, the tie-break reward decides it; `None` without such a reward
+    #: (N,), bool, whether the tie-break reward decides it; `None` without such a reward
     tied: Tensor | None = None
 
     def take(self, groups: Sequence[int]) -> GroupStats:
-        """Return the results of some of the groups."""
+        """Return the statistics of the groups with these indices."""
         chosen = torch.tensor(groups, device=self.kept.device)
         columns: dict[str, Any] = {}
         for field in fields(self):
@@ -84,11 +85,11 @@ class GroupStats:
 
 @dataclass(frozen=True)
 class Groups:
-    """Whole groups of all ranks."""
+    """Whole groups from all ranks."""
 
     table: Scored  #: one row per completion; the rows of a group are adjacent
     rewards: Tensor  #: (rows, R)
-    steps: tuple[int, ...]  #: for each group the optimizer step whose policy sampled it
+    steps: tuple[int, ...]  #: for each group, the optimizer step whose policy sampled it
 
     def __len__(self) -> int:
         return len(self.steps)
@@ -109,12 +110,12 @@ class Groups:
 
 
 def count(groups: Groups | None) -> int:
-    """Return the number of groups."""
+    """Return the number of groups; 0 for `None`."""
     return 0 if groups is None else len(groups)
 
 
 def join_groups(parts: Sequence[Groups | None]) -> Groups | None:
-    """Concatenate groups; `None` if there are none."""
+    """Concatenate groups, skipping `None`; return `None` if nothing is left."""
     present = [part for part in parts if part is not None]
     if not present:
         return None
@@ -126,8 +127,9 @@ def join_groups(parts: Sequence[Groups | None]) -> Groups | None:
 
 
 def silenced(groups: Groups) -> Groups:
-    """Return the groups as fillers of a batch: without tokens in the loss, without advantage, and
-    not counted.
+    """Return the groups as fillers of a batch, which do not affect the loss.
+
+    They have no tokens in the loss, no advantages and NaN rewards, and are not counted.
     """
     rewards = groups.rewards
     every_row = torch.ones(len(rewards), dtype=torch.bool, device=rewards.device)
@@ -140,9 +142,9 @@ def groups_to_draw(missing: int, kept: int, drawn: int, most: int, unit: int) ->
 
     Args:
         missing: the number of groups to find.
-        kept, drawn: groups with signal, and all groups, among those generated so far; with `drawn`
-            0 the result is `missing`.
-        most: the maximum, a multiple of `unit`.
+        kept, drawn: the number of groups with signal, and of all groups, among those generated so
+            far. If `drawn` is 0, every group is expected to have signal.
+        most: the maximum result, a multiple of `unit`.
         unit: the result is a multiple of this, so that all ranks generate the same number of
             completions.
     """

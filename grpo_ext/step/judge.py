@@ -1,6 +1,6 @@
-"""Judge a generation: truncated completions, weighted rewards, advantages within the group.
+"""Judge a generation: truncation, weighted rewards, outcome rewards and advantages.
 
-"Truncated", "weighted" and "outcome" have one meaning here, for the loss, the metrics, the samples
+"Truncated", "weighted" and "outcome" are defined here once, for the loss, the metrics, the samples
 and the report.
 """
 
@@ -23,18 +23,19 @@ from grpo_ext.step.tables import padded
 
 @dataclass(frozen=True)
 class EndRule:
-    """How to tell whether a completion has ended."""
+    """Decides whether a completion has ended or was truncated."""
 
     tokens: frozenset[int]  #: each of these tokens ends a completion
     limit: int  #: the maximum number of tokens of a completion or episode
     #: the maximum number of tokens of prompt and completion together; `None` for no limit
     context: int | None = None
-    stop_strings: bool = False  #: whether a text may end a completion, which then has no end token
+    #: whether a stop string may end a completion, which then has no end token
+    stop_strings: bool = False
 
     def truncated(
         self, prompt_ids: Sequence[Sequence[int]], completion_ids: Sequence[Sequence[int]]
     ) -> list[bool]:
-        """Return which completions are truncated; an empty one is not."""
+        """Return whether each completion is truncated; an empty one is not."""
         return [
             self._is_truncated(len(prompt), completion)
             for prompt, completion in zip(prompt_ids, completion_ids, strict=True)
@@ -56,11 +57,11 @@ class EndRule:
 
 @dataclass(frozen=True)
 class TieBreak:
-    """Which reward decides groups that are all right, and how much such a decision weighs."""
+    """The reward that decides groups whose completions are all correct, and its coefficient."""
 
-    index: int  #: of the reward among all rewards; it has no part in the weighted sum
+    index: int  #: the index of the reward, which has no part in the weighted sum
     coef: float  #: `tie_break_coef`, which multiplies the advantages
-    pass_threshold: float  #: a completion is right if its outcome reward is at least this
+    pass_threshold: float  #: a completion is correct if its outcome reward is at least this
 
 
 @dataclass(frozen=True)
@@ -68,12 +69,12 @@ class AdvantageRule:
     """Advantage settings; each field has the name of the training argument it comes from."""
 
     num_generations: int  #: completions per prompt
-    weights: Tensor  #: (R,), of the rewards
+    weights: Tensor  #: (R,), the weights of the rewards
     scale_rewards: str = "group"  #: an estimator of `objective.advantage`
     std_estimator: str = "sample"  #: "sample" or "population"
-    #: "sum_then_normalize", or an estimator of all rewards, which replaces that of `scale_rewards`
+    #: "sum_then_normalize", or an estimator over all rewards that replaces `scale_rewards`
     aggregation: str = SUM_THEN_NORMALIZE
-    tie_break: TieBreak | None = None  #: `None`: nothing decides groups of equal rewards
+    tie_break: TieBreak | None = None  #: `None`: groups of equal rewards are not decided
 
     def weighted(self, rewards: Tensor) -> Tensor:
         """Return the weighted sums (B,) of rewards (B, R); NaN if no reward scored a completion."""
@@ -88,14 +89,14 @@ class AdvantageRule:
         return group_stds(self.weighted(rewards), self.num_generations, self.std_estimator)
 
     def ties(self, rewards: Tensor, outcomes: Tensor) -> Tensor | None:
-        """Return which completions are in groups that the tie-break reward decides: (B,), bool.
+        """Return a bool mask (B,) of the completions in groups that the tie-break reward decides.
 
-        `None` without such a reward. It decides a group if the weighted rewards are equal, every
-        completion is right, and the tie-break reward differs.
+        It decides a group if the weighted rewards are equal, every completion is correct, and the
+        tie-break reward differs. `None` if there is no tie-break reward.
 
         Args:
-            rewards: (B, R), of whole groups, with missing ones filled in.
-            outcomes: (B,), the outcome reward of each completion; NaN for one that was not scored.
+            rewards: the rewards of whole groups, (B, R), with missing ones filled in.
+            outcomes: the outcome reward of each completion, (B,); NaN if it was not scored.
         """
         if self.tie_break is None:
             return None
@@ -109,8 +110,9 @@ class AdvantageRule:
     def advantages(self, rewards: Tensor, ties: Tensor | None = None) -> Tensor:
         """Return the advantages (B,) for the rewards (B, R) of whole groups.
 
-        In the groups of `ties` (B,) they are those of the tie-break reward, by the same normaliser,
-        times its coefficient.
+        Completions in `ties` (B,) get the advantages of the tie-break reward, computed in the same
+        way and multiplied by its coefficient. An `aggregation` other than "sum_then_normalize"
+        ignores `ties`.
         """
         if self.aggregation != SUM_THEN_NORMALIZE:
             weights = self.weights.to(rewards)
@@ -126,11 +128,14 @@ class AdvantageRule:
         return torch.where(ties, self.tie_break.coef * of_tie_break, of_sum)
 
     def _magnitudes(self, rewards: Tensor) -> Tensor:
-        """Return the sum (B,) of the absolute values that each weighted sum was added up from."""
+        """Return the sum (B,) of the absolute weighted rewards of each completion."""
         return (rewards * self.weights.to(rewards)).abs().nansum(dim=1)
 
     def turn_advantages(self, rewards: Tensor, gains: Sequence[Sequence[float]]) -> Tensor:
-        """Return the advantages (B, K) of turns, from rewards (B, R) and the gain of each turn."""
+        """Return the advantages (B, K) of turns, from rewards (B, R) and the gain of each turn.
+
+        K is the largest number of turns; `gains` holds one list per completion.
+        """
         return turn_advantages(
             self.weighted(rewards),
             padded(gains, dtype=rewards.dtype).to(rewards.device),
@@ -142,7 +147,7 @@ class AdvantageRule:
 
 
 def by_token(table: Scored, of_turns: Tensor) -> Tensor:
-    """Return the advantage of each token's turn, (B, T), from those of the turns (B, K)."""
+    """Return the advantage of each token's turn (B, T), from the advantages of turns (B, K)."""
     assert table.tool_mask is not None
     is_models = table.tool_mask.bool()  # (B, T), written by the model
     before_it = torch.nn.functional.pad(is_models, (1, -1))  # (B, T), of the token before
@@ -152,19 +157,19 @@ def by_token(table: Scored, of_turns: Tensor) -> Tensor:
 
 
 def fill_unscored(rewards_per_func: Tensor, num_generations: int) -> Tensor:
-    """Replace a missing reward (NaN) by the mean of its group on that reward.
+    """Replace missing rewards (NaN) by the group's mean of the same reward.
 
-    TRL sums the rewards that are not NaN, which counts a missing reward as 0 and so lowers the row
-    against its group. With the mean of the group, the row is judged by the rewards that scored it.
-    A reward that scored no row of the group counts as 0 for all of them. A row that no reward
-    scored stays NaN, and has the advantage 0.
+    TRL sums the rewards that are not NaN, so a missing reward counts as 0 and lowers the completion
+    relative to its group. With the group's mean, a completion is judged by the rewards that scored
+    it. A reward that scored no completion of the group counts as 0 for all of them. A completion
+    that no reward scored stays NaN and gets advantage 0.
 
     Args:
-        rewards_per_func: (B, R), B whole groups of `num_generations` rows.
-        num_generations: completions per prompt.
+        rewards_per_func: the rewards (B, R) of whole groups of `num_generations` completions.
+        num_generations: the number of completions per prompt.
 
     Returns:
-        (B, R); the same tensor if nothing is missing.
+        The filled rewards (B, R); the same tensor if nothing is missing.
     """
     missing = rewards_per_func.isnan()  # (B, R)
     if not missing.any():
@@ -180,8 +185,11 @@ def fill_unscored(rewards_per_func: Tensor, num_generations: int) -> Tensor:
 def outcome_index(names: Sequence[str], weights: Sequence[float], metric: str | None) -> int:
     """Return the index of the outcome reward, which judges the groups.
 
-    It is `metric`, or the first of those with the largest weight. `ValueError` if there is no
-    reward of that name.
+    It is the reward called `metric` or, if `metric` is `None`, the first one with the largest
+    weight.
+
+    Raises:
+        ValueError: if no reward is called `metric`.
     """
     if metric is None:
         return list(weights).index(max(weights))
@@ -193,11 +201,12 @@ def outcome_index(names: Sequence[str], weights: Sequence[float], metric: str | 
 
 
 def outcome_order(names: Sequence[str], weights: Sequence[float], metric: str | None) -> list[int]:
-    """Return the indices of the rewards that may judge a group; the first that scored it does.
+    """Return the indices of the rewards that may judge a group, in order of priority.
 
-    First comes `outcome_index`, then the other rewards by falling weight, without those of weight
-    0. With rewards of several tasks, each of which scores only its own rows, every group is thus
-    judged by the largest reward of its task.
+    A group is judged by the first of them that scored it. `outcome_index` comes first, then the
+    other rewards in descending order of weight, skipping weight 0. With rewards of several tasks,
+    each of which scores only its own rows, every group is thus judged by the reward of its task
+    with the largest weight.
     """
     first = outcome_index(names, weights, metric)
     order = [first]
@@ -212,16 +221,16 @@ def group_outcomes(
 ) -> Tensor:
     """Return the outcome reward of each completion, (B,).
 
-    It is the first reward in `order` that scored any row of its group. A reward that failed on a
-    group, and scored none of it, leaves the group unjudged (NaN): no other reward takes its place.
+    It is the first reward in `order` that scored any completion of the group. If a reward comes
+    first that failed on the group and scored none of it, the group stays unjudged (NaN): no other
+    reward takes its place.
 
     Args:
-        rewards: (B, R), B whole groups of `num_generations` rows; NaN if a reward did not score a
-            completion.
-        order: indices of rewards, from `outcome_order`.
-        num_generations: completions per prompt.
-        failed: (B, R), bool, where a reward failed instead of declining the completion; `None`:
-            nowhere.
+        rewards: the rewards (B, R) of whole groups; NaN if a reward did not score a completion.
+        order: the indices of rewards, from `outcome_order`.
+        num_generations: the number of completions per prompt.
+        failed: a bool mask (B, R) of where a reward failed instead of declining the completion;
+            `None` if none failed.
     """
     grouped = rewards.view(-1, num_generations, rewards.size(1))  # (B / G, G, R)
     judges = ~grouped.isnan()  # (B / G, G, R)

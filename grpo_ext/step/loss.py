@@ -1,11 +1,13 @@
-"""The loss of a micro-batch: its share of the loss of the optimizer step.
+"""Compute a micro-batch's share of the loss of the optimizer step.
 
-    loss = policy term + beta KL + supervised term on right completions - entropy bonus + balance of
-    experts
+    loss = policy term + beta KL + supervised term on correct completions - entropy bonus
+           + load-balancing loss of experts
 
 Each part is summed over the micro-batch and divided by counts of the whole step, over all
-micro-batches and ranks. The shares add up to the loss of the step, however the step is cut. Ranks
-average their gradients, so each rank multiplies its share by the number of ranks.
+micro-batches and ranks. The shares add up to the loss of the step, however the step is cut. Two
+parts are means over a micro-batch instead: the load-balancing loss, and an entropy bonus with an
+entropy mask. Ranks average their gradients, so each rank multiplies its share by the number of
+ranks.
 """
 
 from dataclasses import dataclass, field
@@ -19,16 +21,14 @@ from grpo_ext.objective.policy import Loss, LossInputs, LossOptions, importance_
 from grpo_ext.objective.positive_nll import positive_nll_share, positive_nll_terms
 from grpo_ext.step.records import LossOutput, MicroBatch, Scored, Scores
 
-#: Metric: the share of the policy term in the gradient with respect to the log-probs; the rest is
-#: that of the KL.
+#: Metric: the share of the gradient with respect to the log-probs that comes from the policy term;
+#: the rest comes from the KL.
 POLICY_SHARE = "kl/policy_share"
 
 
 @dataclass(frozen=True)
 class LossSettings:
-    """The settings of the loss. A field without a comment is the training argument of the same
-    name.
-    """
+    """Settings of the loss. A field without a comment is the training argument of that name."""
 
     loss: Loss  #: policy term and aggregation of `loss_type`
     options: LossOptions = field(default_factory=LossOptions)  #: constants of the policy term
@@ -38,12 +38,12 @@ class LossSettings:
     #: whether the KL is multiplied by the importance ratio of each token
     use_bias_correction_kl: bool = True
     positive_nll_coef: float = 0.0
-    #: "all", or "useful" for the counts of the groups with signal only
+    #: "all", or "useful" to divide by the counts of the groups with signal only
     advantage_normalizer: str = "all"
-    max_completion_length: int = 1  #: in tokens; only the aggregation "constant" uses it
-    #: mean KL to the sampler above which negative advantages are masked
+    max_completion_length: int = 1  #: in tokens; used only by the aggregation "constant"
+    #: mean KL to the sampler above which completions with negative advantage are masked
     off_policy_mask_threshold: float | None = None
-    router_aux_loss_coef: float = 0.0  #: weight of the balance of experts
+    router_aux_loss_coef: float = 0.0  #: weight of the load-balancing loss of experts
     ranks: int = 1  #: number of processes that average their gradients
 
 
@@ -55,16 +55,16 @@ def step_loss(
     entropy_mask: Tensor | None = None,
     accumulation: int = 1,
 ) -> LossOutput:
-    """Compute one micro-batch's share of the step's loss.
+    """Compute one micro-batch's share of the step's loss, and the metrics that it logs.
 
     Args:
-        scores: log-probs and entropies (B, T) of the policy, with gradient.
+        scores: the policy's log-probs and entropies (B, T), with gradient.
         batch: the completions and the counts of the step.
         settings: the settings of the loss.
-        entropy_coef: weight of the entropy bonus; `None`: there is no bonus.
-        entropy_mask: (B, T), the tokens of high entropy, if only these are trained on; `None`: all
-            tokens are.
-        accumulation: number of micro-batches of the step, for terms that are means over a
+        entropy_coef: the weight of the entropy bonus; `None` for no bonus.
+        entropy_mask: (B, T), the high-entropy tokens, if only these are trained on; `None` to train
+            on all tokens.
+        accumulation: the number of micro-batches in the step, for terms that are means over a
             micro-batch.
     """
     rows = batch.rows
@@ -117,9 +117,7 @@ def step_loss(
 
 
 def old_logps(rows: Scored, logps: Tensor) -> Tensor:
-    """Return the old log-probs (B, T): those scored before, or else those of the policy that takes
-    this step.
-    """
+    """Return the old log-probs (B, T), or `logps` (detached) where they are missing."""
     return _where_known(rows.old_per_token_logps, logps.detach())
 
 
@@ -137,11 +135,10 @@ def _share(per_token: Tensor, mask: Tensor, counts: StepCounts, settings: LossSe
 
 
 def _kl_correction(inputs: LossInputs) -> Tensor:
-    """Return the factor (B, T) that makes the KL of sampled tokens that of the policy, with
-    gradient.
+    """Return the importance weight (B, T), with gradient, that corrects the KL of sampled tokens.
 
-    It is the ratio of the policy to the sampler: p / p_old of each token, even where the policy
-    term uses the ratio of the sequence, times p_old / p_sampler where another engine has sampled.
+    It is the ratio of the policy to the sampler: p / p_old of each token (even where the policy
+    term uses the ratio of the sequence), times p_old / p_sampler if another engine sampled.
     """
     ratio = importance_ratio(inputs.logps, inputs.old_logps, inputs.mask, "token")
     if inputs.sampler_ratio is not None:
@@ -150,13 +147,11 @@ def _kl_correction(inputs: LossInputs) -> Tensor:
 
 
 def _policy_share(policy: Tensor, penalty: Tensor, logps: Tensor) -> Stat:
-    """Return how much of the gradient with respect to the log-probs (B, T) comes from what rewards
-    say, and not from the KL.
+    """Return the share of the log-prob gradient that comes from the rewards, not from the KL.
 
-    `policy` is the policy term, with the supervised term on right completions.
-
-    Each part counts with the sum of its absolute gradient over tokens. The model does not run
-    backward for it.
+    Each part is measured by the sum of its absolute gradient with respect to `logps` (B, T), which
+    needs no backward pass through the model. `policy` includes the supervised term on correct
+    completions.
     """
     of_policy = _gradient_size(policy, logps)
     return Stat(of_policy, of_policy + _gradient_size(penalty, logps))
@@ -187,9 +182,10 @@ def _policy_term(
 
 
 def _near_the_sampler(inputs: LossInputs, rows: Scored, threshold: float) -> Tensor:
-    """Return (B, 1), 0 for completions with negative advantage that the policy has moved away from.
+    """Return 0 where the advantage is negative and the policy has moved away from the sampler.
 
-    Off-policy sequence masking of DeepSeek-V3.2 (arXiv 2512.02556).
+    It is 1 elsewhere; the shape is that of the advantages, (B, 1) or (B, T). This is the off-policy
+    sequence masking of DeepSeek-V3.2 (arXiv 2512.02556).
     """
     sampled = _where_known(rows.sampling_per_token_logps, inputs.old_logps)  # (B, T)
     log_ratio = (sampled - inputs.logps.detach()) * inputs.mask
@@ -209,8 +205,8 @@ def _entropy_bonus(
 ) -> Tensor:
     """Return this micro-batch's share of the mean entropy of the step's tokens.
 
-    With an entropy mask it is the mean over the masked tokens of the micro-batch, as in TRL: how
-    many tokens of the step are in the mask is unknown until all of them are scored.
+    With an entropy mask, it is the mean over the masked tokens of the micro-batch, as in TRL,
+    because their number in the whole step is unknown until all tokens are scored.
     """
     assert scores.entropies is not None
     if entropy_mask is None:

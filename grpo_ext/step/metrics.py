@@ -1,7 +1,7 @@
-"""Figures of micro-batches and generations, and how those of a step are merged into one value each.
+"""Metrics of micro-batches and generations, merged into one value per step.
 
-TRL calls the other ranks six to eight times in each micro-batch, only to log. Here each rank
-records sums and extremes on its device, and one call at the end of the step merges them.
+TRL communicates between ranks six to eight times per micro-batch only to log. Here each rank
+records sums and extremes on its device, and one collective call at the end of the step merges them.
 """
 
 import math
@@ -16,25 +16,26 @@ from grpo_ext.objective.aggregate import Stat
 from grpo_ext.objective.group_statistics import nan_std
 from grpo_ext.step.ranks import Ranks
 
-FAR_RATIO = 0.1  # from 1: a token whose ratio is further away counts as far
-MOST_TASKS = 32  # with more tasks in a generation, no figures by task are logged
+FAR_RATIO = 0.1  # a token counts as far if its ratio differs from 1 by more than this
+MOST_TASKS = 32  # with more tasks in a generation, no metrics per task are logged
 
 
 class StepStats:
-    """The figures of the micro-batches of one step on this rank."""
+    """Collects the metrics of one step's micro-batches on this rank."""
 
     def __init__(self) -> None:
         self._noted: dict[str, list[Stat]] = {}
 
     def add(self, stats: Mapping[str, Stat]) -> None:
-        """Add the figures of one micro-batch."""
+        """Add the metrics of one micro-batch."""
         for name, stat in stats.items():
             self._noted.setdefault(name, []).append(stat)
 
     def merge(self, ranks: Ranks) -> dict[str, float]:
-        """Merge the figures over micro-batches and ranks into one value each, and clear them.
+        """Merge the metrics over micro-batches and ranks into one value each, and clear them.
 
-        All ranks call this together, and must have figures of the same names.
+        All ranks must call this together, with metrics of the same names. Metrics without weight or
+        without a finite value are left out.
         """
         noted = self._noted
         self._noted = {}
@@ -56,7 +57,7 @@ class StepStats:
 
 
 def _table_of(stats: list[Stat], ranks: Ranks) -> Tensor:
-    """Return values and weights of several figures: (figures, 2)."""
+    """Return the values and weights of several stats, (stats, 2)."""
     numbers = []
     for stat in stats:
         for number in (stat.value, stat.weight):
@@ -65,9 +66,7 @@ def _table_of(stats: list[Stat], ranks: Ranks) -> Tensor:
 
 
 def _merged(table: Tensor, kind: str) -> Tensor:
-    """Return value and weight (2,) of several figures of one name (figures, 2); NaN values are
-    left out.
-    """
+    """Merge the stats of one name (stats, 2) into a value and a weight (2,), skipping NaN."""
     values, weights = table.unbind(1)  # (figures,)
     unused = (weights <= 0) | values.isnan()
     if kind == "min":
@@ -80,8 +79,9 @@ def _merged(table: Tensor, kind: str) -> Tensor:
 
 
 def length_figures(lengths: Tensor, truncated: Tensor) -> dict[str, float]:
-    """Return the figures for the lengths (B,) of the completions of all ranks; `truncated` (B,),
-    bool.
+    """Return metrics of the lengths (B,) of all ranks' completions.
+
+    `truncated` is a bool mask (B,).
     """
     figures = {"completions/clipped_ratio": truncated.float().mean().item()}
     columns = {"length": lengths, "terminated_length": lengths[~truncated]}
@@ -101,19 +101,18 @@ def reward_figures(
     signal: Tensor,
     groups: Tensor | None = None,
 ) -> dict[str, float]:
-    """Return the figures for the rewards (B, R) of the completions of all ranks, NaN where a reward
-    did not score.
+    """Return metrics of the rewards of all ranks' completions.
 
-    The figures of a reward are of the completions that it scored; a reward that scored none has no
-    figures.
+    Each reward's metrics cover only the completions that it scored; a reward that scored none has
+    no metrics.
 
     Args:
-        names: of the R rewards.
-        rewards: (B, R), before their weights.
-        weighted: (B,), their weighted sum.
+        names: the names of the R rewards.
+        rewards: the rewards (B, R), without their weights; NaN where a reward did not score.
+        weighted: the weighted sums of the rewards, (B,).
         signal: (B,), bool, whether the completion's group has a policy gradient.
-        groups: (B,), the number of each completion's group; adds the standard error of each mean
-            under its name and `_se`. Default: no errors.
+        groups: (B,), the index of each completion's group. If given, the standard error of each
+            mean is added under the mean's name and `_se`.
     """
     figures: dict[str, float] = {}
     for i, name in enumerate(names):
@@ -128,11 +127,11 @@ def reward_figures(
 
 
 def mean_figures(name: str, values: Tensor, groups: Tensor | None) -> dict[str, float]:
-    """Return the mean of values (B,) without NaN entries under `name` and, if `groups` (B,) has at
-    least two groups with values, its standard error under `name` and `_se`.
+    """Return the mean of `values` (B,), ignoring NaN, and its standard error.
 
-    The completions of a group answer one prompt and are not independent, so the error is
-    cluster-robust (Liang and Zeger 1986).
+    The standard error is under `name` and `_se`, and needs `groups` (B,) with at least two groups
+    that have values. The completions of a group answer one prompt and are not independent, so the
+    error is cluster-robust (Liang and Zeger 1986).
     """
     figures = {name: values.nanmean().item()}
     if groups is None:
@@ -155,10 +154,11 @@ def generation_figures(
     tasks: Sequence[str] = (),
     groups: Tensor | None = None,
 ) -> dict[str, float]:
-    """Return `length_figures` and `reward_figures`; with the `tasks` of the completions, also of
-    each task alone.
+    """Return `length_figures` and `reward_figures`, overall and for each task.
 
-    A task NAME has the same figures under `tasks/NAME/` as a run of its rows alone would have.
+    The metrics of a task NAME are under `tasks/NAME/`, with the values that a run of its rows alone
+    would have. There are none if `tasks`, the task of each completion, is empty or has more than
+    `MOST_TASKS` tasks.
     """
     figures = length_figures(lengths, truncated)
     figures |= reward_figures(names, rewards, weighted, signal, groups)
@@ -178,9 +178,7 @@ def generation_figures(
 
 
 def rows_by_task(tasks: Sequence[str]) -> dict[str, list[int]]:
-    """Return the positions of each task, by its name in sorted order; nothing for more than
-    `MOST_TASKS` tasks.
-    """
+    """Return the row indices of each task, in sorted order; empty for more than `MOST_TASKS`."""
     if len(set(tasks)) > MOST_TASKS:
         return {}
     rows: dict[str, list[int]] = {task: [] for task in sorted(set(tasks))}
@@ -190,10 +188,10 @@ def rows_by_task(tasks: Sequence[str]) -> dict[str, list[int]]:
 
 
 def episode_figures(counts: Sequence[Sequence[int]], tools: bool, ranks: Ranks) -> dict[str, float]:
-    """Return the means per episode over all ranks; with `tools` also those of tool calls, under
-    TRL's names.
+    """Return means per episode over all ranks; with `tools`, also those of tool calls, as in TRL.
 
-    `counts` has for each episode its turns, failures, tool calls, and failed tool calls.
+    `counts` holds, for each episode of this rank, its turns, failures, tool calls and failed tool
+    calls.
     """
     table = torch.tensor(counts, dtype=torch.float32, device=ranks.device)  # (B, 4)
     number = table.new_tensor([len(counts)])
@@ -211,16 +209,17 @@ def episode_figures(counts: Sequence[Sequence[int]], tools: bool, ranks: Ranks) 
 def sampler_stats(
     scored: Tensor, sampled: Tensor, mask: Tensor, weights: Tensor | None
 ) -> dict[str, Stat]:
-    """Return how far the log-probs that were scored here are from those of the sampler.
+    """Return stats on how far the trainer's log-probs are from the sampler's.
 
-    `sampling/kl` estimates the KL divergence of the policy as scored here from the sampler, in nats
-    a token, by r - 1 - log r with the ratio r (http://joschu.net/blog/kl-approx.html, k3).
+    `sampling/kl` estimates the KL divergence of the policy, as scored by the trainer, from the
+    sampler, in nats per token: the mean of r - 1 - log r, where r is the ratio of the probabilities
+    (http://joschu.net/blog/kl-approx.html, k3).
 
     Args:
-        scored: (B, T), of the policy that sampled, as scored here.
-        sampled: (B, T), of the sampler; NaN where it returned none.
-        mask: (B, T).
-        weights: the importance sampling ratio that multiplies the loss; `None`: there is none.
+        scored: the log-probs (B, T) of the policy that sampled, as scored by the trainer.
+        sampled: the sampler's log-probs (B, T); NaN where it returned none.
+        mask: the loss mask (B, T).
+        weights: the importance sampling ratio that multiplies the loss; `None` if there is none.
     """
     is_compared = mask.bool() & ~sampled.isnan()
     difference = (scored.detach() - sampled)[is_compared].float()  # (tokens,)
@@ -243,15 +242,15 @@ def age_stats(policy_step: Tensor, mask: Tensor, step: int) -> dict[str, Stat]:
     """Return the mean age of the tokens of a micro-batch, in optimizer steps.
 
     Args:
-        policy_step: (B, T), the step whose weights sampled each token.
-        mask: (B, T).
-        step: the step that trains on them, which later updates on the same generation raise.
+        policy_step: the step whose weights sampled each token, (B, T).
+        mask: the loss mask (B, T).
+        step: the current step, so tokens grow older with each update on the same generation.
     """
     return {"overlap/age": Stat(((step - policy_step) * mask).sum(), mask.sum())}
 
 
 def _spread(name: str, values: Tensor, *kinds: str) -> dict[str, Stat]:
-    """Return mean, minimum and maximum of values (N,), or only these `kinds` of them."""
+    """Return the mean, minimum and maximum of `values` (N,), or only the given `kinds`."""
     number = values.numel()
     padded = values if number else values.new_zeros(1)
     stats = {

@@ -12,19 +12,19 @@ CPU = torch.device("cpu")
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process among those that train; all must call each function equally often."""
+    """This process and its collectives; all processes make the same calls in the same order."""
 
     index: int = 0  # of this process
     count: int = 1  # of all processes
     device: torch.device = CPU  # of this process's tensors
-    # concatenates tensors of equal shape of all ranks along their first dimension
+    # concatenates equally shaped tensors from all ranks along their first dimension
     gather: Callable[[Tensor], Tensor] = lambda tensor: tensor
     # concatenates the lists of all ranks
     gather_objects: Callable[[list[Any]], list[Any]] = lambda items: items
 
     @property
     def float_type(self) -> torch.dtype:
-        """The most exact floating-point type of the device: an Apple GPU has no float64."""
+        """The most precise floating-point type of the device; an Apple GPU has no float64."""
         return torch.float32 if self.device.type == "mps" else torch.float64
 
     def total(self, values: Tensor) -> Tensor:
@@ -36,6 +36,6 @@ class Ranks:
         return bool(self.total(torch.tensor(float(here), device=self.device)) > 0)
 
     def mine(self, rows: int) -> slice:
-        """Return the slice of this rank in `rows` rows of all ranks."""
+        """Return this rank's slice of `rows` rows, which are divided evenly among the ranks."""
         share = rows // self.count
         return slice(self.index * share, (self.index + 1) * share)

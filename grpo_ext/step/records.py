@@ -1,9 +1,8 @@
-"""The records that travel through an optimizer step: `Generation`, `Scored`, `MicroBatch`,
-`LossOutput`.
+"""The records of an optimizer step: `Generation`, `Scored`, `MicroBatch`, `LossOutput`.
 
-A record is never changed: a stage returns a new one with more fields set. B is the number of
-completions of a batch, P of its prompt tokens and T of its completion tokens. Prompts are padded on
-the left, completions on the right.
+Records are immutable, except `PartialRollout`: a stage returns a new record with more fields set.
+In shapes, B is the number of completions of a batch, P of its prompt tokens and T of its completion
+tokens. Prompts are padded on the left, completions on the right.
 """
 
 from __future__ import annotations
@@ -26,31 +25,31 @@ class Generation:
 
     prompt_ids: list[list[int]]  #: B lists of tokens
     completion_ids: list[list[int]]  #: B lists of tokens, with the end token; a list may be empty
-    #: the optimizer step whose weights sampled them, or that of each token
+    #: the optimizer step whose weights sampled the completions, or one step for each token
     policy_step: int | list[list[int]]
-    #: the sampler's log-prob of each token, NaN where it returned none; `None` if it returned none
+    #: the sampler's log-prob of each token; NaN where it returned none, `None` if it returned none
     #: at all
     sampling_logps: list[Tensor] | None = None
     #: the tokens that truncated sampling kept at each position; `None` if the sampler does not
     #: return them
     kept: list[KeptSet] | None = None
-    #: 1 for tokens of the policy, 0 for tokens of an environment; `None` if the policy wrote all
+    #: 1 for tokens of the policy, 0 for tokens of an environment; `None` if all are the policy's
     tool_mask: list[list[int]] | None = None
     #: the conversations after the prompts, if there are several turns
     messages: list[list[dict[str, str]]] | None = None
-    #: completions that ended because the token limit was reached, regardless of their last token
+    #: whether each completion ended at the token limit, regardless of its last token
     cut: list[bool] | None = None
-    #: more columns for rewards, of an environment or `rollout_func`
+    #: additional columns for rewards, from an environment or `rollout_func`
     extra_fields: dict[str, Any] = field(default_factory=dict)
-    #: of the data set, if they are not those of the last request
+    #: the rows of the data set, if they are not those of the last request
     rows: list[dict[str, Any]] | None = None
 
 
 @dataclass
 class PartialRollout:
-    """A completion under way (`partial_rollouts`)."""
+    """A completion in progress (`partial_rollouts`)."""
 
-    row: dict[str, Any]  #: of the data set
+    row: dict[str, Any]  #: the row of the data set
     prompt_ids: list[int]
     completion_ids: list[int] = field(default_factory=list)  #: T tokens so far
     #: T, the optimizer step whose weights sampled each token
@@ -63,32 +62,34 @@ class PartialRollout:
 
 @dataclass(frozen=True)
 class Scored:
-    """Completions with everything that their loss reads, one per row. A field that a later stage
-    sets is `None` until then.
+    """Completions with everything that their loss needs, one per row.
+
+    Fields that a later stage sets are `None` until then.
     """
 
     prompt_ids: Tensor  #: (B, P)
     prompt_mask: Tensor  #: (B, P)
     completion_ids: Tensor  #: (B, T)
-    #: (B, T), 0 for padding and for every token of a completion that is left out
+    #: (B, T), 0 for padding and for all tokens of a completion that is left out
     completion_mask: Tensor
     advantages: Tensor  #: (B,) or (B, T)
     #: (B,), 0 for completions that are not counted (masked truncated ones, and those left out)
     counted: Tensor
     signal: Tensor  #: (B,), 0 where no completion of the group has an advantage
     policy_step: Tensor  #: (B, T), the optimizer step whose weights sampled the token
-    right: Tensor | None = None  #: (B,), 1 for completions that the outcome reward passes
+    right: Tensor | None = None  #: (B,), 1 for correct completions, by the outcome reward
     tool_mask: Tensor | None = None  #: (B, T), 0 for tokens that the policy did not write
-    #: (B, T), of the sampler; NaN where it returned none
+    #: (B, T), the sampler's log-probs; NaN where it returned none
     sampling_per_token_logps: Tensor | None = None
-    #: (B, T), of the policy that ratios compare with; `None` or NaN if it is the one that takes the
-    #: step
+    #: (B, T), log-probs of the policy that ratios compare with; `None` or NaN if it is the policy
+    #: that takes the step
     old_per_token_logps: Tensor | None = None
-    ref_per_token_logps: Tensor | None = None  #: (B, T), of the reference
-    #: (B, T) or (B, 1), probability of that policy as scored here, divided by that of the sampler
+    ref_per_token_logps: Tensor | None = None  #: (B, T), the reference's log-probs
+    #: (B, T) or (B, 1), the old policy's probability as scored by the trainer, divided by the
+    #: sampler's
     importance_sampling_ratio: Tensor | None = None
-    kept: list[KeptSet] | None = None  #: for each row the tokens that truncated sampling kept
-    #: more inputs of the model, such as images; prevent cutting
+    kept: list[KeptSet] | None = None  #: for each row, the tokens that truncated sampling kept
+    #: additional inputs of the model, such as images; a table with them is not cut
     model_inputs: dict[str, Any] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -110,31 +111,31 @@ class Scored:
 
     @property
     def input_ids(self) -> Tensor:
-        """(B, P + T)."""
+        """The tokens of prompts and completions, (B, P + T)."""
         return torch.cat([self.prompt_ids, self.completion_ids], dim=1)
 
     @property
     def attention_mask(self) -> Tensor:
-        """(B, P + T)."""
+        """The mask of prompts and completions, (B, P + T)."""
         return torch.cat([self.prompt_mask, self.completion_mask], dim=1)
 
     @property
     def width(self) -> int:
-        """T."""
+        """The number of completion columns, T."""
         return self.completion_ids.size(1)
 
     @property
     def row_advantages(self) -> Tensor:
-        """(B, 1) or (B, T)."""
+        """The advantages as (B, 1) or (B, T)."""
         return self.advantages.unsqueeze(1) if self.advantages.dim() == 1 else self.advantages
 
     def take(self, rows: Tensor, most: int | None = None, trim: bool = True) -> Scored:
         """Return some rows, in the given order, cut to their longest prompt and completion.
 
         Args:
-            rows: (b,), indices.
+            rows: the row indices, (b,).
             most: the maximum number of completion tokens to keep; `None` keeps all.
-            trim: `False` keeps the padding.
+            trim: whether to cut the padding.
 
         Raises:
             ValueError: if the table has model inputs.
@@ -166,7 +167,7 @@ class Scored:
         return replace(self, **columns)
 
     def has_tokens(self, value: Tensor) -> bool:
-        """Whether a field has one column per completion token."""
+        """Return whether a field has one column per completion token."""
         return value.dim() == 2 and value.size(1) == self.width > 0
 
     def on(self, device: torch.device | str) -> Scored:
@@ -183,8 +184,9 @@ class Scored:
         return replace(self, **columns, model_inputs=inputs)
 
     def without(self, left_out: Tensor) -> Scored:
-        """Return the table with the rows `left_out` (B,) excluded from the loss and from every
-        count that divides it.
+        """Return the table with rows excluded from the loss and from the counts that divide it.
+
+        `left_out` is a bool mask (B,).
         """
         stays = ~left_out  # (B,)
         by_token = stays.unsqueeze(1)  # (B, 1)
@@ -199,32 +201,30 @@ class Scored:
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """Completions that run forward and backward together, with the counts of their optimizer
-    step.
-    """
+    """Completions that run forward and backward together, with the counts of their step."""
 
     rows: Scored
-    counts: StepCounts  #: of the whole step
-    useful: StepCounts  #: of the groups with signal in the whole step
+    counts: StepCounts  #: the counts of the whole step
+    useful: StepCounts  #: the counts of the groups with signal in the whole step
     last: bool = True  #: whether it is the last one of the step on this rank
-    #: no row can change the gradient, but the rank has nothing else to run while others do
+    #: whether no row can change the gradient; it runs only because other ranks run one
     filler: bool = False
 
 
 @dataclass(frozen=True)
 class Scores:
-    """What one pass of a model returns for completions."""
+    """The outputs of one forward pass of a model over completions."""
 
-    logps: Tensor  #: (B, T), of each completion token; 0 for padding
-    entropies: Tensor | None = None  #: (B, T), of each position
-    aux_loss: Tensor | None = None  #: the balance of experts, a scalar, if it was computed
-    #: for each row the kept tokens that the pass used; `None` without truncation
+    logps: Tensor  #: (B, T), the log-prob of each completion token; 0 for padding
+    entropies: Tensor | None = None  #: (B, T), the entropy at each position
+    aux_loss: Tensor | None = None  #: the load-balancing loss of experts, a scalar, if computed
+    #: for each row, the kept tokens that the pass used; `None` without truncation
     kept: list[KeptSet] | None = None
 
 
 @dataclass(frozen=True)
 class LossOutput:
-    """A micro-batch's share of the step's loss, with gradient, and the figures that it logs."""
+    """A micro-batch's share of the step's loss, with gradient, and the metrics that it logs."""
 
     loss: Tensor
     stats: dict[str, Stat]

@@ -1,4 +1,4 @@
-"""Fill a step with groups that have signal: further groups are generated in place of those without.
+"""Fill a step with groups that have signal, and generate more in place of those without.
 
     prompts ──► generate ──► judge by the outcome reward ──► N groups with signal ──► step
                    ▲                  │ fewer than N: further prompts
@@ -19,12 +19,12 @@ from torch import Tensor
 from grpo_ext.step.groups import Groups, count, groups_to_draw, join_groups, silenced
 
 Prompt = dict[str, Any]  # a row of the data set
-# prompts to their groups, and which have signal, (N,) bool
+# takes prompts; returns their groups, and which of them have signal: (N,), bool
 GenerateGroups = Callable[[list[Prompt]], tuple[Groups, Tensor]]
 
 
 class RefillArguments(Protocol):
-    """The training arguments that a refill depends on."""
+    """The training arguments that refilling depends on."""
 
     gradient_accumulation_steps: int
     group_filter_max_rounds: int
@@ -36,29 +36,29 @@ class RefillArguments(Protocol):
 
 
 def updates_per_generation(args: RefillArguments) -> int:
-    """Return the optimizer steps from one generation to the next, rounded up."""
+    """Return the number of optimizer steps per generation, rounded up."""
     micro_batches = args.steps_per_generation * args.num_iterations
     return math.ceil(micro_batches / args.gradient_accumulation_steps)
 
 
 @dataclass(frozen=True)
 class RefillRule:
-    """How a step is refilled."""
+    """Limits on refilling a step."""
 
-    max_rounds: int  #: the maximum number of further generations
-    max_staleness: int  #: the number of optimizer steps for which a carried group may be kept
-    may_carry: bool  #: whether groups may be generated in excess
+    max_rounds: int  #: the maximum number of rounds after the first
+    max_staleness: int  #: the maximum age of a carried group, in optimizer steps
+    may_carry: bool  #: whether more groups than needed may be generated, and the rest carried
     between: int = 1  #: `updates_per_generation`
-    #: groups are generated in multiples of this, so that all ranks make the same number of
+    #: groups are generated in multiples of this, so that all ranks generate the same number of
     #: completions
     unit: int = 1
 
     @classmethod
     def of(cls, args: RefillArguments, ranks: int) -> RefillRule:
-        """Return the rule by the training arguments."""
+        """Return the rule for the training arguments and this number of ranks."""
         between = updates_per_generation(args)
         age = between  # of a carried group when it is trained on
-        if args.overlap != "off":  # the weights of the generation before sample
+        if args.overlap != "off":  # the previous generation's weights sample
             age = 2 * between
         return cls(
             max_rounds=args.group_filter_max_rounds,
@@ -73,12 +73,12 @@ class RefillRule:
 class Filled:
     """The result of a refill."""
 
-    groups: Groups  #: as many as were wanted, first those with signal, then silenced ones
+    groups: Groups  #: as many as were wanted: first those with signal, then silenced ones
     carried: Groups | None  #: groups with signal for the next generation
     used: int  #: groups with signal in `groups`
     further: int  #: groups generated after the first round
-    expired: int  #: groups carried from before that are too old
-    reused: int  #: groups carried from before that are in `groups`
+    expired: int  #: previously carried groups that were too old to use
+    reused: int  #: previously carried groups that are in `groups`
     missing: int  #: silenced groups in `groups`
 
 
@@ -90,17 +90,16 @@ def refill(
     step: int,
     rule: RefillRule,
 ) -> Filled:
-    """Generate until there are enough groups with signal, or the rounds have run out.
-
-    All ranks call `generate` together.
+    """Generate until enough groups have signal or rounds run out, then pad with masked groups.
 
     Args:
-        wanted: the number of groups of the step.
-        take: returns a number of further prompts.
-        generate: generates the groups of some prompts, and says which have signal.
-        carried: groups from the generation before.
-        step: the present optimizer step.
-        rule: how the step is refilled.
+        wanted: the number of groups that the step needs.
+        take: returns the given number of further prompts.
+        generate: generates the groups of some prompts, and says which have signal; all ranks call
+            it together.
+        carried: the groups carried from the previous generation, or `None`.
+        step: the current optimizer step.
+        rule: the limits on refilling.
     """
     live, expired = not_too_old(carried, step, rule.max_staleness)
     dead = None
@@ -139,7 +138,7 @@ def refill(
 
 
 def first_round(wanted: int, carried: Groups | None, step: int, rule: RefillRule) -> int:
-    """Return how many groups `refill` will draw first."""
+    """Return how many groups `refill` will generate in its first round."""
     live, _ = not_too_old(carried, step, rule.max_staleness)
     missing = wanted - count(live)
     if missing <= 0:
@@ -148,7 +147,10 @@ def first_round(wanted: int, carried: Groups | None, step: int, rule: RefillRule
 
 
 def not_too_old(carried: Groups | None, step: int, max_staleness: int) -> tuple[Groups | None, int]:
-    """Return the carried groups whose policy is not too old, and the number of the others."""
+    """Return the carried groups of at most `max_staleness` steps, and the number of the others.
+
+    The groups are `None` if none is left.
+    """
     if carried is None:
         return None, 0
     young = []

@@ -1,4 +1,4 @@
-"""Tables of completions: built from a generation, and joined."""
+"""Build tables of completions from generations, and join them."""
 
 from collections.abc import Sequence
 from itertools import chain
@@ -11,21 +11,22 @@ from torch.nn.utils.rnn import pad_sequence
 
 from grpo_ext.step.records import COLUMNS, PROMPT, Generation, Scored
 
-# The value of a field in the tables that lack it, where other tables have it.
+# The values of fields in tables that lack them, if other tables have them.
 MISSING = {
     "tool_mask": 1.0,
     "sampling_per_token_logps": torch.nan,
     "old_per_token_logps": torch.nan,
 }
-# The value where there is no token; 0 for all other fields.
+# The padding value of a field; 0 for all other fields.
 PADDING = {"importance_sampling_ratio": 1.0}
 
 
 def join(parts: Sequence[Scored]) -> Scored:
-    """Join several tables into one, as wide as the widest.
+    """Join tables into one, as wide as the widest; a single table is returned unchanged.
 
     Raises:
-        ValueError: if only some of the tables have a field, or if one has model inputs.
+        ValueError: if only some of several tables have a field that is not in `MISSING`, or if one
+            of them has model inputs.
     """
     if len(parts) == 1:
         return parts[0]
@@ -72,14 +73,15 @@ def padded(
     fill: float = 0,
     dtype: torch.dtype | None = None,
 ) -> Tensor:
-    """Stack lists or tensors of different lengths into one tensor (B, longest) with at least one
-    column.
+    """Stack lists or tensors of different lengths into one padded tensor (B, longest).
+
+    It has at least one column.
 
     Args:
         lists: B lists or tensors of numbers.
-        left: whether padding goes before the numbers.
-        fill: the value of the padding.
-        dtype: of the result; `None`: that of the numbers.
+        left: whether to pad on the left.
+        fill: the padding value.
+        dtype: the dtype of the result; `None` for the dtype of the numbers.
     """
     rows = [torch.as_tensor(numbers, dtype=dtype) for numbers in lists]
     side = "left" if left else "right"
@@ -97,8 +99,8 @@ def table_of(
     Args:
         generation: the generation of this rank.
         pad_token: the token that fills the padding.
-        left_out: (B,), bool, truncated completions that are masked: neither they nor their tokens
-            are counted.
+        left_out: a bool mask (B,) of truncated completions that are masked: neither they nor their
+            tokens are counted.
         device: the device of the tensors.
     """
     prompts = generation.prompt_ids
