@@ -1,1 +1,1 @@
-"""The logs of a run, its health monitor, and the report."""
+"""Logs, health monitor, plots and report of runs."""

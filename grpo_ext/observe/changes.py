@@ -1,4 +1,4 @@
-"""First and last values of a run's curves, and whether they rose or fell."""
+"""Compare the first and last values of a run's curves and decide whether they rose or fell."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -22,11 +22,12 @@ MAIN = (
 
 
 def changes(run: RunData) -> list[dict[str, Any]]:
-    """Return the change of each main curve of a run as the report's page shows it.
+    """Return the change of each main curve of a run, as the report page shows it.
 
-    Each has the fields of `Change`, `title` and `label` of the curve, `constant` (see
-    `beside_constant`), `change` (`None` for a single value), and `first_steps` and `last_steps`,
-    the first and the last step of the values whose means its ends are.
+    Each entry has the fields of `Change`; the curve's `title` and `label`; `constant` (see
+    `beside_constant`; `None` except for held-out rewards); `change`, the difference of the ends
+    (`None` for a single value); and `first_steps` and `last_steps`, the first and last step of the
+    values that are averaged at each end.
     """
     columns = by_metric(run.metrics)
     curve_changes = []
@@ -48,9 +49,15 @@ def changes(run: RunData) -> list[dict[str, Any]]:
 def beside_constant(
     columns: dict[str, Column], series: Series, change: dict[str, Any]
 ) -> dict[str, Any] | None:
-    """Return what the best constant answer earned last, and whether the model earns more.
+    """Return the last score of the best constant answer, and whether the model beats it.
 
-    `None` where it was not logged.
+    The keys are `value`, its standard `error` (`None` if unknown) and `beaten`. Returns `None` if
+    the score was not logged.
+
+    Args:
+        columns: all metrics.
+        series: the curve of the reward.
+        change: the change of that curve, from `change_of_series`.
     """
     name = series.label.removesuffix("/mean")
     keys = (f"eval_{series.label}_constant", f"eval_{name}/constant")
@@ -67,7 +74,7 @@ def beside_constant(
 
 
 def change_of_series(series: Series) -> dict[str, Any] | None:
-    """Return the change of one curve with its steps; `None` if it has no value."""
+    """Return the change of one curve, with steps; `None` if the curve has no value."""
     change = curve_change(series.values, series.errors, series.problems, series.sampling_errors)
     if change is None:
         return None
@@ -84,7 +91,7 @@ def change_of_series(series: Series) -> dict[str, Any] | None:
 
 
 def change_of_metric(rows: Sequence[Row], key: str) -> Change | None:
-    """Return the change of a metric over a log; `None` if it has fewer than two values."""
+    """Return the change of metric `key` over a log; `None` if it has fewer than two values."""
     logged = [row for row in rows if is_number(row.get(key))]
     if len(logged) < 2:
         return None
@@ -98,7 +105,10 @@ def change_of_metric(rows: Sequence[Row], key: str) -> Change | None:
 
 
 def logged_values(rows: Sequence[Row], key: str | None) -> Values | None:
-    """Return the values of a metric, `None` in rows without it; `None` if no row has it."""
+    """Return the values of metric `key`, or `None` if no row has it or `key` is `None`.
+
+    The value of a row without the metric is `None`.
+    """
     if key is None or not any(key in row for row in rows):
         return None
     return [row.get(key) for row in rows]

@@ -1,4 +1,4 @@
-"""The health monitor: check each log of a run and raise an alarm when the run goes wrong."""
+"""Check each log of a run with the health rules, and raise an alarm when the run goes wrong."""
 
 import logging
 from statistics import fmean
@@ -13,14 +13,15 @@ from grpo_ext.observe.run_log import RunLog
 
 logger = logging.getLogger(__name__)
 
-GROUPS_READ = 4  # groups of each generation that are checked for repetition
+GROUPS_READ = 4  # number of groups of each generation that are checked for repetition
 
 
 class HealthMonitor(TrainerCallback):
-    """Writes alarms to the log of the process and to `metrics.jsonl`, and acts as their rules say.
+    """Writes alarms to the process log and to `metrics.jsonl`, and takes the actions of the rules.
 
-    `warn` does nothing more, `checkpoint` saves one at the end of the step, `stop` saves one and
-    ends the run. The main process judges; all act together.
+    `warn` does nothing else, `checkpoint` saves a checkpoint at the end of the step, and `stop`
+    saves a checkpoint and ends the run. The main process applies the rules; all processes act
+    together.
     """
 
     def __init__(self, rules: list[Rule], log: RunLog):
@@ -28,7 +29,7 @@ class HealthMonitor(TrainerCallback):
         self.log = log
         self.watch = Watch(rules)
         self.stopped_by: str | None = None  # the alarm that ended the run
-        self._repeating: list[bool] = []  # for each completion since the last log
+        self._repeating: list[bool] = []  # one entry for each completion since the last log
 
     def wants(self, step: int, group: int) -> bool:
         return group < GROUPS_READ
@@ -47,7 +48,7 @@ class HealthMonitor(TrainerCallback):
         control: TrainerControl,
         **kwargs: Any,
     ) -> None:
-        """Take the earlier logs of a resumed run, without raising their alarms again."""
+        """Replay the earlier logs of a resumed run without raising their alarms again."""
         self.watch = Watch(self.rules)
         self.stopped_by = None
         for entry in state.log_history:
@@ -78,7 +79,7 @@ class HealthMonitor(TrainerCallback):
             self.stopped_by = urgent["message"]
 
     def _raise_alarms(self, step: int, logs: dict[str, Any]) -> dict[str, Any] | None:
-        """Write the new alarms and return the one with the strongest action; `None` without any."""
+        """Write new alarms and return the one with the strongest action, or `None`."""
         figures = dict(logs)
         if self._repeating:
             figures[REPETITION] = fmean(self._repeating)
@@ -91,7 +92,7 @@ class HealthMonitor(TrainerCallback):
 
 
 def written_text(row: dict[str, Any]) -> str:
-    """Return what the model wrote in a completion, without the answers of an environment."""
+    """Return the text that the model wrote in a completion, without an environment's replies."""
     messages = row.get("messages", ())
     turns = [message["content"] for message in messages if message["role"] == "assistant"]
     if not turns:
@@ -100,7 +101,7 @@ def written_text(row: dict[str, Any]) -> str:
 
 
 def is_training_log(logs: dict[str, Any]) -> bool:
-    """Whether a log is neither of an evaluation nor the summary at the end."""
+    """Return whether a log is neither empty, of an evaluation, nor the summary at the end."""
     if not logs or "train_runtime" in logs:
         return False
     return not any(key.startswith("eval_") for key in logs)

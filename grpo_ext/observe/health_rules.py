@@ -1,9 +1,8 @@
-"""Health rules: each computes a figure of the last logs that shows when a run goes wrong.
+"""Health rules: each computes a number from the latest logs that shows when a run goes wrong.
 
-`data/health_rules.yaml` has thresholds and words.
-
-A rule computes a figure from a `History`, such that a larger figure is worse, and compares it with
-a threshold. Windows are counted in logs; with `logging_steps: 1` these are steps.
+A rule computes its number from a `History`, such that larger is worse, and compares it with a
+threshold. Windows are counted in logs, which are steps if `logging_steps` is 1. Thresholds and
+messages are in `data/health_rules.yaml`.
 """
 
 import math
@@ -23,14 +22,14 @@ from grpo_ext.common.noise import (
 )
 from grpo_ext.common.suggestions import did_you_mean
 
-WINDOW = 10  # logs of a mean
+WINDOW = 10  # number of logs to average
 Action = Literal["warn", "checkpoint", "stop"]  # from the mildest to the strongest
 ACTIONS: tuple[Action, ...] = get_args(Action)
 REPETITION = "samples/repetition"
 
 
 class History:
-    """The finite values of each metric over the logs, and the last log's non-finite metrics."""
+    """The finite values of each metric in all logs, and the non-finite metrics of the last log."""
 
     def __init__(self) -> None:
         self.values: dict[str, list[float]] = {}
@@ -47,14 +46,14 @@ class History:
                 self.not_finite.add(key)
 
     def of(self, *keys: str) -> list[float]:
-        """Return the values of the first of these metrics that was logged."""
+        """Return the values of the first of these metrics that was logged; `[]` if none was."""
         for key in keys:
             if key in self.values:
                 return self.values[key]
         return []
 
     def recent(self, *keys: str, window: int = WINDOW) -> float | None:
-        """Return the mean of the last `window` values; `None` if there are fewer."""
+        """Return the mean of the last `window` values of a metric; `None` if there are fewer."""
         values = self.of(*keys)
         if len(values) < window:
             return None
@@ -63,7 +62,7 @@ class History:
 
 @dataclass(frozen=True)
 class Rule:
-    """A sign that a run goes wrong."""
+    """A check for one sign that a run is going wrong."""
 
     name: str
     threshold: float
@@ -74,10 +73,10 @@ class Rule:
 
 
 def reward_collapse(history: History) -> float | None:
-    """Return how far the mean reward of 5 logs has fallen from its best, in its standard errors.
+    """Return how far the mean reward of 5 logs has fallen from its best, in standard errors.
 
-    A fall by less than a fifth of the best counts as 0. The errors count the autocorrelation of the
-    noise before the fall.
+    Falls of at most a fifth of the best are 0. The standard error takes the autocorrelation of the
+    noise before the fall into account. Returns `None` with fewer than 10 logs.
     """
     values = np.array(history.of("reward")[-500:])
     window = WINDOW // 2
@@ -95,7 +94,10 @@ def reward_collapse(history: History) -> float | None:
 
 
 def rise(values: list[float], floor: float, window: int = 3) -> float | None:
-    """Return the median of the last values over that of up to 50 before (at least `floor`)."""
+    """Return the median of the last `window` values divided by that of up to 50 values before.
+
+    The divisor is at least `floor`. Returns `None` while there are too few values.
+    """
     if len(values) < WINDOW + window:
         return None
     last = median(values[-window:])
@@ -104,7 +106,10 @@ def rise(values: list[float], floor: float, window: int = 3) -> float | None:
 
 
 def growth(values: list[float]) -> float | None:
-    """Return the mean of the last 5 values divided by the mean of 5 values two windows ago."""
+    """Return the mean of the last 5 values divided by that of the 5 values 20 logs earlier.
+
+    The divisor is at least 1. Returns `None` with fewer than 30 values.
+    """
     if len(values) < 3 * WINDOW:
         return None
     half = WINDOW // 2
@@ -114,7 +119,7 @@ def growth(values: list[float]) -> float | None:
 
 
 def fall_from_start(values: list[float]) -> float | None:
-    """Return the mean of the first values divided by the mean of the last 5."""
+    """Return the mean of the first 10 values divided by that of the last 5; `None` if under 20."""
     if len(values) < 2 * WINDOW:
         return None
     first = fmean(values[:WINDOW])
@@ -123,18 +128,22 @@ def fall_from_start(values: list[float]) -> float | None:
 
 
 def logp_difference(history: History) -> float | None:
-    """Return the difference of sampler and trainer; with overlap that right after a weight sync."""
+    """Return the mean difference between the log-probs of sampler and trainer over 3 logs.
+
+    With overlapped generation, use the difference right after a weight sync. Returns `None` while
+    there are too few logs.
+    """
     if "overlap/age" in history.values:
         return history.recent("sampling/sync_difference", window=3)
     return history.recent(
         "sampling/logp_difference/mean",
-        "sampling/sampling_logp_difference/mean",  # by TRL
+        "sampling/sampling_logp_difference/mean",  # logged by TRL
         window=3,
     )
 
 
 def not_finite(history: History) -> float:
-    """Return 1 if a main figure of the last log is not finite, else 0."""
+    """Return 1 if one of the main metrics of the last log is not finite, otherwise 0."""
     return float(bool(history.not_finite & {"loss", "grad_norm", "reward", "kl", "entropy"}))
 
 
@@ -160,15 +169,19 @@ RULES = {
 
 @dataclass
 class Watch:
-    """The rules in use. A rule raises an alarm once, and again after it was quiet for a window."""
+    """Applies the rules to each log.
+
+    A rule raises an alarm when it exceeds its threshold, and raises another one only after it was
+    below the threshold for `WINDOW` logs.
+    """
 
     rules: list[Rule]
     history: History = field(default_factory=History)
-    # logs since the rule last was over its threshold
+    # for each rule, the number of logs since it last exceeded its threshold
     quiet: dict[str, int] = field(default_factory=dict)
 
     def add(self, logs: dict[str, Any]) -> list[dict[str, Any]]:
-        """Take a training log and return the new alarms as rows for `metrics.jsonl`."""
+        """Add a training log and return the new alarms as rows for `metrics.jsonl`."""
         self.history.add(logs)
         alarms = []
         for rule in self.rules:
@@ -184,7 +197,7 @@ class Watch:
 
 
 def alarm(rule: Rule, figure: float) -> dict[str, Any]:
-    """Return the row for `metrics.jsonl` of a rule whose figure is over its threshold."""
+    """Return the row for `metrics.jsonl` of a rule that exceeds its threshold."""
     meaning = rule.meaning[0].upper() + rule.meaning[1:]
     return {
         "alarm": rule.name,
@@ -198,15 +211,15 @@ def alarm(rule: Rule, figure: float) -> dict[str, Any]:
 
 
 def chosen_rules(settings: dict[str, Any] | None, action: str = "warn") -> list[Rule]:
-    """Return the rules as the recipe sets them.
+    """Return the rules that the recipe enables, with their thresholds and actions.
 
     Args:
-        settings: for a rule `False`, a threshold, or `{"threshold": ..., "action": ...}`; `None`
-            changes nothing.
-        action: of the rules without one in `settings`; `"none"` returns no rules.
+        settings: for each rule to change, `False` (disabled), a threshold, or
+            `{"threshold": ..., "action": ...}`; `None` changes nothing.
+        action: the action of rules that have none in `settings`; `"none"` disables all rules.
 
     Raises:
-        ValueError: for an unknown rule or action, or another kind of setting.
+        ValueError: if a rule or action is unknown, or a setting is of another kind.
     """
     if action == "none":
         return []
@@ -240,7 +253,10 @@ def chosen_rules(settings: dict[str, Any] | None, action: str = "warn") -> list[
 
 
 def repeats_itself(text: str) -> bool:
-    """Whether the first 4,000 bytes of a text of 200 or more compress to less than a tenth."""
+    """Return whether the first 4,000 bytes of a text compress to less than a tenth of their size.
+
+    Texts of fewer than 200 bytes never count as repetitive.
+    """
     start = text.encode("utf-8", "replace")[:4000]
     if len(start) < 200:
         return False

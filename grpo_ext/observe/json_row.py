@@ -1,7 +1,6 @@
-"""One line of a log as strict JSON, written and read.
+"""Write and read one line of a log as strict JSON.
 
-Whatever an untrusted line holds, reading it either returns a row or raises `ValueError` or
-`RecursionError`.
+Reading an untrusted line either returns a row or raises `ValueError` or `RecursionError`.
 """
 
 import json
@@ -10,27 +9,27 @@ from collections.abc import Mapping
 from types import UnionType
 from typing import Any
 
-DEEPEST = 16  # levels of a line's nesting
-FieldType = type | UnionType  # what `isinstance` accepts
+DEEPEST = 16  # maximum nesting depth of a line
+FieldType = type | UnionType  # the second argument of `isinstance`
 
 
 def encoded(row: dict[str, Any]) -> bytes:
-    """Return a row as one line of strict JSON.
+    """Return a row as one line of strict JSON in UTF-8.
 
-    Numbers that are not finite become null and are named under `not_finite`.
+    Numbers that are not finite become null and are listed under `not_finite`.
     """
     try:
         text = json.dumps(row, ensure_ascii=False, allow_nan=False, default=plain)
-    except ValueError:  # only now: most rows are finite, and every sample is written
+    except ValueError:  # replace non-finite numbers only if needed, because most rows have none
         not_finite: dict[str, str] = {}
         row = {**finite(row, "", not_finite), "not_finite": not_finite}
         text = json.dumps(row, ensure_ascii=False, allow_nan=False)
-    # a lone surrogate becomes its JSON escape
+    # Lone surrogates become JSON escapes.
     return text.encode("utf-8", "backslashreplace") + b"\n"
 
 
 def plain(value: Any) -> Any:
-    """Return a number of numpy or torch as a Python number, and any other value as text."""
+    """Convert a NumPy or torch number to a Python number, and any other value to text."""
     try:
         return value.item()
     except Exception:  # an array, or not a number at all
@@ -41,9 +40,9 @@ def finite(value: object, path: str, not_finite: dict[str, str]) -> Any:
     """Return a copy of `value` with `None` in place of numbers that are not finite.
 
     Args:
-        value: anything that JSON can express, and numbers of numpy and torch.
-        path: of `value` in the row, such as `rewards/a`; empty for the row itself.
-        not_finite: gets the replaced numbers as text, by path.
+        value: any JSON value, which may contain NumPy and torch numbers.
+        path: the path of `value` in the row, such as `rewards/a`; empty for the row itself.
+        not_finite: receives the replaced numbers as text, by path.
     """
     prefix = f"{path}/" if path else ""
     if isinstance(value, dict):
@@ -59,10 +58,17 @@ def finite(value: object, path: str, not_finite: dict[str, str]) -> Any:
 
 
 def row_of(line: bytes | str, fields: Mapping[str, FieldType] | None = None) -> dict[str, Any]:
-    """Parse JSON as a mapping, and with `fields` as a row of a log.
+    """Parse JSON as a mapping and, if `fields` are given, check it as a row of a log.
+
+    Numbers that are not finite, or beyond 1e100, become `None`.
+
+    Args:
+        line: the JSON text.
+        fields: the fields that a row must have, with their types.
 
     Raises:
-        ValueError: if it is not a mapping, lacks one of the fields, or is nested too deeply.
+        ValueError: if the text is not a JSON mapping, a field is missing or of another type, or the
+            nesting is too deep.
     """
     row = json.loads(
         line, parse_int=number_of, parse_float=number_of, parse_constant=lambda _: None
@@ -100,7 +106,10 @@ def _check_depth(row: dict[str, Any]) -> None:
 
 
 def number_of(text: str) -> float | None:
-    """Return a number of a log: an integer if written as one and safe for every program."""
+    """Parse a number of a log; `None` if it is not finite or is beyond 1e100.
+
+    Returns an `int` if the number is written as one and every JSON reader represents it exactly.
+    """
     number = float(text)
     if not abs(number) <= 1e100:
         return None

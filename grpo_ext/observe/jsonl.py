@@ -1,9 +1,9 @@
-"""A crash-safe log of JSON lines in parts of bounded size, cut back where a run resumes.
+"""A crash-safe log of JSON lines, in parts of bounded size, that is truncated on resume.
 
 The newest lines are in `NAME.jsonl`, older ones in `NAME-0001.jsonl`, `NAME-0002.jsonl`, and so on.
-Every line begins with its step, and steps never fall from one line to the next. A run that resumes
-from a checkpoint of step S writes the lines after S again, so `cut` removes them and a half-written
-last line. A second `cut` changes nothing.
+Every line begins with its step, and steps never decrease. A run that resumes from a checkpoint of
+step S writes the lines after S again, so `cut` removes these lines, and an incomplete last line.
+Calling `cut` twice has no further effect.
 """
 
 import errno
@@ -31,9 +31,9 @@ from grpo_ext.observe.json_row import FieldType, encoded, row_of
 logger = logging.getLogger(__name__)
 
 STEP = re.compile(rb'\{"step": (\d{1,18})[,}]')
-# Lines of a file that are no rows, after which the rest is left out: many short ones take long.
+# Maximum number of invalid lines in a file; the rest is left out, because many take long to parse.
 MOST_SKIPPED = 10_000
-# bytes kept in memory while the disk fails; beyond them the oldest lines are lost
+# Maximum bytes kept in memory while writing fails; beyond that, the oldest lines are lost.
 KEPT_BACK = 64 * 2**20
 
 
@@ -41,15 +41,15 @@ KEPT_BACK = 64 * 2**20
 class JsonLines:
     """One log, written by one process."""
 
-    path: Path  # of the newest part, ending in `.jsonl`
-    max_mb: float = 256.0  # size in MiB at which a part is closed and the next one begun
+    path: Path  # the newest part, ending in `.jsonl`
+    max_mb: float = 256.0  # size in MiB at which a part is closed and a new one begun
     _pending: list[bytes] = field(default_factory=list)
 
     def append(self, rows: list[dict[str, Any]]) -> None:
-        """Add a line for each row; the first key of a row is `step`.
+        """Append a line for each row; the first key of a row must be `step`.
 
-        A full disk does not end the run: lines that cannot be written stay in memory and are
-        written with the next ones.
+        A full disk does not end the run: lines that cannot be written are kept in memory and
+        written with the next ones. Lines of over `MOST_LINE` bytes are dropped with a warning.
         """
         for row in rows:
             line = encoded(row)
@@ -80,13 +80,13 @@ class JsonLines:
             self._pending = []
 
     def _drop_oldest(self) -> None:
-        """Keep at most `KEPT_BACK` bytes of lines in memory."""
+        """Drop the oldest pending lines until at most `KEPT_BACK` bytes are in memory."""
         pending_bytes = sum(map(len, self._pending))
         while pending_bytes > KEPT_BACK:
             pending_bytes -= len(self._pending.pop(0))
 
     def sync(self) -> None:
-        """Flush the log to the disk, so that no checkpoint is newer; a failure only warns."""
+        """Flush the log to disk, so that no checkpoint is newer; only warn if this fails."""
         try:
             with suppress(FileNotFoundError), open_plain(self.path, self.path.parent) as file:
                 os.fsync(file.fileno())
@@ -96,12 +96,12 @@ class JsonLines:
             )
 
     def cut(self, step: int) -> None:
-        """Remove all lines after `step` and a last line that is not whole."""
+        """Remove all lines after `step`, and an incomplete last line."""
         for part in reversed(parts(self.path)):
             end = end_of(part, step)
             if end:
                 os.truncate(part, end)
-                os.replace(part, self.path)  # the run appends to it again
+                os.replace(part, self.path)  # the run continues to append to it
                 break
             part.unlink()
 
@@ -119,7 +119,7 @@ class JsonLines:
                     lines = lines[file.write(lines) :]
         except OSError:
             if size_of(self.path, self.path.parent) > size:
-                os.truncate(self.path, size)  # no half line
+                os.truncate(self.path, size)  # leave no incomplete line
             raise
 
 
@@ -142,9 +142,11 @@ def parts(path: Path) -> list[Path]:
 
 
 def end_of(part: Path, step: int) -> int:
-    """Return the position of the first line after `step` or not whole, else the file's size.
+    """Return the position at which to truncate a part of the log, in bytes.
 
-    A file that is not the log's own, such as a link out of its folder, has no such lines.
+    This is the position of the first line that is after `step`, incomplete, invalid or too long,
+    otherwise the size of the file. It is 0 for a file that is not a regular file of this log, such
+    as a link out of its folder.
     """
     position = 0
     try:
@@ -167,17 +169,18 @@ def read(
     fields: Mapping[str, FieldType] | None = None,
     faults: list[str] | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a log, oldest first; of a growing log, without an unfinished last line.
+    """Yield the rows of a log, oldest first, without an incomplete last line.
 
-    A log is untrusted. A line that is not a row, with `step` and `fields` of these types, is
-    skipped. A file of the log that cannot be read, and the rest of one after a line that is too
-    long, are left out. A number that is not finite, or beyond 1e100, becomes `None`.
+    The log is untrusted. Lines that are not rows with `step` and `fields` of the given types are
+    skipped. A file that cannot be read is left out, and so is the rest of a file after a line that
+    is too long or after too many invalid lines. Numbers that are not finite, or beyond 1e100,
+    become `None`.
 
     Args:
         path: the newest part of the log.
-        fields: the types of the fields that a row must have beside `step`.
-        faults: gets one sentence on the skipped lines, with their number and the place of the
-            first, and one on each file that is left out. `None`: the log of the process gets them.
+        fields: the types of the fields that a row must have in addition to `step`.
+        faults: receives a sentence on the skipped lines, with their number and the location of the
+            first, and one on each file that is left out. With `None`, they are logged as warnings.
     """
     for _, row in placed(path, fields, faults):
         yield row
@@ -189,9 +192,9 @@ def placed(
     faults: list[str] | None = None,
     start: int = 0,
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the rows of `read`, each with its place: the bytes before it in all parts.
+    """Like `read`, but yield each row with its place: the number of bytes before it in all parts.
 
-    `start` is the place of the first row.
+    `start` is the place of the first row to yield.
     """
     row_fields: dict[str, FieldType] = {"step": int, **(fields or {})}
     skipped_lines = 0
@@ -224,7 +227,7 @@ def placed(
                             raise ForeignFile(errno.EINVAL, reason, str(part)) from None
                         continue
                     yield line_start, row
-        except FileNotFoundError:  # it was rotated this moment; its lines are read next time
+        except FileNotFoundError:  # rotated just now; its lines are read next time
             continue
         except OSError as error:
             after = f" after line {line_number}" if line_number else ""

@@ -1,4 +1,4 @@
-"""The panels of a run: its curves as the page and the pictures of the report show them."""
+"""Arrange the curves of a run in panels, for the report page and its images."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -7,12 +7,12 @@ from typing import Any
 from grpo_ext.common.files import data_yaml
 from grpo_ext.observe.read_run import RunData, Series, Values
 
-Column = tuple[list[int], Values]  # steps, and a value at each
+Column = tuple[list[int], Values]  # the steps, and the value at each step
 
 
 @dataclass
 class Panel:
-    """Curves that are drawn together, and a sentence that says how to read them."""
+    """Curves that are drawn together, with a sentence on how to read them."""
 
     title: str
     note: str
@@ -20,7 +20,7 @@ class Panel:
 
     @property
     def silent(self) -> bool:
-        """Whether it shows nothing: at most one value a curve or, but for rewards, equal values."""
+        """Whether no curve has two different values or, in panels of rewards, two values at all."""
         shows_rewards = "reward" in self.title.lower()
         for curve in self.series:
             values = [value for value in curve.values if value is not None]
@@ -31,7 +31,7 @@ class Panel:
 
 
 PANELS = data_yaml("grpo_ext.observe", "panels.yaml")
-# title, figure and note of the panels with a curve for each task
+# Title, metric and note of each panel with a curve for each task.
 BY_TASK = (
     ("Reward by task", "reward", "Weighted sum of the rewards of each task, mean over each step."),
     (
@@ -43,17 +43,17 @@ BY_TASK = (
 )
 SECONDS = ("seconds/", "time/")
 NOT_DRAWN = ("step", "time", "epoch", "total_flos", "num_tokens")
-CONSTANTS = ("_constant", "/constant")  # endings of what the best constant answer earns
+CONSTANTS = ("_constant", "/constant")  # endings of the scores of the best constant answer
 COUNTS = ("_problems", "/problems")  # endings of the number of problems of an evaluation
 NOT_DRAWN_ENDINGS = ("_se", *COUNTS, "_runtime", "_per_second", "/std", *CONSTANTS)
-NOT_HELD_OUT_ENDINGS = (  # of figures of an evaluation that are not rewards
+NOT_HELD_OUT_ENDINGS = (  # endings of evaluation metrics that are not rewards
     *NOT_DRAWN_ENDINGS, "_length", "/length", "num_tokens", "_loss", "entropy",
     "frac_reward_zero_std", "reward_std",
 )  # fmt: skip
 
 
 def panels(run: RunData) -> list[Panel]:
-    """Return the panels of a run that have a curve, the most important first."""
+    """Return the panels of a run that have a curve, the most important ones first."""
     columns = by_metric(run.metrics)
     all_panels = [*held_out(columns), *rewards(run, columns), *by_task(columns)]
     for layout in PANELS:
@@ -70,7 +70,7 @@ def panels(run: RunData) -> list[Panel]:
 
 
 def more_panels(run: RunData) -> list[Panel]:
-    """Return a panel for each metric that none of `panels` shows."""
+    """Return a panel for each metric that the panels of `panels` do not show."""
     columns = by_metric(run.metrics)
     drawn = {"reward", "reward_std", "step_time", *NOT_DRAWN}
     for layout in PANELS:
@@ -88,7 +88,7 @@ def more_panels(run: RunData) -> list[Panel]:
 
 
 def by_metric(rows: list[dict[str, Any]]) -> dict[str, Column]:
-    """Return steps and values of every metric that is a number; `None` where it was not finite."""
+    """Return the steps and values of every numeric metric; non-finite values are `None`."""
     columns: dict[str, Column] = {}
     for row in rows:
         for key, value in row.items():
@@ -115,10 +115,10 @@ def series(
 
     Args:
         label: the name of the curve.
-        column: the metric.
-        errors: the standard errors of an evaluation.
-        problems: the number of independent problems that each value is a mean over.
-        smoothed: whether the curve is drawn smoothed.
+        column: the steps and values of the metric.
+        errors: the standard errors of an evaluation metric, with their steps.
+        problems: the number of independent problems behind each value, with their steps.
+        smoothed: whether the curve is noisy and drawn smoothed.
     """
     steps, values = column
     return Series(
@@ -132,7 +132,10 @@ def series(
 
 
 def at_steps(column: Column | None, steps: list[int]) -> Values | None:
-    """Return the values of a column at these steps; `None` if there is no column."""
+    """Return the values of a column at these steps, or `None` if there is no column.
+
+    The value at a step without one is `None`.
+    """
     if column is None:
         return None
     by_step = dict(zip(*column, strict=True))
@@ -140,7 +143,10 @@ def at_steps(column: Column | None, steps: list[int]) -> Values | None:
 
 
 def problems_key(names: Iterable[str], key: str) -> str | None:
-    """Return the metric with the number of problems of the evaluation `key`; `None` without one."""
+    """Return the name of the metric that counts the problems of evaluation metric `key`, or `None`.
+
+    `names` are the names of all metrics.
+    """
     same_evaluation = []
     for name in names:
         if name.endswith(COUNTS) and key.startswith(name.removesuffix("problems")):
@@ -149,7 +155,10 @@ def problems_key(names: Iterable[str], key: str) -> str | None:
 
 
 def rewards(run: RunData, columns: dict[str, Column]) -> list[Panel]:
-    """Return the panels of the weighted sum and of each reward, unless one reward is the sum."""
+    """Return the panels of the weighted sum and of the single rewards.
+
+    The second panel is empty if there is only one reward and it equals the sum.
+    """
     curves = list(run.curves.values()) or logged_rewards(columns)
     total = Panel("Reward", "Weighted sum, mean over each step.")
     by_function = Panel("Reward by function", "Each reward before its weight.")
@@ -164,7 +173,7 @@ def rewards(run: RunData, columns: dict[str, Column]) -> list[Panel]:
 
 
 def logged_rewards(columns: dict[str, Column]) -> list[Series]:
-    """Return the curves of the rewards in `metrics.jsonl`, for runs without logged completions."""
+    """Return the reward curves from the metrics, for runs without logged completions."""
     keys = {}
     for key in columns:
         if key.startswith("rewards/") and key.endswith("/mean"):
@@ -180,7 +189,7 @@ def logged_rewards(columns: dict[str, Column]) -> list[Series]:
 
 
 def held_out(columns: dict[str, Column]) -> list[Panel]:
-    """Return the panels of the evaluations: of all held-out rows, and of each task."""
+    """Return two panels of the held-out rewards: over all rows, and by task."""
     note = "Mean over all held-out prompts; bars are one standard error."
     of_all = Panel("Held-out rewards", note)
     of_each_task = Panel("Held-out rewards, by task", note)
@@ -202,7 +211,7 @@ def held_out(columns: dict[str, Column]) -> list[Panel]:
 
 
 def of_tasks(columns: dict[str, Column], figure: str) -> dict[str, str]:
-    """Return the metric of this figure of each task, by the task's name."""
+    """Return the names of the metrics `tasks/NAME/FIGURE`, by the name of the task."""
     ending = f"/{figure}"
     keys = {}
     for key in columns:
@@ -212,7 +221,7 @@ def of_tasks(columns: dict[str, Column], figure: str) -> dict[str, str]:
 
 
 def by_task(columns: dict[str, Column]) -> list[Panel]:
-    """Return the panels with a curve for each task."""
+    """Return the panels of `BY_TASK`, which have a curve for each task."""
     task_panels = []
     for title, figure, note in BY_TASK:
         panel = Panel(title, note)

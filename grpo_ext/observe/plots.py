@@ -1,4 +1,4 @@
-"""Curves as a picture, for a README or a paper: the panels of the report's page."""
+"""Draw the panels of the report page as one image, for a README or a paper."""
 
 import math
 from pathlib import Path
@@ -19,20 +19,20 @@ Style = dict[str, Any]  # keyword arguments of matplotlib
 RAW: Style = {"linewidth": 0.7, "alpha": 0.3}
 BAND: Style = {"alpha": 0.13, "linewidth": 0}
 DASHES = ("-", "--", ":", "-.")
-FEW = 25  # values at most that are drawn as dots, with error bars if they have any
-COLOURS = (  # those of the page
+FEW = 25  # curves of at most this many values are drawn as dots, with error bars if known
+COLOURS = (  # the colors of the report page
     "#1f4e8c", "#bf5a2a", "#1f7a6d", "#8a5a9e", "#b08a1e", "#5b8fb9", "#a33e5c", "#8b867c",
 )  # fmt: skip
 LOOK = data_yaml("grpo_ext.observe", "look.yaml")
 
 
 def plot_runs(runs: list[RunData], out: Path, most: int | None = None) -> None:
-    """Draw the panels of the runs over each other.
+    """Draw the panels of one or several runs as one image.
 
     Args:
-        runs: with curves of the same panels in one plot.
-        out: the picture; its suffix says the format.
-        most: number of panels, the most important ones; `None`: all.
+        runs: the runs; their curves of the same panel share a plot.
+        out: the image file, whose suffix determines the format.
+        most: the maximum number of panels, the most important first; `None` draws all.
     """
     import matplotlib
 
@@ -74,7 +74,13 @@ def plot_runs(runs: list[RunData], out: Path, most: int | None = None) -> None:
 
 
 def draw_panel(axis: "Axes", title: str, panel_of_runs: list[Panel | None]) -> None:
-    """Draw one panel of each run (`None`: it has none), with a legend for several curves."""
+    """Draw one panel for all runs, with a legend if it has several curves.
+
+    Args:
+        axis: the plot to draw into.
+        title: the title of the panel.
+        panel_of_runs: the panel of each run; `None` for a run without it.
+    """
     several_runs = len(panel_of_runs) > 1
     labels: list[str] = []
     for run, panel in enumerate(panel_of_runs):
@@ -88,7 +94,7 @@ def draw_panel(axis: "Axes", title: str, panel_of_runs: list[Panel | None]) -> N
             number = labels.index(series.label)
             draw(axis, series, style_of(number, run if several_runs else None))
     legend_rows = (len(labels) + 1) // 2 if len(labels) > 1 else 0
-    # the legend is between the title and the curves
+    # The legend is between the title and the curves.
     axis.set_title(title, family="serif", pad=6 + 13 * legend_rows)
     if not legend_rows:
         return
@@ -114,7 +120,11 @@ def legend_line(label: str, style: Style) -> "Line2D":
 
 
 def style_of(series: int, run: int | None) -> Style:
-    """Return the style of a series: its own colour, or for several runs the run's, with dashes."""
+    """Return the line style of a series.
+
+    With a single run (`run` is `None`) each series has its own color. With several runs the run
+    determines the color and the series the dashes.
+    """
     if run is None:
         color = series
         dash = series // len(COLOURS)
@@ -129,7 +139,11 @@ def style_of(series: int, run: int | None) -> Style:
 
 
 def draw(axis: "Axes", series: Series, style: Style) -> None:
-    """Draw few points with error bars, many as a smoothed line over the raw one with a band."""
+    """Draw a curve, with its spread as a band.
+
+    A curve of exact values is a plain line. A noisy one is drawn as dots with error bars if it has
+    at most `FEW` values, otherwise as a smoothed line over the raw one.
+    """
     steps = series.steps
     values = [math.nan if value is None else value for value in series.values]
     spread = zero_for_none(series.spread)
@@ -165,7 +179,7 @@ def zero_for_none(values: Values | None) -> list[float] | None:
 
 
 def smooth(values: list[float], weight: float = 0.8) -> list[float]:
-    """Return the exponential moving average, corrected for its start; NaNs stay."""
+    """Return the bias-corrected exponential moving average; NaNs stay NaN."""
     raw = pd.Series(values, dtype=float)
     means = raw.ewm(alpha=1 - weight, ignore_na=True).mean()
     return means.where(raw.notna()).tolist()

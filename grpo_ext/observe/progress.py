@@ -1,4 +1,4 @@
-"""The progress bar of a run: figures of each log in the bar, evaluations as lines above it."""
+"""The progress bar of a run: it shows the latest metrics, and evaluations as lines above it."""
 
 from typing import Any
 
@@ -12,11 +12,12 @@ SHORT = {
     "frac_reward_zero_std": "no signal", "kl": "kl", "mean_token_accuracy": "token accuracy",
 }  # fmt: skip
 
-NOT_MEANS = ("_se", "_problems", "/problems", "_runtime", "_per_second")  # endings in evaluations
+# Endings of evaluation metrics that are not means.
+NOT_MEANS = ("_se", "_problems", "/problems", "_runtime", "_per_second")
 
 
 class RunProgress(ProgressCallback):
-    """A bar with the main figures of the last log."""
+    """A progress bar with the main metrics of the last log."""
 
     def on_log(
         self,
@@ -37,7 +38,7 @@ class RunProgress(ProgressCallback):
 
 
 def main_figures(logs: dict[str, Any]) -> dict[str, float]:
-    """Return the main figures of a training log: the mean of each reward, then those in `SHORT`."""
+    """Return the main metrics of a training log: the mean of each reward, then those in `SHORT`."""
     names = {}
     for key in logs:
         if key.startswith("rewards/") and key.endswith("/mean"):
@@ -50,12 +51,12 @@ def main_figures(logs: dict[str, Any]) -> dict[str, float]:
 
 
 def figures_line(logs: dict[str, Any]) -> str:
-    """Return the main figures of a training log as text."""
+    """Format the main metrics of a training log as one line."""
     return ", ".join(f"{name} {figure:.3g}" for name, figure in main_figures(logs).items())
 
 
 def evaluation_line(logs: dict[str, Any]) -> str:
-    """Return an evaluation log's figures with standard errors; empty for any other log."""
+    """Format the metrics of an evaluation log with standard errors; `""` for any other log."""
     means = []
     for key, mean in logs.items():
         if not key.startswith("eval_") or key.endswith(NOT_MEANS):
@@ -67,7 +68,7 @@ def evaluation_line(logs: dict[str, Any]) -> str:
 
 
 class RunLines(TrainerCallback):
-    """Prints the same figures as lines, for runs without a bar."""
+    """Prints the same metrics as lines, for runs without a progress bar."""
 
     def on_log(
         self,
@@ -85,7 +86,10 @@ class RunLines(TrainerCallback):
 
 
 def show_progress(trainer: Trainer) -> None:
-    """Replace the callbacks that print whole logs by this bar; a notebook keeps its table."""
+    """Replace the callbacks that print all metrics by `RunProgress`, or `RunLines` without tqdm.
+
+    In a notebook, the table of transformers is kept.
+    """
     for callback in [*trainer.callback_handler.callbacks]:
         if type(callback) in (PrinterCallback, ProgressCallback):
             trainer.remove_callback(callback)

@@ -1,8 +1,7 @@
-"""A run as read from its folder: metrics, completions, recipe, versions, alarms.
+"""Read a run from its folder: metrics, completions, recipe, versions and alarms.
 
-The run may still go on.
-
-The folder is untrusted: what cannot be read is left out and named in `faults`.
+The run may still be in progress. The folder is untrusted: whatever cannot be read is left out and
+reported in `faults`.
 """
 
 import json
@@ -25,7 +24,8 @@ from grpo_ext.observe.run_log import LEARNT_NOTHING, METRICS, RUN, SAMPLE, SAMPL
 
 Row = dict[str, Any]
 Values = list[float | None]
-MOST_BYTES = 2**18  # of a recipe or `run.json`; YAML is slow, and a live page reads them often
+# Maximum size of a recipe or `run.json`: parsing YAML is slow, and a live page reads them often.
+MOST_BYTES = 2**18
 # Tables of a run have a row for each line of a log and a column for each name, so a small log with
 # a new name in every line would fill the memory.
 MOST_REWARDS = 50
@@ -34,25 +34,30 @@ MOST_METRICS = 5000
 
 @dataclass
 class Series:
-    """One curve: values by step."""
+    """A curve: one value for each of its steps."""
 
     label: str
     steps: list[int]
     values: Values
-    errors: Values | None = None  # standard errors of an evaluation, drawn as bars
-    sampling_errors: Values | None = None  # standard errors of training, each by other prompts
-    problems: Values | None = None  # how many independent ones each value is a mean over
+    errors: Values | None = None  # standard errors of evaluations, drawn as bars
+    # standard errors of training values, each of which is a mean over other prompts
+    sampling_errors: Values | None = None
+    problems: Values | None = None  # number of independent problems behind each value
     spread: Values | None = None  # mean standard deviation within a group, drawn as a band
-    # where the band ends: the lowest and highest value of a completion
+    # limits of the band: the lowest and highest value of a completion
     bounds: tuple[float, float] | None = None
-    smoothed: bool = True  # false where each value is exact, as in a schedule
+    smoothed: bool = True  # `False` if the values are exact, as in a schedule
 
 
 def reward_curves(rows: Iterable[Row]) -> dict[str, Series]:
-    """Return the curve of each reward (`reward`: the weighted sum) from training `samples.jsonl`.
+    """Return the curve of each reward, and of their weighted sum `reward`, over training steps.
 
-    A value is the mean over the groups of a step: of their means, and as `spread` of their
-    (population) standard deviations. `sampling_errors` are the standard errors of the values.
+    A value is the mean over the groups of a step of their mean scores. `spread` is the mean of
+    their (population) standard deviations, and `sampling_errors` are the standard errors of the
+    values.
+
+    Args:
+        rows: the lines of `samples.jsonl`; those of evaluations are skipped.
     """
     index = []
     scores = []
@@ -85,27 +90,29 @@ def reward_curves(rows: Iterable[Row]) -> dict[str, Series]:
 
 
 def without_nan(column: pd.Series) -> Values:
-    """Return the values of a column, with `None` for those that are not finite."""
+    """Return the values of a column, with `None` in place of those that are not finite."""
     return column.astype(object).where(np.isfinite(column), None).tolist()
 
 
 @dataclass
 class RunData:
-    """What is known of a run."""
+    """The data of a run, as far as it could be read."""
 
-    name: str  # short, and different from the other runs' names
-    folder: Path  # where the logs lie
-    metrics: list[Row]  # of `metrics.jsonl`
-    samples: list[Row] = field(default_factory=list)  # of all prompts or of a share, oldest first
+    name: str  # a short name, unique among the runs
+    folder: Path  # the folder of the logs
+    metrics: list[Row]  # the lines of `metrics.jsonl`
+    # completions of all prompts or of a share of them, oldest first
+    samples: list[Row] = field(default_factory=list)
     total_samples: int = 0  # number of completions in the logs
-    curves: dict[str, Series] = field(default_factory=dict)  # of each reward, from all completions
-    recipe: Row = field(default_factory=dict)  # `recipe.yaml`; empty where it is missing
-    about: Row = field(default_factory=dict)  # `run.json`; empty where it is missing
-    faults: list[str] = field(default_factory=list)  # sentences on what could not be read
+    # the curve of each reward, from all completions
+    curves: dict[str, Series] = field(default_factory=dict)
+    recipe: Row = field(default_factory=dict)  # `recipe.yaml`; empty if it is missing
+    about: Row = field(default_factory=dict)  # `run.json`; empty if it is missing
+    faults: list[str] = field(default_factory=list)  # sentences about what could not be read
 
     @property
     def rewards(self) -> list[Row]:
-        """Name, weight and options of each reward."""
+        """Name, weight and options of each reward; only names if `run.json` has no rewards."""
         entries = mappings(self.about.get("rewards"))
         rewards = [entry for entry in entries if isinstance(entry.get("name"), str)]
         if not rewards and self.samples:
@@ -114,13 +121,13 @@ class RunData:
 
 
 def read_run(path: str | Path, name: str | None = None, max_samples: int = 50_000) -> RunData:
-    """Read the run in `path`, or in its folder `grpo`, where the demos have it.
+    """Read the run in `path`, or in its subfolder `grpo`, which the demos use.
 
     Args:
         path: the `output_dir` of the run.
-        name: of the run; `None`: that of its folder.
-        max_samples: about as many completions are kept: those of a share of the prompts, each
-            prompt in all its steps.
+        name: the name of the run; `None` takes the name of its folder.
+        max_samples: the maximum number of completions to keep. If there are more, all completions
+            of a share of the prompts are kept.
 
     Raises:
         FileNotFoundError: if there is no run.
@@ -133,7 +140,10 @@ def read_run(path: str | Path, name: str | None = None, max_samples: int = 50_00
 
 
 def read_metrics(run: RunData) -> list[Row]:
-    """Return the lines of `metrics.jsonl`."""
+    """Return the lines of `metrics.jsonl` with at most `MOST_METRICS` names.
+
+    What is left out is added to `run.faults`.
+    """
     names = FirstNames("metrics", MOST_METRICS)
     rows = [names.keep(row) for row in read(run.folder / METRICS, faults=run.faults)]
     run.faults += names.faults()
@@ -142,7 +152,7 @@ def read_metrics(run: RunData) -> list[Row]:
 
 @dataclass
 class FirstNames:
-    """The names in the lines of a log, of which only the first ones are shown."""
+    """Limits the lines of a log to the first `limit` different names."""
 
     kind: str
     limit: int
@@ -150,7 +160,7 @@ class FirstNames:
     has_more: bool = False
 
     def keep(self, row: Row) -> Row:
-        """Return a mapping without names beyond the first ones."""
+        """Return a row without names that exceed the limit."""
         if row.keys() <= self.names:
             return row
         shortened = {}
@@ -163,14 +173,17 @@ class FirstNames:
         return shortened
 
     def faults(self) -> list[str]:
-        """Return a sentence if names were left out."""
+        """Return one sentence if names were left out, otherwise an empty list."""
         if not self.has_more:
             return []
         return [f"{self.kind} beyond the first {self.limit:,} are left out."]
 
 
 def without_logs(folder: Path, name: str | None = None) -> RunData:
-    """Return what is known of the run in a folder without reading its logs."""
+    """Return the data of the run in a folder, without its metrics and completions.
+
+    `name` is the name of the run; `None` takes the name of its folder.
+    """
     run = RunData(name or short_name(folder), folder, [])
     run.recipe = read_mapping(folder / "recipe.yaml", run.faults)
     run.about = read_mapping(folder / RUN, run.faults)
@@ -181,7 +194,11 @@ def without_logs(folder: Path, name: str | None = None) -> RunData:
 
 
 def kept_samples(run: RunData, most: int) -> Iterator[Row]:
-    """Yield all completions of a run, and keep those of about `most` prompts in `run.samples`."""
+    """Yield all completions of a run, and keep at most `most` of them in `run.samples`.
+
+    If there are more, all completions of a share of the prompts are kept. Also counts
+    `run.total_samples` and extends `run.faults`.
+    """
     share = 1.0
     names = FirstNames("rewards", MOST_REWARDS)
     for row in read(run.folder / SAMPLES, SAMPLE, run.faults):
@@ -197,19 +214,22 @@ def kept_samples(run: RunData, most: int) -> Iterator[Row]:
 
 
 def learnt_nothing(folder: Path) -> bool:
-    """Whether the run in a folder reached its end and said that it learnt nothing."""
+    """Return whether the run in a folder has finished and reported that it learned nothing."""
     return any(row.get("alarm") == LEARNT_NOTHING for row in read(folder / METRICS))
 
 
 def mappings(entries: object) -> list[Row]:
-    """Return the mappings in a list; none if `entries` is not a list."""
+    """Return the mappings in a list; `[]` if `entries` is not a list."""
     if not isinstance(entries, list):
         return []
     return [entry for entry in entries if isinstance(entry, dict)]
 
 
 def read_mapping(path: Path, faults: list[str]) -> Row:
-    """Read a YAML or JSON mapping; empty if absent or unreadable, which is added to `faults`."""
+    """Return the mapping in a YAML or JSON file; `{}` if the file is missing or unreadable.
+
+    If it is unreadable, a sentence is added to `faults`.
+    """
     if not path.exists():
         return {}
     try:
@@ -224,7 +244,7 @@ def read_mapping(path: Path, faults: list[str]) -> Row:
 
 
 def reason_of(error: Exception) -> str:
-    """Return why a file cannot be read, without the excerpts and the path that an error adds."""
+    """Return why a file cannot be read, without excerpts and the path where possible."""
     if isinstance(error, YamlFault):
         return f"line {error.line}: {error.reason}"
     if isinstance(error, OSError) and error.strerror is not None:

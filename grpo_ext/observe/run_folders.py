@@ -1,4 +1,4 @@
-"""Where the logs of runs lie, what the runs are called, and which of them still go on."""
+"""Find the folders of runs, name the runs, and tell which are still in progress."""
 
 import fcntl
 import time
@@ -10,13 +10,14 @@ from grpo_ext.common.foreign_files import entries, leads_out, open_plain
 from grpo_ext.observe.jsonl import parts
 from grpo_ext.observe.run_log import METRICS
 
-QUIET = 300.0  # seconds without a new line after which a run without a lock counts as stopped
+QUIET = 300.0  # a run without a lock counts as stopped after this many seconds without a new line
 
 
 def runs_in(path: Path) -> list[Path]:
-    """Return the run in a folder, or if it holds none itself, those in its folders by name.
+    """Return the run in a folder or, if there is none, the runs in its subfolders, sorted by name.
 
-    Links out of the folder are left out, since the reader did not name where they lead.
+    Links out of the folder are skipped, because the user did not name where they lead. Returns an
+    empty list if there are no runs.
     """
     run = run_folder(path)
     if run is not None:
@@ -34,7 +35,7 @@ def runs_in(path: Path) -> list[Path]:
 
 
 def run_folder(path: Path) -> Path | None:
-    """Return the folder of a run's logs, `path` or `path/grpo`; `None` if absent or unreadable."""
+    """Return the folder of a run's logs, `path` or `path/grpo`; `None` if there is no such run."""
     for folder in (path, path / "grpo"):
         try:
             if not leads_out(folder, path) and parts(folder / METRICS):
@@ -45,7 +46,7 @@ def run_folder(path: Path) -> Path | None:
 
 
 def find_folder(path: Path) -> Path:
-    """Return the folder of a run's logs as `run_folder`; `FileNotFoundError` if there is none."""
+    """Like `run_folder`, but raise `FileNotFoundError` if there is no run."""
     folder = run_folder(path)
     if folder is None:
         raise FileNotFoundError(
@@ -62,7 +63,7 @@ def short_name(folder: Path) -> str:
 
 
 def unique_names(folders: list[Path]) -> dict[Path, str]:
-    """Return the folders of runs with their names, and a number behind a name that several have."""
+    """Return the name of each run by folder; names that occur several times get a number."""
     short_names = list(map(short_name, folders))
     totals = Counter(short_names)
     numbers: Counter[str] = Counter()
@@ -74,14 +75,17 @@ def unique_names(folders: list[Path]) -> dict[Path, str]:
 
 
 def is_running(folder: Path) -> bool:
-    """Whether a run's process lives or, without a lock (as from Python), its log still grows."""
+    """Return whether a run is in progress: its process holds the lock, or its log still grows.
+
+    The log only matters if there is no lock file, as for a run started from Python.
+    """
     try:
         with open_plain(folder / ".lock", folder) as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
     except OSError:
-        with suppress(OSError):  # a log that was moved this moment
+        with suppress(OSError):  # the log may have been moved just now
             return any(
                 time.time() - part.stat().st_mtime < QUIET for part in parts(folder / METRICS)
             )

@@ -1,7 +1,7 @@
-"""The logs of a run: `metrics.jsonl`, `samples.jsonl` and `run.json` in its `output_dir`.
+"""Write the logs of a run: `metrics.jsonl`, `samples.jsonl` and `run.json` in its `output_dir`.
 
-docs/report.md lists their fields, `grpo_ext.observe.jsonl` says how they survive crashes. Only the
-main process writes.
+docs/report.md lists their fields, and `grpo_ext.observe.jsonl` explains how they survive crashes.
+Only the main process writes them.
 """
 
 import json
@@ -26,8 +26,8 @@ from grpo_ext.observe.jsonl import JsonLines, parts, read
 METRICS = "metrics.jsonl"
 SAMPLES = "samples.jsonl"
 RUN = "run.json"
-LEARNT_NOTHING = "learnt_nothing"  # the alarm of a run that reached its end without having learnt
-# the fields that a line of samples.jsonl must have beside `step`, and their types
+LEARNT_NOTHING = "learnt_nothing"  # the alarm of a run that finished without having learned
+# The fields, with their types, that a line of samples.jsonl must have in addition to `step`.
 SAMPLE: dict[str, FieldType] = {
     "mode": str,
     "dataset": str,
@@ -45,18 +45,18 @@ SAMPLE: dict[str, FieldType] = {
 
 @dataclass(eq=False)
 class RunLog(TrainerCallback):
-    """Writes the logs of one training.
+    """Writes the logs of one training run.
 
-    Step and number of a group decide whether its completions are written, so a resumed run writes
-    the same ones.
+    A hash of step and group number decides whether the completions of a group are written, so a
+    resumed run writes the same ones.
     """
 
-    share: float = 1.0  # of the groups whose completions are written, 0 to 1
-    # entries of `run.json` beside versions and starts
+    share: float = 1.0  # fraction of the groups whose completions are written, 0 to 1
+    # entries of `run.json` in addition to versions and starts
     about: dict[str, Any] = field(default_factory=dict)
     metrics: JsonLines | None = None
     samples: JsonLines | None = None
-    _summed_up: bool = False  # the log ends with the summary of a complete run
+    _summed_up: bool = False  # whether the log ends with the summary of a complete run
 
     def on_train_begin(
         self,
@@ -65,7 +65,7 @@ class RunLog(TrainerCallback):
         control: TrainerControl,
         **kwargs: Any,
     ) -> None:
-        """Cut the logs back to the resumed step; a new run moves old logs aside."""
+        """Truncate the logs to the resumed step, or move old logs aside for a new run."""
         if not state.is_world_process_zero:
             return
         assert args.output_dir is not None
@@ -95,16 +95,16 @@ class RunLog(TrainerCallback):
             return
         figures = dict(logs)
         last_log = state.log_history[-1] if state.log_history else {}
-        if last_log.keys() >= logs.keys():  # other callbacks remove figures from `logs`
+        if last_log.keys() >= logs.keys():  # restore metrics that other callbacks removed
             figures = {**last_log, **logs}
             if "step" not in logs:
                 figures.pop("step", None)
         self.note(state.global_step, figures)
 
     def note(self, step: int, figures: dict[str, Any]) -> None:
-        """Add a line to `metrics.jsonl`.
+        """Append a line to `metrics.jsonl`.
 
-        A figure named `step`, `time` or `not_finite` becomes `logged/NAME`.
+        A metric named `step`, `time` or `not_finite` is renamed to `logged/NAME`.
         """
         row: dict[str, Any] = {"step": step, "time": round(time.time(), 3)}
         for name, figure in figures.items():
@@ -115,11 +115,11 @@ class RunLog(TrainerCallback):
             self.metrics.append([row])
 
     def wants(self, step: int, group: int) -> bool:
-        """Whether the completions of a group are written."""
+        """Return whether the completions of a group are to be written."""
         return in_share(f"{step}:{group}", self.share)
 
     def on_samples(self, rows: list[dict[str, Any]]) -> None:
-        """Add lines to `samples.jsonl`; called by the trainer on the main process."""
+        """Append completions to `samples.jsonl`; called by the trainer on the main process."""
         if self.samples is not None:
             self.samples.append([row for row in rows if self.wants(row["step"], row["group"])])
 
@@ -135,7 +135,7 @@ class RunLog(TrainerCallback):
                 log.sync()
 
     def _write_about(self, folder: Path, step: int, args: TrainingArguments) -> None:
-        """Write `run.json`: the rewards and data of the run, versions, and each start."""
+        """Write `run.json`: `about`, the package versions, and an entry for each start."""
         earlier_starts = []
         if step > 0:
             with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
@@ -151,7 +151,12 @@ class RunLog(TrainerCallback):
 
 
 def set_aside(folder: Path, patterns: tuple[str, ...] = ()) -> None:
-    """Move the logs of an earlier run, and files that match the patterns, to `folder/earlier-N`."""
+    """Move the logs of an earlier run to `folder/earlier-N`, if there are any.
+
+    Args:
+        folder: the `output_dir` of the run.
+        patterns: glob patterns of further files to move.
+    """
     old_files = []
     for log in (METRICS, SAMPLES):
         old_files += [part for part in parts(folder / log) if size_of(part, folder)]

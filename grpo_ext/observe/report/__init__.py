@@ -1,1 +1,1 @@
-"""The report of one or several runs: one HTML file that needs no network."""
+"""The report on one or several runs: a single HTML file that needs no network access."""

@@ -1,4 +1,4 @@
-"""Completions for the page: an index of short columns, and texts in chunks, read when shown."""
+"""Completions for the page: an index of short columns, and chunks of texts, unpacked when shown."""
 
 from itertools import islice
 from typing import Any
@@ -10,30 +10,30 @@ from grpo_ext.rewards.explanation import Mark
 from grpo_ext.rewards.registry import build
 from grpo_ext.rewards.reward import Reward
 
-CHUNK = 250  # completions whose texts are unpacked together
-# of a completion in the page, so that none holds the browser up
+CHUNK = 250  # number of completions whose texts are unpacked together
+# Limits for each completion in the page, so that none blocks the browser.
 MOST_MESSAGES = 200
 MOST_MARKS = 1000
-# Shipped explanations take time in proportion to the text, so a limit of its length bounds them in
-# every thread. The deadline is for explanations of the user's own, and works in the main thread.
-MOST_EXPLAINED = 100_000  # characters of a completion with the columns that a reward reads
-EXPLAIN_SECONDS = 2.0  # for one completion; a reward that takes longer explains no more
-MOST_SAID = 10_000  # characters of an explanation
+# Built-in explanations take time in proportion to the text, so a limit on its length bounds them in
+# every thread. The deadline is for user-defined explanations, and works only in the main thread.
+MOST_EXPLAINED = 100_000  # maximum characters of a completion and the columns that a reward reads
+EXPLAIN_SECONDS = 2.0  # limit for one completion; a reward that exceeds it is not asked again
+MOST_SAID = 10_000  # maximum characters of an explanation
 TOO_LONG = f"Not explained: completion and columns have more than {MOST_EXPLAINED:,} characters."
 COLUMNS = (
     "step", "group", "length", "reward", "advantage", "dataset", "prompt", "cut", "task", "outcome",
 )  # fmt: skip
-# start, end, the model's, tokens that count, earned
+# start, end, whether the model wrote it, counted tokens, earned reward
 Turn = tuple[int, int, bool, float | None, float | None]
 
 
 def sample_columns(run: RunData) -> tuple[dict[str, Any], list[Any]]:
-    """Return the index and the list of prompts.
+    """Return the index of the completions of a run, and its list of (prompt id, prompt).
 
-    A column of the index has one entry per completion. `prompt` and `dataset` are positions in the
-    list of prompts and in `datasets`; `cut` is 1 for a completion that reached the limit; `task` is
-    "" where the row names none; `outcome` is the score of the reward that judged the completion's
-    group, `None` if none did.
+    Each column of the index has one entry per completion. `prompt` and `dataset` are positions in
+    the list of prompts and in `datasets`; `cut` is 1 for a completion that reached the length
+    limit; `task` is "" if the row names none; `outcome` is the completion's score by the reward
+    that judges its group, or `None`.
     """
     datasets: dict[tuple[str, str], int] = {}
     prompts: dict[str, object] = {}  # each as it was first logged
@@ -66,9 +66,12 @@ def sample_columns(run: RunData) -> tuple[dict[str, Any], list[Any]]:
 
 
 def outcome_scores(run: RunData) -> list[float | None]:
-    """Return each completion's outcome reward: the first one that scored any of its group."""
-    judges: dict[tuple[object, ...], str] = {}  # of each group
-    for name in reversed(outcome_names(run)):  # so that the first one stays
+    """Return each completion's score by the outcome reward of its group, or `None`.
+
+    The outcome reward of a group is the first one that scored any of its completions.
+    """
+    judges: dict[tuple[object, ...], str] = {}  # by group
+    for name in reversed(outcome_names(run)):  # reversed, so that the first one prevails
         for row in run.samples:
             if row["rewards"].get(name) is not None:
                 judges[group_of(row)] = name
@@ -80,7 +83,7 @@ def outcome_scores(run: RunData) -> list[float | None]:
 
 
 def outcome_names(run: RunData) -> list[str]:
-    """Return the outcome rewards of a run; the first reward if the run names none."""
+    """Return the names of a run's outcome rewards, or of its first reward if it lists none."""
     outcomes = run.about.get("outcomes")
     if not isinstance(outcomes, list):
         outcomes = [run.about.get("outcome")]
@@ -91,44 +94,44 @@ def outcome_names(run: RunData) -> list[str]:
 
 
 def group_of(row: Row) -> tuple[object, ...]:
-    """Return what identifies the group of a completion in a run."""
+    """Return a key that identifies the group of a completion within its run."""
     return row["step"], row["mode"], row["dataset"], row["group"]
 
 
 class Explainer:
-    """Explains completions by the rewards of a run, whose folder is untrusted.
+    """Explains the scores of completions with the rewards of a run, whose folder is untrusted.
 
-    Options have the types that the reward declares, as in a recipe. A reward that is unknown here,
-    that has no explanation, or whose options are wrong is left out.
+    Options must have the types that the reward declares, as in a recipe. Rewards that are unknown
+    here, have no explanation or have invalid options are skipped.
 
     Args:
-        rewards: those of `run.json`.
-        faults: gets a sentence for each reward whose explanation took too long.
+        rewards: the rewards of the run, from `run.json`.
+        faults: receives a sentence for each reward whose explanation took too long.
     """
 
     def __init__(self, rewards: list[Row], faults: list[str] | None = None):
         self.faults: list[str] = [] if faults is None else faults
-        self.rewards: dict[str, tuple[Reward, dict[str, Any]]] = {}  # with the options of the run
+        self.rewards: dict[str, tuple[Reward, dict[str, Any]]] = {}  # each with the run's options
         for entry in rewards:
             name = entry["name"]
             options = entry.get("options") or {}
             try:
                 reward = build(entry.get("reward") or name, **options)
-            except Exception:  # unknown here, or options of wrong types
+            except Exception:  # an unknown reward, or options of wrong types
                 continue
             if reward.registration.explain is not None:
                 self.rewards[name] = (reward, options)
 
     def explain(self, row: Row) -> tuple[dict[str, str], list[Mark]]:
-        """Return what each reward says of a line of `samples.jsonl`, and all marks on its text.
+        """Return the explanation of each reward for a line of `samples.jsonl`, and all text marks.
 
-        A reward whose columns were not logged is left out.
+        Rewards whose columns were not logged are left out.
         """
         text, turns = conversation(row)
         start = 0
         end = len(text)
         for turn_start, turn_end, by_model, *_ in turns:
-            if by_model:  # of an episode rewards read the last turn
+            if by_model:  # in an episode, rewards read the model's last turn
                 start = turn_start
                 end = turn_end
         columns = row.get("columns")
@@ -157,9 +160,16 @@ class Explainer:
     def explanation(
         self, name: str, text: str, columns: dict[str, Any], sizes: dict[str, int]
     ) -> tuple[str, list[Mark]]:
-        """Return what one reward says of a text, and its marks; `TooLate` if that takes too long.
+        """Return one reward's explanation of a text, and its marks on the text.
 
-        `sizes` are the characters of each column.
+        Args:
+            name: the name of the reward.
+            text: the completion or, of an episode, the model's last turn.
+            columns: the logged columns of the completion.
+            sizes: the number of characters of each column.
+
+        Raises:
+            TooLate: if the explanation takes more than `EXPLAIN_SECONDS`.
         """
         reward, options = self.rewards[name]
         entry = reward.registration
@@ -182,7 +192,7 @@ class Explainer:
 
 
 def sample_texts(rows: list[Row], explainer: Explainer) -> list[Any]:
-    """Return each completion's text, reward remarks, marks, episode turns and tokens."""
+    """Return [text, explanations, marks, episode turns, tokens] for each completion."""
     texts = []
     for row in rows:
         explanations, marks = explainer.explain(row)
@@ -194,15 +204,15 @@ def sample_texts(rows: list[Row], explainer: Explainer) -> list[Any]:
 
 
 def conversation(row: Row) -> tuple[str, list[Turn]]:
-    """Return a completion's text on the page, and where an episode's messages are in it.
+    """Return a completion's text for the page, and where an episode's messages are in it.
 
-    The text of an episode is made of its messages as they are, without the backslashes of
-    `transcript`, so that rewards explain what they have judged. If messages are missing or differ
-    from the text of the log, that text is returned, without turns.
+    The text of an episode is built from its unchanged messages, without the backslashes of
+    `transcript`, so that rewards explain exactly what they have judged. If messages are missing or
+    do not match the logged text, the logged text is returned without turns.
     """
     logged_text = row["text"]
     messages = mappings(row.get("messages"))
-    contents: list[tuple[bool, str]] = []  # whether the model wrote it, and its text
+    contents: list[tuple[bool, str]] = []  # whether the model wrote the message, and its text
     for message in messages:
         content = message.get("content")
         if not isinstance(content, str):
@@ -219,7 +229,7 @@ def conversation(row: Row) -> tuple[str, list[Turn]]:
         counted_tokens = number_or_none(message.get("counted_tokens"))
         earned = rounded(number_or_none(message.get("earned")))
         turns.append((end - len(content), end, by_model, counted_tokens, earned))
-        line_start = end + 1  # the line's end
+        line_start = end + 1  # skips the line break
     return text, turns
 
 

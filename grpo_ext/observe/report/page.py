@@ -1,8 +1,8 @@
-"""The report's page: the files of `data/` and the runs' compressed data in one HTML file.
+"""Build the report page: one HTML file with the files of `data/` and the compressed data of runs.
 
-What a model wrote is untrusted. The page holds it as base64 of gzip, which cannot contain a tag.
-Its scripts show it only as text nodes. Its Content-Security-Policy allows only this script, by its
-hash, and no request.
+Text written by a model is untrusted. The page holds it as base64-encoded gzip, which cannot contain
+a tag, and its scripts show it only as text nodes. Its Content-Security-Policy allows only the
+page's own script, by hash, and no requests.
 """
 
 import base64
@@ -36,20 +36,20 @@ SCRIPTS = (
     "conversation.js", "tokens.js", "detail.js", "group.js", "changes.js", "pairs.js", "recipe.js",
     "main.js",
 )  # fmt: skip
-MOST_NOTE = 2000  # characters of `notes.md`
-LIVE = "live.js"  # the only one that asks for anything, and only in a page that a server sends
+MOST_NOTE = 2000  # maximum number of characters of `notes.md` to show
+LIVE = "live.js"  # the only script that makes requests, included only in pages from a server
 
 
 def write_report(
     paths: list[Path], page: Path, picture: Path | None = None, max_samples: int = 50_000
 ) -> list[RunData]:
-    """Write the page of some runs.
+    """Write the report page on some runs, and return the runs.
 
     Args:
-        paths: folders of runs, or with runs in their folders.
-        page: the HTML file.
-        picture: also drawn, with the curves of the runs; its suffix says its format.
-        max_samples: about as many completions are in the page.
+        paths: folders of runs, or folders with runs in their subfolders.
+        page: the HTML file to write.
+        picture: an image file of the curves to write too, in the format of its suffix, or `None`.
+        max_samples: the maximum number of completions in the page, divided equally among the runs.
 
     Raises:
         FileNotFoundError: if a folder holds no run.
@@ -68,14 +68,16 @@ def write_report(
 
 
 def build_page(runs: list[RunData], renew: float | None = None, most: int = 0) -> str:
-    """Return the page as HTML.
+    """Return the report page as HTML.
 
-    With `renew` it has no runs, but asks its server every `renew` seconds, and keeps about the
-    `most` newest completions.
+    Args:
+        runs: the runs; empty for a live page, which gets its data from the server.
+        renew: the seconds between the requests of a live page; `None` for a page without a server.
+        most: about how many of the newest completions a live page keeps.
     """
     script_names = [*SCRIPTS, LIVE] if renew else SCRIPTS
     script = "\n".join(map(data_text, script_names))
-    text_blocks = dict(texts(runs))  # first: it may add to `faults`
+    text_blocks = dict(texts(runs))  # before `about`, because it may add to `faults`
     run_entries = []
     for run in runs:
         run_entries.append(
@@ -109,7 +111,7 @@ def build_page(runs: list[RunData], renew: float | None = None, most: int = 0) -
 
 
 def texts(runs: list[RunData]) -> Iterator[tuple[str, str]]:
-    """Yield id and content of the blocks `index-i`, `prompts-i`, `texts-i-0`, ... of run i."""
+    """Yield the id and content of the blocks `index-i`, `prompts-i`, `texts-i-0`, ... of run i."""
     for i, run in enumerate(runs):
         index, prompts = sample_columns(run)
         yield f"index-{i}", packed(index)
@@ -121,7 +123,7 @@ def texts(runs: list[RunData]) -> Iterator[tuple[str, str]]:
 
 
 def about(run: RunData) -> dict[str, Any]:
-    """Return what the page shows of a run that is not in its logs."""
+    """Return the data of a run that are not in its logs, such as name, recipe and notes."""
     note = ""
     with suppress(OSError), open_plain(run.folder / "notes.md", run.folder) as file:
         note = file.read(4 * MOST_NOTE).decode(errors="replace")[:MOST_NOTE]
@@ -139,7 +141,7 @@ def about(run: RunData) -> dict[str, Any]:
 
 
 def logged(run: RunData) -> dict[str, Any]:
-    """Return curves and alarms of the rows of a log."""
+    """Return the panels and alarms of a run's metrics."""
     columns = by_metric(run.metrics)
     facts = []
     for key in ("time", "num_tokens", "train_runtime"):
@@ -154,7 +156,7 @@ def logged(run: RunData) -> dict[str, Any]:
 
 
 def packed(value: object) -> str:
-    """Return JSON, compressed by gzip, as base64. Lone surrogates become JSON escapes."""
+    """Return a value as base64-encoded, gzip-compressed JSON."""
     return base64.b64encode(gzip.compress(as_json(value), compresslevel=6, mtime=0)).decode("ascii")
 
 

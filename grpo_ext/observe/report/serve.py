@@ -1,10 +1,11 @@
-"""The live report: its page at 127.0.0.1, and what the logs gained since the last request.
+"""Serve the live report at 127.0.0.1: the page, and what was logged since the last request.
 
-Only GET is answered, only for the page and its data, and only if the Host header names this server:
-a page of another site cannot read it through a name that resolves to 127.0.0.1. Nothing is kept
-between requests. A page asks with a place in a log, in bytes, and gets about `SLICE` bytes of lines
-after it, up to the end of a step. It replaces the last step that it has, which may not have been
-whole. A place that the log no longer has, as after a resume, begins again at 0.
+The server answers only GET requests for the page and its data, and only if the Host header names
+this server, so that a page of another site cannot read the data through a name that resolves to
+127.0.0.1. It keeps no log data between requests. A page requests the lines from a place in a log,
+in bytes, and gets about `SLICE` bytes of them, up to the end of a step. It replaces the last step
+that it has, which may have been incomplete. If the log no longer has this place, as after a resume,
+the answer starts at 0.
 """
 
 import re
@@ -36,7 +37,7 @@ from grpo_ext.observe.run_folders import is_running, runs_in, unique_names
 from grpo_ext.observe.run_log import METRICS, RUN, SAMPLE, SAMPLES
 
 PORT = 8787
-SLICE = 4 * 2**20  # bytes of a log in an answer
+SLICE = 4 * 2**20  # approximate size of the part of a log in one answer, in bytes
 MOST_TEXTS = 50
 MOST_RUNS = 500
 HEADERS = {
@@ -47,13 +48,13 @@ HEADERS = {
 
 
 class ReportServer(ThreadingHTTPServer):
-    """Serves the report of the runs in some folders, also of later ones.
+    """Serves the report on the runs in some folders, including runs that are added later.
 
     Args:
-        paths: folders of runs, or with runs in their folders.
-        port: at 127.0.0.1; if it is taken, a free one.
-        most: the page keeps about as many completions, the newest ones.
-        renew: seconds between the requests of the page.
+        paths: folders of runs, or folders with runs in their subfolders.
+        port: the port at 127.0.0.1; if it is taken, a free one is used.
+        most: about how many of the newest completions the page keeps.
+        renew: the seconds between the requests of the page.
     """
 
     daemon_threads = True
@@ -67,12 +68,12 @@ class ReportServer(ThreadingHTTPServer):
         self.page = build_page([], renew, most).encode()
         self.url = f"http://127.0.0.1:{self.server_port}/"
         self.hosts = (f"127.0.0.1:{self.server_port}", f"localhost:{self.server_port}")
-        self.folders: list[Path] = []  # of the runs, each at its number
-        # one answer is made at a time, so that memory does not grow with the number of pages
+        self.folders: list[Path] = []  # the folders of the runs, indexed by run number
+        # Only one answer is computed at a time, so that memory use does not grow with open pages.
         self.turn = Lock()
 
     def answer(self, path: str, query: dict[str, int]) -> Any:
-        """Return what is at a path; `LookupError` if there is nothing."""
+        """Return the data at a path; raise `LookupError` if the path or the run does not exist."""
         if path == "/runs":
             return self.states()
         match = re.fullmatch(r"/(about|changes|metrics|samples|texts)/(\d{1,6})", path)
@@ -90,7 +91,7 @@ class ReportServer(ThreadingHTTPServer):
         return since(run, kind == "samples", query["start"], query["step"])
 
     def states(self) -> list[dict[str, Any]]:
-        """Return each run's name, log sizes and whether it goes on; a run keeps its number."""
+        """Look for new runs and return the `state` of each run; a run keeps its number."""
         for path in self.paths:
             for folder in runs_in(path):
                 if folder not in self.folders and len(self.folders) < MOST_RUNS:
@@ -100,7 +101,10 @@ class ReportServer(ThreadingHTTPServer):
 
 
 def state(folder: Path, name: str) -> dict[str, Any]:
-    """Return a run's name, log sizes and whether it goes on; no sizes if it cannot be read."""
+    """Return a run's name, whether it is in progress, and the sizes of its logs in bytes.
+
+    The sizes are 0 if the logs cannot be read.
+    """
     sizes = {"about": 0, "metrics": 0, "samples": 0}
     running = False
     with suppress(OSError):
@@ -114,13 +118,13 @@ def state(folder: Path, name: str) -> dict[str, Any]:
 
 
 def since(run: RunData, completions: bool, start: int, step: int) -> dict[str, Any]:
-    """Return the rows of a log from a place on, as curves and columns, and where to go on.
+    """Return the rows of a log from `start` on, as curves and columns, and the next place.
 
     Args:
-        run: gets the rows.
-        completions: whether the log is that of completions, not of metrics.
-        start: the place, in bytes; 0 is used instead if no line of `step` begins there.
-        step: of the line at `start`.
+        run: the run; it receives the rows.
+        completions: whether to read the log of completions rather than that of metrics.
+        start: the place in the log, in bytes; 0 is used if no line of `step` begins there.
+        step: the step of the line at `start`.
     """
     log = run.folder / METRICS
     fields = None
@@ -170,7 +174,10 @@ def since(run: RunData, completions: bool, start: int, step: int) -> dict[str, A
 
 
 def texts(run: RunData, start: int, stop: int) -> list[Any]:
-    """Return place, prompt and texts of the completions between two places in the log."""
+    """Return [place, prompt, *texts] of the completions between two places in the log.
+
+    At most `MOST_TEXTS` completions are returned; `texts` is an entry of `sample_texts`.
+    """
     explainer = Explainer(run.rewards)
     completions = []
     for place, row in islice(placed(run.folder / SAMPLES, SAMPLE, [], start), MOST_TEXTS):
@@ -181,15 +188,15 @@ def texts(run: RunData, start: int, stop: int) -> list[Any]:
 
 
 def size(log: Path) -> int:
-    """Return the bytes of a file, of a log those of all its parts."""
+    """Return the size of a file in bytes; for a log, that of all its parts together."""
     return sum(size_of(part, log.parent) for part in parts(log))
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Answers one request."""
+    """Handles one HTTP request."""
 
     server: ReportServer
-    timeout = 30  # seconds without a byte
+    timeout = 30  # seconds to wait for data
     server_version = "grpo_ext"
     sys_version = ""
 
@@ -213,8 +220,8 @@ class Handler(BaseHTTPRequestHandler):
         for name, header in HEADERS.items():
             self.send_header(name, header)
         self.end_headers()
-        with suppress(ConnectionError):  # the page was closed
+        with suppress(ConnectionError):  # the page may have been closed
             self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Print nothing: a page asks every few seconds."""
+        """Print nothing, because a page sends a request every few seconds."""
