@@ -1,4 +1,4 @@
-"""The score that an environment gives to its episodes."""
+"""The reward `environment`: the score that an environment gives to its episodes."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from grpo_ext.rewards.registry import register
 def environment(
     completions: list[str], environment: list[dict[str, Any]], *, key: str = "score"
 ) -> list[float | None]:
-    """A number in the environment's state at the end of the episode.
+    """A number from the environment's state at the end of the episode.
 
     Args:
         environment: the final state of each completion's environment.

@@ -1,4 +1,4 @@
-"""Runs the examples that a reward was registered with."""
+"""Run the examples that a reward was registered with."""
 
 import math
 from collections.abc import Iterable
@@ -9,7 +9,7 @@ from grpo_ext.rewards.reward import Example, Score
 
 
 def check_reward(name: str) -> tuple[list[str], int]:
-    """Return the faults of a reward that its examples show, and the number of examples."""
+    """Run all examples of a reward; return the faults found and the number of examples."""
     info = lookup(name)
     faults = []
     for example in info.examples:
@@ -27,7 +27,7 @@ def check_reward(name: str) -> tuple[list[str], int]:
 
 
 def check_example(name: str, example: Example) -> str | None:
-    """Return why an example fails, or None."""
+    """Run an example; return why it fails, or `None`."""
     try:
         [score] = build(name, **example.options)(**example.arguments)
     except Exception as error:
@@ -42,9 +42,10 @@ def check_example(name: str, example: Example) -> str | None:
 
 
 def constant_warning(reward: Any, scores: list[Score]) -> str | None:
-    """Return a warning about a reward that gave one score to different completions.
+    """Return a warning if a reward gave the same score to all of several different completions.
 
-    None if its examples have several scores.
+    `None` if the scores differ or some are missing, or if the reward's examples have different
+    scores.
     """
     examples = getattr(getattr(reward, "reward", reward), "examples", ())
     if len(scores) < 2 or None in scores or len({*scores}) > 1 or scores_differ(examples):

@@ -1,4 +1,4 @@
-"""Rewards for the form of a completion: tags, marks of step-by-step work, length and language."""
+"""Rewards for the form of a completion: tags, signs of step-by-step work, length, language."""
 
 import re
 from itertools import islice
@@ -12,7 +12,7 @@ from grpo_ext.rewards.completion_parts import Part, part_of
 from grpo_ext.rewards.registry import register
 
 MAX_LENGTH = 200_000  # characters of a completion that are searched for steps or words
-# The tags with their line breaks in the strict form.
+# The tags with the line breaks that the strict form requires.
 TAG_LINES = ("<think>\n", "\n</think>\n", "\n<answer>\n", "\n</answer>")
 Mode = Literal["strict", "loose"]
 FORMS = {
@@ -25,7 +25,7 @@ FORMS = {
 def format_(completions: list[str], *, mode: Mode = "loose", prefix: str = "") -> list[float]:
     """1 if the completion is one <think> block followed by one <answer> block, else 0.
 
-    Each tag occurs exactly once, and no text is outside the blocks. The blocks may be empty.
+    Each tag must occur exactly once, with no text outside the blocks. The blocks may be empty.
 
     Args:
         mode: "loose" allows any white space around tags and blocks; "strict" requires exactly
@@ -57,8 +57,8 @@ def tag_count(completions: list[str], *, mode: Mode = "loose", prefix: str = "")
     return scores
 
 
-# A match at a line start stays within its line, so that no run of line breaks is read more than
-# once.
+# A match at the start of a line stays within that line, so that no run of line breaks is read
+# more than once.
 _STEP = re.compile(
     r"^[ \t]*(?:step[ \t]+[0-9]|[0-9]{1,3}[.)](?![0-9])|[-*•][ \t])"
     r"|\b(?:first|firstly|second|secondly|third|next|then|finally),",
@@ -68,13 +68,13 @@ _STEP = re.compile(
 
 @register("reasoning_steps")
 def reasoning_steps(completions: list[str], *, target: PositiveInt = 3) -> list[float]:
-    """The number of marks of step-by-step work, divided by `target`; at most 1.
+    """The number of signs of step-by-step work, divided by `target`; at most 1.
 
-    Marks are "Step 2", a numbered or bulleted line, and "First,", "Next,", "Then,", "Finally," and
-    the like.
+    Signs are "Step 2" at the start of a line, a numbered or bulleted line, and words such as
+    "First,", "Next,", "Then," and "Finally,".
 
     Args:
-        target: how many marks earn the full reward.
+        target: how many signs earn the full reward.
     """
     scores = []
     for completion in completions:
@@ -92,14 +92,14 @@ def length(
     prefer: Literal["shorter", "longer", "near"] = "shorter",
     unit: Literal["tokens", "characters", "words"] = "tokens",
 ) -> list[float]:
-    """1 within the target length, else the ratio of both lengths; 0 for an empty completion.
+    """1 if the length is as preferred, else the ratio of both lengths; 0 if there is no text.
 
-    For a length n, "shorter" is min(1, target / n), "longer" is min(1, n / target), "near" the
-    smaller of the two.
+    For a length n, "shorter" gives min(1, target / n), "longer" gives min(1, n / target), and
+    "near" gives the smaller of the two.
 
     Args:
-        target: the length.
-        prefer: "shorter", "longer" or "near".
+        target: the length, in `unit`.
+        prefer: "shorter" (at most the target), "longer" (at least the target) or "near".
         unit: "tokens" (the trainer's token ids), "characters" or "words" (separated by white
             space).
     """
@@ -125,10 +125,10 @@ def length(
 
 
 _TABLE = data_yaml("grpo_ext.rewards", "scripts.yaml")
-LANGUAGES: dict[str, list[str]] = _TABLE["languages"]  # the scripts of each
-Language: Any = Literal[tuple(LANGUAGES)]  # `Any` for type checkers, which read no computed Literal
+LANGUAGES: dict[str, list[str]] = _TABLE["languages"]  # the scripts of each language
+Language: Any = Literal[tuple(LANGUAGES)]  # type checkers cannot read a computed Literal
 
-# Commands and tags belong to no language; a letter of any other script counts as a word.
+# Commands and tags belong to no language; a letter of a script not listed counts as a word.
 _WORD = re.compile(
     r"\\[A-Za-z]+|</?[a-z_]{1,20}>|"
     + "|".join(f"(?P<{script}>{letters})" for script, letters in _TABLE["scripts"].items())
@@ -140,16 +140,16 @@ _WORD = re.compile(
 def language_consistency(
     completions: list[str], *, language: Language = "en", part: Part = "all"
 ) -> list[float]:
-    """The share of words in the script of the wanted language; 1 without any words.
+    """The share of words in the script of the wanted language; 1 if there are no words.
 
-    Digits, punctuation, tags and LaTeX commands are not words, nor are single Latin letters in a
-    language with another script. The reward does not distinguish languages that share a script.
+    Digits, punctuation, tags and LaTeX commands do not count as words, nor do single Latin letters
+    if the language has another script. Languages that share a script are not told apart.
 
     Args:
-        language: "en", "zh", "ja", "ko", "ru", "de", "fr" and others, by their two-letter codes.
-        part: what counts of a completion: "all", the "thoughts" or the "answer". A completion in
-            which that part is missing or empty gets 0, so that a model does not earn it by leaving
-            out its thoughts.
+        language: the two-letter code of the language: "en", "zh", "ja", "ko", "ru", "de", "fr", ...
+        part: the part of a completion that is judged: "all", "thoughts" or "answer". With
+            "thoughts" or "answer", a completion without that part gets 0, so that a model cannot
+            earn the reward by leaving out its thoughts.
     """
     scores = []
     for completion in completions:
@@ -162,7 +162,7 @@ def language_consistency(
 
 
 def share_in_scripts(text: str, scripts: list[str]) -> float:
-    """Return the share of words whose script is one of `scripts`; 1 without any words."""
+    """Return the share of words whose script is one of `scripts`; 1 if there are no words."""
     matching = 0
     total = 0
     for word in _WORD.finditer(text, 0, MAX_LENGTH):

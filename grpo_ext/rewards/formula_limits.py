@@ -1,9 +1,9 @@
-"""Checks the text of a formula before sympy evaluates it.
+"""Check the text of a formula before sympy evaluates it.
 
-sympy computes `9^{9^{9}}`, `(10^{9})!` and `\\int` as soon as it reads them, in C where nothing can
-interrupt it. So a formula may have only the commands of usual answers, and its numbers, powers and
-exponentials must be small. These limits do not guarantee that sympy is quick, so a worker with a
-deadline is needed as well.
+sympy computes `9^{9^{9}}`, `(10^{9})!` and `\\int` as soon as it parses them, in C code that cannot
+be interrupted. A formula may therefore use only the commands of usual answers, and its numbers,
+powers and exponentials must be small. These limits do not guarantee that sympy is fast, so a worker
+with a deadline is needed as well.
 """
 
 import re
@@ -12,12 +12,12 @@ from itertools import chain
 from grpo_ext.common.files import data_lines
 
 MAX_LENGTH = 300  # characters
-MAX_DIGITS = 40  # of one number
-MAX_DEPTH = 8  # brackets open at once
+MAX_DIGITS = 40  # digits of one number
+MAX_DEPTH = 8  # nested brackets
 MAX_COMMANDS = 30
-MAX_POWER = 10_000  # digits of all powers of numbers together
-MAX_EXPANDED = 1_000  # terms times exponent of a bracket with letters
-MAX_TOWER = 4  # the largest number in an exponent that has an exponent
+MAX_POWER = 10_000  # total digits of all powers of numbers
+MAX_EXPANDED = 1_000  # terms of a bracket with letters, times its exponent
+MAX_TOWER = 4  # the largest number in an exponent that itself has an exponent
 MAX_FACTORIAL = 200
 
 _COMMANDS = set(chain.from_iterable(map(str.split, data_lines("grpo_ext.rewards", "commands.txt"))))
@@ -42,7 +42,7 @@ _INTEGER = re.compile(r"[0-9]+")
 _POWER = re.compile(r"(?:\^|\*\*|\\(?:exp|sinh|cosh)(?![A-Za-z]))\s*")
 _LETTER = re.compile(r"[A-Za-z]")
 _ATOM = re.compile(r"[0-9]+|\\[A-Za-z]+|.", re.DOTALL)
-# The shapes of an exponent; without a match it is all the text that follows.
+# Shapes of an exponent; if none matches, all the text that follows is taken as the exponent.
 _SIMPLE_EXPONENT = (
     r"(?>\{(?:[^{}]|\{[^{}]*\})*\}|\([^()]*\)|-?[0-9.]+|[A-Za-z]|\\[A-Za-z]++(?!\s*[\[{(0-9]))"
 )
@@ -50,7 +50,7 @@ _EXPONENT = re.compile(rf"{_POWER.pattern}({_SIMPLE_EXPONENT}(?!\s*(?:\^|\*\*))|
 
 
 def is_within_limits(formula: str) -> bool:
-    """Whether a formula, in LaTeX or plain text, is within all limits."""
+    """Return whether a formula, in LaTeX or plain text, is within all limits."""
     if len(formula) > MAX_LENGTH or not formula.isprintable() or _REFUSED.search(formula):
         return False
     commands = _COMMAND.findall(formula)
@@ -66,7 +66,7 @@ def is_within_limits(formula: str) -> bool:
 
 
 def has_shallow_brackets(formula: str) -> bool:
-    """Whether braces match and few brackets of any kind are open at once."""
+    """Return whether braces match and brackets are nested at most `MAX_DEPTH` deep."""
     open_brackets = 0
     open_braces = 0
     for character in formula:
@@ -84,7 +84,7 @@ def has_shallow_brackets(formula: str) -> bool:
 
 
 def has_small_factorials(formula: str) -> bool:
-    """Whether the arguments of factorials and binomials are small numbers, not computed ones."""
+    """Return whether a formula has no factorials or binomials of large or computed numbers."""
     if not _FACTORIAL.search(formula):
         return True
     if _AFTER_VALUE.search(formula) or _POWER.search(formula):
@@ -93,7 +93,7 @@ def has_small_factorials(formula: str) -> bool:
 
 
 def has_small_powers(formula: str) -> bool:
-    """Whether towers of exponents are small, and what powers would cost to compute."""
+    """Return whether towers of exponents and the cost of computing powers are small."""
     if r"\begin" in formula:  # the entries of a matrix grow with every multiplication
         return not _POWER.search(formula)
     for exponent in _EXPONENT.findall(formula):
@@ -109,10 +109,11 @@ def numbers_in(text: str) -> list[int]:
 
 
 def power_cost(formula: str) -> int:
-    """Return a bound for the number of digits or terms that the powers in a formula have.
+    """Return an upper bound on the digits or terms of the powers in a formula.
 
-    It is more than `MAX_POWER` if a bracket is too large. Summands and factors add to the cost.
-    Only a power of a power multiplies it: `x^5 - x^4 + x^3` costs 12, `((2^9)^9)^9` 729.
+    Terms and factors add to the cost; only a power of a power multiplies it: `x^5 - x^4 + x^3`
+    costs 12, and `((2^9)^9)^9` costs 729. If a bracket with letters costs more than `MAX_EXPANDED`
+    to expand, return a cost above `MAX_POWER`.
     """
     total = 0
     position = 0
@@ -149,7 +150,7 @@ def power_cost(formula: str) -> int:
 
 
 def exponent_size(exponent: str) -> int:
-    """Return a bound for the value of an exponent without powers: the product of its numbers."""
+    """Return the product of the numbers in an exponent, a bound on its value without powers."""
     size = 1
     for number in numbers_in(exponent):
         size *= max(number, 1)
@@ -157,9 +158,9 @@ def exponent_size(exponent: str) -> int:
 
 
 def bracket_content(formula: str, start: int) -> str | None:
-    """Return the content of the bracket that opens at `start`, or None.
+    """Return the content of the bracket that opens at `start`.
 
-    None if no bracket opens there, or it does not close.
+    `None` if no bracket opens there, or it does not close.
     """
     if formula[start] not in "({[":
         return None

@@ -1,10 +1,10 @@
 """Verifiable instructions: each check decides from the text alone whether it was followed.
 
-Names and parameters are those of IFEval (arXiv 2311.07911, whose rows have them in the columns
-`instruction_id_list` and `kwargs`), with `startend:start_checker`, `detectable_format:json_keys`
-and `length_constraints:number_lines` beside them. IFEval's `language:response_language` is left
-out: it needs a language detector. Words are runs of letters and digits, as in IFEval; sentences end
-with `.`, `!` or `?`, where IFEval asks a trained model.
+Names and parameters are those of IFEval (arXiv 2311.07911), whose rows have them in the columns
+`instruction_id_list` and `kwargs`. `startend:start_checker`, `detectable_format:json_keys` and
+`length_constraints:number_lines` are additions. IFEval's `language:response_language` is left out
+because it needs a language detector. Words are runs of letters and digits, as in IFEval;
+sentences end with `.`, `!` or `?`, whereas IFEval uses a trained model.
 """
 
 import inspect
@@ -28,7 +28,7 @@ Check = Callable[..., bool]
 _checks: dict[str, Check] = {}
 
 WORD = re.compile(r"\w+")
-# Possessive, and only from the first mark of a run, so that a run is read once.
+# Possessive, and only from the first mark of a run, so that each run is read once.
 SENTENCE_END = re.compile(r"(?<![.!?])[.!?]++[\"'”’)\]]*+(?=\s|$)")
 BULLET = re.compile(r"^[ \t]*(?:\*(?!\*)|-)", re.MULTILINE)
 PLACEHOLDER = re.compile(r"\[[^\n\[\]]*\]")
@@ -42,9 +42,10 @@ ANSWERS = ("My answer is yes.", "My answer is no.", "My answer is maybe.")
 
 
 def instruction(name: str) -> Callable[[Check], Check]:
-    """Decorator that makes `check(text, *, ...)` the check of an instruction.
+    """Decorator that registers `check(text, *, ...)` as the check of an instruction.
 
-    Its parameters are those of the instruction. Their types are checked when it is called.
+    The keyword parameters of `check` are those of the instruction. Their types are validated at
+    each call.
     """
 
     def decorate(check: Check) -> Check:
@@ -64,12 +65,12 @@ def follows(text: str, name: str, parameters: Mapping[str, Any]) -> bool:
 
     Args:
         text: the text, without thoughts.
-        name: the instruction's, as in `length_constraints:number_words`.
-        parameters: its parameters. Those that are None count as missing: a table has all parameters
-            of all its rows.
+        name: the name of the instruction, such as `length_constraints:number_words`.
+        parameters: the parameters of the instruction. `None` counts as missing, because in a table
+            each row has the parameters of all rows. Unknown parameters are ignored.
 
     Raises:
-        ValueError: the instruction is unknown, or a parameter is missing or of the wrong kind.
+        ValueError: if the instruction is unknown, or a parameter is missing or has the wrong type.
     """
     if name not in _checks:
         known = instruction_names()
@@ -104,14 +105,14 @@ def words_of(text: str) -> list[str]:
 
 
 def count_sentences(text: str) -> int:
-    """Return the number of sentences; a text that ends without a mark ends its last sentence."""
+    """Return the number of sentences; the last one needs no punctuation mark at its end."""
     ends = list(SENTENCE_END.finditer(text))
     tail = text[ends[-1].end() :] if ends else text
     return len(ends) + bool(words_of(tail))
 
 
 def parts_between(text: str, separator: str) -> list[str]:
-    """Return the parts of a text between separators, without an empty first or last one."""
+    """Split a text at `separator`, dropping an empty first or last part."""
     parts = [part.strip() for part in text.split(separator)]
     if not parts[0]:
         parts.pop(0)
@@ -121,7 +122,7 @@ def parts_between(text: str, separator: str) -> list[str]:
 
 
 def without_fence(text: str) -> str:
-    """Return a text without the ``` fence of a block of code around it."""
+    """Return a text without the ``` fence of a code block around it."""
     text = text.strip()
     for opening in ("```json", "```Json", "```JSON", "```"):
         if text.startswith(opening):
@@ -131,10 +132,10 @@ def without_fence(text: str) -> str:
 
 
 def read_json(text: str) -> object:
-    """Return the value that a text is as JSON.
+    """Parse a text, which may be in a code block, as JSON.
 
     Raises:
-        ValueError: it is not JSON, or is nested too deeply.
+        ValueError: if it is not JSON, or is nested too deeply.
     """
     try:
         return json.loads(without_fence(text))
@@ -182,13 +183,13 @@ def number_of_sentences(text: str, *, num_sentences: Count, relation: Relation) 
 
 @instruction("length_constraints:number_lines")
 def number_of_lines(text: str, *, num_lines: Count) -> bool:
-    """Exactly so many lines that are not empty."""
+    """Check for exactly `num_lines` lines that are not blank."""
     return sum(bool(line.strip()) for line in text.splitlines()) == num_lines
 
 
 @instruction("length_constraints:number_paragraphs")
 def number_of_paragraphs(text: str, *, num_paragraphs: Count) -> bool:
-    """Exactly so many paragraphs, separated by `***`."""
+    """Check for exactly `num_paragraphs` paragraphs, separated by `***`; none may be empty."""
     paragraphs = parts_between(text, "***")
     return all(paragraphs) and len(paragraphs) == num_paragraphs
 
@@ -197,7 +198,10 @@ def number_of_paragraphs(text: str, *, num_paragraphs: Count) -> bool:
 def first_word_of_paragraph(
     text: str, *, num_paragraphs: Count, nth_paragraph: Count, first_word: Text
 ) -> bool:
-    """Exactly so many paragraphs, separated by empty lines; the nth begins with this word."""
+    """Check for exactly `num_paragraphs` paragraphs, the nth of which begins with `first_word`.
+
+    Paragraphs are separated by empty lines, and `nth_paragraph` counts from 1.
+    """
     paragraphs = [part.strip() for part in text.split("\n\n") if part.strip()]
     if len(paragraphs) != num_paragraphs or not 1 <= nth_paragraph <= num_paragraphs:
         return False
@@ -207,7 +211,7 @@ def first_word_of_paragraph(
 
 @instruction("detectable_content:number_placeholders")
 def number_of_placeholders(text: str, *, num_placeholders: Count) -> bool:
-    """At least so many placeholders such as [name]."""
+    """Check for at least `num_placeholders` placeholders such as `[name]`."""
     return len(PLACEHOLDER.findall(text)) >= num_placeholders
 
 
@@ -221,7 +225,7 @@ def has_postscript(text: str, *, postscript_marker: Text) -> bool:
 
 @instruction("detectable_format:number_bullet_lists")
 def number_of_bullets(text: str, *, num_bullets: Count) -> bool:
-    """Exactly so many lines that begin with `*` or `-`."""
+    """Check for exactly `num_bullets` lines that begin with `*` or `-`."""
     return len(BULLET.findall(text)) == num_bullets
 
 
@@ -232,14 +236,14 @@ def is_an_offered_answer(text: str) -> bool:
 
 @instruction("detectable_format:number_highlighted_sections")
 def number_of_highlights(text: str, *, num_highlights: Count) -> bool:
-    """At least so many parts between single or double stars."""
+    """Check for at least `num_highlights` parts in single or double asterisks."""
     highlights = HIGHLIGHT.findall(text)
     return sum(bool((bold or plain).strip()) for bold, plain in highlights) >= num_highlights
 
 
 @instruction("detectable_format:multiple_sections")
 def number_of_sections(text: str, *, section_spliter: Text, num_sections: Count) -> bool:
-    """At least so many headings such as "Section 1"."""
+    """Check for at least `num_sections` headings such as "Section 1"."""
     heading = rf"{re.escape(section_spliter)}\s?\d+"
     return len(re.findall(heading, text)) >= num_sections
 
@@ -255,7 +259,7 @@ def is_json(text: str) -> bool:
 
 @instruction("detectable_format:json_keys")
 def is_json_with_keys(text: str, *, keys: Texts) -> bool:
-    """A JSON object with exactly these keys, whose values are not empty."""
+    """Check for a JSON object with exactly these keys and no empty values."""
     try:
         written = read_json(text)
     except ValueError:
@@ -267,13 +271,13 @@ def is_json_with_keys(text: str, *, keys: Texts) -> bool:
 
 @instruction("detectable_format:title")
 def has_title(text: str) -> bool:
-    """A title in double angular brackets, as in <<poem of joy>>."""
+    """Check for a title in double angle brackets, such as `<<poem of joy>>`."""
     return any(title.strip() for title in TITLE.findall(text))
 
 
 @instruction("combination:two_responses")
 def gives_two_responses(text: str) -> bool:
-    """Two different responses, separated by six stars."""
+    """Check for exactly two different responses, separated by six asterisks."""
     responses = parts_between(text, "******")
     return len(responses) == 2 and all(responses) and responses[0] != responses[1]
 

@@ -1,4 +1,4 @@
-"""The reward for following verifiable instructions in a text that a person would accept."""
+"""The reward `instructions`: follow verifiable instructions in an acceptable text."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from grpo_ext.rewards.registry import register
 from grpo_ext.rewards.reward import plain_text
 
 NUMBER_OF_WORDS = "length_constraints:number_words"
-COPIED_WORDS = 8  # so many words of the prompt in a row are a copy of it
+COPIED_WORDS = 8  # this many words in a row that are also in the prompt are a copy
 Credit = Literal["share", "all"]
 Share = Annotated[float, Field(ge=0, le=1)]
 Parameters = Mapping[str, Any] | None
@@ -21,12 +21,12 @@ Parameters = Mapping[str, Any] | None
 
 @dataclass(frozen=True)
 class Acceptance:
-    """What a text must be, whatever instructions it follows; the fields are the reward's options.
+    """Requirements on a text, whatever its instructions; the fields are options of the reward.
 
     Attributes:
-        min_words: the least number of words, unless an instruction asks for fewer.
-        min_distinct: the least share of different words among all words.
-        allow_copies: whether `COPIED_WORDS` words of the prompt may come in a row.
+        min_words: the minimum number of words, unless an instruction asks for fewer.
+        min_distinct: the minimum share of distinct words among all words.
+        allow_copies: whether the text may copy `COPIED_WORDS` words in a row from the prompt.
     """
 
     min_words: int
@@ -34,13 +34,15 @@ class Acceptance:
     allow_copies: bool
 
     def fault(self, text: str, prompt: str, topic: str | None, limit: int | None) -> str | None:
-        """Return why a text is not accepted, as a sentence without its full stop, or None.
+        """Return why a text is not accepted, or `None` if it is.
+
+        The reason is a sentence without a period at its end.
 
         Args:
             text: the text.
-            prompt: what it must not copy.
-            topic: what it must contain; None for any text.
-            limit: the text must have fewer words by an instruction; None without such a one.
+            prompt: the text of the prompt, which must not be copied.
+            topic: a string that the text must contain; `None` if there is no topic.
+            limit: the exclusive word limit that an instruction sets; `None` if there is none.
         """
         words = lowered_words(text)
         min_words = self.min_words if limit is None else min(self.min_words, limit - 1)
@@ -61,13 +63,13 @@ def lowered_words(text: str) -> list[str]:
 
 
 def runs_of(words: list[str]) -> set[tuple[str, ...]]:
-    """Return all runs of `COPIED_WORDS` words."""
+    """Return all runs of `COPIED_WORDS` consecutive words."""
     count = len(words) - COPIED_WORDS + 1
     return {tuple(words[i : i + COPIED_WORDS]) for i in range(count)}
 
 
 def word_limit(names: Sequence[str], parameters: Sequence[Parameters]) -> int | None:
-    """Return the number of words that a row's instructions ask to stay below."""
+    """Return the lowest exclusive word limit that a row's instructions set, or `None`."""
     limits = []
     for name, row_parameters in zip(names, parameters, strict=True):
         if name != NUMBER_OF_WORDS or row_parameters is None:
@@ -81,7 +83,7 @@ def followed(text: str, names: Sequence[str], parameters: Sequence[Parameters]) 
     """Return for each instruction of a row whether a text follows it.
 
     Raises:
-        ValueError: the lists differ in length, or an instruction or a parameter is not valid.
+        ValueError: if the lists differ in length, or an instruction or parameter is not valid.
     """
     if len(names) != len(parameters):
         raise ValueError(
@@ -106,7 +108,7 @@ def explain_instructions(
     min_distinct: float = 0.0,
     allow_copies: bool = True,
 ) -> Explanation:
-    """Return which instructions a completion follows, one a line."""
+    """Say which instructions a completion follows, one per line, and why it is not accepted."""
     text = part_of(completion, part)
     results = followed(text, instruction_id_list, kwargs)
     lines = []
@@ -115,7 +117,7 @@ def explain_instructions(
         verdict = "followed" if is_followed else "not followed"
         lines.append(f"{verdict}: {name} {', '.join(shown)}".rstrip())
     limit = word_limit(instruction_id_list, kwargs)
-    # The report has no prompt here, so a copy of it is not named.
+    # The prompt is not available here, so copies of it are not reported.
     fault = Acceptance(min_words, min_distinct, allow_copies).fault(text, "", topic, limit)
     if fault is not None:
         lines.append(f"The text does not count: {fault}.")
@@ -138,20 +140,20 @@ def instructions(
 ) -> list[float]:
     """The share of a row's verifiable instructions that the text follows.
 
-    The columns are those of IFEval (arXiv 2311.07911). A text that a person would not accept earns
-    0; the options say what that means, and by default every text is accepted.
+    The columns are those of IFEval (arXiv 2311.07911). A text that is not acceptable earns 0. The
+    options define what is acceptable; without them and a topic, every text is.
 
     Args:
-        instruction_id_list: the names of the instructions, a list for each row, as in
-            `length_constraints:number_words`.
-        kwargs: the parameters of each, a list of mappings for each row.
+        instruction_id_list: the names of the instructions, such as
+            `length_constraints:number_words`; a list for each row.
+        kwargs: the parameters of each instruction; a list of mappings for each row.
         topic: a text that the completion must contain.
-        prompts: what the completion must not copy.
-        credit: "share" pays for each instruction, "all" only if all are followed.
-        part: "answer" judges the text without thoughts, "all" the whole completion.
-        min_words: the least number of words, unless an instruction asks for fewer.
-        min_distinct: the least share of different words among all words.
-        allow_copies: whether eight words of the prompt may come in a row.
+        prompts: the prompts, which the completion must not copy if `allow_copies` is false.
+        credit: "share" pays for each instruction, "all" only if all of them are followed.
+        part: "answer" judges the answer, "thoughts" the thoughts, "all" the whole completion.
+        min_words: the minimum number of words, unless an instruction asks for fewer.
+        min_distinct: the minimum share of distinct words among all words.
+        allow_copies: whether the text may copy eight words in a row from the prompt.
     """
     acceptance = Acceptance(min_words, min_distinct, allow_copies)
     topics = [None] * len(completions) if topic is None else topic

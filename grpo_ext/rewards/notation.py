@@ -1,4 +1,4 @@
-"""Bring the spellings of an answer into one notation: `−５`, `\\text{ cm}`, `1{,}000`, `$x$`."""
+"""Normalize how answers are written: `−５`, `\\text{ cm}`, `1{,}000`, `$x$`."""
 
 import re
 from functools import lru_cache
@@ -34,13 +34,13 @@ _QUANTIFIER = re.compile(
 
 
 def in_ascii(power: re.Match[str]) -> str:
-    """Return an exponent in superscripts as `^2` or `^{-7}`."""
+    """Convert an exponent in superscript characters to `^2` or `^{-7}`."""
     digits = power[0].translate(_SUPERSCRIPTS)
     return f"^{digits}" if len(digits) == 1 else f"^{{{digits}}}"
 
 
 def without_quantifier(text: str) -> str:
-    """Remove the words behind an equation that say for which numbers it holds: all of them."""
+    """Remove a phrase after an equation such as "for all real x" or "where C is a constant"."""
     match = _QUANTIFIER.search(text, max(0, len(text) - 150))
     if match is None or "=" not in text[: match.start()]:
         return text
@@ -49,7 +49,7 @@ def without_quantifier(text: str) -> str:
 
 
 def as_fraction(repeating: re.Match[str]) -> str:
-    """Return a decimal with a sign over its repeating digits as a fraction: 15/90 for 0.1666..."""
+    """Convert a decimal with a bar over its repeating digits to a fraction: 15/90 for 0.1666..."""
     integer, once, period = repeating.groups()
     over = int(integer + once + period) - int(integer + once)
     under = (10 ** len(period) - 1) * 10 ** len(once)
@@ -62,12 +62,12 @@ _WORDING = [
 
 
 def with_ascii_signs(text: str) -> str:
-    """Replace full-width characters, typographic minus and symbols by ASCII or LaTeX."""
+    """Replace full-width characters, typographic minus signs and symbols with ASCII or LaTeX."""
     return text if text.isascii() else _POWER.sub(in_ascii, text).translate(_SIGNS)
 
 
 def with_repeating_decimals_as_fractions(text: str) -> str:
-    """Replace repeating decimals by fractions, as `plain` does."""
+    """Replace repeating decimals with fractions, like `plain`."""
     for pattern, new in _WORDING:
         if new is as_fraction:
             text = pattern.sub(new, text)
@@ -76,7 +76,7 @@ def with_repeating_decimals_as_fractions(text: str) -> str:
 
 @lru_cache(maxsize=4096)
 def plain(answer: str) -> str:
-    """Return an answer without the notation that does not change its meaning."""
+    """Return an answer in plain notation: without markup that does not change its meaning."""
     answer = with_ascii_signs(answer)
     if answer.strip("0123456789.,+- ") not in ("", "$"):
         for pattern, new in _WORDING:
@@ -91,6 +91,6 @@ _PLUS_INFINITY = re.compile(r"\+ ?\\infty")
 
 
 def typography(answer: str) -> str:
-    """Return an answer without blanks, braces around one sign, and `+` before infinity."""
+    """Remove needless spaces, braces around a single sign, and the `+` before infinity."""
     answer = _PLUS_INFINITY.sub(r"\\infty", answer)
     return _BRACED.sub(r"\1\2", _BLANK.sub("", answer))

@@ -1,11 +1,11 @@
-"""Whether a completion is about its prompt: how much likelier it is after it than after others.
+"""Score how much likelier a completion is after its own prompt than after other prompts.
 
     gain(token) = log p(token | own prompt) - mean over other prompts of log p(token | other prompt)
     score = sum of gain(token) over tokens / max(number of tokens, min_tokens)
 
-This is a pointwise mutual information of text and prompt, by a frozen model. It needs no judge and
-no reference answer. What any prompt makes equally likely (set phrases, an evasive answer) earns 0,
-and what fits another prompt better earns less than 0.
+The score is the pointwise mutual information of text and prompt under a frozen model. It needs no
+judge and no reference answer. Text that is equally likely after any prompt (set phrases, evasive
+answers) earns 0, and text that fits another prompt better earns less than 0.
 """
 
 import json
@@ -19,15 +19,15 @@ from grpo_ext.rewards.deadline import paused
 from grpo_ext.rewards.explanation import Explanation, clip
 from grpo_ext.rewards.registry import register
 
-SEARCHED_ROWS = 1000  # of the data, for different prompts
+SEARCHED_ROWS = 1000  # rows of the data that are searched for distinct prompts
 
 Prompt = str | list[dict[str, Any]]
-Pair = tuple[list[int], list[int]]  # prompt and text as token ids
+Pair = tuple[list[int], list[int]]  # (prompt, text) as token ids
 Key = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 def different_prompts(prompts: Iterable[Prompt], max_count: int) -> list[Prompt]:
-    """Return the first different prompts, at most `max_count`, in their order."""
+    """Return the first distinct prompts in order, at most `max_count` of them."""
     by_key: dict[str, Prompt] = {}
     for prompt in prompts:
         by_key.setdefault(prompt_key(prompt), prompt)
@@ -37,18 +37,18 @@ def different_prompts(prompts: Iterable[Prompt], max_count: int) -> list[Prompt]
 
 
 def prompt_key(prompt: Prompt) -> str:
-    """Return a text that is the same for equal prompts."""
+    """Return a key that equal prompts share."""
     return json.dumps(prompt, sort_keys=True, default=str)
 
 
 def unrelated_to(prompt: Prompt, sample: Sequence[Prompt], max_count: int) -> list[Prompt]:
-    """Return the first prompts of a sample that differ from `prompt`, at most `max_count`."""
+    """Return the first prompts in `sample` that differ from `prompt`, at most `max_count`."""
     key = prompt_key(prompt)
     return [other for other in sample if prompt_key(other) != key][:max_count]
 
 
 def are_copied(text_ids: Sequence[int], prompt_ids: Sequence[int], run_length: int) -> list[bool]:
-    """Return for each token of a text whether it is in a run that the prompt has as well.
+    """Return for each token of a text whether it is part of a run that also occurs in the prompt.
 
     Args:
         text_ids: (T,) token ids of the text.
@@ -56,7 +56,7 @@ def are_copied(text_ids: Sequence[int], prompt_ids: Sequence[int], run_length: i
         run_length: number of consecutive tokens in a run.
 
     Returns:
-        (T,)
+        (T,) flags.
     """
     prompt_runs = set(n_grams(prompt_ids, run_length))
     copied = [False] * len(text_ids)
@@ -73,7 +73,7 @@ def n_grams(ids: Sequence[int], n: int) -> Iterator[tuple[int, ...]]:
 
 
 def explain_relevance(completion: str, *, part: Part = "answer", **options: Any) -> Explanation:
-    """Return which text was judged; the score needs the model, which a report does not load."""
+    """Show the text that was judged, but no score: that needs the model, which is not loaded."""
     text = part_of(completion, part).strip()
     if not text:
         return Explanation("relevance 0: there is no text to judge.")
@@ -102,26 +102,26 @@ def relevance(
 ) -> list[float]:
     """How much more likely the answer is after its prompt than after other prompts.
 
-    A frozen model measures it, in nats per token. An answer that fits all prompts alike earns 0, as
-    an empty one does; one that fits the others better earns less than 0. Tokens that are copied
-    from the prompt count 0. The model costs `num_unrelated + 1` passes over prompt and answer.
+    A frozen model measures this in nats per token. An empty answer, or one that fits all prompts
+    equally well, earns 0; one that fits the other prompts better earns less than 0. Tokens copied
+    from the prompt count as 0. The model makes `num_unrelated + 1` passes over prompt and answer.
 
     Args:
-        model: folder or id of the frozen model; None: the model that the run starts from.
-        revision: of the model on the hub.
-        unrelated: the other prompts; None: in a run the first different prompts of its data,
-            elsewhere those of the same call.
-        num_unrelated: how many of them each prompt is compared with.
-        part: what is judged of a completion: "answer", "thoughts" or "all".
-        min_tokens: shorter texts are divided by this number, so that a single keyword does not have
-            the highest mean.
+        model: the folder or id of the frozen model; None: the model that the run starts from.
+        revision: the model's revision on the Hub.
+        unrelated: the other prompts; None: in a run, the first distinct prompts of its data;
+            outside a run, the prompts of the same call.
+        num_unrelated: how many other prompts each prompt is compared with.
+        part: the part of a completion that is judged: "answer", "thoughts" or "all".
+        min_tokens: the score of a shorter text is divided by this number, so that a single keyword
+            does not get the highest mean.
         max_tokens: how many tokens of a text are judged.
-        copied: tokens in such a long run that the prompt has, too, count 0.
-        dtype: type of the model's weights.
-        device: torch's name of a device; None: the GPU of the process, if there is one.
+        copied: tokens in a run of at least this many that also occurs in the prompt count as 0.
+        dtype: the dtype of the model's weights.
+        device: the name of a torch device; None: the GPU of the process, if there is one.
 
     Raises:
-        ValueError: if no model is named, or there is no other prompt.
+        ValueError: if no model is given outside a run, or there is no other prompt.
     """
     texts = [part_of(completion, part).strip() for completion in completions]
     if not any(texts):
@@ -132,7 +132,7 @@ def relevance(
         )
     source = prompts if unrelated is None else unrelated
     sample = different_prompts(source, len(source))
-    with paused():  # a deadline must not cut the loading short
+    with paused():  # a deadline must not interrupt the loading
         from grpo_ext.scoring.frozen_model import load_frozen
 
         frozen = load_frozen(model, revision, dtype, device)
@@ -166,7 +166,7 @@ def relevance(
 
 
 class Comparison(NamedTuple):
-    """A text with its prompt and unrelated prompts, as token ids."""
+    """A text with its own prompt and unrelated prompts, as token ids."""
 
     row: int
     text_ids: list[int]
@@ -174,11 +174,11 @@ class Comparison(NamedTuple):
     unrelated_ids: list[list[int]]
 
     def key(self, prompt_ids: list[int]) -> Key:
-        """Return the key of the text after one of the prompts, which is equal for equal pairs."""
+        """Return the key of the text after one of the prompts; equal pairs have equal keys."""
         return tuple(prompt_ids), tuple(self.text_ids)
 
     def pairs(self) -> dict[Key, Pair]:
-        """Return the text after each of the prompts, by key."""
+        """Return the (prompt, text) pairs for all prompts, by key."""
         return {
             self.key(ids): (ids, self.text_ids) for ids in (self.prompt_ids, *self.unrelated_ids)
         }

@@ -1,7 +1,7 @@
 """TRL's rewards by name, with TRL's arguments as options.
 
-`cosine_scaled` and `reasoning_accuracy` judge answers as `accuracy` does: TRL gives any text of a
-completion to math-verify, with alarms that would end the deadline of a guard.
+`cosine_scaled` and `reasoning_accuracy` judge answers like `accuracy`. TRL would pass whatever text
+a completion has to math-verify, whose alarms would cancel the deadline of a guard.
 """
 
 import math
@@ -13,7 +13,7 @@ from grpo_ext.rewards.registry import register
 
 @register("think_format")
 def think_format(completions: list[str]) -> list[float]:
-    """1 if the completion begins with one <think> .. </think> block, else 0 (TRL)."""
+    """1 if the completion begins with one <think> .. </think> block, else 0 (from TRL)."""
     from trl.rewards import think_format_reward
 
     return think_format_reward([[{"role": "assistant", "content": text}] for text in completions])
@@ -27,7 +27,7 @@ def soft_overlong_punishment(
     max_completion_len: int,
     soft_punish_cache: int,
 ) -> list[float]:
-    """0 for short enough completions, falling to -1 over the last tokens before the limit.
+    """0 for short completions, falling to -1 over the last tokens before the limit.
 
     From TRL; DAPO, equation 13.
 
@@ -48,13 +48,13 @@ def repetition_penalty(
     ngram_size: int = 3,
     max_penalty: float = -1.0,
 ) -> list[float]:
-    """The share of repeated n-grams of tokens, times `max_penalty`.
+    """The share of repeated token n-grams, times `max_penalty`.
 
     From TRL; arXiv 2502.03373, appendix C.2.
 
     Args:
-        ngram_size: n.
-        max_penalty: the limit of the reward for pure repetition; at most 0.
+        ngram_size: the number of tokens in an n-gram.
+        max_penalty: the reward that pure repetition approaches; at most 0.
     """
     from trl.rewards import get_repetition_penalty_reward
 
@@ -74,7 +74,7 @@ def cosine_scaled(
     min_value_correct: float = 0.5,
     max_value_correct: float = 1.0,
 ) -> list[float | None]:
-    """Correctness scaled by length: right answers better short, wrong ones better long.
+    """Correctness scaled by length: correct answers earn more if short, wrong ones if long.
 
     From TRL; arXiv 2502.03373, appendix C.1.
 
@@ -82,8 +82,8 @@ def cosine_scaled(
         solution: the gold answer.
         max_len: the length in tokens at which the scale ends.
         min_value_wrong, max_value_wrong: scores of a wrong answer, at length 0 and at `max_len`.
-        min_value_correct, max_value_correct: scores of a right answer, at `max_len` and at length
-            0.
+        min_value_correct, max_value_correct: scores of a correct answer, at `max_len` and at
+            length 0.
     """
     scores: list[float | None] = []
     accuracies = accuracy(completions, solution, prompts)
@@ -110,13 +110,13 @@ def reasoning_accuracy(
     *,
     reasoning_delimiters: list[str] | None = None,
 ) -> list[float | None]:
-    """1 if the answer after the reasoning equals the gold answer, else 0 (TRL).
+    """1 if the answer after the reasoning equals the gold answer, else 0 (from TRL).
 
-    It is 0 if the reasoning does not end.
+    It is also 0 if the reasoning does not end.
 
     Args:
         solution: the gold answer.
-        reasoning_delimiters: texts that end the reasoning. None: `</think>`.
+        reasoning_delimiters: texts that end the reasoning; None: `</think>`.
     """
     scores: list[float | None] = []
     questions = prompts if prompts is not None else [None] * len(completions)
