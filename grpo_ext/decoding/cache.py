@@ -1,7 +1,7 @@
-"""Keys and values of the rows that are being decoded, written in place.
+"""A KV cache for the rows being decoded that is written in place.
 
-transformers' `DynamicLayer` copies all keys and values at every step to append one position. Here a
-buffer with spare room holds them, and a step writes only its own position.
+transformers' `DynamicLayer` copies all keys and values at every step to append one position. Here
+they are stored in a buffer with spare room, and each step writes only its own position.
 """
 
 from typing import TypeGuard
@@ -18,7 +18,7 @@ class BufferedLayer(DynamicLayer):
     """A `DynamicLayer` whose `keys` and `values` are views of longer buffers.
 
     Args:
-        layer: provides the states, (b, heads, positions, dim).
+        layer: the layer whose states are copied, (b, heads, positions, dim).
         rows: the rows of `layer` to take, (b',), in this order; a row may occur several times.
     """
 
@@ -51,9 +51,9 @@ class BufferedLayer(DynamicLayer):
 
         Args:
             key_states: (b, heads, new positions, dim).
-            value_states: likewise.
+            value_states: same shape as `key_states`.
             args: ignored, as in `DynamicLayer`.
-            kwargs: likewise.
+            kwargs: ignored, as in `DynamicLayer`.
         """
         start = self.keys.size(-2)
         num_new = key_states.size(-2)
@@ -76,12 +76,12 @@ class BufferedLayer(DynamicLayer):
 
 
 def with_room(states: Tensor, positions: int = 0) -> Tensor:
-    """Return a copy of states with room for so many positions and `SPARE` more."""
+    """Return a copy of states with room for `positions` more positions, plus `SPARE`."""
     return pad(states, (0, 0, 0, positions + SPARE))
 
 
 def is_supported(cache: object) -> TypeGuard[DynamicCache]:
-    """Whether rows of the cache can be removed and repeated."""
+    """Return whether rows of the cache can be removed and repeated."""
     if type(cache) is not DynamicCache or cache.offloading:
         return False
     supported_layers = (DynamicLayer, DynamicSlidingWindowLayer)
@@ -91,7 +91,7 @@ def is_supported(cache: object) -> TypeGuard[DynamicCache]:
 def expand(cache: DynamicCache, rows: Tensor) -> None:
     """Select the rows `rows` (b,) of the cache, and make its layers writable in place.
 
-    Layers with a sliding window stay those of transformers: they are short.
+    Layers with a sliding window are short, so they remain those of transformers.
     """
     for i, layer in enumerate(cache.layers):
         assert isinstance(layer, DynamicLayer)  # `is_supported` has checked it

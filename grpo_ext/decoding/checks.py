@@ -1,4 +1,4 @@
-"""Checks of what the fast loop can decode; transformers decodes everything else."""
+"""Check what the fast loop can decode; transformers decodes everything else."""
 
 from typing import Any, Protocol, runtime_checkable
 
@@ -40,7 +40,7 @@ from transformers.integrations.fsdp import is_fsdp_managed_module
 from grpo_ext.decoding.cache import is_supported
 from grpo_ext.decoding.play import EpisodeEnds
 
-# Processors and criteria that treat each row separately and keep no state of it.
+# Processors and criteria that treat each row separately and keep no state per row.
 STATELESS_PROCESSORS = (
     EpsilonLogitsWarper,
     EtaLogitsWarper,
@@ -70,7 +70,7 @@ STATELESS_CRITERIA = (
     MaxTimeCriteria,
     StopStringCriteria,
 )
-INPUTS = {  # of the model, besides the tokens
+INPUTS = {  # inputs of the model in addition to the tokens
     "attention_mask",
     "logits_to_keep",
     "past_key_values",
@@ -88,10 +88,10 @@ class SelectsRows(Protocol):
     """A logits processor with a state per row."""
 
     def select_rows(self, input_ids: Tensor, rows: Tensor) -> None:
-        """Continue with some of the rows.
+        """Continue with only some of the rows.
 
         Args:
-            input_ids: (b, P + t), before rows leave.
+            input_ids: prompts and tokens so far, (b, P + t), of the rows before some leave.
             rows: indices of the rows that continue, (b',).
         """
 
@@ -101,11 +101,11 @@ class ForcesTokens(Protocol):
     """A logits processor that forces tokens."""
 
     def gives_all(self) -> bool:
-        """Whether it forces the next token of every row, so that logits do not matter."""
+        """Return whether it forces the next token of every row, so that logits do not matter."""
 
 
 def check_model(model: PreTrainedModel) -> None:
-    """Raise `NotSupported` for models that the loop cannot call."""
+    """Raise `NotSupported` for a model that the loop cannot call."""
     if model.config.is_encoder_decoder:
         raise NotSupported("the model has an encoder")
     for name in ("prepare_inputs_for_generation", "_update_model_kwargs_for_generation"):
@@ -122,7 +122,7 @@ def check_model(model: PreTrainedModel) -> None:
 
 
 def check_config(config: GenerationConfig) -> None:
-    """Raise `NotSupported` if decoding is not token by token."""
+    """Raise `NotSupported` for a generation config that the loop does not implement."""
     mode = config.get_generation_mode()
     if mode not in (GenerationMode.SAMPLE, GenerationMode.GREEDY_SEARCH):
         raise NotSupported(f"it decodes by {mode.value}")
@@ -141,11 +141,11 @@ def check_call(processors: list[Any], criteria: list[Any], inputs: dict[str, Any
     Args:
         processors: the logits processors of the call.
         criteria: its stopping criteria.
-        inputs: further inputs of the model, by name.
+        inputs: the inputs of the model other than tokens, by name.
 
     Raises:
-        NotSupported: if one of them may have a state per row that the loop does not know, or the
-            cache cannot remove rows.
+        NotSupported: if a processor or criterion may have a state per row, the model gets an input
+            that the loop does not handle, or the cache cannot remove rows.
     """
     for processor in processors:
         if type(processor) not in STATELESS_PROCESSORS and not isinstance(processor, SelectsRows):
@@ -165,7 +165,7 @@ def check_call(processors: list[Any], criteria: list[Any], inputs: dict[str, Any
 
 
 def is_noisy(model: torch.nn.Module) -> bool:
-    """Whether equal rows may differ: dropout in training mode, or the jitter of a router."""
+    """Return whether equal rows may differ: by dropout or router jitter in training mode."""
     for module in model.modules():
         if not module.training:
             continue
@@ -181,7 +181,7 @@ def is_noisy(model: torch.nn.Module) -> bool:
 
 
 def base_model(model: torch.nn.Module) -> PreTrainedModel:
-    """Return the transformers model inside a compiled or a PEFT model, or the model itself."""
+    """Return the transformers model inside a compiled or PEFT model, or the model itself."""
     inner: Any = getattr(model, "_orig_mod", model)  # of `torch.compile`
     if hasattr(inner, "get_base_model"):
         return inner.get_base_model()

@@ -1,10 +1,10 @@
-"""The decoding loop: as `GenerationMixin._sample`, but only for rows that have not ended.
+"""The decoding loop: like `GenerationMixin._sample`, but only for rows that have not ended.
 
 prefill: each distinct prompt once                 (U, P)
 repeat its keys and values for its rows            (B, P)
 until all rows have ended: logits -> processors -> draw -> stopping criteria
     when an eighth of the rows has ended: remove them from tokens, mask and cache
-    while the next token of every row is given: no logits; the model reads those tokens together
+    while the next token of every row is forced: skip the model, which reads those tokens together
         afterwards
 """
 
@@ -25,16 +25,16 @@ from grpo_ext.batching.cuts import equal_prompts
 from grpo_ext.decoding.cache import expand
 from grpo_ext.decoding.checks import ForcesTokens, SelectsRows, check_call, check_config, is_noisy
 
-ENDED_SHARE = 1 / 8  # rows that have ended are removed when they are this share of the batch
+ENDED_SHARE = 1 / 8  # rows that have ended are removed once they are this share of the batch
 
 
 class DecodeBatch:
-    """The rows that are being decoded, and those that have left.
+    """The rows still being decoded, and those that have finished.
 
     Args:
         input_ids: left-padded prompts, (B, P).
         max_length: the maximum length of prompt and completion together.
-        pad: the token after the end of a row.
+        pad: the token that fills a row after its end.
         inputs: `past_key_values`, and optionally `attention_mask` (B, P) and `position_ids` (B or
             1, P).
     """
@@ -53,9 +53,9 @@ class DecodeBatch:
         self._positions = inputs.get("position_ids")
         if self._positions is not None:
             self._positions = self._positions[:, -1:].expand(batch, 1)  # (b, 1)
-        # the index of each row in the batch at the start, (b,)
+        # the index of each row in the original batch, (b,)
         self._rows = torch.arange(batch, device=input_ids.device)
-        # rows that have left, (n,), and their ids, (n, P + t)
+        # indices of rows that have left, (n,), and their tokens, (n, P + t)
         self._left: list[tuple[Tensor, Tensor]] = []
 
     @property
@@ -74,7 +74,7 @@ class DecodeBatch:
             self._positions = self._positions + 1
 
     def next_inputs(self) -> dict[str, Any]:
-        """Return the inputs of the next forward pass: tokens that are not cached, usually one."""
+        """Return the inputs of the next forward pass: tokens not yet cached, usually one."""
         inputs = {
             "input_ids": self._ids[:, self._num_read : self.length],
             "past_key_values": self.cache,
@@ -90,7 +90,7 @@ class DecodeBatch:
         return inputs
 
     def keep(self, rows: Tensor, leaving: Tensor) -> None:
-        """Continue with only the rows `rows`; both arguments are indices into the current batch."""
+        """Continue with `rows` and store `leaving`; both are indices into the current batch."""
         self._left.append((self._rows[leaving], self.ids[leaving]))
         self._rows = self._rows[rows]
         self._ids = self._ids[rows]
@@ -121,14 +121,15 @@ def decode(
     """Sample or decode greedily, as a `custom_generate` of transformers' `generate`.
 
     Args:
-        model: called with `inputs` and the tokens.
+        model: the model, called with `inputs` and the tokens.
         input_ids: left-padded prompts, (B, P).
-        logits_processor: one with a state per row must be a `SelectsRows`. While a `ForcesTokens`
-            forces the next token of every row, the model is not called and processors see earlier
-            logits.
-        stopping_criteria: rows without an end token run until all rows end.
-        generation_config: of transformers.
-        inputs: further inputs of the model, by name.
+        logits_processor: the logits processors; one with a state per row must be a `SelectsRows`.
+            While a `ForcesTokens` forces the next token of every row, the model is not called and
+            processors see earlier logits.
+        stopping_criteria: the stopping criteria; if none has an end token, every row continues
+            until all rows have ended.
+        generation_config: the generation config.
+        inputs: other inputs of the model, by name.
 
     Returns:
         Prompts and completions (B, P + T), padded after the end of each row, as from
@@ -144,7 +145,7 @@ def decode(
     }
     selecting = [p for p in logits_processor if isinstance(p, SelectsRows)]
     forcing = [p for p in logits_processor if isinstance(p, ForcesTokens)]
-    # without an end token no row is padded: transformers decodes all rows until the last one ends
+    # without an end token no row is padded: like transformers, decode all rows until the last ends
     rows_end = any(hasattr(criterion, "eos_token_id") for criterion in stopping_criteria)
     pad = generation_config.pad_token_id
     logits = prefill(model, input_ids, inputs)  # (B, V)
@@ -178,9 +179,9 @@ def prefill(model: torch.nn.Module, input_ids: Tensor, inputs: dict[str, Any]) -
     """Read each distinct prompt once, or every prompt if noise (dropout) makes equal rows differ.
 
     Args:
-        model: called once.
+        model: the model, called once.
         input_ids: left-padded prompts, (B, P).
-        inputs: further inputs of the model; their cache is filled with B rows.
+        inputs: other inputs of the model; their cache is filled with B rows.
 
     Returns:
         The logits (B, V) of the first tokens.
@@ -216,11 +217,11 @@ def draw_tokens(scores: Tensor, do_sample: bool) -> Tensor:
     """Return the next token of each row, (b,), int64.
 
     Args:
-        scores: of the logits processors, (b, V), float32.
+        scores: the scores from the logits processors, (b, V), float32.
         do_sample: whether to draw from their softmax; otherwise the likeliest token is returned.
 
     Raises:
-        ValueError: if the scores of a row are not a distribution (NaN, or no token is left).
+        ValueError: on a CPU, if sampled scores are no distribution (NaN, or no token is left).
     """
     if not do_sample:
         return scores.argmax(dim=-1)

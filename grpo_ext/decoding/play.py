@@ -1,10 +1,8 @@
 """Play episodes within one call of `generate`: rows continue after each turn.
 
-No token is read twice.
-
 When a turn of the model ends, its environment answers. The tokens of the answer are forced on the
-row, one per step, while other rows are sampled; they go through the model once, and together if all
-rows read answers. A row ends with its episode.
+row, one per step, while other rows are sampled. Every token goes through the model only once, and
+answers go through in a single pass while all rows are reading one. A row ends with its episode.
 """
 
 from __future__ import annotations
@@ -21,22 +19,22 @@ if TYPE_CHECKING:
 
 
 class Player(LogitsProcessor):
-    """Follows the rows of one `generate` token by token, and advances their episodes, one per row.
+    """Follows the rows of one `generate` call token by token and advances the episode of each row.
 
-    In a row that reads an answer it allows only the next token of the answer.
+    In a row that is reading an answer, it allows only the next token of the answer.
     """
 
     def __init__(self, episodes: Sequence[Episode]):
-        self.episodes = list(episodes)  # of the rows that are still decoded
+        self.episodes = list(episodes)  # of the rows still being decoded
         self._width: int | None = None  # number of tokens seen per row
 
     @property
     def began(self) -> bool:
-        """Whether a `generate` has run this processor."""
+        """Whether `generate` has run this processor."""
         return self._width is not None
 
     def see(self, input_ids: Tensor) -> None:
-        """Take the last token of each row (b, P + t) once; the first call has the prompts only."""
+        """Process the last token of each row (b, P + t) once; the first call has only prompts."""
         before = self._width
         self._width = input_ids.size(1)
         if before in (None, self._width):
@@ -59,23 +57,23 @@ class Player(LogitsProcessor):
                 rows.append(row)
                 tokens.append(episode.pending[0])
         if rows:
-            # the recorder still reads the scores before
+            # the recorder still needs the unchanged scores
             scores = cast(FloatTensor, scores.clone())
             scores[rows] = -torch.inf
             scores[rows, tokens] = 0.0
         return scores
 
     def gives_all(self) -> bool:
-        """Whether every row that continues has its next token from its environment."""
+        """Return whether the next token of every unfinished row comes from its environment."""
         return all(episode.pending or episode.ended for episode in self.episodes)
 
     def select_rows(self, input_ids: LongTensor, rows: LongTensor) -> None:
-        """Continue with some of the rows."""
+        """Continue with only some of the rows, (b',) indices."""
         self.episodes = [self.episodes[row] for row in rows.tolist()]
 
 
 class EpisodeEnds(StoppingCriteria):
-    """Ends a row with its episode, not at its first end token.
+    """Ends a row when its episode ends, not at the first end token.
 
     `generate` pads ended rows if a criterion has `eos_token_id`.
     """

@@ -1,10 +1,10 @@
-"""Support for vLLM beyond TRL's: a CPU backend that can be trained, settings, a server.
+"""vLLM support beyond TRL's: a CPU backend that accepts new weights, settings, a server.
 
-On a CPU gloo transports the weights, and layers keep the weights that are loaded; CUDA is
+On a CPU, weights are transferred over gloo, and layers keep the weights that are loaded; CUDA is
 unaffected. The trainer's side is in `grpo_ext.samplers.vllm_generation` and
 `grpo_ext.samplers.vllm_client`.
 """
 
 
 class EngineFailure(RuntimeError):
-    """The vLLM engine fails or gives wrong results; it ends a run with a checkpoint."""
+    """An engine failed or gave wrong results. It ends a run with a checkpoint."""

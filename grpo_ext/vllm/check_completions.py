@@ -1,4 +1,4 @@
-"""Check a server's completions against its request: wrong ones would give a wrong signal."""
+"""Check a server's completions against the request: wrong ones would give a wrong signal."""
 
 from typing import Annotated
 
@@ -7,11 +7,11 @@ from typing_extensions import TypedDict
 
 
 class Completions(TypedDict):
-    """Completions in TRL's form."""
+    """Completions in TRL's format."""
 
     prompt_ids: list[list[int]]
     completion_ids: list[list[Annotated[int, Field(ge=0)]]]
-    # rounding can exceed 0
+    # rounding can make a log-prob exceed 0
     logprobs: list[list[list[Annotated[float, Field(lt=1e-3, allow_inf_nan=False)]]]] | None
     logprob_token_ids: list[list[list[int]]] | None
 
@@ -24,15 +24,15 @@ def completions_fault(
     num_logprobs: int | None,
     vocabulary: int,
 ) -> str | None:
-    """Return what is wrong with completions; `None` if nothing is.
+    """Return what is wrong with completions, or `None` if nothing is.
 
     Args:
-        answer: of the server; should have the form of `Completions`.
+        answer: the answer of the server, which should have the form of `Completions`.
         prompts: texts or lists of tokens.
         n: number of completions of each prompt.
         max_tokens: maximum length of a completion.
-        num_logprobs: maximum number of log-probs of a token; `None`: not requested.
-        vocabulary: number of tokens of the model.
+        num_logprobs: maximum number of log-probs per token; `None`: not requested.
+        vocabulary: number of tokens in the model's vocabulary.
     """
     try:
         completions: Completions = TypeAdapter(Completions).validate_python(answer, strict=True)
@@ -65,13 +65,13 @@ def completions_fault(
 def are_logps_of(
     row: list[int], logps: list[list[float]], tokens: list[list[int]], num_logprobs: int
 ) -> bool:
-    """Whether log-probs belong to a completion.
+    """Return whether log-probs belong to a completion.
 
     Args:
-        row: T tokens.
-        logps: log-probs at each of T positions.
-        tokens: the tokens that they belong to; they include those of `row`.
-        num_logprobs: maximum number at a position.
+        row: the T tokens of the completion.
+        logps: the log-probs at each of the T positions.
+        tokens: the tokens that these log-probs belong to; must include those of `row`.
+        num_logprobs: maximum number of log-probs per position.
     """
     if not len(row) == len(logps) == len(tokens):
         return False

@@ -1,6 +1,6 @@
 """Middleware for vLLM's `--middleware` that guards all routes of a server with its key.
 
-vLLM's own key guards only `/v1`, and not the routes that take weights, return settings and call
+vLLM's own key protects only `/v1`, not the routes that take weights, return settings and call
 functions of the workers.
 """
 
@@ -14,7 +14,7 @@ from typing import Any
 
 from grpo_ext.vllm.signature import KEY, PROOF, SIGNATURE, WINDOW, Signature, proof_of
 
-# of ASGI
+# ASGI types
 Message = MutableMapping[str, Any]
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -23,17 +23,16 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 class Guard:
-    """Answers each request signed with the key once, and proves its answers with the key.
+    """Answers each request that is signed with the key, once, and proves each answer with the key.
 
     Other requests get status 401, except `/health`, which is answered without a proof. Web sockets
-    are refused, because nothing signs what they carry. Answers are sent when they are complete.
+    are refused, because their content is not signed. Answers are sent only when complete.
     """
 
     def __init__(self, app: App):
         self.app = app
         self.key = os.environ[KEY]
-        # a request that was recorded before a restart is older, so it cannot be sent to the new
-        # server
+        # older requests are refused, so one that was recorded before a restart cannot be replayed
         self.started = int(time.time())
         self.nonces: set[str] = set()
         self.ends: deque[tuple[float, str]] = deque()  # when each nonce can be forgotten
@@ -70,7 +69,7 @@ class Guard:
             await answer.flush(self.key, signature)
 
     def signature_of(self, scope: Scope) -> Signature | None:
-        """Return the signature of a request; `None` if the key did not make it."""
+        """Return the signature of a request; `None` if it was not made with the key."""
         header = dict(scope["headers"]).get(SIGNATURE.encode(), b"")
         signature = Signature.parse(header.decode("latin-1"))
         target = scope["raw_path"].decode("latin-1")
@@ -82,7 +81,7 @@ class Guard:
         return signature
 
     def is_first_use(self, signature: Signature, now: float) -> bool:
-        """Return whether a signature is new, and remember it while it could be accepted."""
+        """Return whether a signature is new, and remember it as long as it could be accepted."""
         while self.ends and self.ends[0][0] < now:
             _, expired_nonce = self.ends.popleft()
             self.nonces.remove(expired_nonce)
@@ -94,14 +93,14 @@ class Guard:
         return True
 
     async def refuse_time(self, send: Send, signature: Signature, now: int) -> None:
-        """Answer a request of the key's owner that is not of now with the server's clock.
+        """Refuse a request that is signed with the key at another time; answer with our clock.
 
-        The proof lets the trainer trust the clock. Whoever sends an old request again gets a proof
-        that no later request accepts.
+        The proof lets the trainer trust the clock. Whoever replays an old request gets a proof that
+        is valid for no other request.
 
         Args:
-            send: takes the answer.
-            signature: of the request.
+            send: sends the answer.
+            signature: the signature of the request.
             now: the server's clock, in seconds since 1970.
         """
         body = json.dumps({"server_clock": now, "server_started": self.started}).encode()
@@ -113,7 +112,7 @@ class Guard:
 
 
 class Buffered:
-    """Takes what an app sends, and sends it with its proof once it is complete."""
+    """Collects what an app sends, and sends it with its proof once it is complete."""
 
     def __init__(self, send: Send):
         self.send = send
@@ -129,7 +128,7 @@ class Buffered:
             self.is_complete = not message.get("more_body", False)
 
     async def flush(self, key: str, signature: Signature) -> None:
-        """Send the answer if it is complete: not if the client has gone or the app failed."""
+        """Send the answer, unless it is incomplete because the client left or the app failed."""
         if not self.is_complete:
             return
         body = b"".join(self.chunks)
@@ -140,13 +139,13 @@ class Buffered:
 
 
 async def body_of(receive: Receive, signature: Signature) -> bytes | None:
-    """Return the body of a request, read up to its signed length; `None` if another was signed."""
+    """Read the body of a request up to its signed length; return `None` if it is not as signed."""
     chunks = []
     size = 0
     is_complete = False
     while not is_complete:
         message = await receive()
-        if message["type"] != "http.request":  # the client has gone
+        if message["type"] != "http.request":  # the client has disconnected
             return None
         chunk = message.get("body", b"")
         chunks.append(chunk)
@@ -161,7 +160,7 @@ async def body_of(receive: Receive, signature: Signature) -> bytes | None:
 
 
 def with_body(body: bytes, receive: Receive) -> Receive:
-    """Return a `receive` that returns the body first, and then the messages of the connection."""
+    """Return a `receive` that first returns the body, then the messages of the connection."""
     messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def receive_again() -> Message:
@@ -173,14 +172,14 @@ def with_body(body: bytes, receive: Receive) -> Receive:
 
 
 def with_key(scope: Scope, key: str) -> Scope:
-    """Return the scope of a request with the key as vLLM's own check of `/v1` expects it."""
+    """Return the scope of a request with the key where vLLM's own check of `/v1` expects it."""
     headers = [(name, value) for name, value in scope["headers"] if name != b"authorization"]
     headers.append((b"authorization", f"Bearer {key}".encode()))
     return {**scope, "headers": headers}
 
 
 async def refuse(send: Send) -> None:
-    """Answer a request without a valid signature."""
+    """Answer a request without a valid signature with status 401."""
     headers = [(b"content-type", b"text/plain")]
     text = f"sign requests with the key of this server: set {KEY}, and compare the clocks"
     await send({"type": "http.response.start", "status": 401, "headers": headers})

@@ -1,8 +1,8 @@
-"""HTTP requests to a server that may not be vLLM, with limits on time, size and form.
+"""HTTP requests to a server that may not be vLLM, with limits on time, size and format.
 
 `VllmLine` replaces the `requests.Session` of TRL's client, which limits only the time of a single
-read from the socket, and so waits forever for a server that sends byte by byte. With a key,
-requests are signed and answers proved; the key stays here.
+read from the socket and so waits forever for a server that sends byte by byte. With a key, requests
+are signed and answers are verified; the key itself is never sent.
 """
 
 import os
@@ -23,7 +23,7 @@ PROBE_SECONDS = 5.0  # time limit of a health check
 
 def shape(**fields: Any) -> Any:
     """Return the type of a JSON object with at least these fields."""
-    return TypedDict("Shape", fields)  # type: ignore[operator]  # made at run time
+    return TypedDict("Shape", fields)  # type: ignore[operator]  # created at run time
 
 
 Name = Annotated[str, Field(pattern=SERVER_NAME)]
@@ -47,7 +47,7 @@ class VllmAnswer(Answer):
     """An answer with the attributes of `requests.Response` that TRL reads."""
 
     def json(self) -> Any:
-        """Return the object in the answer; `ConnectionError` if it does not have vLLM's form."""
+        """Return the object in the answer; raise `ConnectionError` unless it is like vLLM's."""
         form: Any = dict[str, Any]
         for path, shape_of_path in SHAPES.items():
             if self.path.endswith(path):
@@ -62,7 +62,7 @@ class VllmAnswer(Answer):
 class VllmLine(Line):
     """A client of a vLLM server; with a key it signs requests and verifies answers.
 
-    The proof holds for this request and this answer alone.
+    The proof of an answer is valid only for that answer to that request.
     """
 
     key: str | None = field(default_factory=lambda: os.environ.get(KEY), repr=False)
@@ -70,17 +70,18 @@ class VllmLine(Line):
     def ask(
         self, method: str, url: str, body: bytes | None, seconds: float, **headers: str
     ) -> VllmAnswer:
-        """Request an answer, and verify its proof.
+        """Send a request, verify the proof of the answer, and return the answer.
 
         Args:
-            method: such as `"GET"`.
-            url: of the server.
-            body: the content of the request.
+            method: the HTTP method, such as `"GET"`.
+            url: the URL of the request.
+            body: the content of the request; `None` if it has none.
             seconds: time limit of the answer.
-            headers: further ones.
+            headers: further headers.
 
         Raises:
-            ConnectionError: if there is no complete answer, or it lacks the proof.
+            ConnectionError: if there is no complete answer, it lacks the proof, or the server
+                refuses the request because of its time.
         """
         if not self.key:
             return VllmAnswer(**vars(super().ask(method, url, body, seconds, **headers)))
@@ -102,16 +103,16 @@ class VllmLine(Line):
 
 
 class Clock(BaseModel):
-    """The clock of a server that refuses a request because of its time, in seconds since 1970."""
+    """The clock of a server that refused a request because of its time, in seconds since 1970."""
 
     server_clock: int
     server_started: int
 
 
 def clock_fault(answer: Answer) -> str | None:
-    """Return how the clock of a server differs from this machine's, by the server's own answer.
+    """Explain a 401 that the server blames on its clock; `None` if `answer` reports no clock.
 
-    `None` if the answer has no clock. Its proof must have been checked.
+    Check the proof of `answer` first.
     """
     try:
         clock = answer.read_as(Clock)
@@ -136,7 +137,7 @@ def clock_fault(answer: Answer) -> str | None:
 def who_answers(line: VllmLine, base: str) -> str:
     """Return the version of the vLLM server at `base` and its model, as "0.31.0 with NAME".
 
-    `ConnectionError` if the server is not healthy, is not vLLM, or has another key.
+    Raise `ConnectionError` if the server is not healthy, is not vLLM, or has another key.
     """
     answers = {}
     for path in ("/health", "/version", "/v1/models"):

@@ -4,7 +4,7 @@ from typing import Any
 
 
 def register() -> None:
-    """Let vLLM's CPU backend load new weights while it runs; other platforms do not change."""
+    """Let vLLM's CPU backend load new weights while it runs; other platforms are unaffected."""
     from vllm.platforms import current_platform
 
     if not current_platform.is_cpu():
@@ -20,10 +20,10 @@ def register() -> None:
 
 
 def keep_weight(layer: Any, remove_weight: bool) -> None:
-    """Let a layer multiply by its weight.
+    """Make a layer multiply by its original weight, as a replacement of vLLM's own function.
 
-    vLLM replaces the weight by a packed copy for oneDNN. Then a linear layer cannot be loaded
-    again, and an output head that is tied to the embedding keeps the first weights.
+    vLLM's function replaces the weight with a packed copy for oneDNN. A linear layer can then not
+    be loaded again, and an output head that is tied to the embedding keeps the first weights.
     """
     import torch
 

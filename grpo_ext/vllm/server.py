@@ -1,4 +1,4 @@
-"""The vLLM server of a recipe, as a process that is started, watched, restarted and stopped."""
+"""The vLLM server of a recipe: a process that is started, watched, restarted and stopped."""
 
 import ipaddress
 import logging
@@ -25,7 +25,7 @@ from grpo_ext.vllm.signature import KEY
 
 logger = logging.getLogger(__name__)
 STOP_SECONDS = 20.0
-# variables of a launcher of trainers
+# environment variables that a launcher of trainers sets
 RANK_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 LOG = "vllm_server.log"  # in the run's folder
 
@@ -37,7 +37,7 @@ class Server:
         words: the command.
         url: the address of the server.
         log: the file to which its output is appended.
-        devices: its `CUDA_VISIBLE_DEVICES`; `None` keeps that of this process.
+        devices: the `CUDA_VISIBLE_DEVICES` of the server; `None` keeps that of this process.
     """
 
     def __init__(self, words: list[str], url: str, log: Path, devices: str | None = None):
@@ -45,12 +45,12 @@ class Server:
         self.url = url
         self.log = log
         self.environment = dict(os.environ)
-        # endpoints that take weights
+        # enables the endpoints that take weights
         self.environment["VLLM_SERVER_DEV_MODE"] = "1"
         if "--enable-lora" in words:
-            # endpoints that take adapters
+            # enables the endpoints that take adapters
             self.environment["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "1"
-        # the last would replace the size in `words`
+        # the last one would override the cache size in `words`
         for name in (*RANK_VARIABLES, "VLLM_CPU_KVCACHE_SPACE"):
             self.environment.pop(name, None)
         if devices is not None:
@@ -58,7 +58,7 @@ class Server:
         self.process: Any = None  # a `Popen` once the server is started
 
     def start(self) -> subprocess.Popen:
-        """Start the server without waiting; `ValueError` if its address already answers."""
+        """Start the server without waiting; raise `ValueError` if its address already answers."""
         place = urlsplit(self.url)
         with (
             suppress(OSError),
@@ -85,7 +85,8 @@ class Server:
     def wait_ready(self, seconds: float) -> None:
         """Wait until the server answers.
 
-        `EngineFailure`, with the end of its log, if it ends or needs more than `seconds`.
+        Raise `EngineFailure`, with the end of the log, if the server exits or needs more than
+        `seconds`.
         """
         end = time.monotonic() + seconds
         while not answers(self.url):
@@ -109,15 +110,15 @@ class Server:
         self.process.wait()
 
     def last_lines(self, number: int = 15) -> str:
-        """Return the end of the log and the path of the log."""
+        """Return the last lines of the log, followed by its path."""
         lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
         return "\n".join([*lines[-number:], f"({self.log})"])
 
     @contextmanager
     def running(self, seconds: float, restarts: int) -> Iterator[None]:
-        """Run the server during a `with` block, with limited restarts.
+        """Run the server during a `with` block, restarting it at most `restarts` times.
 
-        Raises `EngineFailure` as `wait_ready` does.
+        Raise `EngineFailure` if the server does not start, like `wait_ready`.
         """
         done = threading.Event()
         self.start()
@@ -152,7 +153,7 @@ def _signal_all(process: subprocess.Popen, number: int) -> None:
 
 
 def answers(url: str) -> bool:
-    """Whether a healthy vLLM server with the key of the environment answers at `url`."""
+    """Return whether a healthy vLLM server with the environment's key answers at `url`."""
     try:
         return bool(who_answers(VllmLine(PROBE_SECONDS), url))
     except ConnectionError:
@@ -160,12 +161,12 @@ def answers(url: str) -> bool:
 
 
 def server_of(recipe: Recipe, num_processes: int = 1, here: bool = False) -> Server:
-    """Return the server of a recipe, not started.
+    """Return the server of a recipe, without starting it.
 
     Args:
         recipe: one with `vllm_mode: server`.
         num_processes: number of training processes.
-        here: whether files are read from this machine only.
+        here: whether to read only files that are already on this machine.
 
     Raises:
         ValueError: if the recipe uses no server, its model cannot be served on this CPU, or other
@@ -189,7 +190,10 @@ def server_of(recipe: Recipe, num_processes: int = 1, here: bool = False) -> Ser
 
 
 def model_on_cpu(v: Values, here: bool) -> TextModel:
-    """Return the sizes of a recipe's model; `OSError` if its config cannot be read."""
+    """Return the model's dimensions from its config; raise `OSError` if it cannot be read.
+
+    `here`: read only files that are already on this machine.
+    """
     from transformers import AutoConfig
 
     name = v["model_name_or_path"]
@@ -211,9 +215,9 @@ def model_on_cpu(v: Values, here: bool) -> TextModel:
 
 
 def check_reach(url: str) -> None:
-    """Warn of a server that other machines can reach, and refuse it without a key.
+    """Warn if other machines can reach the server; without a key, raise `ValueError` instead.
 
-    Such a server takes weights and adapters.
+    The server takes weights and adapters from anyone who can reach it and has the key.
     """
     host = urlsplit(url).hostname or ""
     try:
@@ -235,9 +239,10 @@ def check_reach(url: str) -> None:
 
 
 def trainer_devices(recipe: Recipe) -> dict[str, str]:
-    """Return the environment variable with the trainers' GPUs: those that the server leaves free.
+    """Return `CUDA_VISIBLE_DEVICES` for the trainers: the GPUs that the server leaves free.
 
-    `ValueError` if the recipe does not name the GPUs of the server, or leaves none to the trainers.
+    The result is empty on a CPU. Raise `ValueError` if the recipe does not name the GPUs of the
+    server, or leaves none to the trainers.
     """
     if recipe.flat["use_cpu"] or not gpu_is_there():
         return {}
@@ -252,13 +257,13 @@ def trainer_devices(recipe: Recipe) -> dict[str, str]:
 
 
 def names_in(devices: str) -> list[str]:
-    """Return the names in a list with commas."""
+    """Return the names in a comma-separated list."""
     names = [name.strip() for name in devices.split(",")]
     return [name for name in names if name]
 
 
 def visible_gpus() -> list[str]:
-    """Return the numbers of the GPUs that a process may use here."""
+    """Return the ids of the GPUs that this process may use."""
     devices = os.environ.get("CUDA_VISIBLE_DEVICES")
     if devices is not None:
         return names_in(devices)

@@ -1,4 +1,4 @@
-"""Settings of vLLM engines by a recipe: number type, size of the cache, command of a server."""
+"""Settings of a recipe's vLLM engine: dtype, size of the cache, command of a server."""
 
 import json
 import math
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 MIB = 2**20
 BLOCK = 128  # tokens in a block of vLLM's CPU cache
-# of CPUAttentionBackend in vLLM 0.31
+# head sizes of CPUAttentionBackend in vLLM 0.31
 HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
 MAX_SEQUENCES = 256  # sequences that a vLLM server runs at once
-# flags that the command leaves out if they have these values
+# vLLM's defaults; the command omits flags with these values
 VLLM_DEFAULTS = {"revision": "main", "tensor-parallel-size": 1, "model-impl": "vllm"}
 
 
@@ -33,8 +33,8 @@ def vllm_dtype(weights: str, bf16: bool, fp16: bool) -> str:
 
     Args:
         weights: dtype of the weights: float32, bfloat16 or float16.
-        bf16: whether the trainer casts them to bfloat16.
-        fp16: whether it casts them to float16.
+        bf16: whether the trainer casts float32 weights to bfloat16.
+        fp16: whether the trainer casts float32 weights to float16.
     """
     if weights != "float32":
         return weights
@@ -45,17 +45,17 @@ def vllm_dtype(weights: str, bf16: bool, fp16: bool) -> str:
 
 @dataclass(frozen=True)
 class TextModel:
-    """The sizes of a model that the settings of an engine need."""
+    """The model dimensions that the settings of an engine depend on."""
 
     num_hidden_layers: int
     kv_heads: int
-    head_size: int  # numbers in each head
+    head_size: int  # dimension of each head
     longest: int  # maximum length of a sequence, in tokens
-    dtype: str  # of its weights, by its config
+    dtype: str  # of the weights, according to the config
 
     @classmethod
     def of(cls, config: "PretrainedConfig") -> Self:
-        """Return the sizes in a transformers config."""
+        """Return the dimensions in a transformers config."""
         text = config.get_text_config()
         num_heads = text.num_attention_heads
         return cls(
@@ -67,14 +67,14 @@ class TextModel:
         )
 
     def cache_bytes(self, dtype: str, sequences: int, tokens: int) -> int:
-        """Return the size of the cache for these sequences, in whole blocks: 64 MiB to 4 GiB.
+        """Return the cache size in bytes for these sequences, from 64 MiB to 4 GiB.
 
-        Always large enough for one sequence; vLLM queues the rest.
+        It is always large enough for one sequence, even above 4 GiB; vLLM queues the rest.
 
         Args:
-            dtype: of the cache.
+            dtype: dtype of the cache.
             sequences: number of sequences.
-            tokens: number of tokens of each.
+            tokens: number of tokens per sequence.
         """
         numbers_per_token = 2 * self.num_hidden_layers * self.kv_heads * self.head_size
         num_blocks = math.ceil(tokens / BLOCK) + 1
@@ -86,13 +86,13 @@ class TextModel:
 def cpu_settings(
     model: TextModel, dtype: str, sequences: int, tokens: int | None
 ) -> dict[str, Any]:
-    """Return arguments of `vllm.LLM` for a CPU: no compilation (fast start), and the cache size.
+    """Return arguments of `vllm.LLM` for a CPU: eager mode (starts fast) and the cache size.
 
     Args:
-        model: the model's sizes.
-        dtype: of weights and cache.
-        sequences: that may run at once.
-        tokens: maximum length of a sequence; `None`: that of the model.
+        model: the model's dimensions.
+        dtype: dtype of the weights and the cache.
+        sequences: number of sequences that may run at once.
+        tokens: maximum length of a sequence; `None`: the model's maximum.
 
     Raises:
         ValueError: if vLLM has no CPU kernel for the size of the attention heads.
@@ -107,7 +107,7 @@ def cpu_settings(
 
 
 def adapter_settings(r: int) -> dict[str, Any]:
-    """Return arguments of `vllm.LLM` for an adapter of rank `r`; `ValueError` for a large rank."""
+    """Return arguments of `vllm.LLM` for LoRA rank `r`; raise `ValueError` if it is too large."""
     rank = vllm_rank(r)
     if rank is None:
         raise ValueError(f"vLLM takes no adapter of rank {r}: write vllm_sync_adapter: merged.")
@@ -115,7 +115,7 @@ def adapter_settings(r: int) -> dict[str, Any]:
 
 
 def server_url(v: Mapping[str, Any]) -> str:
-    """Return the address of the recipe's server, without a slash at the end."""
+    """Return the URL of the recipe's server, without a trailing slash."""
     return (
         v["vllm_server_base_url"] or f"http://{v['vllm_server_host']}:{v['vllm_server_port']}"
     ).rstrip("/")
@@ -126,8 +126,8 @@ def server_words(v: Values, model: TextModel | None, completions: int) -> list[s
 
     Args:
         v: the recipe's values.
-        model: the sizes of its model if the server runs on a CPU, and `None` on GPUs.
-        completions: number of completions of a generation.
+        model: the dimensions of its model if the server runs on a CPU; `None` on GPUs.
+        completions: number of completions per generation.
     """
     address = urlsplit(server_url(v))
     flags: dict[str, Any] = {

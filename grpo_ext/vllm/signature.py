@@ -2,7 +2,7 @@
 
 The key itself never travels. A request carries an HMAC-SHA256 (RFC 2104) of its method, path and
 query, body, time and a random number; an answer carries one of the request's signature, its own
-status and its body. So neither can be sent again, changed, or passed on as an answer to another
+status and its body. So neither can be replayed, changed, or passed off as an answer to another
 request.
 """
 
@@ -15,7 +15,7 @@ import time
 from dataclasses import dataclass
 from typing import Self
 
-KEY = "VLLM_API_KEY"  # environment variable of vLLM with the key that trainers and server share
+KEY = "VLLM_API_KEY"  # vLLM's environment variable for the key that trainers and server share
 SIGNATURE = "x-grpo-ext-signature"  # header of a request
 PROOF = "x-grpo-ext-proof"  # header of an answer
 WINDOW = 300  # seconds by which the clocks of trainer and server may differ
@@ -23,9 +23,9 @@ WINDOW = 300  # seconds by which the clocks of trainer and server may differ
 
 @dataclass(frozen=True)
 class Signature:
-    """The signature of a request, in the order of its header."""
+    """The signature of a request; its fields are in the order of the header."""
 
-    seconds: int  # of the trainer's clock, since 1970
+    seconds: int  # since 1970, by the trainer's clock
     nonce: str
     size: int  # bytes of the body
     body: str  # SHA-256 of the body
@@ -36,10 +36,10 @@ class Signature:
         """Sign a request.
 
         Args:
-            key: that trainer and server share.
-            method: of the request, such as `"POST"`.
-            target: its path and query.
-            body: its content.
+            key: the key that trainer and server share.
+            method: the HTTP method of the request, such as `"POST"`.
+            target: the path and query of the request.
+            body: the content of the request.
         """
         seconds = int(time.time())
         nonce = secrets.token_hex(16)
@@ -49,7 +49,7 @@ class Signature:
 
     @classmethod
     def parse(cls, header: str) -> Self | None:
-        """Read a header; `None` if it is not one of a signature."""
+        """Parse the header of a signature; return `None` if it has another format."""
         form = r"([0-9]{1,12}) ([0-9a-f]{32}) ([0-9]{1,12}) ([0-9a-f]{64}) ([0-9a-f]{64})"
         match = re.fullmatch(form, header)
         if match is None:
@@ -60,12 +60,12 @@ class Signature:
         return f"{self.seconds} {self.nonce} {self.size} {self.body} {self.mac}"
 
     def signs(self, key: str, method: str, target: str) -> bool:
-        """Return whether the key made this signature for a request.
+        """Return whether this signature was made with the key for a request.
 
         Args:
-            key: that trainer and server share.
-            method: of the request.
-            target: its path and query.
+            key: the key that trainer and server share.
+            method: the HTTP method of the request.
+            target: the path and query of the request.
         """
         fields = (self.seconds, self.nonce, self.size, self.body)
         mac = mac_of(key, "request", method, target, *fields)
@@ -73,33 +73,33 @@ class Signature:
 
 
 def proof_of(key: str, signature: Signature, status: int, body: bytes) -> str:
-    """Return the proof that the key's owner gave this status and body to a request.
+    """Return the proof that a server with the key answered a request with this status and body.
 
     Args:
-        key: that trainer and server share.
-        signature: of the request.
+        key: the key that trainer and server share.
+        signature: the signature of the request.
         status: the HTTP status of the answer.
-        body: its content.
+        body: the content of the answer.
     """
     digest = hashlib.sha256(body).hexdigest()
     return mac_of(key, "answer", signature.mac, status, digest)
 
 
 def is_proof(proof: str, key: str, signature: Signature, status: int, body: bytes) -> bool:
-    """Return whether `proof` is that of an answer to a request.
+    """Return whether `proof` is valid for this answer to a request.
 
     Args:
-        proof: the header of the answer.
-        key: that trainer and server share.
-        signature: of the request.
+        proof: the proof in the header of the answer.
+        key: the key that trainer and server share.
+        signature: the signature of the request.
         status: the HTTP status of the answer.
-        body: its content.
+        body: the content of the answer.
     """
     expected_proof = proof_of(key, signature, status, body)
     return hmac.compare_digest(proof.encode(), expected_proof.encode())
 
 
 def mac_of(key: str, *fields: str | int) -> str:
-    """Return the HMAC-SHA256 of fields in hexadecimal; JSON separates them unambiguously."""
+    """Return the hexadecimal HMAC-SHA256 of fields, which JSON separates unambiguously."""
     message = json.dumps(fields).encode()
     return hmac.new(key.encode(errors="surrogateescape"), message, hashlib.sha256).hexdigest()

@@ -1,7 +1,7 @@
-"""The workers' side of the transfer of weights by gloo from the trainer to a vLLM server.
+"""The workers' side of the weight transfer over gloo from the trainer to a vLLM server.
 
 In a separate process group, the trainer is rank 0 and the workers are the other ranks. vLLM loads
-tensor by tensor, under the names of the checkpoint.
+one tensor at a time, under its name in the checkpoint.
 """
 
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ from grpo_ext.vllm.weight_group import TIMEOUT, WeightGroup, own_address
 
 @dataclass
 class GlooInit(WeightTransferInitInfo):
-    """What a worker needs to join: where the trainer's store listens."""
+    """What a worker needs to join: the address of the trainer's store."""
 
     address: str
     port: int
@@ -38,7 +38,7 @@ class GlooUpdate(WeightTransferUpdateInfo):
 
 
 class GlooTransferEngine(WeightTransferEngine[GlooInit, GlooUpdate]):
-    """The side of a worker; vLLM makes one for each."""
+    """The worker's side of the transfer; vLLM creates one per worker."""
 
     init_info_cls = GlooInit
     update_info_cls = GlooUpdate

@@ -1,6 +1,6 @@
-"""The process group through which a trainer sends weights to the workers of a vLLM server by gloo.
+"""The gloo process group in which a trainer sends weights to the workers of a vLLM server.
 
-It needs torch alone, so that the trainer's client can be used without vLLM.
+It needs only torch, so the trainer's client can be used without vLLM.
 """
 
 import socket
@@ -12,11 +12,11 @@ import torch
 from torch.distributed import PrefixStore, ProcessGroupGloo, TCPStore
 
 TIMEOUT = timedelta(seconds=120)  # for the workers to join, and for the transfer of one tensor
-PORTS = 20  # another program, or the last group of this run, may still have the first ones
+PORTS = 20  # to try: another program, or the last group of this run, may still use the first
 
 
 def own_address(peer: str) -> str:
-    """Return the address from which this machine reaches `peer`; nothing is sent."""
+    """Return this machine's address on the route to `peer`; nothing is sent."""
     family, _, _, _, target = socket.getaddrinfo(peer, 9, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         probe.connect(target)
@@ -24,19 +24,19 @@ def own_address(peer: str) -> str:
 
 
 def listening_store(address: str, port: int, world_size: int) -> TCPStore:
-    """Return the store in which workers find the trainer.
+    """Return the store through which workers find the trainer.
 
     Args:
-        address: of the trainer.
+        address: the trainer's address.
         port: the first of `PORTS` ports to try.
-        world_size: number of members, the trainer included.
+        world_size: number of members, including the trainer.
 
     Raises:
         ConnectionError: if no port is free.
     """
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     for candidate in range(port, port + PORTS):
-        with suppress(OSError):  # in use; an error of the store itself is another class, and raised
+        with suppress(OSError):  # in use; an error of the store itself has another class
             listener = socket.create_server((address, candidate), family=family)
             return TCPStore(
                 address,
@@ -56,13 +56,13 @@ def listening_store(address: str, port: int, world_size: int) -> TCPStore:
 class WeightGroup:
     """The process group of the trainer and a server's workers, which meet in `store`.
 
-    gloo's default is the address of the machine's name, often 127.0.0.1; here each side uses the
-    one that the other reaches.
+    By default gloo uses the address of the host name, often 127.0.0.1; here each side uses the
+    address at which the other can reach it.
 
     Args:
-        store: in which the members find each other.
-        address: of this member.
-        rank: of this member; 0 is the trainer.
+        store: the store through which the members find each other.
+        address: this member's address.
+        rank: this member's rank; 0 is the trainer.
         world_size: number of members.
     """
 
