@@ -84,7 +84,7 @@ def accuracy(
 
 
 def score(completion: str, solution: Any, prompt: Any = None) -> float | None:
-    """Return the score of one completion, `None` if the gold answer cannot be read.
+    """Return the score of one completion, or `None` if the gold answer cannot be read.
 
     `prompt` is a text or a list of messages.
     """

@@ -91,7 +91,7 @@ def number(
     Args:
         solution: a number, or a text with one, such as `1,200` or `$3.50`.
         tolerance: the accepted difference, as a fraction of the solution: 0.01 accepts one percent
-            more or less.
+            more or less. If the solution is 0, it is absolute.
     """
     golds = [value_of(str(gold)) for gold in solution]
     return [
@@ -120,7 +120,9 @@ def close(value: float | None, gold: float | None, tolerance: float) -> float | 
 
 @register("regex")
 def regex_(completions: list[str], *, pattern: str, whole: bool = False) -> list[float | None]:
-    """1 if the whole completion contains a match of the pattern, else 0; None if it takes too long.
+    """1 if the completion contains a match of the pattern, else 0; None if it takes too long.
+
+    The whole completion is searched, including its thoughts.
 
     Args:
         pattern: a pattern in the syntax of the package `regex`, which extends Python's `re`; `.`

@@ -120,8 +120,8 @@ def steps_in(text: str) -> list[Step]:
 
     A step does not span lines. Each equals sign of a chain makes a step: `(1 + 2) * 3 = 3 * 3 = 9`
     has two, and the first one of `48 / 2 = 24 + 48 = 72` is wrong. After an arrow, the first number
-    is the result, and the next expression begins with it: `5 + 3 → 8 - 1 → 7` has two right steps.
-    Sides that only repeat each other (`3 + 4 = 4 + 3`) do not make a step.
+    is the result, and the next expression begins with it: `5 + 3 → 8 - 1 → 7` has two correct
+    steps. Sides that only repeat each other (`3 + 4 = 4 + 3`) do not make a step.
     """
     scanner = Scanner(text[:MAX_TEXT].translate(_SIGNS))
     scanner.scan()

@@ -189,7 +189,7 @@ def asked_amount(
 def amount_of(nouns: Collection[str]) -> re.Pattern[str] | None:
     """Return a pattern for a number followed by one of the nouns or one of their units.
 
-    `None` if no noun is a unit or has more than two letters.
+    `None` if no noun can be used: each has at most two letters and is not a unit.
     """
     stems = [re.escape(_ENDING.sub("", noun)) for noun in nouns if len(noun) > 2]
     units: set[str] = set()
@@ -232,7 +232,7 @@ def without_remarks(text: str) -> str:
 
 
 def rounds(decimal: str, exact: str) -> bool:
-    """Return whether `decimal` is `exact`, rounded or truncated."""
+    """Return whether `decimal` is the integer or fraction `exact`, rounded or truncated."""
     if max(len(decimal), len(exact)) > MAX_DIGITS:
         return False
     rounded = number(decimal)
@@ -326,7 +326,7 @@ def has_nouns(sentence: str, start: int, nouns: frozenset[str]) -> bool:
 def is_circumstance(sentence: str, amount: re.Match[str], numbers: frozenset[Fraction]) -> bool:
     """Return whether an amount is known and follows a preposition, as in `Of the 28 pies, ...`.
 
-    Known are the question's numbers and any number after "the", "his" and the like.
+    The question's numbers count as known, and so does any number after "the", "his" and the like.
     """
     value = _VALUE.search(amount[0])
     before = f" {sentence[: amount.start()]}"[-MAX_PHRASE:]

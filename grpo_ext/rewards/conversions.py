@@ -96,7 +96,7 @@ def has_other_unit(gold: str, answer: str) -> bool:
 
 
 def repeats_number(numbers: frozenset[Fraction], gold: str, answer: str) -> bool:
-    """Return whether an answer is a number of the question that the gold answer rewrites.
+    """Return whether an answer is a number that the question states and the gold answer rewrites.
 
     For example, 60 for `2^2 \\cdot 3 \\cdot 5`, 45000 for `4.5 \\times 10^4`.
     """

@@ -128,7 +128,7 @@ def is_value(core: str) -> bool:
 
 
 def is_computation(first_sides: list[str], core: str, has_unit: bool) -> bool:
-    """Return whether sides without a name compute `core` rather than state an equation.
+    """Return whether sides without a name compute `core` and are not an equation to solve.
 
     `core` is the last side without its unit.
     """
@@ -148,7 +148,7 @@ def has_symbol(formula: str) -> bool:
 def is_evidence(side: str, last: str) -> bool:
     """Return whether the gold answer must equal this side as well as the last one.
 
-    Such a side has no symbols, and the last side is a number that is not merely its rounded value.
+    Such a side has no symbols, and the last side is a number but not merely its rounded value.
     """
     is_readable = not _UNREAD.search(side) and not _APPROXIMATE.search(side)
     if has_symbol(side) or not is_readable or not _VALUE.search(side):

@@ -286,7 +286,7 @@ def is_sentence(text: str) -> bool:
 
 
 def has_words(text: str) -> bool:
-    """Return whether `text` has words of at least three letters, other than LaTeX commands."""
+    """Return whether `text` has words of three or more letters besides "and" and LaTeX commands."""
     return _WORD.search(_NAMED.sub("", text)) is not None
 
 
@@ -344,8 +344,8 @@ def undelimited(text: str, start: int) -> str | None:
 def value_of(formula: str, unit: str) -> str | None:
     """Return the answer that a formula gives, followed by `unit`.
 
-    A chain of equations is reduced to its name and last side. `None` for other equations that end
-    in a number, which `last_number` reads.
+    A chain such as `x = 3 + 4 = 7` is reduced to its name and last side. `None` for other equations
+    that end in a number, which `last_number` reads.
     """
     if formula.startswith("{"):
         return rf"\{formula[:-1]}\}}"

@@ -108,7 +108,7 @@ def explain_instructions(
     min_distinct: float = 0.0,
     allow_copies: bool = True,
 ) -> Explanation:
-    """Say which instructions a completion follows, one per line, and why it is not accepted."""
+    """Say which instructions a completion follows, one per line, and any reason to reject it."""
     text = part_of(completion, part)
     results = followed(text, instruction_id_list, kwargs)
     lines = []

@@ -19,8 +19,8 @@ _CLOSING = r"(?:[\s$}]|\\[,;)])*"
 _NUMBERS = r"(?:(?:real|rational|complex|natural)(?: numbers?| values of)?|integers?|values of)"
 _SET = r"\\(?:math)?bb\s*(?:\{\s*[RZNQC]\s*\}|[RZNQC])|\(-\\infty, ?\\infty\)|[ℝℤℕℚℂ]"
 _KNOWN = r"[a-zA-Z](?:_[0-9])?(?:\s?,\s?[a-z])*"
-# `for all real x`, `\text{ for all }x\in\mathbb{R}`, `where C is a constant`; `for all x > 0`
-# limits
+# `for all real x`, `\text{ for all }x\in\mathbb{R}`, `where C is a constant`; but not the
+# restriction `for all x > 0`
 _QUANTIFIER = re.compile(
     rf"(?<=[0-9A-Za-z)}}$])(?:{_OPENING}(?:\\forall|\bfor "
     rf"(?:all|every|each|any)\b){_CLOSING}{_OPENING}"

@@ -99,7 +99,7 @@ _TIMES = re.compile(r"\\(?:times|cdot)(?![A-Za-z])|(?<=[0-9]) ?[x×] ?(?=[0-9])"
 _ARITHMETIC = re.compile(r"-?[0-9.(][0-9.()+*/ -]*[+*/-][0-9.()+*/ -]*[0-9.)]")
 _PARTS = re.compile(rf"(\$?{DECIMAL} ?[A-Za-z¢]+)(?:,? and |, | |$)")
 
-Unit = tuple[str, Fraction]  # dimension and size
+Unit = tuple[str, Fraction]  # (dimension, size)
 
 
 class Number(NamedTuple):

@@ -106,7 +106,7 @@ def right_steps(
 
     A step is an equation such as `3 + 4 = 7`; `grpo_ext.rewards.arithmetic_steps` has the rules.
     With fewer than `min_steps` distinct steps, the number of correct ones is divided by
-    `min_steps`, so that no steps earn 0. Values are exact: `10 / 3 = 3.33` is wrong, and
+    `min_steps`; a completion without steps earns 0. Values are exact: `10 / 3 = 3.33` is wrong, and
     `10 / 3 ≈ 3.33` is not a step.
 
     Args:
