@@ -1,4 +1,4 @@
-"""Supervised training from a recipe by TRL's `SFTTrainer`.
+"""Supervised training from a recipe with TRL's `SFTTrainer`.
 
 accelerate launch -m grpo_ext.sft --config RECIPE
 """
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def main(words: list[str] | None = None) -> int:
-    """Train by the recipe in `words`, and return the exit code of `run_training`."""
+    """Train from the recipe in `words`, and return the exit code of `run_training`."""
     return run_training(words, make_trainer, supervised=True)
 
 

@@ -16,18 +16,22 @@ if TYPE_CHECKING:
 
 
 def main(words: list[str] | None = None) -> int:
-    """Train by the recipe in `words`, and return the exit code of `run_training`."""
+    """Train from the recipe in `words`, and return the exit code of `run_training`."""
     return run_training(words, make_trainer)
 
 
 def make_trainer(
     recipe: Recipe, model: Any = None, rewards: list[Any] | None = None, **more: Any
 ) -> GRPOExtTrainer:
-    """Return the trainer of a recipe, or of another `model` or other rewards.
+    """Return the trainer of a recipe.
 
-    All is checked before the model is loaded.
+    Everything is checked before the model is loaded.
 
-    `more`: further arguments of the trainer.
+    Args:
+        recipe: the recipe to train from.
+        model: a model to train instead of the recipe's.
+        rewards: rewards to use instead of the recipe's, each with a weight of 1.
+        more: further arguments of the trainer.
     """
     from trl import get_quantization_config
 
@@ -51,9 +55,9 @@ def make_trainer(
     eval_dataset = eval_rows(recipe) if args.eval_strategy != "no" else None
     args.eval_on_start = (
         args.eval_on_start and eval_dataset is not None
-    )  # `--eval_strategy no` alone switches all off
+    )  # `--eval_strategy no` switches all evaluations off
     check_start(recipe, train_dataset, rewards, model is not None)
-    if model is None or args.beta:  # a reference is loaded with them as well
+    if model is None or args.beta:  # the reference is loaded with them as well
         args.model_init_kwargs = model_init_kwargs(recipe)
     if model is None:
         model = recipe.model.model_name_or_path

@@ -1,1 +1,1 @@
-"""Short runs of a recipe on this machine, which find its fastest settings: `grpo-ext bench`."""
+"""Short runs of a recipe on this machine that find its fastest settings: `grpo-ext bench`."""

@@ -1,7 +1,8 @@
-"""Short runs of a recipe: as it is written, and the training phase with other settings.
+"""Measure short runs of a recipe: as it is written, and the training phase with other settings.
 
 One process trains on the completions of one process, without sharding. A model whose weights are
-not here, but whose shape is known, gets random weights, and the lengths of completions are drawn.
+not on this machine, but whose shape is known, gets random weights, and the lengths of completions
+are drawn at random.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ if TYPE_CHECKING:
 
 Settings = dict[str, Any]  # values of recipe keys
 
-GENERATIONS = 4  # of the recipe as it is written; the first one warms up
-STEPS = 3  # of a run with other settings; the first one warms up
-# prompts and completions of a step with other settings
+GENERATIONS = 4  # generations of the recipe as it is written; the first is a warm-up
+STEPS = 3  # steps of a run with other settings; the first is a warm-up
+# most tokens, prompts included, of a step with other settings
 MAX_TOKENS = {"cpu": 32_768, "cuda": 131_072}
-RANDOM_COMPLETION_LENGTH = 128  # tokens that a model with random weights samples
+RANDOM_COMPLETION_LENGTH = 128  # tokens per completion of a model with random weights
 TRAINING_PHASES = ("time/train", "time/scoring", "time/optimizer")
 PHASES = (*TRAINING_PHASES, "time/generation", "time/rewards", "time/sync")
 OTHER_FIGURES = (
@@ -46,7 +47,7 @@ OTHER_FIGURES = (
     "sampling/generation_time",
     "frac_reward_zero_std",
 )
-# Nothing is written, evaluated or reported, and nothing runs beside the training.
+# Nothing is written, evaluated or reported, and nothing else runs during training.
 ISOLATED: Settings = {
     "report_to": "none",
     "save_strategy": "no",
@@ -61,7 +62,7 @@ ISOLATED: Settings = {
     "push_to_hub": False,
     "health_action": "none",
 }
-# The recorded completions are trained on once, all of them, whatever produced them.
+# All recorded completions are trained on once, whatever produced them.
 ONE_PASS: Settings = {
     "gradient_accumulation_steps": 1,
     "steps_per_generation": None,
@@ -80,16 +81,16 @@ ONE_PASS: Settings = {
 
 @dataclass(frozen=True)
 class Measurement:
-    """The training phase of an optimizer step."""
+    """The measured training phase of one optimizer step."""
 
     seconds: float
-    tokens_per_second: float  # of prompts and completions
-    share: float | None  # of the device's rate of matrix products
+    tokens_per_second: float  # prompts included
+    share: float | None  # of the device's rate for matrix products
     peak_gib: float
 
 
 class Bench:
-    """The measurements of one recipe. Call `as_it_stands` before the others.
+    """Measures one recipe. Call `as_it_stands` before the other methods.
 
     Args:
         config: the recipe's file or name.
@@ -107,7 +108,7 @@ class Bench:
         """Run the recipe for a few generations, and keep the completions of the last one.
 
         Returns:
-            Mean seconds per optimizer step of each phase, and medians of `OTHER_FIGURES`.
+            The mean seconds per optimizer step of each phase, and the medians of `OTHER_FIGURES`.
         """
         steps = max(1, self.batch.passes // self.batch.gradient_accumulation_steps)
         settings: Settings = {"max_steps": GENERATIONS * steps}
@@ -132,7 +133,7 @@ class Bench:
 
     @property
     def num_completions(self) -> int:
-        """Completions of a step of `training_phase`: whole groups, at most a step of the recipe."""
+        """Completions per step of `training_phase`: whole groups, at most a step of the recipe."""
         device = "cuda" if torch.cuda.is_available() else "cpu"
         affordable = MAX_TOKENS[device] / mean(self._lengths())
         group_size = self.batch.num_generations
@@ -141,7 +142,7 @@ class Bench:
 
     @property
     def sequence_lengths(self) -> list[int]:
-        """Tokens of prompt and completion of each completion of `training_phase`."""
+        """Tokens of prompt and completion, for each completion of `training_phase`."""
         return self._lengths()[: self.num_completions]
 
     def _lengths(self) -> list[int]:
@@ -152,10 +153,10 @@ class Bench:
         """Train on the recorded completions with other settings, with signal in every group.
 
         Returns:
-            The fastest step, or `None` if memory does not suffice.
+            The fastest step, or `None` if memory runs out.
 
         Raises:
-            ValueError: the model cannot take the settings.
+            ValueError: if the model does not support the settings.
         """
         settings = {
             "per_device_train_batch_size": self.num_completions,
@@ -188,7 +189,7 @@ class Bench:
     def longest_completion(self) -> int | None:
         """Estimate the longest completion, in tokens, that fits on this GPU.
 
-        `None` without a GPU, or if the model's size is not known.
+        Return `None` without a GPU, or if the model's size is not known.
         """
         if not torch.cuda.is_available() or self.forecast.size is None:
             return None
@@ -212,7 +213,7 @@ class Bench:
 
 
 def train_silently(trainer: GRPOExtTrainer) -> list[dict[str, float]]:
-    """Train without output, and return the logs of the steps."""
+    """Train without printing anything, and return the logs of the steps."""
     with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):
         trainer.train()
     return [log for log in trainer.state.log_history if "loss" in log]
@@ -224,7 +225,7 @@ def training_seconds(log: dict[str, float]) -> float:
 
 
 def alternating_reward(completions: list[str], **columns: object) -> list[float]:
-    """A reward that differs within every group."""
+    """Return 0 and 1 in turn, so that the rewards of every group differ."""
     return [float(i % 2) for i in range(len(completions))]
 
 

@@ -1,4 +1,4 @@
-"""Random weights, and completions with drawn lengths, for a model that is not on this machine."""
+"""Random weights and random completions for a model that is not on this machine."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from grpo_ext.recipe.load import Recipe
 from grpo_ext.step.records import Generation
 from grpo_ext.tiny.tokenizer import build_tokenizer
 
-MEAN_SHARE = 0.4  # mean length of drawn completions, as a share of max_completion_length
+MEAN_SHARE = 0.4  # mean length of random completions, as a share of max_completion_length
 LOG_DEVIATION = 0.43  # standard deviation of the logarithm of drawn lengths: 1 % reach the limit
 
 
 def has_weights(model: str) -> bool:
-    """Return whether the weights of a model are in a folder of this name, or in the hub's cache."""
+    """Return whether a model's weights are in a folder of this name or in the hub's cache."""
     folder = Path(model).expanduser()
     if not folder.is_dir() and model.count("/") < 2:
         config = try_to_load_from_cache(model, "config.json")
@@ -36,10 +36,10 @@ def has_weights(model: str) -> bool:
 
 
 def make_random_model(recipe: Recipe) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Return a model in the shape of the recipe's, with random weights, and a tokenizer for it.
+    """Return a model with the recipe's shape and random weights, and a tokenizer for it.
 
     Raises:
-        ValueError: the shape is not known.
+        ValueError: if the shape is not known.
     """
     name = recipe.flat["model_name_or_path"]
     try:
@@ -63,9 +63,9 @@ def make_random_model(recipe: Recipe) -> tuple[PreTrainedModel, PreTrainedTokeni
 
 
 def with_random_completions(generation: Generation, limit: int) -> Generation:
-    """Replace completions, which a random model never ends, by random ones with drawn lengths.
+    """Replace completions, which a random model never ends, by random ones of drawn lengths.
 
-    Each completion keeps its tokens' distribution: it is drawn from the tokens that it had.
+    The tokens of each new completion are drawn from those of the completion that it replaces.
     """
     generator = np.random.default_rng(0)
     lengths = draw_lengths(len(generation.completion_ids), limit)
@@ -81,7 +81,7 @@ def with_random_completions(generation: Generation, limit: int) -> Generation:
 
 
 def draw_lengths(count: int, limit: int) -> list[int]:
-    """Draw the lengths of completions in tokens: lognormal, mean `MEAN_SHARE` of the limit."""
+    """Draw completion lengths in tokens, at most `limit`: lognormal, mean `MEAN_SHARE * limit`."""
     location = math.log(MEAN_SHARE * limit) - LOG_DEVIATION**2 / 2
     lengths = np.random.default_rng(0).lognormal(location, LOG_DEVIATION, count)
     return lengths.round().clip(1, limit).astype(int).tolist()

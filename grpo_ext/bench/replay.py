@@ -1,4 +1,4 @@
-"""Record a generation and return it in later runs, which so train on the same completions."""
+"""Record a generation and replay it in later runs, so that they train on the same completions."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ T = TypeVar("T")
 
 
 class Replay(Sampler):
-    """Returns the same completions for each generation.
+    """Returns the same completions for every generation.
 
     Args:
-        recorded: the completions, at least as many as a request asks for.
-        original: the sampler that wrote them, whose abilities decide how they are scored.
+        recorded: the completions, at least as many as any request asks for.
+        original: the sampler that produced them; its abilities decide how they are scored.
     """
 
     name = "recorded completions"
@@ -43,7 +43,7 @@ class Replay(Sampler):
 
 
 def recorded_generation(slices: list[Scored]) -> Generation:
-    """Return the completions of a generation, with those of one prompt side by side."""
+    """Return the completions of a generation, with those of each prompt next to each other."""
     table = join(slices)
     prompt_ids = token_ids(table.prompt_ids, table.prompt_mask)
     completion_ids = token_ids(table.completion_ids, table.completion_mask)
@@ -66,10 +66,10 @@ def reordered(column: list[T], order: list[int]) -> list[T]:
 
 
 def token_ids(rows: Tensor, mask: Tensor) -> list[list[int]]:
-    """Return the token ids of each row, (B, T), that its mask keeps."""
+    """Return, for each row of `rows` (B, T), the token ids that `mask` (B, T) keeps."""
     return [ids.tolist() for ids in unpadded(rows, mask)]
 
 
 def unpadded(rows: Tensor, mask: Tensor) -> list[Tensor]:
-    """Return the entries of each row, (B, T), that its mask keeps."""
+    """Return, for each row of `rows` (B, T), the entries that `mask` (B, T) keeps."""
     return [row[row_mask.bool()] for row, row_mask in zip(rows, mask, strict=True)]

@@ -1,4 +1,4 @@
-"""Find the layout, token limit of a micro-batch and checkpointing that train fastest."""
+"""Find the layout, token limit per micro-batch and checkpointing that train fastest."""
 
 from collections.abc import Iterator
 
@@ -8,18 +8,19 @@ from grpo_ext.recipe.folder import sharding
 Key = tuple[tuple[str, object], ...]  # the items of settings
 
 LAYOUTS = ("chunks", "packed", "padded")
-# Machines are noisy: settings within this factor of the fastest are measured twice more.
+# Timings are noisy: settings within this factor of the fastest are measured two more times.
 CLOSE = 1.5
-# Other settings replace the recipe's if they take less than this share of its seconds.
+# Other settings replace the recipe's only if they take less than this share of its time.
 WORTHWHILE = 0.97
 
 
 class Search:
-    """Measures settings of one recipe. The fastest measurement of the same settings counts.
+    """Measures settings of one recipe, and keeps the fastest measurement of each.
 
     Attributes:
-        measurements: by the items of the settings; `None` where they did not run.
-        refused: layouts that the model cannot take, each with the reason.
+        measurements: the measurements by the items of their settings; `None` for settings that did
+            not run.
+        refused: layouts that the model does not support, each with the reason.
     """
 
     def __init__(self, bench: Bench):
@@ -28,10 +29,12 @@ class Search:
         self.refused: dict[str, str] = {}
 
     def run(self) -> Iterator[tuple[Settings, Measurement | None]]:
-        """Yield settings and their measurements: of each layout, each limit, without checkpointing.
+        """Yield settings and measurements: each layout, then token limits, then no checkpointing.
+
+        Finally, settings that are almost as fast as the fastest are measured again.
 
         Raises:
-            ValueError: no layout fits into memory.
+            ValueError: if no layout fits into memory.
         """
         checkpointing = self.own["gradient_checkpointing"]
         yield self.own, self.measure(self.own)
@@ -57,7 +60,7 @@ class Search:
         self._measure_close_ones_again()
 
     def measure(self, settings: Settings, again: bool = False) -> Measurement | None:
-        """Measure settings, once unless `again`; return `None` if they cannot run."""
+        """Measure settings, once unless `again` is set; return `None` if they cannot run."""
         key = tuple(settings.items())
         previous = self.measurements.get(key)
         if previous is not None and not again:
@@ -82,7 +85,7 @@ class Search:
 
     @property
     def own(self) -> Settings:
-        """The recipe's settings, with its micro-batch size for the completions measured here."""
+        """The recipe's settings, with its micro-batch size fitted to `bench.num_completions`."""
         recipe = self.bench.recipe.flat
         num_completions = self.bench.num_completions
         size = largest_divisor(num_completions, self.bench.batch.per_device_train_batch_size)
@@ -96,7 +99,7 @@ class Search:
 
     @property
     def best(self) -> Settings:
-        """The fastest settings, or the recipe's if they are hardly slower; empty if none ran."""
+        """The fastest settings, or the recipe's if they are almost as fast; empty if none ran."""
         own_seconds = self._seconds().get(tuple(self.own.items()))
         other = self._fastest_other()
         if own_seconds is None:
@@ -106,7 +109,7 @@ class Search:
         return other
 
     def _fastest_other(self) -> Settings:
-        """Return the fastest settings but the recipe's; empty if none ran."""
+        """Return the fastest settings other than the recipe's; empty if none ran."""
         seconds = self._seconds()
         seconds.pop(tuple(self.own.items()), None)
         if not seconds:
@@ -115,13 +118,13 @@ class Search:
         return dict(fastest)
 
     def _seconds(self) -> dict[Key, float]:
-        """Return the seconds of the settings that ran."""
+        """Return the seconds of all settings that ran."""
         return {key: done.seconds for key, done in self.measurements.items() if done is not None}
 
     def lines(self) -> Settings:
-        """Return the best settings as keys of the recipe; empty if its own settings are the best.
+        """Return the best settings as recipe keys; empty if the recipe's own settings are the best.
 
-        They change neither the completions of a step nor those of a generation.
+        They change neither the completions per step nor those per generation.
         """
         best = self.best
         if best == self.own:
@@ -131,10 +134,10 @@ class Search:
         num_completions = batch.completions_per_step // batch.num_processes
         budget = best["max_tokens_per_micro_batch"]
         if budget is None and len(lengths) < num_completions:
-            budget = sum(lengths)  # what one micro-batch had when it was measured
+            budget = sum(lengths)  # the size of the one micro-batch that was measured
         lines = {"layout": best["layout"]}
         if best["layout"] == "padded" or sharding(self.bench.recipe.flat):
-            # These take no budget, so rows of the mean length approximate it.
+            # No token limit here, so convert it to a number of rows of mean length.
             affordable = (budget or sum(lengths)) * len(lengths) / sum(lengths)
             size = largest_divisor(num_completions, int(affordable))
         else:
@@ -152,7 +155,7 @@ class Search:
 
 
 def fastest_settings(config: str) -> Settings:
-    """Measure a recipe on this machine as `grpo-ext bench` does, and return `Search.lines`."""
+    """Measure a recipe on this machine like `grpo-ext bench`, and return `Search.lines`."""
     bench = Bench(config, [])
     bench.as_it_stands()
     search = Search(bench)
@@ -162,7 +165,7 @@ def fastest_settings(config: str) -> Settings:
 
 
 def largest_divisor(number: int, most: int) -> int:
-    """Return the largest divisor of a number up to `most`, at least 1."""
+    """Return the largest divisor of `number` that is at most `most`; 1 if `most` is below 1."""
     size = max(1, min(number, most))
     while number % size:
         size -= 1
@@ -170,7 +173,7 @@ def largest_divisor(number: int, most: int) -> int:
 
 
 def token_budgets(lengths: list[int]) -> list[int]:
-    """Return the three largest powers of 2 between the longest of the lengths and their sum."""
+    """Return the largest powers of 2, at most three, between the longest length and the sum."""
     budgets = []
     for exponent in range(24):
         if max(lengths) < 2**exponent < sum(lengths):

@@ -1,15 +1,15 @@
-"""`grpo-ext bench`: measure a recipe here for about two minutes, and print the fastest settings.
+"""`grpo-ext bench`: measure a recipe for about two minutes, and print its fastest settings.
 
 examples:
   grpo-ext bench --config recipes/countdown/tiny.yaml
   grpo-ext bench --config recipes/gsm8k/qwen2.5-1.5b.yaml --json
 
-It runs the recipe for a few generations, then the training phase alone on the same completions with
-each layout, with limits of a micro-batch in tokens, and with gradient checkpointing off if it is
-on. It prints lines to paste into the recipe: they change neither the completions of a step nor the
-objective. A model that is not here gets random weights, if its shape is known. Training counts 6
-operations per trained weight and token, 4 per frozen one, attention and the head, and nothing for
-recomputation; the rate of matrix products is measured.
+It runs the recipe for a few generations, then only the training phase on the same completions with
+each layout, with token limits per micro-batch, and without gradient checkpointing if that is on. It
+prints lines to paste into the recipe, which change neither the completions per step nor the
+objective. A model that is not on this machine gets random weights, if its shape is known. Training
+counts 6 operations per token for each trained weight and 4 for each frozen one, plus attention and
+the head, but no recomputation; the rate of matrix products is measured.
 
 exit codes: 0 done; 2 the recipe cannot be used, or nothing fits into memory
 """
@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def figure_lines(bench: Bench, figures: dict[str, float]) -> Iterator[str]:
-    """Yield the lines about the recipe as it stands."""
+    """Yield the lines about the recipe as it is written."""
     phases = []
     for name, seconds in figures.items():
         if name.startswith("time/") and seconds >= 0.001:
@@ -93,7 +93,7 @@ def figure_lines(bench: Bench, figures: dict[str, float]) -> Iterator[str]:
 
 
 def settings_label(settings: Settings) -> str:
-    """Return settings as the start of a row; the recipe's own have a micro-batch size."""
+    """Describe settings at the start of a row; the recipe's own have a micro-batch size."""
     label = settings["layout"]
     if "per_device_train_batch_size" in settings:
         label = f"recipe: {label}, {settings['per_device_train_batch_size']} rows"
@@ -105,7 +105,7 @@ def settings_label(settings: Settings) -> str:
 
 
 def measurement_cells(measurement: Measurement | None) -> str:
-    """Return a measurement as the `COLUMNS` of a row."""
+    """Format a measurement as the cells of `COLUMNS`, or "does not fit" for `None`."""
     if measurement is None:
         return "does not fit"
     rate = f"{measurement.tokens_per_second:10,.0f}"
@@ -114,7 +114,7 @@ def measurement_cells(measurement: Measurement | None) -> str:
 
 
 def measurement_rows(search: Search) -> list[dict[str, object]]:
-    """Return settings and measurements for JSON."""
+    """Return settings and measurements as plain data for JSON."""
     rows = []
     for key, measurement in search.measurements.items():
         figures = {"out_of_memory": True} if measurement is None else vars(measurement)
@@ -123,7 +123,7 @@ def measurement_rows(search: Search) -> list[dict[str, object]]:
 
 
 def advice_lines(search: Search) -> Iterator[str]:
-    """Yield the layouts that the model cannot take, and the lines to paste into the recipe."""
+    """Yield the layouts that the model does not support, and the lines to paste into the recipe."""
     import yaml
 
     for layout, reason in search.refused.items():

@@ -6,11 +6,11 @@ examples:
   grpo-ext check --config mine.yaml --learning_rate 1e-5 --json
 
 It loads no model and needs no GPU. It checks keys, types, ranges, contradictions and the batch; the
-first rows of the data, with chat template, tools and tokenizer; environment and rewards on three
-made-up completions; the vLLM server; the disk. A data set or model on a hub that cannot be reached
-is a problem, with --elsewhere a note.
+first rows of the data, with chat template, tools and tokenizer; the environment and the rewards on
+three made-up completions; the vLLM server; and the disk. A data set or model on a hub that cannot
+be reached is a problem, or a note with --elsewhere.
 
-exit codes: 0 the recipe is sound; 1 it is not; 2 there is no such recipe
+exit codes: 0 the recipe is sound; 1 it has problems; 2 there is no such recipe
 """
 
 import argparse
@@ -24,7 +24,7 @@ from grpo_ext.common.modules import without_collector
 from grpo_ext.common.untrusted import printable
 from grpo_ext.recipe.problems import Findings
 
-MAX_CHARACTERS = 1500  # shown of the first prompt
+MAX_CHARACTERS = 1500  # how much of the first prompt to show
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def print_findings(findings: Findings, name: str) -> None:
-    """Print figures, notes, problems and the verdict."""
+    """Print results, notes, problems and the verdict."""
     figures = findings.figures
     if figures.get("batch"):
         batch = figures["batch"]
@@ -102,7 +102,7 @@ def print_prompts(prompts: Mapping[str, Any]) -> None:
 
 
 def print_rewards(rewards: Mapping[str, Any], task: str = "") -> None:
-    """Print the score of each reward for each of the made-up completions of the first row."""
+    """Print the score of each reward for each made-up completion of the first row."""
     width = max(map(len, rewards["scores"]), default=0)
     print(f"rewards  on three made-up completions of the first row{task}:")
     print("         " + " " * width + "".join(f"{label:>9}" for label in rewards["completions"]))

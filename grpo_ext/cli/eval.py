@@ -9,10 +9,10 @@ Held-out prompts are completed greedily and by sampling, and scored with the rew
 complete the same prompts and are compared with the first: paired differences with 95 % intervals,
 and the problems that became right or wrong. --output FILE.json also writes every completion to
 FILE_completions.jsonl.
---train_rows N takes N random training rows instead: mixed@K is then the share of groups that will
-have signal in training with num_generations K, a line names the num_generations from 2 to K that
-fits the rows best, and the completions serve as the recipe's pass_rates_file.
-Every key of a recipe can be set as --key value, such as --max_eval_samples 64.
+--train_rows N uses N random training rows instead: mixed@K is then the share of groups that will
+have signal in training with num_generations K, a line recommends a num_generations from 2 to K for
+these rows, and the completions can serve as the recipe's pass_rates_file.
+Any key of the recipe can be set as --key value, such as --max_eval_samples 64.
 """
 
 import argparse
@@ -92,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def print_evaluation(evaluation: dict[str, Any]) -> None:
-    """Print the figures of the models side by side, and the comparison of each with the first."""
+    """Print the figures of all models side by side, and the comparison of each with the first."""
     from grpo_ext.evaluation.constant import constant_doubts
     from grpo_ext.evaluation.table import print_figures, print_grid
 
@@ -123,7 +123,7 @@ def print_evaluation(evaluation: dict[str, Any]) -> None:
 
 
 def as_text(difference: dict[str, Any]) -> str:
-    """Format a difference with its interval, which a single problem does not have."""
+    """Format a difference with its interval; a single problem has no interval."""
     if difference["low"] is None:
         return f"{difference['mean']:+.3f}"
     return f"{difference['mean']:+.3f} [{difference['low']:+.3f}, {difference['high']:+.3f}]"

@@ -7,13 +7,13 @@ examples:
   grpo-ext init letters.jsonl Qwen/Qwen2.5-7B-Instruct --judge http://127.0.0.1:8000/v1
   grpo-ext init rows.jsonl Qwen/Qwen2.5-0.5B-Instruct --bench
 
-It looks at the first rows, proposes the prompt, the reward, sizes that fit this machine by
-estimate, and a learning rate, and asks about the first two. It writes recipe.yaml, rewards.py or
-the judge's rubric.md, and README.md with the next commands, and checks the recipe. With --bench it
-then measures as `grpo-ext bench` does, and takes the fastest settings.
+It looks at the first rows, proposes a prompt, a reward, a learning rate, and sizes that should fit
+this machine, and asks about the first two. It writes recipe.yaml, rewards.py or the judge's
+rubric.md, and README.md with the next commands, and checks the recipe. With --bench it then
+measures like `grpo-ext bench`, and uses the fastest settings.
 
-exit codes: 0 written; 1 written, but check or measurement failed; 2 the data cannot be used, or a
-recipe is there already
+exit codes: 0 written; 1 written, but check or measurement failed; 2 the data cannot be used, or the
+folder already has a recipe
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ RUBRIC = (
     "10 is as good as the reference or better, 0 is useless.\n"
 )
 NEWLINE = "\n"
-ESCAPED_NEWLINE = "\\n"  # as it is shown and written in an answer
+ESCAPED_NEWLINE = "\\n"  # how a newline is shown, and typed in answers
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
@@ -123,7 +123,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def check_folder(folder: Path) -> None:
-    """Raise `ValueError` for a folder whose name would break a file, or that has a recipe."""
+    """Raise `ValueError` if the folder has a recipe, or a name that would break the files."""
     if not str(folder).isprintable() or set(str(folder)) & set("\"'`\\"):
         raise ValueError(
             "--output: the folder's name must not contain quotes, backslashes or control "
@@ -161,16 +161,16 @@ def ask_about(proposal: Proposal, rows: list[dict[str, Any]]) -> Proposal:
 def ask(
     question: str, default: str, choices: list[str], template_columns: list[str] | None = None
 ) -> str:
-    """Ask at the terminal until the answer can be used.
+    """Ask at the terminal until the answer is valid.
 
     Args:
-        question: what to ask.
-        default: the answer to an empty line.
-        choices: the other answers.
-        template_columns: if given, a template of these columns in braces is an answer, too.
+        question: the question to print.
+        default: the answer that an empty line stands for.
+        choices: the other valid answers.
+        template_columns: if given, a template with these columns in braces is also valid.
 
     Raises:
-        ValueError: standard input is closed.
+        ValueError: if standard input is closed.
     """
     while True:
         try:
@@ -189,7 +189,7 @@ def ask(
 
 
 def is_template(text: str, columns: list[str]) -> bool:
-    """Return whether a text has columns in braces, and no other names."""
+    """Return whether a text contains columns in braces, and no other names in braces."""
     from grpo_ext.tasks.base import template_fields
 
     try:
@@ -200,7 +200,7 @@ def is_template(text: str, columns: list[str]) -> bool:
 
 
 def reward_file(folder: Path) -> str:
-    """Return a file with a reward to start from."""
+    """Return the text of a file with a reward to start from."""
     from grpo_ext.common.files import data_lines
 
     text = "\n".join(data_lines("grpo_ext.preflight", "own_rewards.txt")) + "\n"
@@ -208,9 +208,9 @@ def reward_file(folder: Path) -> str:
 
 
 def yaml_scalar(value: object) -> str:
-    """Return a value as JSON that is also YAML.
+    """Return a value as JSON that is also valid YAML.
 
-    Characters that YAML reads as line breaks or refuses become escapes.
+    Characters that YAML reads as line breaks or refuses are escaped.
     """
     text = json.dumps(value, ensure_ascii=False)
     return "".join(
@@ -219,13 +219,13 @@ def yaml_scalar(value: object) -> str:
 
 
 def in_yaml(recipe: dict[str, Any], proposal: Proposal, lora: bool, measured: bool = False) -> str:
-    """Return the text of a recipe, with comments at the keys that were a choice.
+    """Return the text of a recipe, with comments on the keys that involved a choice.
 
     Args:
-        recipe: keys and values.
-        proposal: prompt and reward, with the reason.
+        recipe: the keys and values.
+        proposal: the prompt and the reward, with the reason for them.
         lora: whether an adapter is trained.
-        measured: whether the sizes were measured, or only estimated.
+        measured: whether the sizes were measured rather than estimated.
     """
     sizes = "fits by estimate; `grpo-ext bench` measures"
     if measured:

@@ -1,9 +1,9 @@
-"""`grpo-ext`: GRPO training with Hugging Face TRL: recipes, rewards, evaluation.
+"""`grpo-ext`: GRPO training with Hugging Face TRL: recipes, rewards, and evaluation.
 
 examples:
   grpo-ext demo                                        train a tiny model, offline, in minutes
   grpo-ext check --config countdown/tiny               find the faults of a recipe before a run
-  grpo-ext train --config countdown/tiny               train by a recipe
+  grpo-ext train --config countdown/tiny               train from a recipe
   grpo-ext train --config RECIPE --learning_rate 1e-5  any key of a recipe can be set here
   grpo-ext eval --config RECIPE --model BEFORE --model AFTER
   grpo-ext report runs/countdown-tiny                  curves and completions as one HTML file
@@ -58,7 +58,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def main(words: list[str] | None = None) -> int:
-    """Run one subcommand and return its exit code; `words` default to those of the command line."""
+    """Run one subcommand and return its exit code; `words` default to the command line."""
     wait_calmly()
     words = sys.argv[1:] if words is None else words
     if words[:1] == ["--version"]:

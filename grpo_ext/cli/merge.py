@@ -1,10 +1,10 @@
-"""`grpo-ext merge`: make an adapter and its base one model, which transformers and vLLM load.
+"""`grpo-ext merge`: merge an adapter into its base model, for transformers and vLLM.
 
 examples:
   grpo-ext merge --model runs/poem-qwen2.5-7b-lora      writes runs/poem-qwen2.5-7b-lora/merged
   grpo-ext merge --model runs/poem-qwen2.5-7b-lora/checkpoint-300 --out models/poem --dtype float32
 
-It loads the result again and keeps it only if its log-probs are those of base and adapter.
+It loads the result again and keeps it only if its log-probs match those of base and adapter.
 """
 
 import argparse

@@ -7,8 +7,8 @@ examples:
   grpo-ext plan --config mine.yaml --gpu h100
 
 The numbers are those of the run. Memory is an estimate; its formulas are in
-grpo_ext/recipe/memory.py. --rows gives the number of training rows if the data set cannot be read
-here. If sizes do not fit, the nearest that fit are shown.
+grpo_ext/recipe/memory.py. Set --rows to the number of training rows if the data set cannot be read
+on this machine. If sizes do not fit, the nearest ones that do are shown.
 
 exit codes: 0 done; 2 the recipe or its data cannot be used
 """
@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def longest_on(gpu: str, recipe: Recipe, forecast: Forecast) -> int | None:
-    """Return the longest completion that fits, in tokens; `None` without the model's size."""
+    """Return the longest completion that fits, in tokens; `None` if model size is unknown."""
     from grpo_ext.recipe.folder import sharding
     from grpo_ext.recipe.memory import longest_completion
 
@@ -91,7 +91,7 @@ def longest_on(gpu: str, recipe: Recipe, forecast: Forecast) -> int | None:
 
 
 def plan_lines(forecast: Forecast) -> Iterator[tuple[str, str]]:
-    """Yield title and text of the lines about batch, steps, checkpoints, evaluations and tokens."""
+    """Yield (title, text) for the lines about batch, steps, evaluations and tokens."""
     plan = forecast.plan
     batch = plan.batch
     prompts = "prompts"
@@ -135,7 +135,7 @@ def plan_lines(forecast: Forecast) -> Iterator[tuple[str, str]]:
 
 
 def checkpoint_text(forecast: Forecast) -> str:
-    """Return the number of checkpoints, their steps and their size."""
+    """Describe the number of checkpoints, their steps and their size."""
     steps = forecast.plan.checkpoints
     if steps == ():
         return "none but the final model"
@@ -153,7 +153,7 @@ def checkpoint_text(forecast: Forecast) -> str:
 
 
 def size_lines(forecast: Forecast) -> Iterator[tuple[str, str]]:
-    """Yield title and text of the lines about the model's size and memory."""
+    """Yield (title, text) for the lines about the model's size and memory."""
     size = forecast.size
     memory = forecast.memory
     if size is None or memory is None:

@@ -1,4 +1,4 @@
-"""`grpo-ext recipes`: the recipes that come with the package, to run by name or to copy and edit.
+"""`grpo-ext recipes`: list the packaged recipes, to run by name or to copy and edit.
 
 examples:
   grpo-ext recipes

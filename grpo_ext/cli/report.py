@@ -1,15 +1,15 @@
-"""`grpo-ext report`: curves and completions of runs as one HTML file, or live in a browser.
+"""`grpo-ext report`: show curves and completions of runs as one HTML file, or in a browser.
 
 examples:
   grpo-ext report runs/countdown-tiny                  writes runs/countdown-tiny/report.html
   grpo-ext report runs/a runs/b --output compare.html  several runs, overlaid and compared
   grpo-ext report runs                                 all runs in a folder
-  grpo-ext report runs/a --png curves.png              also the curves as a picture (.pdf, .svg)
+  grpo-ext report runs/a --png curves.png              also the curves as an image (.pdf, .svg)
   grpo-ext report runs --serve                         live at http://127.0.0.1:8787
 
 RUN is a run's output_dir, a demo's folder, or a folder of runs. The file needs no network and no
-server. It shows curves, completions with the score of each reward, figures before and after, the
-recipe, and alarms. With --serve, the page is renewed while runs go on.
+server. It shows curves, completions with the score of each reward, results before and after, the
+recipe, and alarms. With --serve, the page is updated while runs continue.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""`grpo-ext reproduce`: check published observations of three experiments, each with a verdict.
+"""`grpo-ext reproduce`: check published observations in three experiments, with verdicts.
 
 examples:
   grpo-ext reproduce countdown                   all claims of Countdown, with tiny models, on a CPU
@@ -9,10 +9,10 @@ examples:
   grpo-ext reproduce countdown --config countdown/qwen2.5-3b --seeds 1      another model
 
 It makes tiny models, trains them once per seed, measures, and prints for each claim what was
-published, what is seen here with its standard error over seeds, and a verdict by 95 % intervals:
+published, what is seen here with its standard error over seeds, and a verdict from 95 % intervals:
 agrees, does not, or cannot be seen at this size, and why. The page claims.html in the folder has
-pictures. Finished runs are not repeated, and a killed run continues. With --config, the same claims
-are measured on the model of that recipe; every key of it can be set as --key value.
+plots. Finished runs are not repeated, and a killed run continues. With --config, the same claims
+are measured on the model of that recipe; any of its keys can be set as --key value.
 """
 
 import argparse
@@ -30,7 +30,7 @@ NAMES = ("countdown", "gsm8k", "verse")
 
 
 class RecipeOfModel(argparse.Action):
-    """Stores the recipe, and lets its keys follow on the command line."""
+    """Stores the recipe, and allows its keys on the command line."""
 
     def __call__(
         self,
@@ -103,7 +103,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
 
 
 def num_cores() -> int:
-    """Return how many cores this process may use."""
+    """Return the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

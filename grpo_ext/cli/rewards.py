@@ -1,4 +1,4 @@
-"""`grpo-ext rewards`: list rewards, show one, test their examples.
+"""`grpo-ext rewards`: list rewards, show one, or test their examples.
 
 examples:
   grpo-ext rewards list
@@ -64,7 +64,7 @@ def run_list(args: argparse.Namespace) -> int:
 
 
 def options_with_defaults(info: RewardInfo) -> str:
-    """Return the options, such as `mode='loose', target`; a required option has no default."""
+    """Return options as text like `mode='loose', target`; required ones have no default."""
     options = []
     for name, default in {**info.options, **info.optional}.items():
         options.append(name if default is REQUIRED else f"{name}={default!r}")

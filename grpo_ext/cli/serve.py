@@ -4,8 +4,8 @@ examples:
   grpo-ext serve --config recipes/countdown/qwen2.5-3b.yaml --vllm_server_devices 2
   grpo-ext train --config recipes/countdown/qwen2.5-3b.yaml          # in another terminal
 
-It runs until it is interrupted. The output of vLLM is written to vllm_server.log in the recipe's
-output_dir. `grpo-ext train --serve` starts the server and trains.
+It runs until it is interrupted. vLLM's output goes to vllm_server.log in the recipe's output_dir.
+`grpo-ext train --serve` starts the server and also trains.
 """
 
 import argparse

@@ -1,13 +1,13 @@
-"""`grpo-ext sft`: supervised training by a recipe.
+"""`grpo-ext sft`: supervised training from a recipe.
 
 examples:
   grpo-ext sft --config recipes/countdown/tiny-sft.yaml
   grpo-ext sft --config countdown/tiny-sft --dataset_name mine.jsonl --learning_rate 1e-3
 
-It starts `accelerate launch`. Every key of a recipe can be set on the command line as --key value.
-Keys are the fields of TRL's SFTConfig, ModelConfig and ScriptArguments, muon and accelerate_config.
-The data set has conversational `prompt` and `completion` columns, or any form that TRL's SFTTrainer
-takes.
+It runs `accelerate launch`. Any key of a recipe can be set on the command line as --key value. Keys
+are the fields of TRL's SFTConfig, ModelConfig and ScriptArguments, plus muon and accelerate_config.
+The data set has conversational `prompt` and `completion` columns, or any other format that TRL's
+SFTTrainer accepts.
 """
 
 import argparse

@@ -1,17 +1,17 @@
-"""`grpo-ext train`: train with GRPO by a recipe.
+"""`grpo-ext train`: train with GRPO from a recipe.
 
 examples:
   grpo-ext train --config recipes/countdown/tiny.yaml
   grpo-ext train --config recipes/countdown/tiny.yaml --num_processes 2 --max_steps 5
   grpo-ext train --config recipes/countdown/qwen2.5-3b.yaml --accelerate_config zero3
   grpo-ext train --config recipes/countdown/qwen2.5-3b.yaml --serve --vllm_server_devices 2
-  grpo-ext train --config countdown/tiny --report     with its report at http://127.0.0.1:8787
+  grpo-ext train --config countdown/tiny --report     with a live report at http://127.0.0.1:8787
 
-It starts `accelerate launch`. Every key of a recipe can be set on the command line as --key value
-and replaces the recipe's. Keys are the fields of TRL's GRPOConfig and ModelConfig with their names,
-of GRPOExtConfig and RunConfig (grpo_ext/recipe/schema.py), of RowOptions
-(grpo_ext/recipe/row_options.py: which rows are used), and of the recipe's task. A key that does not
-exist is an error that names the nearest one.
+It runs `accelerate launch`. Any key of a recipe can be set on the command line as --key value,
+which overrides the recipe. Keys are the fields of TRL's GRPOConfig and ModelConfig, of
+GRPOExtConfig and RunConfig (grpo_ext/recipe/schema.py), of RowOptions
+(grpo_ext/recipe/row_options.py: which rows are used), and of the recipe's task. An unknown key is
+an error that names the closest one.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
 def add_training_parser(
     subparsers: argparse._SubParsersAction, doc: str | None, module: str
 ) -> argparse.ArgumentParser:
-    """Add the parser of a subcommand that launches `module`; `doc` is its help."""
+    """Add the parser of a subcommand that launches `module`; `doc` is its help text."""
     parser = add_recipe_command(subparsers, doc, run)
     add_processes(parser)
     parser.add_argument(
@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
     if args.accelerate_config:
         overrides = [*overrides, "--accelerate_config", args.accelerate_config]
     recipe = load(args.config, overrides, args.num_processes)
-    # The processes check the recipe again; here a fault is reported once, before they start.
+    # The processes check the recipe again, but here each fault is reported once, before they start.
     check_start(recipe)
     check_same_run(recipe)
     if args.report:
@@ -91,12 +91,13 @@ def run(args: argparse.Namespace) -> int:
 
 
 def run_beside_server(job: Callable[..., int], recipe: Recipe, num_processes: int) -> int:
-    """Run a job beside the vLLM server of its recipe, with one key for both.
+    """Run a job alongside the vLLM server of its recipe, with the same key for both.
 
     Args:
-        job: takes environment variables, and returns its exit code, which is returned here.
-        recipe: uses a vLLM server.
-        num_processes: how many processes the job trains with.
+        job: a function that takes environment variables and returns an exit code, which is
+            returned.
+        recipe: a recipe that uses a vLLM server.
+        num_processes: the number of processes that the job trains with.
     """
     from grpo_ext.vllm.server import server_of, trainer_devices
     from grpo_ext.vllm.signature import KEY

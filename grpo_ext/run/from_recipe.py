@@ -1,4 +1,4 @@
-"""Build what a recipe describes: its rows, its rewards, the arguments of its model."""
+"""Build what a recipe describes: its rows, its rewards and the arguments of its model."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def train_rows(recipe: Recipe, *, streaming: bool | None = None, prompts: bool =
     """Return the training examples of a recipe; those of several tasks are mixed by their shares.
 
     Args:
-        recipe: with one task or several.
-        streaming: yield rows as they are read; `None`: as `dataset_streaming` says.
+        recipe: a recipe with one task or several.
+        streaming: whether to yield rows as they are read. `None`: the recipe's `dataset_streaming`.
         prompts: whether to turn rows into examples.
     """
     if streaming is None:
@@ -53,15 +53,15 @@ def train_rows(recipe: Recipe, *, streaming: bool | None = None, prompts: bool =
 
 
 def eval_rows(recipe: Recipe, *, streaming: bool = False, prompts: bool = True) -> Rows:
-    """Return the held-out examples of a recipe; those of several tasks are mixed, each once.
+    """Return the held-out examples of a recipe; those of several tasks are mixed, each used once.
 
     Args:
-        recipe: with one task or several.
-        streaming: yield rows as they are read.
+        recipe: a recipe with one task or several.
+        streaming: whether to yield rows as they are read.
         prompts: whether to turn rows into examples.
 
     Raises:
-        ValueError: the data has no held-out rows.
+        ValueError: if the data has no held-out rows.
     """
     rows_by_task = {}
     for name, (task, options) in task_options(recipe).items():
@@ -79,13 +79,13 @@ def mix(
     shares: dict[str, float] | None,
     limit: int | None,
 ) -> Rows:
-    """Return the rows of several tasks as one data set, or as one stream if one is a stream.
+    """Return the rows of several tasks as one data set, or as one stream if any is a stream.
 
     Args:
-        recipe: with the seed of a stream.
-        rows_by_task: the rows of each task, by its name.
-        shares: as for `mixed` and `mixed_streams`.
-        limit: how many rows to keep; `None`: all.
+        recipe: the recipe, whose seed is used for streams.
+        rows_by_task: the rows of each task by its name.
+        shares: the shares of the tasks, as for `mixed` and `mixed_streams`.
+        limit: how many rows to keep; `None` keeps all.
     """
     rows: Rows
     if all(isinstance(task_rows, Dataset) for task_rows in rows_by_task.values()):
@@ -96,7 +96,7 @@ def mix(
 
 
 def has_eval_rows(recipe: Recipe) -> bool:
-    """Return whether there may be held-out rows, of every task if there are several."""
+    """Return whether there may be held-out rows: with several tasks, for each of them."""
     return all(can_hold_out(options) for _, options in task_options(recipe).values())
 
 
@@ -104,7 +104,7 @@ def named_rewards_and_weights(recipe: Recipe) -> tuple[list[Any], list[float]]:
     """Return the rewards of a recipe, or of its tasks, with their weights.
 
     Raises:
-        ValueError: a reward or one of its options is unknown.
+        ValueError: if a reward or one of its options is unknown.
     """
     run = recipe.run
     specs: Any = run.reward_funcs
@@ -123,14 +123,14 @@ def named_rewards_and_weights(recipe: Recipe) -> tuple[list[Any], list[float]]:
 
 
 def guarded_rewards(recipe: Recipe, columns: Iterable[str] | None) -> tuple[list[Any], list[float]]:
-    """Return the rewards behind guards, as in training, with their weights.
+    """Return the rewards wrapped in guards, as in training, with their weights.
 
     Args:
-        recipe: whose time limit and number of worker processes the guards have.
-        columns: those of the data set; `None` if they are not known.
+        recipe: the recipe, which sets the guards' time limit and number of worker processes.
+        columns: the columns of the data set; `None` if they are not known.
 
     Raises:
-        ValueError: the data set lacks a column that a reward reads.
+        ValueError: if the data set lacks a column that a reward reads.
     """
     rewards, weights = named_rewards_and_weights(recipe)
     if columns is not None and recipe.get("environment"):
@@ -143,9 +143,9 @@ def guarded_rewards(recipe: Recipe, columns: Iterable[str] | None) -> tuple[list
 
 
 def model_init_kwargs(recipe: Recipe) -> dict[str, Any]:
-    """Return the arguments to load the model with, as TRL's script passes them."""
+    """Return the keyword arguments for loading the model, as TRL's script passes them."""
     model = recipe.model
-    overrides: Any = recipe.training.model_init_kwargs or {}  # text has become a mapping
+    overrides: Any = recipe.training.model_init_kwargs or {}  # TRL has parsed text into a mapping
     return {
         "revision": model.model_revision,
         "attn_implementation": model.attn_implementation,
@@ -155,7 +155,7 @@ def model_init_kwargs(recipe: Recipe) -> dict[str, Any]:
 
 
 def adapter_of(recipe: Recipe) -> PeftConfig | None:
-    """Return peft's config of the adapter to train; `None` if the whole model is trained."""
+    """Return peft's config for the adapter to train; `None` if the whole model is trained."""
     from trl import get_peft_config
 
     config = get_peft_config(recipe.model)
@@ -166,13 +166,13 @@ def adapter_of(recipe: Recipe) -> PeftConfig | None:
 
 
 def optimizer_of(recipe: Recipe) -> tuple[Any, dict[str, Any]] | None:
-    """Return the `optimizer_cls_and_kwargs` of a trainer; `None` if `optim` names the optimizer."""
+    """Return the trainer's `optimizer_cls_and_kwargs`; `None` if `optim` names the optimizer."""
     from grpo_ext.tiny.optimizer import MuonWithAdamW
 
     if not recipe.get("muon"):
         return None
     training = recipe.training
-    # The trainer passes the model to the optimizer of a factory.
+    # If this is a factory, the trainer passes the model to the optimizer that it returns.
     return lambda: MuonWithAdamW, {
         "lr": training.learning_rate,
         "weight_decay": training.weight_decay,

@@ -1,4 +1,4 @@
-"""Start `accelerate launch` for a recipe, so that as many processes run as asked."""
+"""Start `accelerate launch` for a recipe, with the requested number of processes."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from grpo_ext.run.ranks import EXIT_INTERRUPTED, LAUNCHER, RANKS, is_alive
 if TYPE_CHECKING:
     from grpo_ext.recipe.load import Recipe
 
-# parameters of a model whose matrix products are too small to be shared among threads
+# below this number of parameters, matrix products are too small to be shared among threads
 SMALL_MODEL = 5_000_000
 PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
-# accelerate's CPU mode starts one process, whatever number it is asked for; its distributed
+# accelerate's CPU mode always starts one process, whatever number is requested; its distributed
 # launcher with ACCELERATE_USE_CPU starts several.
 CPU_RANKS = (
     "--multi_gpu",
@@ -46,15 +46,16 @@ def launch_command(
     num_processes: int | None = None,
     threads: int | None = None,
 ) -> tuple[list[str], dict[str, str]]:
-    """Return the command that starts a module in its processes, and its environment variables.
+    """Return the command that runs a module in all its processes, and its environment variables.
 
     Args:
         module: the Python module, such as "grpo_ext.train".
-        words: its command-line words.
-        config_name: an accelerate config, as a name or a file. `None`: `cpu` or `single_gpu`, by
-            the machine.
-        num_processes: replaces that of the config.
-        threads: of each process on a CPU. `None`: all cores, shared.
+        words: the command-line words of the module.
+        config_name: an accelerate config, by name or file. `None`: `single_gpu` if there is a GPU,
+            else `cpu`.
+        num_processes: replaces the number in the config.
+        threads: the number of threads per process on a CPU. `None`: the cores divided among the
+            processes.
     """
     name = config_name or ("single_gpu" if gpu_is_there() else "cpu")
     config = accelerate_settings(name)
@@ -74,11 +75,11 @@ def launch_command(
 
 
 def threads_of(recipe: Recipe) -> int | None:
-    """Return the number of threads for a recipe's model: 1 if it is tiny, else `None`.
+    """Return the number of threads per process for a recipe's model: 1 if it is tiny, else `None`.
 
-    The threads of a tiny model would wait for each other longer than they compute. Only the model
-    decides: another number of threads rounds sums differently, and a run would not resume bit for
-    bit.
+    With a tiny model, threads would wait for each other longer than they compute. Only the model
+    decides: a different number of threads rounds sums differently, and a run would not resume bit
+    for bit. `None` also with a GPU, or if `OMP_NUM_THREADS` is set.
     """
     if gpu_is_there() or "OMP_NUM_THREADS" in os.environ:
         return None
@@ -97,16 +98,16 @@ def launch(
 ) -> int:
     """Run `launch_command(...)` for a recipe and return the exit code of its ranks.
 
-    SIGTERM, SIGUSR1, SIGHUP and Ctrl-C are passed on to the ranks, which end with a checkpoint
-    after their step; before they train, the command ends at once. accelerate turns every exit code
-    but 0 into 1, so the ranks write theirs into a folder.
+    SIGTERM, SIGUSR1, SIGHUP and Ctrl-C are passed on to the ranks, which finish their step and exit
+    with a checkpoint; before training starts, the command ends immediately. accelerate turns every
+    nonzero exit code into 1, so the ranks write theirs to a folder.
 
     Args:
         module: the Python module, such as "grpo_ext.train".
-        words: its command-line words.
+        words: the command-line words of the module.
         recipe: the recipe that `words` name.
-        num_processes: replaces that of the recipe's accelerate config.
-        environment: further environment variables.
+        num_processes: replaces the number in the recipe's accelerate config.
+        environment: additional environment variables.
     """
     command, launch_environment = launch_command(
         module, words, recipe.get("accelerate_config"), num_processes, threads_of(recipe)
@@ -125,12 +126,12 @@ def launch(
 
 
 class Launched:
-    """A launcher and the ranks that it has started.
+    """A launcher process and the ranks that it has started.
 
     Args:
-        command: the launcher's.
-        environment: all its environment variables.
-        folder: where ranks report their process ids and exit codes.
+        command: the command that starts the launcher.
+        environment: all environment variables of the launcher.
+        folder: the folder where ranks report their process ids and exit codes.
     """
 
     def __init__(self, command: list[str], environment: dict[str, str], folder: Path):
@@ -140,16 +141,16 @@ class Launched:
         for number in PASSED_ON:
             if signal.getsignal(number) != signal.SIG_IGN:
                 self._previous_handlers[number] = signal.signal(number, self._pass_on)
-        # In a new session Ctrl-C reaches accelerate only through us; otherwise it would end while
-        # its ranks go on unseen. Schedulers send SIGUSR1 to every process, and only ranks know what
-        # to do with it.
+        # In a new session, Ctrl-C reaches accelerate only through us; otherwise accelerate would
+        # exit while its ranks keep running unseen. Schedulers send SIGUSR1 to every process, and
+        # only the ranks handle it.
         ignore_sigusr1 = partial(signal.signal, signal.SIGUSR1, signal.SIG_IGN)
         self.process = subprocess.Popen(
             command, env=environment, start_new_session=True, preexec_fn=ignore_sigusr1
         )
 
     def wait(self) -> int:
-        """Wait for the launcher and ranks that outlive it; return the exit code of the ranks."""
+        """Wait for the launcher and all its ranks; return the exit code of the ranks."""
         try:
             code = self.process.wait()
             while any(map(is_alive, self.ranks())):
@@ -166,7 +167,7 @@ class Launched:
         return 2 if code and 2 in rank_codes else code
 
     def ranks(self) -> list[int]:
-        """Return the ids of the processes that train."""
+        """Return the process ids of the ranks."""
         return [int(path.name.rpartition("-")[2]) for path in self.folder.glob("rank-*")]
 
     def _pass_on(self, number: int, frame: FrameType | None) -> None:

@@ -1,4 +1,4 @@
-"""The merge of an adapter into the weights of its base model, by peft, for engines without peft."""
+"""Merge an adapter into its base model with peft, for engines without peft."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel
 
-# Limits of differences of log-probs; half-precision types round each weight once more.
+# Largest accepted difference in log-probs; half-precision types round each weight once more.
 FLOAT32_LIMIT = 1e-3
 HALF_LIMIT = 0.2
 
@@ -20,20 +20,21 @@ HALF_LIMIT = 0.2
 def merge_adapter(
     folder: Path, out: Path, dtype: str = "auto", trust_remote_code: bool = False
 ) -> float:
-    """Merge an adapter into the weights of its base model, and save model and tokenizer.
+    """Merge an adapter into the weights of its base model, and save the model and its tokenizer.
 
     Args:
-        folder: the adapter's.
-        out: where to save; an empty folder, or none.
-        dtype: of the weights; `"auto"`: that of the base's files.
-        trust_remote_code: run code that comes with the base model.
+        folder: the folder of the adapter.
+        out: the folder to save to, which must be empty or not exist.
+        dtype: the dtype of the weights; `"auto"`: that of the base model's files.
+        trust_remote_code: whether to run code that comes with the base model.
 
     Returns:
-        The largest difference of log-probs between the saved model and base with adapter.
+        The largest difference in log-probs between the saved model and the base with its adapter.
 
     Raises:
-        ValueError: that difference is too large, and `out` is removed again; `out` is not empty.
-        ValueError, OSError: from peft, if there is no adapter or no base.
+        ValueError: if `out` is not empty, or if that difference is too large; `out` is then
+            removed.
+        ValueError, OSError: from peft, if there is no adapter or no base model.
     """
     from peft import AutoPeftModelForCausalLM, PeftConfig
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -50,13 +51,13 @@ def merge_adapter(
     adapter = model.peft_config["default"]
     expected_logps = probe_logps(model)
     model.merge_and_unload(safe_merge=True).save_pretrained(out)
-    del model  # two large models do not fit
+    del model  # two large models may not fit into memory
     merged = AutoModelForCausalLM.from_pretrained(
         out, dtype="auto", trust_remote_code=trust_remote_code
     )
     difference = (probe_logps(merged) - expected_logps).abs().max().item()
     limit = FLOAT32_LIMIT if merged.dtype.itemsize == 4 else HALF_LIMIT
-    if not difference <= limit:  # NaN is not
+    if not difference <= limit:  # also true for NaN
         shutil.rmtree(out)
         raise ValueError(
             f"log-probs of the merged model would differ by up to {difference:.3g}. The cause is "
@@ -74,7 +75,7 @@ def merge_adapter(
 
 
 def probe_logps(model: PreTrainedModel) -> Tensor:
-    """Return the log-probs (T, V) of a model over a fixed sequence of tokens."""
+    """Return the log-probs (T, V) of a model on a fixed sequence of tokens."""
     import torch
 
     vocab_size = model.get_input_embeddings().get_parameter("weight").shape[0]

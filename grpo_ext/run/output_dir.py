@@ -1,4 +1,4 @@
-"""The folder of a run: its lock, and the checkpoint from which the next run there begins."""
+"""Lock the folder of a run, and choose the checkpoint from which the next run there begins."""
 
 from __future__ import annotations
 
@@ -17,21 +17,25 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 HELD: list[FileLock | None] = []  # the lock of this process's run
-PATIENCE = 5.0  # seconds that the ranks of a killed run may take to end
-RUN_FILES = ("checkpoint-*[0-9]", "trainer_state.json", SAVED)  # beside logs and model
+PATIENCE = 5.0  # seconds to wait for the ranks of a killed run to exit
+RUN_FILES = (
+    "checkpoint-*[0-9]",
+    "trainer_state.json",
+    SAVED,
+)  # to move aside, besides logs and model
 
 
 def hold(folder: Path, seconds: float = 0.0) -> FileLock | None:
-    """Lock a folder, which is made if necessary, until the lock is released or the process ends.
+    """Lock a folder until the lock is released or the process ends; create the folder if needed.
 
-    A disk without locks is not guarded.
+    On a file system that does not support locks, nothing is locked.
 
     Args:
-        folder: of a run.
+        folder: the folder of a run.
         seconds: how long to wait for the lock.
 
     Returns:
-        The lock; `None` if another process still has it.
+        The lock, or `None` if another process still holds it.
     """
     folder.mkdir(parents=True, exist_ok=True)
     # one lock for all threads; a soft lock would outlive a killed process
@@ -50,7 +54,7 @@ def hold_folder(recipe: Recipe) -> None:
     """Lock the run's folder until this process ends.
 
     Raises:
-        ValueError: on all ranks, if another run has the lock.
+        ValueError: on all ranks, if another run holds the lock.
     """
     from accelerate import PartialState
     from accelerate.utils import broadcast_object_list
@@ -72,7 +76,8 @@ def checkpoint_to_resume(recipe: Recipe, trainer: TransformersTrainer) -> str | 
     """Choose the checkpoint to resume from; without one, move the files of an earlier run aside.
 
     Returns:
-        The checkpoint's folder; `True` for the newest, which transformers finds; `None` for none.
+        The checkpoint's folder; `True` for the newest one, which transformers finds; `None` to
+            start from scratch.
     """
     has_resume = recipe.flat.has("resume")  # supervised training knows only TRL's key
     choice = recipe.training.resume_from_checkpoint

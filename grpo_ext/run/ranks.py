@@ -1,6 +1,7 @@
 """What a training process owes its launcher.
 
-It verifies the number of ranks, reports readiness and exit code, dies with it, shuts down cleanly.
+It verifies the number of ranks, reports readiness and its exit code, dies with the launcher, and
+shuts down cleanly.
 """
 
 import gc
@@ -16,14 +17,14 @@ import psutil
 # EX_TEMPFAIL: a signal ended the run with a checkpoint; the same command continues it
 EXIT_INTERRUPTED = 75
 # environment variables
-LAUNCHER = "GRPO_EXT_LAUNCHER"  # process id of the command; its ranks end with it
-RANKS = "GRPO_EXT_RANKS"  # folder in which ranks report that they handle signals, and exit codes
+LAUNCHER = "GRPO_EXT_LAUNCHER"  # process id of `grpo-ext train`; its ranks die with it
+RANKS = "GRPO_EXT_RANKS"  # folder where ranks report that they handle signals, and exit codes
 
 
 def end_with_launcher() -> None:
-    """Let this process die with the `grpo-ext train` that started it.
+    """Make this process die with the `grpo-ext train` that started it.
 
-    If it went on, a new start of the command would write the same files.
+    If it kept running, it would write to the same files as a second start of the command.
     """
     launcher = os.environ.get(LAUNCHER)
     if launcher:
@@ -39,7 +40,7 @@ def _die_with(pid: int) -> None:
 
 
 def report_ready() -> None:
-    """Report to `grpo-ext train`, if it started this process, that it handles signals now."""
+    """Tell `grpo-ext train`, if it started this process, that signals are now handled."""
     folder = os.environ.get(RANKS)
     if folder:
         Path(folder, f"rank-{os.getpid()}").touch()
@@ -49,8 +50,8 @@ def report_exit(code: int) -> int:
     """Report the exit code to `grpo-ext train`, if it started this process.
 
     Returns:
-        The code to exit with: 0 for an interrupted run, because torch's launcher would report a
-        failure and end the other ranks.
+        The code to exit with. It is 0 for an interrupted run that `grpo-ext train` started, because
+            torch's launcher would otherwise report a failure and end the other ranks.
     """
     folder = os.environ.get(RANKS)
     if not folder:
@@ -60,7 +61,7 @@ def report_exit(code: int) -> int:
 
 
 def leave_ranks() -> None:
-    """Destroy the process group, if there is one, when no trainer is in scope any more.
+    """Destroy the process group, if there is one; no trainer may be in scope any more.
 
     Otherwise a gloo thread can free the tensors of its last collective while Python shuts down,
     which aborts the process (SIGABRT, "terminate called without an active exception"). If a trainer
@@ -83,7 +84,7 @@ def leave_ranks() -> None:
 
 
 def check_ranks() -> None:
-    """Raise `SystemExit` if accelerate was asked for several processes and started one.
+    """Raise `SystemExit` if accelerate was asked for several processes but started only one.
 
     On a CPU it sets the rendezvous address of several processes, but starts one without a rank.
     """
@@ -97,11 +98,11 @@ def check_ranks() -> None:
 
 
 def check_sharding(fsdp: bool, deepspeed: bool) -> None:
-    """Raise `SystemExit` if the launcher asked for a sharded model that the trainer does not shard.
+    """Raise `SystemExit` if the launcher asked for sharding that the trainer does not do.
 
     Args:
-        fsdp: whether the trainer shards by FSDP.
-        deepspeed: whether it shards by DeepSpeed.
+        fsdp: whether the trainer shards the model with FSDP.
+        deepspeed: whether it shards the model with DeepSpeed.
     """
     for name, is_sharded in (("FSDP", fsdp), ("DeepSpeed", deepspeed)):
         if is_set(f"ACCELERATE_USE_{name.upper()}") and not is_sharded:
@@ -118,9 +119,9 @@ def is_set(variable: str) -> bool:
 
 
 def is_alive(pid: int) -> bool:
-    """Return whether a process runs.
+    """Return whether a process is running.
 
-    A zombie does not run; a process that cannot be queried counts as running.
+    A zombie counts as not running; a process that cannot be queried counts as running.
     """
     try:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE

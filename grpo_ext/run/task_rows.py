@@ -1,4 +1,4 @@
-"""The rows of one task that a recipe trains on, and those that it evaluates on."""
+"""The rows of one task that a recipe trains on, and those that it is evaluated on."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ def train_rows_of(
     Args:
         recipe: the whole recipe.
         task: one of its tasks.
-        options: of this task.
-        streaming: as for `Task.dataset`.
-        prompts: as for `Task.dataset`.
+        options: the options of this task.
+        streaming: whether to yield rows as they are read, as for `Task.dataset`.
+        prompts: whether to turn rows into examples, as for `Task.dataset`.
     """
     filters = row_filters(recipe, options, held_out=False)
     rows = task.dataset(
@@ -80,18 +80,18 @@ def eval_rows_of(
 ) -> TaskRows:
     """Return the held-out examples of one task.
 
-    With `held_out_share` and `dataset_streaming`, the rows are read from the stream until there are
-    `max_eval_samples`.
+    With `held_out_share` and `dataset_streaming`, rows are read from the stream until there are
+    `max_eval_samples`, unless `streaming` is set.
 
     Args:
         recipe: the whole recipe.
         task: one of its tasks.
-        options: of this task.
-        streaming: as for `Task.dataset`.
-        prompts: as for `Task.dataset`.
+        options: the options of this task.
+        streaming: whether to yield rows as they are read, as for `Task.dataset`.
+        prompts: whether to turn rows into examples, as for `Task.dataset`.
 
     Raises:
-        ValueError: the data set has no held-out rows.
+        ValueError: if the data set has no held-out rows.
     """
     name = options.eval_dataset_name or options.dataset_name
     if not can_hold_out(options) and is_unsplit(Path(str(name)).expanduser()):
@@ -119,7 +119,7 @@ def eval_rows_of(
 
 
 def row_filters(recipe: Recipe, options: Options, held_out: bool) -> list[RowFilter]:
-    """Return the filters of the rows for evaluation (`held_out`) or training, in their order."""
+    """Return the filters for evaluation rows (`held_out`) or training rows, in order."""
     filters: list[RowFilter] = []
     if options.held_out_share is not None:
         filters.append(HeldOutFilter(options.held_out_share, held_out))
@@ -131,7 +131,8 @@ def row_filters(recipe: Recipe, options: Options, held_out: bool) -> list[RowFil
 def can_hold_out(options: Options) -> bool:
     """Return whether the data may have held-out rows.
 
-    A file has none, nor has a folder that `datasets` saved without the split for evaluation.
+    Without `held_out_share` or `eval_dataset_name`, a file has none, and neither has a folder that
+    `datasets` saved without the split for evaluation.
     """
     if options.eval_dataset_name or options.held_out_share or not options.dataset_name:
         return True
@@ -160,7 +161,7 @@ def length_filter(recipe: Recipe, options: Options) -> LengthFilter:
     """Return the filter by `max_prompt_tokens` and `max_answer_tokens`, with the model's tokenizer.
 
     Raises:
-        OSError: the tokenizer cannot be loaded.
+        OSError: if the tokenizer cannot be loaded.
     """
     values = recipe.flat
     template_kwargs = values["chat_template_kwargs"]
@@ -180,7 +181,7 @@ def length_filter(recipe: Recipe, options: Options) -> LengthFilter:
 def load_tokenizer(
     name: str, revision: str | None, trust_remote_code: bool
 ) -> PreTrainedTokenizerBase:
-    """Return a model's tokenizer, which is loaded once in a process."""
+    """Return a model's tokenizer; the two used most recently are cached."""
     from transformers import AutoTokenizer
 
     return AutoTokenizer.from_pretrained(
@@ -189,14 +190,14 @@ def load_tokenizer(
 
 
 def report_filters(task: str, rows: TaskRows, purpose: str) -> None:
-    """Print on the first rank how many rows each filter has kept.
+    """Print on the first rank how many rows each filter kept.
 
-    Nothing is printed of a stream, which is not read yet.
+    Nothing is printed for a stream, which has not been read yet.
 
     Args:
-        task: the name of the rows' task, or "".
-        rows: the rows.
-        purpose: what they are for, such as "training".
+        task: the name of the task, or "".
+        rows: the rows of the task.
+        purpose: what the rows are for, such as "training".
     """
     if os.environ.get("RANK", "0") != "0":
         return

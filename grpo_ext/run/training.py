@@ -1,4 +1,4 @@
-"""What `grpo_ext.train` and `grpo_ext.sft` share: from the recipe to the saved model."""
+"""What `grpo_ext.train` and `grpo_ext.sft` share: train from a recipe and save the model."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ MakeTrainer = Callable[["Recipe"], Any]
 def run_training(
     words: list[str] | None, make_trainer: MakeTrainer, supervised: bool = False
 ) -> int:
-    """Train by a recipe and save the model.
+    """Train from a recipe and save the model.
 
     Args:
-        words: those of the command line (the default): the recipe and overrides of its keys.
-        make_trainer: returns the trainer of a recipe.
-        supervised: whether the recipe is one of supervised training.
+        words: the recipe and overrides of its keys, as words. `None`: the command line.
+        make_trainer: a function that returns the trainer of a recipe.
+        supervised: whether the recipe is for supervised training.
 
     Returns:
         The exit code: 0; 1 if a reward, the environment or vLLM failed too often, steps had no
-        finite gradient, an alarm ended the run, or the run learnt nothing; 2 if the recipe, its
-        data, its rewards or the checkpoint cannot be used, or the run could not learn; 75 if a
-        signal ended the run, which can be continued.
+            finite gradient, an alarm ended the run, the run learned nothing, or the model could not
+            be saved; 2 if the recipe, its data, its rewards or the checkpoint cannot be used, or
+            the run could not learn; 75 if a signal ended the run, which can be continued.
     """
     wait_calmly()
     code = _train(words, make_trainer, supervised)
@@ -55,7 +55,7 @@ def run_training(
 
 
 def _train(words: list[str] | None, make_trainer: MakeTrainer, supervised: bool) -> int:
-    """Return the exit code."""
+    """Train and return the exit code."""
     with without_collector():
         from grpo_ext.recipe.load import load_recipe, load_sft_recipe
         from grpo_ext.trainer.checkpoint import CheckpointMismatch
@@ -81,7 +81,7 @@ def _train(words: list[str] | None, make_trainer: MakeTrainer, supervised: bool)
         return 2
     check_sharding(trainer.is_fsdp_enabled, trainer.is_deepspeed_enabled)
     if "task" not in recipe.schema and trainer.is_world_process_zero():
-        # with preset and command line; the trainer of a recipe with a task does the same
+        # includes preset and command line; for a recipe with a task, the trainer does this
         write_atomically(recipe.output_dir / SAVED, as_yaml(recipe.flat))
     for note in recipe.notes:
         trainer.accelerator.print(f"note: {note}")
@@ -124,7 +124,7 @@ def save_model(recipe: Recipe, trainer: TransformersTrainer) -> int:
     if "task" in recipe.schema:
         commands = next_commands(recipe, str(recipe.output_dir))
         trainer.accelerator.print("next:", *commands, sep="\n  ")
-    # No rank destroys the process group while another one saves.
+    # No rank may destroy the process group while another one saves.
     trainer.accelerator.wait_for_everyone()
     return int(bool(getattr(trainer, "learnt_nothing", None)))
 
@@ -132,7 +132,8 @@ def save_model(recipe: Recipe, trainer: TransformersTrainer) -> int:
 def next_commands(recipe: Recipe, folder: str) -> list[str]:
     """Return the commands to run after a finished run.
 
-    They show the run, compare its model with the first one, and merge the adapter or train longer.
+    They show the run, compare its model with the original one, and merge the adapter or train
+    longer.
     """
     from grpo_ext.run.from_recipe import has_eval_rows
 
@@ -154,7 +155,7 @@ def next_commands(recipe: Recipe, folder: str) -> list[str]:
 
 
 def end_early(trainer: TransformersTrainer, reason: object, code: int) -> int:
-    """Print why the run ended early; return `code`, or 1 if the checkpoint could not be written."""
+    """Print why the run ended early; return `code`, or 1 if no checkpoint could be written."""
     error = getattr(trainer, "save_error", None)
     saved = "with a checkpoint"
     if error:
