@@ -1,4 +1,4 @@
-"""The trainer: TRL's class with few overrides, and the parts that they hand over to."""
+"""The trainer: TRL's class with few overrides, and the parts that they delegate to."""
 
 from grpo_ext.trainer.trainer import GRPOExtTrainer
 

@@ -1,4 +1,4 @@
-"""Make the parts of a trainer from its arguments and connect them."""
+"""Build the parts of a trainer from its arguments, and connect them."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -43,8 +43,8 @@ from grpo_ext.trainer.trl_path import split
 class Parts:
     """The parts to which a `GRPOExtTrainer` delegates.
 
-    `ValueError` for arguments that do not go with the model, the data set, the sampler or the
-    ranks.
+    Raises:
+        ValueError: if arguments do not fit the model, the data set, the sampler or the ranks.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Parts:
                 "the sampler that is given: remove it."
             )
         if sampler is None:
-            # else one call of `generate`
+            # only our own calls of `generate` can record the kept tokens
             by_others = by_trl or trainer.as_trl or trainer.use_transformers_continuous_batching
             watched = args.logprob_policy != "trl" and not by_others
             self.sampler, params = make_sampler(trainer, watched)
@@ -149,7 +149,7 @@ class Parts:
         self.output = RunOutput(trainer, recipe)
 
     def watch(self, trainer: Trainer) -> None:
-        """Let the parts that are callbacks watch the events of a run; the last may stop the run."""
+        """Register the parts that are callbacks; the last one may stop the run."""
         callbacks: list[TrainerCallback] = [self.learning, self.phases, self.log, self.output]
         if self.monitor is not None:
             callbacks.append(self.monitor)
@@ -157,7 +157,7 @@ class Parts:
             trainer.add_callback(callback)
 
     def figures(self, training: bool) -> dict[str, float]:
-        """Return the figures that are logged in addition to TRL's."""
+        """Return the metrics to log in addition to TRL's."""
         figures: dict[str, float] = {}
         for name, count in self.judge.failed.items():
             figures[f"rewards/{name}/failed"] = count
@@ -168,9 +168,7 @@ class Parts:
 
 
 def check_separate(trainer: Trainer, sampler: Sampler | None, generations: Generations) -> None:
-    """Raise a `ValueError` for options about a separate sampler where something else makes the
-    completions.
-    """
+    """Raise `ValueError` if options of a separate sampler are set but something else generates."""
     args = trainer.args
     keys = [
         key
@@ -195,7 +193,7 @@ def check_separate(trainer: Trainer, sampler: Sampler | None, generations: Gener
 
 
 def check_data(trainer: Trainer) -> None:
-    """Raise a `ValueError` if the data sets lack the prompt or a column of a reward."""
+    """Raise `ValueError` if training data lack a reward's column or evaluation data the prompt."""
     # TRL drops this column
     columns = [name for name in columns_of(trainer.train_dataset) if name != "completion"]
     if columns and trainer.rollout_func is None:
@@ -210,7 +208,7 @@ def check_data(trainer: Trainer) -> None:
 
 
 def about(trainer: Trainer) -> dict[str, Any]:
-    """Describe rewards and data for the run log."""
+    """Return a description of the rewards and the data for the run log."""
     rows = trainer.train_dataset
     data = {"rows": len(rows) if hasattr(rows, "__len__") else None, "columns": columns_of(rows)}
     outcomes = outcomes_of(trainer)  # the first that scores a group judges it

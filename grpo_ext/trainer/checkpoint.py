@@ -1,10 +1,11 @@
 """Checkpoints from which a run resumes exactly.
 
-transformers saves weights, optimizer, schedule and random states. The other state of a GRPO run is
+transformers saves weights, optimizer, schedule and random states. The rest of a GRPO run's state is
 saved here, in one file per rank: the current generation and the position in it, the order of the
-prompts, carried groups, pass rates, figures that are not logged yet, the entropy coefficient,
-skipped steps, and a reference that changes. A manifest with size and hash of every file is written
-last, to detect a checkpoint that is incomplete or damaged. Older ones are deleted only after that.
+prompts, carried groups, pass rates, metrics that are not logged yet, the entropy coefficient,
+skipped steps, and the reference model if it changes. A manifest with the size and hash of every
+file is written last, so that incomplete or damaged checkpoints are detected. Older checkpoints are
+deleted only after that.
 """
 
 import logging
@@ -33,14 +34,14 @@ from grpo_ext.trainer.manifest import (
 from grpo_ext.trainer.port import Trainer
 from grpo_ext.trainer.state import CheckpointMismatch, load_plain
 
-VERSION = 12  # of the format of a rank's file
-# errors of torch, safetensors and the system on a full disk
+VERSION = 12  # the format version of a rank's file
+# errors that torch, safetensors and the system raise on a full disk
 UNWRITABLE = (OSError, RuntimeError, SafetensorError)
 logger = logging.getLogger(__name__)
 
 
-# accelerate puts ranks on `cpu:0`, and transformers 5.17 loads the optimizer's state there; torch
-# itself knows only `cpu`
+# accelerate's device on CPU ranks is `cpu:0`, and transformers 5.17 loads the optimizer's state to
+# it; torch itself knows only `cpu`
 torch.serialization.register_package(
     1000, lambda _: None, lambda data, place: data if place.startswith("cpu:") else None
 )
@@ -50,11 +51,11 @@ class Checkpoints:
     """Writes, checks and restores the checkpoints of a trainer.
 
     Args:
-        trainer: whose checkpoints they are.
+        trainer: the trainer whose state is saved.
         parts: the parts of the trainer that have a state, by name.
 
     Raises:
-        ValueError: if the reference changes and is sharded.
+        ValueError: if the reference changes during training and is sharded.
     """
 
     def __init__(self, trainer: Trainer, parts: dict[str, Stateful]):
@@ -69,7 +70,7 @@ class Checkpoints:
         if not sharded:
             seam.expect_tied_weights(trainer.accelerator.unwrap_model(trainer.model))
         self.error: str | None = None  # why the last checkpoint could not be written
-        # TRL's state in the checkpoint that the run continues from, until it is restored
+        # TRL's state from the checkpoint that the run resumes from, until it is restored
         self._trl_state: dict[str, Any] | None = None
 
     @property
@@ -78,26 +79,27 @@ class Checkpoints:
 
     @property
     def folder(self) -> Path:
-        """The folder of the checkpoint of this step."""
+        """The folder of the current step's checkpoint."""
         name = f"{PREFIX_CHECKPOINT_DIR}-{self.trainer.state.global_step}"
         return Path(self.trainer.args.output_dir) / name
 
     def newest(self) -> str | None:
-        """Return the newest whole checkpoint of `output_dir`."""
+        """Return the newest whole checkpoint of `output_dir`, or `None`; all ranks must call it."""
         output_dir = Path(self.trainer.args.output_dir)
         return from_main(self.trainer.accelerator, lambda: newest_whole(output_dir))
 
     def begin(self, resume_from_checkpoint: str | bool | None) -> str | None:
-        """Restore the checkpoint that a run continues from and return it.
+        """Restore the checkpoint that the run resumes from, and return it.
 
         Args:
-            resume_from_checkpoint: a folder; `True` for the newest whole checkpoint.
+            resume_from_checkpoint: a folder, or `True` for the newest whole checkpoint.
 
         Returns:
-            The folder; `None` if the run begins.
+            The folder, or `None` if the run starts from scratch.
 
         Raises:
-            CheckpointMismatch: if the checkpoint is damaged, or another number of ranks saved it.
+            CheckpointMismatch: if the checkpoint is damaged, lacks training state, or was saved by
+                another number of ranks or another version of this package.
         """
         newest = resume_from_checkpoint is True
         checkpoint = self.newest() if newest else resume_from_checkpoint
@@ -115,10 +117,10 @@ class Checkpoints:
         return str(checkpoint)
 
     def save(self, write: Callable[[], None]) -> None:
-        """Write a checkpoint and its manifest; if that fails, the run continues without it.
+        """Write a checkpoint and its manifest; on failure, delete it, warn, and continue the run.
 
         Args:
-            write: writes the part of TRL and transformers.
+            write: saves the files that TRL and transformers write themselves.
         """
         trainer = self.trainer
         folder = self.folder
@@ -144,21 +146,21 @@ class Checkpoints:
         trainer.accelerator.wait_for_everyone()
 
     def write(self, folder: Path, write: Callable[[], None]) -> None:
-        """Write the files of a checkpoint without its manifest."""
+        """Write the files of a checkpoint, except its manifest."""
         args = self.trainer.args
         if args.should_save:
             (folder / MANIFEST).unlink(missing_ok=True)
         with seam.keeping_all(args):  # older ones are deleted after this one is whole
             write()
-        if not args.save_only_model:  # without the optimizer's state no run can resume exactly
+        if not args.save_only_model:  # without the optimizer's state, no run can resume exactly
             folder.mkdir(parents=True, exist_ok=True)
             rank = self.trainer.accelerator.process_index
             torch.save(self._state(), folder / STATE.format(rank))
 
     def save_failure(self) -> None:
-        """Save a checkpoint in the middle of a step.
+        """Save a checkpoint in the middle of a step, after a failure.
 
-        If the current step already has a whole checkpoint, that one is better and stays.
+        If the current step already has a whole checkpoint, that one is kept instead.
         """
         if from_main(self.trainer.accelerator, lambda: what_is_wrong(self.folder)) is not None:
             self.trainer.save_checkpoint()
@@ -203,19 +205,19 @@ class Checkpoints:
             accelerator.unwrap_model(trainer.ref_model).load_state_dict(reference)
 
     def restore_trl(self) -> None:
-        """Restore the state of TRL's trainer, after transformers' loop has begun."""
+        """Restore TRL's own state; call it after transformers' training loop has begun."""
         if self._trl_state is not None:
             seam.load_state(self.trainer, self._trl_state)
             self._trl_state = None
 
 
 def why_no_state(checkpoint: Path, missing: str, ranks: int) -> str:
-    """Say why a checkpoint lacks the state of a rank, which a run needs to continue.
+    """Explain why a checkpoint lacks the state of a rank, which a run needs to resume.
 
     Args:
-        checkpoint: the folder.
+        checkpoint: the folder of the checkpoint.
         missing: the name of the rank's file.
-        ranks: of the run that is to continue.
+        ranks: the number of ranks of the current run.
     """
     if (checkpoint / STATE.format(0)).exists():
         return (
@@ -230,7 +232,10 @@ def why_no_state(checkpoint: Path, missing: str, ranks: int) -> str:
 
 
 def failure_of(trainer: TransformersTrainer, write: Callable[[], None]) -> str:
-    """Return why `write` failed on any rank; empty if it did not."""
+    """Return why `write` failed on any rank; empty if it succeeded on all.
+
+    With a sharded model the error is raised, because the other ranks wait inside `write`.
+    """
     error = ""
     try:
         write()
@@ -247,7 +252,7 @@ def save_result(trainer: TransformersTrainer) -> str:
     """Save the model and the trainer's state in `output_dir`.
 
     Returns:
-        Why that failed, or "". After a failure the incomplete files are deleted.
+        The reason for a failure, or an empty string. After a failure, incomplete files are deleted.
     """
 
     def write() -> None:
@@ -265,5 +270,5 @@ def save_result(trainer: TransformersTrainer) -> str:
 
 
 def modification_times(folder: Path) -> dict[Path, int]:
-    """Return the modification time of each file of a folder, in nanoseconds."""
+    """Return the modification time of each file in a folder, in nanoseconds."""
     return {path: path.stat().st_mtime_ns for path in folder.glob("*") if path.is_file()}

@@ -1,4 +1,4 @@
-"""What the best constant answer earns in the evaluations of a run."""
+"""Score the best constant answer in the evaluations of a run."""
 
 from dataclasses import replace
 from functools import partial
@@ -22,33 +22,32 @@ from grpo_ext.trainer.samples import by_name, text_of
 
 
 class ConstantAnswer:
-    """Scores the best constant answer in each evaluation; all ranks call all methods."""
+    """Scores the best constant answer in each evaluation; all ranks must call all methods."""
 
     def __init__(self, trainer: Trainer, outcomes: list[str], several_turns: bool):
         self.trainer = trainer
         self.text: str | None = None  # the best constant answer of the last evaluation
         self.outcomes = outcomes  # in the order of `outcome_order`
-        # the outcome reward of each part of the last evaluation, by the prefix of its figures
+        # the outcome reward of each part of the last evaluation, by the prefix of its metrics
         self.judges: dict[str, str] = {}
         named = dict(zip(trainer.reward_func_names, trainer.reward_funcs, strict=True))
         self.rewards = rewards_for_constants(named)
-        # an answer to an environment, a tool or a user's own rollout is no text that could be
-        # repeated
+        # with an environment, a tool or a custom rollout, an answer is not a text to repeat
         self.applies = bool(
             trainer.args.eval_constant
             and self.rewards
             and not several_turns
             and trainer.rollout_func is None
         )
-        self._collected: list[tuple[Row, Sample]] = []  # of the evaluation by TRL that goes on
+        self._collected: list[tuple[Row, Sample]] = []  # from TRL's current evaluation
 
     def figures(self, rows: list[Row], samples: list[Sample]) -> dict[str, float]:
-        """Return `NAME_constant` and `NAME_constant_se` by reward; empty if they say nothing.
+        """Return `NAME_constant` and `NAME_constant_se` for each reward; empty if not applicable.
 
-        Of rows of several tasks these are the figures of each task, under `tasks/NAME/`.
+        If the rows belong to several tasks, the metrics of each task are under `tasks/NAME/`.
 
         Args:
-            rows: of the evaluation, the same on all ranks.
+            rows: the rows of the evaluation, the same on all ranks.
             samples: their completions, the same on all ranks.
         """
         if not self.applies:
@@ -85,7 +84,7 @@ class ConstantAnswer:
     # ---- an evaluation by TRL, which comes in batches
 
     def collect(self, judged: Judged) -> None:
-        """Keep a batch of an evaluation by TRL until its figures are logged."""
+        """Keep a batch of TRL's evaluation until its metrics are logged."""
         if not self.applies:
             return
         first = self.trainer.accelerator.process_index * len(judged.rows)
@@ -98,8 +97,8 @@ class ConstantAnswer:
             self._collected.append((row, Sample(0, text, rewards, judged.lengths[i], ids=ids)))
 
     def collected_figures(self) -> dict[str, float]:
-        """Return `eval_rewards/NAME/constant` and `..._se` of the batches since the last call."""
-        if not self._collected:  # on all ranks alike; a callback of one rank may call `log` later
+        """Return `eval_rewards/NAME/constant` and `..._se` for the batches since the last call."""
+        if not self._collected:  # true on all ranks or none; later, one rank alone may call `log`
             return {}
         collected = gather_object(self._collected)
         self._collected = []

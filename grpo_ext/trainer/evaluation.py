@@ -1,4 +1,4 @@
-"""Evaluation in a training run: decode held-out prompts without any effect on training."""
+"""Evaluate during training: decode held-out prompts without affecting training."""
 
 import time
 from dataclasses import replace
@@ -25,7 +25,7 @@ def decoding_of(args: CheckedArguments) -> Decoding | None:
     """Return how evaluation decodes, or `None` if TRL evaluates.
 
     Raises:
-        ValueError: for values that contradict each other.
+        ValueError: if the decoding options contradict each other.
     """
     if args.eval_temperature is None:
         return None
@@ -41,7 +41,7 @@ def decoding_of(args: CheckedArguments) -> Decoding | None:
 
 
 def check_decoding(trainer: Trainer, by_trl: bool) -> None:
-    """Raise a `ValueError` for `eval_temperature` if `generate` alone does not complete prompts."""
+    """Raise `ValueError` for `eval_temperature` if `generate` alone cannot complete prompts."""
     if trainer.eval_decoding is not None and (trainer.rollout_func is not None or by_trl):
         raise ValueError(
             "eval_temperature decodes with the model's generate, without rollout_func, images and "
@@ -55,27 +55,28 @@ def evaluate_policy(
     eval_dataset: str | Dataset | IterableDataset | dict[str, Dataset] | None,
     prefix: str,
 ) -> dict[str, float]:
-    """Decode and score every held-out prompt, and log means and pass@k with standard errors.
+    """Decode and score every held-out prompt; log means and pass@k with standard errors.
 
-    The ranks share the rows. The model's `generate` decodes, also if training samples through vLLM.
-    It has a separate random state, so training is the same with evaluation on and off.
+    The rows are split among the ranks. The model's `generate` decodes, even if training samples
+    with vLLM. It has a separate random state, so training is the same with and without evaluation.
 
     Args:
-        trainer: has the policy and the rewards.
+        trainer: the trainer with the policy and the rewards.
         decoding: how the policy is decoded.
-        eval_dataset: a data set, a mapping of named ones, the name of one of the trainer's, or
-            `None` for all of those.
-        prefix: of the names of the figures; named data sets add their names to it.
+        eval_dataset: a data set, a mapping of named data sets, the name of one of the trainer's, or
+            `None` for all of the trainer's.
+        prefix: prepended to the names of the metrics; for a named data set, `_` and its name are
+            appended to it.
 
     Returns:
-        Under `{prefix}_` the mean of each reward, `length`, and for the outcome reward `pass@1`
-        and, with k samples per prompt, `mean@k`, `pass@k` and `mixed@k` (see `outcome_figures`);
-        under `NAME_constant` what the best constant answer earns; standard errors under `..._se`;
-        under `problems` how many different ones the rows have. Rows of several tasks add the
-        figures of each, under `{prefix}_tasks/NAME/`.
+        All keys start with `{prefix}_`: each reward's mean; `length`; for the outcome reward
+        `pass@1` and, with k samples per prompt, `mean@k`, `pass@k` and `mixed@k` (see
+        `outcome_figures`); `NAME_constant`, the score of the best constant answer; `problems`, the
+        number of distinct problems; `runtime`, in seconds. Standard errors are under `..._se`. With
+        rows of several tasks, the metrics of each task are under `{prefix}_tasks/NAME/`.
 
     Raises:
-        ValueError: for an unknown name, and for a data set without rows.
+        ValueError: if the name is unknown, or a data set has no rows.
     """
     datasets = trainer.eval_dataset if eval_dataset is None else eval_dataset
     if isinstance(datasets, str):
@@ -102,7 +103,7 @@ def evaluate_policy(
 
 
 def named_dataset(trainer: Trainer, name: str) -> Dataset:
-    """Return one of the trainer's held-out data sets; `ValueError` if none has this name."""
+    """Return the trainer's held-out data set of this name; raise `ValueError` if there is none."""
     datasets = trainer.eval_dataset if isinstance(trainer.eval_dataset, dict) else {}
     dataset = datasets.get(name)
     if dataset is None:
@@ -112,14 +113,14 @@ def named_dataset(trainer: Trainer, name: str) -> Dataset:
 
 
 def name_evaluation(trainer: Trainer, logs: dict[str, float]) -> None:
-    """Add the name of the data set to the figures of an evaluation by TRL on one of several.
+    """Add the data set's name to the metrics when TRL evaluates one of several data sets.
 
-    TRL itself logs `eval_reward` for each of them, and returns that of the last one. The names
-    become those of transformers: `eval_NAME_reward` beside `eval_NAME_loss`.
+    TRL itself logs `eval_reward` for each of them, and returns the metrics of the last one. The
+    names become those that transformers uses: `eval_NAME_reward`, like `eval_NAME_loss`.
 
     Args:
-        trainer: has the figures that TRL adds to the log.
-        logs: the other figures; changed in place, since transformers returns them.
+        trainer: the trainer, with the metrics that TRL adds to the log.
+        logs: the other metrics; changed in place, because transformers returns them.
     """
     name = trainer.parts.samples.eval_name
     if not isinstance(trainer.eval_dataset, dict) or name not in trainer.eval_dataset:
@@ -133,7 +134,7 @@ def name_evaluation(trainer: Trainer, logs: dict[str, float]) -> None:
 
 
 def _decode_and_score(trainer: Trainer, decoding: Decoding, rows: list[Row]) -> list[Sample]:
-    """Return the samples of all rows in their order, the same on every rank."""
+    """Return the samples of all rows in order, the same on every rank."""
     rank = trainer.accelerator.process_index
     ranks = trainer.accelerator.num_processes
     # Every rank makes the same number of calls, because all of them gather a sharded model
@@ -159,7 +160,7 @@ def _decode_and_score(trainer: Trainer, decoding: Decoding, rows: list[Row]) -> 
 def _score(
     trainer: Trainer, rows: list[Row], completions: list[tuple[int, Completion]]
 ) -> list[Sample]:
-    """Score completions, each with the number of its row; all ranks must score the same number."""
+    """Score completions, each with the index of its row; all ranks must score the same number."""
     prompts = []
     answers = []
     columns = []
@@ -196,7 +197,7 @@ def _decode(trainer: Trainer, decoding: Decoding, rows: list[Row]) -> list[list[
     args = trainer.args
     tokenizer: Any = trainer.processing_class
     shows_progress = trainer.is_world_process_zero() and not args.disable_tqdm
-    # each rank draws different numbers, so that their errors do not add up
+    # each rank has its own seed, so that the sampling errors of the ranks are independent
     rank_seed = args.seed + trainer.accelerator.process_index
     with seam.whole_model(trainer) as model:
         completions = generate_completions(
@@ -218,7 +219,7 @@ def _decode(trainer: Trainer, decoding: Decoding, rows: list[Row]) -> list[list[
 
 
 def outcomes_of(trainer: Trainer) -> list[str]:
-    """Return the rewards that decide pass@k by `outcome_order`, without reward models."""
+    """Return the rewards that decide pass@k, in `outcome_order`, excluding reward models."""
     names = []
     weights = []
     all_weights = trainer.reward_weights.tolist()

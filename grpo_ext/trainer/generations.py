@@ -1,4 +1,4 @@
-"""One generation: sample, judge, compare within groups, score old and reference.
+"""Make one generation: sample, judge, compare within groups, score old and reference.
 
 prompts ──► Sampler ──► Judge ──► advantages ──► old and reference log-probs ──► Judged
 """
@@ -40,8 +40,9 @@ logger = logging.getLogger(__name__)
 
 
 class Generations:
-    """Makes generations: completions of rows, with rewards and advantages. All ranks call all
-    methods together.
+    """Makes generations: completions of rows, with rewards and advantages.
+
+    All ranks must call all methods together.
     """
 
     def __init__(
@@ -61,9 +62,9 @@ class Generations:
         self.ranks = ranks
         self.old_and_reference = OldAndReference(trainer, sampler, scorer, ranks)
         self.sync_check = SyncCheck(trainer, sampler, scorer, ranks)
-        self.by_trl = by_trl  # TRL generates, for images
+        self.by_trl = by_trl  # whether TRL generates: for images, or tools that TRL calls
         self.phases = phases
-        self.played = played  # takes the failures of each episode that is trained on
+        self.played = played  # takes the number of failures of each episode that is trained on
         self.ends = settings.end_rule(trainer)
         self.begin = settings.episodes_of(trainer, sampler, by_trl)
         self.turn_weights = settings.turn_weights(trainer)
@@ -79,7 +80,7 @@ class Generations:
         self._said_shut_out = False
 
     def made_by_trl(self, rows: list[Row], table: dict[str, Any]) -> Judged:
-        """Return the completions of a table that TRL has made."""
+        """Return the judged completions of a table that TRL has generated."""
         self.judge.count_failures()
         failed = self.judge.failures(len(rows))
         judged = scored_by_trl(
@@ -94,9 +95,10 @@ class Generations:
         """Complete rows and judge the completions.
 
         Args:
-            rows: of the data set, one per completion of this rank.
-            scored: whether old and reference log-probs are scored.
-            sampled: called when the completions are there, before they are judged.
+            rows: the rows of the data set, one per completion of this rank.
+            scored: whether to score old and reference log-probs.
+            sampled: called once the completions are sampled, before they are judged; not called if
+                TRL generates.
         """
         if self.by_trl:
             with seam.whole_table(self.trainer, len(rows) * self.ranks.count):
@@ -123,14 +125,14 @@ class Generations:
         self.judge.begin(rows, prompts, completions, ids)
         truncated = generation.cut or self.ends.truncated(generation.prompt_ids, ids)
         table = self.old_and_reference.with_sampler_logps(self._table(generation, truncated))
-        if self.trainer.args.overlap == "off":  # else the completions may be of older weights
+        if self.trainer.args.overlap == "off":  # otherwise older weights may have sampled it
             self.sync_check.check(table)
         with self.phases("scoring"):
             table = self.old_and_reference(table) if scored else table
         with self.phases("rewards"):
             raw_rewards = self.judge.rewards(rows, prompts, completions, ids, instances(episodes))
         failed = self.judge.failures(len(rows))
-        # as equally large groups: (N largest, R) and (N largest,)
+        # as groups of equal size: (N * largest, R) and (N * largest,)
         rule = replace(self.rule, num_generations=shape.largest)
         spread_rewards = shape.spread(raw_rewards)
         filled_rewards = fill_unscored(spread_rewards, shape.largest)
@@ -182,8 +184,9 @@ class Generations:
         seam.log_figures(self.trainer, episode_figures(counts, has_tools, self.ranks))
 
     def _shape(self, rows: list[Row]) -> GroupShape:
-        """Return the groups of the completions of all ranks, from this rank's rows, one per
-        completion.
+        """Return the sizes of the groups of all ranks' completions.
+
+        `rows` are the rows of this rank, one per completion.
         """
         size = self.rule.num_generations
         total = len(rows) * self.ranks.count
@@ -195,15 +198,14 @@ class Generations:
         return GroupShape.of_slots(self.ranks.gather_objects(slots), size)
 
     def _tasks(self, rows: list[Row]) -> list[str]:
-        """Return the tasks of the completions of all ranks; nothing if any row does not name its
-        task.
-        """
+        """Return the tasks of the completions of all ranks; empty if any row has no task."""
         tasks = self.ranks.gather_objects([row.get(TASK) for row in rows])
         return tasks if all(isinstance(task, str) for task in tasks) else []
 
     def _table(self, generation: Generation, truncated: list[bool]) -> Scored:
-        """Return the table of a generation; truncated completions are left out if
-        `mask_truncated_completions` is set.
+        """Return the table of a generation, without its truncated completions if they are masked.
+
+        They are masked with `mask_truncated_completions`.
         """
         left_out = torch.tensor(truncated) & self.trainer.mask_truncated_completions
         return table_of(generation, seam.pad_token(self.trainer), left_out, self.ranks.device)
@@ -216,8 +218,9 @@ class Generations:
         episodes: list[Episode],
         shape: GroupShape,
     ) -> Scored:
-        """Set the advantages of this rank's completions, of each turn with `credit: turn`, and
-        which groups have signal.
+        """Set the advantages of this rank's completions, and which groups have signal.
+
+        With `credit: turn`, each turn has its own advantage.
         """
         own_rows = self.ranks.mine(len(rewards))
         if self.turn_weights is None:
@@ -233,15 +236,13 @@ class Generations:
         return replace(table, advantages=compared.float(), signal=signal[own_rows].float())
 
     def check_environment(self, episodes: list[Episode]) -> None:
-        """Raise an `EnvironmentFailure` on all ranks, if the environment of these episodes has
-        failed too often.
-        """
+        """Raise `EnvironmentFailure` on all ranks if the episodes' environment failed too often."""
         if episodes:
             failures = episodes[0].rules.failures
             failures.refuse_many(self.ranks.gather_objects(failures.report()))
 
     def _sampled(self, prompts: list[Any], episodes: list[Episode]) -> Generation:
-        """Return the generation that was asked for ahead, or else sample one."""
+        """Return the generation that was requested ahead, or sample one if there is none."""
         training = self.trainer.model.training
         with self.phases("waiting"):
             self.ahead.wait()  # the sampler must be free, also for an evaluation
@@ -266,11 +267,10 @@ class Generations:
         return generation
 
     def _probe(self, request: Request) -> None:
-        """Let the sampler write a few tokens with the weights that it has just got, if these are
-        checked.
+        """If the sampler's weights are due for a check, sample a few tokens and compare log-probs.
 
-        The difference to the trainer's log-probs is that of the two engines alone; later it is also
-        that of the weights.
+        Right after the weights are loaded, the log-probs differ from the trainer's only because the
+        engines differ; later, the weights differ too.
         """
         if not self.sync_check.due or not request.prompt_ids:
             self.sync_check.refuse_stale()
@@ -290,8 +290,10 @@ class Generations:
         )
 
     def _limit(self, episodes: list[Episode]) -> None:
-        """Limit episodes to the engine's context; `ValueError` on all ranks if no episode has room
-        for a token.
+        """Limit episodes to the engine's context.
+
+        Raises:
+            ValueError: on all ranks, if no episode has room for a token.
         """
         for episode in episodes:
             episode.limit(self.ends.room(len(episode.prompt_ids)))
@@ -314,7 +316,7 @@ class Generations:
 
     @property
     def rule(self) -> AdvantageRule:
-        """How rewards become advantages, in training or in TRL's evaluation."""
+        """The advantage settings, for training or for TRL's evaluation."""
         trainer = self.trainer
         size = trainer.num_generations if trainer.model.training else trainer.num_generations_eval
         return AdvantageRule(
@@ -327,10 +329,9 @@ class Generations:
         )
 
     def ask(self, rows: list[Row], due: int) -> None:
-        """Ask for completions of this rank's rows for the generation of step `due`; the current
-        weights sample them.
+        """Request completions of this rank's rows for step `due`, sampled by the current weights.
 
-        Without rows, and without completions under way, nothing is sampled.
+        Without rows, and without completions in progress, nothing is sampled.
         """
         request = None
         if rows or self.ahead.sampler.under_way:
@@ -342,8 +343,9 @@ class Generations:
 
 
 def partial_figures(generation: Generation) -> dict[str, float]:
-    """Return the share of completions whose tokens were sampled by weights of several steps;
-    nothing if none can be.
+    """Return the share of completions whose tokens were sampled by weights of several steps.
+
+    Empty if all completions have the same `policy_step`.
     """
     steps = generation.policy_step
     if isinstance(steps, int):
@@ -353,7 +355,7 @@ def partial_figures(generation: Generation) -> dict[str, float]:
 
 
 def with_fields(rows: list[Row], extra_fields: dict[str, Any]) -> list[Row]:
-    """Return rows with more columns: a list has an entry for each row, anything else is for all."""
+    """Return rows with additional columns: lists have one entry per row, other values go to all."""
     complete_rows = []
     for i, row in enumerate(rows):
         complete_row = dict(row)

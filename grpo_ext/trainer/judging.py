@@ -1,4 +1,4 @@
-"""The rewards of a trainer: found by name, run behind guards, with failures raised on all ranks."""
+"""Run the rewards of a trainer: look them up, guard them, and raise failures on all ranks."""
 
 import logging
 import math
@@ -37,19 +37,19 @@ def rewards_for(
     model: str | PreTrainedModel | None = None,
     train_dataset: Dataset | IterableDataset | None = None,
 ) -> list[Any]:
-    """Find the rewards that are given by name, and put functions behind guards.
+    """Look up the rewards that are given by name, and wrap functions in guards.
 
-    Reward models stay as they are. Functions that share a name get numbers, with a warning.
+    Reward models are left as they are. Functions that share a name are numbered, with a warning.
 
     Args:
-        reward_funcs: as `GRPOExtTrainer` takes them: one reward, or a list of rewards.
-        args: have the options of the guards.
-        model: for rewards that load a frozen model, unless their options name another.
-        train_dataset: has prompts for such rewards.
+        reward_funcs: one reward, or a list of rewards, as `GRPOExtTrainer` takes them.
+        args: the training arguments, with the options of the guards.
+        model: the model for rewards that load a frozen model, unless their options name another.
+        train_dataset: the data set whose prompts such rewards use.
 
     Raises:
-        ValueError: for an unknown name, reward models that share a name, a function that the
-            trainer cannot call, and a weight that float32 cannot hold.
+        ValueError: if a name is unknown, reward models share a name, the trainer cannot call a
+            function, or a weight does not fit float32.
     """
     if not isinstance(reward_funcs, list | tuple):
         reward_funcs = [reward_funcs]
@@ -83,9 +83,9 @@ def rewards_for(
 
 
 def rewards_of(trainer: Trainer) -> list[dict[str, Any]]:
-    """Describe the rewards: name and weight, and of a registered one its `reward` and `options`.
+    """Describe each reward: name and weight and, if it is registered, its `reward` and `options`.
 
-    The options are for a log or a page: those with a secret's name are left out.
+    The descriptions are for a log or a page, so options with a secret's name are left out.
     """
     descriptions = []
     weights = trainer.reward_weights.tolist()
@@ -105,10 +105,10 @@ def rewards_of(trainer: Trainer) -> list[dict[str, Any]]:
 
 
 def exact_weights(trainer: Trainer) -> Tensor:
-    """Return the weights of the rewards (R,) in float64, as the arguments give them.
+    """Return the weights of the rewards (R,) in float64, exactly as in the arguments.
 
-    TRL rounds them to float32. They stay TRL's under `loss_normalization: micro_batch`, which
-    computes as TRL does.
+    TRL rounds them to float32. TRL's weights are returned with `loss_normalization: micro_batch`,
+    which computes as TRL does, and on an Apple GPU, which has no float64.
     """
     if trainer.as_trl or trainer.accelerator.device.type == "mps":  # which has no float64
         return trainer.reward_weights
@@ -119,9 +119,9 @@ def exact_weights(trainer: Trainer) -> Tensor:
 
 
 def outcomes_of_groups(trainer: Trainer) -> list[int]:
-    """Return the indices of the rewards that judge groups and count pass rates.
+    """Return the indices of the rewards that judge groups, in `outcome_order`.
 
-    Their order is that of `outcome_order`.
+    The pass rates count the same rewards.
     """
     return outcome_order(
         trainer.reward_func_names, trainer.reward_weights.tolist(), trainer.args.group_filter_metric
@@ -129,7 +129,7 @@ def outcomes_of_groups(trainer: Trainer) -> list[int]:
 
 
 def tie_break_of(trainer: Trainer) -> TieBreak | None:
-    """Return the tie-break reward of a trainer, or `None`.
+    """Return the trainer's tie-break reward, or `None` if it has none.
 
     Raises:
         ValueError: if it is not one of the trainer's rewards, has a weight in the sum, or judges
@@ -151,7 +151,7 @@ def tie_break_of(trainer: Trainer) -> TieBreak | None:
 class Judged:
     """A generation with its rewards. B is the number of completions of all ranks.
 
-    The lists and the table are of this rank, except `tasks`.
+    The lists (except `tasks`) and the table hold this rank's completions.
     """
 
     rows: list[Row]
@@ -169,7 +169,7 @@ class Judged:
     failed: Tensor | None = None  # (B, R), bool, where a reward failed
     # (B,), bool, in groups that the tie-break reward decides; `None` without such a reward
     ties: Tensor | None = None
-    # of each episode in `samples.jsonl`; empty if a completion is one turn
+    # the fields of each episode in `samples.jsonl`; empty if a completion is one turn
     episodes: list[Row] = field(default_factory=list)
 
 
@@ -178,8 +178,8 @@ class Judge:
 
     def __init__(self, trainer: Trainer):
         self.trainer = trainer
-        # by reward, the rows on which it failed, and those that it was asked to score, since the
-        # start of the run on all ranks
+        # for each reward, the number of rows on which it failed, and of rows that it was asked to
+        # score, since the start of the run on all ranks
         self.failed: dict[str, int] = {}
         self.asked: dict[str, int] = {}
         # the counts of the guards of all ranks at the last call of `count_failures`
@@ -189,14 +189,14 @@ class Judge:
     def begin(
         self, rows: list[Row], prompts: list[Any], completions: list[Any], ids: list[list[int]]
     ) -> None:
-        """Start the rewards in worker processes.
+        """Start the rewards that run in worker processes.
 
         They run while old and reference log-probs are computed.
 
         Args:
-            rows: of the data set, one per completion of this rank.
-            prompts: one per completion.
-            completions: texts or messages.
+            rows: the rows of the data set, one per completion of this rank.
+            prompts: the prompts, one per completion.
+            completions: the completions, as texts or messages.
             ids: the tokens of the completions.
         """
         columns = {name: [row[name] for row in rows] for name in rows[0] if name != "prompt"}
@@ -217,14 +217,14 @@ class Judge:
         """Score the completions of all ranks.
 
         Args:
-            rows: of the data set, one per completion of this rank.
-            prompts: one per completion.
-            completions: texts or messages.
+            rows: the rows of the data set, one per completion of this rank.
+            prompts: the prompts, one per completion.
+            completions: the completions, as texts or messages.
             ids: the tokens of the completions.
-            environments: instances of TRL's kind, one per completion, or none.
+            environments: instances of environments as in TRL, one per completion, or none.
 
         Returns:
-            (B of all ranks, R), NaN if a reward did not score a completion.
+            The rewards (B of all ranks, R); NaN if a reward did not score a completion.
 
         Raises:
             RewardFailure: on all ranks, if a reward failed too often.
@@ -236,12 +236,13 @@ class Judge:
         return self._as_returned(rounded)
 
     def _as_returned(self, rounded: Tensor) -> Tensor:
-        """Return rewards in float64, as the functions returned them.
+        """Return the rewards in float64, as the functions returned them.
 
-        A subclass of the trainer may change what TRL has computed; its values stay.
+        Values that a subclass of the trainer has changed after TRL computed them are kept. On an
+        Apple GPU, which has no float64, the rewards are returned unchanged.
 
         Args:
-            rounded: (B of all ranks, R), TRL's, in float32.
+            rounded: TRL's rewards (B of all ranks, R), in float32.
         """
         if rounded.device.type == "mps":  # which has no float64
             return rounded
@@ -262,10 +263,10 @@ class Judge:
         """Return where each reward failed in its last call.
 
         Args:
-            rows: completions of this rank.
+            rows: the number of completions of this rank.
 
         Returns:
-            (B of all ranks, R), bool.
+            A bool mask (B of all ranks, R).
         """
         rewards = self.trainer.reward_funcs
         accelerator = self.trainer.accelerator
@@ -276,19 +277,19 @@ class Judge:
         return accelerator.gather(failed.to(accelerator.device))
 
     def count_failures(self, gather: Callable[[list[Any]], list[Any]] = gather_object) -> None:
-        """Count the rows that failed on all ranks.
+        """Count the rows on which rewards failed, over all ranks.
 
         Args:
             gather: concatenates the lists of all ranks.
 
         Raises:
-            RewardFailure: on all ranks, if a reward failed too often on any rank, or on all rows of
-                all ranks.
+            RewardFailure: on all ranks, if a reward failed too often on any rank, or has recently
+                failed on every completion of every rank, for more than one prompt.
         """
         guards = [reward for reward in self.trainer.reward_funcs if isinstance(reward, Guard)]
         failed: Counter[str] = Counter()
         asked: Counter[str] = Counter()
-        # by reward, of each rank
+        # for each reward, the lost prompts of each rank
         lost_prompts: defaultdict[str, list[set[int]]] = defaultdict(list)
         errors: dict[str, str] = {}
         for report in gather([report_of(guard) for guard in guards]):
@@ -324,10 +325,11 @@ class Judge:
 
 
 def report_of(guard: Guard) -> tuple[str, int, int, str, set[int], str]:
-    """Return what the other ranks must know of a guard.
+    """Return the failure counts and errors of a guard that the other ranks need.
 
-    Its name, the rows that failed and those it was asked to score, why it must stop the run (empty
-    if it need not), the prompts on which it failed on every completion, and its last error.
+    These are its name, the number of rows that failed, the number that it was asked to score, why
+    it must stop the run (empty if it need not), the prompts on which it failed on every completion,
+    and its last error.
     """
     failure = str(guard.failure or "")
     return guard.name, guard.failed, guard.asked, failure, guard.lost, guard.last_error

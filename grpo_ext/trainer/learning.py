@@ -1,8 +1,8 @@
-"""Whether a run learnt: completions with an advantage, gradients, and weights that changed, from
-its first step to its last.
+"""Detect runs that learn nothing: no advantages, no gradients, or weights that never changed.
 
-A run in which one of these never occurred learnt nothing, whatever its other figures say. `verdict`
-says which, in words for the last lines, the model card and the exit status.
+The whole run is watched, from its first step to its last. A run in which one of the three never
+occurred learnt nothing, whatever its other metrics say. `verdict` says which one is missing, in
+words for the last lines, the model card and the exit status.
 """
 
 from dataclasses import dataclass, field
@@ -27,18 +27,16 @@ from grpo_ext.trainer.weight_sample import WeightSample, checksum, local
 
 @dataclass(eq=False)
 class Learning(TrainerCallback):
-    """Checks the start of a run, watches its steps, and says at its end whether it learnt
-    nothing.
-    """
+    """Checks the start of a run, watches its steps, and says at the end if nothing was learnt."""
 
     trainer: Trainer
     progress: Progress = field(default_factory=Progress)
     verdict: str | None = None  # why the run learnt nothing; `None` if it learnt, or has not ended
-    # sentences for the end of the run, without the verdict
+    # sentences for the end of the run, excluding the verdict
     remarks: list[str] = field(default_factory=list)
     # a checksum of each trained tensor, by its name, while none has changed
     _weights: dict[str, Tensor] = field(default_factory=dict)
-    # of the weights when training began, or went on from a checkpoint
+    # of the weights when training began or resumed
     _sample: WeightSample | None = None
 
     # ---- from the parts of the trainer
@@ -55,13 +53,13 @@ class Learning(TrainerCallback):
     def judged(
         self, rewards: Tensor, signal: Tensor, left_out: Tensor, rows: slice, shape: GroupShape
     ) -> None:
-        """Count the completions of a generation before groups are left out.
+        """Count the completions of a generation before any groups are left out.
 
         Args:
-            rewards: (B of all ranks, R), NaN where a reward did not score a completion.
-            signal: (b,), of this rank, 0 where no completion of the group has an advantage.
-            left_out: (B of all ranks,), bool, the groups that `group_filter` leaves out.
-            rows: of this rank, among those of all ranks.
+            rewards: the rewards (B of all ranks, R); NaN where a reward did not score a completion.
+            signal: (b,), of this rank; 0 where no completion of the group has an advantage.
+            left_out: a bool mask (B of all ranks,) of the groups that `group_filter` leaves out.
+            rows: the slice of this rank's completions among those of all ranks.
             shape: the groups of all ranks.
         """
         columns = shape.spread(rewards).unbind(1)
@@ -73,15 +71,20 @@ class Learning(TrainerCallback):
         self.progress.filtered += int((left_out[rows] & (signal > 0)).sum())
 
     def settled(self, figures: dict[str, float]) -> None:
-        """Count an optimizer step by the figures of its loss, which are those of all ranks."""
+        """Count a step with a KL term, and whether the KL gradient drowned out the rewards.
+
+        `figures` are the metrics of the step's loss, which are the same on all ranks. Steps without
+        advantages are not counted.
+        """
         share = figures.get(POLICY_SHARE, 0.0)
         if share > 0:
             self.progress.kl_steps += 1
             self.progress.kl_alone += share < LEAST_SHARE
 
     def played(self, failures: list[int]) -> None:
-        """Count the episodes of a generation that is trained on; `failures` has the failures of
-        each one's environment.
+        """Count the episodes of a generation that is trained on.
+
+        `failures` has the number of environment failures of each episode.
         """
         self.progress.episodes += len(failures)
         self.progress.failed_episodes += sum(count > 0 for count in failures)
@@ -91,7 +94,7 @@ class Learning(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Refuse a run that would learn nothing (`CannotLearn`)."""
+        """Raise `CannotLearn` if the run would learn nothing."""
         if state.global_step == 0:
             self.progress = Progress()
         self.verdict = None
@@ -104,7 +107,7 @@ class Learning(TrainerCallback):
     def on_pre_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Look for a gradient, until a step has had one."""
+        """Check for a non-zero gradient, until a step has had one."""
         if not self.progress.gradient:
             gradients = [parameter.grad for parameter in self._trained().values()]
             self.progress.gradient = any(
@@ -114,9 +117,7 @@ class Learning(TrainerCallback):
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Look for a weight that has changed, until a step has changed one; conclude after the last
-        step.
-        """
+        """Check for a changed weight, until one has changed; conclude after the last step."""
         self.progress.steps += 1
         if not self.progress.moved:
             now = self._checksums()
@@ -133,11 +134,11 @@ class Learning(TrainerCallback):
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Conclude a run that ended early, or had ended before."""
+        """Conclude a run that stopped early, or that had already finished."""
         self.conclude()
 
     def conclude(self) -> None:
-        """Set verdict and remarks from what all ranks have seen; all ranks must call it."""
+        """Set the verdict and the remarks from what all ranks have seen; all ranks must call it."""
         self._measure()
         progress = sum(gather_object([self.progress]), Progress())
         trainer = self.trainer
@@ -152,8 +153,9 @@ class Learning(TrainerCallback):
         self.remarks = remarks_of(judge.failed, judge.asked, progress, self.verdict)
 
     def _measure(self) -> None:
-        """Note how far the weights have moved, unless the part of the run before a checkpoint moved
-        them further.
+        """Record how far the weights have moved since the start or the resumption of the run.
+
+        A larger value from before a checkpoint is kept.
         """
         if self._sample is None:
             return
@@ -165,7 +167,7 @@ class Learning(TrainerCallback):
 
     @property
     def watches_weights(self) -> bool:
-        """Whether gradients and weights can be seen here.
+        """Whether gradients and weights can be observed here.
 
         DeepSpeed keeps both elsewhere, and a layerwise optimizer keeps no gradients.
         """
@@ -173,7 +175,7 @@ class Learning(TrainerCallback):
 
     @property
     def needs_advantage(self) -> bool:
-        """Whether the loss has no gradient without advantages; a user's own loss may have one."""
+        """Whether the loss has no gradient without advantages; a custom loss may have one."""
         trainer = self.trainer
         loss = trainer.parts.update.settings
         return trainer.as_trl or (loss.loss.needs_advantage and not loss.positive_nll_coef)
@@ -183,7 +185,7 @@ class Learning(TrainerCallback):
         return {name: p for name, p in self._used().items() if p.requires_grad}
 
     def _used(self) -> dict[str, nn.Parameter]:
-        """Return the tensors that the policy uses, by name; nothing where they cannot be seen."""
+        """Return the tensors that the policy uses, by name; empty if they cannot be observed."""
         if not self.watches_weights:
             return {}
         model = self.trainer.accelerator.unwrap_model(self.trainer.model)

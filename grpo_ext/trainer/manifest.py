@@ -1,4 +1,4 @@
-"""Find whole, undamaged checkpoints by a manifest of sizes and hashes, written last."""
+"""Detect incomplete or damaged checkpoints by a manifest of sizes and hashes, written last."""
 
 import hashlib
 import json
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 def write_manifest(folder: Path) -> None:
-    """Write the size and hash of every file of a checkpoint, after the files are on the disk."""
+    """Write the size and hash of every file of a checkpoint, after flushing the files to disk."""
     files = {
         str(p.relative_to(folder)): p
         for p in sorted(folder.rglob("*"))
@@ -44,7 +44,7 @@ def write_manifest(folder: Path) -> None:
 
 
 def what_is_wrong(folder: Path) -> str | None:
-    """Return why a checkpoint cannot be used; `None` if it is whole."""
+    """Return why a checkpoint cannot be used, or `None` if it is whole."""
     if not folder.is_dir():
         return "there is no such folder"
     try:
@@ -73,7 +73,7 @@ def what_is_wrong(folder: Path) -> str | None:
 
 
 def read_manifest(path: Path) -> dict[str, tuple[int, str]]:
-    """Return size and hash by file name; `ValueError` for what `write_manifest` never writes."""
+    """Return size and hash by file name, or raise `ValueError` if the manifest is not valid."""
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         if len(dict(pairs)) != len(pairs):
@@ -96,10 +96,10 @@ def read_manifest(path: Path) -> dict[str, tuple[int, str]]:
 
 
 def delete_older(newest: Path, most: int | None, best: str | None) -> None:
-    """Delete checkpoints beyond `most` (`None` or 0: none), never the newest or the best.
+    """Keep at most `most` checkpoints (`None` or 0: all); never delete the newest or the best.
 
-    Those of later steps are deleted first, because the run has been restarted from before them.
-    File times are not used.
+    Checkpoints of later steps than `newest` are deleted first, because the run has been restarted
+    from before them; then the oldest ones. File times are not used.
     """
     protected = {newest.resolve()}
     if best:
@@ -115,7 +115,7 @@ def delete_older(newest: Path, most: int | None, best: str | None) -> None:
 
 
 def newest_whole(run: Path) -> str | None:
-    """Return the newest whole checkpoint of a run; warn of damaged ones that are passed over."""
+    """Return the newest whole checkpoint of a run, or `None`; warn about damaged newer ones."""
     for folder in reversed(checkpoints(run)):
         fault = what_is_wrong(folder)
         if fault is None:
@@ -125,7 +125,7 @@ def newest_whole(run: Path) -> str | None:
 
 
 def flush(path: Path) -> None:
-    """Force a file, or the list of files of a folder, to the disk."""
+    """Flush a file, or the directory entries of a folder, to disk."""
     number = os.open(path, os.O_RDONLY)
     try:
         os.fsync(number)
@@ -134,9 +134,9 @@ def flush(path: Path) -> None:
 
 
 def _hashes(paths: Iterable[Path], folder: Path) -> list[str]:
-    """Return the SHA-256 of files of a folder, several at a time.
+    """Return the SHA-256 of each file of a folder, hashing several files at a time.
 
-    A large model has many files, and hashing uses one processor each.
+    A large model has many files, and hashing a file uses only one core.
     """
     with ThreadPoolExecutor(max_workers=8) as pool:
         return list(pool.map(lambda path: _hash(path, folder), paths))

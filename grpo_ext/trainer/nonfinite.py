@@ -1,8 +1,8 @@
-"""Steps whose gradient is not finite: skipped, counted, and told.
+"""Skip and count optimizer steps with a non-finite gradient, and warn about them.
 
 An inf or NaN in a log-prob, a loss or a gradient makes the norm of the step's gradient inf or NaN
 on every rank, because gradients are summed over ranks. The gradient of such a step is deleted, so
-the optimizer changes no weight and no moment.
+the optimizer changes neither weights nor moments.
 """
 
 import logging
@@ -18,30 +18,33 @@ logger = logging.getLogger(__name__)
 
 
 class NonFiniteSteps(RuntimeError):
-    """More steps in a row than `max_skipped_steps` had no finite gradient."""
+    """Too many steps in a row had a non-finite gradient, or DeepSpeed has taken such a step."""
 
 
 class FiniteSteps:
-    """Checks the gradient of each step; the trainer reports each micro-batch and the norm."""
+    """Checks the gradient of each step, from the losses and the norm that the trainer reports."""
 
     def __init__(self, trainer: Trainer):
         self.trainer = trainer
         self.skipped = 0
         self.in_a_row = 0
-        self._losses: list[torch.Tensor] = []  # of the micro-batches of this step
+        self._losses: list[torch.Tensor] = []  # the losses of this step's micro-batches
 
     def after(self, loss: torch.Tensor) -> None:
-        """Note the loss of a micro-batch that has run."""
+        """Record the loss of a micro-batch that has run; ignored during evaluation."""
         if self.trainer.model.training:
             self._losses.append(loss.detach())
 
     def check(self, model: torch.nn.Module, norm: torch.Tensor | float) -> None:
-        """Skip a step with a non-finite gradient; `NonFiniteSteps` if DeepSpeed took it."""
+        """Skip a step with a non-finite gradient; raise `NonFiniteSteps` if DeepSpeed took it.
+
+        With fp16 loss scaling nothing is checked.
+        """
         trainer = self.trainer
         losses = self._losses
         self._losses = []
         if trainer.accelerator.scaler is not None:
-            return  # fp16 skips such steps itself, and starts with some
+            return  # the fp16 scaler skips such steps itself, often including the first few
         if math.isfinite(float(norm)):
             self.in_a_row = 0
             return
@@ -58,13 +61,13 @@ class FiniteSteps:
         model.zero_grad()
 
     def _report(self, model: torch.nn.Module, norm: float, losses: list[float]) -> None:
-        """Warn of the step on the main rank and on ranks with a loss that is not finite."""
+        """Warn about the step, on the main rank and on ranks with a non-finite loss."""
         accelerator = self.trainer.accelerator
         if not accelerator.is_main_process and all(map(math.isfinite, losses)):
             return
         loss_list = ", ".join(f"{loss:.4g}" for loss in losses)
         details = f"losses of its micro-batches on rank {accelerator.process_index}: {loss_list}"
-        # clipping by NaN spoils all gradients
+        # clipping by a NaN norm makes all gradients NaN
         names = [] if math.isnan(norm) else not_finite(accelerator.unwrap_model(model))
         if names:
             and_others = " and others" if len(names) > 3 else ""
@@ -81,7 +84,7 @@ class FiniteSteps:
 
 
 def not_finite(model: torch.nn.Module) -> list[str]:
-    """Return the names of parameters whose gradient is not finite on this rank."""
+    """Return the names of the parameters whose gradient is not finite on this rank."""
     names = []
     for name, parameter in model.named_parameters():
         gradient = parameter.grad

@@ -1,8 +1,8 @@
-"""Log-probs of the sampling (old) and reference policies, taken before training on them.
+"""Score the log-probs of the old (sampling) and reference policies before training on them.
 
 Completions of the policy that takes the step need no extra pass: their old log-probs are those of
-the step, without gradient. An extra pass scores completions that a later step trains on,
-completions of another engine, and carried groups.
+the step, detached. An extra pass scores completions that a later step trains on, completions of
+another engine, and carried groups.
 """
 
 import math
@@ -29,9 +29,9 @@ class OldAndReference:
         self.scorer = scorer
         self.ranks = ranks
         args = trainer.args
-        # ratios compare the policy with the sampler, by the log-probs of the sampler
+        # ratios compare the policy with the sampler, using the sampler's log-probs
         self.to_sampler = sampler.abilities.separate_engine and args.behaviour_policy == "sampler"
-        # the log-probs of another engine correct the gradient
+        # the gradient is corrected for the different log-probs of another engine
         self.corrects = (
             sampler.abilities.separate_engine
             and not self.to_sampler
@@ -43,7 +43,7 @@ class OldAndReference:
         self.finds_kept = scorer.params.truncated and not sampler.abilities.returns_kept_tokens
 
     def __call__(self, table: Scored) -> Scored:
-        """Set old, reference and ratio columns and `kept`, where they are needed.
+        """Set the columns for old, reference and ratio, and `kept`, where they are needed.
 
         The columns are `old_per_token_logps`, `ref_per_token_logps` and
         `importance_sampling_ratio`.
@@ -59,9 +59,12 @@ class OldAndReference:
         return table
 
     def with_sampler_logps(self, table: Scored) -> Scored:
-        """With `behaviour_policy: sampler`, take old log-probs from the sampler.
+        """With `behaviour_policy: sampler`, use the sampler's log-probs as old log-probs.
 
-        They become `old_per_token_logps` of new completions.
+        Otherwise return the table unchanged.
+
+        Raises:
+            ValueError: if the sampler did not return the log-prob of every token in the loss.
         """
         if not self.to_sampler:
             return table
@@ -74,14 +77,14 @@ class OldAndReference:
         return replace(table, old_per_token_logps=sampled.nan_to_num(nan=0.0))
 
     def with_kept(self, table: Scored) -> Scored:
-        """Set `old_per_token_logps` and `kept` by a pass, before the policy changes."""
+        """Set `old_per_token_logps` and `kept` with a forward pass, before the policy changes."""
         with torch.no_grad(), without_checkpointing(self.trainer):
             return self._old(table)
 
     def scored_everywhere(self, table: Scored) -> Scored:
-        """Set `old_per_token_logps` of a table of all ranks; each rank scores its share.
+        """Fill in missing old log-probs of a table of all ranks; each rank scores its share.
 
-        Call it before the policy changes, that is before the step that follows the generation.
+        Call it before the policy changes, that is, before the step that follows the generation.
         """
         old = table.old_per_token_logps
         if old is None:
@@ -91,7 +94,7 @@ class OldAndReference:
         if len(rows) == 0:
             return table
         ranks = self.ranks
-        share = math.ceil(len(rows) / ranks.count)  # all ranks score equally many
+        share = math.ceil(len(rows) / ranks.count)  # all ranks score the same number
         first = ranks.index * share
         places = torch.arange(first, first + share).clamp(max=len(rows) - 1)
         own_rows = table.take(rows[places], trim=False).on(ranks.device)

@@ -1,7 +1,7 @@
-"""Where time goes: seconds by phase, tokens per second, share of matrix rate, peak memory.
+"""Where time goes: seconds per phase, tokens per second, FLOPs utilisation, peak memory.
 
-A phase that begins within another one interrupts it, so no second counts twice. The figures are of
-the first rank.
+A phase that begins within another one interrupts it, so no second is counted twice. The metrics are
+those of the first rank.
 """
 
 import sys
@@ -18,16 +18,16 @@ from grpo_ext.scoring.rate import costs, matrix_rate, needed, wait_for
 from grpo_ext.step.records import Scored
 from grpo_ext.trainer.port import Trainer
 
-LOGGED = ("time/", "throughput/", "memory/")  # how the names of the figures begin
-BESIDE = ("evaluation", "checkpoint")  # phases that belong to no step
+LOGGED = ("time/", "throughput/", "memory/")  # prefixes of the metric names
+BESIDE = ("evaluation", "checkpoint")  # phases that are not part of a step
 
 
 class Phases(TrainerCallback):
-    """A stopwatch: `with phases("rewards"):`.
+    """A stopwatch for the phases of a run, used as `with phases("rewards"):`.
 
     The phases are `generation`, `sync` (weights to the sampler), `waiting` (for completions that
-    were asked for ahead), `rewards`, `scoring` (old and reference log-probs), `train` (forward and
-    backward), `optimizer`, `evaluation`, `checkpoint`.
+    were requested ahead), `rewards`, `scoring` (old and reference log-probs), `train` (forward and
+    backward), `optimizer`, `evaluation` and `checkpoint`.
     """
 
     def __init__(self, trainer: Trainer):
@@ -51,7 +51,7 @@ class Phases(TrainerCallback):
 
     @contextmanager
     def __call__(self, name: str) -> Iterator[None]:
-        """Count the time of the context as this phase."""
+        """Count the time spent in the context towards this phase."""
         self._begin(name)
         try:
             yield
@@ -76,7 +76,7 @@ class Phases(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        self.state = state  # `train` makes a new one
+        self.state = state  # `train` creates a new state
         self._restart()
 
     def on_pre_optimizer_step(
@@ -94,13 +94,14 @@ class Phases(TrainerCallback):
         self._needed = self._needed + needed(rows)
 
     def figures(self) -> dict[str, float]:
-        """Return the figures since the last call; nothing before a step has ended.
+        """Return the metrics since the last call; empty if no step has ended since.
 
-        `time/PHASE`: seconds per optimizer step. `throughput/tokens_per_second`: of prompts and
-        completions on all ranks, without evaluations and checkpoints. `throughput/share_of_rate`:
-        operations that training needs (see `grpo_ext.scoring.rate`) per second of `train`, as a
-        share of the measured rate of matrix products. `memory/peak_gib`: allocated on the GPU since
-        the last call; on a CPU or an Apple GPU, the most that the process has held.
+        `time/PHASE`: seconds per optimizer step. `throughput/tokens_per_second`: prompt and
+        completion tokens of all ranks per second, excluding evaluations and checkpoints.
+        `throughput/share_of_rate`: the operations that training needs (see `grpo_ext.scoring.rate`)
+        per second of `train`, as a share of the measured rate of matrix products.
+        `memory/peak_gib`: the peak memory allocated on the GPU since the last call; on a CPU or an
+        Apple GPU, the peak memory of the process.
         """
         steps = self.state.global_step - self._step
         if steps <= 0:
@@ -118,10 +119,10 @@ class Phases(TrainerCallback):
 
 
 def peak_bytes(device: str) -> int:
-    """Return the largest GPU memory allocated since the last call.
+    """Return the peak GPU memory allocated since the last call, in bytes.
 
-    Where torch does not count it (a CPU, an Apple GPU), the largest held by this process since
-    its start.
+    On a CPU or an Apple GPU, where torch does not track it, return the peak memory of this process
+    since its start.
     """
     if device in ("cpu", "mps"):
         import resource  # not on Windows

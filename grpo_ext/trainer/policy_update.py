@@ -1,4 +1,4 @@
-"""The loss of a micro-batch, and the figures that the micro-batches of a step log."""
+"""Compute the loss of micro-batches, and log the metrics of each step."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -28,18 +28,18 @@ class PolicyUpdate:
     entropy: EntropyControl
     ranks: Ranks
     phases: Phases
-    settled: Callable[[dict[str, float]], None]  # takes the figures of each optimizer step
+    settled: Callable[[dict[str, float]], None]  # takes the metrics of each optimizer step
     _stats: StepStats = field(default_factory=StepStats)
 
     def loss(self, model: nn.Module, batch: MicroBatch, accumulation: int) -> Tensor:
-        """Return a micro-batch's share of the loss of its step, with gradient.
+        """Return a micro-batch's share of the step's loss, with gradient.
 
-        The last micro-batch logs the figures of the step.
+        The last micro-batch of a step logs the metrics of the step.
 
         Args:
-            model: the wrapped model in training.
+            model: the wrapped model that is trained.
             batch: the micro-batch.
-            accumulation: micro-batches of the step, as the trainer counts them.
+            accumulation: the number of micro-batches in the step, as the trainer counts them.
         """
         trainer = self.trainer
         rows = batch.rows
@@ -60,7 +60,7 @@ class PolicyUpdate:
         return output.loss
 
     def _settings_now(self) -> LossSettings:
-        """Return the settings of the loss, with the trainer's attributes as they are now.
+        """Return the settings of the loss, with the current values of the trainer's attributes.
 
         A callback may have changed them, as in TRL.
         """
@@ -80,19 +80,19 @@ class PolicyUpdate:
         )
 
     def whole_batch(self, rows: Scored) -> MicroBatch:
-        """Return a batch of TRL's evaluation as a step of one micro-batch."""
+        """Return a batch of TRL's evaluation as a step with one micro-batch."""
         counts, useful, _ = step_counts([rows], self.ranks)
         return MicroBatch(rows, counts, useful)
 
     def _note(self, output: LossOutput, batch: MicroBatch, logps: Tensor) -> None:
-        """Keep the figures of a micro-batch; `logps` (B, T) are those of the policy now."""
+        """Record the metrics of a micro-batch; `logps` (B, T) are the current policy's."""
         trainer = self.trainer
         stats = output.stats
         rows = batch.rows
         sampled = rows.sampling_per_token_logps
         if trainer.model.training and sampled is not None:
-            # With `behaviour_policy: sampler` the old log-probs are the sampler's own, so they tell
-            # nothing about it.
+            # With `behaviour_policy: sampler`, the old log-probs are the sampler's own, so there
+            # would be nothing to compare.
             if trainer.args.behaviour_policy != "sampler":
                 logps = old_logps(rows, logps)
             ratio = rows.importance_sampling_ratio
@@ -100,7 +100,7 @@ class PolicyUpdate:
         if trainer.model.training and trainer.args.overlap != "off":
             step = trainer.state.global_step
             stats = stats | age_stats(rows.policy_step, rows.loss_mask, step)
-        if batch.filler:  # its figures mean nothing
+        if batch.filler:  # its metrics are meaningless
             stats = {name: Stat(stat.value, 0.0, stat.kind) for name, stat in stats.items()}
         self._stats.add(stats)
 
@@ -114,7 +114,7 @@ class PolicyUpdate:
         seam.log_figures(self.trainer, figures)
 
     def _move_coef(self, entropy: float | None) -> None:
-        """Move the coefficient of the bonus after a step; a step without tokens moves nothing."""
+        """Update the bonus coefficient after a step; a step without tokens changes nothing."""
         if entropy is not None:
             coef = self.entropy.coef_after(self.trainer.entropy_coef, entropy)
             seam.set_entropy_state(self.trainer, coef, entropy)

@@ -1,4 +1,4 @@
-"""The trainer as its parts see it: what TRL's class has, and what `GRPOExtTrainer` adds."""
+"""The trainer as its parts see it: TRL's class, and what `GRPOExtTrainer` adds to it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The order of the prompts, and the results of each: the trainer's side of
-`grpo_ext.curriculum`.
-"""
+"""The order of the prompts and their pass rates: the trainer's side of `grpo_ext.curriculum`."""
 
 import math
 from pathlib import Path
@@ -15,7 +13,7 @@ from grpo_ext.step.groups import GroupStats
 from grpo_ext.trainer.judging import outcomes_of_groups
 from grpo_ext.trainer.port import Trainer
 
-UNIFORM_SHARE = 0.1  # of the weights of `curriculum: adaptive`, so that each prompt can be drawn
+UNIFORM_SHARE = 0.1  # share of uniform weights in `curriculum: adaptive`: any prompt can be drawn
 
 
 class PromptOrder:
@@ -27,7 +25,7 @@ class PromptOrder:
         self.easy_first = make_easy_first(trainer)
         self.sampler: PromptSampler | None = None
         self._state: dict[str, Any] | None = None
-        self.further: PromptSupply | None = None  # prompts beyond those of the data loader
+        self.further: PromptSupply | None = None  # prompts in addition to the data loader's
         if trainer.args.group_filter == "refill":
             draw = self._draw_further if self.rates is not None else None
             self.further = PromptSupply(
@@ -35,7 +33,10 @@ class PromptOrder:
             )
 
     def make_sampler(self, dataset: Dataset | None) -> PromptSampler:
-        """Make the order of prompts for a call of `train()`."""
+        """Make the sampler of prompts for a call of `train()`.
+
+        `dataset=None` is the trainer's training set.
+        """
         trainer = self.trainer
         args = trainer.args
         prompts = args.generation_batch_size // trainer.num_generations
@@ -63,7 +64,7 @@ class PromptOrder:
         return self.sampler.draw_further(num, self.further.position)
 
     def observe(self, prompts: list[Row], stats: GroupStats) -> None:
-        """Record the judged groups of these prompts, of all ranks."""
+        """Record the results of the groups of these prompts, from all ranks, in the pass rates."""
         if self.rates is None:
             return
         right_counts = stats.right.tolist()
@@ -72,24 +73,24 @@ class PromptOrder:
             self.rates.observe(prompt_id(row["prompt"]), right, scored)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state; the same on all ranks."""
+        """Return the state, which is the same on all ranks."""
         return {
             "order": self.sampler.state_dict() if self.sampler else None,
             "further": self.further.state_dict() if self.further else None,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a `state_dict`."""
+        """Restore what `state_dict` returned."""
         self._state = state["order"]  # for the sampler that the next `train()` makes
         if self.further is not None:
             self.further.load_state_dict(state["further"])
 
 
 def make_rates(trainer: Trainer) -> PassRates | None:
-    """Return the pass rates that `curriculum: adaptive` begins with; `None` for any other.
+    """Return the initial pass rates for `curriculum: adaptive`; `None` for any other.
 
     Raises:
-        ValueError: if the data set does not fit the curriculum.
+        ValueError: if a curriculum is set and the data set is a stream.
     """
     args = trainer.args
     dataset = trainer.train_dataset
@@ -112,10 +113,10 @@ def make_rates(trainer: Trainer) -> PassRates | None:
 
 
 def make_easy_first(trainer: Trainer) -> list[int] | None:
-    """Return the order of `curriculum: easy_to_hard`; `None` for any other.
+    """Return the order of the rows for `curriculum: easy_to_hard`; `None` for any other.
 
     Raises:
-        ValueError: if the column is missing or not of numbers.
+        ValueError: if the difficulty column is missing or not numeric.
     """
     args = trainer.args
     dataset = trainer.train_dataset
@@ -129,7 +130,7 @@ def make_easy_first(trainer: Trainer) -> list[int] | None:
 
 
 def generations_of_run(trainer: Trainer, per_epoch: int) -> int:
-    """Return the number of generations of a whole run; `per_epoch` are those of an epoch."""
+    """Return the number of generations of a whole run, given the number per epoch."""
     args = trainer.args
     if args.max_steps <= 0:
         return math.ceil(args.num_train_epochs * per_epoch)

@@ -1,5 +1,4 @@
-"""From prompts to the scored completions of a step: which groups are generated, kept, dropped,
-refilled and carried.
+"""Turn prompts into a step's scored completions: generate, drop, refill and carry groups.
 
 prompts ──► Generations ──► keep, drop or refill groups ──► old and reference log-probs ──► Scored
 """
@@ -44,12 +43,12 @@ class Rollout:
     order: PromptOrder
     samples: Samples
     ranks: Ranks
-    # `Feed.following`: this rank's rows of a generation after this one
+    # `Feed.following`: this rank's rows of a later generation
     following: Callable[..., list[Row] | None]
     generated: Callable[[Scored], None]  # takes this rank's completions that are trained on
     judged: Callable[[Tensor, Tensor, Tensor, slice, GroupShape], None]  # `Learning.judged`
     evaluated: Callable[[Judged], None]  # takes a batch of TRL's evaluation
-    carried: Groups | None = None  # with signal, for the next generation; the same on all ranks
+    carried: Groups | None = None  # groups for the next generation; the same on all ranks
     log: GroupLog = field(default_factory=GroupLog)
     _said_missing: bool = False
 
@@ -60,7 +59,11 @@ class Rollout:
         self.refill = RefillRule.of(args, self.ranks.count)
 
     def __call__(self, rows: list[Row]) -> Scored:
-        """Return scored completions of this rank's rows; the copies of one prompt are adjacent."""
+        """Return the scored completions of a generation of this rank's rows.
+
+        In `rows`, the copies of a prompt are adjacent. With `group_filter: refill`, the completions
+        may be those of other prompts.
+        """
         if not self.trainer.model.training:
             judged = self.generations(rows)
             self.evaluated(judged)
@@ -78,9 +81,7 @@ class Rollout:
         return table
 
     def watch_trl(self, rows: list[Row], table: dict[str, Any]) -> dict[str, Any]:
-        """For `preset: trl`: count, observe and hand out the completions that TRL has made, and
-        return them unchanged.
-        """
+        """For `preset: trl`: count, log and hand out TRL's completions; return them unchanged."""
         judged = self.generations.made_by_trl(rows, table)
         advantages = seam.last_completions(self.trainer, len(judged.rewards))[3]
         # TRL counts a missing reward as 0
@@ -96,7 +97,7 @@ class Rollout:
         return table
 
     def _ask_ahead(self) -> None:
-        """Ask for the next generation, if the sampler works ahead."""
+        """Request the next generation, if the sampler works ahead."""
         state = self.trainer.state
         due = state.global_step + self.refill.between
         if self.trainer.args.overlap == "off" or due >= state.max_steps:
@@ -119,7 +120,7 @@ class Rollout:
     # ---- groups
 
     def _filtered(self, judged: Judged) -> Scored:
-        """Return all groups, or with `group_filter: drop` only those with signal."""
+        """Return the completions; with `group_filter: drop`, mask groups without signal."""
         stats = self._judge_groups(self._seen_prompts(judged), judged)
         if self.group_filter != "drop":
             return judged.table
@@ -129,9 +130,7 @@ class Rollout:
         return self._scaled(table, used, judged.shape)
 
     def _refilled(self, rows: list[Row]) -> Scored:
-        """Return as many groups with signal as the step should have; a failure leaves prompts and
-        groups as they were.
-        """
+        """Return a full step of groups, refilled as needed; on failure, restore all state."""
         ahead = self.generations.ahead
         supply = self.order.further
         assert supply is not None
@@ -140,7 +139,7 @@ class Rollout:
         carried = self.carried
         try:
             return self._filled(rows, supply)
-        except (UserCodeFailure, EngineFailure):  # after a restart the step is made again
+        except (UserCodeFailure, EngineFailure):  # after a restart, the step is redone
             supply.load_state_dict(prompts)
             ahead.due = due
             self.carried = carried
@@ -173,7 +172,7 @@ class Rollout:
             group_steps = tuple(map(int, table.policy_step[::size, 0]))
             return Groups(table, judged.rewards, group_steps), has_signal
 
-        if self.generations.ahead.due != step:  # else `_ask_ahead` has put them there
+        if self.generations.ahead.due != step:  # otherwise `_ask_ahead` has added them
             supply.put(self._whole_prompts(rows))
         num_groups = len(rows) * self.ranks.count // size
         filled = refill(num_groups, supply.take, complete, self.carried, step, rule)
@@ -193,10 +192,10 @@ class Rollout:
         return old_and_reference(table)
 
     def _scaled(self, table: Scored, rewards: Tensor, shape: GroupShape) -> Scored:
-        """Estimate this rank's advantages again from the groups that are used, if the estimator
-        compares groups, as `scale_rewards: batch` does.
+        """Recompute this rank's advantages from the used groups, if the estimator compares groups.
 
-        `rewards` (B of all ranks, R) of the groups of `shape` are NaN for groups that are not used.
+        `scale_rewards: batch` is such an estimator. `rewards` (B of all ranks, R) are NaN for the
+        groups of `shape` that are not used.
         """
         rule = replace(self.generations.rule, num_generations=shape.largest)
         if get_advantages(rule.scale_rewards).within_group:
@@ -206,9 +205,7 @@ class Rollout:
         return replace(table, advantages=advantages[own_rows].to(table.advantages))
 
     def _judge_groups(self, prompts: list[Row], judged: Judged) -> GroupStats:
-        """Judge the groups of all ranks, for the log and, with their prompts, for the
-        curriculum.
-        """
+        """Judge the groups of all ranks, and report them to the log and to the curriculum."""
         shape = judged.shape
         groups = replace(self.groups, num_generations=shape.largest)
         stats = groups.judge(shape.spread(judged.outcomes), judged.ties)
@@ -227,9 +224,7 @@ class Rollout:
         return stats
 
     def _seen_prompts(self, judged: Judged) -> list[Row]:
-        """Return the prompts of all ranks, one row per group, if the curriculum learns from
-        them.
-        """
+        """Return one row per group of all ranks; empty if the curriculum needs no pass rates."""
         if self.order.rates is None:
             return []
         slots = self._whole_prompts(judged.rows)
@@ -244,9 +239,7 @@ class Rollout:
         )
 
     def _copies(self, prompts: list[Row]) -> list[Row]:
-        """Return this rank's rows of the groups of these prompts of all ranks, one row per
-        completion.
-        """
+        """Return this rank's rows, one per completion, for these prompts of all ranks."""
         copies = [dict(row) for row in prompts for _ in range(self.trainer.num_generations)]
         return copies[self.ranks.mine(len(copies))]
 
@@ -264,7 +257,7 @@ class Rollout:
     # ---- logs
 
     def _record(self, rounds: list[Judged]) -> None:
-        """Log the rounds of one generation together, and hand out their completions."""
+        """Log all rounds of one generation together, and hand out their completions."""
         for judged in rounds:
             self.samples.hand_out(judged)
         if self.generations.by_trl:
@@ -297,21 +290,20 @@ class Rollout:
         seam.log_figures(self.trainer, figures)
 
     def _gathered(self, rounds: list[Any]) -> Tensor:
-        """Join the values of this rank's completions of each round, in the order of the rewards of
-        all ranks.
-        """
+        """Join each round's values from all ranks, in the order of the rewards."""
         columns = [torch.tensor(column, device=self.ranks.device) for column in rounds]
         return torch.cat([self.ranks.gather(column) for column in columns])
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of groups and prompts, the same on all ranks, and of the generation
-        ahead.
+        """Return the state of groups, prompts and the generation ahead; call `Ahead.wait` first.
+
+        The state of groups and prompts is the same on all ranks.
         """
         ahead = self.generations.ahead.state_dict() if self.trainer.args.overlap != "off" else None
         return {"ahead": ahead, "carried": self.carried, "order": self.order.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a `state_dict`."""
+        """Restore what `state_dict` returned."""
         self.generations.ahead.stop()
         self.carried = state["carried"]
         if self.carried is not None:

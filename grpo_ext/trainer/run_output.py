@@ -1,4 +1,4 @@
-"""What a run prints and writes at start and end: lines, `recipe.yaml`, the model card."""
+"""Print and write what a run shows at start and end: lines, `recipe.yaml`, the model card."""
 
 import logging
 import shlex
@@ -28,14 +28,15 @@ DERIVED = (
     "accelerator_config", "activation_checkpointing", "dataloader_pin_memory", "debug",
     "disable_tqdm", "generation_batch_size", "pad_to_multiple_of",
 )  # fmt: skip
-# Arguments that are always shown, even with their defaults.
+# Arguments that are always shown, even if they have their defaults.
 SHOWN = ("learning_rate", "per_device_train_batch_size", "steps_per_generation", "num_generations")
 
 
 class RunOutput(TrainerCallback):
     """Writes the output at the start and the end of a run.
 
-    `recipe` has the values of `recipe.yaml`; `None`: model, arguments and rewards of the trainer.
+    `recipe` holds the values of `recipe.yaml`; if it is `None`, they are taken from the trainer's
+    model, arguments and rewards.
     """
 
     def __init__(self, trainer: Trainer, recipe: Mapping[str, Any] | None):
@@ -46,7 +47,7 @@ class RunOutput(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Write `recipe.yaml`; say so if the run had already finished."""
+        """Write `recipe.yaml`, and print a notice if the run had already finished."""
         if not state.is_world_process_zero:
             return
         write_atomically(Path(self.trainer.args.output_dir) / SAVED, as_yaml(self.recipe))
@@ -60,7 +61,7 @@ class RunOutput(TrainerCallback):
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Draw curves, write the card, print the gains; after Python's start, the next command."""
+        """Draw curves, write the model card and print gains; from Python, also the next command."""
         if not state.is_world_process_zero or state.global_step < state.max_steps:
             return
         try:
@@ -80,10 +81,10 @@ class RunOutput(TrainerCallback):
             print(f"next: grpo-ext report {shlex.quote(str(args.output_dir))}")
 
     def sentences(self) -> list[str]:
-        """Return what the figures of the run do not say.
+        """Return sentences about what the metrics do not show.
 
-        That is what a constant answer earns, how often rewards and environments failed, and that
-        nothing was learnt.
+        They say what a constant answer earns, how often rewards and environments failed, and
+        whether nothing was learnt.
         """
         parts = self.trainer.parts
         history = self.trainer.state.log_history
@@ -98,7 +99,7 @@ class RunOutput(TrainerCallback):
         return sentences
 
     def add_to_card(self) -> None:
-        """Add rewards, gains, curves and recipe to the card that TRL has written."""
+        """Add rewards, gains, curves and recipe to the model card that TRL has written."""
         trainer = self.trainer
         gains = gained(trainer.state.log_history, trainer.reward_func_names)
         folder = Path(trainer.args.output_dir)
@@ -106,12 +107,15 @@ class RunOutput(TrainerCallback):
 
 
 def columns_of(rows: object) -> list[str]:
-    """Return the columns of a data set; none for a stream without column names."""
+    """Return the columns of a data set; empty for a stream without column names."""
     return list(getattr(rows, "column_names", None) or ())
 
 
 def check_prompt(rows: object) -> None:
-    """Raise `ValueError` for several data sets, or prompts that no chat template reads."""
+    """Raise `ValueError` unless `rows` is one data set with a readable `prompt` column.
+
+    Nothing is known about the columns of some streams; these pass.
+    """
     if isinstance(rows, Mapping):
         first = "train" if "train" in rows else next(iter(rows), "train")
         raise ValueError(
@@ -136,7 +140,7 @@ def check_prompt(rows: object) -> None:
 
 
 def as_given(trainer: Trainer) -> dict[str, Any]:
-    """Return a trainer's model, arguments and rewards as recipe values, most defaults left out."""
+    """Return a trainer's model, arguments and rewards as recipe values, without most defaults."""
     args = trainer.args
     model_name = trainer.model.config.name_or_path
     rewards = rewards_of(trainer)
@@ -158,7 +162,7 @@ def as_given(trainer: Trainer) -> dict[str, Any]:
 
 
 def reward_entry(reward: dict[str, Any]) -> str | dict[str, Any]:
-    """Return a reward of `rewards_of` as `reward_funcs` has it.
+    """Convert an entry of `rewards_of` to an entry of `reward_funcs`.
 
     A function that is not registered has only a name.
     """
@@ -203,7 +207,7 @@ def first_lines(trainer: Trainer) -> str:
 
 
 def sharding(trainer: Trainer) -> str:
-    """Describe how the ranks share the model, as accelerate has really set it up."""
+    """Describe how the model is sharded, as accelerate actually set it up."""
     if trainer.is_deepspeed_enabled:
         return f"sharded by DeepSpeed ZeRO-{trainer.accelerator.state.deepspeed_plugin.zero_stage}"
     if trainer.is_fsdp_enabled:
@@ -214,7 +218,7 @@ def sharding(trainer: Trainer) -> str:
 
 
 def describe(trainer: Trainer) -> tuple[str, str]:
-    """Describe in one line each how a trainer generates, and how it speeds up training."""
+    """Describe how a trainer generates, and how it speeds up training, in one line each."""
     parts = trainer.parts
     generation = parts.sampler.describe()
     if trainer.use_transformers_continuous_batching:

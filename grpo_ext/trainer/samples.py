@@ -1,7 +1,7 @@
-"""Give every scored completion to the callbacks that ask for it.
+"""Give the scored completions to the callbacks that request them.
 
 Such a callback has `wants(step, group) -> bool`, called on every rank, and `on_samples(rows)`,
-called on the main process. docs/report.md describes a row. TRL also keeps completions, but mixes
+called on the main process. docs/report.md describes the rows. TRL also keeps completions, but mixes
 those of training and evaluation.
 """
 
@@ -31,19 +31,19 @@ if TYPE_CHECKING:
 
 
 class Samples:
-    """Gives the samples of a trainer to its callbacks."""
+    """Gives a trainer's samples to its callbacks."""
 
     def __init__(self, trainer: Trainer):
         self.trainer = trainer
-        self.eval_name = "eval"  # the data set that TRL evaluates on
-        self._counted: tuple[int, str] | None = None  # the step and data set that are counted
+        self.eval_name = "eval"  # the name of the data set that TRL evaluates on
+        self._counted: tuple[int, str] | None = None  # the step and data set that the count is for
         self._group_count = 0  # groups of that step and data set so far
 
     def _callbacks(self) -> list[Any]:
         return [c for c in self.trainer.callback_handler.callbacks if hasattr(c, "on_samples")]
 
     def hand_out(self, judged: Judged) -> None:
-        """Give out the samples of one generation on all ranks, in the order of the groups."""
+        """Give out the samples of one generation from all ranks, in the order of the groups."""
         callbacks = self._callbacks()
         if not callbacks:
             return
@@ -87,10 +87,10 @@ class Samples:
         self._give(gather_object(samples))
 
     def _tokens(self, table: Scored, row: int, step: int) -> dict[str, list[Any]]:
-        """Return the text of each token and its figures.
+        """Return the text and the metrics of each token of a completion.
 
-        These are its advantage, its age at the first step that may train on it and, if several do,
-        at the last, and its log-prob where the sampler or a pass gave it.
+        The metrics are its advantage, its age at the first step that may train on it (and at the
+        last, if there are several), and its log-prob if the sampler or a scoring pass returned it.
         """
         counted = table.completion_mask[row].bool()  # (T,)
         ids = table.completion_ids[row][counted].tolist()
@@ -114,9 +114,10 @@ class Samples:
         """Give out the samples of one evaluation.
 
         Args:
-            samples: the same number of each row, in the order of the rows; the same on every rank.
-            rows: of the data set.
-            name: of the data set.
+            samples: the samples, the same number for each row and in the order of the rows; the
+                same on every rank.
+            rows: the rows of the data set.
+            name: the name of the data set.
         """
         callbacks = self._callbacks()
         step = self.trainer.state.global_step
@@ -148,21 +149,21 @@ class Samples:
         self._give(records)
 
     def _weighted_sums(self, rewards: Tensor) -> list[float | None]:
-        """Return the weighted sums of the rewards (B, R), as training computes them.
+        """Return the weighted sums of the rewards (B, R), computed as in training.
 
-        `None` if nothing was scored.
+        A sum is `None` if no reward scored the completion.
         """
         on_cpu = rewards.cpu().double()  # MPS has no float64
         weighted_sums = self.trainer.parts.generations.rule.weighted(on_cpu)  # (B,)
         return [none_if_nan(weighted_sum) for weighted_sum in weighted_sums.tolist()]
 
     def _with_row(self, sample: Row, row: Row, weighted_sum: float | None) -> Row:
-        """Return a sample with its prompt's id, weighted sum, task, and the columns of rewards."""
+        """Add to a sample its prompt's id, weighted sum, task and the columns that rewards read."""
         columns: set[str] = set()
         for reward in self.trainer.reward_funcs:
             columns |= set(getattr(reward, "columns", ()))
         problem = sample["prompt"]
-        if "seed" in sample:  # each seed is another problem
+        if "seed" in sample:  # each seed is a different problem
             problem = [problem, sample["seed"]]
         complete = {**sample, "prompt_id": prompt_id(problem), "reward": weighted_sum}
         if isinstance(row.get(TASK), str):
@@ -176,7 +177,7 @@ class Samples:
                 callback.on_samples(samples)
 
     def _count_groups(self, step: int, dataset: str, groups: int) -> int:
-        """Return the number of the first of these groups, from 0 within a step and data set."""
+        """Return the index, within a step and data set, of the first of these new groups."""
         if self._counted != (step, dataset):
             self._counted = (step, dataset)
             self._group_count = 0
@@ -188,7 +189,8 @@ class Samples:
 def text_of(completion: Any, is_episode: bool) -> str:
     """Return a completion as text.
 
-    Of an episode this includes the answers of its environment, even if it has only one turn.
+    For an episode, the text includes the replies of the environment, even if there is only one
+    turn.
     """
     if isinstance(completion, list) and (is_episode or len(completion) > 1):
         return as_text(completion)

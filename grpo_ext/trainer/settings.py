@@ -1,4 +1,4 @@
-"""The settings of each stage, read once from the training arguments, the model and the ranks."""
+"""Derive the settings of each stage from the training arguments, the model and the ranks."""
 
 import logging
 from collections import defaultdict
@@ -36,7 +36,7 @@ from grpo_ext.step.loss import LossSettings
 from grpo_ext.trainer.port import Trainer
 
 logger = logging.getLogger(__name__)
-# Generation options that end a completion at a text or token of the user.
+# Generation options that end a completion at a text or token that the user chooses.
 STOP_OPTIONS = ("stop", "stop_strings", "stop_token_ids")
 
 
@@ -48,17 +48,18 @@ def checked_arguments(
 ) -> CheckedArguments:
     """Return the arguments of a trainer, checked before a model is loaded.
 
-    Fields that a plain `GRPOConfig` lacks get our defaults.
+    Fields that a plain `GRPOConfig` lacks get this package's defaults.
 
     Args:
-        args: of the user; `None` for the defaults, in a folder named after the model.
-        model: of the user: a model, or the id or path of one.
-        sampler: of the user.
-        from_python: whether to warn of odd arguments; the notes on a recipe are printed where it is
-            read.
+        args: the user's arguments; `None` for the defaults, with an output folder named after the
+            model.
+        model: the user's model, or its id or path.
+        sampler: the user's sampler, if any.
+        from_python: whether to warn about questionable arguments; the notes on a recipe are printed
+            where it is read.
 
     Raises:
-        RecipeError: if arguments are wrong or contradict each other; it names them all.
+        RecipeError: if arguments are wrong or contradict each other; its message lists all faults.
         ValueError: if `model` is the folder of an adapter.
     """
     if isinstance(model, str):
@@ -78,7 +79,7 @@ def checked_arguments(
 
 
 def loss_settings(trainer: Trainer) -> LossSettings:
-    """Return the settings of the loss; `ValueError` for a `loss_type` that is not registered."""
+    """Return the settings of the loss; raise `ValueError` if `loss_type` is not registered."""
     args = trainer.args
     # TRL derives these from several arguments
     epsilons = {"epsilon_low": trainer.epsilon_low, "epsilon_high": trainer.epsilon_high}
@@ -94,15 +95,13 @@ def loss_settings(trainer: Trainer) -> LossSettings:
 def arguments_named(
     args: CheckedArguments, settings: type, excluded: Collection[str]
 ) -> dict[str, Any]:
-    """Return the arguments with the names of a dataclass's fields, except those that are
-    excluded.
-    """
+    """Return the arguments named like the fields of a dataclass, except the excluded ones."""
     names = [field.name for field in fields(settings) if field.name not in excluded]
     return {name: getattr(args, name) for name in names}
 
 
 def end_rule(trainer: Trainer) -> EndRule:
-    """Return how to tell whether a completion has ended."""
+    """Return the rule that decides whether a completion has ended."""
     args = trainer.args
     options = args.generation_kwargs or {}
     max_tokens = options.get("max_new_tokens") or options.get("max_tokens")
@@ -116,18 +115,18 @@ def end_rule(trainer: Trainer) -> EndRule:
 
 
 def calls_tools(trainer: Trainer) -> bool:
-    """Whether `tools` or `environment_factory` were given.
+    """Return whether `tools` or `environment_factory` were given.
 
-    An environment without tools may still write the prompts.
+    An environment without tools also counts, because it may write the prompts.
     """
     return bool(trainer.tools or trainer.environment_factories)
 
 
 def trl_generates(trainer: Trainer) -> bool:
-    """Whether TRL generates: for images, and for tools if we cannot play their episodes.
+    """Return whether TRL generates: for images, and for tools if we cannot play their episodes.
 
-    We cannot if the sampler or the chat template does not allow it; a warning says what is wrong
-    with such a chat template.
+    We cannot with `preset: trl`, continuous batching, a `rollout_func`, or a chat template that
+    does not keep turns as they were sampled; a warning says what is wrong with the template.
     """
     if isinstance(trainer.processing_class, ProcessorMixin):
         return True
@@ -152,16 +151,17 @@ def trl_generates(trainer: Trainer) -> bool:
 
 
 def episodes_of(trainer: Trainer, sampler: Sampler, by_trl: bool) -> Begin | None:
-    """Return the function that makes the episodes of rows; `None` if a completion is one turn.
+    """Return the function that starts episodes for rows; `None` if a completion is one turn.
 
     Args:
-        trainer: has the option `environment`, or tools.
-        sampler: plays the episodes.
+        trainer: the trainer, with the option `environment`, or tools.
+        sampler: the sampler that plays the episodes.
         by_trl: whether TRL generates.
 
     Raises:
-        ValueError: if the sampler plays no episodes, or the chat template does not keep turns as
-            they were sampled.
+        ValueError: if both an environment and tools are given, the sampler plays no episodes,
+            `generation_kwargs` ends turns, or the chat template does not keep turns as they were
+            sampled.
     """
     args = trainer.args
     if args.environment is None and (by_trl or not calls_tools(trainer)):
@@ -190,9 +190,10 @@ def episodes_of(trainer: Trainer, sampler: Sampler, by_trl: bool) -> Begin | Non
 
 
 def turn_weights(trainer: Trainer) -> dict[str, float] | None:
-    """Return the weights of the state's entries that earn a turn its advantage (`credit: turn`).
+    """Return the weights of the state entries that turns earn advantages by (`credit: turn`).
 
-    These are the entries that the rewards `environment` read. `None` without `credit: turn`.
+    These are the entries that the `environment` rewards read, with the weights of these rewards.
+    `None` without `credit: turn`.
     """
     environment = trainer.args.environment
     if environment is None or episode_rules(environment).credit == "episode":
@@ -207,10 +208,10 @@ def turn_weights(trainer: Trainer) -> dict[str, float] | None:
 
 
 def align_reference(trainer: Trainer) -> None:
-    """Give the reference the weights of the policy that was passed in.
+    """Copy the policy's weights into the reference, unless the model is sharded or quantized.
 
-    TRL loads the reference from the policy's path, which is another model if the policy was changed
-    in memory.
+    TRL loads the reference from the policy's path, which is a different model if the policy was
+    changed in memory.
     """
     sharded = trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled
     if trainer.ref_model is None or sharded or getattr(trainer.model, "is_quantized", False):
@@ -220,15 +221,15 @@ def align_reference(trainer: Trainer) -> None:
 
 
 def layout_of(trainer: Trainer) -> Layout:
-    """Return how completions are laid out for a pass.
+    """Return how completions are laid out for a forward pass.
 
     Raises:
-        ValueError: for `layout: packed` if rows cannot be packed.
+        ValueError: with `layout: packed`, if rows cannot be packed.
     """
     args = trainer.args
-    # Sharded ranks gather each layer together, so all must call the model equally often. Each chunk
-    # of a reentrant checkpoint runs a separate backward pass, which data parallel ranks take for
-    # the last one.
+    # Sharded ranks gather each layer together, so all must call the model the same number of times.
+    # With reentrant checkpointing, each chunk runs its own backward pass, which data parallel ranks
+    # mistake for the last one.
     sharded = trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled
     reentrant = (args.gradient_checkpointing_kwargs or {}).get("use_reentrant", False)
     several_ranks = trainer.accelerator.num_processes > 1
@@ -244,12 +245,12 @@ def layout_of(trainer: Trainer) -> Layout:
 
 
 def cut_rule(trainer: Trainer, layout: Layout, settings: LossSettings) -> CutRule:
-    """Return how a step may be cut.
+    """Return the rules for cutting a step into micro-batches.
 
     Args:
-        trainer: has the options.
-        layout: of the completions.
-        settings: of the loss.
+        trainer: the trainer, with the options.
+        layout: the layout of the completions.
+        settings: the settings of the loss.
 
     Raises:
         ValueError: if `max_tokens_per_micro_batch` is set and micro-batches cannot be cut.
@@ -279,12 +280,12 @@ def make_scorer(trainer: Trainer, params: SamplingParams, layout: Layout) -> Sco
     """Make the scorer of a trainer.
 
     Args:
-        trainer: has the model.
-        params: that completions are scored with.
-        layout: of the completions; another one is taken if the model cannot be scored with it.
+        trainer: the trainer, with the model.
+        params: the sampling parameters that completions are scored with.
+        layout: the layout of the completions; replaced if the model cannot be scored with it.
 
     Raises:
-        ValueError: for `layout: packed` if packed sequences see each other in the model.
+        ValueError: for `layout: packed` if packed sequences attend to each other in this model.
     """
     probe = probe_of(trainer)
     model = trainer.accelerator.unwrap_model(trainer.model)
@@ -304,7 +305,7 @@ def make_scorer(trainer: Trainer, params: SamplingParams, layout: Layout) -> Sco
 
 
 def probe_of(trainer: Trainer) -> Probe:
-    """Return the probe of layouts for a trainer's model."""
+    """Return the probe that tests layouts on a trainer's model."""
     config: Any = trainer.model.config
     accelerator = trainer.accelerator
     exact = trainer.model.dtype == torch.float32 and accelerator.mixed_precision == "no"
@@ -317,11 +318,11 @@ def probe_of(trainer: Trainer) -> Probe:
 
 
 def how_it_trains(layout: Layout, rule: CutRule, on_cpu: bool) -> str:
-    """Describe in one line how training is sped up without a change of the gradient.
+    """Describe in one line how training is sped up without changing the gradient.
 
     Args:
-        layout: of the completions.
-        rule: how a step is cut.
+        layout: the layout of the completions.
+        rule: the rules for cutting a step.
         on_cpu: whether the model is on a CPU.
     """
     reason = f" ({layout.reason})" if layout.reason else ""

@@ -1,4 +1,4 @@
-"""Signals that stop a run: recorded on arrival, handled by all ranks after the step."""
+"""Stop a run on a signal: record it on arrival, and act on all ranks after the step."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ logger = logging.getLogger(__name__)
 
 
 class Interrupted(SystemExit):
-    """A signal has stopped the run at the end of a step, with a checkpoint.
+    """A signal has stopped the run at the end of a step, after saving a checkpoint.
 
-    As a `SystemExit` it ends a script with exit code 75 unless it is caught.
+    As a `SystemExit`, it ends a script with exit code 75 unless it is caught.
     """
 
     code = EXIT_INTERRUPTED
@@ -30,7 +30,8 @@ class Interrupted(SystemExit):
 class StopSignals:
     """Handles SIGTERM, SIGUSR1 and Ctrl-C; a second Ctrl-C ends the process at once.
 
-    It does not replace handlers of the program, and it does nothing outside the main thread.
+    It leaves handlers that the program installed in place, and does nothing outside the main
+    thread.
     """
 
     def __init__(self) -> None:
@@ -65,5 +66,8 @@ class StopSignals:
         )
 
     def agreed(self, accelerator: Accelerator) -> int:
-        """Return the signal that any rank has received, 0 for none; the same on every rank."""
+        """Return the signal that any rank has received, or 0; the same on every rank.
+
+        All ranks must call it together.
+        """
         return int(accelerator.gather(torch.tensor([self.seen], device=accelerator.device)).max())

@@ -1,8 +1,7 @@
-"""Checks when training begins, before the first generation, for recipes and for trainers made in
-Python alike.
+"""Check a run when training begins, before the first generation.
 
-What can be known before a model is loaded is checked earlier: arguments in `recipe/rules.py`,
-rewards in `rewards/reward_checks.py`.
+The checks apply to recipes and to trainers made in Python alike. What can be known before a model
+is loaded is checked earlier: arguments in `recipe/rules.py`, rewards in `rewards/reward_checks.py`.
 """
 
 import logging
@@ -39,16 +38,16 @@ logger = logging.getLogger(__name__)
 
 
 class CannotLearn(ValueError):
-    """The run would train nothing, or choose its best model by a figure that means nothing."""
+    """The run would train nothing, or select its best model by a meaningless metric."""
 
 
 def check_start(trainer: Trainer, optimizer: Optimizer) -> None:
-    """Refuse a run that would learn nothing or choose its model by nothing.
+    """Refuse a run that cannot learn or that selects its model by a meaningless metric.
 
     Raises:
         CannotLearn: if no weight that the policy uses is trainable, none of the trainable ones is
             in the optimizer, or the metric for the best model or for early stopping does not exist,
-            is noise, or is a reward to be kept low.
+            is noise, or is a reward that would be minimized.
     """
     check_parameters(trainer, optimizer)
     check_best_metric(trainer)
@@ -58,13 +57,17 @@ def check_start(trainer: Trainer, optimizer: Optimizer) -> None:
 
 
 def check_parameters(trainer: Trainer, optimizer: Optimizer) -> None:
-    """Compare the parameters that the policy uses with those that the optimizer has."""
+    """Check that parameters that the policy uses are trainable and in the optimizer.
+
+    Raise `CannotLearn` if none is; warn if some trainable ones are not in the optimizer. A sharded
+    or layerwise optimizer is not checked.
+    """
     model = trainer.accelerator.unwrap_model(trainer.model)
     trainable = [(name, p) for name, p in used_parameters(model) if p.requires_grad]
     if not trainable:
         raise CannotLearn(why_frozen(model))
     if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled or steps_in_backward(trainer.args):
-        return  # their optimizers have other tensors than the model
+        return  # their optimizers do not have the model's own tensors
     optimized: set[int] = set()
     for group in optimizer.param_groups:
         optimized.update(map(id, group["params"]))
@@ -83,15 +86,17 @@ def check_parameters(trainer: Trainer, optimizer: Optimizer) -> None:
 
 
 def steps_in_backward(args: TrainingArguments) -> bool:
-    """Whether each weight changes within the backward pass (layerwise GaLore and APOLLO), which
-    leaves no gradients.
+    """Return whether weights change within the backward pass, which leaves no gradients.
+
+    That is so for layerwise GaLore and APOLLO.
     """
     return OptimizerNames(args.optim).value.endswith("_layerwise")
 
 
 def used_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    """Yield names and parameters that a forward pass of the policy uses: all but those of adapters
-    that are not active.
+    """Yield the names and parameters that a forward pass of the policy uses.
+
+    These are all parameters except those of inactive adapters.
     """
     idle = idle_adapters(model)
     for name, parameter in model.named_parameters():
@@ -100,9 +105,7 @@ def used_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
 
 
 def idle_adapters(model: nn.Module) -> set[str]:
-    """Return the names of the adapters of a model that are not active; all of them if adapters are
-    disabled.
-    """
+    """Return the names of a model's inactive adapters: all of them if adapters are disabled."""
     names = set(getattr(model, "peft_config", None) or ())
     if not names or any(
         getattr(module, "disable_adapters", False) is True for module in model.modules()
@@ -112,7 +115,7 @@ def idle_adapters(model: nn.Module) -> set[str]:
 
 
 def active_adapters(model: nn.Module) -> list[str]:
-    """Return the names of the active adapters."""
+    """Return the names of a model's active adapters."""
     if isinstance(model, PreTrainedModel):
         return list(model.active_adapters())
     assert isinstance(model, PeftModel | PeftMixedModel)
@@ -120,7 +123,7 @@ def active_adapters(model: nn.Module) -> list[str]:
 
 
 def why_frozen(model: nn.Module) -> str:
-    """Say why no parameter of the policy is trainable, and what to do about it."""
+    """Explain why no parameter of the policy is trainable, and how to fix it."""
     names = set(getattr(model, "peft_config", None) or ())
     idle = idle_adapters(model)
     if not names:
@@ -154,10 +157,10 @@ def why_frozen(model: nn.Module) -> str:
 
 
 def check_metric_of_call(*args: Any, **kwargs: Any) -> None:
-    """Check the metric for the best model before a model is loaded, by the arguments of
-    `GRPOTrainer`.
+    """Check the metric for the best model from `GRPOTrainer`'s arguments, before a model is loaded.
 
-    An `environment_factory` may bring rewards of its own: its runs are checked when they begin.
+    With an `environment_factory`, which may add rewards of its own, the check is left to the start
+    of training.
     """
     arguments = signature(GRPOTrainer).bind(*args, **kwargs).arguments
     if arguments.get("environment_factory") is None:
@@ -169,7 +172,7 @@ def check_metric_of_call(*args: Any, **kwargs: Any) -> None:
 
 
 def check_best_metric(trainer: Trainer) -> None:
-    """Check the metric that chooses the best model, stops early or lowers the learning rate."""
+    """Check the metric that selects the best model, stops early or lowers the learning rate."""
     check_metric(
         trainer.args,
         trainer.reward_func_names,
@@ -186,14 +189,14 @@ def check_metric(
     eval_dataset: Dataset | IterableDataset | dict[str, Dataset] | None,
     callbacks: Iterable[TrainerCallback | type[TrainerCallback]],
 ) -> None:
-    """Raise `CannotLearn` if an option decides by a metric that does not exist or says nothing.
+    """Raise `CannotLearn` if an option decides by a metric that does not exist or is meaningless.
 
     Args:
         args: the training arguments.
-        names: of the rewards.
-        weights: of the rewards.
-        eval_dataset: a data set, a mapping of named ones, or `None`.
-        callbacks: of the trainer; `EarlyStoppingCallback` decides by the metric, too.
+        names: the names of the rewards.
+        weights: the weights of the rewards.
+        eval_dataset: a data set, a mapping of named data sets, or `None`.
+        callbacks: the callbacks of the trainer; `EarlyStoppingCallback` decides by the metric, too.
     """
     stops = any(
         isinstance(callback, EarlyStoppingCallback) or callback is EarlyStoppingCallback

@@ -1,4 +1,4 @@
-"""Records in the files of a checkpoint: loading a file can run no code."""
+"""Load the records in a checkpoint's files, without running any code that they contain."""
 
 import datetime
 import decimal
@@ -17,9 +17,9 @@ from grpo_ext.objective.kept import KeptSet
 from grpo_ext.step.groups import Groups
 from grpo_ext.step.records import Generation, MicroBatch, PartialRollout, Scored
 
-# a file may hold these, tensors and plain types
+# classes that a file may hold, in addition to tensors and plain types
 RECORDS: list[Any] = [Generation, PartialRollout, Scored, KeptSet, Groups, MicroBatch, StepCounts]
-# in rows of the data set
+# types that occur in rows of the data set
 RECORDS += [
     datetime.datetime,
     datetime.date,
@@ -31,14 +31,14 @@ RECORDS += [
 
 
 class CheckpointMismatch(ValueError):
-    """A checkpoint from which this run cannot continue exactly."""
+    """A checkpoint from which this run cannot resume exactly."""
 
 
 def load_plain(path: Path) -> Any:
-    """Load tensors, plain types and records on the CPU; else `CheckpointMismatch`.
+    """Load tensors, plain types and records to the CPU, or raise `CheckpointMismatch`.
 
-    The file must be as `torch.save` writes it, uncompressed: a compressed one of megabytes could
-    fill the memory.
+    The file must be as `torch.save` writes it, uncompressed, because a compressed file of a few
+    megabytes could fill the memory.
     """
     try:
         with open_plain(path, path.parent) as file, torch.serialization.safe_globals(RECORDS):
@@ -57,7 +57,7 @@ def load_plain(path: Path) -> Any:
 
 
 def _is_uncompressed(file: BinaryIO) -> bool:
-    """Whether an archive's parts are uncompressed and disjoint; rewinds the file."""
+    """Return whether an archive's parts are uncompressed and disjoint; rewind the file."""
     size = os.fstat(file.fileno()).st_size
     parts = zipfile.ZipFile(file).infolist()
     file.seek(0)

@@ -1,7 +1,7 @@
-"""Stop a run before its last step: at the end of a step, on all ranks together, with a checkpoint.
+"""Stop a run early: at the end of a step, on all ranks together, with a checkpoint.
 
-The cause is a signal or steps without a finite gradient. An alarm of the health monitor stops a run
-by itself.
+The cause is a signal, or too many steps in a row without a finite gradient. An alarm of the health
+monitor stops a run by itself.
 """
 
 import signal
@@ -17,7 +17,7 @@ from grpo_ext.trainer.signals import Interrupted, StopSignals
 
 
 class Stopping(TrainerCallback):
-    """Decides at the end of each step whether the run stops; the last callback of the trainer."""
+    """Decides after each step whether the run stops; it must be the trainer's last callback."""
 
     def __init__(self, trainer: Trainer, finite: FiniteSteps, checkpoints: Checkpoints):
         self.trainer = trainer
@@ -29,10 +29,15 @@ class Stopping(TrainerCallback):
     def train(
         self, train: Callable[[str | None], Any], resume_from_checkpoint: str | bool | None
     ) -> Any:
-        """Train by `train`, which begins or continues from a checkpoint.
+        """Call `train` with the checkpoint to resume from, or `None`.
 
-        `Interrupted` if a signal asked the run to stop. `NonFiniteSteps` if more than
-        `max_skipped_steps` steps in a row had no finite gradient.
+        Args:
+            train: trains from the folder of a checkpoint, or from scratch if it is `None`.
+            resume_from_checkpoint: a folder, or `True` for the newest whole checkpoint.
+
+        Raises:
+            Interrupted: if a signal stopped the run.
+            NonFiniteSteps: if more than `max_skipped_steps` steps in a row had no finite gradient.
         """
         self._stop = None
         with self._signals:
@@ -44,7 +49,7 @@ class Stopping(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Restore the state of TRL's trainer."""
+        """Restore TRL's own state of the trainer."""
         self.checkpoints.restore_trl()
 
     def on_step_end(

@@ -1,7 +1,6 @@
-"""`GRPOExtTrainer`: the only class of this package that TRL calls. Its overrides delegate to the
-parts of the trainer.
+"""`GRPOExtTrainer`: the only class of this package that TRL calls; it delegates to its parts.
 
-With `loss_normalization: micro_batch` (`preset: trl`) TRL generates and computes the loss: the
+With `loss_normalization: micro_batch` (`preset: trl`), TRL generates and computes the loss: the
 branch `self.as_trl` below.
 """
 
@@ -40,12 +39,13 @@ class GRPOExtTrainer(GRPOTrainer):
     Args:
         model: as in TRL: a model, or the id or path of one.
         reward_funcs: as in TRL: functions, reward models or their ids; also names of registered
-            rewards, such as `"countdown"`, and what `grpo_ext.build` returns.
-        args (`GRPOExtConfig`, *optional*): or a plain `GRPOConfig`: fields that it lacks get our
-            defaults.
-        sampler (`Sampler`, *optional*): completes the prompts instead of transformers or vLLM.
-        recipe (`Mapping`, *optional*): the values of `recipe.yaml`, instead of the arguments of the
-            trainer.
+            rewards, such as `"countdown"`, and rewards that `grpo_ext.build` returns.
+        args (`GRPOExtConfig`, *optional*): the training arguments; also a plain `GRPOConfig`, whose
+            missing fields get this package's defaults.
+        sampler (`Sampler`, *optional*): the sampler that completes the prompts, instead of
+            transformers or vLLM.
+        recipe (`Mapping`, *optional*): the values to write to `recipe.yaml`, instead of the
+            trainer's arguments.
         optimizer_cls_and_kwargs (`tuple`, *optional*): as in transformers: the optimizer's class
             and its arguments.
         **kwargs: all other arguments of `GRPOTrainer`.
@@ -54,21 +54,21 @@ class GRPOExtTrainer(GRPOTrainer):
         ValueError: for an unknown reward, a missing column, or arguments that contradict each
             other.
         CannotLearn: a `ValueError` from `train()`, before the first generation, if the run would
-            change no weight of the policy, or choose its best model by a metric that says nothing.
+            change no weight of the policy, or select its best model by a meaningless metric.
         RuntimeError: if this package does not fit the installed TRL.
         RewardFailure: from `train()`, after saving a checkpoint, if a reward fails too often.
         EnvironmentFailure: likewise, if the environment fails too often.
-        EngineFailure: likewise, if a vLLM server does not come back, or the engine has other
-            weights than the trainer.
+        EngineFailure: likewise, if a vLLM server does not come back, or the engine's weights differ
+            from the trainer's.
         NonFiniteSteps: likewise, if more than `max_skipped_steps` steps in a row have no finite
             gradient.
         Interrupted: likewise, on SIGTERM, SIGUSR1 or Ctrl-C; a script that does not catch it ends
-            with code 75.
+            with exit code 75.
     """
 
     _tag_names = ["trl", "grpo", "grpo_ext"]  # noqa: RUF012  as TRL has it
     parts: Parts
-    # TRL's own annotations are wider than what these hold once `__init__` has run
+    # narrower than TRL's annotations: the types that these have once `__init__` has run
     args: CheckedArguments
     model: PreTrainedModel
     processing_class: PreTrainedTokenizerBase | ProcessorMixin
@@ -111,8 +111,9 @@ class GRPOExtTrainer(GRPOTrainer):
     def train(
         self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any
     ) -> Any:
-        """As in TRL; `True` continues from the newest whole checkpoint of `output_dir`, or starts
-        if there is none.
+        """Like TRL's `train`; `True` resumes from the newest whole checkpoint of `output_dir`.
+
+        If there is none, the run starts from scratch.
         """
         train = super().train
         self.accelerator.print(first_lines(self))
@@ -127,8 +128,9 @@ class GRPOExtTrainer(GRPOTrainer):
             self.parts.generations.ahead.stop()
 
     def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
-        """As in transformers, which would take one more step after the checkpoint of the last
-        step.
+        """Like transformers' method, but train no further if the last step was already taken.
+
+        transformers would take one more step after resuming from the checkpoint of the last step.
         """
         if self.state.global_step >= self.state.max_steps:
             self.control.should_training_stop = True
@@ -198,8 +200,11 @@ class GRPOExtTrainer(GRPOTrainer):
     # ---- logs, evaluation, checkpoints
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """As in TRL, with failures of rewards, skipped steps and pass rates; `train_loss` is the
-        mean of the whole run.
+        """Like TRL's `log`, but with the metrics of `Parts.figures`.
+
+        These are reward failures and skipped steps; in training, time, throughput and memory; in
+        TRL's evaluation, the scores of the best constant answer. `train_loss` becomes the mean of
+        the whole run.
         """
         if "train_loss" in logs:
             logs["train_loss"] = mean_loss(self)
@@ -225,12 +230,14 @@ class GRPOExtTrainer(GRPOTrainer):
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "eval",
     ) -> dict[str, float]:
-        """Evaluate by TRL, or with `eval_temperature` by decoding, without effect on training.
+        """Evaluate with TRL, or by decoding if `eval_temperature` is set.
+
+        Decoding does not affect training; TRL's evaluation uses training's random state.
 
         Returns:
-            With `eval_temperature`: means over completions, such as `eval_countdown` and
-            `eval_length`, and `eval_pass@1`, ... of the outcome reward; under `eval_NAME_...` if
-            `eval_dataset` is a mapping of named data sets.
+            The metrics of TRL or, with `eval_temperature`, means over completions, such as
+            `eval_countdown` and `eval_length`, and `eval_pass@1`, ... of the outcome reward. They
+            are under `eval_NAME_...` if `eval_dataset` is a mapping of named data sets.
         """
         with self.parts.phases("evaluation"):
             if self.eval_decoding is not None:
@@ -250,33 +257,33 @@ class GRPOExtTrainer(GRPOTrainer):
         self._save_checkpoint(self.model, trial=None)
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
-        """As in TRL, with rewards, gains, curves and the recipe."""
+        """Like TRL's method, but with rewards, gains, curves and the recipe."""
         super().create_model_card(*args, **kwargs)
         if self.is_world_process_zero():
             self.parts.output.add_to_card()
 
     def newest_checkpoint(self) -> str | None:
-        """Return the newest whole checkpoint of `output_dir`; all ranks must call it."""
+        """Return the newest whole checkpoint of `output_dir`, or `None`; all ranks must call it."""
         return self.parts.checkpoints.newest()
 
     @property
     def sampler(self) -> Sampler:
-        """What completes the prompts in training."""
+        """The sampler that completes the prompts in training."""
         return self.parts.sampler
 
     @property
     def generation(self) -> list[Scored] | None:
-        """The completions in training, in slices; `None` before the first generation."""
+        """The current training completions, in slices; `None` before the first generation."""
         return self.parts.feed.generation
 
     @property
     def stopped_by(self) -> str | None:
-        """The alarm that ended the run; `None` if none did."""
+        """The alarm that stopped the run; `None` if none did."""
         return self.parts.monitor.stopped_by if self.parts.monitor else None
 
     @property
     def learnt_nothing(self) -> str | None:
-        """Why the run that has ended learnt nothing; `None` if it learnt something."""
+        """Why the finished run learnt nothing; `None` if it learnt something."""
         return self.parts.learning.verdict
 
     @property

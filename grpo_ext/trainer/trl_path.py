@@ -1,4 +1,4 @@
-"""Convert completions that TRL generates, for images and `preset: trl`, to our records."""
+"""Convert completions that TRL generates (for images, tools and `preset: trl`) to our records."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,7 +15,7 @@ from grpo_ext.step.records import COLUMNS, Scored
 from grpo_ext.trainer.judging import Judged
 from grpo_ext.trainer.port import Trainer
 
-# Inputs of the model that a table of TRL may have in addition to the fields of `Scored`.
+# Model inputs that a table of TRL may have in addition to the fields of `Scored`.
 MODEL_INPUTS = (
     "pixel_values",
     "image_grid_thw",
@@ -39,16 +39,16 @@ def scored_by_trl(
     order: Sequence[int],
     failed: Tensor,
 ) -> Judged:
-    """Return the generation of this rank's rows that TRL has just made and judged.
+    """Return the generation that TRL has just made and judged for this rank's rows.
 
     Args:
-        trainer: the trainer that made it.
-        rows: of this rank, one per completion.
-        table: what TRL returned.
-        ends: tells which completions are truncated.
-        rule: makes advantages of rewards.
-        order: indices of the rewards that judge groups, from `outcome_order`.
-        failed: (B of all ranks, R), bool, where a reward failed.
+        trainer: the trainer that made the generation.
+        rows: the rows of this rank, one per completion.
+        table: the mapping that TRL returned.
+        ends: decides which completions are truncated.
+        rule: computes advantages from rewards.
+        order: the indices of the rewards that judge groups, from `outcome_order`.
+        failed: a bool mask (B of all ranks, R) of where a reward failed.
     """
     b = len(rows)  # completions of this rank
     first = trainer.accelerator.process_index * b
@@ -77,7 +77,7 @@ def scored_by_trl(
         "right": (outcomes[own_rows] >= trainer.args.pass_threshold).float(),
         "policy_step": torch.full_like(ids[:b], trainer.state.global_step),
     }
-    # the prompt of the row, to which an environment may have added
+    # the prompts of the rows, before an environment may have added to them
     row_prompts = [
         row.get("prompt", prompt) for row, prompt in zip(rows, prompts[own_rows], strict=True)
     ]
@@ -106,10 +106,12 @@ def unpadded(ids: Tensor, mask: Tensor) -> list[list[int]]:
 
 
 def as_scored(table: dict[str, Any]) -> Scored:
-    """Convert a mapping of TRL to a record, without old and reference log-probs, which our scoring
-    computes.
+    """Convert a mapping of TRL to a record, without old and reference log-probs.
 
-    `ValueError` for a field that the record does not have.
+    Our own scoring computes these.
+
+    Raises:
+        ValueError: if TRL added a field that the record does not have.
     """
     dropped = (
         "num_items_in_batch",
@@ -131,7 +133,7 @@ def as_scored(table: dict[str, Any]) -> Scored:
 
 
 def split(table: Scored, number: int, trim: bool) -> list[Scored]:
-    """Shuffle a generation and split it into slices; each slice gets its own images."""
+    """Shuffle a generation and split it into slices, each with its own images."""
     if not table.model_inputs:
         return shuffled_slices(table, number, trim)
     columns = {name: getattr(table, name) for name in COLUMNS}

@@ -1,14 +1,14 @@
-"""What a run has learnt, as counts, and in words for last lines, model card and exit status."""
+"""Count what a run has learnt, and say it in words for last lines, model card and exit status."""
 
 from dataclasses import dataclass
 
-#: A step in which less of the gradient than this comes from the rewards is a step of the KL alone.
+#: The KL drowns out the rewards in a step if less than this share of its gradient is theirs.
 LEAST_SHARE = 0.01
-#: Share of the steps that must be steps of the KL alone, and the least number of steps, for the
-#: verdict that nothing was learnt.
+#: Nothing was learnt if the KL drowned out the rewards in at least this share of the steps, and
+#: there were at least `ENOUGH_STEPS` of them.
 MOST_STEPS = 0.9
 ENOUGH_STEPS = 10
-#: Rounding of float32 (half its epsilon): weights that moved by less have not moved.
+#: The rounding of float32 (half its epsilon): weights that moved by less have not moved.
 ROUNDING = 2.0**-24
 
 
@@ -17,23 +17,23 @@ class Progress:
     """What a rank has seen since the first step of the run; saved in checkpoints."""
 
     steps: int = 0  # optimizer steps
-    completions: int = 0  # that were generated to train on
-    with_signal: int = 0  # of these, those in groups whose completions have an advantage
+    completions: int = 0  # completions generated to train on
+    with_signal: int = 0  # of these, those in groups with an advantage
     with_advantage: int = 0  # of these, those with an advantage and at least one token in the loss
     gradient: bool = False  # whether a parameter had a gradient other than 0 in some step
     moved: bool = False  # whether some step changed a weight
-    episodes: int = 0  # that were played to train on
+    episodes: int = 0  # episodes played to train on
     failed_episodes: int = 0  # of these, those in which the environment failed
-    judged: int = 0  # completions that were scored, also those that `group_filter` left out
+    judged: int = 0  # completions judged, including those that `group_filter` left out
     unscored: int = 0  # of these, those that no reward scored
     varied: int = 0  # of these, those in groups within which some reward differs
     filtered: int = 0  # of these, those with signal that `group_filter` left out
     kl_steps: int = 0  # optimizer steps with a KL and with advantages
-    kl_alone: int = 0  # of these, those of the KL alone (`LEAST_SHARE`)
-    shift: float | None = None  # change of the weights, relative to their size; `None`: not known
+    kl_alone: int = 0  # of these, those whose rewards the KL drowned out (`LEAST_SHARE`)
+    shift: float | None = None  # change of the weights, relative to their size; `None`: unknown
 
     def __add__(self, other: "Progress") -> "Progress":
-        """Return what two ranks have seen together."""
+        """Combine what two ranks have seen."""
         shifts = [shift for shift in (self.shift, other.shift) if shift is not None]
         return Progress(
             steps=max(self.steps, other.steps),
@@ -60,13 +60,13 @@ def why_nothing_was_learnt(
     needs_advantage: bool = True,
     judge: str = "the outcome reward",
 ) -> str | None:
-    """Return why a run learnt nothing, and what to look at; `None` if it learnt or had no step.
+    """Return why a run learnt nothing, and what to check; `None` if it learnt or had no step.
 
     Args:
-        progress: what all ranks have seen together.
-        watches_weights: whether `gradient`, `moved` and `shift` were watched.
+        progress: the progress of all ranks together.
+        watches_weights: whether `gradient`, `moved` and `shift` were observed.
         needs_advantage: whether the loss has no gradient without advantages.
-        judge: the reward that judges groups.
+        judge: the reward that judges groups, in words.
     """
     if progress.steps == 0:
         return None
@@ -96,7 +96,7 @@ def why_nothing_was_learnt(
 
 
 def why_no_advantage(progress: Progress, judge: str) -> str:
-    """Return why no completion in the loss had an advantage."""
+    """Explain why no completion in the loss had an advantage, and what to change."""
     none_had = f"none of {progress.completions} completions had an advantage"
     if progress.with_signal:
         return (
@@ -131,7 +131,7 @@ def why_no_advantage(progress: Progress, judge: str) -> str:
 
 
 def kl_line(progress: Progress) -> str:
-    """Return in how many steps the KL left the rewards no say."""
+    """Say in how many steps the KL drowned out the rewards, and what to change."""
     return (
         f"in {progress.kl_alone} of {progress.kl_steps} steps the KL to the reference made up "
         f"more than {1 - LEAST_SHARE:.0%} of the gradient, which holds the policy at the "
@@ -142,13 +142,13 @@ def kl_line(progress: Progress) -> str:
 def remarks_of(
     failed: dict[str, int], asked: dict[str, int], progress: Progress, verdict: str | None
 ) -> list[str]:
-    """Return the sentences for the end of the run, without the verdict.
+    """Return the sentences for the end of the run, excluding the verdict.
 
     Args:
-        failed: by reward, the number of completions on which it failed.
-        asked: by reward, the number of completions that it was asked to score.
-        progress: what all ranks have seen together.
-        verdict: of `why_nothing_was_learnt`.
+        failed: for each reward, the number of completions on which it failed.
+        asked: for each reward, the number of completions that it was asked to score.
+        progress: the progress of all ranks together.
+        verdict: the result of `why_nothing_was_learnt`.
     """
     lines = failure_lines(failed, asked, progress)
     if verdict is None and progress.kl_alone and 2 * progress.kl_alone >= progress.kl_steps:
@@ -158,12 +158,12 @@ def remarks_of(
 
 
 def failure_lines(failed: dict[str, int], asked: dict[str, int], progress: Progress) -> list[str]:
-    """Return a sentence for each reward, and for the environment, that failed.
+    """Return a sentence for each reward that failed, and for the environment if it failed.
 
     Args:
-        failed: by reward, the number of completions on which it failed.
-        asked: by reward, the number of completions that it was asked to score.
-        progress: has the episodes.
+        failed: for each reward, the number of completions on which it failed.
+        asked: for each reward, the number of completions that it was asked to score.
+        progress: the progress of all ranks together, with the counts of episodes.
     """
     lines = [
         f"Reward {name!r} failed on "
@@ -178,5 +178,5 @@ def failure_lines(failed: dict[str, int], asked: dict[str, int], progress: Progr
 
 
 def share_of(count: int, total: int, noun: str) -> str:
-    """Return a count with its total and its share in percent."""
+    """Format a count with its total and its share in percent."""
     return f"{count} of {total} {noun} ({count / total:.0%})"

@@ -1,4 +1,4 @@
-"""How far training has moved the weights, from a few elements of each tensor."""
+"""Measure how far training has moved the weights, from a few elements of each tensor."""
 
 from collections.abc import Mapping
 
@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-ELEMENTS = 1024  # of each tensor, or all of a smaller one
+ELEMENTS = 1024  # the number of elements of each tensor; a smaller tensor is taken whole
 
 
 def local(tensor: Tensor) -> Tensor:
@@ -21,16 +21,16 @@ def checksum(tensor: Tensor) -> Tensor:
 
 
 class WeightSample:
-    """Evenly spaced elements of each tensor, as they were when the sample was taken."""
+    """Evenly spaced elements of each tensor, copied when the sample is taken."""
 
     def __init__(self, tensors: Mapping[str, Tensor]):
         self._before = {name: elements_of(tensor) for name, tensor in tensors.items()}
 
     def shift(self, tensors: Mapping[str, Tensor]) -> float | None:
-        """Return the norm of the change since then, divided by the norm of the elements.
+        """Return the norm of the change since then, divided by the norm of the current elements.
 
-        Tensors without elements on this rank, or of another shape than then, are left out; `None`
-        if none is left.
+        Tensors without elements on this rank, or whose shape has changed, are left out. `None` if
+        none is left, or if all elements are 0.
         """
         change = 0.0
         size = 0.0
@@ -45,7 +45,7 @@ class WeightSample:
 
 
 def elements_of(tensor: Tensor) -> Tensor:
-    """Return a copy of at most `ELEMENTS` evenly spaced elements, on the CPU: (N,)."""
+    """Return at most `ELEMENTS` evenly spaced elements of a tensor, copied to the CPU: (N,)."""
     flat = local(tensor.detach()).reshape(-1)
     stride = max(1, -(-flat.numel() // ELEMENTS))
     return flat[::stride].cpu().clone()
