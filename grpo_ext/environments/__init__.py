@@ -1,4 +1,4 @@
 """Environments: worlds that answer the model's turns.
 
-An episode is one list of tokens, of which the model wrote some.
+An episode is a single list of tokens, some of which the model wrote.
 """

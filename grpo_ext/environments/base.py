@@ -1,4 +1,4 @@
-"""The base class of environments, and environments by name."""
+"""The base class of environments, and the lookup of environments by name."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from grpo_ext.common.modules import load_class
 
 Row = dict[str, Any]
 PLAIN_TYPES = (str, int, float, list, tuple, dict, type(None))
-# Paths, so that a run loads only its own environment.
+# Import paths, so that a run imports only its own environment.
 MODULES = {
     "check": "grpo_ext.environments.check:Check",
     "guess": "grpo_ext.environments.guess:Guess",
@@ -25,13 +25,13 @@ class Environment:
     state.
     """
 
-    score: float | None = None  #: worth of the episode, for the reward `environment`
+    score: float | None = None  #: value of the episode, read by the reward `environment`
     joint = "\n"  #: text between the prompt and the text of `reset`
 
     def tools(self) -> Sequence[Callable[..., Any]]:
         """Return functions that the model may call, such as bound methods.
 
-        They need type hints, and docstrings in Google style. Their results become messages of role
+        They need type hints and Google-style docstrings. Their results become messages of role
         `tool`. A turn without a call goes to `step`.
         """
         return ()
@@ -39,11 +39,12 @@ class Environment:
     def reset(self, row: Row) -> str | None:
         """Begin an episode with a row of the data set.
 
-        `row["seed"]`, a column or an int made of the columns, is the same for all completions of a
-        prompt. Take all randomness from it, so that the completions of a group face the same world.
+        `row["seed"]`, a column or else an int computed from the columns, is the same for all
+        completions of a prompt. Derive all randomness from it, so that the completions of a group
+        face the same world.
 
         Returns:
-            Text that follows the prompt in its last message, if any.
+            Text to append to the last message of the prompt, or `None`.
         """
 
     def step(self, text: str) -> tuple[str, bool]:
@@ -55,30 +56,30 @@ class Environment:
             text: the turn, without special tokens.
 
         Returns:
-            The answer, and whether the episode is over; then the model does not get the answer.
+            The answer, and whether the episode is over; if so, the model does not see the answer.
         """
         if self.tools():
             return "", True
         raise NotImplementedError
 
     def problem_key(self) -> str | int | None:
-        """Return what episodes of the same problem share although their seeds differ.
+        """Return a key that is the same for all episodes of a problem, whatever their seeds.
 
-        `None`: each seed is a problem. Evaluation calls this after `reset`; its standard errors
-        count the episodes of one problem once.
+        `None`: each seed is its own problem. Evaluation calls this after `reset`; its standard
+        errors count the episodes of one problem once.
         """
         return None
 
     def state(self) -> dict[str, Any]:
-        """Return what rewards read in the column `environment`.
+        """Return the state that rewards read in the column `environment`.
 
-        By default that is the score, and the public attributes with plain data.
+        By default, it contains the score and the public attributes with plain data.
         """
         return {"score": self.score, **plain_attributes(self)}
 
 
 def plain_attributes(instance: object) -> dict[str, Any]:
-    """Return the public attributes of an object that have plain data."""
+    """Return the public attributes of an object whose values are plain data."""
     attributes = {}
     for name, value in vars(instance).items():
         if not name.startswith("_") and isinstance(value, PLAIN_TYPES):
@@ -87,14 +88,14 @@ def plain_attributes(instance: object) -> dict[str, Any]:
 
 
 def environment_class(name: str) -> type:
-    """Return an environment by its name, or a user's class.
+    """Return the class of an environment, ours by name or a user's by its path.
 
     Args:
         name: a key of `MODULES`, `package.module:Class` or `file.py:Class`.
 
     Raises:
-        ValueError: there is no such class, or it is neither a subclass of `Environment` nor one
-            that TRL's `environment_factory` takes.
+        ValueError: if there is no such class, or it is neither a subclass of `Environment` nor a
+            class that TRL's `environment_factory` takes.
     """
     cls = load_class("environment", name, MODULES)
     if isinstance(cls, type) and (issubclass(cls, Environment) or hasattr(cls, "reset")):

@@ -16,21 +16,21 @@ from grpo_ext.environments.transcript import as_read
 from grpo_ext.environments.turn_tokens import Message, TurnTokens
 from grpo_ext.step.records import Generation
 
-MAX_FAILURES = 3  # failures of an environment that end its episode
+MAX_FAILURES = 3  # failures of an environment after which its episode ends
 
 
 class Episode:
     """One completion of several turns, token by token.
 
     Args:
-        rules: how the episode is played.
-        tokens: turns prompt and answers into tokens.
-        room: the limit for the tokens of all turns and answers.
+        rules: the rules of the episode.
+        tokens: converts the prompt and answers to tokens.
+        room: maximum number of tokens of all turns and answers together.
         row: a row of the data set, whose `prompt` is a conversation.
-        environment: the environment; `None`: the rules make one.
+        environment: the environment; `None`: the rules create one.
 
     Raises:
-        ValueError: the prompt is not a conversation of texts.
+        ValueError: if the prompt is not a conversation of texts.
     """
 
     def __init__(
@@ -44,19 +44,19 @@ class Episode:
         self.rules = rules
         self.tokens = tokens
         self.room = room
-        # TRL's environments may write the whole prompt
+        # an environment of TRL may write the whole prompt
         prompt = row.get("prompt", [{"role": "user", "content": ""}])
         if isinstance(prompt, str) or not isinstance(prompt[-1]["content"], str):
             raise ValueError("environment needs prompts that are conversations of texts.")
         self.ids: list[int] = []  #: tokens of turns and answers so far
-        #: for each token 1 if the model wrote it, 0 if the environment did
+        #: for each token, 1 if the model wrote it, 0 if the environment did
         self.mask: list[int] = []
         self.messages: list[Message] = []  #: turns and answers so far
         self.turn_texts: list[str] = []  #: text of each turn
         self.pending: deque[int] = deque()  #: tokens of an answer that the model has not read yet
         self.ended = False
         self.truncated = False  #: ended because there was no room
-        self.asking = False  #: whether the environment has a turn that it has not answered
+        self.asking = False  #: whether the environment has a turn to answer
         self._first = 0  # index of the current turn's first token
         self._stopped = True  # whether the last turn has its end token
         self.seed = row.get("seed")  #: the only source of randomness for the environment
@@ -64,9 +64,9 @@ class Episode:
             self.seed = zlib.crc32(repr(sorted(row.items())).encode())
         with protected(rules.name, self.seed, "make"):
             self.environment = environment or rules.make()
-        #: counts failures and calls
+        #: guards the environment, and counts failures and calls
         self.world = GuardedEnvironment(self.environment, rules, self.seed)
-        #: text of `reset`, the end of the prompt
+        #: text from `reset`, which ends the prompt
         self.opening = self.world.reset({**row, "seed": self.seed})
         self.prompt = prompt
         if self.opening:
@@ -74,7 +74,7 @@ class Episode:
             joint = self.environment.joint if last["content"] else ""
             content = f"{last['content']}{joint}{self.opening}"
             self.prompt = [*earlier, {**last, "content": content}]
-        #: numbers of the state at the start and after each turn; empty without credit by turn
+        #: numbers in the state, at the start and after each turn; empty unless `credit: turn`
         self.states = [self._numbers()]
 
     @cached_property
@@ -82,9 +82,9 @@ class Episode:
         return self.tokens.prompt(self.prompt, self.opening)
 
     def limit(self, room: int) -> None:
-        """Set the limit for the tokens of all turns and answers.
+        """Set the maximum number of tokens of all turns and answers together.
 
-        Without any room the episode ends before its first turn.
+        If there is no room, the episode ends before its first turn.
         """
         self.room = max(room, 0)
         if room <= 0:
@@ -93,24 +93,24 @@ class Episode:
 
     @property
     def turns(self) -> int:
-        """Turns of the model so far."""
+        """Number of the model's turns so far."""
         return len(self.turn_texts)
 
     def write(self, token: int) -> bool:
-        """Append a token of the model, and return whether it ends the turn."""
+        """Append a token of the model and return whether it ends the turn."""
         self.ids.append(token)
         self.mask.append(1)
         return token in self.tokens.ends or not self.turn_left()
 
     def turn_left(self) -> int:
-        """Return how many tokens the current turn may still have."""
+        """Return how many more tokens the current turn may have."""
         left = self.room - len(self.ids)
         if self.rules.turn_tokens is None:
             return left
         return min(left, self.rules.turn_tokens - (len(self.ids) - self._first))
 
     def read(self) -> None:
-        """Append the next token of the answer."""
+        """Append the next token of the environment's answer."""
         self.ids.append(self.pending.popleft())
         self.mask.append(0)
         self._first = len(self.ids)
@@ -118,7 +118,7 @@ class Episode:
     def ask(self) -> None:
         """End the current turn and pass it to the environment.
 
-        Its async code runs until `hear`.
+        Async code of the environment runs in the background until `hear`.
         """
         turn = self.ids[self._first :]
         prefix = self.prompt_ids + self.ids[: self._first]
@@ -127,12 +127,12 @@ class Episode:
         self.take_turn(message, text, turn[-1] in self.tokens.ends, broken)
 
     def cut_off(self) -> None:
-        """End the episode with the tokens that the current turn has."""
+        """End the episode with the tokens that the current turn has so far."""
         self.room = len(self.ids)
         if len(self.ids) > self._first:
             self.ask()
             self.hear()
-        else:  # nobody reads the last answers
+        else:  # the model will not read the last answers
             while self.messages and self.messages[-1]["role"] != "assistant":
                 self.messages.pop()
             self.ended = self.truncated = True
@@ -140,13 +140,13 @@ class Episode:
     def take_turn(
         self, message: Message, text: str, stopped: bool = True, broken: bool = False
     ) -> None:
-        """Pass a whole turn of the model to the environment.
+        """Pass a complete turn of the model to the environment.
 
         Args:
-            message: the turn with its calls.
+            message: the turn as a chat message, with its tool calls.
             text: the whole text of the turn.
-            stopped: whether it has its end token.
-            broken: whether it has a call that cannot be read.
+            stopped: whether the turn has its end token.
+            broken: whether the turn has a call that cannot be parsed.
         """
         self.messages.append(message)
         self.turn_texts.append(text)
@@ -161,7 +161,7 @@ class Episode:
             self.world.ask(message, broken)
 
     def hear(self) -> None:
-        """Wait for the answer to the last turn: the episode continues with it, or ends."""
+        """Wait for the answer to the last turn; the episode then continues with it, or ends."""
         self.asking = False
         if self.ended:
             self.states.append(self.states[-1])
@@ -173,7 +173,7 @@ class Episode:
             return
         try:
             tokens = self.tokens.answer(answer, self._stopped)
-        except ValueError:  # some templates take one call a turn
+        except ValueError:  # some templates allow only one call per turn
             content = "\n".join(message["content"] for message in answer)
             answer = [{**answer[0], "content": content}]
             tokens = self.tokens.answer(answer, self._stopped)
@@ -184,7 +184,7 @@ class Episode:
         self.pending.extend(tokens)
 
     def _numbers(self) -> dict[str, float]:
-        """Return the numbers of the environment's state, if each turn has its own credit."""
+        """Return the numbers in the environment's state; empty unless `credit: turn`."""
         if self.rules.credit != "turn":
             return {}
         numbers = {}
@@ -194,10 +194,10 @@ class Episode:
         return numbers
 
     def gains(self, weights: Mapping[str, float]) -> list[float]:
-        """Return what each turn earned: the weighted rise of the numbers of the state in it.
+        """Return what each turn earned: the weighted increase of the state's numbers during it.
 
         Args:
-            weights: the weights of the numbers, by their names.
+            weights: the weight of each number, by name.
         """
         gains = []
         for before, after in pairwise(self.states):
@@ -211,13 +211,13 @@ class Episode:
     def logged(
         self, weights: Mapping[str, float] | None = None, counts: bool = True
     ) -> dict[str, Any]:
-        """Return `prompt`, `seed` and `messages` as `samples.jsonl` has them.
+        """Return `prompt`, `seed` and `messages` as they are written to `samples.jsonl`.
 
-        A turn has `counted_tokens`, the number of its tokens in the loss, and what it `earned`.
+        Each turn has `counted_tokens`, the number of its tokens in the loss, and what it `earned`.
 
         Args:
-            weights: as for `gains`; `None`: turns have no `earned`.
-            counts: whether the loss counts the episode; if not, `counted_tokens` is 0.
+            weights: see `gains`; `None`: turns have no `earned`.
+            counts: whether the episode counts in the loss; if not, `counted_tokens` is 0.
         """
         turns: deque[dict[str, Any]] = deque()
         for is_turn, tokens in groupby(self.mask):
@@ -235,7 +235,7 @@ class Episode:
         return {"prompt": self.prompt, "seed": self.seed, "messages": messages}
 
     def columns(self) -> dict[str, Any]:
-        """Return the columns that rewards may read beside those of the row."""
+        """Return the columns that rewards may read in addition to those of the row."""
         columns: dict[str, Any] = {}
         if "environment" in self.rules.columns:
             columns["environment"] = self.world.state()
@@ -253,7 +253,7 @@ def instances(episodes: Sequence[Episode]) -> list[Any]:
 
 
 def of_episodes(generation: Generation, episodes: Sequence[Episode]) -> Generation:
-    """Return a generation with the masks, messages and columns of its episodes, if it has any."""
+    """Add the masks, messages and columns of its episodes, if any, to a generation."""
     if not episodes:
         return generation
     columns = [episode.columns() for episode in episodes]

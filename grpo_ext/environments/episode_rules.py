@@ -1,4 +1,4 @@
-"""The rules of episodes, from `environment` in a recipe: class, options and limits."""
+"""Parse `environment` in a recipe: the class, its options and the limits of an episode."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -20,32 +20,32 @@ COLUMNS = ("environment", "turns")
 
 @dataclass(frozen=True)
 class EpisodeRules:
-    """How episodes are played."""
+    """The rules by which episodes are played."""
 
-    make: Callable[[], Environment]  #: makes an environment
-    turns: PositiveInt = 8  #: most turns of the model in an episode
-    #: most tokens of a turn; `None`: as many as the episode has left
+    make: Callable[[], Environment]  #: creates an environment
+    turns: PositiveInt = 8  #: maximum number of the model's turns in an episode
+    #: maximum number of tokens of a turn; `None`: as many as the episode has left
     turn_tokens: PositiveInt | None = None
     #: whether all turns share one advantage, or each has its own
     credit: Literal["episode", "turn"] = "episode"
-    #: share of failures, of the last 256 turns, above which the run ends; 1 for never
+    #: the run ends if more than this share of the last 256 calls of a method failed; 1: never
     max_failure_rate: Annotated[float, Field(ge=0, le=1)] = 0.5
     step_timeout: PositiveFloat = 10.0  #: seconds that the environment may take for an answer
-    answer_characters: PositiveInt = 10_000  #: most characters of an answer; the rest is cut off
+    answer_characters: PositiveInt = 10_000  #: maximum length of an answer; the rest is cut off
     columns: tuple[str, ...] = COLUMNS  #: columns of an episode that rewards may read
-    name: str = ""  #: of the environment in messages
+    name: str = ""  #: name of the environment in messages
 
     @cached_property
     def probe(self) -> Environment:
         """An environment that plays no episode.
 
-        It shows whether one can be made and which tools it has.
+        It shows whether an environment can be created and which tools it has.
         """
         return self.make()
 
     @cached_property
     def failures(self) -> EnvironmentFailures:
-        """The failures in all episodes with these rules."""
+        """The failure counts over all episodes with these rules."""
         return EnvironmentFailures(self.name, self.max_failure_rate)
 
 
@@ -56,14 +56,14 @@ for key in ("make", "columns", "name"):
 
 
 def episode_rules(environment: str | Mapping[str, Any]) -> EpisodeRules:
-    """Return the rules for `environment` of a recipe.
+    """Return the rules for the `environment` of a recipe.
 
     Args:
         environment: a name, or a mapping of `name`, keys of `RULE_TYPES` and the class's options.
 
     Raises:
-        ValueError: an unknown name or option, a value out of range, options that the class refuses,
-            or an environment that nothing answers the model with.
+        ValueError: for an unknown name or option, a value out of range, options that the class
+            refuses, or an environment that has neither `step` nor tools.
     """
     settings = {"name": environment} if isinstance(environment, str) else dict(environment)
     name = settings.pop("name", None)
@@ -109,19 +109,19 @@ def episode_rules(environment: str | Mapping[str, Any]) -> EpisodeRules:
 
 
 def answers_texts(environment: Environment) -> bool:
-    """Return whether an environment answers turns without a call, by a `step` of its own."""
+    """Return whether an environment has its own `step`, which answers turns without a call."""
     return type(environment).step not in (Environment.step, ToolEnvironment.step)
 
 
 def check_answers(name: str, environment: Environment) -> None:
-    """Check that something answers the model.
+    """Check that an environment can answer the model.
 
     Args:
-        name: of the environment in messages.
-        environment: an instance.
+        name: the environment's name in messages.
+        environment: an instance of the environment.
 
     Raises:
-        ValueError: its method `tools` fails, or it has neither `step` nor tools.
+        ValueError: if its method `tools` fails, or it has neither `step` nor tools.
     """
     try:
         tools = list(environment.tools())

@@ -1,6 +1,6 @@
-"""Failures of an environment's code.
+"""Count the failures of an environment's code.
 
-They are named with file and line when they first occur, and end a run if they are many.
+The first failure of each kind is logged with file and line. Too many failures end the run.
 """
 
 import logging
@@ -13,10 +13,9 @@ from grpo_ext.rewards.scores import clipped
 
 logger = logging.getLogger(__name__)
 
-# Methods of an environment, with what each of their calls is for. All other calls are those of
-# tools.
+# Methods of an environment, with the unit that each call handles. All other names are tools.
 UNITS = {"reset": "episodes", "step": "turns", "state": "states", "tools": "episodes"}
-NEVER_WORKED = 64  # calls after which a warning names a tool that has raised an error on each
+NEVER_WORKED = 64  # calls after which a tool that has raised an error on each is warned about
 
 
 class EnvironmentFailure(UserCodeFailure):
@@ -31,7 +30,7 @@ class FailureReport:
     calls: int
     failed: int
     seeds: frozenset[str]  #: seeds of the episodes in which it failed
-    too_many: str | None  #: why the run has to end
+    too_many: str | None  #: why the run has to end, if so
     last_error: str
 
 
@@ -43,8 +42,8 @@ class EnvironmentFailures:
 
     Args:
         name: name of the environment in messages.
-        max_failure_rate: share of failures, of the last 256 calls of a method, above which the run
-            ends; 1 for never.
+        max_failure_rate: the run ends if more than this share of the last 256 calls of a method
+            failed; 1: never.
     """
 
     def __init__(self, name: str, max_failure_rate: float):
@@ -56,7 +55,7 @@ class EnvironmentFailures:
         self._reported: dict[str, tuple[int, int]] = {}  # calls and failures at the last report
 
     def succeeded(self, method: str) -> None:
-        """Count a call without a failure."""
+        """Count a successful call."""
         self._count(method).add([False])
 
     def failed(self, method: str, error: str, arguments: object, seed: object) -> None:
@@ -64,9 +63,9 @@ class EnvironmentFailures:
 
         Args:
             method: the method that failed.
-            error: what it raised, as `in_full` writes it.
-            arguments: of the call.
-            seed: of the episode.
+            error: the error, as formatted by `in_full`.
+            arguments: the arguments of the call.
+            seed: the seed of the episode.
         """
         count = self._count(method)
         count.add([True])
@@ -80,12 +79,12 @@ class EnvironmentFailures:
             )
 
     def tool_raised(self, tool: str, error: str, arguments: object) -> None:
-        """Log the first error of its kind, and warn of a tool that has raised on each of its calls.
+        """Log the first error of each kind, and warn if the tool has raised on all its calls.
 
         Args:
-            tool: the tool.
-            error: what it raised, as `in_full` writes it.
-            arguments: of the call.
+            tool: the name of the tool.
+            error: the error, as formatted by `in_full`.
+            arguments: the arguments of the call.
         """
         count = self._count(tool)
         count.add([False])
@@ -103,7 +102,7 @@ class EnvironmentFailures:
             )
 
     def report(self) -> list[FailureReport]:
-        """Return the calls since the last report."""
+        """Return the calls of each method since the last report."""
         reports = []
         for method, count in self.methods.items():
             calls_before, failed_before = self._reported.get(method, (0, 0))
@@ -123,10 +122,11 @@ class EnvironmentFailures:
         """End the run if there are too many failures.
 
         Args:
-            reports: those of all ranks.
+            reports: the reports of all ranks.
 
         Raises:
-            EnvironmentFailure: a method failed too often, or on every call.
+            EnvironmentFailure: if a method failed too often, or on every call since the last report
+                in episodes of at least two seeds; never with `max_failure_rate: 1`.
         """
         if self.max_failure_rate >= 1:
             return

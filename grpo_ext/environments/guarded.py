@@ -22,23 +22,23 @@ Pending = Callable[[], Any]  # waits for a user's code, and returns its result o
 
 
 class GuardedEnvironment:
-    """Asks an environment, and turns errors, wrong types, hangs and long texts into answers.
+    """Calls an environment, and turns errors, wrong types, hangs and long texts into answers.
 
     Args:
         environment: the environment of one episode.
-        rules: with the limits; `rules.failures` counts the failures of all episodes.
-        seed: of the episode.
+        rules: the rules with the limits; `rules.failures` counts the failures of all episodes.
+        seed: the seed of the episode.
     """
 
     def __init__(self, environment: Environment, rules: EpisodeRules, seed: object):
         self.environment = environment
         self.rules = rules
         self.seed = seed
-        # turns in which the environment or a tool took too long or the environment raised an error
+        # turns in which the environment raised an error, or it or a tool took too long
         self.failures = 0
         self.calls = 0  # calls of tools
         self.failed_calls = 0  # calls of tools that failed for any reason
-        self._entries = 0  # how often its code has been run
+        self._entries = 0  # how often the environment's code has been called
         self._tools: list[Tool] = []
         self._answer_of("tools", None, lambda: self._tools.extend(environment.tools()))
         self._requests: list[Message] = []
@@ -47,18 +47,18 @@ class GuardedEnvironment:
         self._turn = ""
 
     def reset(self, row: Row) -> str:
-        """Begin an episode and return the first text of the environment."""
-        copy = copy_containers(row)  # lists in a row are shared by the completions of its group
+        """Begin an episode and return the environment's first text, or an error message."""
+        copy = copy_containers(row)  # the completions of a group share the lists in their row
         return self._answer_of("reset", row, lambda: self.environment.reset(copy))[0]
 
     def ask(self, turn: Message, broken: bool) -> None:
         """Pass a turn of the model to the environment.
 
-        Async code runs until `answer`, beside that of other environments.
+        Async code runs until `answer`, concurrently with that of other environments.
 
         Args:
-            turn: a chat message.
-            broken: whether it has a call that cannot be read.
+            turn: the turn as a chat message.
+            broken: whether the turn has a call that cannot be parsed.
         """
         self._requests = turn.get("tool_calls") or []
         self._is_broken = broken
@@ -82,18 +82,18 @@ class GuardedEnvironment:
             return [{"role": "user", "content": text}], over
         failures_before = self.failures
         results = [self._result(*pair) for pair in zip(self._requests, self._pending, strict=True)]
-        # a call that is late leaves no time for the others
+        # a late call leaves no time for the others, so count one failure
         self.failures = min(self.failures, failures_before + 1)
         return results, False
 
     def state(self) -> dict[str, Any]:
-        """Return the environment's state; nothing if it fails."""
+        """Return the environment's state; an empty dict if that fails."""
         state: dict[str, Any] = {}
         self._answer_of("state", None, lambda: state.update(self.environment.state()))
         return state
 
     def _begin(self, work: Callable[[], Any], end: float) -> Pending:
-        """Begin a user's code, which may run until `end`."""
+        """Start user code that may run until `end`; return a function that waits for its result."""
         seconds = max(end - time.monotonic(), 1e-3)
         try:
             with self._protected(), deadline(seconds), exit_if_forked():
@@ -135,14 +135,14 @@ class GuardedEnvironment:
     ) -> tuple[str, bool]:
         """Return the text that `work` returns and True, or a message about its failure and False.
 
-        Time and length of the text are limited.
+        The time and the length of the text are limited.
 
         Args:
             method: the name of the environment's method, or of the tool.
-            arguments: what it was called with, for the log.
+            arguments: the arguments of the call, for the log.
             work: returns the text.
-            is_tool: an error of a tool is often the model's fault, and it may try again: the
-                environment did not fail.
+            is_tool: whether this is a tool. Errors of a tool are often the model's fault, and it
+                may try again, so they do not count as failures of the environment.
         """
         function = getattr(self.environment, method, None)
         try:
@@ -177,8 +177,8 @@ class GuardedEnvironment:
     def _protected(self) -> AbstractContextManager[None]:
         """Protect the process from the next call of the environment.
 
-        Its random numbers depend on the seed of the episode and the number of the call, as for all
-        completions of a prompt.
+        Its random numbers depend only on the seed of the episode and the number of the call, so
+        they are the same for all completions of a prompt.
         """
         self._entries += 1
         return protected(self.rules.name, self.seed, self._entries)
@@ -191,21 +191,21 @@ class GuardedEnvironment:
 
 
 def protected(*key: object) -> AbstractContextManager[None]:
-    """Protect the process from an environment's code that a block runs.
+    """Protect the process from an environment's code that runs in a `with` block.
 
-    After the block, working directory and random numbers are what they were.
+    In the block, the generators of Python, numpy and torch are seeded with a checksum of `key`.
+    After it, the working directory and the random states are restored.
 
-    The generators of Python, numpy and torch are seeded with a checksum of `key` in the block.
     Async code is not protected: it runs in another thread while the model writes other turns.
     """
     return preserve_process_state(checksum(key))
 
 
 def checked_step(returned: object) -> tuple[str | None, bool]:
-    """Return the answer and whether the episode is over, as `step` returned them.
+    """Return the answer and whether the episode is over, checked, as `step` returned them.
 
     Raises:
-        TypeError: it returned anything else.
+        TypeError: if `step` returned anything else.
     """
     if not isinstance(returned, tuple) or len(returned) != 2:
         raise TypeError(
@@ -223,12 +223,12 @@ def checked_step(returned: object) -> tuple[str | None, bool]:
 
 
 def error_text(error: BaseException) -> str:
-    """Return what the model reads of an error."""
+    """Return the text of an error that the model reads."""
     try:
         if isinstance(error, Misuse):
             return f"error: {error}"
         return f"error: {type(error).__name__}: {error}"
-    except Exception:  # from the error's `__str__`
+    except Exception:  # raised by the error's `__str__`
         return f"error: {type(error).__name__}"
 
 

@@ -1,8 +1,8 @@
 """A game: find a number; each answer says whether the guess is too low or too high.
 
 With five guesses for 1 to 31, distinct guesses that ignore the answers win 16 % of the games,
-random guesses among the remaining numbers 54 %, and halving the remaining numbers 100 %. So a gain
-needs the answers and a strategy.
+random guesses among the remaining numbers 54 %, and halving the remaining numbers 100 %. So
+improving requires the answers and a strategy.
 """
 
 import re
@@ -15,8 +15,8 @@ from grpo_ext.rewards.answers import last_answer, without_thoughts
 class Guess(Environment):
     """Find a number; each answer says whether the guess is too low or too high.
 
-    It is `low` plus `row["seed"]` modulo the size of the range `low` to `high`, so that consecutive
-    seeds have each number equally often.
+    The number is `low` plus `row["seed"]` modulo the size of the range from `low` to `high`, so
+    consecutive seeds give each number equally often.
     """
 
     def __init__(self, low: int = 1, high: int = 31):
@@ -30,7 +30,7 @@ class Guess(Environment):
         # 1 - log(1 + numbers left) / log(1 + numbers at the start), and 1 if the game is won;
         # halving 31 numbers adds a fifth
         self.narrowed = 0.0
-        self.left = range(low, high + 1)  # numbers that the answers allow
+        self.left = range(low, high + 1)  # numbers that the answers so far allow
 
     def reset(self, row: Row) -> str:
         self.target = self.low + row["seed"] % (self.high - self.low + 1)
@@ -60,7 +60,7 @@ class Guess(Environment):
 def number_in(text: str) -> int | None:
     """Return the whole number in a turn, inside the answer tags if there are any.
 
-    `None` for no number or several.
+    `None` if there is no number, or more than one.
     """
     numbers = re.findall(r"\d{1,9}", last_answer(text) or without_thoughts(text))
     return int(numbers[0]) if len(numbers) == 1 else None

@@ -1,4 +1,4 @@
-"""Make the episodes of a batch of rows."""
+"""Create the episodes of a batch of rows."""
 
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -13,7 +13,7 @@ from grpo_ext.environments.guarded import protected
 from grpo_ext.environments.tools import Tool, ToolEnvironment
 from grpo_ext.environments.turn_tokens import TurnTokens
 
-Begin = Callable[[Sequence[Row]], list[Episode]]  # makes an episode of each row
+Begin = Callable[[Sequence[Row]], list[Episode]]  # creates an episode for each row
 
 
 def beginning(
@@ -22,17 +22,17 @@ def beginning(
     ends: Collection[int],
     args: Any,
 ) -> Begin:
-    """Return a function that makes the episodes of rows in an environment of a recipe.
+    """Return a function that creates the episodes of rows in a recipe's environment.
 
     Args:
         environment: the `environment` of the recipe.
         tokenizer: the model's tokenizer.
         ends: the tokens that end a turn.
-        args: training arguments: `max_completion_length` limits a whole episode,
-            `chat_template_kwargs` go to the template.
+        args: the training arguments; `max_completion_length` limits a whole episode, and
+            `chat_template_kwargs` are passed to the template.
 
     Raises:
-        ValueError: as for `episode_rules` and `TurnTokens`.
+        ValueError: see `episode_rules` and `TurnTokens`.
     """
     rules = episode_rules(environment)
     tokens = TurnTokens(
@@ -56,18 +56,18 @@ def beginning_with_tools(
     ends: Collection[int],
     args: Any,
 ) -> Begin:
-    """Return a function that makes the episodes of rows with TRL's tools and environments.
+    """Return a function that creates the episodes of rows with TRL's tools and environments.
 
-    Each episode of a batch has an instance of its own, which is reset and used again in later
-    batches.
+    Each episode of a batch has its own instance of the environment, which is reset and used again
+    in later batches.
 
     Args:
         tools: functions that every prompt describes.
-        factories: by the name in the column `environment`, or by `None` one for all rows; `None`
-            for no environments.
+        factories: factories of environments, by the name in the column `environment`; a single one
+            for all rows has the key `None`. `None`: no environments.
         tokenizer: the model's tokenizer.
         ends: the tokens that end a turn.
-        args: as for `beginning`; `max_tool_calling_iterations` limits the turns.
+        args: see `beginning`; in addition, `max_tool_calling_iterations` limits the turns.
     """
     max_calls = args.max_tool_calling_iterations
     if max_calls is None:
@@ -78,7 +78,7 @@ def beginning_with_tools(
         with protected(name, number, "make"):
             return ToolEnvironment(tools, makers[name]())
 
-    # the environments of each name, and their tokens
+    # the environments of each name, and their `TurnTokens`
     pool = {name: [make(name, 0)] for name in makers}
     tokens = {}
     classes = set()

@@ -13,10 +13,10 @@ NOT_TOOLS = ("reset", "get_reward")  # public methods that the model cannot call
 
 
 class ToolEnvironment(Environment):
-    """Functions, an instance of an environment of TRL, or both.
+    """Functions as tools, an instance of one of TRL's environments, or both.
 
-    An episode ends with a turn without a call. The functions have type hints and a docstring. The
-    instance has `reset(**row)`, and the model may call its other public methods.
+    An episode ends with a turn without a call. The functions need type hints and a docstring. The
+    instance has `reset(**row)`, and the model may call its other public methods but `get_reward`.
     """
 
     joint = ""
@@ -41,7 +41,7 @@ class ToolEnvironment(Environment):
         return opening
 
     def step(self, text: str) -> tuple[str, bool]:
-        """End the episode: the turn has no call."""
+        """End the episode, because the turn has no call."""
         return "", True
 
     def state(self) -> Row:
@@ -58,7 +58,7 @@ class ToolEnvironment(Environment):
 
 
 def public_methods(instance: object) -> list[Tool]:
-    """Return the methods that the model may call.
+    """Return the methods of an instance that the model may call; none if it is `None`.
 
     They are looked up on the class, so that no property is evaluated.
     """
@@ -76,14 +76,14 @@ class Misuse(ValueError):
 
 
 def call(tools: Sequence[Tool], function: dict[str, Any]) -> Any:
-    """Call a tool, and return its result, or the coroutine of an async tool.
+    """Call a tool and return its result; for an async tool, return the coroutine.
 
     Args:
         tools: the tools that the model may call.
         function: the call, `{"name": ..., "arguments": {...}}`.
 
     Raises:
-        Misuse: there is no such tool, or it does not take these arguments.
+        Misuse: if there is no such tool, or it does not take these arguments.
         Exception: whatever the tool raises.
     """
     by_name = {tool.__name__: tool for tool in tools}

@@ -1,4 +1,4 @@
-"""An episode as one text, in which turns and answers can be told apart."""
+"""Write an episode as one text in which turns and answers can be told apart."""
 
 import json
 import re
@@ -13,14 +13,14 @@ def as_text(messages: Sequence[Message]) -> str:
     r"""Return an episode as text.
 
     Each line of an environment's answer is prefixed with `> `. A line of the model that begins with
-    `>`, or with backslashes and `>`, gets one more backslash before it, so that no turn can imitate
-    an answer. Answers without a turn between them read as one.
+    `>`, or with backslashes and `>`, is prefixed with another backslash, so that no turn can
+    imitate an answer. Consecutive answers read as one.
     """
     return transcript((message["role"] == "assistant", as_read(message)) for message in messages)
 
 
 def transcript(messages: Iterable[tuple[bool, str]]) -> str:
-    """Return the text of messages; each is whether the model wrote it, and its content."""
+    """Return the text of messages, given as pairs: whether the model wrote it, its content."""
     parts = []
     for is_turn, content in messages:
         if is_turn:
@@ -31,7 +31,7 @@ def transcript(messages: Iterable[tuple[bool, str]]) -> str:
 
 
 def as_read(message: Message) -> str:
-    """Return the text of a message, with calls as `name({"argument": 1})`."""
+    """Return the text of a message, with calls written as `name({"argument": 1})`."""
     parts = []
     if message.get("reasoning_content"):
         parts.append(f"<think>\n{message['reasoning_content']}\n</think>")

@@ -1,9 +1,9 @@
 """The tokens between two turns of the model.
 
-Nothing that was sampled is ever decoded and tokenised again.
+Sampled tokens are never decoded and tokenized again.
 
 A template writes a conversation like this, where `/` is a line break and the parts between turn and
-answer are the template's::
+answer come from the template::
 
     ... <|im_start|>assistant / 17 <|im_end|>     the turn "17"
     / <|im_start|>user / low <|im_end|> /         the answer "low"
@@ -22,7 +22,7 @@ QUESTION = "a question"
 ANSWER = "an answer of the environment"
 OPENING = "the text with which an environment opens"
 TURN = "a turn"
-THOUGHT = "<think>\na thought\n</think>\n\n"  # some templates take thoughts out of earlier turns
+THOUGHT = "<think>\na thought\n</think>\n\n"  # some templates remove thoughts from earlier turns
 REWRITES = (
     "This chat template writes an earlier turn in another way than it was sampled "
     "(it drops thoughts, or opens a turn with more than it keeps). Give the tokenizer a "
@@ -30,24 +30,24 @@ REWRITES = (
     "chat_template_kwargs."
 )
 MAX_DEPTH = 32  # deepest nesting of the arguments of a call
-PARSE_SECONDS = 5.0  # that reading the calls of a turn may take
+PARSE_SECONDS = 5.0  # time limit for parsing the calls of a turn
 Message = dict[str, Any]
 Shape = tuple[tuple[str, str], ...]  # role and name of each message of an answer
 USER = (("user", ""),)
 
 
 class TurnTokens:
-    """Turns prompts and answers into tokens by the chat template, and turns into messages.
+    """Converts prompts and answers to tokens with the chat template, and turns to messages.
 
-    If the chat template changes earlier turns, TRL's training variant of the template is used, if
-    there is one.
+    If the chat template changes earlier turns, TRL's training variant of it is used if there is
+    one.
 
     Args:
         tokenizer: the model's tokenizer.
         ends: tokens that end a turn of the model.
         template_options: `chat_template_kwargs`.
         tools: functions that the prompt describes and the model may call.
-        answers_texts: whether turns without calls get an answer.
+        answers_texts: whether the environment answers turns without calls.
 
     Raises:
         ValueError: if there is no template, if it changes earlier turns, or if it does not describe
@@ -97,16 +97,16 @@ class TurnTokens:
             learn_to_parse(tokenizer)
 
     def prompt(self, messages: list[Message], opening: str = "") -> list[int]:
-        """Return the tokens of a conversation that the model answers next.
+        """Return the tokens of a conversation for the model to answer.
 
         Args:
             messages: the conversation.
             opening: the end of the last message, which an environment wrote. Special tokens that it
-                spells stay text, as in an answer.
+                spells are tokenized as plain text, as in an answer.
 
         Raises:
-            ValueError: `opening` spells a special token, and the template does not write it as it
-                is.
+            ValueError: if `opening` spells a special token and the template does not write
+                `opening` unchanged.
         """
         if opening and self._spells_special_token(messages[-1]["content"], len(opening)):
             before, middle, after = self._around_opening(messages, opening)
@@ -120,8 +120,8 @@ class TurnTokens:
         """Return the tokens of an answer and of the template around it.
 
         Args:
-            messages: the answer.
-            ended: whether the model's turn has its end token.
+            messages: the answer as chat messages.
+            ended: whether the turn before it has its end token; otherwise it is added.
         """
         shape = tuple((message["role"], message.get("name", "")) for message in messages)
         before, *after_each = self._of_shape(shape)
@@ -132,16 +132,16 @@ class TurnTokens:
         return ids
 
     def _tokens(self, text: str) -> list[int]:
-        """Return the tokens of a text that the template wrote."""
+        """Return the tokens of a text that the template wrote, special tokens included."""
         return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
 
     def _plain_tokens(self, text: str) -> list[int]:
-        """Return the tokens of a text, none of which is special."""
+        """Return the tokens of a text, without recognizing special tokens in it."""
         encoded = self.tokenizer(text, add_special_tokens=False, split_special_tokens=True)
         return list(encoded["input_ids"])
 
     def _spells_special_token(self, content: str, length: int) -> bool:
-        """Return whether a special token ends in the last `length` characters of a message."""
+        """Return whether a special token ends in the last `length` characters of `content`."""
         begin = len(content) - length
         for token in self.tokenizer.added_tokens_decoder.values():
             if not token.special:
@@ -171,7 +171,7 @@ class TurnTokens:
         return before, middle, after
 
     def message(self, text: str, ids: list[int], prefix: list[int]) -> tuple[Message, bool]:
-        """Return a turn as a chat message, and whether it has a call that cannot be read.
+        """Return a turn as a chat message, and whether it has a call that cannot be parsed.
 
         Args:
             text: the turn without special tokens.
@@ -181,7 +181,7 @@ class TurnTokens:
         message = {"role": "assistant", "content": text}
         if not self.tools:
             return message, False
-        # Only the template's header of the turn matters, and some parsers take long for more.
+        # Only the template's header of the turn matters, and some parsers are slow on more.
         header = len(prefix)
         while header > 0 and prefix[header - 1] not in self.ends:
             header -= 1
@@ -237,7 +237,7 @@ class TurnTokens:
         return self._around[shape]
 
     def _after_a_turn(self, shape: Shape) -> str:
-        """Return what the template writes after a turn's end token and in such an answer."""
+        """Return the template's text after a turn's end token, up to and after such an answer."""
         answer: list[Message] = []
         calls: list[Message] = []
         for number, (role, name) in enumerate(shape):
@@ -264,7 +264,7 @@ class TurnTokens:
         return text.removeprefix(until_turn + end)
 
     def _find_opening_of_call(self) -> str | None:
-        """Return the text that a call of a tool begins with, such as `<tool_call>`."""
+        """Return the text that begins a tool call, such as `<tool_call>`; `None` if unknown."""
         question = {"role": "user", "content": QUESTION}
         turn = {"role": "assistant", "content": ""}
         without_call = self._written([question, turn])
@@ -283,7 +283,7 @@ def plain_json(value: Any, depth: int = MAX_DEPTH) -> Any:
     """Return parsed JSON without lone surrogates.
 
     Raises:
-        ValueError: it is nested deeper than `depth`.
+        ValueError: if it is nested deeper than `depth`.
     """
     if not depth:
         raise ValueError("nested too deep")
@@ -297,5 +297,5 @@ def plain_json(value: Any, depth: int = MAX_DEPTH) -> Any:
 
 
 def call_of(name: str) -> Message:
-    """Return a call of a tool without arguments, as a chat template reads it."""
+    """Return a tool call without arguments, in the form that chat templates read."""
     return {"type": "function", "function": {"name": name, "arguments": {}}}
