@@ -1,6 +1,6 @@
-"""Rewards: functions of completions and data set columns, without torch and without a trainer.
+"""Rewards: functions of completions and data set columns that need neither torch nor a trainer.
 
-`@register("name")` adds a reward, `build("name", **options)` makes it callable, and
+`@register("name")` registers a reward, `build("name", **options)` returns it as a callable, and
 `list_rewards()` returns the catalogue.
 """
 

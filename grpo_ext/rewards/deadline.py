@@ -1,6 +1,7 @@
-"""Time limits for code in this process.
+"""Time limits for rewards that run in this process.
 
-A timer's signal raises an exception in functions; coroutines run in a separate event loop.
+Coroutines run in a separate event loop. Functions are interrupted by the timer of
+`common.deadline`, which `paused` suspends.
 """
 
 import asyncio
@@ -14,17 +15,21 @@ from typing import Any
 
 from grpo_ext.common.deadline import TooLate
 
-RESPONSE_LIMIT = 1.0  # seconds in which a loop answers unless it is blocked
+RESPONSE_LIMIT = 1.0  # seconds; a loop that does not respond within them counts as blocked
 
-# By process, since a fork does not have the loop's thread.
+# Keyed by process id, since a forked process does not have the loop's thread.
 _loops: dict[int, asyncio.AbstractEventLoop] = {}
 
 
 async def in_time(coroutine: Coroutine[Any, Any, Any], seconds: float | None) -> Any:
-    """Run a coroutine in another loop and return its result.
+    """Run a coroutine in the rewards' event loop and return its result.
+
+    Args:
+        coroutine: the coroutine to run.
+        seconds: the time limit; `None` means no limit.
 
     Raises:
-        TooLate: after `seconds`, even if the coroutine blocks that loop.
+        TooLate: after `seconds`, even if the coroutine blocks its loop.
     """
     loop = _loop()
     future = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, loop))
@@ -36,9 +41,9 @@ async def in_time(coroutine: Coroutine[Any, Any, Any], seconds: float | None) ->
 
 
 def waiting(coroutine: Coroutine[Any, Any, Any], seconds: float) -> Callable[[], Any]:
-    """Start a coroutine in the loop of `in_time`, and return a function that waits for its result.
+    """Start a coroutine in the loop of `in_time`; return a function that waits for its result.
 
-    The function raises `TooLate` once `seconds` have passed since the start.
+    The function raises `TooLate` once `seconds` have passed since the coroutine was started.
     """
     loop = _loop()
     end = time.monotonic() + seconds
@@ -59,7 +64,7 @@ def waiting(coroutine: Coroutine[Any, Any, Any], seconds: float) -> Callable[[],
 
 
 async def _without_exits(coroutine: Coroutine[Any, Any, Any]) -> Any:
-    """Turn `sys.exit`, which would end the loop's thread, into an error."""
+    """Await a coroutine; turn `SystemExit`, which would end the loop's thread, into an error."""
     try:
         return await coroutine
     except SystemExit as error:
@@ -67,7 +72,10 @@ async def _without_exits(coroutine: Coroutine[Any, Any, Any]) -> Any:
 
 
 def _loop() -> asyncio.AbstractEventLoop:
-    """Return this process's loop, one for all calls, which can share sessions and semaphores."""
+    """Return this process's event loop, and start it if there is none.
+
+    All calls use the same loop, so that they can share sessions and semaphores.
+    """
     loop = _loops.get(os.getpid())
     if loop is None:
         loop = _loops[os.getpid()] = asyncio.new_event_loop()
@@ -76,7 +84,10 @@ def _loop() -> asyncio.AbstractEventLoop:
 
 
 def _leave_if_blocked(loop: asyncio.AbstractEventLoop) -> None:
-    """Let the next call start another loop if this one hangs, since no thread can be ended."""
+    """Abandon the loop if it does not respond, so that the next call starts another one.
+
+    The thread of a blocked loop cannot be stopped.
+    """
     answered = threading.Event()
     loop.call_soon_threadsafe(answered.set)
     if not answered.wait(RESPONSE_LIMIT) and _loops.get(os.getpid()) is loop:
@@ -85,9 +96,9 @@ def _leave_if_blocked(loop: asyncio.AbstractEventLoop) -> None:
 
 @contextmanager
 def paused() -> Iterator[None]:
-    """Stop the clock of the deadline in the block.
+    """Pause the timer of the surrounding deadline during the block.
 
-    It protects imports: one that is cut short leaves a broken module.
+    Use it around imports: an import that is interrupted leaves a broken module.
     """
     remaining, interval = signal.setitimer(signal.ITIMER_REAL, 0)
     try:

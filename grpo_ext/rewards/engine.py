@@ -1,8 +1,8 @@
-"""Compare formulas read by latex2sympy: by values at a few points, or by math-verify.
+"""Compare formulas parsed by latex2sympy: by their values at a few points, or with math-verify.
 
-sympy may take any time and memory to evaluate a formula. So the engine takes only formulas within
-limits (`is_within_limits`), and a trainer uses it in worker processes: inside `without_engine`,
-`same_formula` raises `NeedsEngine`.
+sympy may need any amount of time and memory to evaluate a formula. The engine therefore accepts
+only formulas within limits (`is_within_limits`), and trainers run it in worker processes: inside
+`without_engine`, `same_formula` raises `NeedsEngine`.
 """
 
 import logging
@@ -18,7 +18,7 @@ from grpo_ext.rewards.deadline import paused
 from grpo_ext.rewards.formula_limits import is_within_limits
 from grpo_ext.rewards.quantity import approximates, number
 
-DIGITS = 40  # precision of values
+DIGITS = 40  # decimal digits of the values that are compared
 AGREED = 1e-25  # largest relative difference of equal values
 POINTS = (0.618, 1.732, -0.347)  # values of the first symbol
 
@@ -29,7 +29,7 @@ _DEGREES = re.compile(r"([0-9.]+)\s*\^\\circ")
 
 
 class NeedsEngine(Exception):
-    """The answer needs the engine, which must not run here."""
+    """Comparing the answer needs the engine, which must not run here."""
 
 
 class Unreadable(ValueError):
@@ -48,10 +48,13 @@ def without_engine() -> Iterator[None]:
 
 @lru_cache(maxsize=1)
 def math_verify() -> Any:
-    """Import the package without warnings of its time limits, alarms that would end the guard's."""
+    """Import math-verify, without its warnings that its timeouts are disabled.
+
+    Its timeouts use alarm signals, which would cancel the guard's deadline.
+    """
     with paused():
         import math_verify
-        import sympy.physics.units  # noqa: F401 - so that no row with a unit has to wait for it
+        import sympy.physics.units  # noqa: F401 - so that no row with a unit waits for this import
 
         for part in ("parser", "grader", "utils"):
             logging.getLogger(f"math_verify.{part}").setLevel(logging.ERROR)
@@ -60,7 +63,7 @@ def math_verify() -> Any:
 
 
 def same_formula(gold: str, answer: str) -> bool:
-    """Whether two formulas, matrices or sets are equal.
+    """Return whether two formulas, matrices or sets are equal.
 
     Raises:
         Unreadable: if the engine cannot read the gold answer.
@@ -81,17 +84,16 @@ def same_formula(gold: str, answer: str) -> bool:
 
 
 def same_set(gold: str, answer: str) -> bool:
-    """Whether two inequalities or sets of numbers are equal; raises as `same_formula` does."""
+    """Return whether two inequalities or sets of numbers are equal; raise like `same_formula`."""
     formulas = parsed(gold, answer)
     return formulas is not None and verified(*formulas)
 
 
 def same_equation(gold: tuple[str, str], answer: tuple[str, str]) -> bool:
-    """Whether one equation, given by its sides, is a multiple of the other.
+    """Return whether two equations, each given by its two sides, are multiples of each other.
 
-    Raises as `same_formula` does.
-
-    The differences of the sides must have the same ratio, which is not 0, at all points.
+    The differences of their sides must be nonzero and have the same ratio wherever both have a
+    value, at two points or more. Raises like `same_formula`.
     """
     formulas = parsed(*(f"({left}) - ({right})" for left, right in (gold, answer)))
     if formulas is None:
@@ -104,7 +106,10 @@ def same_equation(gold: tuple[str, str], answer: tuple[str, str]) -> bool:
 
 
 def parsed(gold: str, answer: str) -> tuple[Any, Any] | None:
-    """Read both formulas; None if only the answer cannot be read."""
+    """Parse both formulas; return `None` if only the answer is unreadable or beyond the limits.
+
+    Raises like `same_formula`.
+    """
     if not is_within_limits(gold):
         raise Unreadable(gold)
     if not is_within_limits(answer):
@@ -120,10 +125,10 @@ def parsed(gold: str, answer: str) -> tuple[Any, Any] | None:
 
 @lru_cache(maxsize=4096)
 def parse(formula: str) -> Any:
-    """Return what latex2sympy reads in a formula, with decimals as exact fractions, or None.
+    """Parse a formula with latex2sympy, decimals as exact fractions; `None` if it is unreadable.
 
-    math-verify's own `parse` takes letters for units (`t/m` as `1/m`) and capitals for small
-    letters.
+    math-verify's own `parse` mistakes letters for units (`t/m` becomes `1/m`) and turns capitals
+    into lower case.
     """
     formula = _DECIMAL.sub(lambda m: rf"\frac{{{int(m[1] + m[2])}}}{{{10 ** len(m[2])}}}", formula)
     formula = _DEGREES.sub(r"{(\1\\pi/180)}", formula)
@@ -135,13 +140,13 @@ def parse(formula: str) -> Any:
             normalization_config=normalization,
             conversion_config=conversion,
         )
-    except Exception:  # latex2sympy raises Exception itself for what it cannot read
+    except Exception:  # latex2sympy raises a plain Exception for formulas that it cannot read
         return None
 
 
 @lru_cache(maxsize=1)
 def latex_reader() -> tuple[Any, Any, Any]:
-    """Return latex2sympy and its settings: it removes no units and keeps capitals."""
+    """Return latex2sympy with its two configurations, which keep units and capital letters."""
     math_verify()
     from latex2sympy2_extended.latex2sympy2 import (
         ConversionConfig,
@@ -154,7 +159,7 @@ def latex_reader() -> tuple[Any, Any, Any]:
 
 
 def verified(a: Any, b: Any) -> bool:
-    """Whether math-verify finds two sets, tuples or matrices equal."""
+    """Return whether math-verify considers two sets, tuples or matrices equal."""
     from sympy import MatrixBase, MatrixExpr
 
     if isinstance(a, MatrixExpr):
@@ -167,13 +172,16 @@ def verified(a: Any, b: Any) -> bool:
 
 
 def pairs_of_values(a: Any, b: Any) -> list[tuple[Any, Any]]:
-    """Return the values of two expressions at the points where both have one."""
+    """Return the values of two expressions at those of `POINTS` where both have one."""
     pairs = zip(values(a, b), values(b, a), strict=True)
     return [(x, y) for x, y in pairs if x is not None and y is not None]
 
 
 def values(found: Any, other: Any) -> list[Any]:
-    """Return an expression's values at the points, by symbol name; None where it has none."""
+    """Return an expression's value at each of `POINTS`; `None` where it has none.
+
+    Symbols get their values by name, so that equal symbols of `found` and `other` get equal ones.
+    """
     from sympy import Expr, I
 
     if not isinstance(found, Expr) or not isinstance(other, Expr):
@@ -191,7 +199,7 @@ def values(found: Any, other: Any) -> list[Any]:
 
 
 def same_values(a: Any, b: Any, pairs: list[tuple[Any, Any]]) -> bool:
-    """Whether two expressions agree: exactly if they are rational, else within `AGREED`."""
+    """Return whether two expressions agree: exactly if both are rational, else within `AGREED`."""
     if not (a.free_symbols or b.free_symbols):
         a = a.doit()
         b = b.doit()
@@ -201,7 +209,7 @@ def same_values(a: Any, b: Any, pairs: list[tuple[Any, Any]]) -> bool:
 
 
 def is_rounded(text: str, value: Any) -> bool:
-    """Whether `text` is a rounded decimal of an irrational value."""
+    """Return whether `text` is a decimal that approximates a real value (see `approximates`)."""
     found = number(text)
     if found is None or not found.place or not value.is_real:
         return False
@@ -209,7 +217,11 @@ def is_rounded(text: str, value: Any) -> bool:
 
 
 def solutions(found: Any, other: Any) -> Any:
-    """Return the numbers that inequalities allow (`1 < x < 2`), unless `other` has more symbols."""
+    """Return the set of numbers that inequalities such as `1 < x < 2` allow.
+
+    Return anything else unchanged, as well as inequalities that have several symbols, that sympy
+    cannot solve, or that are compared with an expression in other symbols.
+    """
     from sympy import Eq, FiniteSet, Union
     from sympy.core.relational import Relational
 
@@ -225,6 +237,6 @@ def solutions(found: Any, other: Any) -> Any:
         or other.free_symbols - symbols
     ):
         return found
-    with suppress(NotImplementedError):  # for periodic functions
+    with suppress(NotImplementedError):  # raised for periodic functions
         return found.as_set()
     return found

@@ -1,4 +1,4 @@
-"""Counts the failures of a user's code: of a reward, or of a method of an environment."""
+"""Count the failures of user code: of a reward, or of a method of an environment."""
 
 from collections import deque
 from collections.abc import Iterable
@@ -6,18 +6,19 @@ from dataclasses import KW_ONLY, dataclass
 
 
 class UserCodeFailure(RuntimeError):
-    """A reward or an environment failed too often. The message ends with the last traceback."""
+    """A reward or environment failed too often. The message ends with one of the failures."""
 
 
 @dataclass
 class FailureCount:
-    """The failures of one function, over all its calls and over the last ones.
+    """Counts the failures of one function, over all calls and over the most recent ones.
 
     Args:
         name: the subject of messages, such as "Reward 'format'".
-        unit: what a call handles, such as "rows".
-        max_failure_rate: share of failures in the window above which there are too many.
-        window: number of last calls that count. No share is judged before a quarter of them.
+        unit: the plural noun for what is counted, such as "rows".
+        max_failure_rate: the share of failures in the window above which there are too many.
+        window: the number of most recent calls to judge. Nothing is judged until a quarter of the
+            window is filled.
     """
 
     name: str
@@ -34,14 +35,14 @@ class FailureCount:
         self._kinds: set[str] = set()
 
     def add(self, failures: Iterable[bool]) -> None:
-        """Count calls, given for each whether it failed."""
+        """Count calls; `failures` says for each one whether it failed."""
         outcomes = list(failures)
         self.calls += len(outcomes)
         self.failed += sum(outcomes)
         self._recent.extend(outcomes)
 
     def is_new_kind(self, error: str) -> bool:
-        """Whether no error of this type was passed before; `error` is a text of `in_full`."""
+        """Return whether this is the first error of its type; `error` is a text from `in_full`."""
         last_line = error.rpartition("\n")[2]
         kind = last_line.partition(":")[0]
         is_new = kind not in self._kinds
@@ -49,7 +50,7 @@ class FailureCount:
         return is_new
 
     def too_many(self) -> str | None:
-        """Return why the run has to end; None if few of the last calls failed."""
+        """Return why the run must stop, or `None` if too few of the recent calls failed."""
         calls = len(self._recent)
         failed = sum(self._recent)
         if calls < max(1, self.window / 4) or failed / calls <= self.max_failure_rate:

@@ -1,14 +1,14 @@
-"""Guards around rewards: failing rows get None, and failures are counted and logged.
+"""Guards around rewards: a failing row scores None, and failures are counted and logged.
 
-A failure is an exception, a wrong number of scores, inf, NaN, or a value that is not a number. A
-batch that fails is scored again row by row, so that only the faulty rows lose their score. A reward
-that fails on too many rows stops the run.
+A failure is an exception, a wrong number of scores, inf, NaN, a score beyond `scores.LARGEST`, or a
+value that is not a number. A batch that fails is scored again row by row, so that only the faulty
+rows lose their scores. A reward that fails on too many rows stops the run.
 
-None for a row is not a failure: the reward declines the row. A reward with an attribute `tasks`
-sees only the rows of these tasks, by the column "task", and declines all others.
+Returning None for a row is not a failure: the reward declines the row. A reward with an attribute
+`tasks` gets only the rows of those tasks (by the column "task") and declines all others.
 
-Three mechanisms bound the time of a reward: the pool for CPU-heavy rewards, a separate event loop
-for async rewards, and a timer, which cannot interrupt C code, for all others.
+The time of a reward is limited by the pool if it is CPU-heavy, by a separate event loop if it is
+async, and otherwise by a timer, which cannot interrupt C code.
 """
 
 import logging
@@ -35,27 +35,27 @@ logger = logging.getLogger(__name__)
 class RewardFailure(UserCodeFailure):
     """A reward failed too often, or once with `max_failure_rate=0`.
 
-    The message ends with the last traceback.
+    The message ends with one of the failures.
     """
 
 
 @dataclass(eq=False)
 class Guard:
-    """A reward that answers every row with a finite number or None.
+    """Wraps a reward so that each row gets a finite number or None.
 
     Args:
         reward: a registered reward, or any function with TRL's signature. `AsyncGuard` takes async
             functions.
-        max_failure_rate: share of failed rows in the window above which `RewardFailure` is raised;
-            0 raises it at the first one.
-        window: number of last rows that count for the share, without declined ones. No share is
-            judged before a quarter of them has been scored.
+        max_failure_rate: the share of failed rows in the window above which `RewardFailure` is
+            raised; 0 raises it at the first failure.
+        window: the number of most recent rows, not counting declined ones, of which the share is
+            taken. Nothing is judged until a quarter of the window is filled.
         timeout: seconds that a row may take; a batch of n rows may take n times as long. None: no
             limit.
         pool: worker processes with their own timeout, used if the reward declares `needs_cpu`.
-        label: the name of its metric; None: that of the reward.
-        deferred: keep the `RewardFailure` in `failure` instead of raising it, so that all ranks can
-            stop together.
+        label: the name of the metric; None: the reward's name.
+        deferred: whether to store the `RewardFailure` in `failure` instead of raising it, so that
+            all ranks can stop together.
     """
 
     reward: Callable
@@ -77,7 +77,7 @@ class Guard:
         self.failure: RewardFailure | None = None
         self.last_scores: list[Score] = []  # of the last batch
         self.last_failed: set[int] = set()  # rows of the last batch on which the reward failed
-        # Checksums of the prompts in the batches that have failed since the last score.
+        # Checksums of the prompts of the batches without any score since the last score.
         self.lost: set[int] = set()
         self.count = FailureCount(
             f"Reward {self.name!r}",
@@ -88,12 +88,12 @@ class Guard:
 
     @property
     def failed(self) -> int:
-        """Number of rows without a score because of a failure, since the start."""
+        """Number of rows on which the reward has failed since the start."""
         return self.count.failed
 
     @property
     def asked(self) -> int:
-        """Number of rows that the reward scored or failed on, since the start."""
+        """Number of rows that the reward has scored or failed on since the start."""
         return self.count.calls
 
     @property
@@ -108,7 +108,8 @@ class Guard:
             arguments: `completions` and the other arguments that TRL passes to rewards.
 
         Raises:
-            RewardFailure: as `max_failure_rate` says.
+            RewardFailure: if too many rows have failed (see `max_failure_rate`) and the error is
+                not `deferred`.
         """
         rows, task_arguments = task_rows(arguments, self.tasks)
         if not rows:
@@ -124,13 +125,13 @@ class Guard:
         rows: list[int],
         arguments: dict[str, Any],
     ) -> list[Score]:
-        """Store and return the scores of a whole batch, in which all rows but `rows` are declined.
+        """Store and return the scores of a whole batch, with None for the rows not in `rows`.
 
         Args:
-            scores: one for each of `rows`.
-            errors: by index into `rows`.
-            rows: positions in the batch.
-            arguments: those of the whole batch.
+            scores: one score for each of `rows`.
+            errors: error texts by index into `rows`.
+            rows: the positions in the batch of the rows that were scored.
+            arguments: the arguments of the whole batch.
         """
         self.last_failed = {rows[index] for index in errors}
         self.last_scores = scatter(scores, rows, len(arguments["completions"]))
@@ -145,14 +146,14 @@ class Guard:
         return scatter(scores, rows, len(arguments["completions"]))
 
     def scores_and_errors(self, arguments: dict[str, Any]) -> tuple[list[Score], dict[int, str]]:
-        """Return the scores and, by row, the errors; in worker processes if there is a pool."""
+        """Return the scores and, by row, the errors; use the worker processes if there are any."""
         if self.pool is not None and isinstance(self.reward, Reward):
             return self.pool.score(self.reward, arguments)
         with preserve_process_state(self.seed(arguments)):
             return self.score_batch(arguments)
 
     def begin(self, **arguments: Any) -> None:
-        """Start to score the rows of a later call, if the reward runs in worker processes."""
+        """Start scoring the rows of a later call, if the reward runs in worker processes."""
         if self.pool is None or not isinstance(self.reward, Reward):
             return
         rows, task_arguments = task_rows(arguments, self.tasks)
@@ -160,9 +161,9 @@ class Guard:
             self.pool.begin(self.reward, task_arguments)
 
     def seed(self, arguments: dict[str, Any]) -> int:
-        """Return the seed of the reward's random numbers.
+        """Return a seed for the reward's random numbers.
 
-        It depends on the step and the completions, so a resumed run draws the same numbers.
+        It depends on the step and the completions, so that a resumed run draws the same numbers.
         """
         step = getattr(arguments.get("trainer_state"), "global_step", 0)
         return checksum((self.name, step, arguments["completions"]))
@@ -170,7 +171,8 @@ class Guard:
     def score_batch(self, arguments: dict[str, Any]) -> tuple[list[Score], dict[int, str]]:
         """Return the scores and, by row, the errors.
 
-        The reward is called once for all rows, and once for each row if that fails.
+        Call the reward once for all rows. If that fails, or if the reward declares `needs_cpu`,
+        call it for each row instead.
         """
         count = len(arguments["completions"])
         error_text = ""
@@ -198,18 +200,18 @@ class Guard:
             if row_errors:
                 errors[row] = row_errors[0]
         if is_miscounted and not errors:
-            # Each row alone is right, so no score of the batch can be trusted.
+            # Every row succeeds on its own, so the reward mixes up rows: trust none of the scores.
             return failed_batch(count, error_text)
         return scores, errors
 
     def batch_timeout(self, count: int) -> float | None:
-        """Return the seconds that a batch of `count` rows may take."""
+        """Return the seconds that a batch of `count` rows may take; `None` for no limit."""
         return None if self.timeout is None else self.timeout * count
 
     def report_failures(
         self, scores: list[Score], errors: dict[int, str], arguments: dict[str, Any]
     ) -> None:
-        """Count and log the failures of a batch, and raise if there are too many."""
+        """Count and log the failures of a batch, and call `fail` if there have been too many."""
         declined = {row for row, score in enumerate(scores) if score is None and row not in errors}
         self.count.add(row in errors for row in range(len(scores)) if row not in declined)
         for row, error in sorted(errors.items()):
@@ -225,7 +227,7 @@ class Guard:
             self.fail(reason)
 
     def log(self, error: str, arguments: dict[str, Any], row: int) -> None:
-        """Log a failure with its row, once for each kind; raise if none is allowed."""
+        """Log a failure with its row, once for each kind; call `fail` if none is allowed."""
         if not self.count.is_new_kind(error) and self.max_failure_rate > 0:
             return
         columns = one_row(arguments, row, len(arguments["completions"]))
@@ -241,7 +243,7 @@ class Guard:
             )
 
     def fail(self, message: str) -> None:
-        """Keep the first failure, and raise it unless that is deferred."""
+        """Store the first failure, and raise it unless the guard is `deferred`."""
         if self.failure is None:
             self.failure = RewardFailure(message)
         if not self.deferred:
@@ -249,9 +251,9 @@ class Guard:
 
 
 class AsyncGuard(Guard):
-    """The guard of an async function. TRL awaits all of them together. A batch fails as a whole."""
+    """The guard of an async function. An exception or a timeout fails the whole batch."""
 
-    # TRL awaits it.
+    # Async, since TRL awaits the async rewards of a batch together.
     async def __call__(self, /, **arguments: Any) -> list[Score]:  # type: ignore[override]
         rows, task_arguments = task_rows(arguments, self.tasks)
         count = len(rows)
@@ -282,13 +284,13 @@ def guard_rewards(
     timeout: float | None = None,
     **options: Any,
 ) -> list[Any]:
-    """Put a guard around each function. Reward models, their ids and guards stay unchanged.
+    """Put a guard around each function; leave reward models, their ids and guards unchanged.
 
     Args:
         rewards: functions, reward models, ids of reward models, or guards.
-        labels: the names of their metrics, None for the reward's own name.
-        workers: number of processes for CPU-heavy rewards, 0 for none.
-        timeout: seconds that a row may take, in a worker process as well; None: no limit.
+        labels: the names of their metrics; None for a reward's own name.
+        workers: the number of processes for CPU-heavy rewards; 0 for none.
+        timeout: seconds that a row may take, also in a worker process; None: no limit.
         options: other options of `Guard`.
     """
     pool = RewardPool(workers, timeout=timeout or math.inf) if workers else None
@@ -302,7 +304,7 @@ def guard_rewards(
 
 
 def takes_guard(reward: object) -> bool:
-    """Whether a reward is a function without a guard, and no reward model or the id of one."""
+    """Return whether a reward is a function without a guard, not a reward model or its id."""
     return callable(reward) and not isinstance(reward, Guard) and not hasattr(reward, "parameters")
 
 
@@ -322,7 +324,7 @@ def failed_batch(count: int, error: str) -> tuple[list[Score], dict[int, str]]:
 
 
 def copy_containers(argument: Any) -> Any:
-    """Copy nested lists and mappings, so that a reward can change only its own arguments."""
+    """Copy nested lists and dicts, so that a reward can change only its own copy of them."""
     if isinstance(argument, list):
         return [
             copy_containers(entry) if isinstance(entry, list | dict) else entry
@@ -341,7 +343,7 @@ def checksum(content: object) -> int:
 def one_row(arguments: dict[str, Any], row: int, count: int) -> dict[str, Any]:
     """Return the arguments for one completion.
 
-    Its loggers do nothing, since the batch may have logged before it failed.
+    `log_extra` and `log_metric` become no-ops, since the batch may have logged before failing.
     """
     row_arguments = rows_of(arguments, [row], count)
     for name in ("log_extra", "log_metric"):

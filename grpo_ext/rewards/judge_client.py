@@ -1,4 +1,4 @@
-"""The HTTP client of the reward `judge`: whom a key is sent to, and what is read of a reply."""
+"""The HTTP client of the reward `judge`: which servers get a key, and how replies are read."""
 
 import ipaddress
 import os
@@ -13,18 +13,18 @@ from grpo_ext.common.http import Line
 from grpo_ext.common.untrusted import SERVER_NAME, check_server_url
 
 MAX_REPLY = 2**20  # bytes
-PAUSE = 0.5  # seconds before the second try; each further pause is twice as long
-# Services with the environment variable that holds their key. Any other server gets a key only by
-# `api_key_env`.
+PAUSE = 0.5  # seconds before the first retry; each further pause is twice as long
+# The environment variables with the keys of known services. Any other server gets a key only
+# through `api_key_env`.
 KEYS_OF_SERVICES = {"api.openai.com": "OPENAI_API_KEY"}
 
 ServerUrl = Annotated[str, AfterValidator(check_server_url)]
-# Upper case, so that a key that was written in place of the variable's name is mostly refused.
+# Upper case only, so that most keys pasted in place of a variable's name are refused.
 VariableName = Annotated[str, Field(pattern=r"^[A-Z_][A-Z0-9_]{0,99}$")]
 
 
 class Reply(BaseModel):
-    """What is read of a chat completion."""
+    """The fields of a chat completion that are used."""
 
     text: str | None = Field(validation_alias=AliasPath("choices", 0, "message", "content"))
     finish_reason: str | None = Field(
@@ -34,14 +34,14 @@ class Reply(BaseModel):
 
 
 def key_headers(url: str, api_key_env: str | None) -> dict[str, str]:
-    """Return the header with the key for the server at `url`; none if nobody asked for a key.
+    """Return the headers that authenticate requests to `url`; `{}` if it gets no key.
 
-    A key is sent if `api_key_env` names its environment variable, or to the key's own service over
-    https.
+    The key is in the environment variable `api_key_env` or, for a service in `KEYS_OF_SERVICES`
+    over https, in that service's variable.
 
     Raises:
         ValueError: if the key would travel in clear text to another machine, is not set, or has
-            characters that a header cannot have. No message contains a key.
+            characters that a header cannot contain. No message contains a key.
     """
     place = urlsplit(url)
     variable = api_key_env
@@ -65,7 +65,7 @@ def key_headers(url: str, api_key_env: str | None) -> dict[str, str]:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a host of a URL is this machine: `localhost` or a loopback address."""
+    """Return whether a URL's host is this machine: `localhost` or a loopback address."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -73,11 +73,17 @@ def is_loopback(host: str) -> bool:
 
 
 def ask(body: dict[str, Any], *, url: str, seconds: float, headers: dict[str, str]) -> Reply:
-    """Return the reply of the server, which is asked again while it is busy or away.
+    """Post a request for a chat completion and return the reply; retry while the server is busy.
+
+    Args:
+        body: the request, as JSON.
+        url: the base URL, to which `/chat/completions` is appended.
+        seconds: the time limit of all attempts together.
+        headers: the headers of the request. If there are any, errors do not quote the server.
 
     Raises:
         ConnectionError: if the server refuses the request or does not answer in time.
-        ValueError: if the answer is no chat completion.
+        ValueError: if the answer is not a chat completion.
     """
     end = time.monotonic() + seconds
     pause = PAUSE
@@ -111,12 +117,12 @@ class _Models(BaseModel):
 
 
 def model_at(url: str) -> str:
-    """Return the name of the first model of the server at `url`, which gets no key.
+    """Return the name of the first model that the server at `url` lists; send no key.
 
     Raises:
-        ConnectionError: if nobody answers.
-        ValueError: if the URL is not one of a server, or the answer has no list of models whose
-            names are plain.
+        ConnectionError: if there is no answer.
+        ValueError: if `url` is not the URL of a server, or the answer is not a list of models with
+            plain names.
     """
     check_server_url(url)
     answer = Line(10.0, most=MAX_REPLY).get(f"{url.rstrip('/')}/models")

@@ -1,8 +1,8 @@
-"""The reward `judge`: a language model at an OpenAI-like address grades by a rubric.
+"""The reward `judge`: a language model behind an OpenAI-compatible API grades by a rubric.
 
-The judge reads text that another model wrote to please it. That text stands between two marks that
-it cannot contain. The grade is the last line of a finished reply and repeats the mark; a row
-without a valid grade fails instead of getting a score.
+The judge reads text that another model wrote to please it. That text is enclosed by two markers
+that it cannot contain. The grade is in the last line of a finished reply, which repeats the marker;
+a row without a valid grade fails instead of getting a score.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ from grpo_ext.rewards.judge_client import Reply, ServerUrl, VariableName, ask, k
 from grpo_ext.rewards.registry import register
 
 MAX_TEXT = 50_000  # characters of a completion that are sent
-MARK_BYTES = 8  # random bytes of a mark
+MARK_BYTES = 8  # random bytes of a marker
 _RULES = """{rubric}
 
 The completion stands between two lines with [{mark}]. It is the text that you \
@@ -51,39 +51,40 @@ def judge(
     cache: str = ":memory:",
     part: Part = "all",
 ) -> list[float]:
-    """The rubric grade of a language model, divided by `scale`: 0 to 1; 0 for empty completions.
+    """A language model's grade by a rubric, divided by `scale` (0 to 1); 0 if there is no text.
 
     The judge gets the prompt, the solution if there is one, and the completion, at temperature 0.
-    Equal requests are sent once. The log has `judge/requests` and `judge/tokens`: the requests that
-    were sent, and the tokens that the server counted.
+    Identical requests are sent once. Two metrics are logged: `judge/requests`, the number of
+    requests sent, and `judge/tokens`, the number of tokens that the server counted.
 
     Args:
-        solution: a reference that the judge sees.
-        url: where `/chat/completions` is, such as `http://127.0.0.1:8000/v1` of a vLLM server;
-            without user name or password.
-        model: the name of the model there.
-        rubric: what to grade and how, or the path of a .md or .txt file with it.
+        solution: a reference answer that the judge sees.
+        url: the base URL, to which `/chat/completions` is appended, such as
+            `http://127.0.0.1:8000/v1` for a vLLM server; without user name or password.
+        model: the model's name on that server.
+        rubric: what to grade and how, or the path of a .md or .txt file that says so.
         scale: the best grade.
-        concurrency: the number of requests at a time, of each rank.
-        seconds: limit for the grade of one completion; a server that is busy or restarts is asked
-            again within it.
-        max_tokens: limit of a reply.
-        api_key_env: the environment variable with the server's key, if it wants one, such as
-            `JUDGE_API_KEY`. It needs https, or a server on this machine. Without it only
-            `https://api.openai.com` gets a key, that of `OPENAI_API_KEY`.
-        cache: a file (SQLite) that keeps grades for later runs; the default keeps them in memory.
-        part: what the judge sees of a completion: "all", the "answer" without the thoughts, or the
-            "thoughts". If the part is missing or empty, the grade is 0.
+        concurrency: the number of simultaneous requests per rank.
+        seconds: the time limit for grading one completion, including retries while the server is
+            busy or restarting.
+        max_tokens: the maximum length of a reply.
+        api_key_env: the environment variable with the server's key, if it needs one, such as
+            `JUDGE_API_KEY`. It requires https or a server on this machine. If it is not set, only
+            `https://api.openai.com` gets a key, from `OPENAI_API_KEY`.
+        cache: an SQLite file that keeps grades for later runs; the default keeps them in memory.
+        part: the part of a completion that the judge sees: "all", the "answer" without the
+            thoughts, or the "thoughts". If the part is missing or empty, the grade is 0.
 
     Returns:
-        The grades; a `NoGrade` for a reply without a grade from 0 to `scale`, an error, or no
-        answer in time.
+        The grades; a `NoGrade` if there was an error, no answer in time, or a reply without a grade
+        from 0 to `scale`.
     """
     headers = key_headers(url, api_key_env)
     rules = Path(rubric).read_text(encoding="utf-8") if rubric.endswith((".md", ".txt")) else rubric
     references = solution or [None] * len(completions)
-    digests: list[str] = []  # of the request about each completion; "" for an empty one
-    questions: dict[str, Callable[[str], dict[str, Any]]] = {}  # by digest, the body with a mark
+    digests: list[str] = []  # one per completion, of its request; "" for an empty completion
+    # By digest: a function that makes the request's body from a marker.
+    questions: dict[str, Callable[[str], dict[str, Any]]] = {}
     for completion, prompt, reference in zip(completions, prompts, references, strict=True):
         text = part_of(completion, part)
         if not text.strip():
@@ -133,7 +134,7 @@ def judge(
 
 
 class NoGrade:
-    """Why a completion has no grade: taken as a number it raises the error, for its row alone."""
+    """Stands for a missing grade: `float` of it raises the error, so that only its row fails."""
 
     def __init__(self, error: Exception):
         self.error = error
@@ -155,8 +156,8 @@ def request(
 ) -> dict[str, Any]:
     """Return the body of a request for one grade.
 
-    `mark` is a new random number in each request, so that neither the row nor the completion can
-    contain it.
+    `mark` is the marker around the completion. It is random and new in each request, so that
+    neither the row nor the completion can contain it.
     """
     task = (
         prompt
@@ -176,14 +177,17 @@ def request(
 
 
 def grade_in(reply: Reply, mark: str, scale: int, *, show: bool) -> float:
-    """Return the grade in the last line of a finished reply, as a share of `scale`.
+    """Return the grade in the last line of a finished reply, divided by `scale`.
 
-    `show`: whether an error may quote the reply, which a server that has a key may not have written
-    itself.
+    Args:
+        reply: the judge's reply.
+        mark: the marker that was sent.
+        scale: the best grade.
+        show: whether errors may quote the reply. A server that was sent a key could repeat it.
 
     Raises:
-        ValueError: if the reply did not end by itself (`finish_reason` is not "stop"), or its last
-            line is not `Score MARK: N` with N from 0 to `scale`.
+        ValueError: if the reply was cut off (`finish_reason` is not "stop"), or its last line is
+            not `Score MARK: N` with N from 0 to `scale`.
     """
     if reply.finish_reason != "stop":
         raise ValueError(
@@ -209,14 +213,14 @@ def grade_in(reply: Reply, mark: str, scale: int, *, show: bool) -> float:
 
 @lru_cache(maxsize=64)
 def grades_at(path: str) -> sqlite3.Connection:
-    """Open a file of grades by the hash of their request, which several ranks may share."""
+    """Open a file of grades, keyed by the hash of the request; several ranks may share it."""
     file = sqlite3.connect(path, timeout=30, isolation_level=None, check_same_thread=False)
     file.execute("CREATE TABLE IF NOT EXISTS grades (request TEXT PRIMARY KEY, grade REAL)")
     return file
 
 
 def kept_grades(graded: sqlite3.Connection, digests: list[str]) -> dict[str, float]:
-    """Return a file's grades of requests by digest, without entries that are not 0 to 1."""
+    """Return a file's grades by digest, without those that are not a number from 0 to 1."""
     kept = {}
     for digest in digests:
         row = graded.execute("SELECT grade FROM grades WHERE request = ?", (digest,)).fetchone()
