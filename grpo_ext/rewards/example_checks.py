@@ -16,7 +16,7 @@ def check_reward(name: str) -> tuple[list[str], int]:
         fault = check_example(name, example)
         if fault is not None:
             faults.append(fault)
-    # No example can fix the scores of a server or a language model.
+    # Examples cannot fix the scores of a server or a language model.
     has_fixed_scores = "url" not in info.options and not info.loads_model
     if has_fixed_scores and not scores_differ(info.examples):
         faults.append(

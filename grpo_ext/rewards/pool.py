@@ -1,11 +1,11 @@
-"""CPU-heavy rewards in worker processes, with a memory limit, and a deadline for each row.
+"""Run CPU-heavy rewards in worker processes, with a memory limit and a deadline for each row.
 
     with RewardPool(4, timeout=5.0) as pool:
         scores, errors = pool.score(build("accuracy"), {"completions": [...], "solution": [...]})
 
-Each worker that is killed is replaced. When the trainer dies, however it dies, the kernel ends the
-workers, and each worker ends the processes that rewards have started. A reward that needs workers
-only for formulas judges its other rows in the trainer, in microseconds.
+A worker that is killed is replaced. When the trainer dies, for whatever reason, the kernel ends the
+workers, and each worker ends the processes that its rewards have started. A reward that needs
+workers only for formulas scores its other rows in the trainer, in microseconds.
 """
 
 import os
@@ -21,31 +21,33 @@ from grpo_ext.rewards.reward import Reward
 from grpo_ext.rewards.scores import as_score, in_full
 from grpo_ext.rewards.worker_pool import WorkerPool
 
-# What the trainer passes and another process cannot have.
+# Arguments that are not sent as columns: the completions go row by row, and the others exist only
+# in the trainer's process.
 LOCAL = ("completions", "trainer_state", "log_extra", "log_metric", "environments")
 
-Row = tuple[dict[str, Any], bytes]  # a row's arguments, and the message that asks for its score
+Row = tuple[dict[str, Any], bytes]  # a row's arguments, and the message that requests its score
 
 
 class RewardPool(AbstractContextManager):
-    """Workers that score rows.
+    """A pool of worker processes that score rows.
 
     Args:
-        workers: how many rows are scored at once; each takes one CPU core.
-        timeout: seconds a row may take; then its worker is killed and the row stays unscored.
-        memory_limit: bytes of data a worker may hold; a row that needs more gets a `MemoryError`.
+        workers: the number of rows scored at once; each takes one CPU core.
+        timeout: seconds that a row may take; then its worker is killed and the row stays unscored.
+        memory_limit: bytes of data that a worker may hold; a row that needs more gets a
+            `MemoryError`.
     """
 
     def __init__(self, workers: int, *, timeout: float = 5.0, memory_limit: int = 2**30):
         self.settings = (workers, timeout, memory_limit)
         self._lock = threading.Lock()
         self._worker_pool: WorkerPool | None = None
-        # The messages and futures of `begin`, by process and reward: a fork has none of its
-        # parent's workers.
+        # The messages and futures of `begin`, by process id and pickled reward. A forked process
+        # has none of its parent's workers.
         self._begun: dict[tuple[int, bytes], tuple[list[bytes], list[Future]]] = {}
 
     def begin(self, reward: Reward, arguments: dict[str, Any]) -> None:
-        """Start to score the rows of a later call of `score`, instead of those begun before.
+        """Start scoring the rows of a later call of `score`, instead of rows begun before.
 
         Errors are ignored here, since `score` reports all of them.
         """
@@ -63,7 +65,7 @@ class RewardPool(AbstractContextManager):
 
         Args:
             reward: a registered reward.
-            arguments: what TRL passes to rewards, `completions` and the columns.
+            arguments: the arguments that TRL passes to rewards: `completions` and the columns.
         """
         count = len(arguments["completions"])
         try:
@@ -88,13 +90,13 @@ class RewardPool(AbstractContextManager):
         return scores, errors
 
     def _hand_out(self, reward: Reward, packed: bytes, rows: list[Row]) -> list[Future]:
-        """Return the futures of the rows' results. Only rows that need a worker go to one."""
+        """Return a future for the result of each row; send only rows to workers that need one."""
         futures: list[Future] = []
         jobs = []
         for arguments, message in rows:
             future: Future = Future()
             futures.append(future)
-            with suppress(Exception), without_engine():  # a worker reports what is wrong
+            with suppress(Exception), without_engine():  # errors are left for a worker to report
                 if reward.needs_cpu == "formulas":
                     [score] = map(as_score, reward(**arguments))
                     future.set_result((score, None))
@@ -105,7 +107,7 @@ class RewardPool(AbstractContextManager):
         return futures
 
     def close(self) -> None:
-        """End all workers. The pool starts new ones when it is used again."""
+        """Stop all workers. The pool starts new ones when it is used again."""
         with self._lock:
             worker_pool = self._worker_pool
             self._worker_pool = None
@@ -117,7 +119,7 @@ class RewardPool(AbstractContextManager):
         self.close()
 
     def _ready_worker_pool(self) -> WorkerPool:
-        """Return this process's worker pool, which a fork does not share with its parent."""
+        """Return this process's worker pool; create it if needed, also after a fork."""
         with self._lock:
             if self._worker_pool is None or self._worker_pool.pid != os.getpid():
                 self._worker_pool = WorkerPool(*self.settings)
@@ -131,7 +133,7 @@ def cancel(futures: list[Future]) -> None:
 
 
 def prepared(reward: Reward, arguments: dict[str, Any]) -> tuple[bytes, list[Row]]:
-    """Return the pickled reward and its rows."""
+    """Return the pickled reward and a `Row` for each completion."""
     packed = pickle.dumps(reward)
     portable = {name: arguments[name] for name in arguments if name not in LOCAL}
     columns = reward.select_arguments(portable)
@@ -150,7 +152,7 @@ def prepared(reward: Reward, arguments: dict[str, Any]) -> tuple[bytes, list[Row
 def without_images(prompt: Any) -> Any:
     """Return a prompt with only the text blocks of its messages.
 
-    A worker that compares formulas needs no images, which are large.
+    Workers that compare formulas do not need the images, which are large.
     """
     if not isinstance(prompt, list):
         return prompt

@@ -1,4 +1,4 @@
-"""Protects the state of a run from its rewards: random numbers, working directory and process."""
+"""Protect a run's random number generators, working directory and process from its rewards."""
 
 import os
 import random
@@ -15,15 +15,16 @@ _calls = 0
 def preserve_process_state(seed: int) -> Iterator[None]:
     """Seed the random generators in the block, then restore their state and the working directory.
 
-    The generators are those of Python, numpy and torch. Calls may overlap, as those of async
-    rewards do: the first saves the state and the last restores it.
+    The generators are those of Python, numpy and torch. Blocks may overlap, as those of async
+    rewards do: the first one saves the state and sets the seed, and the last one restores the
+    state.
 
     Args:
-        seed: 32 bits.
+        seed: a 32-bit seed.
     """
     global _calls
     if not _calls:
-        with suppress(OSError):  # the directory has been deleted
+        with suppress(OSError):  # raised if the directory has been deleted
             _before.callback(os.chdir, os.getcwd())
         for get_state, set_state, set_seed in random_generators():
             _before.callback(set_state, get_state())
@@ -41,7 +42,7 @@ def preserve_process_state(seed: int) -> Iterator[None]:
 def random_generators() -> Iterator[
     tuple[Callable[[], Any], Callable[[Any], object], Callable[[int], object]]
 ]:
-    """Yield the functions that get, set and seed the state of each imported library."""
+    """Yield (get state, set state, seed) for Python and each library that is already imported."""
     yield random.getstate, random.setstate, random.seed
     numpy = sys.modules.get("numpy")
     if numpy is not None:
@@ -59,7 +60,7 @@ def random_generators() -> Iterator[
 
 @contextmanager
 def exit_if_forked() -> Iterator[None]:
-    """Exit from any process that the block forks, instead of continuing as a second trainer."""
+    """Exit any process that is forked in the block, before it continues as a second trainer."""
     pid = os.getpid()
     try:
         yield

@@ -1,4 +1,4 @@
-"""The registry: `register` makes a function a reward, and `build` makes a callable of its name."""
+"""The registry of rewards: `register` adds a function, and `build` returns a reward by name."""
 
 import copyreg
 import inspect
@@ -32,29 +32,29 @@ def register(
     examples: Iterable[Example] = (),
     explain: Callable[..., Explanation] | None = None,
 ) -> Callable[[Callable], Callable]:
-    """Decorator that puts `function(completions, ...)` into the catalogue and returns it unchanged.
+    """Register `function(completions, ...)` as a reward; the decorator returns it unchanged.
 
-    It also takes an object whose `__call__` has these parameters, and a class of such objects that
-    need no arguments.
+    It also accepts an object whose `__call__` has these parameters, or a class of such objects
+    whose constructor needs no arguments.
 
     Args:
-        name: letters, digits, `_` and `-`, beginning with a letter.
+        name: the reward's name: letters, digits, `_` and `-`, beginning with a letter.
         needs_cpu: whether the function is heavy enough for worker processes (`reward_workers`),
-            which pass one row a call; `"formulas"`: only for rows that call `same_formula`.
+            which pass one row per call; `"formulas"`: only for rows that call `same_formula`.
         asks_server: whether the function sends each completion to a server, which takes time or
-            money. Such a reward is not asked what the best constant answer of an evaluation would
-            earn.
-        loads_model: whether the function loads a language model, that of its option `model`. A run
-            sets this option, with `revision` and `unrelated`, where they are None
-            (`run_defaults.py`). `grpo-ext check` does not call such a reward, nor is it asked for
-            constant answers.
-        examples: completions with their scores, run by `grpo-ext rewards check`.
-        explain: `explain(completion, *, ...)` says why one completion got its score, for the
-            report. It takes the columns of one row and the options, each by name.
+            costs money. Evaluations do not score constant answers with such a reward.
+        loads_model: whether the function loads a language model, named by its option `model`. A
+            run sets `model`, `revision` and `unrelated` where they are None (`run_defaults.py`).
+            `grpo-ext check` does not call such a reward, and evaluations do not score constant
+            answers with it.
+        examples: completions with their expected scores, run by `grpo-ext rewards check`.
+        explain: a function `explain(completion, *, ...)` that says why one completion got its
+            score, for the report. It takes the columns of one row and the options, each by name.
 
     Raises:
         ValueError: if the name has other characters or belongs to another function.
-        TypeError: if it cannot be called as a reward.
+        TypeError: if the function cannot be called as a reward, is async, or has `needs_cpu` and
+            an argument that cannot be sent to a worker.
     """
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]*", name):
         raise ValueError(
@@ -98,7 +98,7 @@ def register(
 def check_free(name: str, function: Callable) -> None:
     """Raise `ValueError` if `name` belongs to another function.
 
-    A function may register again, as a reloaded module or a notebook cell does.
+    A function may be registered again, as when a module is reloaded or a notebook cell is rerun.
     """
     if name not in _registered:
         return
@@ -113,12 +113,12 @@ def check_free(name: str, function: Callable) -> None:
 
 
 def names() -> list[str]:
-    """Return every name that `build` knows."""
+    """Return all names that `build` knows, sorted."""
     return sorted(_registered)
 
 
 def lookup(name: str) -> RewardInfo:
-    """Return the entry of `name`; `ValueError` with the nearest known name if there is none."""
+    """Return the entry of `name`; raise `ValueError`, with the closest name, if there is none."""
     if name not in _registered:
         raise ValueError(
             f"No reward is named {name!r}.{did_you_mean(name, names())} "
@@ -129,7 +129,11 @@ def lookup(name: str) -> RewardInfo:
 
 
 def build(name: str, **options: Any) -> Reward:
-    """Return the reward registered as `name`, with `options`; `ValueError` if either is unknown."""
+    """Return the reward registered as `name`, with `options`.
+
+    Raises:
+        ValueError: if the name is unknown, or an option is unknown, missing or of the wrong type.
+    """
     return Reward(lookup(name), options)
 
 
@@ -146,7 +150,7 @@ def rebuild(
     options: dict[str, Any],
     name: str,
 ) -> Reward:
-    """Return a pickled reward; the arguments are those that `reduced` returns."""
+    """Rebuild a pickled reward from the arguments that `reduced` returns."""
     if code is not None and registered not in _registered:
         import dill
 
@@ -157,15 +161,15 @@ def rebuild(
 
 
 def reduced(reward: Reward) -> tuple[Callable[..., Reward], tuple[Any, ...]]:
-    """Reduce a reward for `pickle` to its name, module and file, or its code.
+    """Reduce a reward for `pickle` to its name, module, file and options.
 
-    The code is pickled if the reward is from a script or notebook.
+    A reward that was defined in a script or notebook (`__main__`) is pickled with its code.
     """
     entry = reward.registration
     module = module_of(entry.function)
     file = getattr(sys.modules.get(module), "__file__", None)
     code = None
-    if module == "__main__":  # a script must not run again, and a notebook has no module
+    if module == "__main__":  # a script must not run again, and a notebook has no file to load
         import dill
 
         code = dill.dumps(entry, recurse=True)

@@ -1,4 +1,4 @@
-"""A reward: a registered function with its options, callable with TRL's signature for rewards.
+"""Rewards: registered functions with their options, callable with TRL's reward signature.
 
 The function gets plain strings, whatever the trainer passes, and only the columns that it names.
 """
@@ -19,12 +19,12 @@ _SHIPPED: dict[str, list[dict[str, Any]]] = data_yaml("grpo_ext.rewards", "examp
 
 @dataclass(frozen=True)
 class Example:
-    """A completion and the score that the reward must give it; None where it must decline.
+    """A completion with its expected score.
 
     Args:
         completion: the text of the completion.
-        score: the expected score.
-        columns: the values of this one row, which may include `completion_ids`.
+        score: the expected score; None if the reward must decline the completion.
+        columns: the column values of this one row, which may include `completion_ids`.
         options: the options that the reward is built with.
     """
 
@@ -35,13 +35,13 @@ class Example:
 
     @property
     def arguments(self) -> dict[str, list[Any]]:
-        """The arguments of the reward, for a batch of this one row."""
+        """The arguments of the reward for a batch of this one row."""
         columns = {name: [value] for name, value in self.columns.items()}
         return {"completions": [self.completion], **columns}
 
 
 def shipped_examples(reward: str) -> tuple[Example, ...]:
-    """Return the examples of a reward in `data/examples.yaml`; none for a user's reward."""
+    """Return a reward's examples from `data/examples.yaml`, which has none for users' rewards."""
     examples = []
     for group in _SHIPPED.get(reward, ()):
         columns = group.get("columns", {})
@@ -53,7 +53,7 @@ def shipped_examples(reward: str) -> tuple[Example, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class RewardInfo(Signature):
-    """An entry of the catalogue: a function's signature, and the arguments of `register`."""
+    """An entry of the catalogue: a function's signature and the arguments of `register`."""
 
     name: str
     summary: str  # the first paragraph of `doc`, on one line
@@ -71,13 +71,13 @@ class Reward:
     """A callable with TRL's signature for rewards.
 
     Attributes:
-        registration: its entry in the catalogue.
-        options: the options, defaults included.
+        registration: the reward's entry in the catalogue.
+        options: its options, including defaults.
         name: the name of its metric, also `__name__`.
         columns: the data set columns that it needs.
         needs_cpu: whether it is heavy enough for worker processes.
-        tasks: the tasks whose rows it scores, by their column "task"; None: all rows.
-        examples: completions with their scores.
+        tasks: the tasks whose rows it scores (by the column "task"); None: all rows.
+        examples: completions with their expected scores.
     """
 
     def __init__(self, registration: RewardInfo, options: dict[str, Any], name: str | None = None):
@@ -90,12 +90,12 @@ class Reward:
         self.examples = registration.examples
 
     def __call__(self, /, *, completions: Sequence, **arguments: Any) -> list[Score]:
-        """Return one score for each completion, None where the reward declines.
+        """Return one score for each completion, or None where the reward declines it.
 
         Args:
-            completions: texts, or lists of chat messages, of which the reward reads the last.
-            arguments: the data set's columns, each a list with one entry for each completion, and
-                TRL's extras, such as `prompts`.
+            completions: texts, or lists of chat messages, of which only the last is read.
+            arguments: the data set's columns, each a list with one entry per completion, and TRL's
+                extras, such as `prompts`.
 
         Raises:
             ValueError: if a column that the function needs is missing.
@@ -105,7 +105,11 @@ class Reward:
         return self.registration.function(completions=texts, **selected, **self.options)
 
     def select_arguments(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Return those of the arguments, which do not include `completions`, that it reads."""
+        """Return those of `arguments` that the function reads, apart from `completions`.
+
+        Raises:
+            ValueError: if a column that the function needs is missing.
+        """
         signature = self.registration
         for name in signature.columns:
             if name not in arguments:
@@ -127,10 +131,10 @@ class Reward:
 def plain_text(completion: object) -> str:
     """Return the text of a completion, which is a string or a list of messages.
 
-    Of messages it is the content of the last one, "" if that only calls tools.
+    For messages this is the text of the last one, or "" if it only calls tools.
 
     Raises:
-        TypeError: for anything else.
+        TypeError: if the completion is anything else.
     """
     if isinstance(completion, str):
         return completion

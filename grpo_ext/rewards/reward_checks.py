@@ -1,4 +1,4 @@
-"""Checks of rewards before a model is loaded, for recipes and for trainers made in Python alike."""
+"""Check rewards before a model is loaded, for recipes and for trainers created in Python."""
 
 import inspect
 from collections import Counter
@@ -9,8 +9,8 @@ from grpo_ext.rewards.guard import Guard, reward_name, takes_guard
 from grpo_ext.rewards.reward import Reward
 from grpo_ext.rewards.signature import EXTRAS
 
-# The arguments that TRL's trainer passes to every reward function, by name, beside the data set's
-# columns.
+# The arguments that TRL's trainer passes by name to every reward function, in addition to the data
+# set's columns.
 PASSED = (
     "prompts",
     "completions",
@@ -22,7 +22,7 @@ PASSED = (
 
 
 def unique_names(rewards: Sequence[Any]) -> list[str]:
-    """Return a metric name for each reward; shared names get numbers: `a`, `a_2`, `a_3`.
+    """Return a metric name for each reward; repeated names get numbers: `a`, `a_2`, `a_3`.
 
     Reward models and `Guard`s keep their names.
     """
@@ -48,13 +48,13 @@ def check_rewards(
     """Refuse rewards whose names collide, and functions that the trainer cannot call.
 
     Args:
-        rewards: functions, reward models, or ids of reward models; `Guard`s are looked into.
-        names: the names of their metrics; `None`: their own.
-        specs: the entries of a recipe's `reward_funcs`, one for each reward, for the advice in the
+        rewards: functions, reward models, or ids of reward models; `Guard`s are unwrapped.
+        specs: the entries of a recipe's `reward_funcs`, one per reward, for the advice in the
             message.
+        names: the names of their metrics; `None`: their own.
 
     Raises:
-        ValueError: names the reward and what to write instead.
+        ValueError: if a reward is refused. The message names it and says what to write instead.
     """
     labels = [metric_name(reward) for reward in rewards] if names is None else list(names)
     for label, count in Counter(labels).items():
@@ -70,7 +70,7 @@ def check_rewards(
 
 
 def rename_advice(label: str, spec: Any, reward: Any) -> str:
-    """Say how to rename one of two rewards: by `label`, by `__name__`, or a model by its path."""
+    """Return how to rename one of two rewards: with `label` or `__name__`, or a model's path."""
     if isinstance(reward, str) or is_loaded_model(reward):
         return (
             "A reward model is called after the last part of its path: rename the folder of one of "
@@ -86,18 +86,17 @@ def rename_advice(label: str, spec: Any, reward: Any) -> str:
 
 
 def label_for(label: str) -> str:
-    """Return a second name for a metric."""
+    """Return a name to suggest in place of a metric name that is taken."""
     return f"{label.strip('<>')}_2"
 
 
 def check_call(reward: Any, columns: Iterable[str] = ()) -> None:
     """Refuse a function that cannot take the trainer's arguments and `columns` by name.
 
-    Without `columns`, only the trainer's own arguments are checked. Registered rewards get only
-    what they name.
+    Registered rewards always pass, because they get only what they name. So do reward models.
 
     Raises:
-        ValueError: names the parameters that are missing.
+        ValueError: if parameters are missing or positional-only, or the reward is a class.
     """
     function = reward.reward if isinstance(reward, Guard) else reward
     if isinstance(function, str | Reward) or hasattr(function, "parameters"):
@@ -126,7 +125,7 @@ def check_call(reward: Any, columns: Iterable[str] = ()) -> None:
 
 
 def needed_columns(reward: Any) -> tuple[str, ...]:
-    """Return the data set columns that a reward needs; none where its signature is unknown."""
+    """Return the data set columns that a reward needs; none if its signature is unknown."""
     function = reward.reward if isinstance(reward, Guard) else reward
     if isinstance(function, str) or hasattr(function, "parameters"):
         return ()
@@ -142,7 +141,7 @@ def needed_columns(reward: Any) -> tuple[str, ...]:
 
 
 def parameters_of(function: Callable) -> list[inspect.Parameter] | None:
-    """Return the parameters of a function; `None` if Python cannot tell them."""
+    """Return a function's parameters, or `None` if Python cannot determine them."""
     try:
         return list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):  # a function of an extension module
@@ -159,5 +158,5 @@ def metric_name(reward: Any) -> str:
 
 
 def is_loaded_model(reward: Any) -> bool:
-    """Whether a reward is a model, not a function or the id of a model."""
+    """Return whether a reward is a loaded model, not a function or the id of a model."""
     return hasattr(reward, "parameters") and hasattr(reward, "config")

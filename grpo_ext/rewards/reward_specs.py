@@ -3,11 +3,11 @@
     reward_funcs: [countdown, {name: format, mode: strict, weight: 0.5}, my.package:reward,
         my/reward-model]
 
-An entry is a name, or a mapping with that name, its `weight` and its options. A name is a
-registered reward (also from a file of `reward_plugins`), a function as `package.module:function` or
-`path/file.py:function`, or the id or folder of a reward model. A reward of weight 0 is logged but
-not trained on. `tasks`, a list of names, restricts a reward to the rows whose column "task" has one
-of them.
+An entry is a name, or a mapping with that name, its `weight` and its options. A name refers to a
+registered reward (possibly from a file in `reward_plugins`), to a function
+(`package.module:function` or `path/file.py:function`), or to a reward model (its id or folder). A
+reward of weight 0 is logged but not trained on. `tasks`, a list of names, restricts a reward to the
+rows whose column "task" has one of them.
 """
 
 import inspect
@@ -33,28 +33,28 @@ from grpo_ext.rewards.signature import EXTRAS, object_of
 
 # Columns that TRL drops, overwrites or passes twice.
 RESERVED = ("completion", "completions", *EXTRAS)
-LARGEST_WEIGHT = 1e4  # its square times that of `scores.LARGEST` is finite in float32
+LARGEST_WEIGHT = 1e4  # its square times the square of `scores.LARGEST` is finite in float32
 
 
 class WeightsError(ValueError):
-    """`reward_weights` do not go with the rewards."""
+    """`reward_weights` do not match the rewards."""
 
 
 def resolve_rewards(
     specs: Any, reward_weights: Sequence[float] | None = None, plugins: Iterable[str] = ()
 ) -> tuple[list[Any], list[float]]:
-    """Return callables (or reward-model ids) and weights, one for each spec.
+    """Return callables (or reward-model ids) and weights, one of each per spec.
 
     Args:
         specs: a name, a mapping `{name, weight, label, tasks, option: value}` or a callable, or a
             list of them. `label` is the name of the metric, for a reward that is used twice.
-        reward_weights: TRL's list of weights, one for each spec, instead of `weight` in the
-            mappings.
+        reward_weights: TRL's list of weights, one per spec, instead of `weight` in the mappings.
         plugins: Python files that register rewards.
 
     Raises:
-        ValueError: for an unknown name or option, a weight that is no finite number, or a metric
-            name that occurs twice.
+        ValueError: if a name or option is unknown, a weight is not a finite number, or two rewards
+            have the same metric name.
+        WeightsError: if `reward_weights` do not match the rewards.
     """
     for path in plugins:
         load_plugin(path)
@@ -79,7 +79,7 @@ def resolve_rewards(
 
 
 def resolve(spec: Any) -> tuple[Any, Any]:
-    """Return the callable or reward-model id of a spec, and its weight or None."""
+    """Return a spec's callable or reward-model id, and its weight (`None` if it has none)."""
     if isinstance(spec, str):
         return find(spec, {}), None
     if not isinstance(spec, Mapping):
@@ -117,7 +117,7 @@ def resolve(spec: Any) -> tuple[Any, Any]:
 
 
 def find(name: str, options: dict[str, Any]) -> Any:
-    """Return the callable or reward-model id that a name stands for."""
+    """Return the callable or reward-model id that a name refers to."""
     if name in names():
         return build(name, **options)
     if ":" in name and not Path(name).exists():
@@ -133,16 +133,15 @@ def find(name: str, options: dict[str, Any]) -> Any:
             f"Reward {name!r}: there is no such folder, and a reward model of the hub is written "
             "OWNER/NAME."
         )
-    return build(name, **options)  # raises, with the nearest known name
+    return build(name, **options)  # raises `ValueError`, with the closest known name
 
 
 def dotted(name: str, options: dict[str, Any]) -> Callable:
-    """Return the function `package.module:function` or `file.py:function`.
+    """Return the function named `package.module:function` or `file.py:function`, with `options`.
 
-    TRL's call reaches it unchanged if it is not registered.
-
-    The name may also be that of an object with `__call__`, or of a class of such objects that need
-    no arguments.
+    The name may also refer to an object with `__call__`, or to a class of such objects whose
+    constructor needs no arguments. A function that is not registered gets TRL's arguments
+    unchanged.
     """
     loaded = load_class("reward", name, {})
     if not callable(loaded):
@@ -165,7 +164,7 @@ def dotted(name: str, options: dict[str, Any]) -> Callable:
 
 
 def load_plugin(path: str) -> None:
-    """Run a plugin file once; `ValueError` if it fails."""
+    """Run a plugin file once; raise `ValueError` if it fails."""
     try:
         load_file(path)
     except Exception as error:
@@ -175,7 +174,7 @@ def load_plugin(path: str) -> None:
 
 
 def checked_weight(name: str, weight: Any) -> float:
-    """Return a weight as a float; `ValueError` unless finite and at most `LARGEST_WEIGHT`."""
+    """Return a weight as a float; raise `ValueError` if it is not within ±`LARGEST_WEIGHT`."""
     known: Any = (
         weight
         if isinstance(weight, numbers.Real) and not isinstance(weight, bool)
@@ -190,7 +189,7 @@ def checked_weight(name: str, weight: Any) -> float:
 
 
 def renaming(column: str, there: Sequence[str]) -> str:
-    """Return how to give a column of the data the name `column` that a reward reads."""
+    """Return how to rename one of the columns `there` to `column`, which a reward reads."""
     answers = [name for name in ANSWERS if name in there]
     answers += [path for path in NESTED_ANSWERS if path.partition(".")[0] in there]
     if column in ANSWERS and answers:
@@ -202,7 +201,7 @@ def renaming(column: str, there: Sequence[str]) -> str:
 
 
 def check_columns(rewards: Sequence[Any], dataset_columns: Iterable[str] | None) -> None:
-    """Check the data set's columns, `None` if they are unknown, against the rewards.
+    """Check that the data set's columns suit the rewards; `None` (unknown columns) passes.
 
     Raises:
         ValueError: if a reward's column is missing, a reward does not take a column that the

@@ -1,4 +1,4 @@
-"""Options that a run sets for rewards with a language model (`loads_model=True`)."""
+"""Set the options of rewards that load a language model (`loads_model=True`) from the run."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
@@ -11,7 +11,7 @@ from grpo_ext.rewards.reward import Reward
 
 
 def rewards_with_models(rewards: Iterable[Any]) -> list[Reward]:
-    """Return the registered rewards that load a language model; `Guard`s are looked into."""
+    """Return the registered rewards that load a language model, unwrapping any `Guard`."""
     model_rewards = []
     for reward in rewards:
         if isinstance(reward, Guard):
@@ -22,15 +22,15 @@ def rewards_with_models(rewards: Iterable[Any]) -> list[Reward]:
 
 
 def set_model(rewards: Sequence[Any], model: object, revision: str | None = None) -> None:
-    """Give rewards that load a model, and name none, the model that the run starts from.
+    """Set the model of each reward that loads one and names none to the run's initial model.
 
     Args:
         rewards: the rewards of the run.
-        model: a folder or id; None if it is not known yet.
-        revision: of the model on the hub.
+        model: the initial model's folder or id; None if it is not known yet.
+        revision: the model's revision on the hub.
 
     Raises:
-        ValueError: if `model` is a loaded model, which training changes.
+        ValueError: if a reward needs the model and `model` is a loaded one, which training changes.
     """
     for reward in rewards_with_models(rewards):
         if model is None or reward.options.get("model") is not None:
@@ -45,10 +45,10 @@ def set_model(rewards: Sequence[Any], model: object, revision: str | None = None
 
 
 def set_prompts(rewards: Sequence[Any], rows: Iterable[Mapping[str, Any]] | None) -> None:
-    """Give rewards that compare prompts, and name none, the first different ones of the run's data.
+    """Set `unrelated` of rewards that do not name it to the first distinct prompts of the data.
 
-    All ranks, steps and resumed runs have the same ones. A reward with `tasks` gets prompts of
-    these tasks.
+    All ranks, steps and resumed runs thus use the same prompts. A reward with `tasks` gets prompts
+    of those tasks. Does nothing if `rows` is None.
     """
     for reward in rewards_with_models(rewards):
         options = reward.options

@@ -1,4 +1,4 @@
-"""Turns what a reward function returned into scores, and what it raised into text."""
+"""Turn what a reward function returned into scores, and what it raised into text."""
 
 import inspect
 import math
@@ -12,11 +12,11 @@ from grpo_ext.common.untrusted import printable
 from grpo_ext.rewards.reward import Score
 
 MAX_SHOWN = 500  # characters of a value that a message shows
-# The square of a score times the square of a weight must be finite in float32, in which training
-# computes.
+# The square of a score times the square of a weight must be finite in float32, the type in which
+# training computes with them.
 LARGEST = 1e12
 PACKAGE = Path(__file__).parents[1]
-# Files whose frames stand between this package and a user's code.
+# Files of this package that call a user's code; their frames are not the place of an error.
 MACHINERY = {
     str(PACKAGE / name)
     for name in (
@@ -41,11 +41,11 @@ def scores_of(returned: Any, count: int) -> tuple[list[Score], dict[int, str]]:
     """Return the scores of `count` completions and, by row, why an entry is not a score.
 
     Args:
-        returned: what the reward returned, an iterable of numbers and None.
-        count: number of completions.
+        returned: what the reward returned: an iterable of numbers and None.
+        count: the number of completions.
 
     Raises:
-        TypeError: if `returned` is not a list.
+        TypeError: if `returned` is not iterable, or is a string or a dict.
         Miscounted: if it does not have `count` entries.
     """
     if returned is None or isinstance(returned, str | bytes | dict):
@@ -65,7 +65,7 @@ def scores_of(returned: Any, count: int) -> tuple[list[Score], dict[int, str]]:
 
 
 def as_score(entry: Any) -> Score:
-    """Return a finite float or None; raise `TypeError` or `ValueError` for anything else."""
+    """Return a float within ±`LARGEST`, or None; raise `TypeError` or `ValueError` otherwise."""
     if entry is None:
         return None
     if not hasattr(entry, "__float__") and not hasattr(entry, "__index__"):
@@ -79,14 +79,14 @@ def as_score(entry: Any) -> Score:
 
 
 def in_full(error: BaseException, function: Callable[..., Any] | None = None) -> str:
-    """Return the end of an error's traceback, of bounded length.
+    """Return the end of an error's traceback, with bounded length.
 
-    The last line names the error and its place in the user's own file.
+    The last line has the error and its place in the user's own file.
 
     Args:
-        error: what was raised.
-        function: the user's code that was called. Its first line is the place of an error that was
-            raised about it, such as one about what it returned.
+        error: the exception.
+        function: the user's function that was called. Its first line is given as the place if the
+            traceback has no frame of the user's code, as for a wrong return value.
     """
     if isinstance(error, TooLate):
         error.__context__ = None  # the text of the error that was being handled may have hung
@@ -102,7 +102,7 @@ def in_full(error: BaseException, function: Callable[..., Any] | None = None) ->
 
 
 def place_of(stack: Iterable[traceback.FrameSummary], function: Callable[..., Any] | None) -> str:
-    """Return an error's place in the user's code, ` (file:line, in name)`; "" if unknown."""
+    """Return an error's place in the user's code as ` (file:line, in name)`; "" if unknown."""
     frames = [frame for frame in stack if frame.filename not in MACHINERY]
     user_frames = [frame for frame in frames if not in_standard_library(frame.filename)] or frames
     if user_frames:
@@ -116,12 +116,12 @@ def place_of(stack: Iterable[traceback.FrameSummary], function: Callable[..., An
 
 
 def in_standard_library(path: str) -> bool:
-    """Whether a source file is Python's own, such as those of `asyncio` around a coroutine."""
+    """Return whether a source file belongs to the standard library, such as those of `asyncio`."""
     return path.startswith(STANDARD_LIBRARY) and "site-packages" not in path
 
 
 def clipped(content: object) -> str:
-    """Return a `repr` of bounded length, also where `repr` raises."""
+    """Return a `repr` of bounded length, even if `repr` raises."""
     try:
         text = repr(content)
     except Exception as error:

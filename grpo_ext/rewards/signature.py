@@ -1,4 +1,4 @@
-"""Read a reward function's signature: its columns, options, and arguments of the trainer.
+"""Read a reward function's signature: columns, options, and arguments from the trainer.
 
 def countdown(completions, nums, target, *, tolerance: float = 1e-5): ...
               texts        needed columns   option
@@ -16,7 +16,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from grpo_ext.common.suggestions import did_you_mean, unknown
 from grpo_ext.common.untrusted import is_secret
 
-# What TRL's trainer passes beside the completions and the data set's columns.
+# What TRL's trainer passes in addition to the completions and the data set's columns.
 EXTRAS = ("prompts", "completion_ids", "trainer_state", "log_extra", "log_metric", "environments")
 # Marks an option without a default, which must be given.
 REQUIRED = inspect.Parameter.empty
@@ -24,10 +24,10 @@ REQUIRED = inspect.Parameter.empty
 
 @dataclass(frozen=True)
 class Signature:
-    """The contract of a reward function."""
+    """The parameters of a reward function, by what they are used for."""
 
     columns: tuple[str, ...] = ()  # columns of the data set that it needs
-    # options with defaults; one that is not set may be a column
+    # other parameters with defaults; each may be set as an option or else be a column
     optional: dict[str, Any] = field(default_factory=dict)
     extras: tuple[str, ...] = ()  # those of `EXTRAS` that it names
     # keyword-only parameters with their defaults, or `REQUIRED`
@@ -37,10 +37,10 @@ class Signature:
 
 
 def object_of(reward: Callable) -> Callable:
-    """Return a function or object unchanged, and an object of a class with `__call__`.
+    """Return a function or object unchanged, and for a class an object of it.
 
     Raises:
-        TypeError: if the class has no `__call__`, or if its objects need arguments.
+        TypeError: if the class has no `__call__`, or its constructor needs arguments.
     """
     if not inspect.isclass(reward):
         return reward
@@ -65,12 +65,12 @@ def object_of(reward: Callable) -> Callable:
 
 
 def is_async(function: Callable) -> bool:
-    """Whether a call returns an awaitable."""
+    """Return whether calling the function returns an awaitable."""
     return inspect.iscoroutinefunction(routine_of(function))
 
 
 def routine_of(function: Callable) -> Callable:
-    """Return the Python function behind a reward: a partial's, or an object's `__call__`."""
+    """Return the Python function that a reward calls: a partial's, or an object's `__call__`."""
     while isinstance(function, partial):
         function = function.func
     if inspect.isroutine(function) or inspect.isclass(function):
@@ -93,7 +93,7 @@ def module_of(function: Callable) -> str:
 
 
 def read_signature(function: Callable) -> Signature:
-    """Return a callable's `Signature`; `TypeError` if it cannot be called as a reward."""
+    """Return a callable's `Signature`; raise `TypeError` if it cannot be called as a reward."""
     parameters = inspect.signature(function).parameters
     label = name_of(function)
     if "completions" not in parameters:
@@ -119,16 +119,17 @@ def read_signature(function: Callable) -> Signature:
     rest = any(p.kind is p.VAR_KEYWORD for name, p in parameters.items() if name != "completions")
     try:
         hints = get_type_hints(routine_of(function), include_extras=True)
-    except Exception:  # they cannot be resolved
+    except Exception:  # annotations that cannot be resolved
         hints = {}
     types = {name: hints[name] for name in (*options, *optional) if name in hints}
     return Signature(columns, optional, extras, options, types, rest)
 
 
 def complete_options(reward: str, signature: Signature, given: dict[str, Any]) -> dict[str, Any]:
-    """Return the defaults overridden by `given`; `ValueError` for a wrong or missing option.
+    """Return the default options, overridden by `given`.
 
-    An option is wrong if its name is unknown or its type does not fit.
+    Raises:
+        ValueError: if an option is unknown, has a value of the wrong type, or is missing.
     """
     takes = [*signature.options, *signature.optional]
     for name, value in given.items():
@@ -153,18 +154,17 @@ def hides_value(name: str) -> bool:
 
 
 def misfit(value: Any, annotation: Any) -> str | None:
-    """Return why `value` does not fit a type with its bounds, else None.
+    """Return why `value` does not fit a type with its bounds, or None if it does.
 
-    As in JSON, a list is accepted for a tuple, but a text is not accepted for a number.
-
-    A value that JSON lacks must have the type itself. Types that pydantic does not know take any
-    value.
+    Uses JSON rules: a list is accepted for a tuple, but a string is not accepted for a number. A
+    value that JSON cannot represent must have the type itself. Types that pydantic does not know
+    accept any value.
     """
     try:
         adapter = TypeAdapter(annotation, config=ConfigDict(strict=True, allow_inf_nan=False))
         try:
             adapter.validate_json(json.dumps(value))
-        except TypeError:  # JSON lacks it
+        except TypeError:  # JSON cannot represent the value
             adapter.validate_python(value)
     except ValidationError as error:
         message = error.errors()[0]["msg"].removeprefix("Value error, ")

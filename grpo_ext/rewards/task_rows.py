@@ -1,4 +1,4 @@
-"""Selects the rows of a batch that belong to a reward's tasks, by the column "task"."""
+"""Select the rows of a batch that belong to a reward's tasks, by the column "task"."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,9 +9,10 @@ from grpo_ext.common.columns import TASK
 def task_rows(
     arguments: dict[str, Any], tasks: Sequence[str] | None
 ) -> tuple[list[int], dict[str, Any]]:
-    """Return the positions of the rows of these tasks, and a reward's arguments for these rows.
+    """Return the positions of the rows of `tasks`, and a reward's arguments for these rows alone.
 
-    None for all tasks.
+    `tasks=None` selects all rows. `log_extra` takes values for the selected rows, and logs None for
+    the others.
     """
     count = len(arguments["completions"])
     if tasks is None:
@@ -31,7 +32,7 @@ def task_rows(
 def rows_of(arguments: dict[str, Any], rows: Sequence[int], count: int) -> dict[str, Any]:
     """Return the arguments for some rows of a batch of `count` completions.
 
-    An argument that is not a list of that length stays unchanged.
+    An argument that is not a list or tuple of that length stays unchanged.
     """
     selected = {}
     for name, argument in arguments.items():

@@ -1,8 +1,8 @@
 """The program of a reward worker: it scores one row at a time, with a memory limit.
 
 A pool starts it as a fresh interpreter, so that neither the training script nor torch is loaded
-again. It forks: the child scores, and the parent, called keeper, ends every process that a reward
-has started.
+again. It forks: the child scores rows, and the parent, called the keeper, kills every process that
+a reward has started.
 """
 
 import contextlib
@@ -28,16 +28,16 @@ KEEPER_SIGNALS = {signal.SIGTERM, signal.SIGCHLD}
 
 
 def leave_keeper(parent: int, fd: int) -> None:
-    """Fork and return in the child. This process becomes the child's keeper.
+    """Fork and return in the child; the calling process becomes the child's keeper.
 
-    The keeper stays until the child ends, `parent` dies, or SIGTERM comes.
+    The keeper runs until the child ends, `parent` dies, or SIGTERM arrives.
 
     Args:
-        parent: process id of the pool's process.
+        parent: the process id of the pool's process.
         fd: the child's end of the pipe to the pool.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, KEEPER_SIGNALS)
-    if sys.platform == "linux":  # an orphan below this process becomes its child
+    if sys.platform == "linux":  # orphaned descendants become children of this process
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
     die_with(parent, signal.SIGTERM)
     keeper = os.getpid()
@@ -50,7 +50,7 @@ def leave_keeper(parent: int, fd: int) -> None:
 
 
 def keep(child: int) -> NoReturn:
-    """Wait for the child or for SIGTERM, then kill every process below this one."""
+    """Wait until the child ends or SIGTERM arrives, then kill all descendants and exit."""
     exit_code = None
     while exit_code is None and signal.sigwait(KEEPER_SIGNALS) == signal.SIGCHLD:
         exit_code = reap(child)
@@ -62,13 +62,13 @@ def keep(child: int) -> NoReturn:
         psutil.wait_procs(children)
     if exit_code is None:
         exit_code = 0
-    elif exit_code < 0:  # ended by a signal: the code that a shell gives
+    elif exit_code < 0:  # killed by a signal: use the exit code that a shell would give
         exit_code = 128 - exit_code
     os._exit(exit_code)
 
 
 def reap(child: int) -> int | None:
-    """Collect the ended processes; return the exit code of `child` if it is among them."""
+    """Reap the processes that have ended; return the exit code of `child` if it is among them."""
     while True:
         pid, status = os.waitpid(-1, os.WNOHANG)
         if pid == child:
@@ -78,7 +78,7 @@ def reap(child: int) -> int | None:
 
 
 def score(reward: Reward, row: dict[str, list[Any]]) -> tuple[float | None, str | None]:
-    """Return the score of one row and its error."""
+    """Return the score of one row and its error; both are None if the reward declines the row."""
     try:
         with exit_if_forked():
             scores, errors = scores_of(reward(**row), 1)
@@ -92,11 +92,11 @@ def score(reward: Reward, row: dict[str, list[Any]]) -> tuple[float | None, str 
 def serve(connection: Connection) -> None:
     """Answer messages until the pipe is closed.
 
-    A pickled message is a pickled reward with a row to score, or with None, which introduces the
-    reward. Each gets one answer, and so does the start. Answers are JSON: the trainer unpickles
-    nothing from here.
+    A message is a pickled pair: a pickled reward, and a row to score or None to load the reward.
+    One answer is sent at the start, and one for each message. Answers are JSON, so that the trainer
+    unpickles nothing from a worker.
     """
-    rewards: dict[bytes, Reward | str] = {}  # a text is the error of building the reward
+    rewards: dict[bytes, Reward | str] = {}  # a string is the error from loading the reward
     connection.send_bytes(b"null")
     while True:
         try:
@@ -113,7 +113,7 @@ def serve(connection: Connection) -> None:
 
 
 def introduce(packed: bytes) -> Reward | str:
-    """Return a pickled reward, or the error of building it.
+    """Load a pickled reward; return it, or the text of the error.
 
     Its first example is scored, so that no row has to wait for imports.
     """

@@ -1,4 +1,4 @@
-"""The workers of a `RewardPool`, each with a thread that starts, feeds, times and ends it."""
+"""The workers of a `RewardPool`, each with a thread that starts, feeds, times and stops it."""
 
 import json
 import os
@@ -17,11 +17,11 @@ from grpo_ext.rewards.reward import Score
 
 START_LIMIT = 60.0  # seconds for a worker to start, or to import what a reward needs
 LONGEST_TIMEOUT = 1e6  # seconds; a longer one overflows `poll`
-MAX_EXTRA = 8  # workers beyond the pool's size, in place of overdue ones
-# Added to the niceness of an overdue worker: it gets a third of the time of the others, and may
-# still finish.
+MAX_EXTRA = 8  # workers beyond the pool's size, to replace overdue ones
+# Added to the niceness of an overdue worker: it gets about a third of the CPU time of the others,
+# and may still finish.
 EXTRA_NICENESS = 5
-END_LIMIT = 5.0  # seconds from the end of a worker's pipe to its exit code
+END_LIMIT = 5.0  # seconds to wait for the exit code of a worker that closed its pipe
 MAX_FAILED_STARTS = 3  # in a row; then the waiting rows are given up
 
 Result = tuple[Score, str | None]  # a row's score and its error
@@ -32,13 +32,13 @@ class WorkerPool:
     """Keeps workers ready to score rows.
 
     A row that takes far longer than usual makes its worker overdue: the worker continues at low
-    priority and another one is started, so that a few hanging rows do not hold up a batch. All
-    methods may be called from any thread.
+    priority and another one is started, so that a few hanging rows do not hold up a batch. Methods
+    may be called from any thread; those that say so need the lock `changed`.
 
     Args:
-        size: number of workers that are not overdue.
+        size: the number of workers that are not overdue.
         timeout: seconds that a row may take.
-        memory_limit: bytes that a worker may hold.
+        memory_limit: bytes of data that a worker may hold.
     """
 
     def __init__(self, size: int, timeout: float, memory_limit: int):
@@ -49,7 +49,7 @@ class WorkerPool:
         self.workers: list[Worker] = []
         self.queue: deque[Job] = deque()
         self.rewards: set[bytes] = set()  # pickled
-        self.usual = 0.0  # seconds a row takes, a running mean
+        self.usual = 0.0  # seconds that a row takes, as a running mean
         self.failed_starts = 0
         self.stopped = False
         self.changed = threading.Condition()
@@ -60,7 +60,7 @@ class WorkerPool:
         return max(0.2, self.timeout / 20, 10 * self.usual)
 
     def take(self, reward: bytes, jobs: list[Job]) -> None:
-        """Score rows with a pickled reward."""
+        """Queue rows to be scored with a pickled reward."""
         with self.changed:
             self.rewards.add(reward)
             self.failed_starts = 0
@@ -69,7 +69,7 @@ class WorkerPool:
             self.changed.notify_all()
 
     def stop(self) -> None:
-        """End all workers and leave the waiting rows unscored.
+        """Stop all workers and leave the waiting rows unscored.
 
         Does nothing in a forked copy of the pool.
         """
@@ -87,9 +87,9 @@ class WorkerPool:
                 worker.join(timeout=5)
 
     def fill(self) -> None:
-        """Replace workers that are gone or overdue, or give up the waiting rows.
+        """Start the workers that are missing or overdue, or give up the waiting rows.
 
-        Call it with the lock held.
+        The caller must hold the lock.
         """
         if self.stopped:
             self.give_up("the pool has ended")
@@ -103,13 +103,13 @@ class WorkerPool:
                 worker.start()
 
     def give_up(self, reason: str) -> None:
-        """Leave the waiting rows unscored."""
+        """Leave the waiting rows unscored, with `reason` as their error; needs the lock."""
         while job := self.next_row():
             future, _ = job
             future.set_result((None, f"RuntimeError: {reason}"))
 
     def next_row(self) -> Job | None:
-        """Take the next row that has not been cancelled from the queue."""
+        """Take the next row from the queue that is not cancelled, or None; needs the lock."""
         while self.queue:
             future, message = self.queue.popleft()
             if future.set_running_or_notify_cancel():
@@ -117,9 +117,12 @@ class WorkerPool:
         return None
 
     def next_job(self, worker: "Worker") -> bytes | Job | None:
-        """Wait for a reward that the worker has not loaded, or for a row.
+        """Wait for a reward that the worker has not loaded yet, or for a row, and return it.
 
         Return None when the pool is stopped.
+
+        Raises:
+            ChildProcessError: if the worker has died or sent something while it was idle.
         """
         with self.changed:
             while not self.stopped:
@@ -135,7 +138,7 @@ class WorkerPool:
         return None
 
     def replace(self, worker: "Worker", failed: bool) -> None:
-        """Replace a worker that is spent, or has failed to start."""
+        """Replace a worker that is spent or, if `failed`, could not start or load a reward."""
         with self.changed:
             self.workers.remove(worker)
             self.failed_starts += failed
@@ -143,11 +146,11 @@ class WorkerPool:
 
 
 class Worker(threading.Thread):
-    """A worker process with its thread. The kernel ends the process when the thread ends."""
+    """A thread that drives one worker process, which the kernel kills when the thread ends."""
 
-    process: subprocess.Popen | None = None  # until it is started
+    process: subprocess.Popen | None = None  # None until it is started
     overdue = False
-    spent = False  # late, dead, or without memory: not to be used again
+    spent = False  # overdue, dead or out of memory: takes no more rows
 
     def __init__(self, pool: WorkerPool):
         super().__init__(name="reward-worker", daemon=True)
@@ -173,8 +176,8 @@ class Worker(threading.Thread):
                 self.pool.failed_starts = 0
             failed = False
         except Exception:
-            # It could not be started, has died outside a row, or takes too long to import what a
-            # reward needs.
+            # The process could not be started, died while it had no row, or took too long to import
+            # what a reward needs.
             pass
         finally:
             self.pool.replace(self, failed)
@@ -200,7 +203,7 @@ class Worker(threading.Thread):
         self.connection.recv_bytes()
 
     def score(self, message: bytes) -> Result:
-        """Send a row to the process and return its answer, or an error if it gives none."""
+        """Send a row to the process and return its answer, or an error if there is none."""
         timeout = self.pool.timeout
         patience = self.pool.patience
         start = time.monotonic()
@@ -212,7 +215,7 @@ class Worker(threading.Thread):
                 if not self.connection.poll(max(0.0, timeout - patience)):
                     return None, f"TimeoutError: the row took more than {timeout:g} s"
             score, error = json.loads(self.connection.recv_bytes())
-        except Exception:  # it has died, has closed its pipe, or has sent something else
+        except Exception:  # the process died, closed its pipe, or sent something else
             return None, self.cause_of_death()
         self.pool.usual += 0.05 * (time.monotonic() - start - self.pool.usual)
         is_full = error is not None and error.startswith("MemoryError")  # its memory stays full
@@ -220,7 +223,7 @@ class Worker(threading.Thread):
         return score, error
 
     def cause_of_death(self) -> str:
-        """Return the error of a row whose worker gave no answer."""
+        """Return the error for a row whose worker gave no answer."""
         if self.pool.stopped:
             return "RuntimeError: the pool has ended"
         assert self.process is not None
@@ -241,7 +244,7 @@ class Worker(threading.Thread):
             os.setpriority(os.PRIO_PGRP, self.process.pid, niceness + EXTRA_NICENESS)
 
     def kill(self) -> None:
-        """End the process, which ends everything below it."""
+        """Terminate the process, which kills its descendants first."""
         if self.process:
             for number in (signal.SIGTERM, signal.SIGCONT):  # a reward may have stopped its group
                 self.process.send_signal(number)
