@@ -1,1 +1,1 @@
-"""Evaluation on held-out rows: completions, rewards, and figures with standard errors."""
+"""Evaluate models on held-out rows: completions, rewards, and metrics with standard errors."""

@@ -1,4 +1,4 @@
-"""The figures of an evaluation: of all rows, and of each task of a data set of several tasks."""
+"""Compute the metrics of an evaluation over all rows and, with several tasks, for each task."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,13 +27,14 @@ def figures_of(
 ) -> Figures:
     """Return means, standard errors, pass@k and the number of different problems.
 
-    With a column "task" also those of each task, under `tasks/NAME/`.
+    If the rows have a column "task", the metrics of each task are added under `tasks/NAME/`.
 
     Args:
         rows: the evaluated rows.
         samples: `k` completions of each row.
-        names: the rewards.
-        outcomes: the rewards that decide pass@k, in the order of `outcome_order`; empty: no pass@k.
+        names: the names of the rewards.
+        outcomes: the rewards that decide pass@k, in the order of `outcome_order`; if empty, there
+            is no pass@k.
         k: the number of completions of each row.
     """
     figures = _figures(samples, names, outcomes, k)
@@ -46,7 +47,7 @@ def figures_of(
 
 
 def scored_by(names: Sequence[str], samples: list[Sample]) -> list[str]:
-    """Return those of the rewards that scored any of the samples."""
+    """Return the names of the rewards that scored at least one sample."""
     scored = []
     for name in names:
         if any(sample.rewards[name] is not None for sample in samples):
@@ -55,7 +56,7 @@ def scored_by(names: Sequence[str], samples: list[Sample]) -> list[str]:
 
 
 def samples_by_task(rows: Sequence[Row], samples: list[Sample]) -> dict[str, list[Sample]]:
-    """Return the samples of each task, sorted by name; empty without a column "task"."""
+    """Return the samples of each task, sorted by task name; `{}` without a column "task"."""
     tasks: dict[str, list[Sample]] = {}
     for sample in samples:
         task = rows[sample.row].get(TASK)
@@ -68,7 +69,7 @@ def samples_by_task(rows: Sequence[Row], samples: list[Sample]) -> dict[str, lis
 class PartOfTask:
     """The rows of one task in an evaluation, with their samples."""
 
-    prefix: str  # of the names of its figures: "tasks/NAME/", or "" for all rows
+    prefix: str  # prepended to the names of its metrics: "tasks/NAME/", or "" for all rows
     rows: list[Row]
     samples: list[Sample]
     outcome: str  # the reward that judges these rows; "" if none scored them
@@ -77,7 +78,7 @@ class PartOfTask:
 def parts_of_tasks(
     rows: Sequence[Row], samples: list[Sample], outcomes: Sequence[str]
 ) -> list[PartOfTask]:
-    """Return the part of each task; without a column "task" one part with everything."""
+    """Split an evaluation by task; without a column "task", return a single part with all rows."""
     tasks = samples_by_task(rows, samples)
     if not tasks:
         outcome = next(iter(outcomes), "")
@@ -106,7 +107,7 @@ def compare_by_task(
     names: list[str],
     outcomes: Sequence[str],
 ) -> dict[str, Any]:
-    """Return the differences of `compare`, and those of each task under `tasks/NAME/`."""
+    """Like `compare`, but add the differences of each task under `tasks/NAME/`."""
     differences = compare(before, after, names, outcomes)
     for part in before:
         later = samples_by_task(rows, after[part])

@@ -1,4 +1,4 @@
-"""Paired comparisons of two models on the same rows."""
+"""Compare two models by paired differences on the same rows."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -18,13 +18,17 @@ from grpo_ext.evaluation.score import (
 def paired_difference(
     before: list[Sample], after: list[Sample], name: str | None
 ) -> dict[str, Any] | None:
-    """Return the mean increase of a reward over paired rows, so that their difficulty cancels.
+    """Return the mean increase of a reward over paired rows, in which row difficulty cancels out.
 
-    `name` is the reward; `None` means the length.
+    Args:
+        before: the samples of the first evaluation.
+        after: the samples of the second evaluation, of the same rows.
+        name: the name of the reward; `None` compares the lengths.
 
-    The keys are `mean`, the bounds `low` and `high` of its 95 % interval, the `verdict`, `rows`,
-    the number of rows with both values, and `problems`, how many different ones these rows have.
-    Bounds and verdict are `None` for a single problem. `None` if there are no such rows.
+    Returns:
+        `mean`; `low` and `high`, the bounds of its 95 % interval; `verdict`; `rows`, the number of
+        rows with both values; and `problems`, the number of different problems. Bounds and verdict
+        are `None` for a single problem. The result is `None` if no row has both values.
     """
     means_before, means_after = row_means(before, name).align(row_means(after, name), join="inner")
     problems = problems_of(before, means_before.index)
@@ -47,12 +51,21 @@ def compare(
     names: list[str],
     outcomes: Sequence[str],
 ) -> dict[str, Any]:
-    """Return all differences of the rewards `names` between two evaluations of the same rows.
+    """Return the differences of all rewards between two evaluations of the same rows.
 
-    `{"greedy": {"countdown": {"mean": 0.1, "low": 0.05, "high": 0.15, "verdict": "rose", "rows":
-    189, "problems": 189}, ..., "length": {...}}, "sampled": {...}, "became_right": [3, 17],
-    "became_wrong": [5]}`. A row is solved if the first of the rewards `outcomes` that scored it
-    gave it 1 or more; rows without a score in one of the two are in neither list.
+    Args:
+        before: the samples of the first evaluation by part, `greedy` and maybe `sampled`.
+        after: the samples of the second evaluation.
+        names: the names of the rewards.
+        outcomes: the outcome rewards in the order of `outcome_order`; with none, the result has no
+            `became_right` and `became_wrong`.
+
+    Returns:
+        `{"greedy": {"countdown": {"mean": 0.1, "low": 0.05, "high": 0.15, "verdict": "rose",
+        "rows": 189, "problems": 189}, ..., "length": {...}}, "sampled": {...}, "became_right": [3,
+        17], "became_wrong": [5]}`. The last two list the rows that only the second or only the
+        first evaluation solves greedily. A row is solved if the first outcome reward that scored it
+        gave 1 or more; a row without a score in one of the evaluations is in neither list.
     """
     differences: dict[str, Any] = {}
     for part in before:

@@ -1,7 +1,8 @@
-"""Completions of prompts by a transformers model, which leave the caller's random state unchanged.
+"""Complete prompts with a transformers model, leaving the caller's random state unchanged.
 
-A model's `generation_config` (Qwen2.5's has top_p 0.8 and a repetition penalty) replaces defaults
-of a config that is passed to `generate`. Therefore the model's config is swapped during the call.
+`generate` fills the defaults of the config that it is passed from the model's own
+`generation_config` (Qwen2.5's has top_p 0.8 and a repetition penalty). Therefore the model's config
+is replaced during the call.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -20,20 +21,20 @@ from grpo_ext.environments.episode import Episode
 from grpo_ext.environments.transcript import as_text
 from grpo_ext.seams.generate import fast_generation, generate_batch, watching
 
-Row = dict[str, Any]  # of a data set: its columns by name
+Row = dict[str, Any]  # a row of a data set, by column name
 
 
 @dataclass(frozen=True)
 class Decoding:
-    """The settings of decoding. `ValueError` for several samples at temperature 0."""
+    """Decoding settings; raises `ValueError` for several samples at temperature 0."""
 
-    max_new_tokens: int  # limit of a completion
+    max_new_tokens: int  # maximum number of tokens of a completion
     temperature: float = 0.0  # 0 decodes greedily
-    # The next three truncate the distribution; their defaults do not.
+    # The next three truncate the distribution; by default it is not truncated.
     top_p: float = 1.0
     top_k: int = 0
     min_p: float | None = None
-    num_samples: int = 1  # completions of each prompt
+    num_samples: int = 1  # number of completions of each prompt
     seed: int = 0  # the same seed and batch size give the same completions
 
     def __post_init__(self) -> None:
@@ -46,7 +47,7 @@ class Decoding:
     def generation_config(
         self, tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel
     ) -> GenerationConfig:
-        """Return the `transformers` config of these settings, with all end-of-sequence ids."""
+        """Return these settings as a `GenerationConfig`, with all end-of-sequence ids."""
         sampling: dict[str, Any] = {"do_sample": False}
         if self.temperature > 0:
             sampling = {
@@ -69,7 +70,7 @@ class Decoding:
 
 
 def end_tokens(tokenizer: PreTrainedTokenizerBase, config: GenerationConfig) -> list[int]:
-    """Return all end-of-sequence ids of a tokenizer and of its model's generation config."""
+    """Return the end-of-sequence ids of the tokenizer and of the model's generation config."""
     eos = config.eos_token_id
     model_ids = eos if isinstance(eos, list) else [eos]
     return sorted({tokenizer.eos_token_id, *model_ids} - {None})
@@ -79,8 +80,9 @@ def end_tokens(tokenizer: PreTrainedTokenizerBase, config: GenerationConfig) -> 
 class Completion:
     """One completion: its text, its token ids, and why it ended.
 
-    The text has no special tokens; the ids include the end-of-sequence token. It ended with
-    `"stop"`, or with `"length"` at the limit. `episode` is set if it has several turns.
+    The text has no special tokens, while `ids` include the end-of-sequence token. `finish_reason`
+    is `"length"` if the completion reached the limit, otherwise `"stop"`. `episode` is set for
+    episodes in an environment.
     """
 
     text: str
@@ -90,11 +92,15 @@ class Completion:
 
     @property
     def length(self) -> int:
-        """Number of tokens that the model wrote."""
+        """The number of tokens that the model wrote."""
         return sum(self.episode.mask) if self.episode else len(self.ids)
 
     def for_rewards(self, row: Row) -> tuple[Any, Any, Row]:
-        """Return what rewards read: prompt, completion (messages in a conversation) and columns."""
+        """Return the prompt, the completion and the columns of the row, as rewards read them.
+
+        The completion is a text if the prompt is one, otherwise a list of messages. An episode adds
+        its own columns.
+        """
         if self.episode:
             columns = {**row, **self.episode.columns()}
             return self.episode.prompt, self.episode.messages, columns
@@ -107,9 +113,9 @@ class Completion:
 
 @contextmanager
 def _decoding_as(model: PreTrainedModel, config: GenerationConfig, seed: int) -> Iterator[None]:
-    """Set generation config, eval mode and random state of a model, and restore them.
+    """Set the generation config, eval mode and random seed, and restore them all afterwards.
 
-    An adapter's base model has a generation config too.
+    The config is also set on the base model of an adapter, which has one of its own.
     """
     base = base_model(model)
     model_config = model.generation_config
@@ -141,21 +147,23 @@ def generate_completions(
     progress: str | None = None,
     begin: Callable[[list[Row]], list[Episode]] | None = None,
 ) -> list[list[Completion]]:
-    """Return `decoding.num_samples` completions of the `prompt` of each row, messages or text.
+    """Return `decoding.num_samples` completions for the prompt of each row.
 
     Args:
-        model: in any mode; its state is unchanged afterwards.
-        tokenizer: of the model.
-        rows: with `prompt`.
-        decoding: the limits and the number of completions.
-        batch_size: number of completions that are decoded at once.
-        fast: runs each distinct prompt once, and decodes no completion beyond its end.
-        chat_template_kwargs: further arguments of the chat template.
+        model: the model, in train or eval mode; its state is restored afterwards.
+        tokenizer: the tokenizer of the model.
+        rows: the rows, whose `prompt` is a text or a list of messages.
+        decoding: the decoding settings.
+        batch_size: the number of completions to decode at once.
+        fast: whether to run each distinct prompt only once and to stop decoding completions that
+            have ended.
+        chat_template_kwargs: further arguments for the chat template.
         progress: the title of a progress bar; `None` shows none.
-        begin: makes the episodes of rows; with `None` a completion is one turn.
+        begin: creates the episodes for some rows; with `None`, a completion is a single turn.
 
     Raises:
-        ValueError: if an episode cannot be decoded by the model's own `generate`.
+        ValueError: if `begin` is given, but the model has its own `generate`, which cannot decode
+            episodes.
     """
     config = decoding.generation_config(tokenizer, model)
     num_samples = decoding.num_samples

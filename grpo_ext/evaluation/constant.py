@@ -1,9 +1,9 @@
-"""The best constant answer: what one completion earns if given to every prompt.
+"""The best constant answer: the score of one completion that is given to every prompt.
 
-A reward that a constant satisfies can rise although no answer depends on its prompt. Beside this
-figure the model's own says whether that is so. The candidates are completions of the evaluation
-itself: the most frequent ones and those that scored best. They are tried on some of the rows, and
-the best of them is scored on all.
+If a constant answer satisfies a reward, the reward can rise although no answer depends on its
+prompt. Comparing the model's score with that of the best constant answer reveals this. The
+candidates are completions of the evaluation itself: the most frequent ones and those with the best
+scores. They are tried on some of the rows, and the best of them is scored on all rows.
 """
 
 import math
@@ -23,17 +23,16 @@ from grpo_ext.evaluation.score import (
 from grpo_ext.rewards.guard import AsyncGuard, Guard
 from grpo_ext.rewards.reward import Reward
 
-CANDIDATES = 8  # completions that are tried
-TRIAL_ROWS = 32  # rows on which each candidate is tried
-SUFFIX = "_constant"  # of the figures' names
+CANDIDATES = 8  # maximum number of completions to try
+TRIAL_ROWS = 32  # maximum number of rows on which each candidate is tried
+SUFFIX = "_constant"  # ending of the metrics' names
 
 
 def rewards_for_constants(rewards: Mapping[str, Any]) -> Rewards:
-    """Return those rewards, by name, that a constant answer can be scored with at little cost.
+    """Return the rewards, by name, that are cheap enough to score constant answers with.
 
-    They are functions behind guards, with the same limits, but their failures are not counted.
-    Reward models, async functions and registered rewards that ask a server or load a model are left
-    out.
+    These are the guarded functions, with the same limits but without counting failures. Reward
+    models, async functions and registered rewards that query a server or load a model are skipped.
     """
     cheap: Rewards = {}
     for name, guard in rewards.items():
@@ -43,7 +42,7 @@ def rewards_for_constants(rewards: Mapping[str, Any]) -> Rewards:
 
 
 def is_costly(guard: Guard) -> bool:
-    """Whether a registered reward sends each completion to a server, or through a model."""
+    """Return whether a reward is registered as one that queries a server or loads a model."""
     if not isinstance(guard.reward, Reward):
         return False
     registration = guard.reward.registration
@@ -51,13 +50,16 @@ def is_costly(guard: Guard) -> bool:
 
 
 def candidates(samples: Sequence[Sample], outcome: str) -> list[Sample]:
-    """Return at most `CANDIDATES` distinct samples: half the most frequent, then the best ones."""
+    """Return at most `CANDIDATES` samples with distinct texts: the most frequent, then the best.
+
+    At most half of them are chosen by frequency, the others by the reward `outcome`.
+    """
     counts = Counter(sample.text for sample in samples)
     texts = [text for text, _ in counts.most_common(CANDIDATES // 2)]
     scored = [sample for sample in samples if sample.rewards.get(outcome) is not None]
     scored.sort(key=lambda sample: sample.rewards[outcome] or 0.0, reverse=True)
     texts += [sample.text for sample in scored]
-    first = {sample.text: sample for sample in reversed(samples)}  # of each text
+    first = {sample.text: sample for sample in reversed(samples)}  # first sample of each text
     distinct_texts = list(dict.fromkeys(texts))
     return [first[text] for text in distinct_texts[:CANDIDATES]]
 
@@ -65,13 +67,13 @@ def candidates(samples: Sequence[Sample], outcome: str) -> list[Sample]:
 def answer_all(
     rows: list[Row], answer: Sample, rewards: Rewards, extras: Row | None = None
 ) -> list[Sample]:
-    """Return the samples of `rows` if each of them gets the same answer.
+    """Score `rows` as if the model had given each of them the same answer.
 
     Args:
-        rows: with `prompt` and the columns of the rewards.
-        answer: its text and token ids are given to every row.
-        rewards: as `rewards_for_constants` returns them.
-        extras: further arguments of every reward.
+        rows: the rows, with `prompt` and the columns that the rewards read.
+        answer: the sample whose text and token ids every row gets.
+        rewards: the rewards from `rewards_for_constants`.
+        extras: further arguments for every reward.
     """
     completion = Completion(answer.text, answer.ids or [], answer.finish_reason)
     completions = [[completion]] * len(rows)
@@ -86,23 +88,23 @@ def best_constant(
     weights: Mapping[str, float] | None = None,
     extras: Row | None = None,
 ) -> Sample | None:
-    """Return the sample whose text earns most when it is given to all of some rows.
+    """Return the sample whose text scores best as an answer to every row.
 
-    The mean of the outcome reward decides, then the weighted sum of all rewards, then the order of
-    `candidates`.
+    The mean of the outcome reward decides; ties are broken by the weighted sum of all rewards, then
+    by the order of `candidates`.
 
     Args:
-        rows: of the evaluation.
+        rows: the evaluated rows.
         samples: their completions.
-        rewards: as `rewards_for_constants` returns them.
-        outcome: the name of the outcome reward; if it is not among `rewards`, the weighted sum
+        rewards: the rewards from `rewards_for_constants`.
+        outcome: the name of the outcome reward; if it is not in `rewards`, the weighted sum
             decides.
-        weights: of the rewards by name; `None`: all are 1.
-        extras: further arguments of every reward.
+        weights: the weights of the rewards by name; `None` means that all are 1.
+        extras: further arguments for every reward.
 
     Returns:
-        `None` if a constant answer says nothing here: without such rewards, with equal rows, or
-            with episodes.
+        The sample, or `None` if a constant answer is meaningless here: there are no rewards or no
+            samples, all rows are equal, or the samples are episodes.
     """
     problems = {repr(sorted(row.items(), key=lambda pair: pair[0])) for row in rows}
     if not rewards or len(problems) < 2 or any(sample.episode for sample in samples):
@@ -125,7 +127,12 @@ def best_constant(
 
 
 def constant_figures(samples: list[Sample], names: Sequence[str]) -> dict[str, float]:
-    """Return `NAME_constant` and `NAME_constant_se` of each reward for a constant answer."""
+    """Return the metrics `NAME_constant` and `NAME_constant_se` of each reward.
+
+    Args:
+        samples: the samples of `answer_all`.
+        names: the names of the rewards; those that scored no sample are omitted.
+    """
     figures = {}
     for name in names:
         earned = over_rows(samples, row_means(samples, name))
@@ -137,14 +144,15 @@ def constant_figures(samples: list[Sample], names: Sequence[str]) -> dict[str, f
 
 
 def beats_constant(figures: Mapping[str, Any], key: str) -> bool | None:
-    """Return whether a figure exceeds the best constant answer's beyond their standard errors.
+    """Return whether a metric is significantly above that of the best constant answer.
 
     Args:
-        figures: of one evaluation, as they are logged.
-        key: such as `eval_countdown`, or `eval_rewards/countdown/mean` of TRL's evaluation.
+        figures: the logged metrics of one evaluation.
+        key: the name of the metric, such as `eval_countdown`, or `eval_rewards/countdown/mean` of
+            TRL's evaluation.
 
     Returns:
-        `None` if one of the two was not logged.
+        The result, or `None` if one of the two metrics was not logged.
     """
     constant = constant_key(key)
     mean = figures.get(key)
@@ -157,16 +165,22 @@ def beats_constant(figures: Mapping[str, Any], key: str) -> bool | None:
 
 
 def constant_key(key: str) -> str:
-    """Return the key of the figure of the best constant answer beside that of a mean."""
+    """Return the metric of the best constant answer that belongs to the metric `key`."""
     if key.endswith("/mean"):
         return f"{key.removesuffix('/mean')}/constant"
     return f"{key}{SUFFIX}"
 
 
 def constant_sentence(figures: Mapping[str, Any], key: str, text: str | None = None) -> str | None:
-    """Say how a figure compares with that of the best constant answer, quoted if it is known.
+    """Describe how a metric compares with that of the best constant answer.
 
-    `None` if one of the two was not logged.
+    Args:
+        figures: the logged metrics of one evaluation.
+        key: the name of the metric.
+        text: the best constant answer, which the sentence quotes; `None` or "" if it is unknown.
+
+    Returns:
+        The sentence, or `None` if one of the two metrics was not logged.
     """
     beats = beats_constant(figures, key)
     if beats is None:
@@ -189,7 +203,8 @@ def constant_sentences(
     Args:
         history: the logs of the run, oldest first.
         outcome: the name of the outcome reward.
-        text: the best constant answer of the last evaluation, if it is known.
+        text: the best constant answer of the last evaluation, if it is known. It is quoted only if
+            there is a single sentence.
     """
     last_logs: dict[str, Mapping[str, Any]] = {}  # by the key of the outcome reward
     for row in history:
@@ -205,7 +220,7 @@ def constant_sentences(
 
 
 def is_outcome_key(key: str, outcome: str) -> bool:
-    """Return whether a log key is the outcome reward of an evaluation, of all rows or of a task."""
+    """Return whether a metric is the outcome reward of an evaluation, over all rows or a task."""
     if not key.startswith("eval_"):
         return False
     of_all_rows = key.endswith((f"_{outcome}", f"rewards/{outcome}/mean"))
@@ -213,7 +228,7 @@ def is_outcome_key(key: str, outcome: str) -> bool:
 
 
 def constant_doubts(figures: Mapping[str, Any], outcomes: Sequence[str]) -> list[str]:
-    """Return a sentence for each outcome reward, also of tasks, that a constant answer matches."""
+    """Return a sentence for each outcome reward, also of tasks, that does not beat a constant."""
     doubts = []
     for key in figures:
         if key.rpartition("/")[2] in outcomes and beats_constant(figures, key) is False:
@@ -224,7 +239,7 @@ def constant_doubts(figures: Mapping[str, Any], outcomes: Sequence[str]) -> list
 
 
 def short(text: str, most: int = 60) -> str:
-    """Return the beginning of a completion on one line, without terminal control characters."""
+    """Return the first `most` characters of a text on one line, without control characters."""
     one_line = " ".join(text.split())
     line = "".join(filter(str.isprintable, one_line))
     return line if len(line) <= most else f"{line[:most]} ..."

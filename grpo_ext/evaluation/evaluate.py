@@ -1,4 +1,4 @@
-"""One evaluation: completions of some rows, greedily and by sampling, with the figures of each."""
+"""Evaluate a model on some rows, greedily and by sampling."""
 
 from collections.abc import Callable
 from itertools import chain
@@ -27,28 +27,28 @@ def evaluate(
     seed: int = 0,
     constants: bool = True,
 ) -> tuple[dict[str, Any], dict[str, list[Sample]]]:
-    """Evaluate greedily, and with `num_samples` above 0 also by sampling.
+    """Evaluate a model greedily and, if `num_samples` is above 0, also by sampling.
 
     The first of `outcomes` that scores a row decides pass@k.
 
     Args:
-        complete: takes rows, a `Decoding` and `progress`, the title of a bar, and returns a list of
-            completions for each row, as `generate_completions`.
-        rows: with `prompt` and the columns of the rewards.
-        rewards: by name.
-        outcomes: as `outcomes_of` returns them.
-        max_new_tokens: limit of a completion.
-        num_samples: sampled completions of each row; 0: only the greedy one.
-        temperature: of the sampled ones.
-        seed: of the sampled ones.
-        constants: whether to add what the best constant answer earns, `countdown_constant` and
-            `countdown_constant_se`.
+        complete: a function that takes rows, a `Decoding` and `progress` (the title of a progress
+            bar), and returns a list of completions for each row, like `generate_completions`.
+        rows: the rows, with `prompt` and the columns that the rewards read.
+        rewards: the rewards by name.
+        outcomes: the names of the outcome rewards, from `outcomes_of`.
+        max_new_tokens: the maximum number of tokens of a completion.
+        num_samples: the number of sampled completions of each row; with 0, only the greedy one.
+        temperature: the temperature of the sampled completions.
+        seed: the seed of the sampled completions.
+        constants: whether to add the scores of the best constant answer, such as
+            `countdown_constant` and `countdown_constant_se`.
 
     Returns:
         The summary, `{"n": 193, "greedy": {"countdown": 0.27, "countdown_se": 0.03, ...,
         "length": 28.1, "pass@1": 0.27}, "sampled": {"num_samples": 8, "temperature": 1.0, ...,
-        "pass@8": 0.6, "pass@8_se": 0.03}}`, and the samples of each part. With a column "task" each
-        part also has the figures of each task, under `tasks/NAME/`.
+        "pass@8": 0.6, "pass@8_se": 0.03}}`, and the samples of each part. If the rows have a column
+        "task", each part also has the metrics of each task, under `tasks/NAME/`.
     """
     settings = {"greedy": Decoding(max_new_tokens, seed=seed)}
     if num_samples:
@@ -75,7 +75,7 @@ def evaluate(
 def check_environment(completions: list[list[Completion]]) -> None:
     """Raise `EnvironmentFailure` if the environment of these completions failed too often."""
     for completion in chain.from_iterable(completions):
-        if completion.episode:  # all episodes share their failures
+        if completion.episode:  # all episodes share one failure count
             failures = completion.episode.rules.failures
             failures.refuse_many(failures.report())
             return
@@ -84,7 +84,10 @@ def check_environment(completions: list[list[Completion]]) -> None:
 def constants_by_task(
     rows: list[Row], samples: list[Sample], rewards: Rewards, outcomes: list[str]
 ) -> dict[str, float]:
-    """Return the figures of the best constant answer of each task; none where it says nothing."""
+    """Return the metrics of the best constant answer, for each task if there are several.
+
+    Tasks for which `best_constant` returns `None` have none.
+    """
     cheap = rewards_for_constants(rewards)
     figures: dict[str, float] = {}
     for part in parts_of_tasks(rows, samples, outcomes):

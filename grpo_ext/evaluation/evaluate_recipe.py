@@ -1,4 +1,4 @@
-"""Evaluations of models on the rows of a recipe, greedily and by sampling, and their files."""
+"""Evaluate models on the rows of a recipe, compare them, and save the results."""
 
 import json
 from contextlib import closing
@@ -38,18 +38,18 @@ def evaluate_models(
     """Evaluate models one after another on a recipe's rows, and compare each with the first.
 
     Args:
-        recipe: its rows and rewards are those of `rows_and_rewards`.
-        model_names: folders or hub ids.
-        num_train_rows: number of training rows to take instead of the held-out rows.
-        settings: arguments of `evaluate_on`: `engine`, `batch_size`, `num_samples`, `temperature`.
+        recipe: the recipe, which determines the rows and rewards (see `rows_and_rewards`).
+        model_names: the folders or hub ids of the models.
+        num_train_rows: the number of training rows to use; 0 uses the held-out rows.
+        settings: arguments for `evaluate_on`: `engine`, `batch_size`, `num_samples`, `temperature`.
 
     Returns:
-        `rows`; `outcomes`, those of `outcomes_of`; `summaries` and `samples` of `evaluate` by
-        model; `comparisons`, the results of `compare` with `model` and `against`; `advice`, by
-        model a line on `num_generations` if the rows are training rows.
+        `rows`; `outcomes` from `outcomes_of`; `summaries` and `samples` from `evaluate`, by model;
+        `comparisons`, the results of `compare_by_task` with the keys `model` and `against`; and
+        `advice`, by model a line on `num_generations` if training rows were sampled.
 
     Raises:
-        ValueError: if a model is named twice, or as for `check_model_folder`.
+        ValueError: if a model is named twice, or if `check_model_folder` refuses one.
     """
     if len(set(model_names)) < len(model_names):
         raise ValueError("a model is named twice: name each model once.")
@@ -89,7 +89,11 @@ def evaluate_models(
 
 
 def rows_and_rewards(recipe: Recipe, num_train_rows: int = 0) -> tuple[list[Row], Rewards]:
-    """Return held-out rows, or `num_train_rows` random training rows, and the rewards by name."""
+    """Return the evaluation rows and the recipe's rewards by name, without reward models.
+
+    The rows are the held-out ones or, if `num_train_rows` is above 0, that many random training
+    rows.
+    """
     if num_train_rows:
         shuffled = train_rows(recipe).shuffle(seed=recipe.get("seed"))
         dataset = shuffled.take(num_train_rows)
@@ -101,11 +105,11 @@ def rows_and_rewards(recipe: Recipe, num_train_rows: int = 0) -> tuple[list[Row]
 
 
 def save_evaluation(path: Path, results: dict[str, Any]) -> list[Path]:
-    """Write the results of `evaluate_models` and return the two files.
+    """Write the results of `evaluate_models` and return the paths of the two files.
 
-    `path` gets the figures as JSON: the summary of a single model, or `models` and `comparisons`.
-    `<stem>_completions.jsonl` beside it has every completion with its row and rewards; `part` is
-    `greedy` or `sampled`.
+    `path` contains the metrics as JSON: the summary of a single model, or `models` and
+    `comparisons`. `<stem>_completions.jsonl` in the same folder contains every completion with its
+    row and rewards; its `part` is `greedy` or `sampled`.
     """
     summaries = results["summaries"]
     several_models = len(summaries) > 1
@@ -128,16 +132,16 @@ def save_evaluation(path: Path, results: dict[str, Any]) -> list[Path]:
 
 
 def without_ids(sample: Sample) -> dict[str, Any]:
-    """Return the fields of a sample that have a value, without its tokens."""
+    """Return the fields of a sample that are not `None`, without its token ids."""
     fields = asdict(sample)
     del fields["ids"]
     return {name: field for name, field in fields.items() if field is not None}
 
 
 def outcomes_of(recipe: Recipe) -> list[str]:
-    """Return the rewards that decide whether a row is solved, by `outcome_order`.
+    """Return the names of the rewards that decide whether a row is solved, in `outcome_order`.
 
-    Reward models are left out.
+    Reward models are excluded.
     """
     rewards, weights = named_rewards_and_weights(recipe)
     names = list(map(metric_name, rewards))
@@ -155,20 +159,23 @@ def evaluate_on(
     batch_size: int = 64,
     **settings: Any,
 ) -> tuple[dict[str, Any], dict[str, list[Sample]]]:
-    """Load the model `model_name` as the recipe loads its model, and evaluate it on `rows`.
+    """Load a model with the settings of the recipe, and evaluate it on `rows`.
 
     Args:
-        recipe: how the model is loaded, and the limits of its completions.
+        recipe: the recipe, which determines how the model is loaded and the limits of completions.
         model_name: a folder or a hub id.
-        rows: with `prompt` and the columns of the rewards.
-        rewards: by name.
-        engine: an argument of `pick_engine`.
-        batch_size: number of completions that transformers decodes at once.
-        settings: arguments of `evaluate`.
+        rows: the rows, with `prompt` and the columns that the rewards read.
+        rewards: the rewards by name.
+        engine: `transformers`, `vllm` or `auto` (see `pick_engine`).
+        batch_size: the number of completions that transformers decodes at once.
+        settings: arguments for `evaluate`.
+
+    Returns:
+        The summary and the samples of `evaluate`.
 
     Raises:
-        ValueError: if the rows are chats and the tokenizer has no chat template, or if the engine
-            cannot be used.
+        ValueError: if the prompts are messages and the tokenizer has no chat template, if the
+            engine cannot be used, or if `max_completion_length` is null with transformers.
     """
     training = recipe.training
     engine = pick_engine(engine, model_name, training.use_cpu, training.environment)
@@ -186,12 +193,12 @@ def evaluate_on(
             f"the tokenizer of {model_name} has no chat template, and the task writes chat "
             "messages."
         )
-    template_options: Any = training.chat_template_kwargs  # text has become a mapping
+    template_options: Any = training.chat_template_kwargs  # already parsed as a mapping
     settings |= {"max_new_tokens": training.max_completion_length, "seed": training.seed}
     settings["constants"] = training.eval_constant and training.environment is None
     init = model_init_kwargs(recipe)
     if model_name != recipe.model.model_name_or_path:
-        init.pop("revision")  # of the recipe's own model
+        init.pop("revision")  # the revision belongs to the recipe's own model
     if engine == "vllm":
         options = {
             "revision": init.get("revision"),

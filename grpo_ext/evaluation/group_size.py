@@ -1,23 +1,23 @@
-"""Find the `num_generations` that fits the training prompts, from several completions of each.
+"""Find the best `num_generations` for some training prompts, from several completions of each.
 
-A fixed number N of completions a step makes N / G groups. With `scale_rewards: group` the gradient
-of a group is
+With a fixed number N of completions per step, there are N / G groups. With `scale_rewards: group`
+and rewards of 0 and 1, the gradient of a group is
 
-    s (mean over right of grad log p - mean over wrong of grad log p),    s the std of its rewards
+    s (mean over correct of grad log p - mean over wrong of grad log p),
 
-for rewards of 0 and 1, and 0 if all are equal. Where prompts pull in different directions, the
-noise of the mean over N / G prompts falls with the square root of their number, so signal to noise
-goes with
+where s is the std of its rewards; it is 0 if all rewards are equal. If the gradients of different
+prompts point in different directions, the noise of the mean over N / G prompts falls with the
+square root of their number, so the signal-to-noise ratio is proportional to
 
     E[s(G)] / sqrt(G).
 
-Large groups find the rare right completion of a hard prompt, small groups leave room for more
-prompts. For prompts of one low pass rate p the best G is about sqrt(2 / p), with little loss up to
-twice and down to half of it. Where prompts pull in the same direction, larger groups lose less than
-this says.
+Large groups find the rare correct completion of a hard prompt, while small groups leave room for
+more prompts. If all prompts have the same low pass rate p, the best G is about sqrt(2 / p), and
+anything from half to twice of that loses little. If the gradients of prompts point in the same
+direction, larger groups lose less than this formula says.
 
-The plain share of groups with signal per completion, E[1 - p^G - (1-p)^G] / G, cannot choose: it
-never grows with G, so that it always names 2.
+The share of groups with signal per completion, E[1 - p^G - (1-p)^G] / G, is of no use here: it
+never increases with G, so the best G would always be 2.
 """
 
 from collections.abc import Hashable, Sequence
@@ -30,8 +30,8 @@ from scipy.stats import hypergeom
 from grpo_ext.common.estimates import Array
 from grpo_ext.evaluation.score import OUTCOME, Sample, by_row, problems_of, with_outcome
 
-_ORDERS = 1000  # random orders of the completions of a row with more than two different scores
-_RESAMPLES = 2000  # of the problems, for the range
+_ORDERS = 1000  # number of random orders for a row with more than two different scores
+_RESAMPLES = 2000  # number of bootstrap resamples of the problems, for the 95 % range
 
 
 @dataclass(frozen=True)
@@ -39,10 +39,11 @@ class GroupSize:
     """The best `num_generations` for some rows.
 
     Args:
-        best: the number of completions.
-        low, high: the range that it falls into in 95 % of resamples of the problems; `None` for a
-            single problem.
-        efficiency: by number of completions, from 2 on, signal to noise relative to the best.
+        best: the best group size.
+        low: the lower bound of the range that contains the best group size in 95 % of resamples of
+            the problems; `None` for a single problem.
+        high: the upper bound of this range.
+        efficiency: for each group size from 2 on, the signal-to-noise ratio relative to the best.
     """
 
     best: int
@@ -52,11 +53,11 @@ class GroupSize:
 
     @property
     def largest(self) -> int:
-        """The largest number that was compared, that of the completions of each row."""
+        """The largest group size that was compared: the number of completions of each row."""
         return max(self.efficiency)
 
     def sentence(self, present: int | None) -> str:
-        """Return one line for the reader, who trains with `present` completions now."""
+        """Return advice in one line; `present` is the recipe's current `num_generations`."""
         interval = "" if self.low is None else f" (95 % range {self.low} to {self.high})"
         text = f"Best num_generations for these rows: {self.best}{interval}."
         if self.best == self.largest:
@@ -70,10 +71,12 @@ class GroupSize:
 
 
 def advice_on_group_size(size: GroupSize | None, k: int, present: int | None) -> str:
-    """Return one line on `num_generations`.
+    """Return advice on `num_generations` in one line.
 
-    `size` is that of `best_group_size` for `k` completions of each row, and `present` is the
-    recipe's.
+    Args:
+        size: the result of `best_group_size`.
+        k: the number of completions of each row.
+        present: the recipe's current `num_generations`, if it has one.
     """
     if size is None:
         return (
@@ -84,10 +87,12 @@ def advice_on_group_size(size: GroupSize | None, k: int, present: int | None) ->
 
 
 def best_group_size(samples: list[Sample], outcomes: Sequence[str], k: int) -> GroupSize | None:
-    """Return the best number of completions from 2 to `k`; `None` if no row had different rewards.
+    """Return the best group size from 2 to `k`; `None` if no row has different outcome rewards.
+
+    Also returns `None` if `k` is below 2 or there are no outcome rewards.
 
     Args:
-        samples: `k` completions of each row. Rows of which fewer were scored are left out.
+        samples: `k` completions of each row. Rows with fewer scored completions are left out.
         outcomes: the rewards that may judge a row, in the order of `outcome_order`.
         k: the number of completions of each row.
     """
@@ -135,16 +140,17 @@ def size_of(scores: Array, problems: Sequence[Hashable]) -> GroupSize | None:
 
 
 def mean_stds(scores: Array) -> Array:
-    """Return the mean std of the scores in the groups of 2 to k of each row's completions.
+    """Return the mean std of the scores in groups of 2 to k completions of each row.
 
-    The mean over all groups is exact for a row of two different scores. For a row of more it is one
-    over random groups, the beginnings of random orders of the row's completions, which is unbiased.
+    If a row has two different scores, this is the exact mean over all groups of a size. If it has
+    more, it is an unbiased estimate from random groups, the prefixes of random orders of the row's
+    completions.
 
     Args:
-        scores: (rows, k).
+        scores: (rows, k), the score of each completion.
 
     Returns:
-        (rows, k - 1); the std is that of a population.
+        (rows, k - 1), the mean population std for each group size from 2 to k.
     """
     steps = np.diff(np.sort(scores, axis=1), axis=1)  # (rows, k - 1)
     distinct_scores = 1 + (steps > 0).sum(axis=1)  # (rows,)
@@ -157,10 +163,10 @@ def mean_stds(scores: Array) -> Array:
 
 
 def _stds_of_two_scores(scores: Array) -> Array:
-    """Return the mean std (rows, k - 1) over all groups of two different scores.
+    """Return the mean std (rows, k - 1) over all groups, for rows with two different scores.
 
-    A group of n with i of the higher score has the difference of both scores times sqrt(i (n -
-    i)) / n.
+    The std of a group of n completions, i of which have the higher score, is the difference of the
+    two scores times sqrt(i (n - i)) / n.
     """
     k = scores.shape[1]
     highest = scores.max(axis=1, keepdims=True)  # (rows, 1)
@@ -176,7 +182,7 @@ def _stds_of_two_scores(scores: Array) -> Array:
 
 
 def _stds_of_random_groups(scores: Array) -> Array:
-    """Return the mean std (rows, k - 1) over the beginnings of random orders."""
+    """Return the mean std (rows, k - 1) over the prefixes of random orders of the scores."""
     rng = np.random.default_rng(0)
     sizes = np.arange(1, scores.shape[1] + 1)
     centred = scores - scores.mean(axis=1, keepdims=True)

@@ -1,4 +1,4 @@
-"""Which rows pose the same problem, so that their completions are not independent evidence."""
+"""Identify rows that pose the same problem, whose completions are not independent evidence."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -13,17 +13,17 @@ IMAGES = ("image", "images")  # columns that TRL adds to the prompt
 
 
 def problem_of(row: Row, completion: Completion, rewards: Iterable[Any]) -> str:
-    """Return 12 hexadecimal digits of a row's prompt, images and columns that `rewards` read.
+    """Return an id of the problem that a row poses, in 12 hexadecimal digits.
 
-    Of an episode it is the prompt with the environment's `problem_key`, or with its seed if that is
-    `None`.
+    It is a hash of the prompt, the images and the columns that `rewards` read. For an episode, it
+    is a hash of the prompt and the environment's `problem_key`, or the seed if there is no key.
     """
     episode = completion.episode
     if episode is None:
         names = {"prompt", *IMAGES, *columns_read(row, rewards)}
         return prompt_id({name: row[name] for name in names & row.keys()})
     key = None
-    if isinstance(episode.environment, Environment):  # a class as TRL has them knows only seeds
+    if isinstance(episode.environment, Environment):  # TRL's environments have no `problem_key`
         with protected(episode.seed, "problem_key"):
             key = episode.environment.problem_key()
     game = episode.seed if key is None else ["problem", key]
@@ -31,10 +31,10 @@ def problem_of(row: Row, completion: Completion, rewards: Iterable[Any]) -> str:
 
 
 def columns_read(row: Row, rewards: Iterable[Any]) -> set[str]:
-    """Return the columns that rewards read; all of them for an unregistered function."""
+    """Return the columns of a row that rewards read; an unregistered function reads them all."""
     columns: set[str] = set()
     for reward in rewards:
-        function = getattr(reward, "reward", reward)  # behind its guard
+        function = getattr(reward, "reward", reward)  # unwraps a guard
         if isinstance(function, Reward):
             columns |= function.select_arguments(row).keys()
         elif not hasattr(function, "parameters"):  # a model reads only the prompt

@@ -1,4 +1,4 @@
-"""Scores of completions, and their means with standard errors."""
+"""Score completions with rewards, and compute means with standard errors and pass@k."""
 
 import asyncio
 import inspect
@@ -14,7 +14,7 @@ from grpo_ext.evaluation.completions import Completion, Row
 from grpo_ext.evaluation.problem import problem_of
 
 Rewards = dict[str, Any]  # reward name -> callable with TRL's signature
-Figures = dict[str, float | None]  # by name; `None` where no sample has a value
+Figures = dict[str, float | None]  # metrics by name; `None` if no sample has a value
 OUTCOME = "outcome"  # the name of the outcome reward in the samples of `with_outcome`
 RESERVED = {"prompt", "completion", "completion_ids"}
 
@@ -23,10 +23,9 @@ RESERVED = {"prompt", "completion", "completion_ids"}
 class Sample:
     """One completion of one row: the score of each reward, its length, and why it ended.
 
-    A score is `None` if the reward did not score it; the length is in tokens.
-
-    `episode` is what `samples.jsonl` has of an episode. Rows with the same `problem` are not
-    independent (`problem_of`); `None`: no other row has it.
+    The score of a reward that did not score the completion is `None`, and the length is in tokens.
+    `episode` is the entry of an episode in `samples.jsonl`. Rows with the same `problem` are not
+    independent (see `problem_of`); `None` means that no other row poses the same problem.
     """
 
     row: int
@@ -35,7 +34,7 @@ class Sample:
     length: int
     finish_reason: str = "stop"
     episode: Row | None = None
-    ids: list[int] | None = None  # its tokens, where they are known
+    ids: list[int] | None = None  # token ids, if known
     problem: str | None = None
 
 
@@ -45,12 +44,16 @@ def score_completions(
     rewards: Rewards,
     extras: Row | None = None,
 ) -> list[Sample]:
-    """Return a sample for each completion, with the scores of all rewards, async ones included.
+    """Return a sample for each completion, with the scores of all rewards.
 
-    `rows` have `prompt` and the columns of the rewards. `extras` are further arguments of every
-    reward, such as TRL's `trainer_state`, `log_extra` and `log_metric`.
+    Args:
+        rows: the rows, with `prompt` and the columns that the rewards read.
+        completions: the completions of each row.
+        rewards: the rewards by name, which may be async functions.
+        extras: further arguments for every reward, such as TRL's `trainer_state`, `log_extra` and
+            `log_metric`.
     """
-    flat: list[tuple[int, Completion]] = []  # with the number of its row
+    flat: list[tuple[int, Completion]] = []  # each with the number of its row
     prompts = []
     texts = []
     columns_of_rows = []
@@ -94,9 +97,9 @@ def score_completions(
 
 
 def by_row(samples: list[Sample], name: str | None) -> pd.Series:
-    """Return the scores of the samples by row number; NaN: no score.
+    """Return the scores of all samples, indexed by row number; NaN if a sample has no score.
 
-    `name` is the reward; `None` means the length.
+    `name` is the name of the reward; `None` returns the lengths.
     """
     rows = []
     values = []
@@ -109,13 +112,13 @@ def by_row(samples: list[Sample], name: str | None) -> pd.Series:
 def row_means(samples: list[Sample], name: str | None) -> pd.Series:
     """Return the mean score of each row's samples; NaN if none was scored.
 
-    `name` is the reward; `None` means the length.
+    `name` is the name of the reward; `None` returns the mean lengths.
     """
     return by_row(samples, name).groupby(level=0).mean()
 
 
 def problems_of(samples: list[Sample], rows: pd.Index) -> list[str | int]:
-    """Return the problem of each of these rows."""
+    """Return the problem of each of these rows; the row number if the row has none."""
     problems: dict[int, str | int] = {}
     for sample in samples:
         problem = sample.problem
@@ -124,18 +127,21 @@ def problems_of(samples: list[Sample], rows: pd.Index) -> list[str | int]:
 
 
 def over_rows(samples: list[Sample], values: pd.Series) -> Estimate | None:
-    """Return the mean of one value for each row, by the number of the row; NaN is left out."""
+    """Return the mean of one value per row, indexed by row number, skipping NaN.
+
+    Rows of the same problem are not counted as independent. Returns `None` if no value is left.
+    """
     return mean_of(values.to_numpy(dtype=float), problems_of(samples, values.index))
 
 
 def number_of_problems(samples: list[Sample]) -> int:
-    """Return how many different problems the rows have."""
+    """Return the number of different problems that the rows pose."""
     rows = pd.Index([sample.row for sample in samples])
     return len(set(problems_of(samples, rows)))
 
 
 def with_errors(estimates: dict[str, Estimate | None]) -> Figures:
-    """Return means under their names, and standard errors under `NAME_se`."""
+    """Return the means by name, and their standard errors under `NAME_se`."""
     figures: Figures = {}
     for name, estimate in estimates.items():
         figures[name] = None
@@ -147,14 +153,14 @@ def with_errors(estimates: dict[str, Estimate | None]) -> Figures:
 
 
 def length_key(names: Sequence[str]) -> str:
-    """Return the key of the length in tokens, since a reward in `names` may be called `length`."""
+    """Return the key of the length: `completion_length` if a reward is called `length`."""
     return "completion_length" if "length" in names else "length"
 
 
 def summarize(samples: list[Sample], names: list[str]) -> Figures:
     """Return the mean of each reward with its standard error `NAME_se`, and the mean length.
 
-    The length is `length`, or `completion_length` if a reward is called `length`.
+    The key of the length is that of `length_key`.
     """
     means = {}
     for name in names:
@@ -166,19 +172,19 @@ def summarize(samples: list[Sample], names: list[str]) -> Figures:
 
 
 def pass_at_k(samples: list[Sample], name: str, k: int) -> Estimate | None:
-    """Return the unbiased estimate of pass@k, the chance that one of k completions passes.
+    """Return the unbiased estimate of pass@k, the chance that at least one of k completions passes.
 
     A completion passes if its score is 1 or more. The estimate is the mean over rows of
     1 - C(n - c, k) / C(n, k) for n scored samples of which c pass (Chen et al. 2021,
     arXiv 2107.03374, equation 1). Rows with fewer than k scored samples are left out.
 
     Args:
-        samples: at least k of each row.
-        name: the reward.
+        samples: at least k samples of each row.
+        name: the name of the reward.
         k: the number of completions.
 
     Returns:
-        `None` if no row is left.
+        The estimate, or `None` if no row is left.
 
     Raises:
         ValueError: if a row has fewer than k samples.
@@ -200,11 +206,11 @@ def pass_at_k(samples: list[Sample], name: str, k: int) -> Estimate | None:
 
 
 def outcome_figures(samples: list[Sample], name: str, k: int) -> Figures:
-    """Return the figures of the outcome reward `name` for `k` samples of each row.
+    """Return the metrics of the outcome reward `name` for `k` samples of each row.
 
-    They are `pass@1`, and for k above 1 `mean@k`, the mean reward, `pass@k`, and `mixed@k`, the
-    `mixed_share`; each with its standard error under `..._se` (`None` for a single problem). All
-    leave out samples without a score.
+    These are `pass@1` and, for k above 1, `mean@k` (the mean reward), `pass@k` and `mixed@k` (the
+    `mixed_share`), each with its standard error under `..._se` (`None` for a single problem).
+    Samples without a score are left out.
     """
     figures = {"pass@1": pass_at_k(samples, name, 1)}
     if k > 1:
@@ -217,20 +223,20 @@ def outcome_figures(samples: list[Sample], name: str, k: int) -> Figures:
 def mixed_share(samples: list[Sample], name: str) -> Estimate | None:
     """Return the share of rows whose samples got different scores from the reward `name`.
 
-    For k samples of a row it estimates the share of groups with signal in training with
-    `num_generations` k.
+    With k samples per row, this estimates the share of groups with signal when training with
+    `num_generations: k`.
     """
-    scores = by_row(samples, name).dropna().astype("float32")  # as the trainer compares
+    scores = by_row(samples, name).dropna().astype("float32")  # the trainer compares float32 too
     return over_rows(samples, scores.groupby(level=0).nunique() > 1)
 
 
 def with_outcome(samples: list[Sample], outcomes: Sequence[str]) -> list[Sample]:
-    """Return the samples with the outcome reward alone.
+    """Return copies of the samples with the outcome reward, under `OUTCOME`, as the only score.
 
-    In each row it is the first of `outcomes` that scored any sample.
+    The outcome reward of a row is the first of `outcomes` that scored any of its samples.
     """
-    judges: dict[int, str] = {}  # of each row
-    for name in reversed(outcomes):  # so that the first one stays
+    judges: dict[int, str] = {}  # by row
+    for name in reversed(outcomes):  # reversed, so that the first one prevails
         for sample in samples:
             if sample.rewards[name] is not None:
                 judges[sample.row] = name

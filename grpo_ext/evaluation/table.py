@@ -1,4 +1,4 @@
-"""Tables of figures on the terminal and in Markdown, for evaluations and model cards."""
+"""Tables of metrics for the terminal and in Markdown, for evaluations and model cards."""
 
 import html
 import json
@@ -22,15 +22,15 @@ from grpo_ext.observe.read_run import RunData
 from grpo_ext.observe.run_log import METRICS
 from grpo_ext.recipe.difference import as_yaml
 
-CUT = 400  # most characters of a cell
-FOLDED = 12  # least width of a column whose cells or name are broken into lines
+CUT = 400  # maximum number of characters in a cell
+FOLDED = 12  # minimum width of a column whose cells or name are wrapped
 CARD = "README.md"
 CURVES = "curves.png"
-FEWEST = 10  # least logs of training for a curve
+FEWEST = 10  # minimum number of training logs for a curve
 
 
 def figure(part: Row, key: str) -> str:
-    """Return a mean with its standard error, if there are any, as text."""
+    """Format a metric with its standard error if known; return `""` if there is no such metric."""
     mean = part.get(key)
     if mean is None:
         return ""
@@ -47,15 +47,15 @@ def print_grid(
     whole: int = 0,
     lines: bool = False,
 ) -> None:
-    """Print a table as wide as the terminal, or wider if it does not fit.
+    """Print a table that fits the terminal, or is wider if it must be.
 
     Args:
-        title: printed above the table.
+        title: the title, printed above the table.
         head: the names of the columns.
         body: the rows.
-        left: number of first columns that are aligned on the left; the others are on the right.
-        whole: number of first columns whose cells are never broken into lines.
-        lines: whether there are lines between rows.
+        left: the number of leading columns to align left; the others are aligned right.
+        whole: the number of leading columns whose cells are never wrapped.
+        lines: whether to draw lines between rows.
     """
     from rich.console import Console
     from rich.markup import escape
@@ -66,7 +66,7 @@ def print_grid(
     needed = grid_width(widths + folded_widths)
     width = max(Console().width, needed)
     num_names = sum(map(bool, head[:whole]))
-    room = (width - needed) // max(1, num_names)  # more for each broken name
+    room = (width - needed) // max(1, num_names)  # additional width for each wrapped name
     grid = Table(title=escape(title), show_lines=lines)
     for column, name in enumerate(head):
         justify: Literal["left", "right"] = "left" if column < left else "right"
@@ -79,21 +79,25 @@ def print_grid(
 
 
 def cell_width(body: Sequence[Sequence[str]], column: int) -> int:
-    """Return the width of the widest cell of a column in characters of a terminal, at least 1."""
+    """Return the width of a column's widest cell in terminal characters, at least 1."""
     from rich.cells import cell_len
 
     return max([1, *(cell_len(row[column]) for row in body)])
 
 
 def grid_width(widths: Sequence[int]) -> int:
-    """Return the width of a table by those of its columns, each with a border and two blanks."""
+    """Return the width of a table: its columns, each with a border and two spaces."""
     return sum(widths) + 3 * len(widths) + 1
 
 
 def print_figures(summaries: dict[str, Row], count: int) -> None:
-    """Print the figures of models side by side, greedy ones before sampled ones.
+    """Print the metrics of models side by side, greedy ones before sampled ones.
 
-    Where not all models fit beside each other, the others follow in further tables.
+    Models that do not fit the width of the terminal follow in further tables.
+
+    Args:
+        summaries: the summary of each model, from `evaluate`.
+        count: the number of evaluated rows, for the title.
     """
     from rich.console import Console
 
@@ -115,7 +119,7 @@ def print_figures(summaries: dict[str, Row], count: int) -> None:
 
 
 def figure_rows(summaries: dict[str, Row]) -> list[list[str]]:
-    """Return a row for each figure: part of the evaluation, name, and its text for each model."""
+    """Return a row for each metric: part of the evaluation, name, and its text for each model."""
     rows = []
     for part in ("greedy", "sampled"):
         figures_of_models = [summary.get(part, {}) for summary in summaries.values()]
@@ -130,7 +134,7 @@ def figure_rows(summaries: dict[str, Row]) -> list[list[str]]:
 
 
 def figure_widths(rows: Sequence[Sequence[str]], columns: Sequence[int]) -> list[int]:
-    """Return the widths of columns of figures, above which the name of a model has to fit."""
+    """Return the widths of columns of metrics, wide enough for the wrapped names of models."""
     return [max(FOLDED, cell_width(rows, column)) for column in columns]
 
 
@@ -144,7 +148,7 @@ def table(head: list[str], body: list[list[str]]) -> list[str]:
 
 
 def cell(text: str) -> str:
-    """Return text as the content of a Markdown cell, with Markdown and HTML escaped."""
+    """Escape Markdown and HTML in a text for a table cell, and truncate it to `CUT` characters."""
     if len(text) > CUT:
         text = f"{text[:CUT]} ..."
     text = html.escape(text, quote=False)
@@ -162,7 +166,7 @@ def question(row: Row) -> str:
 
 @dataclass(frozen=True)
 class Gain:
-    """First and last value of a figure with standard errors, and the verdict (may be empty)."""
+    """First and last value of a metric with standard errors, and the verdict (may be empty)."""
 
     name: str
     first: str
@@ -171,10 +175,15 @@ class Gain:
 
 
 def gained(history: list[Row], names: list[str]) -> list[Gain]:
-    """Return how the figures of a run changed, by its log.
+    """Return how the metrics of a run changed, according to its log.
 
-    They are the rewards in training, with each of several `names`, and the figures of evaluations;
-    see `grpo_ext.common.curves.curve_change`.
+    These are the training reward, each single reward if there are several, and the metrics of
+    evaluations. Metrics with fewer than two values are left out. See
+    `grpo_ext.common.curves.curve_change` for how changes are judged.
+
+    Args:
+        history: the logs of the run, oldest first.
+        names: the names of the rewards.
     """
     keys = ["reward"]
     if len(names) > 1:
@@ -201,7 +210,7 @@ def gained(history: list[Row], names: list[str]) -> list[Gain]:
 
 
 def draw_curves(folder: Path) -> None:
-    """Draw the main curves of the run in `folder` beside its logs, if there are enough logs."""
+    """Draw the main curves of the run in `folder` to `CURVES`, if it has at least `FEWEST` logs."""
     metrics = list(read(folder / METRICS))
     num_values = sum("reward" in row for row in metrics)
     if num_values >= FEWEST:
@@ -216,14 +225,14 @@ def add_to_card(
     recipe: Mapping[str, Any],
     sentences: Sequence[str] = (),
 ) -> None:
-    """Add rewards, the rows of `gained`, curves and the recipe to the model card from TRL.
+    """Add rewards, gains, curves and the recipe to the model card that TRL has written.
 
     Args:
-        folder: of the run, with the card and the curves.
-        rewards: name, weight and options of each.
-        gains: the rows of the table of results.
-        recipe: the values that are not their defaults.
-        sentences: about the run, above the table of gains, each in its own paragraph.
+        folder: the folder of the run, with the card and the curves.
+        rewards: the name, weight and options of each reward.
+        gains: the rows of the table of results, from `gained`.
+        recipe: the values that differ from their defaults.
+        sentences: sentences about the run, each of which becomes a paragraph above the table.
     """
     reward_rows = []
     for reward in rewards:

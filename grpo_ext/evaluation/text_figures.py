@@ -1,4 +1,4 @@
-"""Figures of completions as texts, which a reward that asks for nothing else may destroy."""
+"""Measure the text quality of completions, which a reward that ignores it may destroy."""
 
 from collections.abc import Sequence
 from itertools import chain
@@ -8,15 +8,15 @@ from grpo_ext.common.estimates import mean_of
 from grpo_ext.evaluation.score import Row, Sample, with_errors
 from grpo_ext.scoring.frozen_model import FrozenModel, load_frozen
 
-MAX_TOKENS = 1024  # of a text that are scored
+MAX_TOKENS = 1024  # maximum number of tokens of a text to score
 
 
 def add_text_figures(evaluation: dict[str, Any], first_model: str) -> None:
-    """Add the figures of `text_figures` to each part of the results of `evaluate_models`.
+    """Add the metrics of `text_figures` to the results of `evaluate_models`.
 
     Args:
-        evaluation: the results; its summaries get the figures.
-        first_model: folder or id of the model that training started from.
+        evaluation: the results; each part of each summary receives the metrics.
+        first_model: the folder or hub id of the model that training started from.
     """
     frozen = load_frozen(first_model)
     for model, parts in evaluation["samples"].items():
@@ -28,18 +28,18 @@ def add_text_figures(evaluation: dict[str, Any], first_model: str) -> None:
 def text_figures(
     rows: Sequence[Row], samples: Sequence[Sample], first_model: FrozenModel
 ) -> dict[str, float | None]:
-    """Return the figures of some completions as texts.
+    """Return metrics of the text of some completions.
 
     Args:
-        rows: with `prompt`.
-        samples: completions of these rows.
-        first_model: scores the texts.
+        rows: the rows, with `prompt`.
+        samples: the completions of these rows.
+        first_model: the model that scores the texts.
 
     Returns:
-        `ended`: share of completions that end before the limit; `words`: number of words;
-        `first_model_logp`: mean log-prob of a text's tokens under the first model, in nats. Each is
-        a mean over completions with its standard error under `..._se`, over rows. And
-        `distinct_words`: number of different words in all of them.
+        `ended`, the share of completions that end before the limit; `words`, the number of words;
+        and `first_model_logp`, the mean log-prob of a text's tokens under the first model, in nats.
+        Each is a mean over completions, with a standard error clustered by row under `..._se`.
+        `distinct_words` is the number of different words in all completions together.
     """
     words = [sample.text.split() for sample in samples]
     pairs = []

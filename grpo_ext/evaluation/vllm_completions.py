@@ -1,4 +1,4 @@
-"""Completions from a vLLM engine in this process, in the form of `generate_completions`."""
+"""Complete prompts with a vLLM engine in this process, like `generate_completions`."""
 
 import gc
 from importlib.util import find_spec
@@ -15,17 +15,18 @@ from grpo_ext.evaluation.completions import Completion, Decoding
 def pick_engine(
     engine: str, model_name: str, use_cpu: bool = False, environment: object = None
 ) -> str:
-    """Return `transformers` or `vllm`.
+    """Return the engine to use, `transformers` or `vllm`.
 
     Args:
-        engine: one of the two, or `auto`: vLLM if it is installed, there is a GPU, and it can do
-            the work.
-        model_name: vLLM cannot load an adapter without its base.
-        use_cpu: whether the model has to stay on the CPU.
-        environment: of the recipe; vLLM does not play episodes.
+        engine: one of the two, or `auto`, which chooses vLLM if it is installed, there is a GPU,
+            and none of the other arguments rules it out.
+        model_name: the model; vLLM cannot load an adapter without its base model.
+        use_cpu: whether the model must stay on the CPU; only `auto` considers it.
+        environment: the recipe's environment, if any; vLLM does not play episodes.
 
     Raises:
-        ValueError: if vLLM is asked for and cannot do the work.
+        ValueError: if vLLM is requested but is not installed, or cannot be used for this
+            evaluation.
     """
     adapter = (Path(model_name) / "adapter_config.json").exists()
     if engine == "auto":
@@ -48,9 +49,14 @@ def pick_engine(
 class VllmCompletions:
     """A vLLM engine in this process that completes prompts; `close` frees its memory.
 
-    `dtype` is the type of the weights, such as "bfloat16" (`None` or "auto": that of the
-    checkpoint), `tokens` the limit of a prompt with its completion (`None`: that of the model).
-    `options` are further arguments of `vllm.LLM`.
+    Args:
+        model_name: a folder or a hub id.
+        tokenizer: the tokenizer of the model.
+        dtype: the type of the weights, such as "bfloat16"; `None` or "auto" uses that of the
+            checkpoint.
+        tokens: the maximum length of a prompt with its completion; `None` uses that of the model.
+        chat_template_kwargs: further arguments for the chat template.
+        options: further arguments for `vllm.LLM`.
     """
 
     def __init__(
@@ -84,10 +90,10 @@ class VllmCompletions:
     def __call__(
         self, rows: list[Any], decoding: Decoding, progress: str | None = None
     ) -> list[list[Completion]]:
-        """Complete each row's prompt `decoding.num_samples` times, as `generate_completions` does.
+        """Complete each row's prompt `decoding.num_samples` times, like `generate_completions`.
 
-        The seed is the engine's `seed` instead of `decoding.seed`, because vLLM takes no seed with
-        a request on a CPU.
+        Uses the engine's `seed` instead of `decoding.seed`, because vLLM does not support a seed
+        per request on a CPU.
         """
         from vllm import SamplingParams
 
@@ -98,7 +104,7 @@ class VllmCompletions:
             top_k=decoding.top_k,
             min_p=decoding.min_p or 0.0,
             max_tokens=decoding.max_new_tokens,
-            stop_token_ids=[self.tokenizer.eos_token_id],  # the engine adds those of the model
+            stop_token_ids=[self.tokenizer.eos_token_id],  # the engine adds the model's own
             detokenize=False,
         )
         encoded = encode_prompts(
@@ -119,7 +125,7 @@ class VllmCompletions:
         return completions
 
     def close(self) -> None:
-        """End the engine."""
+        """Shut down the engine and free its memory."""
         self.llm.llm_engine.engine_core.shutdown()
         del self.llm
         gc.collect()
