@@ -1,4 +1,4 @@
-"""Checks of a run before its model is loaded: rows, prompts, rewards, server, disk.
+"""Check a run before its model is loaded: rows, prompts, rewards, server, disk.
 
-They do not use the trainer.
+These checks do not use the trainer.
 """

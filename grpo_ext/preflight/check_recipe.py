@@ -1,4 +1,4 @@
-"""All checks of a recipe, for the command `check` and for the start of a run."""
+"""Run all checks of a recipe, for the command `check` and for the start of a run."""
 
 import json
 from contextlib import suppress
@@ -41,17 +41,17 @@ def check_recipe(
 ) -> Findings:
     """Run all checks of a recipe that need no GPU and no loaded model.
 
-    If single values are wrong, nothing else is checked.
+    If single values of the recipe are wrong, nothing else is checked.
 
     Args:
         path: the recipe's file, as for `load_recipe`.
         overrides: values that replace the file's, as for `load_recipe`.
-        num_processes: how many processes will train; `None`: as the accelerate config says.
-        elsewhere: the run will be on another machine, so packages, vLLM server and disk of this one
-            are not checked.
+        num_processes: number of training processes; `None`: as in the accelerate config.
+        elsewhere: whether the run will be on another machine, so that the packages, vLLM server and
+            disk of this one are not checked.
 
     Raises:
-        FileNotFoundError: there is no such file.
+        FileNotFoundError: if there is no such file.
     """
     findings = Findings(elsewhere=elsewhere)
     try:
@@ -99,13 +99,14 @@ def check_start(
 
     Args:
         recipe: the recipe of the run.
-        train_dataset: the training rows; `None` in the launcher, which leaves them to the processes
-            that train.
-        rewards: the rewards of the run, with `train_dataset`.
-        model_given: the run trains another model than the recipe's, which is then not checked.
+        train_dataset: the training rows; `None` in the launcher, which leaves checking them to the
+            training processes.
+        rewards: the rewards of the run; used only with `train_dataset`.
+        model_given: whether the run trains a model other than the recipe's, so that the recipe's is
+            not checked.
 
     Raises:
-        RecipeError: with all problems.
+        RecipeError: if there are problems, with all of them.
     """
     findings = Findings(places=recipe.places)
     if model_given:
@@ -143,7 +144,7 @@ def check_parts(
         findings: gets the problems, notes and figures.
     """
     v = recipe.flat
-    # Fewer rows than were asked for are all rows.
+    # Fewer rows than requested means that these are all rows.
     if batch.fits and 0 < len(rows) < min(batch.prompts, MAX_READ_ROWS):
         findings.problem(too_few_rows(len(rows), batch), "per_device_train_batch_size")
     check_schedule(v, findings)
@@ -217,11 +218,11 @@ def check_schedule(v: Values, findings: Findings) -> None:
 def check_training_arguments(recipe: Recipe, batch: Batch, findings: Findings) -> None:
     """Check that TRL and transformers accept the training arguments.
 
-    They are checked for this machine, or for a CPU if the run will be elsewhere.
+    They are checked for this machine, or for a CPU if the run will be on another machine.
 
     Args:
         recipe: the recipe.
-        batch: its batch, with the number of processes.
+        batch: its batch, which knows the number of processes.
         findings: gets the problem.
     """
     arguments = recipe.values["training"]
@@ -230,7 +231,7 @@ def check_training_arguments(recipe: Recipe, batch: Batch, findings: Findings) -
     replaced: dict[str, Any] = {"report_to": "none", "deepspeed": None}
     if findings.elsewhere:
         replaced |= {"use_cpu": True, "bf16": False, "fp16": False, "tf32": None}
-    # This single process has the batch of all.
+    # This single process gets the batch of all processes.
     for key in ("per_device_train_batch_size", "per_device_eval_batch_size"):
         replaced[key] = recipe.flat[key] * batch.num_processes
     try:
@@ -242,10 +243,10 @@ def check_training_arguments(recipe: Recipe, batch: Batch, findings: Findings) -
 def argument_at_fault(
     config_class: type, arguments: dict[str, Any], replaced: dict[str, Any]
 ) -> str | None:
-    """Return the first argument without which the others are accepted; `None` without any.
+    """Return the first argument whose removal makes the rest acceptable; `None` if there is none.
 
     Args:
-        config_class: the class of the training arguments, which refuses them.
+        config_class: the class of the training arguments, which refuses all of them together.
         arguments: the values that the recipe sets.
         replaced: values that replace the recipe's.
     """
@@ -259,11 +260,11 @@ def argument_at_fault(
 
 
 def rewards_of(recipe: Recipe, findings: Findings) -> list[Any]:
-    """Return the rewards of the recipe; an unknown one is a problem."""
+    """Return the rewards of the recipe; if they cannot be loaded, report it and return none."""
     try:
         return named_rewards_and_weights(recipe)[0]
     except WeightsError as error:
-        if not findings.has_problem("reward_weights"):  # the recipe's rules may have found it
+        if not findings.has_problem("reward_weights"):  # the recipe's rules may have reported it
             findings.problem(error, "reward_weights")
     except ValueError as error:
         findings.problem(error, "reward_funcs" if recipe.run.reward_funcs else "reward_plugins")

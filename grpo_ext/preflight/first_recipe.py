@@ -1,6 +1,7 @@
-"""A first recipe for a data file and a model.
+"""Write a first recipe for a data file and a model.
 
-Prompt and reward come from the rows, sizes and learning rate from the model and this machine.
+The prompt and reward are chosen from the rows, the sizes and learning rate from the model and this
+machine.
 """
 
 import re
@@ -17,10 +18,10 @@ from grpo_ext.recipe.load import load_recipe
 from grpo_ext.recipe.memory import memory_estimate
 
 LETTERS = "ABCDEFGHIJ"
-TINY = 5_000_000  # parameters of a model for which the sizes and learning rate of the demos fit
-MEMORY_SHARE = 0.85  # of the memory that an estimate may fill
+TINY = 5_000_000  # models with fewer parameters get the sizes and learning rate of the demos
+MEMORY_SHARE = 0.85  # the share of the memory that an estimate may fill
 
-# reward -> the system prompt, and the limit of a completion in tokens
+# reward -> the system prompt, and the maximum length of a completion in tokens
 REWARD_PROMPTS = {
     "code": ("Think, then write the program in one ```python block.", 1024),
     "json_schema": ("Answer in JSON.", 512),
@@ -35,7 +36,7 @@ REWARD_PROMPTS = {
 
 
 def user_prompt(proposal: Proposal, names: list[str]) -> str:
-    """Return the user's prompt as a template of columns, with the options of a choice."""
+    """Return the user prompt as a template of columns, with the options of a choice."""
     question = proposal.prompt if "{" in proposal.prompt else f"{{{proposal.prompt}}}"
     lines = [question]
     if proposal.reward == "choice":
@@ -48,15 +49,15 @@ def user_prompt(proposal: Proposal, names: list[str]) -> str:
 def recipe_of(
     proposal: Proposal, rows: list[Row], data: str, model: str, folder: str, lora: bool
 ) -> dict[str, Any]:
-    """Return the values of the recipe, with sizes that fit this machine by estimate.
+    """Return the values of the recipe, with sizes that should fit this machine.
 
     Args:
-        proposal: prompt and reward.
-        rows: the first rows.
+        proposal: the prompt and the reward.
+        rows: the first rows of the data.
         data: the data file, or the id of a data set.
         model: the folder or id of the model.
-        folder: where the recipe and its files are written.
-        lora: train an adapter.
+        folder: the folder in which the recipe and its files are written.
+        lora: whether to train an adapter.
     """
     system, max_tokens = REWARD_PROMPTS[proposal.reward]
     values: dict[str, Any] = {
@@ -86,14 +87,15 @@ def recipe_of(
 
 
 def sizes(values: dict[str, Any], max_tokens: int, lora: bool) -> dict[str, Any]:
-    """Return sizes and learning rate.
+    """Return the recipe's sizes and its learning rate.
 
-    A step has 64 completions; the micro-batch is the largest that fits by estimate.
+    A step has 64 completions; the micro-batch is the largest that fits in memory by estimate, or
+    the smallest if none fits.
 
     Args:
         values: the other values of the recipe.
-        max_tokens: the limit of a completion, which a tiny model gets lower.
-        lora: train an adapter.
+        max_tokens: maximum length of a completion in tokens; at most 64 for a tiny model.
+        lora: whether to train an adapter.
     """
     memory = psutil.virtual_memory().available
     if torch.cuda.is_available():

@@ -1,4 +1,4 @@
-"""The first training rows of a recipe, and the check of their prompts."""
+"""Read the first training rows of a recipe, and check their prompts."""
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -20,19 +20,19 @@ NO_ROW = (
     "the data has no row: loosen the task's limits (see its fields), max_prompt_tokens or "
     "max_answer_tokens, or name another data set."
 )
-PATIENCE = 4.0  # seconds that a data set may take to show its first rows
+PATIENCE = 4.0  # seconds that a data set may take to return its first rows
 
 
 def first_rows(recipe: Recipe, count: int, findings: Findings) -> list[Row]:
     """Return the first training rows of the run, with their prompts.
 
     They are read as a stream, which is fast for a large data set. With `random_train_samples`, the
-    rows are drawn from all rows as in the run; if that takes too long, the first ones are returned,
-    with a note. Faults of the data are problems and slow data is a note; both leave the list empty.
+    rows are drawn from all rows as in the run; if that takes too long, the first rows are returned,
+    with a note. If the data is faulty (a problem) or slow (a note), the list is empty.
 
     Args:
         recipe: the recipe.
-        count: how many rows to return at most.
+        count: maximum number of rows to return.
         findings: gets the problems and notes.
     """
     key = "dataset_name" if recipe.run.dataset_name else "task"
@@ -56,12 +56,12 @@ def first_rows(recipe: Recipe, count: int, findings: Findings) -> list[Row]:
 def read_rows(
     open_rows: Callable[[], Iterable[Row]], count: int, key: str, findings: Findings
 ) -> list[Row]:
-    """Return the first rows of a data set.
+    """Return the first rows of a data set; if that fails, report it and return an empty list.
 
     Args:
         open_rows: opens the data set.
-        count: how many rows to return at most.
-        key: the key that findings are about.
+        count: maximum number of rows to return.
+        key: the key that the findings are about.
         findings: gets the faults of the data.
     """
     try:
@@ -93,7 +93,7 @@ def take(rows: Iterable[Row], count: int) -> list[Row]:
 
 
 def are_prompts(rows: Sequence[Row], findings: Findings) -> bool:
-    """Return whether each row's prompt is one; otherwise the first that is not is a problem."""
+    """Return whether the prompts of all rows are valid; report the first that is not."""
     for row in rows:
         if not is_prompt(row["prompt"]):
             findings.problem(

@@ -1,4 +1,4 @@
-"""The plan of a recipe with its figures: rows, tokens of prompts, size of the model, memory."""
+"""Forecast a recipe's run: steps, rows, tokens of prompts, size of the model, memory."""
 
 from collections.abc import Callable, Sized
 from contextlib import suppress
@@ -25,9 +25,9 @@ from grpo_ext.recipe.run_plan import Plan, make_plan
 from grpo_ext.run.from_recipe import eval_rows, train_rows
 from grpo_ext.vllm.settings import TextModel
 
-PATIENCE = 5.0  # seconds that a model's config may take to come from the hub
-MEASURED_PROMPTS = 64  # first prompts that are tokenized
-# what `shapes.yaml` has of each model
+PATIENCE = 5.0  # seconds that loading a model's config from the hub may take
+MEASURED_PROMPTS = 64  # the number of first prompts that are tokenized
+# the values that `shapes.yaml` lists for each model
 SHAPE_KEYS = (
     "hidden_size",
     "intermediate_size",
@@ -43,17 +43,17 @@ SHAPE_KEYS = (
 class Forecast:
     """The steps and costs of a run.
 
-    Figures are `None` if this machine lacks the model's config or tokenizer.
+    Figures are `None` if they need a model config, tokenizer or rows that cannot be read here.
     """
 
     plan: Plan  # prompts, steps, checkpoints
     size: ModelSize | None
-    memory: dict[str, int] | None  # bytes on each GPU by part
-    checkpoint: int | None  # bytes of one
-    prompt_tokens: float | None  # mean over the first prompts
+    memory: dict[str, int] | None  # bytes on each GPU, by part
+    checkpoint: int | None  # bytes of one checkpoint
+    prompt_tokens: float | None  # mean length of the first prompts
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain data for JSON."""
+        """Return the forecast as plain data for JSON."""
         figures = asdict(self.plan)
         for name in ("prompts", "completions", "slices", "passes", "completions_per_step"):
             figures["batch"][name] = getattr(self.plan.batch, name)
@@ -78,11 +78,11 @@ def make_forecast(
 
     Args:
         recipe: the recipe.
-        num_processes: how many train; `None`: as the accelerate config says.
-        rows: the number of training rows; `None`: they are counted.
+        num_processes: number of training processes; `None`: as in the accelerate config.
+        rows: number of training rows; `None`: they are counted unless they are streamed.
 
     Raises:
-        ValueError: the rows do not fill a generation, or cannot be counted here.
+        ValueError: if the rows do not fill a generation, or cannot be counted here.
     """
     v = recipe.flat
     if rows is None and not v["dataset_streaming"]:
@@ -109,8 +109,8 @@ def count(recipe: Recipe, rows_of: Callable[..., Sized]) -> int:
     """Return how many rows of `train_rows` or `eval_rows` the run will use.
 
     Raises:
-        FileNotFoundError: there is no such data.
-        ValueError: the rows cannot be read here.
+        FileNotFoundError: if there is no such data.
+        ValueError: if the rows cannot be read here.
     """
     from datasets import disable_progress_bars
 
@@ -130,7 +130,7 @@ def count(recipe: Recipe, rows_of: Callable[..., Sized]) -> int:
 def prompt_tokens(recipe: Recipe) -> float | None:
     """Return the mean length of the first prompts, in tokens.
 
-    `None` if this machine lacks the tokenizer or the rows.
+    `None` if the tokenizer or the rows cannot be read here, or the prompts have a problem.
     """
     unused = Findings()
     tokenizer = load_tokenizer(recipe.flat, unused)
@@ -144,9 +144,10 @@ def prompt_tokens(recipe: Recipe) -> float | None:
 
 
 def model_size(v: Values, model_config: ModelConfig) -> ModelSize | None:
-    """Return the sizes of the recipe's model with its adapter, if any.
+    """Return the size of the recipe's model, with its adapter if it has one.
 
-    `None` if its config is neither here nor known.
+    `None` if its config can be neither loaded nor found in `shapes.yaml`, or is not that of a
+    language model.
     """
     name = v["model_name_or_path"]
     trust = bool(v["trust_remote_code"])

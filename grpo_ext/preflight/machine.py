@@ -1,4 +1,4 @@
-"""Checks of this machine: packages, launcher, trackers, hub login, vLLM server, disk."""
+"""Check this machine: packages, launcher, trackers, hub login, vLLM server, disk."""
 
 import os
 import re
@@ -17,11 +17,11 @@ from grpo_ext.vllm.http import VllmLine, who_answers
 from grpo_ext.vllm.settings import server_url
 
 SERVER_PATIENCE = 2.0  # seconds that a vLLM server may take to answer
-OUTPUT_DIR = "trainer_output"  # where transformers writes if there is no `output_dir`
+OUTPUT_DIR = "trainer_output"  # where transformers writes if `output_dir` is not set
 
 
 def check_machine(v: Values, findings: Findings) -> None:
-    """Check packages, launcher, trackers, uploads and the disk; a missing GPU is a note."""
+    """Check packages, launcher, trackers, uploads and disk; note a missing GPU."""
     check_packages(v, findings)
     check_launcher(v, findings)
     check_reporting(v, findings)
@@ -32,9 +32,9 @@ def check_machine(v: Values, findings: Findings) -> None:
 
 
 def check_packages(v: Values, findings: Findings) -> None:
-    """Check that the packages which the recipe's options need are installed."""
+    """Check that the packages that the recipe's options need are installed."""
     for key, pattern, packages in data_yaml("grpo_ext.preflight", "packages.yaml"):
-        if not v.has(key):  # a field of GRPO, in a recipe of supervised training
+        if not v.has(key):  # a field of GRPO, but a recipe of supervised training
             continue
         option = str(getattr(v[key], "value", v[key]))
         if re.fullmatch(pattern, option) and not any(map(find_spec, packages)):
@@ -46,7 +46,7 @@ def check_packages(v: Values, findings: Findings) -> None:
 
 
 def check_launcher(v: Values, findings: Findings) -> None:
-    """Check that accelerate accepts the recipe's config and that DeepSpeed, if used, exists."""
+    """Check that accelerate accepts its config and that DeepSpeed, if used, is installed."""
     from accelerate.commands.config.config_args import load_config_from_file
 
     config = v["accelerate_config"]
@@ -60,12 +60,12 @@ def check_launcher(v: Values, findings: Findings) -> None:
                 "accelerate_config",
             )
         load_config_from_file(str(accelerate_config(config)))
-    except Exception as error:  # accelerate raises many kinds
+    except Exception as error:  # accelerate raises many kinds of errors
         findings.problem(error, "accelerate_config")
 
 
 def check_uploads(v: Values, findings: Findings) -> None:
-    """Check the login on the hub if the recipe uploads to it."""
+    """Check that this machine is logged in to the hub, if the recipe uploads to it."""
     from huggingface_hub import HfApi
 
     for key in ("push_to_hub", "log_completions_hub_repo"):
@@ -82,7 +82,7 @@ def check_uploads(v: Values, findings: Findings) -> None:
 
 
 def check_reporting(v: Values, findings: Findings) -> None:
-    """Check that transformers knows each tracker of `report_to` and that it is installed."""
+    """Check that each tracker in `report_to` is known to transformers and installed."""
     from transformers.integrations import get_available_reporting_integrations
     from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 
@@ -104,7 +104,7 @@ def check_reporting(v: Values, findings: Findings) -> None:
 
 
 def check_server(v: Values, findings: Findings) -> None:
-    """Check that the recipe's vLLM server answers."""
+    """Check that the recipe's vLLM server answers, if it uses one."""
     if not v["use_vllm"] or v["vllm_mode"] != "server":
         return
     base = server_url(v)

@@ -1,4 +1,4 @@
-"""The check that a recipe's model is a whole folder, or a name that the cache or the hub has."""
+"""Check that a recipe's model is a complete folder, or a name that the cache or the hub has."""
 
 import json
 from collections.abc import Iterator
@@ -36,8 +36,8 @@ def repo_faults(name: str) -> Iterator[str]:
     """Yield the faults of a model on the hub, as far as the cache shows them.
 
     Raises:
-        FileNotFoundError: neither cache nor hub has it.
-        ConnectionError: the hub cannot be reached.
+        FileNotFoundError: if neither the cache nor the hub has the model.
+        ConnectionError: if the hub cannot be reached.
     """
     from huggingface_hub import constants, try_to_load_from_cache
 
@@ -51,7 +51,7 @@ def repo_faults(name: str) -> Iterator[str]:
 
 
 def folder_faults(folder: Path) -> Iterator[str]:
-    """Yield the faults of a folder that should hold a whole model."""
+    """Yield the faults of a folder that should contain a complete model."""
     fault = adapter_fault(folder) or model_files_fault(folder)
     if fault is not None:
         yield fault

@@ -1,4 +1,4 @@
-"""The prompt and the reward that fit the rows of a data file."""
+"""Propose a prompt and a reward that fit the rows of a data file."""
 
 import re
 import statistics
@@ -15,7 +15,7 @@ from grpo_ext.tasks.base import template_fields
 from grpo_ext.tasks.prompts import value_at
 from grpo_ext.tasks.sharegpt import chat_messages
 
-# usual names of the column with the question
+# usual names of the column that contains the question
 QUESTIONS = (
     "prompt",
     "messages",
@@ -41,10 +41,10 @@ class Proposal:
     prompt: str  # the column of the question, or a template of several columns
     reward: str
     columns: dict[str, str]  # a column that the reward reads -> a column of the data
-    reason: str  # why the reward fits, as a part of a sentence
-    options: dict[str, Any] = field(default_factory=dict)  # of the reward
-    guessed: bool = False  # no column has the usual name of a question
-    answer_column: str | None = None  # gets the assistant's last message, which leaves the prompt
+    reason: str  # why the reward fits, as a clause
+    options: dict[str, Any] = field(default_factory=dict)  # options of the reward
+    guessed: bool = False  # whether no column has the usual name of a question
+    answer_column: str | None = None  # gets the assistant's last message, cut from the prompt
 
 
 def propose(rows: list[Row], prompt: str | None = None) -> Proposal:
@@ -56,7 +56,7 @@ def propose(rows: list[Row], prompt: str | None = None) -> Proposal:
             column.
 
     Raises:
-        ValueError: there is no row, or no column can be the question.
+        ValueError: if there is no row, or no column can be the question.
     """
     if not rows:
         raise ValueError("the data has no row.")
@@ -88,18 +88,18 @@ def propose(rows: list[Row], prompt: str | None = None) -> Proposal:
     proposal = propose_reward(question, rows, others)
     contexts = [name for name in CONTEXTS if name in others and is_text_column(rows, name)]
     if prompt is None and contexts and isinstance(rows[0].get(question), str):
-        # such as Alpaca's `input` beside its `instruction`
+        # such as Alpaca's `input` in addition to its `instruction`
         question = "\n\n".join(f"{{{name}}}" for name in (question, *contexts))
     return replace(proposal, prompt=question, guessed=guessed, answer_column=answer)
 
 
 def with_messages(row: Row) -> Row:
-    """Return a row whose conversations are chat messages."""
+    """Return a row with its conversations converted to chat messages."""
     return {name: chat_messages(value) for name, value in row.items()}
 
 
 def usual_question(rows: list[Row]) -> str | None:
-    """Return the column with the usual name of a question."""
+    """Return the first column that has a usual name of a question; `None` if there is none."""
     for name in QUESTIONS:
         if name in rows[0] and not is_identifier_column(rows, name):
             return name
@@ -107,7 +107,7 @@ def usual_question(rows: list[Row]) -> str | None:
 
 
 def is_text_column(rows: list[Row], name: str) -> bool:
-    """Return whether a column has texts, other than identifiers, that are not all empty."""
+    """Return whether a column contains only texts, not all empty and not mostly identifiers."""
     cells = [row.get(name) for row in rows]
     if not all(isinstance(cell, str) for cell in cells) or not any(cells):
         return False
@@ -115,17 +115,17 @@ def is_text_column(rows: list[Row], name: str) -> bool:
 
 
 def is_identifier_column(rows: list[Row], name: str) -> bool:
-    """Return whether a column has mostly identifiers, such as UUIDs."""
+    """Return whether most values of a column are identifiers, such as UUIDs."""
     return share_of(is_identifier(str(row.get(name))) for row in rows) > MAX_SHARE
 
 
 def has_answer(prompt: object) -> bool:
-    """Return whether a prompt is chat messages that end with the assistant's answer."""
+    """Return whether a prompt is a list of chat messages that ends with the assistant's answer."""
     return isinstance(prompt, list) and bool(prompt) and ends_with_answer(prompt)
 
 
 def propose_reward(prompt: str, rows: list[Row], names: list[str]) -> Proposal:
-    """Propose a reward that reads some of the columns.
+    """Propose a reward, chosen by the names and values of the columns that it may read.
 
     Args:
         prompt: the prompt of the proposal.
@@ -161,16 +161,16 @@ def propose_reward(prompt: str, rows: list[Row], names: list[str]) -> Proposal:
 
 
 def with_judge(proposal: Proposal, url: str, folder: str) -> Proposal:
-    """Return a proposal with the model of a server as judge.
+    """Return a proposal that uses the model of a server as the judge.
 
     Args:
         proposal: a proposal with the reward `like_reference`.
-        url: an address that speaks OpenAI's protocol.
+        url: the URL of a server with OpenAI's API.
         folder: the folder with the rubric.
 
     Raises:
-        ConnectionError: the server does not answer.
-        ValueError: the server does not say the name of its model.
+        ConnectionError: if the server does not answer.
+        ValueError: if the server does not report the name of its model.
     """
     model = model_at(url)
     columns = {}

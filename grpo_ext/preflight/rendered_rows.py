@@ -1,4 +1,4 @@
-"""Faults of the first rows, such as ambiguous prompts and answers that a prompt gives away."""
+"""Find faults of the first rows, such as ambiguous prompts or answers given away in prompts."""
 
 import re
 from collections import defaultdict
@@ -14,11 +14,11 @@ from grpo_ext.rewards.reward import Reward
 from grpo_ext.rewards.reward_checks import parameters_of
 
 Prompt = str | list[dict[str, Any]]  # a text, or chat messages
-MAX_SHARE = 0.5  # of rows with a fault, above which it is reported, or a problem instead of a note
-ANSWER_MARKS = ("####", "\\boxed", "nswer is")  # before the final answer of a worked solution
-LONG_ANSWER = 8  # characters of an answer that is not in a prompt by chance
-# A UUID, a long hexadecimal number with digits and letters, or a word with a number behind a
-# separator, such as train-00012.
+MAX_SHARE = 0.5  # share of rows above which a fault is reported, or is a problem instead of a note
+ANSWER_MARKS = ("####", "\\boxed", "nswer is")  # marks before the final answer of a worked solution
+LONG_ANSWER = 8  # characters from which on an answer is not in a prompt by chance
+# A UUID, a long hexadecimal number with digits and letters, or a word followed by a separator and a
+# number, such as train-00012.
 UUID = r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 HASH = re.compile(rf"{UUID}|(?=.*\d)(?=.*[a-f])[0-9a-f]{{16,}}", re.IGNORECASE)
 NUMBERED = re.compile(r"[A-Za-z][\w./:]*[-_./:#]\d{2,}")
@@ -29,16 +29,16 @@ def judge_rows(
 ) -> None:
     """Report faults of rows.
 
-    Problems: prompts that end with the assistant's message; equal prompts of rows with different
-    answers; identifiers in place of prompts. Notes: equal prompts of rows that differ in other
-    columns which a reward reads, answers within the prompt, and columns of the question that
-    neither prompt nor reward reads.
+    Problems: prompts that end with the assistant's message, rows with equal prompts but different
+    answers, and identifiers in place of prompts. Notes: rows with equal prompts that differ in
+    other columns that a reward reads, answers contained in the prompt, and columns that look like
+    part of the question but that neither the prompt nor a reward uses.
 
     Args:
-        rows: rows with their prompts and all columns.
+        rows: the rows, with their prompts and all columns.
         rewards: the rewards that score them.
         findings: gets the problems and notes.
-        episodes: prompts start episodes, so equal prompts are no fault.
+        episodes: whether prompts start episodes, so that equal prompts are not a fault.
     """
     key = "task"
     for name in ("prompt_column", "user_prompt"):
@@ -81,17 +81,17 @@ def report_equal_prompts(
     key: str,
     findings: Findings,
 ) -> None:
-    """Report rows whose prompt another row has with other values of the columns.
+    """Report rows that share their prompt with a row that has other values in the columns.
 
-    Most rows with another answer are a problem. Columns that only a function of the user reads may
-    be an id or a limit: a note.
+    It is a problem if most rows differ from such a row in their answer, and otherwise a note:
+    columns that only the user's own functions read may be ids or limits.
 
     Args:
-        rows: rows with their prompts and all columns.
+        rows: the rows, with their prompts and all columns.
         rewards: the rewards that score them.
         columns: the columns that the rewards read.
-        unused: columns with a part of the question that are in no prompt.
-        key: the key that findings are about.
+        unused: columns that contain a part of the question but are in no prompt.
+        key: the key that the findings are about.
         findings: gets the problem or note.
     """
     differing: Sequence[str] = [name for name in columns if is_answer(name, rewards)]
@@ -116,7 +116,7 @@ def report_equal_prompts(
 
 
 def ambiguous_prompts(rows: Sequence[Row], columns: Sequence[str]) -> list[bool]:
-    """Return for each row whether another row has its prompt and other values of `columns`."""
+    """Return for each row whether another has its prompt but other values of `columns`."""
     answers_of_prompt: dict[str, set[str]] = defaultdict(set)
     prompts = []
     for row in rows:
@@ -128,9 +128,9 @@ def ambiguous_prompts(rows: Sequence[Row], columns: Sequence[str]) -> list[bool]
 
 
 def final_answer(value: object) -> object:
-    """Return the final answer of a worked solution, and any other value unchanged.
+    """Return the final answer of a worked solution; return any other value unchanged.
 
-    A data set may have several solutions of one question.
+    A data set may have several worked solutions of one question, with the same final answer.
     """
     if isinstance(value, str) and any(mark in value for mark in ANSWER_MARKS):
         return find_answer(value) or value
@@ -138,7 +138,7 @@ def final_answer(value: object) -> object:
 
 
 def is_answer(column: str, rewards: Sequence[Any]) -> bool:
-    """Return whether a column is an answer: by its name, or as a registered reward needs it."""
+    """Return whether a column is an answer, by its name or because a registered reward needs it."""
     if column in ANSWERS:
         return True
     for reward in rewards:
@@ -149,12 +149,12 @@ def is_answer(column: str, rewards: Sequence[Any]) -> bool:
 
 
 def unguarded(reward: object) -> object:
-    """Return the reward behind a guard, and any other reward unchanged."""
+    """Return the reward inside a guard; return any other reward unchanged."""
     return reward.reward if isinstance(reward, Guard) else reward
 
 
 def columns_read(rewards: Sequence[Any], columns: Sequence[str]) -> list[str]:
-    """Return those of the data's columns that the rewards read, without the prompt."""
+    """Return the columns of the data that the rewards read, without the prompt."""
     parameters: set[str] = set()
     for reward in rewards:
         function = unguarded(reward)
@@ -166,9 +166,9 @@ def columns_read(rewards: Sequence[Any], columns: Sequence[str]) -> list[str]:
 
 
 def unused_contexts(rows: Sequence[Row], columns: Sequence[str]) -> list[str]:
-    """Return the columns that seem to be a part of the question but are in no prompt.
+    """Return the columns that look like part of the question but are in no prompt.
 
-    Columns that are empty, or among the `columns` that rewards read, are left out.
+    Columns that are empty, or that are among the `columns` that rewards read, are omitted.
     """
     unused = []
     for name in CONTEXTS:
@@ -187,7 +187,7 @@ def unused_contexts(rows: Sequence[Row], columns: Sequence[str]) -> list[str]:
 
 
 def texts_in(value: object) -> list[str]:
-    """Return the texts in a value of a column, without empty ones."""
+    """Return the non-empty texts in a value of a column, including nested ones."""
     if isinstance(value, str):
         text = value.strip()
         return [text] if text else []
@@ -201,14 +201,14 @@ def texts_in(value: object) -> list[str]:
 
 
 def ends_with_answer(prompt: Prompt) -> bool:
-    """Return whether a prompt is chat messages of which the last is the assistant's."""
+    """Return whether a prompt is a list of chat messages whose last one is the assistant's."""
     return isinstance(prompt, list) and prompt[-1].get("role") == "assistant"
 
 
 def assistant_advice(rows: Sequence[Row]) -> str:
-    """Return what is wrong with prompts that end with the assistant's message.
+    """Explain what is wrong with prompts that end with the assistant's message.
 
-    The message is the answer or, if all rows have the same one, the beginning of every answer.
+    That message is the answer or, if it is the same in all rows, the beginning of every answer.
     """
     prompts = [row["prompt"] for row in rows]
     ends = {last_message(prompt) for prompt in prompts if ends_with_answer(prompt)}
@@ -226,12 +226,12 @@ def assistant_advice(rows: Sequence[Row]) -> str:
 
 
 def text_of_prompt(prompt: Prompt) -> str:
-    """Return all texts of a prompt."""
+    """Return the whole text of a prompt."""
     return prompt if isinstance(prompt, str) else "\n".join(map(message_text, prompt))
 
 
 def last_message(prompt: Prompt) -> str:
-    """Return the text of the last message, or a prompt that is a text."""
+    """Return the text of a prompt's last message, or the prompt itself if it is a text."""
     return prompt if isinstance(prompt, str) else message_text(prompt[-1])
 
 
@@ -245,13 +245,13 @@ def message_text(message: dict[str, Any]) -> str:
 
 
 def is_identifier(text: str) -> bool:
-    """Return whether a text is a UUID, a hash, or the number of a row, such as train-00012."""
+    """Return whether a text is a UUID, a hash, or a row number such as train-00012."""
     word = text.strip()
     return bool(HASH.fullmatch(word) or NUMBERED.fullmatch(word))
 
 
 def contains_answer(row: Row, column: str) -> bool:
-    """Return whether a row's prompt contains its answer, if that is no short text."""
+    """Return whether a row's prompt contains its answer; ignore short answers and non-texts."""
     answer = row.get(column)
     if not isinstance(answer, str) or len(answer.strip()) < LONG_ANSWER:
         return False
@@ -259,6 +259,6 @@ def contains_answer(row: Row, column: str) -> bool:
 
 
 def share_of(flags: Iterable[bool]) -> float:
-    """Return the share of true values."""
+    """Return the share of true values among `flags`, which must not be empty."""
     values = list(flags)
     return sum(values) / len(values)

@@ -1,4 +1,4 @@
-"""How many rows a recipe trains on and is evaluated on, counted as a run reads its data."""
+"""Count the rows that a recipe trains on and is evaluated on, read as in a run."""
 
 from contextlib import suppress
 from functools import partial
@@ -23,16 +23,16 @@ from grpo_ext.tasks.base import Task
 from grpo_ext.tasks.row_filters import RowFilter
 from grpo_ext.tasks.row_lengths import LengthFilter
 
-MAX_COUNTED = 20_000  # rows of a task that are counted
+MAX_COUNTED = 20_000  # maximum number of rows counted per task
 
 
 def count_train_rows(recipe: Recipe, findings: Findings) -> bool:
-    """Record as the figure "rows" how many training rows each filter of each task keeps.
+    """Record how many training rows each filter of each task keeps, as the figure "rows".
 
-    Without filters, or if the rows cannot be read, which `first_rows` reports, there is no figure.
+    There is no figure without filters, or if the rows cannot be read (`first_rows` reports that).
 
     Returns:
-        Whether each task has rows left; if not, that is a problem.
+        Whether each task has rows left; a task without rows is reported as a problem.
     """
     has_rows = True
     sentences: list[str] = []
@@ -60,10 +60,10 @@ def count_train_rows(recipe: Recipe, findings: Findings) -> bool:
 
 
 def check_eval_rows(recipe: Recipe, findings: Findings) -> None:
-    """Record as the figure "evaluation", for each task, which and how many rows it is evaluated on.
+    """Record on which and how many rows each task is evaluated, as the figure "evaluation".
 
-    If the run evaluates, rows that do not exist or cannot be read are findings; otherwise the
-    figure says so.
+    If the run evaluates, missing or unreadable rows are findings; otherwise only the figure says
+    so.
     """
     if str(recipe.flat["eval_strategy"]) != "no":
         key = "eval_dataset_name" if recipe.run.eval_dataset_name else "eval_strategy"
@@ -83,10 +83,11 @@ def describe_eval_rows(recipe: Recipe, task: Task, options: Options) -> str:
     Args:
         recipe: the whole recipe.
         task: one of its tasks.
-        options: of this task.
+        options: the options of this task.
 
     Returns:
-        Where they come from, with their number if they are on this machine; or why there are none.
+        Where the rows come from, with their number if they are on this machine; or why there are
+        none.
     """
     open_rows = partial(eval_rows_of, recipe, task, options, streaming=True)
     source = source_of_eval_rows(options)
@@ -119,12 +120,12 @@ def count(opened: TaskRows) -> int | None:
 
 
 def prefixed(name: str, sentence: str) -> str:
-    """Return a sentence about a task with the task's name, if it has one."""
+    """Prefix a sentence about a task with the task's name, if it has one."""
     return f"{name}: {sentence}" if name else sentence
 
 
 def key_of(row_filter: RowFilter) -> str:
-    """Return the key to which a problem about a filter belongs."""
+    """Return the recipe key that a problem with a filter belongs to."""
     if not isinstance(row_filter, LengthFilter):
         return "held_out_share"
     return "max_prompt_tokens" if row_filter.max_prompt_tokens else "max_answer_tokens"

@@ -1,4 +1,4 @@
-"""Prompts as the model reads them, after chat template and tokenizer: lengths, and known faults."""
+"""Check prompts as the model reads them, after chat template and tokenizer."""
 
 import inspect
 import re
@@ -15,9 +15,9 @@ OPEN_TAG = "<think>"
 
 
 def load_tokenizer(v: Values, findings: Findings) -> PreTrainedTokenizerBase | None:
-    """Return the model's tokenizer.
+    """Return the model's tokenizer; if it cannot be loaded here, report it and return `None`.
 
-    `None`, with a finding, if this machine lacks it or it cannot be loaded.
+    It is a problem if the model is a folder, otherwise a note. Nothing is downloaded.
     """
     name = v["model_name_or_path"]
     try:
@@ -37,7 +37,7 @@ def load_tokenizer(v: Values, findings: Findings) -> PreTrainedTokenizerBase | N
 
 
 def local_options(v: Values) -> dict[str, Any]:
-    """Return the arguments to load the recipe's model with from this machine alone."""
+    """Return the arguments to load parts of the recipe's model from this machine only."""
     return {
         "revision": v["model_revision"],
         "trust_remote_code": bool(v["trust_remote_code"]),
@@ -46,7 +46,7 @@ def local_options(v: Values) -> dict[str, Any]:
 
 
 def context_length(v: Values) -> int | None:
-    """Return how many tokens prompt and completion may have together in the model and in vLLM.
+    """Return how many tokens prompt and completion together may have in the model and vLLM.
 
     `None` if neither limit is known.
     """
@@ -114,7 +114,7 @@ def note_unused_arguments(
 
     Args:
         kwargs: the `chat_template_kwargs`.
-        has_template: some prompts are chat messages, which the template writes.
+        has_template: whether some prompts are chat messages, which the template writes.
         tokenizer: the model's tokenizer, with the template.
         findings: gets the notes.
     """
@@ -140,13 +140,14 @@ def prompt_figures(
         ids: the tokens of each prompt.
         tokenizer: the model's tokenizer.
         v: the values of the recipe.
-        findings: gets a second BOS token, and prompts that leave no room for a completion.
+        findings: gets the problems and notes, such as a doubled BOS token, or prompts that leave
+            no room for a completion.
 
     Returns:
         `{"rows": 256, "tokens": {"min": 21, "mean": 23.4, "max": 25}, "room": 952, "over": 0.0,
-        "prefilled": false, "first": "<|"}`: `first` is the first prompt, `room` the limit of a
-        prompt in tokens or `None`, `over` the share of longer prompts, `prefilled` whether the
-        prompt opens the think tag.
+        "prefilled": false, "first": "<|"}`: `first` is the first prompt, `room` the maximum length
+        of a prompt in tokens or `None` if unknown, `over` the share of longer prompts, and
+        `prefilled` whether the first prompt ends by opening the think tag.
     """
     first_prompt = str(tokenizer.decode(ids[0]))
     bos = tokenizer.bos_token_id
@@ -169,10 +170,12 @@ def prompt_figures(
 
 
 def room_for_prompts(lengths: list[int], v: Values, findings: Findings) -> tuple[int | None, float]:
-    """Return the limit of a prompt in tokens, and the share of prompts that are longer.
+    """Return the maximum length of a prompt in tokens, and the share of longer prompts.
+
+    They are `None` and 0 if the context length or `max_completion_length` is unknown.
 
     Args:
-        lengths: the tokens of each prompt.
+        lengths: the number of tokens of each prompt.
         v: the values of the recipe.
         findings: gets a problem if all prompts are longer, and a note if some are.
     """

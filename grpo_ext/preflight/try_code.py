@@ -1,4 +1,4 @@
-"""Checks of the reward `code`: isolation on this machine, limits, and the rows' tests."""
+"""Check the reward `code`: isolation on this machine, limits, and the rows' tests."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -17,10 +17,10 @@ KEY = "reward_funcs"
 def check_code(
     rewards: Sequence[Any], rows: Sequence[Row], reward_timeout: float, findings: Findings
 ) -> None:
-    """Check each reward `code`; other rewards are skipped.
+    """Check each reward `code` and skip all other rewards.
 
-    Problems: programs that cannot be isolated here, and a time limit above `reward_timeout`. Notes:
-    how memory is limited, tests that cannot be used, and asserts on which a program could cheat.
+    Problems: programs cannot be isolated here, or a row's time limit exceeds `reward_timeout`.
+    Notes: how memory is limited, tests that cannot be used, and asserts that a program could cheat.
 
     Args:
         rewards: the rewards of the run.
@@ -51,7 +51,7 @@ def check_code(
 
 
 def check_isolation(limits: Limits, findings: Findings) -> None:
-    """Run an empty program, and note how memory is limited."""
+    """Check isolation by running an empty program, and note how memory is limited."""
     if not limits.isolated:
         findings.note("code: isolation: none runs the model's programs with your rights.", KEY)
         return
@@ -76,11 +76,11 @@ def check_isolation(limits: Limits, findings: Findings) -> None:
 
 
 def check_tests(rows: Sequence[Row], refuses_cheatable: bool, findings: Findings) -> None:
-    """Note rows whose tests cannot be used, and asserts on which a program could cheat.
+    """Note rows whose tests cannot be used, and asserts that a program could cheat.
 
     Args:
-        rows: rows with their `tests`.
-        refuses_cheatable: the reward leaves rows with such asserts unscored.
+        rows: the rows, with their `tests`.
+        refuses_cheatable: whether the reward leaves rows with such asserts unscored.
         findings: gets the notes.
     """
     unusable: list[str] = []

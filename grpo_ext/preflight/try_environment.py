@@ -1,4 +1,4 @@
-"""A trial of a recipe's environment: its first prompts, and turns on made-up completions."""
+"""Try a recipe's environment: its first prompts, and turns with made-up completions."""
 
 import time
 from collections.abc import Sequence
@@ -22,9 +22,9 @@ from grpo_ext.recipe.load import Recipe
 from grpo_ext.recipe.problems import Findings
 from grpo_ext.rewards.scores import in_full
 
-MAX_EPISODES = 32  # environments that are reset to see their prompts
-MAX_TURNS = 3  # turns that are tried in an episode
-BUDGET = 4.0  # seconds after which no further episode or turn begins
+MAX_EPISODES = 32  # maximum number of environments that are reset to see their prompts
+MAX_TURNS = 3  # maximum number of turns tried per episode
+BUDGET = 4.0  # seconds after which no other episode or turn is started
 LOGGER = "grpo_ext.environments.failures"  # its warnings become findings
 KEY = "environment"
 
@@ -32,12 +32,12 @@ KEY = "environment"
 def begin_episodes(
     recipe: Recipe, tokenizer: PreTrainedTokenizerBase, findings: Findings
 ) -> Begin | None:
-    """Return the function that makes the episodes of rows.
+    """Return the function that creates the episodes of rows.
 
     Args:
         recipe: the recipe.
         tokenizer: the model's tokenizer.
-        findings: gets a problem if the environment cannot be made.
+        findings: gets a problem if the environment cannot be created.
 
     Returns:
         The function; `None` without an environment, or after a problem with it.
@@ -70,18 +70,18 @@ def read_prompts(
 ) -> tuple[dict[str, Any] | None, Begin | None]:
     """Check the prompts as the model reads them.
 
-    With an environment they are those of its episodes: they describe its tools, and end with the
-    text of `reset`.
+    With an environment, they are the prompts of its episodes, which describe its tools and end with
+    the text from `reset`.
 
     Args:
         recipe: the recipe.
-        rows: rows with their prompts.
+        rows: the rows, with their prompts.
         tokenizer: the model's tokenizer.
         findings: gets the problems and notes.
 
     Returns:
-        The `prompt_figures`, and the function that makes the episodes of rows; `None` for what does
-        not exist, or has a problem.
+        The `prompt_figures`, or `None` after a problem; and the function that creates the episodes
+        of rows, or `None` without an environment or after a problem with it.
     """
     begin = begin_episodes(recipe, tokenizer, findings)
     if begin is None:
@@ -96,7 +96,7 @@ def read_prompts(
 
 
 def first_episodes(begin: Begin, rows: Sequence[Row]) -> list[Episode]:
-    """Begin the episodes of the first rows, at least one, until the time is up."""
+    """Begin the episodes of the first rows until the time is up, but at least one."""
     until = time.monotonic() + BUDGET
     episodes: list[Episode] = []
     with quiet(LOGGER):
@@ -110,11 +110,11 @@ def first_episodes(begin: Begin, rows: Sequence[Row]) -> list[Episode]:
 def try_environment(begin: Begin, row: Row, texts: Sequence[str], findings: Findings) -> bool:
     """Play an episode for each text, in which each turn is that text.
 
-    A method that failed on all its calls, those of `first_episodes` included, is a problem; one
+    A method that failed on all its calls, including those from `first_episodes`, is a problem; one
     that failed on some is a note.
 
     Args:
-        begin: makes the episodes.
+        begin: creates the episodes.
         row: the row that each episode begins with.
         texts: the model's turns.
         findings: gets the problems and notes.
@@ -147,7 +147,7 @@ def try_environment(begin: Begin, row: Row, texts: Sequence[str], findings: Find
 
 
 def play(episode: Episode, text: str, until: float) -> None:
-    """Take turns with this text until the episode is over.
+    """Play turns with this text until the episode is over, has failed, or the time is up.
 
     Args:
         episode: an episode that has begun.

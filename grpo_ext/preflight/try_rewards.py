@@ -1,4 +1,4 @@
-"""A trial of a recipe's rewards on three made-up completions."""
+"""Try a recipe's rewards on three made-up completions."""
 
 import time
 from typing import Any
@@ -23,14 +23,14 @@ KEY = "reward_funcs"
 
 
 def three_completions(row: Row, prefilled: bool) -> dict[str, str]:
-    """Return an empty completion, one in prose, and one with tags and the row's answer.
+    """Return an empty completion, one in prose, and one with tags and the row's answer, by name.
 
-    With `prefilled` the prompt opens the think tag, and the completion does not.
+    With `prefilled`, the prompt already opens the think tag, so the completion does not.
     """
     answer = "42"
     column = answer_column(row)
     if column is not None:
-        # GSM8K has the answer behind "####".
+        # In GSM8K, the answer follows "####".
         answer = str(value_at(row, column)).rpartition("####")[2].strip()
     opening = "" if prefilled else "<think>\n"
     return {
@@ -52,13 +52,14 @@ def try_rewards_of_tasks(
     Args:
         rewards: the rewards of all tasks.
         rows: the first rows, with their prompts and columns.
-        prefilled: as for `try_rewards`, like the next two.
+        prefilled: see `try_rewards`.
         findings: gets the problems and notes.
-        begin: makes episodes.
+        begin: creates episodes; see `try_rewards`.
 
     Returns:
-        The figures `{"rewards": trial}`, or `{"rewards_by_task": {"math": trial, ...}}` if rewards
-        differ between the tasks of the rows. A trial is what `try_rewards` returns.
+        The figures `{"rewards": trial}`, or `{"rewards_by_task": {"math": trial, ...}}` if some
+        rewards are for certain tasks only and the rows have several tasks. A trial is the result
+        of `try_rewards`.
     """
     if not any(tasks_of(reward) for reward in rewards):
         return {"rewards": try_rewards(rewards, rows[0], prefilled, findings, begin)}
@@ -75,7 +76,7 @@ def try_rewards_of_tasks(
 
 
 def tasks_of(reward: object) -> tuple[str, ...] | None:
-    """Return the tasks whose rows a reward scores; `None`: all."""
+    """Return the tasks whose rows a reward scores; `None` means all."""
     return getattr(reward, "tasks", None)
 
 
@@ -92,11 +93,11 @@ def try_rewards(
     machine may be busy.
 
     Args:
-        rewards: the rewards; those that load a model are only noted.
+        rewards: the rewards; those that load a model are noted but not tried.
         row: a row with its prompt and columns.
-        prefilled: the prompt opens the think tag.
+        prefilled: whether the prompt opens the think tag.
         findings: gets the problems and notes.
-        begin: makes episodes; each completion is then the first turn of one.
+        begin: creates episodes; each completion is then the first turn of one.
 
     Returns:
         `{"completions": {"empty": "", ...}, "scores": {"format": [0.0, 0.0, 1.0], ...}}`, with
@@ -104,7 +105,7 @@ def try_rewards(
     """
     texts = three_completions(row, prefilled)
     completions = [made_up(text, row, begin) for text in texts.values()]
-    if prefilled:  # also in the form that a reward of the format expects
+    if prefilled:  # also in the form that a format reward expects
         completions.append(made_up(f"<think>\n{texts['in tags']}", row, begin))
     with_model = rewards_with_models(rewards)
     for reward in with_model:
@@ -139,7 +140,7 @@ def try_rewards(
 
 
 def prefix_advice(reward: object) -> str:
-    """Return what to write for a reward that expects the tag that the prompt has opened."""
+    """Return what to change for a reward that expects the tag that the prompt already opens."""
     if isinstance(reward, Reward):
         info = reward.registration
         if "prefix" in {*info.options, *info.optional}:
@@ -154,9 +155,9 @@ def made_up(text: str, row: Row, begin: Begin | None) -> Completion:
     """Return a made-up completion.
 
     Args:
-        text: its text.
-        row: with the prompt.
-        begin: makes an episode, of which the text is the first turn; `None`: no episode.
+        text: the text of the completion.
+        row: the row with the prompt.
+        begin: creates an episode whose first turn is the text; `None`: no episode.
     """
     if begin is None:
         return Completion(text, [])
@@ -172,16 +173,16 @@ def score_until(
     """Score completions one after another until the time is up, and report failures.
 
     A reward that fails on all completions is a problem; one that fails on some, or is slow, is a
-    note.
+    note. The result has fewer scores than there are completions if the time was up.
 
     Args:
-        guard: the reward.
+        guard: the reward, in its guard.
         completions: completions of `row`.
-        row: the prompt and columns.
+        row: the row, with its prompt and columns.
         until: when to stop, by `time.monotonic`.
         findings: gets the problem or note.
     """
-    # The trainer passes these to every reward, beside the columns.
+    # The trainer passes these to every reward in addition to the columns.
     extras = {
         "trainer_state": TrainerState(),
         "log_extra": lambda *_: None,
