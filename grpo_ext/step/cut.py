@@ -21,8 +21,8 @@ class CutRule:
     """Rules for cutting an optimizer step into micro-batches."""
 
     #: Whether rows may move between micro-batches. They may not if positions count padding, or if
-    #: the loss depends on which rows a micro-batch holds (entropy quantiles and the balance of
-    #: experts).
+    #: the loss depends on which rows a micro-batch holds (entropy quantiles and the load-balancing
+    #: loss of experts).
     deals: bool = True
     #: whether rows with advantage 0 are skipped; set only if nothing else gives them a gradient
     skips: bool = True
@@ -148,5 +148,5 @@ def dealt_to(ranks: Ranks, batches: list[Tensor], tokens: Tensor) -> list[Tensor
     place = ranks.index
     for start in range(0, len(batches), ranks.count):
         own_batches.append(largest_first[start + place])
-        place = ranks.count - 1 - place  # back and forth
+        place = ranks.count - 1 - place  # snake order
     return own_batches

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from grpo_ext.step.records import MicroBatch, Scored
 
-Batch = list[dict[str, Any]]  # rows of the data set, of one batch of the data loader
+Batch = list[dict[str, Any]]  # the rows in one batch of the data loader
 
 
 class BatchesAhead:
@@ -58,8 +58,8 @@ class Feed:
     # makes the micro-batches of a step from its slices
     cut: Callable[[list[Scored]], list[MicroBatch]]
     slices: int  # the number of slices in a generation
-    uses: int  # slices that are handed out before the next generation
-    device: torch.device  # to which a generation is restored
+    uses: int  # the number of slices handed out before the next generation
+    device: torch.device  # the device that a generation is restored to
     position: int = 0  # slices handed out since the start
     generation: list[Scored] | None = None  # the current generation, in slices
     batches: BatchesAhead = field(default_factory=BatchesAhead)

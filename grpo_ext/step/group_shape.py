@@ -1,4 +1,4 @@
-"""Shapes of groups of unequal size: all slots of a prompt in a row form one group.
+"""Shapes of groups of unequal size: adjacent slots of one prompt form one group.
 
 A slot is `num_generations` completions of a prompt. Functions that compare the completions of a
 group expect groups of equal size. Smaller groups are therefore padded to the size of the largest
@@ -20,7 +20,7 @@ from torch import Tensor
 class GroupShape:
     """The sizes of N groups with B completions in all; a group's completions are adjacent."""
 
-    sizes: tuple[int, ...]  #: completions of each group
+    sizes: tuple[int, ...]  #: the number of completions in each group
 
     @classmethod
     def equal(cls, completions: int, size: int) -> GroupShape:

@@ -21,8 +21,8 @@ from grpo_ext.objective.policy import Loss, LossInputs, LossOptions, importance_
 from grpo_ext.objective.positive_nll import positive_nll_share, positive_nll_terms
 from grpo_ext.step.records import LossOutput, MicroBatch, Scored, Scores
 
-#: Metric: the share of the gradient with respect to the log-probs that comes from the policy term;
-#: the rest comes from the KL.
+#: Metric: the share of the gradient with respect to the log-probs that comes from the policy and
+#: supervised terms; the rest comes from the KL.
 POLICY_SHARE = "kl/policy_share"
 
 

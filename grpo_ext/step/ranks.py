@@ -14,9 +14,9 @@ CPU = torch.device("cpu")
 class Ranks:
     """This process and its collectives; all processes make the same calls in the same order."""
 
-    index: int = 0  # of this process
-    count: int = 1  # of all processes
-    device: torch.device = CPU  # of this process's tensors
+    index: int = 0  # the rank of this process
+    count: int = 1  # the number of processes
+    device: torch.device = CPU  # the device of this process's tensors
     # concatenates equally shaped tensors from all ranks along their first dimension
     gather: Callable[[Tensor], Tensor] = lambda tensor: tensor
     # concatenates the lists of all ranks

@@ -55,7 +55,7 @@ class PartialRollout:
     #: T, the optimizer step whose weights sampled each token
     policy_step: list[int] = field(default_factory=list)
     logps: list[Tensor] = field(default_factory=list)  #: the sampler's log-probs, T in all
-    #: the tokens that truncation kept, T positions in all
+    #: the tokens that truncated sampling kept, T positions in all
     kept: list[KeptSet] = field(default_factory=list)
     ended: bool = False
 
@@ -97,14 +97,14 @@ class Scored:
 
     @property
     def loss_mask(self) -> Tensor:
-        """(B, T), 1 for counted tokens that the policy wrote."""
+        """The loss mask (B, T): 1 for counted tokens that the policy wrote."""
         if self.tool_mask is None:
             return self.completion_mask
         return self.completion_mask * self.tool_mask
 
     @property
     def right_mask(self) -> Tensor:
-        """(B, T), 1 for counted tokens that the policy wrote in right completions."""
+        """The loss mask (B, T) of correct completions only."""
         if self.right is None:
             return torch.zeros_like(self.loss_mask)
         return self.loss_mask * self.right.unsqueeze(1)

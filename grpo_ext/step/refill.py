@@ -57,7 +57,7 @@ class RefillRule:
     def of(cls, args: RefillArguments, ranks: int) -> RefillRule:
         """Return the rule for the training arguments and this number of ranks."""
         between = updates_per_generation(args)
-        age = between  # of a carried group when it is trained on
+        age = between  # the age of a carried group when it is trained on
         if args.overlap != "off":  # the previous generation's weights sample
             age = 2 * between
         return cls(
@@ -147,9 +147,9 @@ def first_round(wanted: int, carried: Groups | None, step: int, rule: RefillRule
 
 
 def not_too_old(carried: Groups | None, step: int, max_staleness: int) -> tuple[Groups | None, int]:
-    """Return the carried groups of at most `max_staleness` steps, and the number of the others.
+    """Return the carried groups that are not too old, and the number of the others.
 
-    The groups are `None` if none is left.
+    Groups may be at most `max_staleness` steps old. `None` if none is left.
     """
     if carried is None:
         return None, 0

@@ -49,7 +49,7 @@ def _joined_column(name: str, parts: Sequence[Scored]) -> Any:
         return list(chain.from_iterable(columns))
     prompt_width = max(part.prompt_ids.size(1) for part in parts)
     width = max(part.width for part in parts)
-    # a table of one column may look as if a value per row were a value per token
+    # if a table has only one column, a value per row looks like a value per token
     by_token = True
     for part, column in zip(parts, columns, strict=True):
         by_token = by_token and (column is None or part.has_tokens(column))

@@ -194,7 +194,7 @@ def check_separate(trainer: Trainer, sampler: Sampler | None, generations: Gener
 
 def check_data(trainer: Trainer) -> None:
     """Raise `ValueError` if training data lack a reward's column or evaluation data the prompt."""
-    # TRL drops this column
+    # TRL drops the column "completion"
     columns = [name for name in columns_of(trainer.train_dataset) if name != "completion"]
     if columns and trainer.rollout_func is None:
         if trainer.args.environment:

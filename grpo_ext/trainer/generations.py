@@ -203,9 +203,9 @@ class Generations:
         return tasks if all(isinstance(task, str) for task in tasks) else []
 
     def _table(self, generation: Generation, truncated: list[bool]) -> Scored:
-        """Return the table of a generation, without its truncated completions if they are masked.
+        """Return the table of a generation.
 
-        They are masked with `mask_truncated_completions`.
+        With `mask_truncated_completions`, truncated completions are left out of the loss.
         """
         left_out = torch.tensor(truncated) & self.trainer.mask_truncated_completions
         return table_of(generation, seam.pad_token(self.trainer), left_out, self.ranks.device)

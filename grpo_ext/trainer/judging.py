@@ -283,8 +283,8 @@ class Judge:
             gather: concatenates the lists of all ranks.
 
         Raises:
-            RewardFailure: on all ranks, if a reward failed too often on any rank, or has recently
-                failed on every completion of every rank, for more than one prompt.
+            RewardFailure: on all ranks, if a reward failed too often on any rank, or if its latest
+                batches on every rank failed completely, on more than one prompt in all.
         """
         guards = [reward for reward in self.trainer.reward_funcs if isinstance(reward, Guard)]
         failed: Counter[str] = Counter()

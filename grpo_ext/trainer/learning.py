@@ -34,9 +34,9 @@ class Learning(TrainerCallback):
     verdict: str | None = None  # why the run learnt nothing; `None` if it learnt, or has not ended
     # sentences for the end of the run, excluding the verdict
     remarks: list[str] = field(default_factory=list)
-    # a checksum of each trained tensor, by its name, while none has changed
+    # a checksum of each trained tensor, by name; used until one has changed
     _weights: dict[str, Tensor] = field(default_factory=dict)
-    # of the weights when training began or resumed
+    # a sample of the weights when training began or resumed
     _sample: WeightSample | None = None
 
     # ---- from the parts of the trainer

@@ -172,7 +172,7 @@ def reward_entry(reward: dict[str, Any]) -> str | dict[str, Any]:
 
 
 def first_lines(trainer: Trainer) -> str:
-    """Describe the run: ranks, sharding, rewards, batch, generation."""
+    """Describe the run: ranks, sharding, rewards, batch, generation and training."""
     args = trainer.args
     accelerator = trainer.accelerator
     ranks = accelerator.num_processes

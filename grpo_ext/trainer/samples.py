@@ -201,7 +201,10 @@ def text_of(completion: Any, is_episode: bool) -> str:
 
 
 def failed_rewards(names: list[str], failed: Tensor | None, row: int) -> dict[str, list[str]]:
-    """Return under "failed" the rewards that failed on a completion; nothing if none did."""
+    """Return the names of the rewards that failed on a completion, under "failed".
+
+    The mapping is empty if none failed.
+    """
     if failed is None:
         return {}
     failed_names = [names[i] for i in failed[row].nonzero().flatten().tolist()]

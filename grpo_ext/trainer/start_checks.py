@@ -57,7 +57,7 @@ def check_start(trainer: Trainer, optimizer: Optimizer) -> None:
 
 
 def check_parameters(trainer: Trainer, optimizer: Optimizer) -> None:
-    """Check that parameters that the policy uses are trainable and in the optimizer.
+    """Check that the policy's parameters are trainable and in the optimizer.
 
     Raise `CannotLearn` if none is; warn if some trainable ones are not in the optimizer. A sharded
     or layerwise optimizer is not checked.

@@ -77,7 +77,7 @@ def scored_by_trl(
         "right": (outcomes[own_rows] >= trainer.args.pass_threshold).float(),
         "policy_step": torch.full_like(ids[:b], trainer.state.global_step),
     }
-    # the prompts of the rows, before an environment may have added to them
+    # the rows' own prompts, without what an environment may have added
     row_prompts = [
         row.get("prompt", prompt) for row, prompt in zip(rows, prompts[own_rows], strict=True)
     ]
