@@ -1,8 +1,8 @@
 """Measure short runs of a recipe: as it is written, and the training phase with other settings.
 
-One process trains on the completions of one process, without sharding. A model whose weights are
-not on this machine, but whose shape is known, gets random weights, and the lengths of completions
-are drawn at random.
+A single process trains on the completions of one process, without sharding. A model whose weights
+are not on this machine, but whose shape is known, gets random weights, and the lengths of
+completions are drawn at random.
 """
 
 from __future__ import annotations

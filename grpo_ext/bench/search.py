@@ -31,7 +31,7 @@ class Search:
     def run(self) -> Iterator[tuple[Settings, Measurement | None]]:
         """Yield settings and measurements: each layout, then token limits, then no checkpointing.
 
-        Finally, settings that are almost as fast as the fastest are measured again.
+        Finally, all settings within `CLOSE` of the fastest are measured two more times.
 
         Raises:
             ValueError: if no layout fits into memory.

@@ -27,11 +27,11 @@ class EpisodeOptions:
     Args:
         environment (`dict` or `str`, *optional*): the environment that replies to the model: its
             name, or a mapping with options, such as `{name: guess, high: 31, turns: 5}`. Every
-            environment has the options `turns` per episode (8), `turn_tokens` per turn,
-            `step_timeout` (10 seconds), `answer_characters` per reply (10,000) and `credit`
-            (`"episode"` or `"turn"`). The run stops if more than `max_failure_rate` (0.5) of the
-            last 256 turns failed. `max_completion_length` limits the whole episode, including the
-            replies. `None`: a completion is a single turn.
+            environment has the limits `turns` per episode (8), `turn_tokens` per turn, and
+            `step_timeout` (10 seconds) and `answer_characters` (10,000) per reply, and the option
+            `credit` (`"episode"` or `"turn"`). The run stops if more than `max_failure_rate` (0.5)
+            of the last 256 turns failed. `max_completion_length` limits the whole episode,
+            including the replies. `None`: a completion is a single turn.
     """
 
     environment: dict | str | None = None

@@ -39,7 +39,7 @@ CHOICES: dict[str, tuple[str | bool, ...]] = {
 TYPES: dict[str, Any] = {
     "num_generations": Annotated[int, Field(ge=2)],  # TRL's type allows null
     "generation_kwargs": dict[str, Any] | None,  # TRL's type allows text
-    # `unknown_advantages` checks names; on the command line it may also be true or false
+    # `unknown_advantages` checks names; true and false on the command line are booleans
     "scale_rewards": Literal[True, False] | Annotated[str, Field(min_length=1)],
 }
 # Bounds of numeric fields, each with the names of the fields that it applies to.

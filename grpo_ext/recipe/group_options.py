@@ -43,9 +43,9 @@ class GroupOptions:
             always uses 1.
         curriculum (`str`, defaults to `"none"`): how prompts are chosen. `"none"`: a new
             permutation in each epoch. `"adaptive"`: without replacement, weighted by the
-            probability 1 - p^G - (1-p)^G that a group has both correct and wrong completions. This
-            changes the objective: such prompts have more weight in it. `"easy_to_hard"`: in
-            ascending order of `difficulty_column`, once over the whole run.
+            probability that a group has both correct and wrong completions, 1 - p^G - (1-p)^G for a
+            pass rate p. This changes the objective: such prompts have more weight in it.
+            `"easy_to_hard"`: in ascending order of `difficulty_column`, once over the whole run.
         difficulty_column (`str`, *optional*): the column of the training rows that `"easy_to_hard"`
             sorts by.
         pass_rates_file (`str`, *optional*): completions that give the initial pass rates of

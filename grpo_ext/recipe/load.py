@@ -50,7 +50,11 @@ class Recipe:
         return self._build("training")
 
     def fit_machine(self) -> None:
-        """Without an accelerator, set `use_cpu` if unset, and with it default `bf16` to false."""
+        """Adapt the trainer's arguments to this machine.
+
+        Without an accelerator and if `use_cpu` is unset, set `use_cpu`, and `bf16` to false if it
+        is unset.
+        """
         training = self.values["training"]
         training |= settings_here(training.get("use_cpu"), training.get("bf16"))
 
@@ -76,7 +80,7 @@ class Recipe:
 
     @property
     def output_dir(self) -> Path:
-        """The folder of the run, by default TRL's."""
+        """The folder of the run; TRL's default if none was set."""
         return Path(str(self.training.output_dir))
 
     @property

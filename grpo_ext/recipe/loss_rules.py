@@ -124,7 +124,7 @@ def unknown_loss(v: Values, _: int) -> Iterator[Problem]:
 
 
 def unknown_advantages(v: Values, _: int) -> Iterator[Problem]:
-    """Advantage estimators must be registered, and work within groups to break ties."""
+    """Advantage estimators must be registered, and stay within groups if ties are broken."""
     registered = {
         "scale_rewards": (*advantage_names(), True, False),
         "multi_objective_aggregation": joint_advantage_names(),

@@ -49,8 +49,8 @@ class OverlapOptions:
             `None`: a GPU that is not used for training, else the CPU.
         behaviour_policy (`str`, defaults to `"decoupled"`): the policy in the denominator of the
             ratios, if the sampler is separate. `"decoupled"`: the trainer's own weights before the
-            step; a bounded weight (`vllm_importance_sampling_mode`) corrects for the difference to
-            the sampler, as in AReaL (arXiv 2505.24298, section 5.2). `"sampler"`: the sampler
+            step; a bounded weight (`vllm_importance_sampling_mode`) corrects for the difference
+            from the sampler, as in AReaL (arXiv 2505.24298, section 5.2). `"sampler"`: the sampler
             itself, with the log-probs that it returned; this needs neither that weight nor the
             forward pass for it.
         partial_rollouts (`int`, defaults to 0): with `overlap: one_step`, completions are sampled
@@ -146,7 +146,7 @@ def overlap_without_its_sampler(v: Values, num_processes: int) -> Iterator[Probl
 
 
 def rounds_that_do_not_fit(v: Values, num_processes: int) -> Iterator[Problem]:
-    """Partial rollouts need whole rounds, whole groups, and no other ends of completions."""
+    """Check that the round length, group size and `generation_kwargs` suit partial rollouts."""
     key = "partial_rollouts"
     if not v.partial_rollouts:
         return

@@ -38,11 +38,11 @@ def read_yaml(path: str | Path, within: Path | None = None) -> Settings:
 
     Args:
         path: the file or the name of a recipe.
-        within: as for `open_plain`.
+        within: the folder that the file must be in, as for `open_plain`.
 
     Raises:
-        FileNotFoundError: there is no such recipe.
-        RecipeError: it is not flat YAML, or it sets a key twice.
+        FileNotFoundError: if there is no such recipe.
+        RecipeError: if it is not flat YAML, or sets a key twice.
     """
     path = recipe_path(path)
     try:
@@ -105,10 +105,10 @@ class Word(str):
 
 
 def parse_words(words: list[str]) -> dict[str, Word]:
-    """Return the settings in words: `--key value`, `--key=value` or a bare `--flag` (true).
+    """Parse words into settings: `--key value`, `--key=value` or a bare `--flag` (true).
 
     Raises:
-        RecipeError: a word belongs to no key.
+        RecipeError: if a word belongs to no key.
     """
     settings: dict[str, Word] = {}
     left = words[::-1]
@@ -139,7 +139,7 @@ def _stray(word: str, left: list[str], key: str | None, settings: dict[str, Word
 
 
 def split_config(words: list[str]) -> tuple[str | None, list[str]]:
-    """Split words into the recipe after `--config` (`None` without it) and all other words."""
+    """Split words into the recipe given by `--config`, or `None`, and all other words."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--config")
     options, remaining = parser.parse_known_args(words)

@@ -27,15 +27,15 @@ class RowOptions:
         held_out_share (`float`, *optional*): the share of the rows in `dataset_train_split` that is
             held out for evaluation and never trained on. A hash of the row's question decides, so
             the same rows are held out in every run, even after rows are added or reordered. `None`:
-            no rows.
+            none.
         max_prompt_tokens (`int`, *optional*): use only rows whose prompt has at most this many
             tokens, for training and for evaluation. Tokens are counted as the model reads them,
             including the chat template. `None`: all rows.
         max_answer_tokens (`int`, *optional*): use only rows whose reference answer, such as the
             worked solution in GSM8K, has at most this many tokens. Tasks without a reference answer
             refuse this key. `None`: all rows.
-        max_train_samples, max_eval_samples (`int`, *optional*): use at most this many of the
-            remaining rows: the first ones.
+        max_train_samples, max_eval_samples (`int`, *optional*): use only this many of the
+            remaining rows, from the beginning.
         random_train_samples (`bool`, defaults to `False`): choose the `max_train_samples` rows at
             random, by `seed`.
     """

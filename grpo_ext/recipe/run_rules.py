@@ -1,6 +1,6 @@
 """Rules for the run as a whole: the model, the length, where it starts, and what samples.
 
-The rules of single groups of options are in the modules of these options.
+Rules about a single group of options are in the module of those options.
 """
 
 from pathlib import Path

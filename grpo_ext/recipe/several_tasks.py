@@ -47,7 +47,7 @@ class TaskOptions(RowOptions):
         reward_funcs (`list`, *optional*): the rewards of this task, with their weights. `None`: the
             default rewards of the task.
         dataset_name, dataset_config, dataset_train_split, dataset_test_split (`str`, *optional*):
-            the rows.
+            where the rows come from.
     """
 
     task: str | None = None

@@ -130,7 +130,7 @@ def guarded_rewards(recipe: Recipe, columns: Iterable[str] | None) -> tuple[list
         columns: the columns of the data set; `None` if they are not known.
 
     Raises:
-        ValueError: if the data set lacks a column that a reward reads.
+        ValueError: if a reward is unknown, or does not fit the columns of the data set.
     """
     rewards, weights = named_rewards_and_weights(recipe)
     if columns is not None and recipe.get("environment"):

@@ -77,7 +77,7 @@ def checkpoint_to_resume(recipe: Recipe, trainer: TransformersTrainer) -> str | 
 
     Returns:
         The checkpoint's folder; `True` for the newest one, which transformers finds; `None` to
-            start from scratch.
+        start from scratch.
     """
     has_resume = recipe.flat.has("resume")  # supervised training knows only TRL's key
     choice = recipe.training.resume_from_checkpoint

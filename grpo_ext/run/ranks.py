@@ -51,7 +51,7 @@ def report_exit(code: int) -> int:
 
     Returns:
         The code to exit with. It is 0 for an interrupted run that `grpo-ext train` started, because
-            torch's launcher would otherwise report a failure and end the other ranks.
+        torch's launcher would otherwise report a failure and end the other ranks.
     """
     folder = os.environ.get(RANKS)
     if not folder:

@@ -44,9 +44,9 @@ def run_training(
 
     Returns:
         The exit code: 0; 1 if a reward, the environment or vLLM failed too often, steps had no
-            finite gradient, an alarm ended the run, the run learned nothing, or the model could not
-            be saved; 2 if the recipe, its data, its rewards or the checkpoint cannot be used, or
-            the run could not learn; 75 if a signal ended the run, which can be continued.
+        finite gradient, an alarm ended the run, the run learned nothing, or the model could not be
+        saved; 2 if the recipe, its data, its rewards or the checkpoint cannot be used, or the run
+        could not learn; 75 if a signal ended the run, which can be continued.
     """
     wait_calmly()
     code = _train(words, make_trainer, supervised)
