@@ -1,1 +1,1 @@
-"""Programs of a model, run in isolation and judged by tests whose values they cannot read."""
+"""Run a model's programs in isolation and judge them by tests whose values they cannot read."""

@@ -1,15 +1,15 @@
-"""The system calls that a sandbox may make, and their compiler into seccomp filters.
+"""The system calls that a sandbox may make, and a compiler that turns them into seccomp filters.
 
     python -m grpo_ext.rewards.code.allowed_calls
 
-writes `data/NAME.ARCHITECTURE.bpf` with libseccomp, through its binding `pyseccomp`. The files are
-part of the package, so a run needs neither. All other calls fail with ENOSYS, "not implemented", on
-which the C library falls back to older calls.
+writes `data/NAME.ARCHITECTURE.bpf` with libseccomp, through its Python binding `pyseccomp`. The
+files are part of the package, so runs need neither library. All other calls fail with ENOSYS ("not
+implemented"), which makes the C library fall back to older calls.
 
 There are two filters. `start` is loaded by bubblewrap and lets Python start and fork. `program` is
-loaded on top of it by each forked process before the model's program runs: no new process, no
-signal to another process, no System V or POSIX IPC, no socket but a pair of connected ones, and of
-`ioctl`, `fcntl` and `prctl` only harmless commands.
+loaded on top of it by each forked process before the model's program runs. It allows no new
+processes, no signals to other processes, no System V or POSIX IPC, no sockets except connected
+pairs, and only harmless commands of `ioctl`, `fcntl` and `prctl`.
 """
 
 from pathlib import Path
@@ -84,10 +84,10 @@ PRCTL_COMMANDS = {"PR_SET_NAME": 15, "PR_GET_NAME": 16}
 
 
 def compiled_filter(name: str, architecture: str) -> bytes:
-    """Return a filter, `start` or `program`, as instructions of the kernel's classic BPF.
+    """Compile the filter `start` or `program` into the kernel's classic BPF instructions.
 
     Raises:
-        ImportError, RuntimeError: without `pyseccomp` or libseccomp.
+        ImportError, RuntimeError: if `pyseccomp` or libseccomp is missing.
     """
     import errno
 
@@ -128,7 +128,7 @@ def compiled_filter(name: str, architecture: str) -> bytes:
 
 
 def read_filter(name: str, architecture: str) -> bytes:
-    """Return the filter of the package; `FileNotFoundError` for an unknown architecture."""
+    """Return a filter from the package; `FileNotFoundError` if the architecture has none."""
     return (DATA / f"{name}.{architecture}.bpf").read_bytes()
 
 

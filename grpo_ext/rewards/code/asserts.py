@@ -1,4 +1,4 @@
-"""Asserts as questions to a program: it returns values and never sees the expected ones."""
+"""Turn asserts into questions that a program answers without seeing the expected values."""
 
 import ast
 import builtins
@@ -11,19 +11,19 @@ from grpo_ext.rewards.code.inside.canonical import NotPlain, canonical
 from grpo_ext.rewards.code.sandbox import START_SHARE, Job, Limits, run
 
 TRUE = canonical(True)
-# What `ast.literal_eval` raises for a text that is no literal.
+# What `ast.literal_eval` raises for a text that is not a literal.
 NO_LITERAL = (ValueError, SyntaxError, TypeError, MemoryError, RecursionError)
-MAX_REMEMBERED = 1024  # rows whose asserts and right sides are kept for the rest of their group
+MAX_REMEMBERED = 1024  # rows whose asserts and right sides are cached for the rest of their group
 _evaluated: dict[tuple[str, tuple[str, ...]], dict[str, str | None]] = {}
 
 
 @dataclass(frozen=True)
 class Question:
-    """An expression that is evaluated with the program's names, and what its value must be.
+    """An expression to evaluate in the program's namespace, and the value that it must have.
 
-    `expected` is a source text that is evaluated without the program. Where it is `None` the
-    expression is the assert's whole condition, which the program's objects help to evaluate: it
-    could cheat.
+    `expected` is source code that is evaluated without the program. If it is `None`, the expression
+    is the assert's whole condition. The program's objects then take part in the evaluation, so the
+    program could cheat.
     """
 
     expression: str
@@ -33,14 +33,14 @@ class Question:
 
 @dataclass(frozen=True)
 class Asserts:
-    """The tests of a row: the questions of each, and the imports of all."""
+    """The tests of a row: the questions of each assert, and the import statements of all tests."""
 
     imports: str
     tests: tuple[tuple[Question, ...], ...]
 
     @property
     def cheatable(self) -> list[str]:
-        """The conditions that are evaluated with the program's objects."""
+        """The conditions that are evaluated with the program's objects, so that it could cheat."""
         return [
             question.condition
             for questions in self.tests
@@ -51,12 +51,12 @@ class Asserts:
 
 @lru_cache(maxsize=MAX_REMEMBERED)
 def parse_asserts(tests: tuple[str, ...]) -> Asserts:
-    """Return the questions of tests, each of which has asserts and may have imports.
+    """Parse tests, which consist of asserts and imports, into questions.
 
-    The completions of a group share them.
+    Results are cached, since the completions of a group share their tests.
 
     Raises:
-        ValueError: for any other statement, and where no test has an assert.
+        ValueError: if a test has any other statement, or no test has an assert.
     """
     imports: list[str] = []
     conditions: list[ast.expr] = []
@@ -89,7 +89,7 @@ def not_an_assert(test: str) -> ValueError:
 
 
 def known_names(imports: str) -> set[str]:
-    """Return the names that exist without the program."""
+    """Return the builtins and the names bound by `imports`: those that need no program."""
     names = set(dir(builtins))
     for statement in ast.parse(imports).body:
         if isinstance(statement, ast.Import | ast.ImportFrom):
@@ -99,7 +99,7 @@ def known_names(imports: str) -> set[str]:
 
 
 def questions_of(condition: ast.expr, names: set[str]) -> list[Question]:
-    """Return the questions of a condition; all parts of `a and b` must be true."""
+    """Split an assert's condition into `Question`s; `a and b` yields those of both parts."""
     if isinstance(condition, ast.BoolOp) and isinstance(condition.op, ast.And):
         return [question for part in condition.values for question in questions_of(part, names)]
     whole = ast.unparse(condition)
@@ -108,8 +108,7 @@ def questions_of(condition: ast.expr, names: set[str]) -> list[Question]:
         if all(isinstance(operator, ast.Eq) for operator in condition.ops):
             known = [side for side in sides if is_known(side, names)]
             if known:
-                # A literal, if there is one: a program may define a function that has a builtin's
-                # name.
+                # Prefer a literal: a program may define a function that has the name of a builtin.
                 literals = [side for side in known if is_known(side, set())]
                 expected = (literals or known)[-1]
                 return [
@@ -128,7 +127,7 @@ def questions_of(condition: ast.expr, names: set[str]) -> list[Question]:
 
 
 def is_known(side: ast.expr, names: set[str]) -> bool:
-    """Whether an expression has a value without the program."""
+    """Return whether an expression uses only `names` and names that it binds itself."""
     bound = set(names)
     loaded = set()
     for node in ast.walk(side):
@@ -144,17 +143,19 @@ def is_known(side: ast.expr, names: set[str]) -> bool:
 def with_expected_texts(
     asserts: Asserts, limits: Limits, start_by: float
 ) -> list[list[tuple[Question, str]]]:
-    """Return each test's questions with the canonical text that the answer must have.
+    """Return the questions of each assert, each with the canonical text of the correct answer.
 
-    Literals are read here. Other right sides are evaluated in a sandbox without the program; one
-    that has no text there, such as an object of a class, turns its question into one about the
-    whole condition.
+    Literals are read here. Other right sides are evaluated in a sandbox without the program. If the
+    value there has no canonical text, such as an object of a class, the question becomes one about
+    the whole condition.
 
     Args:
-        start_by: when the sandbox must have started, as for `run`.
+        asserts: the asserts of a row.
+        limits: the limits of the sandbox.
+        start_by: the time by which the sandbox must have started, as for `run`.
 
     Raises:
-        TimeoutError: if they are not evaluated within the limits.
+        TimeoutError: if the right sides are not evaluated within the limits.
     """
     sources = {question.expected for questions in asserts.tests for question in questions}
     texts = {source: literal_text(source) for source in sources if source is not None}
@@ -173,7 +174,7 @@ def with_expected_texts(
 def evaluate(
     imports: str, sources: tuple[str, ...], limits: Limits, start_by: float
 ) -> dict[str, str | None]:
-    """Return the canonical texts of expressions, evaluated in a sandbox without the program."""
+    """Evaluate expressions in a sandbox without the program; return each one's canonical text."""
     job = Job("", imports=imports, expressions=sources, expected=True)
     share = replace(limits, seconds=START_SHARE * limits.seconds)
     answers = run(job, share, start_by)
@@ -193,14 +194,18 @@ def judged(question: Question, expected_text: str | None) -> tuple[Question, str
 
 
 def literal_text(source: str) -> str | None:
-    """Return the canonical text of a literal; `None` for any other expression."""
+    """Return the canonical text of a literal of plain data; `None` for any other source."""
     with suppress(NotPlain, *NO_LITERAL):
         return canonical(ast.literal_eval(source), expected=True)
     return None
 
 
 def tests_as_list(tests: object) -> list[object]:
-    """Return a row's tests, a list or its JSON or Python text, as a list; else `ValueError`."""
+    """Return a row's tests as a list; a string is parsed as JSON or as a Python literal.
+
+    Raises:
+        ValueError: if the result is not a list, or is empty.
+    """
     parsed = tests
     if isinstance(tests, str):
         try:

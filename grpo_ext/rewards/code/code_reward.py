@@ -1,4 +1,4 @@
-"""The reward `code`: a model's programs, judged by tests whose expected values they never see."""
+"""The reward `code`: runs a model's program against tests whose expected values it never sees."""
 
 import re
 import time
@@ -32,22 +32,23 @@ def code(
     """1 if the program passes all tests of its row, else 0.
 
     The program is the last code block, else the `<answer>` block, else the whole completion,
-    without thoughts. It has only the standard library, and runs in new Linux namespaces, made by
-    bubblewrap: it has no network, sees no other process, and has only files of its own, in memory.
-    Where the kernel does not allow that, rows stay unscored, unless `isolation: none` runs programs
-    with the rights of the trainer.
+    without the thoughts. It has only the standard library, and runs in new Linux namespaces made by
+    bubblewrap: it has no network, sees no other process, and has only its own files, in memory. If
+    the kernel does not allow this, rows stay unscored, unless `isolation: none` runs programs with
+    the trainer's rights.
 
     Args:
         tests: a list of asserts, `["assert f(2) == 3"]`, or of inputs with outputs, `[{"input":
-            "2", "output": "3"}]`, also as JSON. Asserts may come with imports. A side of `==` that
-            needs only builtins and these imports is evaluated without the program, which cannot
-            read it. Other asserts are evaluated beside the program, which could cheat on them.
+            "2", "output": "3"}]`, also as JSON text. Asserts may come with imports. A side of `==`
+            that needs only builtins and these imports is evaluated without the program, which
+            cannot read it. Other asserts are evaluated with the program's own objects, so the
+            program could cheat on them.
         partial: whether the score is the share of tests that pass.
-        seconds: limit of the program by the clock, for all tests of the row together.
-        megabytes: limit of the memory of a run, at least 64.
-        isolation: "namespaces" or "none".
-        cheatable_asserts: "refuse" leaves rows unscored that have an assert on which a program
-            could cheat.
+        seconds: the wall-clock limit of the program for all tests of the row together.
+        megabytes: the memory limit of a run, at least 64.
+        isolation: "namespaces", or "none" to run programs with the trainer's rights.
+        cheatable_asserts: "refuse" leaves a row unscored if a program could cheat on one of its
+            asserts.
     """
     limits = Limits(seconds, megabytes, isolation != "none")
     scores = []
@@ -71,10 +72,10 @@ def program_of(completion: str) -> str:
 def tests_passed(
     program: str, tests: list[Any], limits: Limits, refuse_cheatable: bool = False
 ) -> list[bool]:
-    """Return for each test whether a program passes it.
+    """Return, for each test, whether a program passes it.
 
     Raises:
-        ValueError: for tests of another form, and for asserts that are refused.
+        ValueError: if the tests are malformed, or `refuse_cheatable` refuses an assert.
         MachineFault, TimeoutError: if the program was not run.
     """
     if all(isinstance(test, dict) for test in tests):
@@ -87,7 +88,7 @@ def tests_passed(
 
 
 def outputs_right(program: str, tests: list[dict[str, Any]], limits: Limits) -> list[bool]:
-    """Return for each input whether the program ended in order and printed the output."""
+    """Return, for each input, whether the program exited with code 0 and printed the output."""
     for test in tests:
         if "input" not in test or "output" not in test:
             raise ValueError("code: a test that is a mapping must have input and output.")
@@ -106,12 +107,12 @@ def outputs_right(program: str, tests: list[dict[str, Any]], limits: Limits) -> 
 def values_right(
     program: str, asserts: Asserts, limits: Limits, refuse_cheatable: bool
 ) -> list[bool]:
-    """Return for each assert whether the program's values are the expected ones."""
+    """Return, for each assert, whether the program's values are the expected ones."""
     start_by = time.monotonic() + limits.start_seconds
     if refuse_cheatable:
         check_not_cheatable(asserts.cheatable)
     tests = with_expected_texts(asserts, limits, start_by)
-    # a right side that has no text, such as an object, leaves a question about the whole condition
+    # A right side without canonical text, such as an object, is replaced by the whole condition.
     if refuse_cheatable:
         questions = [question for pairs in tests for question, _ in pairs]
         check_not_cheatable(
@@ -121,13 +122,14 @@ def values_right(
     answers = run(Job(program, imports=asserts.imports, expressions=expressions), limits, start_by)
     texts = iter(answers[0].texts(len(expressions)) if answers else [None] * len(expressions))
     return [
-        all([next(texts) == expected for _, expected in questions])  # a list: each takes its text
+        # A list, so that each question takes its text from the iterator.
+        all([next(texts) == expected for _, expected in questions])
         for questions in tests
     ]
 
 
 def check_not_cheatable(conditions: list[str]) -> None:
-    """Raise a `ValueError` if there is a condition on which a program could cheat."""
+    """Raise `ValueError` unless `conditions`, those on which a program could cheat, is empty."""
     if conditions:
         raise ValueError(
             f"code: a program could cheat on assert {conditions[0]:.80}, which cheatable_asserts: "
@@ -137,5 +139,5 @@ def check_not_cheatable(conditions: list[str]) -> None:
 
 
 def stripped_lines(text: str) -> list[str]:
-    """Return an output's lines without white space at their ends and empty lines at its end."""
+    """Return an output's lines, without trailing white space and trailing empty lines."""
     return [line.rstrip() for line in text.rstrip().splitlines()]

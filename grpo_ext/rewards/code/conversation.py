@@ -1,4 +1,4 @@
-"""The pipes between trainer and sandbox: a job in; answers, complaints and "ready" out."""
+"""Exchange data with a sandbox: a job goes in; answers, complaints and "ready" come out."""
 
 import os
 import selectors
@@ -7,23 +7,24 @@ import time
 from dataclasses import dataclass, field
 from io import FileIO
 
-GRACE_SECONDS = 0.3  # in which the harness reports what was in time
-MAX_ANSWER_BYTES = (4 << 20) + (1 << 20)  # the harness sends at most 4 MiB, and frames
+GRACE_SECONDS = 0.3  # added to the limit, for the harness to report what ended in time
+MAX_ANSWER_BYTES = (4 << 20) + (1 << 20)  # at most 4 MiB of output, and the headers of the frames
 MAX_COMPLAINT_BYTES = 300
 CHUNK_BYTES = 1 << 16
 
 
 @dataclass
 class Conversation:
-    """What has come through the pipes until the sandbox ended, or used up its time or its output.
+    """The data exchanged with a sandbox until it ends, or exceeds its limit of time or output.
 
     Args:
-        process: the sandbox, with pipes for its three streams.
-        ready_pipe: the end of the pipe on which it says that its walls stand.
-        unsent: the job.
-        deadline: when the walls must stand; once they do, when the sandbox must have ended
-            (`time.monotonic`).
-        seconds: how long the program may run.
+        process: the sandbox, with pipes for its three standard streams.
+        ready_pipe: the read end of the pipe on which the sandbox reports that it is ready, that is,
+            that the program is isolated.
+        unsent: the bytes of the job that have not been sent yet.
+        deadline: the time (`time.monotonic`) by which the sandbox must be ready and, once it is, by
+            which it must have ended.
+        seconds: how long the program may run once the sandbox is ready.
     """
 
     process: subprocess.Popen
@@ -36,7 +37,10 @@ class Conversation:
     ready: bool = False
 
     def hold(self) -> None:
-        """Write the job and read all pipes at once, since either side may wait for the other."""
+        """Write the job and read all pipes until they close or a limit is reached.
+
+        All pipes are served concurrently, since either side may wait for the other.
+        """
         stdin = self.process.stdin
         stdout = self.process.stdout
         stderr = self.process.stderr

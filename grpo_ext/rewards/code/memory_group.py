@@ -1,7 +1,7 @@
-"""A cgroup around a sandbox, which limits all of its memory, also files and the kernel's.
+"""A cgroup around a sandbox, which limits all of its memory, including files and kernel memory.
 
-Only some users may make cgroups: root, in most containers too, and a user's own systemd session.
-Elsewhere the limits are those of a process (`setrlimit`), which leave out the kernel's memory.
+Only some users may create cgroups: root (also in most containers), and users in their own systemd
+session. Elsewhere only the limits of processes apply (`setrlimit`), which leave out kernel memory.
 """
 
 import os
@@ -15,17 +15,17 @@ from pathlib import Path
 
 ROOT = Path("/sys/fs/cgroup")
 PREFIX = "grpo-ext-code"
-OVERHEAD_MEGABYTES = 64  # of Python, bubblewrap and the files of a run
+OVERHEAD_MEGABYTES = 64  # for Python, bubblewrap and the files of a run
 MAX_TASKS = 256
 REMOVAL_SECONDS = 2.0
-# Moves a shell into the group before it becomes the sandbox, so that nothing of the sandbox is ever
-# outside.
+# Moves a shell into the group before it becomes the sandbox, so that no part of the sandbox is ever
+# outside the group.
 JOIN = 'echo $$ > "$0" && exec "$@"'
 
 
 @contextmanager
 def memory_group(megabytes: int) -> Iterator[list[str]]:
-    """Make a cgroup for a sandbox; yield the words before its command (none without cgroups)."""
+    """Create a cgroup for a sandbox; yield the command prefix that joins it (or `[]`)."""
     parent = parent_of_groups()
     if parent is None:
         yield []
@@ -39,9 +39,9 @@ def memory_group(megabytes: int) -> Iterator[list[str]]:
 
 @lru_cache(maxsize=1)
 def parent_of_groups() -> Path | None:
-    """Return the folder where this user may make cgroups with a memory limit.
+    """Return the folder where this user may create cgroups with a memory limit, or `None`.
 
-    Processes can be moved into them.
+    A process must also be able to join such a group, which is tried out.
     """
     for parent in candidates():
         with suppress(OSError, subprocess.SubprocessError):
@@ -56,7 +56,7 @@ def parent_of_groups() -> Path | None:
 
 
 def candidates() -> list[Path]:
-    """Return this process's memory cgroup and its parent, in versions 1 and 2 of cgroups."""
+    """Return the folders to try: this process's memory cgroup and, for cgroups v2, its parent."""
     try:
         lines = Path("/proc/self/cgroup").read_text().splitlines()
     except OSError:
@@ -76,14 +76,14 @@ def candidates() -> list[Path]:
 
 
 def new_group(parent: Path, megabytes: int) -> Path:
-    """Make a cgroup with limits; `OSError` where this user may not."""
+    """Create a cgroup with limits; raise `OSError` if this user may not."""
     group = parent / f"{PREFIX}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
     group.mkdir()
     size = str((megabytes + OVERHEAD_MEGABYTES) << 20)
     version_1 = (group / "memory.limit_in_bytes").exists()
     try:
         (group / ("memory.limit_in_bytes" if version_1 else "memory.max")).write_text(size)
-        with suppress(OSError):  # a kernel without swap has no limit of swap
+        with suppress(OSError):  # a kernel without swap has no swap limit
             if version_1:
                 (group / "memory.memsw.limit_in_bytes").write_text(size)
             else:
@@ -101,7 +101,7 @@ def join_command(group: Path) -> list[str]:
 
 
 def remove(group: Path) -> None:
-    """Remove a cgroup whose processes have ended, or are about to."""
+    """Remove a cgroup whose processes have ended or are about to end."""
     until = time.monotonic() + REMOVAL_SECONDS
     while True:
         try:
@@ -116,7 +116,7 @@ def remove(group: Path) -> None:
 
 
 def remove_abandoned(parent: Path) -> None:
-    """Remove the cgroups of processes that were killed before they could."""
+    """Remove the cgroups of processes that were killed before they could remove them."""
     for group in parent.glob(f"{PREFIX}-*-*"):
         pid = group.name.split("-")[3]
         if not Path("/proc", pid).exists():

@@ -1,8 +1,8 @@
-"""Run a program that a model wrote behind walls, within one budget of time for all of its inputs.
+"""Run a program that a model wrote in isolation, with one time budget for all of its inputs.
 
-The walls are bubblewrap's (`bubblewrap.py`). Inside them `inside/__main__.py` runs the program and
-says, by a byte on a pipe of its own, when they stand. Before this byte every fault is the machine's
-and raises; after it every fault is the program's.
+The isolation is bubblewrap's (`bubblewrap.py`). Inside it, `inside/__main__.py` runs the program
+and reports, with a byte on a separate pipe, when the isolation is complete. Before this byte every
+fault is the machine's and raises; after it every fault is the program's.
 """
 
 import base64
@@ -30,7 +30,8 @@ from grpo_ext.rewards.code.bubblewrap import (
 from grpo_ext.rewards.code.conversation import GRACE_SECONDS, Conversation
 from grpo_ext.rewards.code.memory_group import memory_group
 
-START_SHARE = 0.4  # of the budget, more than the budget: how long right sides and walls may take
+# The share of the time budget, in addition to it, for evaluating right sides and starting up.
+START_SHARE = 0.4
 MIN_START_SECONDS = 1.5
 MIN_MEGABYTES = 64
 
@@ -45,12 +46,12 @@ class NoIsolation(MachineFault):
 
 @dataclass(frozen=True)
 class Limits:
-    """What a run may use.
+    """The resources that a run may use.
 
     Args:
-        seconds: for all inputs of a row together, by the clock.
-        megabytes: of address space, and of memory where a cgroup can be made.
-        isolated: `False` runs the program with the trainer's rights.
+        seconds: wall-clock seconds for all inputs of a row together.
+        megabytes: the limit of address space, and of memory if a cgroup can be created.
+        isolated: whether to isolate the program; `False` runs it with the trainer's rights.
     """
 
     seconds: float = 3.0
@@ -68,24 +69,25 @@ class Limits:
 
     @property
     def start_seconds(self) -> float:
-        """The time limit for evaluating right sides and building the walls, before the program."""
+        """Seconds for evaluating right sides and starting the sandbox, before the program runs."""
         return max(MIN_START_SECONDS, START_SHARE * self.seconds)
 
     @property
     def row_seconds(self) -> float:
-        """How long a row may take; `reward_timeout` must be larger."""
+        """Seconds that a row may take in all; `reward_timeout` must be larger."""
         return self.start_seconds + self.seconds + GRACE_SECONDS
 
 
 @dataclass(frozen=True)
 class Job:
-    """A program with what it is asked.
+    """A program, its inputs, and the expressions to evaluate after it.
 
     Args:
-        program: Python that needs only the standard library.
+        program: Python source that needs only the standard library.
         inputs: the standard input of each run.
-        imports: import statements, run after the program, before the expressions.
-        expressions: evaluated with the program's names after a run; its prints are then dropped.
+        imports: import statements to run after the program, before the expressions.
+        expressions: expressions to evaluate in the program's namespace after a run. If there are
+            any, what the program prints is discarded.
         expected: whether the values are right sides of comparisons, as in `canonical`.
     """
 
@@ -98,30 +100,32 @@ class Job:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a program did on one input: its output and exit code (`None`: out of time)."""
+    """A program's output and exit code for one input; `None`: killed at a limit."""
 
     status: int | None
     output: bytes
 
     def texts(self, count: int) -> list[str | None]:
-        """Return the canonical text of each of `count` expressions; `None` where it has none."""
-        lines: list[bytes] = self.output.split(b"\n")[:-1][:count]  # the last line was cut off
+        """Return the canonical text of each of `count` expressions; `None` if it has none."""
+        lines: list[bytes] = self.output.split(b"\n")[:-1][:count]  # a last line may be cut off
         texts = [None if line == b"!" else line.decode("utf-8", "replace") for line in lines]
         return texts + [None] * (count - len(texts))
 
 
 def run(job: Job, limits: Limits, start_by: float | None = None) -> list[Answer]:
-    """Run a program on its inputs; return an answer for each, fewer at its limits.
+    """Run a program on its inputs and return an answer for each.
 
-    It stops early where it has used up its time or its output.
+    There are fewer answers if the program exceeds its limit of time or output.
 
     Args:
-        start_by: the time of `time.monotonic` at which the walls must stand; by default in
-            `limits.start_seconds`.
+        job: the program and its inputs.
+        limits: the limits of the run.
+        start_by: the time (`time.monotonic`) by which the sandbox must be ready. `None`:
+            `limits.start_seconds` from now.
 
     Raises:
-        NoIsolation: bubblewrap is missing, or the kernel does not let it make namespaces.
-        MachineFault: the sandbox did not start for another reason, or too slowly.
+        NoIsolation: if bubblewrap is missing or the kernel does not let it create namespaces.
+        MachineFault: if the sandbox did not start for another reason, or not in time.
     """
     if start_by is None:
         start_by = time.monotonic() + limits.start_seconds
@@ -148,7 +152,7 @@ def run(job: Job, limits: Limits, start_by: float | None = None) -> list[Answer]
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             pass_fds=[ready_writer.fileno(), *filter_fds],
-            # Nothing of the trainer's environment is in any process of the sandbox.
+            # No process of the sandbox gets the trainer's environment variables.
             env={"PYTHONHASHSEED": "0"},
             cwd=folder,
             start_new_session=True,  # a signal to a process group reaches beyond namespaces
@@ -168,7 +172,7 @@ def run(job: Job, limits: Limits, start_by: float | None = None) -> list[Answer]
 
 
 def open_pipe(stack: ExitStack) -> tuple[FileIO, FileIO]:
-    """Return the reading and the writing end of a pipe, which `stack` closes."""
+    """Return the read and the write end of a pipe, which `stack` closes."""
     reading_fd, writing_fd = os.pipe()
     reader = stack.enter_context(FileIO(reading_fd, "rb"))
     writer = stack.enter_context(FileIO(writing_fd, "wb"))
@@ -176,7 +180,7 @@ def open_pipe(stack: ExitStack) -> tuple[FileIO, FileIO]:
 
 
 def start_filter(stack: ExitStack) -> FileIO:
-    """Return a pipe that holds the filter of system calls with which Python starts."""
+    """Return the read end of a pipe that holds the compiled filter `start`."""
     reader, writer = open_pipe(stack)
     writer.write(filter_bytes("start"))
     writer.close()
@@ -192,7 +196,7 @@ def filter_bytes(name: str) -> bytes:
 
 
 def message(job: Job, limits: Limits) -> bytes:
-    """Return the JSON that the harness reads."""
+    """Return the job, its limits and the filter `program` as the JSON that the harness reads."""
     program_filter = filter_bytes("program") if limits.isolated else b""
     content = {
         **vars(job),
@@ -204,7 +208,10 @@ def message(job: Job, limits: Limits) -> bytes:
 
 
 def end(process: subprocess.Popen, isolated: bool) -> None:
-    """Kill the sandbox and wait; its first process dies with bubblewrap, the others with that."""
+    """Kill the sandbox, wait for it, and close its pipes.
+
+    The first process in its namespace dies with bubblewrap, and all others with that one.
+    """
     if not isolated:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -216,7 +223,7 @@ def end(process: subprocess.Popen, isolated: bool) -> None:
 
 
 def fault(conversation: Conversation, limits: Limits) -> MachineFault:
-    """Return why the program did not run, in words of bubblewrap and Python alone."""
+    """Return why the program did not run; the message quotes only bubblewrap and Python."""
     complaint = conversation.complaints.decode("utf-8", "replace").strip()
     reason = one_line(complaint)
     closed = closed_path() if reason and limits.isolated else None
@@ -248,7 +255,7 @@ def no_isolation(reason: str) -> str:
 
 
 def parsed(answers: bytes) -> list[Answer]:
-    """Return the answers in whole frames."""
+    """Return the answers from all complete frames."""
     complete = []
     position = 0
     while (line_end := answers.find(b"\n", position)) >= 0:

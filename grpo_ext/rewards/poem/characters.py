@@ -1,8 +1,8 @@
 """The variants of a character, its readings in Mandarin and in 平水韵, its tones and its rhymes.
 
-pypinyin gives the Mandarin readings. The package data has 平水韵 with its 106 groups, made by
-`tests/rewards/poem/build_rhyme_book.py`, and 中华新韵 (2005) with 14 rhymes of modern finals. The
-name of a group, 八齐 for example, begins with its number within the tone.
+The Mandarin readings come from pypinyin. The package data contain 平水韵 with its 106 groups, made
+by `tests/rewards/poem/build_rhyme_book.py`, and 中华新韵 (2005) with its 14 rhymes of modern finals.
+The name of a group, such as 八齐, begins with the group's number within the tone.
 """
 
 from functools import lru_cache
@@ -20,7 +20,7 @@ XINYUN: dict[str, str] = {}  # final of a syllable -> its rhyme
 for line in data_lines(__package__, "xinyun.txt"):
     rhyme, *finals = line.split()
     XINYUN |= dict.fromkeys(finals, rhyme)
-APICAL = {"zh", "ch", "sh", "r", "z", "c", "s"}  # after these, the letter i is another vowel
+APICAL = {"zh", "ch", "sh", "r", "z", "c", "s"}  # after these, the letter i is a different vowel
 
 
 class Syllable(NamedTuple):
@@ -39,15 +39,18 @@ class Entry(NamedTuple):
 
 @lru_cache(maxsize=1)
 def variants() -> dict[str, str]:
-    """Character -> the characters of 平水韵 that it stands for, if not only itself: 發 and 髮 for 发."""
+    """Map characters to those of 平水韵 that they stand for, such as 发 to 發 and 髮.
+
+    A character that stands only for itself is not included.
+    """
     return {line[0]: line[1:] for line in data_lines(__package__, "variants.txt")}
 
 
 @lru_cache(maxsize=1)
 def simplified() -> dict[str, str]:
-    """Traditional character -> its simplified form, where that form has no other one.
+    """Map each traditional character to its simplified form, if that has no other traditional form.
 
-    These simplified forms map to themselves.
+    The simplified forms of these characters map to themselves.
     """
     pairs = {line[0]: line[1] for line in data_lines(__package__, "simplified.txt")}
     return pairs | {character: character for character in pairs.values()}
@@ -55,7 +58,7 @@ def simplified() -> dict[str, str]:
 
 @lru_cache(maxsize=1)
 def pingshui() -> dict[str, tuple[Entry, ...]]:
-    """Character, as the 廣韻 writes it, -> its readings in the order of the groups."""
+    """Map each character, as written in the 廣韻, to its readings in the order of the groups."""
     book: dict[str, tuple[Entry, ...]] = {}
     for line in data_lines(__package__, "pingshui.txt"):
         if " " in line:  # the head of a group: 平 八齐
@@ -67,9 +70,9 @@ def pingshui() -> dict[str, tuple[Entry, ...]]:
 
 
 def entries(character: str) -> tuple[Entry, ...]:
-    """Return every reading of a simplified or traditional character in 平水韵.
+    """Return every reading in 平水韵 of a simplified or traditional character.
 
-    There is none if the book lacks it.
+    Return `()` if the book lacks the character.
     """
     readings: dict[Entry, None] = {}
     for form in variants().get(character, character):
@@ -79,12 +82,12 @@ def entries(character: str) -> tuple[Entry, ...]:
 
 @lru_cache(maxsize=1 << 16)
 def syllables(character: str) -> tuple[Syllable, ...]:
-    """Return every Mandarin reading of a character, the commonest first; none if pypinyin lacks it.
+    """Return every Mandarin reading of a character, most common first; `()` if pypinyin lacks it.
 
-    A character that stands for several characters of 平水韵 has their readings as well.
-    Dictionaries give a traditional character more of the old readings than its simplified form.
-    Where the two stand only for each other, both are read as the simplified form, so that a poem
-    gets the same verdict in either script.
+    A character that stands for several characters of 平水韵 also has their readings. Dictionaries
+    list more old readings for a traditional character than for its simplified form. If the two
+    stand only for each other, both are read as the simplified form, so that a poem gets the same
+    verdict in either script.
     """
     from pypinyin import Style, pinyin  # the import takes a third of a second
 
@@ -96,7 +99,7 @@ def syllables(character: str) -> tuple[Syllable, ...]:
 
 
 def parse(reading: str) -> Syllable:
-    """Return the syllable of a reading with its tone as a digit, such as shi2 or le."""
+    """Parse a reading, with the tone as a digit (shi2) or without one if it is neutral (le)."""
     from pypinyin.contrib.tone_convert import to_finals, to_initials
 
     letters = reading.rstrip("1234")
@@ -109,16 +112,16 @@ def parse(reading: str) -> Syllable:
 
 @lru_cache(maxsize=1 << 16)
 def tones_of(character: str, tones: Tones = "modern") -> str:
-    """Return the tones of a character: "平", "仄", "平仄", or "" if it has no reading.
+    """Return the tones of a character: "平", "仄", "平仄", or "" if none is known.
 
     Args:
-        character: simplified or traditional.
+        character: a simplified or traditional character.
         tones: "modern" is Mandarin: tones 1 and 2 are level, 3 and 4 oblique, and the neutral tone
             is neither. "pingshui" is the rhyme book, whose entering tone is oblique; characters
             that it lacks have their modern tones.
 
     Raises:
-        ValueError: for other `tones`.
+        ValueError: if `tones` has another value.
     """
     if tones not in get_args(Tones):
         raise ValueError(
@@ -137,10 +140,10 @@ def tones_of(character: str, tones: Tones = "modern") -> str:
 def level_groups(character: str, rhyme_book: RhymeBook = "pingshui") -> tuple[str, ...]:
     """Return the groups in which a character rhymes with a level tone.
 
-    There is none for oblique and unknown characters.
+    Return `()` if the character has no level tone or is unknown.
 
     Raises:
-        ValueError: if there is no such `rhyme_book`.
+        ValueError: if `rhyme_book` is unknown.
     """
     if rhyme_book == "pingshui":
         return tuple(entry.group for entry in entries(character) if entry.tone == "平")

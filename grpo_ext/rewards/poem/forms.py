@@ -1,11 +1,9 @@
-"""The forms of regulated verse: 绝句 and 律诗, of five or seven characters a line.
+"""The forms of regulated verse: 绝句 (four lines) and 律诗 (eight), of five or seven characters.
 
-绝句 are quatrains, 律诗 poems of eight lines.
-
-Each has four patterns. The tones of the second character (仄起, 平起) and of the last (平收: it
-rhymes, 仄收: it does not) fix a line. The first line fixes the others: the second characters differ
-within a couplet (对) and agree between couplets (粘); even lines rhyme, odd lines do not, and the
-first line may.
+Each form has four patterns. A line is determined by the tones of its second character (仄起, 平起)
+and of its last one (平收: it rhymes, 仄收: it does not). The first line determines the others: the
+second characters differ within a couplet (对) and agree between couplets (粘). Even lines rhyme and
+odd lines do not, except that the first line may.
 """
 
 from dataclasses import dataclass
@@ -25,16 +23,16 @@ COUNTS = {4: "绝句", 8: "律诗"}
 
 @dataclass(frozen=True)
 class Form:
-    """One pattern of one form."""
+    """One of the four patterns of a form."""
 
     name: str  # such as 七言绝句(仄起平收式)
     lines: tuple[str, ...]  # the tones of each line, such as 仄仄平平仄仄平
 
     @property
     def rhyming(self) -> tuple[int, ...]:
-        """The rhyming lines, from 0, in the order in which they settle the rhyme.
+        """The rhyming lines, counted from 0, in the order in which they decide the rhyme.
 
-        The first line comes last.
+        The first line, if it rhymes, comes last.
         """
         even_lines = tuple(range(1, len(self.lines), 2))
         if self.lines[0].endswith("平"):
@@ -43,7 +41,7 @@ class Form:
 
 
 def line_pattern(second: str, last: str, length: int) -> str:
-    """Return the tones of a line from those of its second and its last character."""
+    """Return the tones of a line, given those of its second and its last character."""
     if length == 5:
         return FIVE[second, last]
     return second * 2 + FIVE[OPPOSITE[second], last]
@@ -66,9 +64,9 @@ def forms(length: int, count: int) -> tuple[Form, ...]:
 
 @lru_cache(maxsize=4)
 def counted_places(length: int, strict: bool) -> tuple[int, ...]:
-    """Return the places of a line, from 0, whose tone must fit.
+    """Return the places of a line, counted from 0, whose tones must fit.
 
-    All if strict, else those that 一三五不论 does not free.
+    All places if `strict`; otherwise only those that the rule 一三五不论 does not leave free.
     """
     if strict:
         return tuple(range(length))

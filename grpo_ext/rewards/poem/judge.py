@@ -1,4 +1,4 @@
-"""Compares a poem with the pattern that fits it best, and lists its faults."""
+"""Compare a poem with the pattern that fits it best, and list its faults."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ class Fault(NamedTuple):
     """A place that does not fit the pattern.
 
     Positions count from 0 over the whole poem: the last line of a seven-character quatrain has the
-    positions 21 to 27, and a line that is too long continues counting from its end.
+    positions 21 to 27. In a line that is too long, they count on past the line's regular end.
     """
 
     position: int
@@ -32,13 +32,14 @@ class Verdict:
 
     Attributes:
         form: the pattern that fits best, such as 七言绝句(仄起平收式).
-        rhyme_group: the group that most rhyming lines share, such as 八齐; None if no line ends on
-            a level tone.
-        last_line_score: share of the last line's places without fault, 0 to 1.
-        rhyme_score: 1 if the last character has a level tone and is in the rhyme group, else 0.
+        rhyme_group: the group that most rhyming lines share, such as 八齐; None if no rhyming line
+            has a group.
+        last_line_score: the share of the last line's places that have no fault, 0 to 1.
+        rhyme_score: 1 if the last line rhymes in the rhyme group, else 0.
         line_faults: the faults of each line.
         pattern: the tones of each line in `form`.
-        rhyming: the rhyming lines of `form`, from 0, in the order in which they settle the rhyme.
+        rhyming: the rhyming lines of `form`, counted from 0, in the order in which they decide the
+            rhyme.
     """
 
     form: str
@@ -64,14 +65,14 @@ def judge(
 ) -> Verdict:
     """Judge a poem of 4 or 8 lines.
 
-    The last line may have any length; each missing character is a fault.
+    The last line may have any length; each missing or extra character is a fault.
 
     Args:
         lines: the poem; only the Chinese characters count.
         tones: "modern" (Mandarin) or "pingshui" (the rhyme book). Every reading of a character is
             allowed.
         rhyme_book: "pingshui" (平水韵, 106 groups) or "xinyun" (中华新韵, 14 groups).
-        strict: whether the places 1, 3 and 5 of a line must fit. They are free by default
+        strict: whether places 1, 3 and 5 of a line must fit. By default they are free
             (一三五不论).
 
     Raises:
@@ -90,7 +91,7 @@ def judge(
 def judge_lines(
     lines: tuple[str, ...], tones: Tones, rhyme_book: RhymeBook, strict: bool
 ) -> Verdict:
-    """Judge lines that have only Chinese characters.
+    """Judge lines that consist of Chinese characters only.
 
     Cached, since several rewards judge the same poem.
     """
@@ -120,7 +121,7 @@ def judge_lines(
 
 
 def line_length(lines: Sequence[str]) -> int:
-    """Return 5 or 7, the length that more of the given lines have.
+    """Return 5 or 7, whichever is the length of more of the given lines; 7 if there is a tie.
 
     The last line does not count, so that a completion cannot choose the length.
     """
@@ -131,7 +132,7 @@ def line_length(lines: Sequence[str]) -> int:
 def best_form(line_tones: list[list[str]], candidates: Sequence[Form], strict: bool) -> Form:
     """Return the form with the fewest faults.
 
-    A tie goes to a form whose first line rhymes, then to the best strict fit.
+    Ties go to a form whose first line rhymes, then to the best strict fit.
     """
 
     def count_faults(form: Form, strict: bool) -> int:
@@ -151,11 +152,11 @@ def best_form(line_tones: list[list[str]], candidates: Sequence[Form], strict: b
 def places_at_fault(tones: list[str], pattern: str, strict: bool) -> list[int]:
     """Return the places of a line where no reading fits.
 
-    A missing or extra character is a fault at free places as well.
+    A missing or extra character is a fault even at a free place.
 
     Args:
         tones: the possible tones of each character of the line.
-        pattern: the tones of the line in the form.
+        pattern: the line's tones in the form.
         strict: whether all places must fit.
     """
     shorter, longer = sorted((len(tones), len(pattern)))
@@ -170,10 +171,10 @@ def fault_at(place: int, line: str, pattern: str, start: int) -> Fault:
     """Return the fault at a place of a line.
 
     Args:
-        place: from 0 in the line.
-        line: its characters.
-        pattern: its tones in the form.
-        start: the position of its first character in the poem.
+        place: the place in the line, counted from 0.
+        line: the line's characters.
+        pattern: the line's tones in the form.
+        start: the position of the line's first character in the poem.
     """
     if place >= len(pattern):
         return Fault(start + place, line[place], NOTHING)
@@ -187,7 +188,7 @@ def fault_at(place: int, line: str, pattern: str, start: int) -> Fault:
 def rhymes_of(line: str, length: int, rhyme_book: RhymeBook) -> tuple[str, ...]:
     """Return the groups in which a line can rhyme.
 
-    There is none if its length is wrong or it ends on an oblique tone.
+    Return `()` if its length is wrong or it does not end on a level tone.
     """
     if len(line) != length:
         return ()
@@ -195,7 +196,7 @@ def rhymes_of(line: str, length: int, rhyme_book: RhymeBook) -> tuple[str, ...]:
 
 
 def shared_group(line_groups: Sequence[tuple[str, ...]]) -> str | None:
-    """Return the group of most lines. A tie goes to the line that comes first."""
+    """Return the group that most lines share, or `None`; a tie goes to the earliest line's."""
 
     def support(group: str) -> tuple[int, list[bool]]:
         has_group = [group in groups for groups in line_groups]

@@ -99,13 +99,13 @@ def explain_yun(
 def judged_verse(
     completion: str, lines: Sequence[str], **options: Any
 ) -> tuple[list[str], list[int], Verdict]:
-    """Return the lines of the poem, the places of its last line in the completion, its verdict."""
+    """Return the poem's lines, the places of its last line in the completion, and the verdict."""
     poem, places = locate_verse(completion, lines)
     return poem, places, judge(poem, **options)
 
 
 def locate_verse(completion: str, lines: Sequence[str] | str) -> tuple[list[str], list[int]]:
-    """Return the lines of the poem, and where in the completion the last line's characters are."""
+    """Return the poem's lines and the indices in the completion of the last line's characters."""
     given = verse_lines(lines)
     line = last_line(completion, given)
     poem = [*given, line]
@@ -142,17 +142,17 @@ def poem_format(
 ) -> list[float | None]:
     """The share of the last line's places whose tone fits the pattern of Chinese regulated verse.
 
-    The pattern is the one that fits the whole poem best. The line is the last run of Chinese
+    The pattern is the one that fits the whole poem best. The last line is the last run of Chinese
     characters, in the first `<answer>` if there is one. Each missing or extra character is a fault.
     A copy of a given line earns 0.
 
     Args:
-        lines: the given lines of each row, all but the last, in a list. Rows without 3 or 7 of them
-            are not scored.
+        lines: the poem's given lines, all but the last, as a list for each row. Rows without 3 or 7
+            given lines are not scored.
         tones: "modern" (Mandarin, by pypinyin) or "pingshui" (the rhyme book 平水韵). Every reading
-            is allowed.
-        rhyme_book: has no effect here; it lets both rewards have the same options.
-        strict: whether the places 1, 3 and 5 must fit.
+            of a character is allowed.
+        rhyme_book: has no effect here; it gives both poem rewards the same options.
+        strict: whether places 1, 3 and 5 must fit, which are free by default.
     """
     verdicts = judge_completions(completions, lines, tones, rhyme_book, strict)
     return [verdict.last_line_score if verdict else None for verdict in verdicts]
@@ -167,15 +167,15 @@ def poem_yun(
     rhyme_book: RhymeBook = "pingshui",
     strict: bool = False,
 ) -> list[float | None]:
-    """1 where the last line ends on a level-tone character of the poem's rhyme group, else 0.
+    """1 if the last line ends on a level-tone character of the poem's rhyme group, else 0.
 
-    The group is the one that most rhyming lines share: the even ones, and the first if it rhymes in
-    the best pattern.
+    The group is the one that most rhyming lines share. These are the even lines, and the first if
+    it rhymes in the best pattern.
 
     Args:
-        lines: the given lines of each row, all but the last, in a list. Rows without 3 or 7 of them
-            are not scored.
-        tones: as in `poem_format`; they decide the pattern, and so whether the first line rhymes.
+        lines: the poem's given lines, all but the last, as a list for each row. Rows without 3 or 7
+            given lines are not scored.
+        tones: as in `poem_format`; they decide the pattern, and thus whether the first line rhymes.
         rhyme_book: "pingshui" (平水韵, 106 groups) or "xinyun" (中华新韵, 14 groups, by modern finals).
         strict: as in `poem_format`.
     """
@@ -186,7 +186,7 @@ def poem_yun(
 def judge_completions(
     completions: list[str], lines: list, tones: Tones, rhyme_book: RhymeBook, strict: bool
 ) -> list[Verdict | None]:
-    """Return a verdict for each completion; None for rows without a poem."""
+    """Return a verdict for each completion; None for rows without 3 or 7 given lines."""
     verdicts: list[Verdict | None] = []
     for completion, row in zip(completions, lines, strict=True):
         given = given_lines(tuple(map(str, row)) if isinstance(row, list | tuple) else str(row))
@@ -200,9 +200,9 @@ def judge_completions(
 
 @lru_cache(maxsize=4096)
 def given_lines(row: str | tuple[str, ...]) -> tuple[str, ...] | None:
-    """Return the given lines of a row, which are in a list or in one text.
+    """Return the given lines of a row, which is a list of lines or one text.
 
-    None, with a warning, if there are not 3 or 7.
+    Warn and return None if there are not 3 or 7 lines.
     """
     lines = tuple(verse_lines(row))
     if len(lines) + 1 in COUNTS:

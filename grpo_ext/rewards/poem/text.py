@@ -1,4 +1,4 @@
-"""Finds verse in a text: runs of Chinese characters, and the last line that a completion wrote."""
+"""Find verse in a text: runs of Chinese characters, and the last line that a completion wrote."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -11,19 +11,19 @@ BETWEEN_LINES = re.compile(rf"[^{HAN} \t\u3000]+")
 OTHER = re.compile(rf"[^{HAN}]+")
 
 # Limits in characters, so that no text takes long.
-TAIL = 2000  # the end of an answer that is read
-LONGEST = 50  # the beginning of a line that is read
+TAIL = 2000  # read from the end of an answer
+LONGEST = 50  # read from the beginning of a line
 
 
 def han(line: str) -> str:
-    """Return the Chinese characters of a line."""
+    """Return the Chinese characters of a line, at most `LONGEST`."""
     return OTHER.sub("", line[:TAIL])[:LONGEST]
 
 
 def verse_lines(text: str | Iterable) -> list[str]:
-    """Return the lines of a list, or the runs of Chinese characters of a text.
+    """Return the Chinese characters of each list item, or each run of them in a text.
 
-    Blanks do not end a run of spaced characters.
+    Characters separated by spaces, such as `一 棹 烟`, form one run.
     """
     if not isinstance(text, str):
         return [han(str(line)) for line in text]
@@ -38,11 +38,10 @@ def verse_lines(text: str | Iterable) -> list[str]:
 
 
 def last_line(completion: str, given: Sequence[str] = ()) -> str:
-    """Return the line that a completion adds to a poem, or "".
+    """Return the line that a completion adds to a poem, or "" if there is none.
 
-    It is the last run of Chinese characters in the first `<answer>` block. Without such a block it
-    is the last run after the thoughts, and "" if the thoughts never end. A copy of a `given` line
-    counts as "".
+    This is the last run of Chinese characters in the first `<answer>` block or, if there is no such
+    block, after the thoughts ("" if the thoughts never end). A copy of a `given` line counts as "".
     """
     text = first_answer(completion)
     if text is None:

@@ -1,1 +1,1 @@
-"""The part of the reward `code` inside the sandbox; it imports only the standard library."""
+"""The part of the reward `code` that runs in the sandbox; it needs only the standard library."""

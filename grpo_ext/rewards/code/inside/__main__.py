@@ -1,16 +1,16 @@
-"""Run a program on each input, each time in a forked process with limits and a filter.
+"""Run a program on each input, each time in a forked process with limits and a seccomp filter.
 
     python -s -S -B -P inside READY_FD
 
 It reads a job as JSON from its standard input, `{"program", "imports", "expressions", "expected",
 "inputs", "seconds", "megabytes", "filter"}`, and answers each input with a frame on its standard
-output: a line of JSON, `{"status", "length"}`, and that many bytes. These are what the program
-printed, or with `expressions` a line with the canonical text of each, `!` where it has none.
-`status` is the program's exit code; null if its time was over.
+output: a line of JSON, `{"status", "length"}`, followed by `length` bytes. These bytes are what the
+program printed or, if there are `expressions`, one line for each with its canonical text (`!` if it
+has none). `status` is the program's exit code, or null if it was killed at a limit.
 
-This process stays free of the program, which cannot signal it, trace it, or write to its
-descriptors. The forked process writes a byte to READY_FD when its limits and its filter stand:
-whatever happens from then on is the program's doing.
+This process is protected from the program, which cannot signal it, trace it, or write to its
+descriptors. The forked process writes a byte to READY_FD when its limits and its filter are in
+place: whatever happens from then on is the program's doing.
 """
 
 import base64
@@ -73,9 +73,12 @@ def main() -> None:
 
 
 def read_output(fd: int, deadline: float, room: int) -> tuple[bytes, bool]:
-    """Return what the program wrote, at most `room` bytes, and whether it ended in time.
+    """Return what the program wrote, and whether it closed the pipe within the limits.
 
-    It ends when it closes its side.
+    Args:
+        fd: the read end of the pipe.
+        deadline: the time (`time.monotonic`) at which to stop reading.
+        room: the number of bytes at which to stop reading.
     """
     poll = select.poll()
     poll.register(fd, select.POLLIN | select.POLLHUP)
@@ -93,7 +96,10 @@ def read_output(fd: int, deadline: float, room: int) -> tuple[bytes, bool]:
 
 
 def end_of(pid: int, in_time: bool, deadline: float) -> int | None:
-    """Wait for the program, which may outlive its output; return its exit code (None: too late)."""
+    """Wait for the program, which may outlive its output, and return its exit code.
+
+    Kill it and return None at the deadline, or at once if it is not `in_time`.
+    """
     while in_time and time.monotonic() < deadline:
         ended_pid, status = os.waitpid(pid, os.WNOHANG)
         if ended_pid:
@@ -111,7 +117,7 @@ def send_frame(status: int | None, output: bytes) -> None:
 
 
 def become_program(job: dict[str, Any], libc: Any, writing_fd: int, ready_fd: int) -> None:
-    """Give this process the program's descriptors, limits and filter, and report that."""
+    """Set up the program's descriptors, limits and filter in this process, then report "ready"."""
     os.dup2(os.open("stdin", os.O_RDONLY), 0)
     null_fd = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null_fd if job["expressions"] else writing_fd, 1)
@@ -138,7 +144,7 @@ def close(fd: int) -> None:
 
 
 def limit(seconds: float, megabytes: int) -> None:
-    """Limit processor time, address space, files and descriptors of this process."""
+    """Limit the CPU time, address space, file size and descriptors of this process."""
     limits = {
         resource.RLIMIT_CPU: int(seconds) + 1,
         resource.RLIMIT_AS: megabytes << 20,
@@ -154,7 +160,7 @@ def limit(seconds: float, megabytes: int) -> None:
 
 
 def confine(libc: Any, filter_bytes: bytes) -> None:
-    """Load a compiled seccomp filter, for this process and all of its threads."""
+    """Load a compiled seccomp filter into this process; threads started later inherit it."""
     instructions = ctypes.create_string_buffer(filter_bytes, len(filter_bytes))
     program = struct.pack("HxxxxxxP", len(filter_bytes) // 8, ctypes.addressof(instructions))
     libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
@@ -163,23 +169,22 @@ def confine(libc: Any, filter_bytes: bytes) -> None:
 
 
 def run_program(job: dict[str, Any], writing_fd: int) -> None:
-    """Run the program as `__main__`. With expressions, write the text of each and end the process.
+    """Run the program as `__main__`; if there are expressions, write their texts and exit.
 
-    Without, an exception and `SystemExit` reach the interpreter, which then ends as after any
-    program: it waits for threads, calls what `atexit` knows, writes its buffers, and sets the exit
-    code.
+    Otherwise exceptions and `SystemExit` reach the interpreter, which ends as after any program: it
+    waits for threads, runs `atexit` handlers, flushes its buffers, and sets the exit code.
     """
     module = types.ModuleType("__main__")
     module.__dict__["__builtins__"] = builtins
     sys.modules["__main__"] = module
     sys.argv = ["program.py"]
     namespace = module.__dict__
-    vars(builtins).update(exit=sys.exit, quit=sys.exit)  # `site`, which -S leaves out, has these
+    vars(builtins).update(exit=sys.exit, quit=sys.exit)  # defined by `site`, which -S skips
     if not job["expressions"]:
         exec(compile(job["program"], "program.py", "exec"), namespace)
         return
     for statements in (job["program"], job["imports"]):
-        with suppress(BaseException):  # what it has defined is judged
+        with suppress(BaseException):  # what it defined until then is judged
             exec(compile(statements, "program.py", "exec"), namespace)
     for expression in job["expressions"]:
         try:

@@ -1,6 +1,6 @@
-"""A text for a value: values are equal in Python if and only if their texts are.
+"""Canonical texts of values: two values are equal in Python if and only if their texts are.
 
-Values of the program and expected values are compared by these texts, so nothing outside the
+A program's values and the expected values are compared by these texts, so that nothing outside the
 sandbox parses, hashes or unpickles what a program sends. Only plain data has a text.
 """
 
@@ -15,9 +15,9 @@ class NotPlain(ValueError):
 
 
 def canonical(value: Any, expected: bool = False) -> str:
-    """Return the text of a value.
+    """Return the canonical text of a value.
 
-    Numbers of all types are exact fractions, so `1`, `1.0` and `True` share a text. Subclasses
+    Numbers of all types become exact fractions, so `1`, `1.0` and `True` share a text. Subclasses
     count as the built-in type that they extend: a `Counter` is a dict, a namedtuple is a tuple.
 
     Args:
@@ -27,8 +27,8 @@ def canonical(value: Any, expected: bool = False) -> str:
             there, because its equality depends on the other operand.
 
     Raises:
-        NotPlain: for other values.
-        RecursionError: for values that contain themselves.
+        NotPlain: if the value is anything else.
+        RecursionError: if the value contains itself.
     """
     if value is None:
         return "None"
@@ -68,7 +68,7 @@ def canonical_dict(value: dict[Any, Any], expected: bool) -> str:
 
 
 def canonical_range(value: range) -> str:
-    """Return a text that ranges of the same numbers share."""
+    """Return a text that all ranges of the same numbers share."""
     if len(value) == 0:
         return "range()"
     if len(value) == 1:
@@ -83,9 +83,10 @@ def canonical_complex(value: complex) -> str:
 
 
 def canonical_number(value: Any) -> str:
-    """Return a number's exact fraction in base 16, or the sign of an infinity.
+    """Return a number's exact fraction in base 16; "inf" or "-inf" if it is infinite.
 
-    The number is an int, float, `Fraction` or `Decimal`.
+    The number is an int, float, `Fraction` or `Decimal`. Anything else raises `NotPlain`, and so
+    does NaN.
     """
     try:
         numerator, denominator = value.as_integer_ratio()
