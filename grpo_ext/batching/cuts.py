@@ -1,7 +1,7 @@
-"""Cut a step into micro-batches, and a micro-batch into chunks that run through the model together.
+"""Split a step into micro-batches, and a micro-batch into chunks that run through the model.
 
-Costs are counted in tokens with padding, because the cost of a forward and backward pass depends on
-these.
+Costs are counted in tokens including padding, on which the cost of a forward and backward pass
+depends.
 """
 
 from bisect import bisect_left
@@ -13,10 +13,10 @@ MAX_CHUNKS = 8
 
 
 def call_tokens(device: torch.device) -> int:
-    """Return the cost of one more call of the model, in tokens, in addition to its own.
+    """Return the overhead of a call of the model, in tokens, on top of the tokens that it runs.
 
-    On a CPU 64 to 128 was fastest with two and four layers; it is higher on a GPU, where batches
-    also have more tokens.
+    On a CPU, 64 to 128 was fastest for models of two and four layers. The overhead is higher on a
+    GPU, where batches also have more tokens.
     """
     return 128 if device.type == "cpu" else 512
 
@@ -28,22 +28,21 @@ def deal_rows(
     live: torch.Tensor,
     num_pieces: int,
 ) -> list[torch.Tensor]:
-    """Deal the live rows of a step to micro-batches, so that the largest has few tokens.
+    """Distribute the live rows of a step over micro-batches so that the largest has few tokens.
 
-    Rows are ordered by prompt, so that those of one prompt stay together, shorter groups first. The
-    order is cut where the largest piece is smallest; cuts into equal numbers of rows are among the
-    candidates, so no piece becomes larger than with those. A piece without a live row gets a dead
-    row.
+    Rows are ordered so that those of one prompt stay together, with shorter groups first. The order
+    is then cut such that the largest piece is as small as possible, and so never larger than with
+    equal numbers of rows. A piece without a live row gets a dead row.
 
     Args:
-        prompts: (B,), the number of each row's prompt.
+        prompts: (B,), the index of each row's prompt.
         prompt_lengths: (B,), in tokens.
         completion_lengths: (B,), in tokens.
-        live: (B,), bool, rows that can change the gradient.
+        live: (B,), bool, which rows can affect the gradient.
         num_pieces: the number of micro-batches, at most B.
 
     Returns:
-        The indices of the rows of each piece, none empty; the other dead rows are left out.
+        The row indices of each piece, none of them empty. All other dead rows are left out.
     """
     prompt_of_row = prompts.cpu().numpy()
     prompt_tokens = prompt_lengths.cpu().numpy()
@@ -55,7 +54,7 @@ def deal_rows(
     mean_tokens = np.bincount(group, weights=tokens[rows]) / group_sizes  # of a prompt's live rows
     rows = rows[np.lexsort((tokens[rows], group, mean_tokens[group]))]
     cuts = even_cuts(prompt_tokens[rows] + tokens[rows], num_pieces)
-    # dead rows fill empty pieces, those with tokens first
+    # dead rows fill empty pieces; those with tokens come first
     dead_rows = np.flatnonzero(~is_live)
     fillers = iter(dead_rows[np.argsort(tokens[dead_rows] == 0, kind="stable")])
     dealt = []
@@ -67,7 +66,7 @@ def deal_rows(
 
 
 def even_cuts(costs: np.ndarray, num_pieces: int) -> list[int]:
-    """Return the rising positions that cut a sequence so that the largest sum is smallest.
+    """Return the ascending positions of cuts that make the largest sum of a piece minimal.
 
     No piece is empty if there are enough items.
     """
@@ -78,11 +77,11 @@ def even_cuts(costs: np.ndarray, num_pieces: int) -> list[int]:
     def suffices(bound: int) -> bool:
         return len(_fill(costs, bound)) <= num_cuts
 
-    # greedy filling keeps the sum of all costs as a bound
+    # with the sum of all costs as the bound, greedy filling needs no cut
     bounds = range(int(costs.max()), int(costs.sum()))
     smallest_bound = bounds.start + bisect_left(bounds, True, key=suffices)
     cuts = _fill(costs, smallest_bound)
-    # greedy filling may need fewer cuts: add some, so that no piece is empty
+    # greedy filling may need fewer cuts: add some so that no piece is empty
     for position in range(1, len(costs)):
         if len(cuts) == num_cuts:
             break
@@ -110,15 +109,15 @@ def packs(
     max_tokens: int | None = None,
     prompts: torch.Tensor | None = None,
 ) -> list[torch.Tensor]:
-    """Return the rows of each packed row.
+    """Group rows into packed rows, and return the row indices of each.
 
     Args:
         prompt_lengths: (B,), in tokens.
-        lengths: (B,), of completions, in tokens.
-        max_tokens: the maximum length of a packed row of several rows; `None`: there is one packed
-            row.
-        prompts: (B,), the number of each row's prompt, which a packed row then has once; `None`:
-            each row brings its own.
+        lengths: (B,), the lengths of the completions, in tokens.
+        max_tokens: the maximum length of a packed row of several rows; `None`: pack all rows into
+            one.
+        prompts: (B,), the index of each row's prompt, which a packed row then contains only once;
+            `None`: each row has its own copy.
     """
     if max_tokens is None:
         return [torch.arange(len(lengths))]
@@ -148,11 +147,18 @@ def length_chunks(
 ) -> list[torch.Tensor]:
     """Split rows into chunks of similar length where this saves more padding than a call costs.
 
-    Finds, for rows sorted by length, the cuts with the smallest sum of `rows x (per_row + longest)
-    + call`: `lengths` (B,) are those of completions, in tokens, every row has `per_row` more, and
-    `call` is by default that of the device. A chunk of several rows has at most `max_tokens`; there
-    may then be more than `MAX_CHUNKS`. Returns the indices of the rows of each chunk, shortest
-    first.
+    For rows sorted by length, finds the cuts that minimize the sum over chunks of
+    `rows x (per_row + longest) + call`.
+
+    Args:
+        lengths: (B,), the lengths of the completions, in tokens.
+        per_row: the number of tokens that every row has in addition.
+        call: the overhead of a call, in tokens; `None`: `call_tokens` of the device.
+        max_tokens: the maximum size of a chunk of several rows, including padding. `None`: no
+            limit, but at most `MAX_CHUNKS` chunks.
+
+    Returns:
+        The row indices of each chunk, the chunk of the shortest rows first.
     """
     if call is None:
         call = call_tokens(lengths.device)
@@ -195,11 +201,11 @@ def equal_prompts(
         prompt_mask: (B, P), 1 for tokens of the prompt.
 
     Returns:
-        The first row (N,) of each of the N distinct prompts, and the number (B,) of each row's
+        The first row (N,) of each of the N distinct prompts, and for each row the index (B,) of its
         prompt among them.
     """
     tokens = torch.where(prompt_mask.bool(), prompt_ids, -1).cpu().numpy()
-    numbers: dict[bytes, int] = {}  # of the distinct prompts, by their tokens
+    numbers: dict[bytes, int] = {}  # indices of the distinct prompts, by their tokens
     first_rows: list[int] = []
     prompt_of_row = []
     for row, prompt in enumerate(tokens):

@@ -1,4 +1,4 @@
-"""A frozen causal language model for rewards: it scores texts after prompts."""
+"""A frozen causal language model for rewards, which scores texts that follow prompts."""
 
 import inspect
 from collections.abc import Sequence
@@ -16,9 +16,9 @@ from transformers import (
 from transformers.integrations import is_deepspeed_zero3_enabled
 from transformers.integrations.fsdp import is_fsdp_enabled
 
-MOST_TOKENS = 16_384  # of a batch
-MOST_LOGITS = 2**27  # of a batch: 512 MB in float32
-CHARACTERS_PER_TOKEN = 20  # of a text, at most; what is longer is cut before it is tokenized
+MOST_TOKENS = 16_384  # in a batch
+MOST_LOGITS = 2**27  # in a batch: 512 MB in float32
+CHARACTERS_PER_TOKEN = 20  # at most; longer texts are cut before they are tokenized
 
 Prompt = str | list[dict[str, Any]]
 
@@ -37,7 +37,7 @@ class FrozenModel:
         self.takes_logits_to_keep = "logits_to_keep" in parameters
 
     def prompt_ids(self, prompt: Prompt) -> list[int]:
-        """Return the tokens of a prompt, at least one; a conversation goes through `rendered`."""
+        """Return the token ids of a prompt, at least one; conversations are rendered first."""
         if isinstance(prompt, str):
             ids = self.tokenizer(encodable(prompt)).input_ids
         else:
@@ -45,7 +45,10 @@ class FrozenModel:
         return list(ids) or [self.tokenizer.eos_token_id or 0]
 
     def rendered(self, messages: list[dict[str, Any]]) -> str:
-        """Return a conversation as the chat template writes it, or its contents line by line."""
+        """Render a conversation with the chat template; without one, join its contents by line.
+
+        A last message of the assistant is left open, to be continued.
+        """
         texts = [
             {"role": str(message.get("role")), "content": encodable(content_of(message))}
             for message in messages
@@ -59,7 +62,7 @@ class FrozenModel:
         return str(rendered)
 
     def text_ids(self, text: str, most: int) -> list[int]:
-        """Return the first `most` tokens of a text."""
+        """Return the first `most` token ids of a text."""
         text = encodable(text[: most * CHARACTERS_PER_TOKEN])
         return list(self.tokenizer(text, add_special_tokens=False).input_ids[:most])
 
@@ -68,8 +71,8 @@ class FrozenModel:
         """Return the log-probs of each text after its prompt: (T,), float32, on the CPU.
 
         Args:
-            pairs: prompt and text as token ids; neither is empty. A prompt that does not fit the
-                model's context beside its text loses its beginning.
+            pairs: prompts and texts as token ids, none of them empty. If a prompt and its text do
+                not fit into the model's context, the beginning of the prompt is dropped.
         """
         sequences = [self.fitted(prompt, text) for prompt, text in pairs]
         lengths = [len(text) for _, text in pairs]
@@ -81,7 +84,7 @@ class FrozenModel:
         return logps
 
     def batches(self, sequences: list[list[int]], lengths: list[int]) -> list[list[int]]:
-        """Return the rows of each batch, of similar length; `lengths` are those of the texts."""
+        """Group rows of similar length into batches; `lengths` are the lengths of the texts."""
         batches: list[list[int]] = []
         text_width = 0
         for row in sorted(range(len(sequences)), key=lambda row: len(sequences[row])):
@@ -98,14 +101,14 @@ class FrozenModel:
         return batches
 
     def fitted(self, prompt: Sequence[int], text: Sequence[int]) -> list[int]:
-        """Return prompt and text, without the beginning of a prompt that does not fit."""
+        """Join prompt and text, dropping the beginning of a prompt that does not fit."""
         if self.context is None:
             return [*prompt, *text]
         room = max(1, self.context - len(text))
         return [*prompt[-room:], *text]
 
     def batch(self, sequences: list[list[int]], lengths: list[int]) -> list[Tensor]:
-        """Return the log-probs of the last `lengths` tokens of each sequence, by one pass."""
+        """Return the log-probs of the last `lengths` tokens of each sequence, in one pass."""
         width = max(map(len, sequences))
         text_width = max(lengths)
         ids = torch.zeros(len(sequences), width, dtype=torch.long)  # (B, S), padded on the left
@@ -130,12 +133,12 @@ class FrozenModel:
 
 
 def encodable(text: str) -> str:
-    """Replace lone surrogates, which tokenizers refuse."""
+    """Replace lone surrogates, which tokenizers reject."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def content_of(message: dict[str, Any]) -> str:
-    """Return the text of a message, whose content may be blocks."""
+    """Return the text of a message, whose content may be a list of blocks or `None`."""
     content = message.get("content")
     if content is None:
         return ""
@@ -148,17 +151,18 @@ def content_of(message: dict[str, Any]) -> str:
 def load_frozen(
     name: str, revision: str | None = None, dtype: str = "float32", device: str | None = None
 ) -> FrozenModel:
-    """Load a causal language model once in this process.
+    """Load a causal language model, once per process for the same arguments.
 
     Args:
-        name: a folder or an id of the Hugging Face hub.
-        dtype: torch's name of the type of its weights.
-        device: torch's name of a device; None: the GPU of this process, if there is one, else the
-            CPU.
+        name: a folder or a Hugging Face hub id.
+        revision: the revision of a hub model; `None`: the default one.
+        dtype: the torch name of the dtype of the weights.
+        device: the torch name of a device; `None`: this process's GPU if there is one, otherwise
+            the CPU.
 
     Raises:
-        RuntimeError: under DeepSpeed ZeRO-3, or FSDP that loads on one rank, where
-            `from_pretrained` divides every model.
+        RuntimeError: under DeepSpeed ZeRO-3, or under FSDP with cpu_ram_efficient_loading, where
+            `from_pretrained` shards every model.
         OSError: if there is no such model.
     """
     if is_deepspeed_zero3_enabled() or is_fsdp_enabled():

@@ -1,4 +1,4 @@
-"""The scoring head: from a model's last hidden states to log-probs."""
+"""The scoring head, which turns a model's last hidden states into log-probs."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,14 +17,14 @@ from grpo_ext.step.records import Scores
 class Head:
     """The scoring head of one forward pass, which may consist of several blocks of rows."""
 
-    params: SamplingParams  # of the completions
-    # the kept tokens at each scored position of the pass; `None`: found from the logits
+    params: SamplingParams  # that the completions were sampled with
+    # the kept tokens at each scored position of the pass; `None`: computed from the logits
     kept_set: KeptSet | None = None
-    # compute logits at the scored positions only; with `False` a CPU computes all of them, as TRL
+    # compute logits only at the scored positions; with `False`, a CPU computes all logits, as TRL
     # does
     compact: bool = True
     used: list[KeptSet] = field(default_factory=list)  # the kept tokens that each block used
-    _scored: int = 0  # positions of the blocks so far
+    _scored: int = 0  # number of positions scored so far
 
     def __call__(
         self,
@@ -34,7 +34,10 @@ class Head:
         targets: Tensor,
         projection: Projection,
     ) -> tuple[Tensor, Tensor]:
-        """Return log-probs (N,) and entropies (N,) by `sampling_log_probs`."""
+        """Return log-probs (N,) and entropies (N,) of the next N positions of the pass.
+
+        The arguments are those of `sampling_log_probs`.
+        """
         end = self._scored + len(hidden)
         kept_set = self.kept_set
         if kept_set is not None and len(kept_set) != len(hidden):
@@ -48,14 +51,14 @@ class Head:
         return logps, entropies
 
 
-# Calls a model with a head instead of its own: `(model, head, labels, **inputs)`. Its scores are 0
-# without a label, and have one column less than the input, since the first token has no prediction.
-# The reference returns no entropies.
+# Calls a model with a `Head` in place of its own: `(model, head, labels, **inputs)`. Scores are 0
+# where there is no label, and have one column fewer than the input, since the first token is not
+# predicted. The reference returns no entropies.
 RunModel = Callable[..., Scores]
 
 
 def outermost(model: torch.nn.Module, first: bool) -> torch.nn.Module:
-    """Return the model to call: data parallel ranks call the wrapper once per batch only."""
+    """Return the model to call: a DDP wrapper for the first call of a batch, then its module."""
     if isinstance(model, DistributedDataParallel) and not first:
         return model.module
     return model

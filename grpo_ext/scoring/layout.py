@@ -1,4 +1,4 @@
-"""How completions are laid out for a pass: chosen by the model, its attention and the ranks."""
+"""Choose how to lay out completions for a pass, by the model, its attention and the ranks."""
 
 from dataclasses import dataclass
 from typing import Literal, NoReturn
@@ -16,23 +16,23 @@ Kind = Literal["padded", "chunks", "packed"]
 
 @dataclass(frozen=True)
 class Layout:
-    """How completions are laid out for a pass; it does not change log-probs."""
+    """The layout of completions in a pass, which does not affect log-probs."""
 
     kind: Kind = "chunks"
-    reason: str = ""  # for a kind that is not the one that was asked for, or that was chosen
-    trimmed: bool = True  # padding may be cut, because the model's positions do not count it
+    reason: str = ""  # why `kind` differs from the requested one, or was chosen by "auto"
+    trimmed: bool = True  # padding may be removed, because the model's positions do not count it
     shares: bool = True  # each distinct prompt runs once, in chunks or in a packed row with a mask
-    by_cost: bool = False  # packed rows or chunks, whichever runs fewer tokens
+    by_cost: bool = False  # use packed rows or chunks, whichever runs fewer tokens
     # the maximum length of a packed row of several sequences; `None`: one row for all
     row_tokens: int | None = None
     max_tokens: int | None = None  # the maximum size of a chunk of several completions
-    compact_head: bool = True  # logits at the positions of completions only
+    compact_head: bool = True  # compute logits only at the positions of completions
     # gradient checkpointing is on, so a pass with gradient keeps no keys and values
     recomputes: bool = False
 
     @property
     def in_row(self) -> bool:
-        """Whether the completions of a prompt see one copy of it in a packed row, by a mask."""
+        """Whether completions share one copy of their prompt in a packed row, using a mask."""
         return self.shares and self.kind == "packed" and not self.by_cost
 
 
@@ -45,18 +45,18 @@ def choose_layout(
     recomputes: bool,
     max_tokens: int | None,
 ) -> Layout:
-    """Return the layout for a model.
+    """Choose the layout for a model.
 
     Args:
         option: the value of `layout`: "auto", "padded", "chunks" or "packed".
-        model: without the wrappers of data parallel training.
-        one_call: all ranks must call the model once a micro-batch, as sharded ones must.
-        aux_loss: the loss on the balance of experts is on, which is taken over a rectangle.
-        recomputes: gradient checkpointing is on.
-        max_tokens: of a chunk.
+        model: the model, without the wrappers of data parallel training.
+        one_call: whether all ranks must call the model once per micro-batch, as sharded ranks must.
+        aux_loss: whether the load-balancing loss of the experts is on, which needs a rectangle.
+        recomputes: whether gradient checkpointing is on.
+        max_tokens: the maximum size of a chunk of several completions; `None`: no limit.
 
     Raises:
-        ValueError: for "packed" if the model cannot take packed rows.
+        ValueError: if `option` is "packed" and the model cannot take packed rows.
     """
     attention = attention_of(model)
     flash = "flash" in attention
@@ -101,18 +101,18 @@ def choose_layout(
 
 
 def attention_of(model: PreTrainedModel) -> str:
-    """Return transformers' name of the attention that a model runs."""
+    """Return transformers' name for the attention implementation of a model."""
     return str(model.config.get_text_config()._attn_implementation)
 
 
 def has_rotary_positions(model: PreTrainedModel) -> bool:
-    """Whether attention depends on distances between tokens, not on absolute positions."""
+    """Return whether attention depends on distances between tokens, not on absolute positions."""
     config = model.config.get_text_config()
     return getattr(config, "rope_parameters", None) is not None or hasattr(config, "rope_theta")
 
 
 def caches_every_token(model: PreTrainedModel) -> bool:
-    """Whether a model's cache holds the keys and values of every token, in every layer."""
+    """Return whether a model's cache holds the keys and values of every token, in every layer."""
     layers = DynamicCache(config=model.config.get_text_config()).layers
     return all(type(layer) is DynamicLayer for layer in layers) and not _learns_prompt(model)
 
@@ -133,7 +133,7 @@ def why_not_packed(model: PreTrainedModel) -> str | None:
 
 
 def _learns_prompt(model: torch.nn.Module) -> bool:
-    """Whether the model has an adapter that learns a prompt, which adds tokens."""
+    """Return whether the model has an adapter that learns a prompt, which adds tokens."""
     return isinstance(model, PeftModel) and model.active_peft_config.is_prompt_learning
 
 

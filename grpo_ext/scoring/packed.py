@@ -1,7 +1,7 @@
 """Padding-free scoring: the sequences of a micro-batch are concatenated into a single row.
 
-Each sequence has its own positions and sees only itself. Where attention takes a mask, the
-completions of one prompt can see the same copy of it.
+Each sequence has its own positions and sees only itself. If the attention takes a mask, the
+completions of a prompt can share one copy of it.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ from grpo_ext.scoring.layout import attention_of
 from grpo_ext.scoring.prompts_once import labels_of, positions_of
 from grpo_ext.step.records import Scores
 
-# `(batch, head, query, key)`: which keys (..., L) each query (L, ...) sees, as flex attention asks
+# `(batch, head, query, key)`: which keys (..., L) each query (L, ...) sees, as in flex attention
 MaskFunction = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
@@ -40,11 +40,11 @@ def run_packed(
         model: the model to call.
         head: the scoring head.
         ids: (B, P + T), prompts and completions.
-        mask: (B, P + T), 1 for their tokens.
+        mask: (B, P + T), 1 for their tokens, 0 for padding.
         width: T.
-        shares: whether each distinct prompt is in the row once. Otherwise each completion brings
-            its own, and transformers makes attention block-diagonal from positions that start at 0
-            again.
+        shares: whether the row contains each distinct prompt only once. Otherwise each completion
+            has its own copy, and transformers starts a new attention block wherever positions
+            restart at 0.
 
     Returns:
         Log-probs and entropies (B, T) of the completions.
@@ -97,23 +97,24 @@ def run_packed(
 
 
 def _number(mask: Tensor) -> Tensor:
-    """Return the row of each token of a mask (B, L)."""
+    """Return the row index of each token of a mask (B, L)."""
     return torch.arange(len(mask), device=mask.device)[:, None].expand_as(mask)[mask]
 
 
 def attention_mask(
     model: torch.nn.Module, sees: MaskFunction, length: int, device: torch.device
 ) -> BlockMask | Tensor:
-    """Return a mask for a model's attention.
+    """Build the mask for a model's attention.
 
     Args:
         model: the model to call.
-        sees: which token sees which.
-        length: L, the tokens of the row.
-        device: of the mask.
+        sees: the function that says which keys each query sees.
+        length: L, the number of tokens in the row.
+        device: the device of the mask.
 
     Returns:
-        Blocks for flex attention; else (1, 1, L, L), bool for SDPA, and added to scores for others.
+        A `BlockMask` for flex attention; otherwise (1, 1, L, L), boolean for SDPA and additive for
+        other implementations.
     """
     # the wrapper of data parallel ranks has no config
     unwrapped = cast(PreTrainedModel, outermost(model, first=False))

@@ -1,4 +1,4 @@
-"""Try a layout on two short rows at the start of a run, and compare with rows in a rectangle."""
+"""Try a layout on two short rows at the start of a run, and compare it with a rectangle."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -14,7 +14,7 @@ from grpo_ext.scoring.prompts_once import ReadPrompts, labels_of
 
 @dataclass(frozen=True)
 class Probe:
-    """Compares layouts."""
+    """Compares the log-probs of a layout with those of a rectangle."""
 
     run: RunModel  # calls the model; all ranks must call it the same number of times
     vocab_size: int
@@ -22,13 +22,13 @@ class Probe:
     limit: float  # the largest difference of log-probs allowed, divided by their standard deviation
 
     def refuse_unless_separate(self, model: torch.nn.Module, shares: bool) -> None:
-        """Raise a `ValueError` with what `why_not_separate` returns, if anything."""
+        """Raise `ValueError` if `why_not_separate` gives a reason not to pack."""
         reason = self.why_not_separate(model, shares)
         if reason is not None:
             refuse_packing(reason)
 
     def why_not_separate(self, model: torch.nn.Module, shares: bool) -> str | None:
-        """Return why log-probs of packed rows differ, or `None`; `shares` as in `run_packed`."""
+        """Return why packed rows change log-probs, or `None`; for `shares` see `run_packed`."""
         try:
             apart = self._apart(model, "packed", shares)
         except (TypeError, NotImplementedError) as error:
@@ -41,7 +41,7 @@ class Probe:
         )
 
     def shares_prompts(self, model: torch.nn.Module) -> bool:
-        """Whether log-probs stay the same if the model reads a prompt once for its completions."""
+        """Return whether reading a prompt once for its completions leaves log-probs unchanged."""
         try:
             return self._apart(model, "chunks", True) <= self.limit
         except Exception:  # a model that cannot continue from a prompt may raise anything
@@ -51,7 +51,7 @@ class Probe:
     def _apart(
         self, model: torch.nn.Module, kind: Literal["chunks", "packed"], shares: bool
     ) -> float:
-        """Return the largest difference to log-probs of a rectangle, in standard deviations."""
+        """Return the largest difference from a rectangle's log-probs, in standard deviations."""
         generator = torch.Generator().manual_seed(0)  # leaves the random state of the run unchanged
         ids = torch.randint(self.vocab_size, (2, 16), generator=generator).to(self.device)
         mask = torch.ones_like(ids)

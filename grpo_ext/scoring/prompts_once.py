@@ -1,8 +1,8 @@
 """Run the prompt of a group once instead of once per completion.
 
-A model reads each distinct prompt and keeps its keys and values; then the completions run after
-them. Positions are passed explicitly, because some models (Qwen2.5-VL) would take them from their
-last generation.
+The model reads each distinct prompt and caches its keys and values; the completions then continue
+from the cache. Positions are passed explicitly, because some models (Qwen2.5-VL) would otherwise
+reuse those of their last generation.
 """
 
 from copy import copy
@@ -36,11 +36,11 @@ class ReadPrompts:
 
     @property
     def saved(self) -> int:
-        """The number of tokens that need not run again."""
+        """The number of prompt tokens, including padding, that need not run again."""
         return (len(self.prompt_of) - len(self.ids)) * self.end
 
     def read(self, run: RunModel, model: torch.nn.Module, head: Head) -> bool:
-        """Run the prompts; return whether the model kept their keys and values."""
+        """Run the prompts, and return whether the model cached their keys and values."""
         no_labels = torch.full_like(self.ids, -100)
         run(
             model,
@@ -70,9 +70,12 @@ class ReadPrompts:
             model: the model that read the prompts.
             head: the scoring head.
             ids: (b, P + T), prompts and completions of this chunk.
-            mask: (b, P + T).
+            mask: (b, P + T), 1 for their tokens, 0 for padding.
             width: T.
             chunk: (b,), indices of the completions among the rows whose prompts were read.
+
+        Returns:
+            The scores (b, T).
         """
         prompts = self.prompt_of[chunk.to(self.prompt_of.device)]  # (b,)
         cache = DynamicCache()
@@ -98,7 +101,7 @@ class ReadPrompts:
 
 
 def of_rows(states: Tensor, rows: Tensor) -> Tensor:
-    """Return some rows (b, ...) of the states (N, ...); those of a single row share its memory."""
+    """Select rows (b, ...) of the states (N, ...); copies of a single row share its memory."""
     row_shape = states.shape[1:]
     if len(states) == 1:
         return states.expand(len(rows), *row_shape)

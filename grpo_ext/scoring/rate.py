@@ -1,10 +1,10 @@
-"""The operations that training needs, and the rate at which a device multiplies matrices.
+"""Count the operations that training needs, and measure how fast a device multiplies matrices.
 
 A weight takes 6 operations per token if it is trained, and 4 if it is frozen (forward, and the
-gradient of its input). Attention takes 12 operations per layer, hidden size and pair of tokens that
-see each other. The head counts at completions only, and each distinct prompt once. Padding,
-recomputation and scoring without gradient do not count. (Korthikanti et al. 2022, arXiv 2205.05198,
-appendix A, with causal attention.)
+gradient of its input). Attention takes 12 operations per layer, per hidden dimension and per pair
+of tokens of which one sees the other. The head counts only for completion tokens, and each distinct
+prompt counts once. Padding, recomputation and scoring without gradient do not count. (Korthikanti
+et al. 2022, arXiv 2205.05198, appendix A, with causal attention.)
 """
 
 import time
@@ -20,9 +20,9 @@ from grpo_ext.step.records import Scored
 
 @cache
 def matrix_rate(device: str, dtype: torch.dtype) -> float:
-    """Return the operations per second of a large matrix product on a device, the fastest of 10."""
+    """Return a device's operations per second in the fastest of 10 large matrix products."""
     size = 512 if device == "cpu" else 8192
-    # a run draws the same numbers whether it is measured or not
+    # its own generator, so that measuring does not change the random numbers of a run
     generator = torch.Generator(device).manual_seed(0)
     a = torch.randn(size, size, device=device, dtype=dtype, generator=generator)
     b = torch.randn(size, size, device=device, dtype=dtype, generator=generator)
@@ -36,16 +36,16 @@ def matrix_rate(device: str, dtype: torch.dtype) -> float:
 
 
 def wait_for(device: str) -> None:
-    """Wait until a device has done its work; a CPU always has."""
+    """Wait until a device has finished its work; do nothing for a CPU."""
     if device != "cpu":
         torch.accelerator.synchronize()
 
 
 def needed(rows: Scored) -> Tensor:
-    """Return the counts of a micro-batch that `costs` multiplies: (3,), float64.
+    """Return the counts of a micro-batch that are multiplied by `costs`: (3,), float64.
 
-    These are the tokens of distinct prompts and completions, the tokens of completions, and the
-    pairs of tokens in attention.
+    These are the number of tokens in distinct prompts and completions, the number of completion
+    tokens, and the number of token pairs in attention.
     """
     first, _ = equal_prompts(rows.prompt_ids, rows.prompt_mask)
     # on the CPU, since an Apple GPU has no float64
@@ -60,16 +60,16 @@ def needed(rows: Scored) -> Tensor:
 
 
 def _operations(parameter: Tensor) -> int:
-    """Return the operations per token of a weight; ZeRO keeps its size in `ds_numel`."""
+    """Return the operations per token of a weight, whose size under ZeRO is in `ds_numel`."""
     size: int = getattr(parameter, "ds_numel", parameter.numel())
     per_token = 6 if parameter.requires_grad else 4
     return size * per_token
 
 
 def costs(model: PreTrainedModel) -> Tensor:
-    """Return the operations of a forward and a backward pass for each count of `needed`: (3,).
+    """Return the operations of a forward and backward pass per unit of each `needed` count: (3,).
 
-    The model may have an adapter and may be sharded by ZeRO; all experts count.
+    The model may have an adapter and may be sharded by ZeRO. All experts count, also inactive ones.
     """
     config = model.config.get_text_config()
     embedding = model.get_input_embeddings().weight

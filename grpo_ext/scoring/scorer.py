@@ -26,8 +26,8 @@ class Scorer:
     run: RunModel
     params: SamplingParams
     layout: Layout
-    # scores tables with model inputs; takes the model, table, head, rows at a time, whether to
-    # compute the balance of experts
+    # scores tables that have `model_inputs` (images); takes the model, the table, the head, the
+    # number of rows at a time, and whether to compute the load-balancing loss of the experts
     images: Callable[..., Scores]
     # called once, with the model, before the first packed pass
     check_packed: Callable[[torch.nn.Module], None] | None = None
@@ -42,13 +42,14 @@ class Scorer:
         """Score completions.
 
         Args:
-            model: the wrapped model in training, or the reference.
-            table: B completions; over their `kept` tokens if it has them.
-            block: at most this many rows run at a time; `None`: no limit.
-            aux_loss: whether to compute the balance of experts, which needs one rectangle.
+            model: the wrapped model being trained, or the reference.
+            table: the B completions, scored over their `kept` tokens if it has them.
+            block: the maximum number of rows that run at a time; `None`: no limit.
+            aux_loss: whether to compute the load-balancing loss of the experts, which needs a
+                rectangle.
 
         Returns:
-            Log-probs and entropies (B, T).
+            The scores (B, T), in the order of the table.
         """
         if table.model_inputs:
             head = self._head(table)
@@ -70,7 +71,7 @@ class Scorer:
     def _score_block(
         self, model: torch.nn.Module, rows: Tensor, block: Scored, passes: _Passes
     ) -> None:
-        """Add the passes of a block of completions, which are these rows (b,) of the table."""
+        """Score a block, which holds the given rows (b,) of the table, and add its passes."""
         packed = self._packs(block)
         prompts = None if packed else self._read_prompts(model, block)
         for chunk in self._chunks(model, block, packed, prompts):
@@ -89,7 +90,7 @@ class Scorer:
             passes.add(rows[chunk], part, head, output)
 
     def _head(self, table: Scored) -> Head:
-        """Return the head for a pass of these completions."""
+        """Return the head for a pass over these completions."""
         kept_set = None
         if self.params.truncated and table.kept:
             lengths = table.completion_mask.sum(1).tolist()
@@ -104,7 +105,7 @@ class Scorer:
     def _run_rows(
         self, model: torch.nn.Module, head: Head, part: Scored, aux_loss: bool = False
     ) -> Scores:
-        """Call the model once, with a rectangle of prompts and completions."""
+        """Call the model once, on a rectangle of prompts and completions."""
         ids = part.input_ids
         mask = part.attention_mask
         inputs = {"output_router_logits": True} if aux_loss else {}
@@ -112,7 +113,7 @@ class Scorer:
         return self.run(model, head, labels, input_ids=ids, attention_mask=mask, **inputs)
 
     def _packs(self, table: Scored) -> bool:
-        """Whether the completions run in packed rows rather than in chunks."""
+        """Return whether to run the completions in packed rows rather than in chunks."""
         if self.layout.kind != "packed":
             return False
         if not self.layout.by_cost:
@@ -137,7 +138,7 @@ class Scorer:
     def _chunks(
         self, model: torch.nn.Module, table: Scored, packed: bool, prompts: ReadPrompts | None
     ) -> list[Tensor]:
-        """Return the rows of each chunk."""
+        """Return the rows of each chunk, or of each packed row."""
         lengths = table.completion_mask.sum(1)  # (B,)
         if not packed:
             per_row = 1 if prompts else table.prompt_ids.size(1)
@@ -151,7 +152,10 @@ class Scorer:
         return packs(table.prompt_mask.sum(1), lengths, self.layout.row_tokens, prompt_of_row)
 
     def _read_prompts(self, model: torch.nn.Module, table: Scored) -> ReadPrompts | None:
-        """Read the prompts if that saves more than another call costs; else return `None`."""
+        """Read the prompts if that saves more than the extra call costs; else return `None`.
+
+        Also return `None`, now and in later calls, if the model does not fill the cache.
+        """
         if not self.layout.shares or (torch.is_grad_enabled() and self.layout.recomputes):
             return None
         prompts = ReadPrompts(table.prompt_ids, table.prompt_mask)
@@ -169,7 +173,7 @@ class Scorer:
 class _Passes:
     """The scores of the passes over a table so far, in the order in which they ran."""
 
-    rows: list[Tensor] = field(default_factory=list)  # of the table, (b,) of each pass
+    rows: list[Tensor] = field(default_factory=list)  # (b,), the table's rows in each pass
     logps: list[Tensor] = field(default_factory=list)  # (b, t) of each pass
     entropies: list[Tensor] = field(default_factory=list)  # (b, t) of each pass, if it has them
     aux_losses: list[Tensor] = field(default_factory=list)
@@ -180,7 +184,7 @@ class _Passes:
         return outermost(model, first=not self.rows)
 
     def add(self, rows: Tensor, part: Scored, head: Head, output: Scores) -> None:
-        """Add a pass over some rows (b,) of the table, which are the completions of `part`."""
+        """Add a pass over the given rows (b,) of the table, whose completions are `part`."""
         self.rows.append(rows)
         self.logps.append(output.logps[:, -part.width :])
         if output.entropies is not None:
@@ -203,12 +207,12 @@ class _Passes:
 
 
 def _joined(parts: list[Tensor], width: int) -> Tensor:
-    """Join parts (b, t) into one tensor (B, T)."""
+    """Join parts (b, t) into one tensor (B, T), padded on the right with 0."""
     return torch.cat([pad(part, (0, width - part.size(1))) for part in parts])
 
 
 def blocks_of(table: Scored, block: int) -> list[Tensor]:
-    """Split the rows into blocks that take no more memory than `block` rows."""
+    """Split the rows into blocks, of which none takes more memory than `block` rows."""
     num = len(table)
     if num <= block:
         return [torch.arange(num)]
@@ -224,7 +228,7 @@ def blocks_of(table: Scored, block: int) -> list[Tensor]:
 
 
 def _by_row(head: Head, table: Scored) -> list[KeptSet] | None:
-    """Return for each completion the kept tokens that a pass used; `None` without truncation."""
+    """Return the kept tokens that a pass used for each completion; `None` without truncation."""
     if not head.params.truncated or not head.used:
         return None
     lengths = table.completion_mask.sum(1).tolist()

@@ -1,6 +1,6 @@
-"""The only room that uses private names of TRL and transformers, or replaces their attributes.
+"""The only modules that use private names of TRL and transformers, or replace their attributes.
 
-`port` names what this package reads of the trainers, and `contract` refuses a TRL without it. `trl`
-has the private part of the trainer, `generate` that of generation. Elsewhere only the methods that
-`GRPOExtTrainer` and the vLLM samplers override have private names.
+`port` lists what grpo_ext reads from the trainers, and `contract` refuses a TRL version that lacks
+it. `trl` holds the private part of the trainer, and `generate` that of generation. Elsewhere, the
+only private names are those of methods that `GRPOExtTrainer` and the vLLM samplers override.
 """

@@ -1,4 +1,4 @@
-"""TRL's knowledge of chat templates: tool calls in an answer, and templates for training."""
+"""TRL's support for chat templates: parsing tool calls in answers, and templates for training."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from trl.chat_template_utils import add_response_schema, get_training_chat_templ
 
 
 def can_parse(tokenizer: PreTrainedTokenizerBase) -> bool:
-    """Whether the tokenizer can parse answers of its model."""
+    """Return whether the tokenizer can parse the answers of its model."""
     return any(
         getattr(tokenizer, name, None) is not None
         for name in ("response_template", "response_schema")
@@ -15,7 +15,11 @@ def can_parse(tokenizer: PreTrainedTokenizerBase) -> bool:
 
 
 def learn_to_parse(tokenizer: PreTrainedTokenizerBase) -> None:
-    """Enable the tokenizer to parse calls; `ValueError` if TRL does not know its chat template."""
+    """Enable the tokenizer to parse tool calls.
+
+    Raises:
+        ValueError: if TRL does not know the tokenizer's chat template.
+    """
     if not can_parse(tokenizer):
         add_response_schema(tokenizer)
 
@@ -29,10 +33,10 @@ def parse(
     """Parse a turn of the model.
 
     Args:
-        tokenizer: can parse answers of its model (see `can_parse`).
+        tokenizer: a tokenizer that can parse the answers of its model (see `can_parse`).
         ids: the tokens of the turn.
-        prefix: the tokens before it.
-        tools: the functions that it may call.
+        prefix: the tokens before the turn.
+        tools: the functions that the turn may call.
 
     Returns:
         A chat message, with `tool_calls` if the turn calls tools.
@@ -49,5 +53,5 @@ def training_template(tokenizer: PreTrainedTokenizerBase) -> str | None:
     """
     try:
         return get_training_chat_template(tokenizer)
-    except Exception:  # it refuses templates that it does not know, and may fail on them
+    except Exception:  # TRL refuses templates that it does not know, or may fail on them
         return None

@@ -1,9 +1,9 @@
-"""The check of what this package relies on in TRL and transformers.
+"""Check that TRL and transformers still have what this package relies on.
 
-TRL changes its GRPO trainer often and guarantees no private name. A run on a TRL whose parts differ
-could be wrong without an error, so `check_contract()` refuses it when a trainer is made. The
-Protocols in `port` name the attributes and the methods that we read; `data/contract.yaml` lists the
-rest.
+TRL changes its GRPO trainer often and guarantees no private name. A run on a TRL version that
+differs could be silently wrong, so `check_contract()` refuses such a version when a trainer is
+created. The Protocols in `port` list the attributes and methods that we read; `data/contract.yaml`
+lists the rest.
 """
 
 import dataclasses
@@ -30,7 +30,7 @@ def check_contract() -> None:
     """Check the installed TRL against the contract.
 
     Raises:
-        RuntimeError: if anything has changed; the message names each change.
+        RuntimeError: if anything has changed; the message lists every change.
     """
     changes = [
         *version_changes(),
@@ -52,7 +52,7 @@ def version_changes() -> Iterator[str]:
 
 
 def method_changes() -> Iterator[str]:
-    """Yield the methods that lack a parameter on which we rely."""
+    """Yield a message for each method whose parameters are not those that we rely on."""
     expected_methods = [
         (resolve_name(path), CONTRACT["methods"][path]) for path in CONTRACT["methods"]
     ]
@@ -69,7 +69,7 @@ def method_changes() -> Iterator[str]:
 
 
 def methods_of(port: type) -> dict[str, list[str]]:
-    """Return the parameters of each method of a Protocol."""
+    """Return the parameter names of each method of a Protocol, except special methods."""
     return {
         name: parameters_of(method)
         for name, method in vars(port).items()
@@ -84,7 +84,7 @@ def parameters_of(method: Any) -> list[str]:
 
 
 def attribute_changes() -> Iterator[str]:
-    """Yield the attributes that no trainer sets any more, or that are set too late."""
+    """Yield a message for each attribute that is no longer set, or that is set too late."""
     initializer = inspect.getsource(trl.GRPOTrainer.__init__)
     for name in TRLTrainer.__annotations__:
         if f"self.{name} = " not in initializer:
@@ -100,7 +100,7 @@ def attribute_changes() -> Iterator[str]:
 
 
 def code_changes() -> Iterator[str]:
-    """Yield the functions that no longer contain a text on which a patch of ours relies."""
+    """Yield a message for each piece of code that one of our patches relies on and that is gone."""
     for path, texts in CONTRACT["code"].items():
         owner_path, _, name = path.rpartition(".")
         owner = resolve_name(owner_path)
@@ -111,7 +111,7 @@ def code_changes() -> Iterator[str]:
 
 
 def field_changes() -> Iterator[str]:
-    """Yield the fields of `GRPOConfig` that we read and that it no longer has."""
+    """Yield a message for each field that we read and that `GRPOConfig` no longer has."""
     fields = {field.name for field in dataclasses.fields(trl.GRPOConfig)}
     for name in CONTRACT["config_fields"]:
         if name not in fields:

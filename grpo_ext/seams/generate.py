@@ -1,4 +1,4 @@
-"""transformers' `generate` with our decoding loop, and with a recorder of what it sampled."""
+"""Run transformers' `generate` with our decoding loop, and with a recorder of what it samples."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -32,13 +32,13 @@ ARGUMENTS = {
 
 @contextmanager
 def fast_generation(model: torch.nn.Module) -> Iterator[None]:
-    """Let the `generate` of a model read each distinct prompt once and drop rows that have ended.
+    """Make a model's `generate` read each distinct prompt once and drop rows that have ended.
 
-    The distribution is the same, and greedy decoding gives the same tokens. If the loop cannot
-    decode as transformers would, transformers decodes, and a warning says why once.
+    The distribution is the same, and greedy decoding gives the same tokens. If our loop cannot
+    decode as transformers would, transformers decodes instead, and a warning says why, once.
 
     Args:
-        model: a model of transformers, or one with adapters of PEFT.
+        model: a transformers model, with or without PEFT adapters.
     """
     inner: Any = base_model(model)
     original_generate = inner.generate
@@ -64,12 +64,13 @@ def fast_generation(model: torch.nn.Module) -> Iterator[None]:
 def watching(
     model: torch.nn.Module, recorder: Recorder | None, player: Player | None = None
 ) -> Iterator[None]:
-    """Observe the rows of the model's `generate` within the context.
+    """Attach a recorder and a player to the model's `generate` within the context.
 
     Args:
-        model: a model of transformers, or one with adapters of PEFT.
-        recorder: records the tokens that all other processors keep, and their log-probs.
-        player: plays the episodes of the rows; `None` if a completion is one turn.
+        model: a transformers model, with or without PEFT adapters.
+        recorder: records the tokens that all other processors keep, and the log-probs of the drawn
+            tokens; `None`: record nothing.
+        player: plays the episodes of the rows; `None` if a completion is a single turn.
     """
     inner: Any = base_model(model)
     original_processors = inner._get_logits_processor
@@ -117,7 +118,7 @@ def generate_batch(
 
 
 def cut_after_end(ids: list[int], end_tokens: set[int]) -> list[int]:
-    """Return the tokens up to and including the first end token; all of them without one."""
+    """Return the tokens up to and including the first end token, or all tokens if there is none."""
     for i, token in enumerate(ids):
         if token in end_tokens:
             return ids[: i + 1]

@@ -1,6 +1,6 @@
-"""What this package reads of the trainers of TRL and transformers, as Protocols.
+"""Protocols for what this package reads from the trainers of TRL and transformers.
 
-Functions that need the whole trainer take a Protocol instead of the class, so their annotation says
+Functions that need the whole trainer take a Protocol instead of the class, so their annotations say
 what they rely on. `contract.check_contract` compares the names below with the installed versions.
 """
 
@@ -85,7 +85,7 @@ class TRLTrainer(TransformersTrainer, Protocol):
     use_vllm: bool
     vllm_mode: str
     vllm_generation: Any  # a `VLLMGeneration`, or the class that `seams.vllm` puts in its place
-    rollout_func: Callable[..., dict[str, Any]] | None  # of prompts and the trainer
+    rollout_func: Callable[..., dict[str, Any]] | None  # takes prompts and the trainer
     tools: list[Callable[..., Any]]
     environment_factories: Any  # functions by name, `None` without environments
     environments: Any  # one per completion of the last generation, or `None`
@@ -109,7 +109,7 @@ class TRLTrainer(TransformersTrainer, Protocol):
     _buffered_inputs: Any
     _last_world_entropy: float
     _metrics: dict[str, defaultdict[str, list[float]]]
-    _logs: Any  # a deque by column, or a mapping of deques
+    _logs: Any  # for each column a deque, or a mapping of deques
     _pending_extra_logs: defaultdict[str, list[Any]]
     _pending_metrics: defaultdict[str, list[float]]
 

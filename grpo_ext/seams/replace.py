@@ -1,4 +1,4 @@
-"""Replace attributes for a while."""
+"""Replace attributes temporarily."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""Run a model to score tokens: TRL's fused head with our `Head`, and the reference model."""
+"""Run models that score tokens: our `Head` in TRL's fused head, and the reference model."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -58,9 +58,10 @@ class _StandIn:
 
 @contextmanager
 def scoring_with(head: Head) -> Iterator[None]:
-    """Let a model's fused head score with `head`.
+    """Within the context, make a model's fused head score with `head`.
 
-    TRL leaves out positions without a label only on a GPU, so that shapes stay the same elsewhere.
+    TRL skips positions without a label only on devices where it uses Triton. With a compact head or
+    restricted sampling, they are skipped on every device.
     """
     compact = head.compact or head.params.restricted
     uses_triton = trl_utils._use_triton
@@ -75,12 +76,12 @@ def scoring_with(head: Head) -> Iterator[None]:
 def run_model(
     accelerator: Accelerator, model: nn.Module, head: Head, labels: Tensor, **inputs: Any
 ) -> Scores:
-    """Call a model with TRL's fused head; without its first argument a `RunModel`.
+    """Call a model with TRL's fused head; with `accelerator` bound, this is a `RunModel`.
 
     Args:
-        accelerator: sets the precision of the pass.
+        accelerator: the accelerator, which sets the precision of the pass.
         model: the policy or the reference.
-        head: scores the hidden states.
+        head: the head that scores the hidden states.
         labels: (B, T), the tokens to score, -100 elsewhere.
         **inputs: all other inputs of the model.
     """
@@ -92,15 +93,15 @@ def run_model(
 def score_images(
     trainer: TRLTrainer, model: Any, table: Scored, head: Head, block: int | None, aux_loss: bool
 ) -> Scores:
-    """Score a table with images as TRL does, in rectangles, with our head.
+    """Score a table with images as TRL does, in rectangles, but with our head.
 
     Args:
-        trainer: scores.
+        trainer: the trainer whose scoring method is called.
         model: the policy or the reference.
         table: the completions.
-        head: scores the hidden states.
-        block: completions of a rectangle; `None` for all.
-        aux_loss: whether the balance of experts is computed.
+        head: the head that scores the hidden states.
+        block: the number of completions in a rectangle; `None`: all.
+        aux_loss: whether to compute the load-balancing loss of the experts.
     """
     with scoring_with(head):
         logps, entropies, aux = trainer._get_per_token_logps_and_entropies(
@@ -118,7 +119,7 @@ def score_images(
 
 @contextmanager
 def reference_of(trainer: TRLTrainer) -> Iterator[nn.Module]:
-    """Yield the reference: a separate model, or the policy without its adapter."""
+    """Yield the reference: a separate model, or the policy with its adapter "ref" or no adapter."""
     if trainer.ref_model is not None:
         yield trainer.ref_model
         return
@@ -129,5 +130,5 @@ def reference_of(trainer: TRLTrainer) -> Iterator[nn.Module]:
 
 
 def without_checkpointing(trainer: TRLTrainer) -> AbstractContextManager[None]:
-    """Turn gradient checkpointing off in the context, for passes without gradient."""
+    """Turn gradient checkpointing off within the context, for passes without gradient."""
     return disable_gradient_checkpointing(trainer.model, checkpointing_options(trainer.args))

@@ -1,6 +1,6 @@
 """The private part of TRL's `GRPOTrainer`: its state, generation, batches and logs.
 
-Scoring is in `scoring.py`. B is the number of completions of a batch, R of rewards.
+Scoring is in `scoring.py`. B is the number of completions in a batch, R the number of rewards.
 """
 
 import copy
@@ -36,15 +36,15 @@ from grpo_ext.seams.replace import replaced
 
 
 def metrics_of(trainer: TRLTrainer) -> dict[str, list[float]]:
-    """Return the figures that TRL averages at its next log, of training or of evaluation."""
+    """Return the metrics that TRL averages at its next log, for training or evaluation."""
     return trainer._metrics["train" if trainer.model.training else "eval"]
 
 
 def log_figures(trainer: TRLTrainer, figures: Mapping[str, float]) -> None:
-    """Add figures to those that TRL averages at its next log.
+    """Add values to the metrics that TRL averages at its next log.
 
-    The mean of n independent figures has the standard error sqrt(sum of squares) / n. TRL divides
-    the sum by n, so the figures under a name that ends in `_se` are kept such that their sum is the
+    The mean of n independent values has the standard error sqrt(sum of squares) / n. TRL divides
+    the sum by n, so values whose name ends in `_se` are stored such that their sum is the square
     root of the sum of squares.
     """
     metrics = metrics_of(trainer)
@@ -56,15 +56,15 @@ def log_figures(trainer: TRLTrainer, figures: Mapping[str, float]) -> None:
 
 
 def entropy_state(trainer: TRLTrainer) -> tuple[float, float]:
-    """Return the coefficient of the entropy bonus, and the mean entropy of the last step.
+    """Return the coefficient of the entropy bonus and the mean entropy of the last step.
 
-    Before the first step the entropy is infinite.
+    The entropy is infinite before the first step.
     """
     return trainer.entropy_coef, trainer._last_world_entropy
 
 
 def set_entropy_state(trainer: TRLTrainer, coef: float, last_entropy: float) -> None:
-    """Set what `entropy_state` returns; TRL's own code and its checkpoints read it, too."""
+    """Set the values that `entropy_state` returns; TRL's own code and checkpoints read them too."""
     trainer.entropy_coef = coef
     trainer._last_world_entropy = last_entropy
 
@@ -73,7 +73,7 @@ def set_entropy_state(trainer: TRLTrainer, coef: float, last_entropy: float) -> 
 
 
 def prompt_tokens(trainer: TRLTrainer, prompts: list[Any]) -> list[list[int]]:
-    """Tokenize prompts, conversations by the chat template; adjacent copies are tokenized once."""
+    """Tokenize prompts, with the chat template for conversations; adjacent copies only once."""
     distinct_prompts = []
     copy_counts = []
     for prompt, copies in groupby(prompts):
@@ -92,7 +92,7 @@ def completions_of(
     prompt_ids: list[list[int]],
     completion_ids: list[list[int]],
 ) -> list[Any]:
-    """Return completions as rewards get them: texts, or messages for conversational prompts."""
+    """Decode completions for the rewards: to texts, or to messages for conversational prompts."""
     conversational = is_conversational({"prompt": prompts[0]})
     if conversational and can_parse(trainer._tokenizer):
         completions = []
@@ -108,7 +108,7 @@ def completions_of(
 def complete(
     trainer: TRLTrainer, prompt_ids: list[list[int]], num_generations: int
 ) -> list[list[int]]:
-    """Complete each list of tokens once, by transformers."""
+    """Generate one completion for each list of prompt tokens, with transformers."""
     training = trainer.model.training
     try:
         return trainer._generate_single_turn(prompt_ids, None, {}, num_generations)[0]
@@ -119,7 +119,7 @@ def complete(
 
 @contextmanager
 def whole_model(trainer: TRLTrainer) -> Iterator[PreTrainedModel]:
-    """Yield the policy without wrappers and with all of its weights, for generation."""
+    """Yield the policy without wrappers and with all of its weights gathered, for generation."""
     args = trainer.args
     wrapped_model: Any = trainer.model_wrapped
     with (
@@ -135,7 +135,7 @@ def whole_model(trainer: TRLTrainer) -> Iterator[PreTrainedModel]:
 
 
 def checkpointing_options(args: TrainingArguments) -> dict[str, Any] | None:
-    """Return the options of gradient checkpointing, which transformers has parsed by now."""
+    """Return the options of gradient checkpointing, which transformers has already parsed."""
     options: Any = args.gradient_checkpointing_kwargs
     return options
 
@@ -147,7 +147,7 @@ def pad_token(trainer: TRLTrainer) -> int:
 
 
 def count_tokens(trainer: TRLTrainer, tokens: int) -> None:
-    """Add the tokens of a generation on all ranks to those that the run has seen."""
+    """Count the tokens of a generation on all ranks, if training, and log the run's total."""
     if trainer.model.training:
         trainer.state.num_input_tokens_seen += tokens
     metrics_of(trainer)["num_tokens"] = [trainer.state.num_input_tokens_seen]
@@ -164,33 +164,33 @@ def calculate_rewards(
     completion_ids: list[list[int]],
     environments: list[Any],
 ) -> Tensor:
-    """Let TRL calculate the rewards of this rank's completions.
+    """Compute the rewards of this rank's completions with TRL.
 
     Args:
-        trainer: has the reward functions.
-        rows: of the data set, one per completion.
-        prompts: one per completion.
-        completions: texts or messages.
-        completion_ids: their tokens.
-        environments: of TRL's kind, one per completion; empty without environments.
+        trainer: the trainer with the reward functions.
+        rows: the rows of the data set, one per completion.
+        prompts: the prompts, one per completion.
+        completions: the completions, as texts or messages.
+        completion_ids: the tokens of the completions.
+        environments: TRL environments, one per completion; empty if there are none.
 
     Returns:
-        (B of all ranks, R), NaN where a reward did not score a completion.
+        The rewards (B of all ranks, R); NaN where a reward did not score a completion.
     """
     trainer.environments = environments or None  # where TRL's generation also leaves them
     return trainer._calculate_rewards(rows, prompts, completions, completion_ids)
 
 
 def tools_of(trainer: TRLTrainer) -> tuple[list[Any], dict[str | None, Any] | None]:
-    """Return the functions that a trainer was given as tools, and its environments' factories.
+    """Return the functions that a trainer was given as tools, and its environment factories.
 
-    The factories are by name; they are `None` if the trainer has no environments.
+    The factories are a mapping by name, or `None` if the trainer has no environments.
     """
     return list(trainer._standalone_tools), trainer.environment_factories
 
 
 def drop_reward_logs(trainer: TRLTrainer) -> None:
-    """Delete what rewards have logged since the last generation."""
+    """Discard what rewards have logged since the last generation."""
     trainer._pending_extra_logs.clear()
     trainer._pending_metrics.clear()
 
@@ -202,12 +202,12 @@ def keep_completions(
     rewards: Tensor,
     advantages: Tensor,
 ) -> None:
-    """Add a generation to the table that TRL prints and saves, and rewards' figures to its logs.
+    """Add a generation to TRL's table of completions, and what rewards have logged to TRL's logs.
 
     Args:
-        trainer: keeps the table.
-        prompts: of this rank, one per completion.
-        completions: of this rank.
+        trainer: the trainer that holds the table.
+        prompts: the prompts of this rank, one per completion.
+        completions: the completions of this rank.
         rewards: (B of all ranks, R).
         advantages: (B of all ranks,).
     """
@@ -230,7 +230,7 @@ def keep_completions(
 
 @contextmanager
 def whole_table(trainer: TRLTrainer, rows: int) -> Iterator[None]:
-    """Within the context, let TRL's table of completions hold `rows` rows.
+    """Within the context, let TRL's table of completions hold at least `rows` rows.
 
     Otherwise the table holds at most the rows of a training generation.
     """
@@ -268,15 +268,16 @@ def last_completions(trainer: TRLTrainer, rows: int) -> tuple[list[Any], list[An
 
 
 def generate_and_score(trainer: TRLTrainer, rows: list[Row]) -> Any:
-    """Call the trainer's generation, which a subclass may have changed."""
+    """Call the trainer's generation method, which a subclass may override."""
     return trainer._generate_and_score_completions(rows)
 
 
 def trl_generation(trainer: TRLTrainer, rows: list[Row]) -> dict[str, Any]:
-    """Let TRL generate and judge, for images.
+    """Generate and compute rewards and advantages with TRL, for prompts with images.
 
-    TRL does not score old and reference log-probs, as if the generation were used once: our scoring
-    does. TRL refuses a registered estimator by its name; ours then replaces its advantages.
+    TRL's scoring of old and reference log-probs is switched off, because our own scoring does that.
+    TRL would refuse the name of a registered estimator, so it gets a name that it knows, and its
+    advantages are replaced later.
     """
     generate: Any = GRPOTrainer._generate_and_score_completions
     args = copy.copy(trainer.args)
@@ -311,8 +312,8 @@ def split_with_images(table: dict[str, Any], number: int) -> list[dict[str, Any]
 def expect_tied_weights(model: object) -> None:
     """Tell transformers which weights its checkpoints leave out because they are tied to others.
 
-    Otherwise each resume warns of missing keys, such as `lm_head.weight`, which are not missing.
-    Only weights that are really one parameter with their source are named.
+    Otherwise every resume falsely warns about missing keys such as `lm_head.weight`. Only weights
+    that are the same parameter as their source are named.
     """
     if not isinstance(model, PreTrainedModel):
         return
@@ -342,7 +343,7 @@ def state_of(trainer: TRLTrainer) -> dict[str, Any]:
 
 
 def load_state(trainer: TRLTrainer, state: dict[str, Any]) -> None:
-    """Restore `state_of`, after transformers' loop has set the sums of losses to 0 at its start."""
+    """Restore a state of `state_of`; call this after transformers' loop has reset the loss sums."""
     trainer._step = state["step"]
     trainer._buffered_inputs = send_to_device(state["buffer"], trainer.accelerator.device)
     trainer._metrics["train"].clear()
@@ -354,13 +355,13 @@ def load_state(trainer: TRLTrainer, state: dict[str, Any]) -> None:
 
 
 def mean_loss(trainer: TRLTrainer) -> float:
-    """Return the mean loss of all steps of a run that has ended.
+    """Return the mean loss over all steps of a run that has ended.
 
-    transformers divides by the steps since the last resume.
+    transformers would divide by the number of steps since the last resume.
     """
     return trainer._total_loss_scalar / max(trainer.state.global_step, 1)
 
 
 def keeping_all(args: TrainingArguments) -> AbstractContextManager[None]:
-    """Within the context, transformers deletes no checkpoint."""
+    """Keep transformers from deleting checkpoints within the context."""
     return replaced(args, save_total_limit=None)

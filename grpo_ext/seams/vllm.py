@@ -1,4 +1,4 @@
-"""Replace the classes with which TRL talks to vLLM."""
+"""Replace the classes through which TRL uses vLLM."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -12,19 +12,19 @@ from grpo_ext.seams.replace import replaced
 
 
 def generates_with(generation: Callable[..., Any]) -> AbstractContextManager[None]:
-    """Within the context, a new trainer makes `generation` instead of a `VLLMGeneration`."""
+    """Within the context, make a new trainer call `generation` in place of `VLLMGeneration`."""
     return replaced(trl_trainer, VLLMGeneration=generation)
 
 
 def engine_with(settings: dict[str, Any]) -> AbstractContextManager[None]:
-    """Within the context, a new `VLLMGeneration` passes these arguments to its engine, too."""
+    """Within the context, make a new `VLLMGeneration` also pass `settings` to its engine."""
     if not settings:
         return nullcontext()
     return replaced(trl_vllm, LLM=partial(trl_vllm.LLM, **settings))
 
 
 def add_adapters(llm: Any, request: Callable[[], Any]) -> None:
-    """Let an engine generate with the adapter that `request` returns at that time."""
+    """Make an engine generate with the adapter that `request` returns at each call."""
     generate = llm.generate
     llm.generate = lambda *args, **kwargs: generate(*args, **kwargs, lora_request=request())
 
@@ -32,7 +32,7 @@ def add_adapters(llm: Any, request: Callable[[], Any]) -> None:
 def weights_held(vllm: Any) -> dict[str, Any]:
     """Return the parameters of a colocated engine by name.
 
-    There are none for a server, and for an engine that sleeps while the trainer trains.
+    The result is empty for a server, and for an engine that sleeps while the trainer trains.
     """
     if vllm.mode != "colocate" or vllm.enable_sleep_mode:
         return {}

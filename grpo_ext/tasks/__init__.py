@@ -3,7 +3,7 @@
 from grpo_ext.common.modules import load_class
 from grpo_ext.tasks.base import Task
 
-# Paths, so that a run loads only the packages of its own task.
+# Import paths, so that a run loads only the packages of its own task.
 MODULES = {
     "countdown": "grpo_ext.tasks.countdown:Countdown",
     "gsm8k": "grpo_ext.tasks.gsm8k:GSM8K",
@@ -18,10 +18,10 @@ def get_task_class(name: object) -> type[Task]:
     """Return the dataclass of a task.
 
     Args:
-        name: a name of this package, or a user's `pkg.module:Class` or `file.py:Class`.
+        name: the name of a built-in task, or a user's `pkg.module:Class` or `file.py:Class`.
 
     Raises:
-        ValueError: there is no such task.
+        ValueError: if there is no such task.
     """
     cls = load_class("task", str(name), MODULES)
     if not (isinstance(cls, type) and issubclass(cls, Task)):
@@ -30,7 +30,7 @@ def get_task_class(name: object) -> type[Task]:
 
 
 def task_classes() -> dict[str, type[Task]]:
-    """Return the tasks of this package by name."""
+    """Return the built-in tasks by name."""
     return {name: get_task_class(name) for name in MODULES}
 
 

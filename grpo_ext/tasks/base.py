@@ -1,9 +1,9 @@
-"""The base of tasks: how rows become prompts, which rewards judge them, where rows come from.
+"""The base class of tasks: where rows come from, how they become prompts, and their rewards.
 
 A task is a dataclass whose fields are recipe keys: `max_number: 12` in a recipe sets
 `Countdown.max_number`. A row passes through three small methods that a task may override: `keep`
-drops rows, `columns` derives what the rewards read, and `prompt` writes the chat messages. Rows
-come from the task's own generator, or from the file or hub id of `dataset_name`.
+drops rows, `columns` derives the columns that rewards read, and `prompt` writes the chat messages.
+Rows come from the task's own generator, or from the file or hub id in `dataset_name`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Messages = list[dict[str, str]]
 class CheckedRow(dict):
     """A row whose missing and null columns raise `ValueError` when they are read.
 
-    Templates would write "None" for them. `get` does not raise.
+    A template would otherwise write "None" for them. `get` does not raise.
     """
 
     def __missing__(self, column: str) -> Any:
@@ -50,12 +50,12 @@ class CheckedRow(dict):
 class Task:
     """Base of all tasks; subclasses are dataclasses whose fields are recipe keys."""
 
-    name: ClassVar[str]  # the name after `task:` in a recipe
-    # weights by reward, if the recipe names no `reward_funcs`
+    name: ClassVar[str]  # the value of `task:` in a recipe
+    # weights by reward, used if the recipe does not set `reward_funcs`
     default_rewards: ClassVar[dict[str, float]] = {}
 
     def generate(self, split: str) -> Iterator[Row] | None:
-        """Return the rows that the task makes, or None if it needs a data set.
+        """Return the rows that the task generates, or `None` if it needs a data set.
 
         Args:
             split: "train" or "test".
@@ -63,11 +63,11 @@ class Task:
         return None
 
     def keep(self, row: Row) -> bool:
-        """Return whether a row is used."""
+        """Return whether to use a row."""
         return True
 
     def columns(self, row: Row) -> Row:
-        """Return the columns that the rewards read and the row lacks."""
+        """Return the columns that rewards read and that the row lacks."""
         return {}
 
     def prompt(self, row: Row) -> Messages | str:
@@ -75,11 +75,11 @@ class Task:
         raise NotImplementedError
 
     def held_out_key(self, row: Row) -> Any:
-        """Return what a row asks, which `held_out_share` hashes.
+        """Return a key for what a row asks, which `held_out_share` hashes.
 
         The key is a number, a text, or a list or mapping of keys. Rows with the same key are held
-        out together. It should come from the data alone, so that another wording of the prompt
-        holds out the same rows. By default it is the prompt without its system message.
+        out together. The key should depend only on the data, so that rewording the prompt does not
+        change which rows are held out. By default it is the prompt without its system message.
         """
         row = {**row, **self.columns(CheckedRow(row))}
         prompt = self.prompt(CheckedRow(row))
@@ -88,10 +88,10 @@ class Task:
         return [message for message in prompt if message["role"] != "system"]
 
     def reference_answer(self, row: Row) -> str:
-        """Return the text of the reference answer of one example, for `max_answer_tokens`.
+        """Return the text of an example's reference answer, for `max_answer_tokens`.
 
         Raises:
-            ValueError: the task, or the example, has none.
+            ValueError: if the task or the example has none.
         """
         raise ValueError(
             f"max_answer_tokens: rows of the task {self.name!r} have no reference answer. "
@@ -99,7 +99,7 @@ class Task:
         )
 
     def example(self, row: Row) -> Row:
-        """Return one training example: the row, the columns derived from it, and its prompt."""
+        """Turn a row into an example: the row, the columns derived from it, and its prompt."""
         row = {**row, **self.columns(CheckedRow(row))}
         return {**row, "prompt": self.prompt(CheckedRow(row))}
 
@@ -118,20 +118,20 @@ class Task:
         """Return the examples of `split`, ready for the trainer.
 
         Args:
-            split: "train" or "test"; for a data set of the hub, any split that it has.
+            split: "train" or "test"; for a hub data set, any split that it has.
             dataset_name: a jsonl, json, csv or parquet file, a folder saved by `datasets`, or a hub
                 id. `None`: the task's own rows.
             dataset_config: the name of the configuration, for hub data sets that have several.
-            streaming: yield examples as they are read, without holding them in memory.
-            filters: further rules that rows must pass, applied in order after `keep`.
-            limit: the largest number of examples, counted after all filters. `None`: all.
-            draw_seed: draw `limit` rows at random by this seed, without replacement and in their
-                order. `None`, and of a stream always: the first rows.
+            streaming: whether to read examples as they are needed, without holding them in memory.
+            filters: further filters that rows must pass, applied in order after `keep`.
+            limit: the maximum number of examples, applied after all filters. `None`: no limit.
+            draw_seed: the seed for drawing `limit` rows at random, without replacement and keeping
+                their order. `None`: take the first rows, as is always done for a stream.
             prompts: whether to turn rows into examples; if not, the rows stay as they are.
 
         Raises:
-            ValueError: the task makes no such rows, or no row is kept; of a stream this shows only
-                when it is read.
+            ValueError: if the task does not generate such rows, or if no row is left. For a stream,
+                the latter shows only when it is read.
         """
         from datasets import Dataset, IterableDataset
 
@@ -169,7 +169,7 @@ def held_out(split: str) -> bool:
     """Return whether a split of generated rows is the held-out one.
 
     Raises:
-        ValueError: `split` is neither "train" nor "test".
+        ValueError: if `split` is neither "train" nor "test".
     """
     if split not in ("train", "test"):
         raise ValueError(f"The task makes the splits 'train' and 'test', not {split!r}.")
@@ -177,7 +177,7 @@ def held_out(split: str) -> bool:
 
 
 def chat(system: str | None, user: str | Messages) -> Messages:
-    """Return the system message, if there is one, and the user's text or messages."""
+    """Return chat messages: the system message, if any, and the user's text or messages."""
     if isinstance(user, str):
         user = [{"role": "user", "content": user}]
     messages = [*user]
@@ -187,10 +187,10 @@ def chat(system: str | None, user: str | Messages) -> Messages:
 
 
 def template_fields(template: str) -> set[str]:
-    """Return the names in braces.
+    """Return the names of the fields in braces.
 
     Raises:
-        ValueError: the braces do not match.
+        ValueError: if the braces do not match.
     """
     try:
         parts = list(string.Formatter().parse(template))

@@ -1,8 +1,8 @@
 """Countdown: make an equation out of the given numbers that equals the target.
 
 Rows have the schema of `Jiayi-Pan/Countdown-Tasks-3to4`: `nums` (list of int) and `target` (int).
-The task makes each problem from a solution. A hash of its sorted numbers and its target decides its
-split, so that no training set, whatever its seed, has a problem of any test set.
+The task generates each problem from a solution. A hash of the sorted numbers and the target decides
+the split, so no training set shares a problem with any test set, whatever their seeds.
 """
 
 import random
@@ -19,37 +19,38 @@ from grpo_ext.tasks.base import Messages, Row, Task, chat, check_template, held_
 
 PROMPTS = data_yaml("grpo_ext.tasks", "prompts.yaml")["countdown"]
 
-# By count of numbers, the largest number of sets that are all listed; from more sets, problems are
-# drawn. A set of four takes a hundred times the work of a set of three.
+# For each count of numbers, up to how many sets are enumerated in full; with more sets, problems
+# are drawn at random. A set of four takes a hundred times the work of a set of three.
 LISTABLE_SETS = {2: 20_000, 3: 20_000, 4: 300}
-PATIENCE = 50_000  # draws in a row without a new problem, after which hardly any are left
+PATIENCE = 50_000  # stop after this many consecutive draws without a new problem
 
 
 @dataclass
 class Countdown(Task):
-    """Seeded Countdown problems and their prompts.
+    """Countdown problems, generated from a seed, and their prompts.
 
     Raises:
-        ValueError: a field is out of range, or `user_prompt` lacks a field or has an unknown one.
+        ValueError: if a field is out of range, or `user_prompt` lacks a field or has an unknown
+            one.
     """
 
     name: ClassVar[str] = "countdown"
     default_rewards: ClassVar[dict[str, float]] = {"countdown": 1.0, "format": 1.0}
 
-    num_problems: int = 50_000  # training problems to make, or fewer if there are not so many
-    num_test_problems: int = 512  # held-out problems to make, or fewer
+    num_problems: int = 50_000  # training problems to generate; fewer if there are not enough
+    num_test_problems: int = 512  # held-out problems to generate; fewer if there are not enough
     min_numbers: int = 3  # how many numbers a problem has, 2 to 6
     max_numbers: int = 4
     min_number: int = 1  # the range of each number, both ends included
     max_number: int = 99
-    # of the hidden solution, whose steps are whole and never negative
+    # operators of the hidden solution, whose steps are whole and never negative
     operators: str = "+-*/"
     max_target: int = 100  # targets lie in 1 to `max_target`
-    test_fraction: float = 0.15  # share of all problems that is held out
+    test_fraction: float = 0.15  # share of all problems that are held out
     # chooses the problems and their order; it does not change the split of a problem
     task_seed: int = 0
     system_prompt: str = PROMPTS["system"]  # an empty string omits the message
-    # has {nums} and {target}, and may have {operators} and {example}
+    # must contain {nums} and {target}; may contain {operators} and {example}
     user_prompt: str = PROMPTS["user"]
 
     def __post_init__(self) -> None:
@@ -78,7 +79,7 @@ class Countdown(Task):
         )
 
     def generate(self, split: str) -> Iterator[Row]:
-        """Yield distinct problems of `split` in an order that the seed fixes."""
+        """Yield distinct problems of `split`, in an order that the seed determines."""
         test = held_out(split)
         count = self.num_test_problems if test else self.num_problems
         problems = self._every_problem() if self._is_listable() else self._drawn_problems()
@@ -95,7 +96,7 @@ class Countdown(Task):
         return f"{sorted(problem['nums'])}={problem['target']}"
 
     def columns(self, row: Row) -> Row:
-        """Return `nums` and `target` as numbers, also from files that have them as text (csv)."""
+        """Return `nums` and `target` as integers, even if a file has them as text (csv)."""
         nums = row["nums"]
         if isinstance(nums, str):
             nums = re.findall(r"\d+", nums)
@@ -115,7 +116,7 @@ class Countdown(Task):
 
     @property
     def _counts(self) -> range:
-        """How many numbers a problem may have."""
+        """The possible counts of numbers in a problem."""
         return range(self.min_numbers, self.max_numbers + 1)
 
     def _is_listable(self) -> bool:
@@ -171,7 +172,7 @@ def apply(operator: str, a: int, b: int) -> int | None:
 def random_value(nums: list[int], operators: str, rng: random.Random) -> int | None:
     """Return the value of a random equation that uses every number once.
 
-    None if a step is negative or not whole.
+    Return `None` if the result of a step is negative or not whole.
     """
     values = list(nums)
     while len(values) > 1:
@@ -186,19 +187,19 @@ def random_value(nums: list[int], operators: str, rng: random.Random) -> int | N
 
 
 def random_index(sequence: Sequence[object], rng: random.Random) -> int:
-    """Return a random index, faster than `rng.randrange`."""
+    """Return a random index into `sequence`, faster than `rng.randrange`."""
     return int(rng.random() * len(sequence))
 
 
 def reachable(nums: tuple[int, ...], operators: str) -> set[int]:
     """Return the values of all equations that use each number once.
 
-    Every step of them is whole and not negative.
+    The result of every step is whole and not negative.
     """
     if len(nums) == 1:
         return {nums[0]}
     values: set[int | None] = set()
-    # The first number is always on the left side, so each way to divide the numbers comes once.
+    # The first number is always on the left side, so each way to split the numbers occurs once.
     first, *others = nums
     for size in range(len(others)):
         for chosen in combinations(range(len(others)), size):

@@ -1,8 +1,8 @@
-"""What a data file of someone else may hold, checked before `datasets` reads it.
+"""Check data files from others before `datasets` reads them.
 
 `datasets` reads a row group of parquet, and about 10 MB of jsonl, as one table. A small file can
 describe an enormous table: a long value that is written once and repeated a million times, or a new
-column in every line. A line that is nested deeply ends the process.
+column in every line. A deeply nested line crashes the process.
 """
 
 import json
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
 # limits of a row group of a parquet file, which is read whole
 MAX_GROUP_ROWS = 2**23
 MAX_GROUP_BYTES = 2**32  # in memory
-MAX_SEARCHED = 2**28  # bytes of a file; what is larger is no small file with a large table
+MAX_SEARCHED = 2**28  # bytes of a file that are checked; a larger file is not small any more
 BATCH_ROWS = 2**16
 MAX_COLUMNS = 10_000
-# Cells of a table that the lines of a file make, all of which are filled with null if absent: more
-# only if at least one in `MAX_EMPTY` has a value.
+# The maximum number of cells in the table of a file's lines, where absent cells become null. More
+# are accepted only if at least one in `MAX_EMPTY` has a value.
 MAX_CELLS = 2**27
 MAX_EMPTY = 20
 PACKED = (".gz", ".bz2", ".xz", ".zst", ".lz4", ".zip", ".7z", ".rar", ".tar", ".tgz")
 FIXED_BYTES = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8}
-TEXT_BYTES = 8  # of a text in memory, beside its characters
+TEXT_BYTES = 8  # per text in memory, in addition to its characters
 
 
 def check_rows(path: Path) -> None:
@@ -53,16 +53,16 @@ def check_rows(path: Path) -> None:
 
 
 def check_folder(folder: Path) -> None:
-    """Raise `ValueError` as `check_rows` does for the data files in a folder and its folders.
+    """Check all data files in a folder and its subfolders with `check_rows`.
 
-    Call it after `check_tree`. Packed files are refused, because their size says nothing about what
-    they hold.
+    Call this after `check_tree`. Compressed files are refused, because their size says nothing
+    about their contents.
     """
     waiting = [folder]
     while waiting:
         for path in entries(waiting.pop()):
             if path.is_dir():
-                if not path.is_symlink():  # a link inside the folder, which could be a circle
+                if not path.is_symlink():  # a link within the folder could form a cycle
                     waiting.append(path)
             elif path.suffix in PACKED:
                 refuse(path, "it is packed. Unpack it, and name the folder again.")
@@ -72,7 +72,7 @@ def check_folder(folder: Path) -> None:
 
 @lru_cache(maxsize=1024)
 def _check(path: Path, size: int, changed: int, inode: int) -> None:
-    """Check a file once, as long as it stays the same."""
+    """Check a file, only once for as long as it does not change."""
     if path.suffix == ".parquet":
         _check_parquet(path, size)
     elif path.suffix == ".jsonl":
@@ -96,14 +96,14 @@ def _check(path: Path, size: int, changed: int, inode: int) -> None:
 
 
 def _check_documents(path: Path, documents: Iterator[bytes]) -> None:
-    """Check the first `MAX_SEARCHED` bytes of the lines of a jsonl file, or a JSON file."""
+    """Check a JSON file, or about the first `MAX_SEARCHED` bytes of the lines of a jsonl file."""
     names: set[str] = set()
     filled = 0  # cells with a value
     rows = 0
     searched = 0
 
     def note(pairs: list[tuple[str, Any]]) -> None:
-        """Take a mapping's names and drop the mapping, so that no document is in memory."""
+        """Record a mapping's names and drop the mapping, so that documents take no memory."""
         nonlocal filled
         filled += len(pairs)
         names.update(name for name, _ in pairs)
@@ -133,7 +133,7 @@ def _check_documents(path: Path, documents: Iterator[bytes]) -> None:
 
 
 def _is_deep(document: bytes) -> bool:
-    """Whether JSON is nested deeper than `MOST_LEVELS`, also if it is damaged."""
+    """Return whether JSON, which may be damaged, is nested deeper than `MOST_LEVELS`."""
     level = 0
     text = False
     escaped = False
@@ -155,7 +155,7 @@ def _is_deep(document: bytes) -> bool:
 def _check_arrow(path: Path) -> None:
     """Check that no table of an Arrow file is compressed.
 
-    `datasets` writes none. Other tables are mapped into memory as they lie on the disk.
+    `datasets` never writes compressed tables. Others are memory-mapped as they are on disk.
     """
     import pyarrow as pa
 
@@ -169,15 +169,15 @@ def _check_arrow(path: Path) -> None:
 
 
 def _is_compressed(message: bytes) -> bool:
-    """Whether the metadata of an Arrow message names a compression of its buffers.
+    """Return whether the metadata of an Arrow message says that its buffers are compressed.
 
     The metadata is a flatbuffer: `Message` has `header_type` and `header` as fields 1 and 2,
-    `DictionaryBatch` its `RecordBatch` as field 1, and that its `compression` as field 3
-    (format/Message.fbs of Arrow).
+    `DictionaryBatch` has its `RecordBatch` as field 1, and `RecordBatch` has `compression` as field
+    3 (format/Message.fbs of Arrow).
     """
 
     def field(table: int, number: int) -> int:
-        """Return the position of a table's field; 0 if it is absent."""
+        """Return the position of a table's field, or 0 if it is absent."""
         [distance] = struct.unpack_from("<i", message, table)
         vtable = table - distance
         [length] = struct.unpack_from("<H", message, vtable)
@@ -206,7 +206,7 @@ def _is_compressed(message: bytes) -> bool:
 
 
 def _check_parquet(path: Path, size: int) -> None:
-    """Check that no row group takes more than `MAX_GROUP_BYTES` in memory."""
+    """Check the number of columns, and that no row group is too large for memory."""
     from pyarrow import ArrowInvalid
     from pyarrow.parquet import ParquetFile
 
@@ -233,13 +233,13 @@ def _check_parquet(path: Path, size: int) -> None:
                 _refuse_group(path, f"{in_memory:,} bytes or more")
     if not texts or size > MAX_SEARCHED:
         return
-    # Texts that are written once stay so: the dictionary and indices take little memory.
+    # Read as a dictionary with indices, repeated texts take little memory.
     try:
         with ParquetFile(path, read_dictionary=texts) as file:
             for i in range(metadata.num_row_groups):
                 _check_texts(path, file, i, texts)
     except OSError:
-        # The file's description of its encodings proves nothing: each page names its own.
+        # The encodings in the file's metadata prove nothing, since each page names its own.
         refuse(
             path,
             "its texts cannot be read as a dictionary: it is damaged, or has an encoding such as "

@@ -2,7 +2,7 @@
 
 The last line of `answer` is `#### n`. Rows come from a data set (the real GSM8K, by file or hub
 id), or from the task's own story templates, which need no network. Stories have the same format,
-with calculator marks `<<2*3=6>>`, one or two steps, and small numbers.
+with calculator annotations `<<2*3=6>>`, one or two steps, and small numbers.
 """
 
 import json
@@ -18,8 +18,8 @@ from grpo_ext.tasks.base import Messages, Row, Task, chat, held_out
 from grpo_ext.tasks.countdown import apply
 
 PROMPTS = data_yaml("grpo_ext.tasks", "prompts.yaml")["gsm8k"]
-TEST_FRACTION = 0.15  # share of the stories that is held out
-PATIENCE = 20_000  # draws in a row without a new story, after which hardly any are left
+TEST_FRACTION = 0.15  # share of the stories that are held out
+PATIENCE = 20_000  # stop after this many consecutive draws without a new story
 
 NAMES = [
     "Ana",
@@ -58,8 +58,8 @@ THINGS = [
 class Story(NamedTuple):
     """A template of word problems.
 
-    A step is an equation, `left operator right`, and a sentence with the field {equation}. Each
-    side is a number, one of a, b and c, or x, the result of the step before.
+    A step consists of an equation, `left operator right`, and a sentence with the field {equation}.
+    Each side is a number, one of a, b and c, or x, the result of the previous step.
     """
 
     question: str  # with {name}, {other}, {things} and the numbers {a}, {b}, {c} it uses
@@ -71,16 +71,16 @@ STORIES = [Story(**json.loads(line)) for line in data_lines("grpo_ext.tasks", "s
 
 @dataclass
 class GSM8K(Task):
-    """Rows of GSM8K, or generated stories in their format.
+    """Rows of GSM8K, or generated stories in the same format.
 
     Raises:
-        ValueError: a field is out of range.
+        ValueError: if a field is out of range.
     """
 
     name: ClassVar[str] = "gsm8k"
     default_rewards: ClassVar[dict[str, float]] = {"format": 0.5, "tag_count": 0.5, "accuracy": 1.0}
 
-    num_problems: int = 2_000  # stories to make if the recipe names no data set
+    num_problems: int = 2_000  # stories to generate if the recipe does not name a data set
     num_test_problems: int = 256
     max_number: int = 20  # numbers of a story lie in 2 to `max_number`; results may be larger
     max_story_steps: int = 2  # 1 or 2
@@ -103,7 +103,7 @@ class GSM8K(Task):
         yield from islice(self._stories(test), count)
 
     def columns(self, row: Row) -> Row:
-        """Return `solution`: the reference answer, whose `####` line has the result."""
+        """Return `solution`: the reference answer, whose `####` line contains the result."""
         return {"solution": row["answer"]}
 
     def held_out_key(self, row: Row) -> str:
@@ -139,15 +139,15 @@ class GSM8K(Task):
 
 
 def write_story(story: Story, numbers: dict[str, int], names: dict[str, str]) -> Row | None:
-    """Return question and answer of a story.
+    """Fill in a story template.
 
     Args:
         story: the template.
-        numbers: by the letters of the template.
-        names: the template's `name`, `other` and `things`.
+        numbers: the values of the template's letters, by letter.
+        names: the values of `name`, `other` and `things`.
 
     Returns:
-        None if the result of a step is not whole and positive.
+        The row with question and answer; `None` if the result of a step is not whole and positive.
     """
     values = dict(numbers)
     lines = []

@@ -17,8 +17,8 @@ PROMPTS = data_yaml("grpo_ext.tasks", "prompts.yaml")["guess"]
 class GuessTask(Task):
     """Games of guessing a number, for `environment: guess`.
 
-    Held-out seeds begin at 0, so that a multiple of the range's size of held-out games has each
-    number equally often; training seeds follow them.
+    Held-out seeds start at 0. If the number of held-out games is a multiple of the size of the
+    range, they contain each number equally often. Training seeds follow the held-out ones.
     """
 
     name: ClassVar[str] = "guess"
@@ -27,7 +27,7 @@ class GuessTask(Task):
     num_problems: int = 1024  # training games
     num_test_problems: int = 124  # held-out games
     system_prompt: str = PROMPTS["system"]  # an empty string omits the message
-    user_prompt: str = PROMPTS["user"]  # comes before the environment's text about the range
+    user_prompt: str = PROMPTS["user"]  # precedes the environment's text about the range
 
     def generate(self, split: str) -> Iterator[Row]:
         """Yield the seeds of a split."""

@@ -12,23 +12,23 @@ from grpo_ext.common.hash_sample import in_share
 if TYPE_CHECKING:
     from grpo_ext.tasks.base import Row, Task
 
-# Keeps the choice independent of other choices by a hash of the same text, such as
+# Makes the choice independent of other choices that hash the same text, such as
 # `Countdown.test_fraction`.
 PURPOSE = "held_out_share"
 
 
 @dataclass
 class HeldOutFilter:
-    """Keeps the held-out rows of a data set, or the other ones.
+    """Keeps the held-out rows of a data set, or the others.
 
-    The side of a row depends on `Task.held_out_key` and `share` alone: not on its position, the
-    other rows, or a seed. Rows with the same key are on the same side, and a larger share holds out
-    every row that a smaller one does.
+    Whether a row is held out depends only on `Task.held_out_key` and `share`, not on its position,
+    the other rows, or a seed. Rows with the same key are on the same side, and a larger share holds
+    out every row that a smaller one does.
     """
 
     share: float  # expected share of held-out keys, between 0 and 1
-    held_out: bool  # whether the held-out rows stay, or the others
-    read: int = field(default=0, init=False)  # rows that `keeps` got
+    held_out: bool  # whether to keep the held-out rows, or the others
+    read: int = field(default=0, init=False)  # rows passed to `keeps`
     kept: int = field(default=0, init=False)  # rows that stayed
 
     @property
@@ -36,14 +36,14 @@ class HeldOutFilter:
         return "hold out rows"
 
     def keeps(self, task: Task, rows: Sequence[Row]) -> list[bool]:
-        """Return for each row whether it is on this side."""
+        """Return for each row whether it stays."""
         stays = [self.is_held_out(task, row) == self.held_out for row in rows]
         self.read += len(rows)
         self.kept += sum(stays)
         return stays
 
     def summary(self, part: str = "") -> str:
-        """Return how many rows stayed, with `part`, such as "the first ", before the rows read."""
+        """Say how many rows stayed; `part`, such as "the first ", precedes the number of rows."""
         side = "held out" if self.held_out else "not held out"
         counts = f"{self.kept:,} of {part}{self.read:,}"
         return f"held_out_share {self.share:g}: {counts} rows are {side}"
@@ -53,7 +53,7 @@ class HeldOutFilter:
         return in_share(f"{PURPOSE} {canonical(task.held_out_key(row))}", self.share)
 
     def nothing_left(self, count: int) -> str:
-        """Return the error message for `count` rows, all of the other side."""
+        """Return the error message for `count` rows of which none stays."""
         share = f"held_out_share {self.share:g}"
         if self.held_out:
             return f"{share} holds out none of the {count:,} rows. Raise held_out_share."
@@ -63,15 +63,15 @@ class HeldOutFilter:
 def canonical(key: object) -> str:
     """Return a key as text that does not depend on the other rows of its data set.
 
-    A column of numbers becomes one of floats if any row has a float, and mappings get the keys of
-    all rows, with null where a row lacks one. Whole floats are therefore written as integers, and
-    keys with null are left out.
+    In a data set, a column of numbers becomes floats if any row has a float, and mappings get the
+    keys of all rows, with null where a row lacks one. Whole floats are therefore written as
+    integers, and entries that are null are left out.
     """
     return json.dumps(normalized(key), ensure_ascii=True, sort_keys=True, default=str)
 
 
 def normalized(key: object) -> object:
-    """Return a key without what depends on other rows."""
+    """Remove from a key what depends on other rows."""
     if isinstance(key, Mapping):
         return {str(name): normalized(part) for name, part in key.items() if part is not None}
     if isinstance(key, list | tuple):

@@ -1,7 +1,7 @@
 """Short texts that follow verifiable instructions, as in IFEval (arXiv 2311.07911).
 
-A row names a topic and one or more instructions, each of which the reward `instructions` decides
-from the text. Held-out rows have topics and parameters that no training row has.
+A row has a topic and one or more instructions, each of which the reward `instructions` can check.
+Held-out rows have topics, and where possible parameters, that no training row has.
 """
 
 import random
@@ -19,16 +19,16 @@ REQUESTS: list[str] = DATA["requests"]
 Instruction = dict[str, Any]  # an entry of the file
 INSTRUCTIONS: list[Instruction] = DATA["instructions"]
 KINDS = sorted({instruction["kind"] for instruction in INSTRUCTIONS})
-# An instruction with fewer values than this is in both splits with all of them.
+# A parameter with fewer values than this has all of them in both splits.
 SPLIT_FROM = 4
 
 
 @dataclass
 class Instructions(Task):
-    """Seeded requests for a short text with verifiable instructions.
+    """Requests for short texts with verifiable instructions, generated from a seed.
 
     Raises:
-        ValueError: a field is out of range.
+        ValueError: if a field is out of range.
     """
 
     name: ClassVar[str] = "instructions"
@@ -55,7 +55,7 @@ class Instructions(Task):
             )
 
     def generate(self, split: str) -> Iterator[Row]:
-        """Yield rows of a split in an order that the seed fixes."""
+        """Yield rows of a split, in an order that the seed determines."""
         test = held_out(split)
         rng = random.Random(f"{self.task_seed} {split}")
         topics = [topic for topic in TOPICS if self._is_held_out(topic[0]) == test]
@@ -87,7 +87,7 @@ class Instructions(Task):
         return in_share(key, self.held_out_topics)
 
     def _choose(self, rng: random.Random) -> list[Instruction]:
-        """Return instructions that can be followed together, in a random order."""
+        """Choose instructions that can be followed together, in a random order."""
         count = rng.randint(self.min_instructions, self.max_instructions)
         chosen: list[Instruction] = []
         taken: set[str] = set()
@@ -99,7 +99,7 @@ class Instructions(Task):
         return chosen
 
     def _draw(self, instruction: Instruction, rng: random.Random, test: bool) -> Row:
-        """Return parameters of an instruction; where it has many values, those of the split."""
+        """Draw parameters of an instruction from the values that belong to the split."""
         choices: dict[str, list[Any]] = {}
         for name, (first, last) in instruction.get("numbers", {}).items():
             choices[name] = list(range(first, last + 1))
@@ -111,7 +111,10 @@ class Instructions(Task):
         return parameters
 
     def _of_split(self, text: str, values: list[Any], test: bool) -> list[Any]:
-        """Return the values of a split: every so many-th one is held out, at least one of each."""
+        """Return the values of a split, at least one; a hash decides which are held out.
+
+        With fewer than `SPLIT_FROM` values, both splits have all of them.
+        """
         if len(values) < SPLIT_FROM:
             return values
         test_values = [value for value in values if self._is_held_out(f"{text} {value}")]
@@ -122,7 +125,7 @@ class Instructions(Task):
 
 
 def wording(text: str, parameters: Mapping[str, Any]) -> str:
-    """Return how an instruction is asked for; lists are written as `"a", "b"`."""
+    """Return the text of an instruction with its parameters; lists are written as `"a", "b"`."""
     written = {}
     for name, value in parameters.items():
         written[name] = value

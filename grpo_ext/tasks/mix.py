@@ -1,4 +1,4 @@
-"""Mix the rows of several tasks. The column "task" has the name of each row's task."""
+"""Mix the rows of several tasks. The column "task" contains the name of each row's task."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 
 def mixed(parts: Mapping[str, Dataset], shares: Mapping[str, float] | None = None) -> Dataset:
-    """Return the rows of all tasks, evenly interleaved.
+    """Interleave the rows of all tasks evenly.
 
-    A column that a task lacks is None in its rows.
+    Columns that a task lacks are `None` in its rows.
 
     Args:
         parts: the rows of each task, by its name.
-        shares: relative shares of the rows; rows of a task that has too few are repeated, so that
-            no row is left out. `None`: each row once.
+        shares: the tasks' relative shares of the rows. Rows of a task with too few rows are
+            repeated, so that no row of another task is left out. `None`: each row once.
 
     Raises:
         ValueError: if a task has no rows, or a column has different types in two tasks.
@@ -58,7 +58,7 @@ def mixed(parts: Mapping[str, Dataset], shares: Mapping[str, float] | None = Non
 
 
 def repeated_counts(sizes: np.ndarray, shares: np.ndarray) -> np.ndarray:
-    """Return the numbers of rows, (tasks,), that have the shares; none is smaller than its size."""
+    """Return the number of rows per task (tasks,) for these shares, at least the task's size."""
     total = (sizes / shares).max()
     return np.maximum(np.rint(total * shares).astype(int), sizes)
 
@@ -66,17 +66,18 @@ def repeated_counts(sizes: np.ndarray, shares: np.ndarray) -> np.ndarray:
 def mixed_streams(
     parts: Mapping[str, IterableDataset], shares: Mapping[str, float] | None, seed: int
 ) -> IterableDataset:
-    """Return the rows of all tasks, until all streams have ended; those that end begin again.
+    """Interleave the streams of all tasks at random until each has ended; restart those that end.
 
     Every row has the columns of all tasks.
 
     Args:
         parts: the rows of each task, by its name.
-        shares: the chances of the tasks, of which each next one is drawn. `None`: equal chances.
-        seed: of the draws.
+        shares: relative probabilities of the tasks, with which the task of each row is drawn.
+            `None`: equal probabilities.
+        seed: the seed of the draws.
 
     Raises:
-        ValueError: a task has no rows.
+        ValueError: if a task has no rows.
     """
     from datasets import interleave_datasets
 

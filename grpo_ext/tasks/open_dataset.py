@@ -1,4 +1,4 @@
-"""Open the rows of a file, a folder or a data set of the hub."""
+"""Open the rows of a file, a folder or a hub data set."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ def open_dataset(
 
     Args:
         name: a file (jsonl, json, csv, parquet), a folder that `datasets` saved, or a hub id.
-        split: as `datasets` writes it, such as `train[:1000]`.
+        split: the split, in the syntax of `datasets`, such as `train[:1000]`.
         config: the name of the configuration, for hub data sets that have several.
-        streaming: read rows as they are needed.
+        streaming: whether to read rows only as they are needed.
 
     Raises:
-        FileNotFoundError: there is no such file, folder or hub data set.
-        ConnectionError: the hub does not answer.
-        ValueError: the file is empty, the data lacks the split, `split` is a slice of data without
-            splits, a folder has links out of it or files that are not plain, or reading a file
-            could fill the memory.
+        FileNotFoundError: if there is no such file, folder or hub data set.
+        ConnectionError: if the hub does not answer.
+        ValueError: if the file is empty, the data lacks the split, `split` is a slice of data
+            without splits, a folder has links out of it or special files, or reading a file could
+            fill the memory.
     """
     from datasets import load_dataset, load_from_disk
 
@@ -84,7 +84,7 @@ def open_dataset(
 
 
 def is_unsplit(path: Path) -> bool:
-    """Return whether a data set is a file, or the folder of a `Dataset`, which have no splits."""
+    """Return whether a data set has no splits: a file, or the folder of a `Dataset`."""
     return path.suffix in FILE_BUILDERS or (path / "state.json").exists()
 
 
@@ -97,7 +97,7 @@ def load_split(
     split; any other slice is loaded and then streamed. The arguments are those of `open_dataset`.
 
     Raises:
-        ValueError: there is no such split.
+        ValueError: if there is no such split.
     """
     from datasets import load_dataset
 
@@ -121,7 +121,7 @@ def load_split(
 
 
 def split_names(name: str, config: str | None) -> list[str]:
-    """Return the names of the splits of a data set; none if they cannot be read."""
+    """Return the names of the splits of a data set; an empty list if they cannot be read."""
     from datasets import get_dataset_split_names
 
     try:

@@ -29,13 +29,13 @@ OPTIONAL = ("form", "length", "title", "author", "pattern", "rhyme_group")
 class Poem(Task):
     """Last lines of regulated verse.
 
-    `user_prompt` has {lines}, and may have {form} (such as 七言绝句), {length} (五 or 七), {title},
-    {author}, {pattern} and {rhyme_group}. The last two describe only the given lines, by the
-    defaults of `judge`: their tones in the pattern that they fit best, and their rhyme group in
-    平水韵, such as 十五删, or 无.
+    `user_prompt` must contain {lines}, and may contain {form} (such as 七言绝句), {length} (五 or
+    七), {title}, {author}, {pattern} and {rhyme_group}. The last two describe only the given lines,
+    by the defaults of `judge`: their tones in the pattern that they fit best, and their rhyme group
+    in 平水韵, such as 十五删, or 无.
 
     Raises:
-        ValueError: `test_fraction` is out of range, or `user_prompt` lacks a field or has an
+        ValueError: if `test_fraction` is out of range, or `user_prompt` lacks a field or has an
             unknown one.
     """
 
@@ -44,9 +44,9 @@ class Poem(Task):
 
     # ask for thoughts in <think> and the line in <answer>; if False, only for the line
     chain_of_thought: bool = True
-    # share of the shipped poems that is held out, by a hash of their given lines
+    # share of the shipped poems that are held out, by a hash of their given lines
     test_fraction: float = 0.2
-    # `None`: as `chain_of_thought` says; an empty string omits the message
+    # `None`: chosen by `chain_of_thought`; an empty string omits the message
     system_prompt: str | None = None
     user_prompt: str = PROMPTS["user"]
 
@@ -74,7 +74,7 @@ class Poem(Task):
         return "".join(self.columns(row)["lines"])
 
     def keep(self, row: Row) -> bool:
-        """Return whether a poem has 4 or 8 lines, the given ones of 5 or of 7 characters."""
+        """Return whether a poem has 4 or 8 lines, and its given lines all 5 or all 7 characters."""
         lines = self.columns(row)["lines"]
         if len(lines) + 1 not in COUNTS:
             return False
@@ -82,7 +82,7 @@ class Poem(Task):
         return len(lengths) == 1 and lengths <= LENGTHS.keys()
 
     def columns(self, row: Row) -> Row:
-        """Return the given `lines` without punctuation, and `last_line`, "" if it is unknown."""
+        """Return the given `lines` without punctuation, and `last_line` ("" if it is unknown)."""
         lines = verse_lines(row["lines"])
         if len(lines) in COUNTS:
             return {"lines": lines[:-1], "last_line": lines[-1]}

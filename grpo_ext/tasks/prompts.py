@@ -14,23 +14,23 @@ from grpo_ext.tasks.sharegpt import chat_messages
 class Prompts(Task):
     """A data set whose rows have a prompt, or the columns of a template for it.
 
-    Rewards read all columns. Without `system_prompt` and `user_prompt`, the prompt of a row does
-    not change: chat messages, for the tokenizer's chat template, or a text, which the model
-    continues. Messages of ShareGPT's form, with `from` and `value`, become chat messages.
+    Rewards read all columns. Without `system_prompt` and `user_prompt`, the prompt of a row stays
+    as it is: chat messages, for the tokenizer's chat template, or a text that the model continues.
+    Messages in ShareGPT's format, with `from` and `value`, become chat messages.
 
     `rename_columns` gives columns the names that rewards read, as in {"solution": "answer"}. A dot
-    reaches into a column that holds a mapping, also for `prompt_column`:
-    {"solution": "reward_model.ground_truth"}.
+    reaches into a column that contains a mapping, as in {"solution": "reward_model.ground_truth"};
+    this also works in `prompt_column`.
 
-    `answer_column` is for chat messages that end with the assistant's answer: the answer leaves the
-    prompt and becomes the column of this name.
+    `answer_column` is for chat messages that end with the assistant's answer: the answer is removed
+    from the prompt and becomes the column of this name.
 
-    `user_prompt` has columns of the row in braces, as in "{question} Answer briefly."; then
-    `prompt_column` is not read.
+    `user_prompt` is a template with columns of the row in braces, as in "{question} Answer
+    briefly."; `prompt_column` is then not read.
 
     Raises:
-        ValueError: the braces of `user_prompt` do not match or, when rows are read, a column or the
-            assistant's answer is missing.
+        ValueError: if the braces of `user_prompt` do not match or, when rows are read, if a column
+            or the assistant's answer is missing.
     """
 
     name: ClassVar[str] = "prompts"
@@ -57,7 +57,7 @@ class Prompts(Task):
     def held_out_key(self, row: Row) -> Any:
         """Return the columns that `user_prompt` names, or the prompt without its answer.
 
-        If `user_prompt` names no column, rows differ only in their columns, and all are the key.
+        If `user_prompt` names no column, the key consists of all columns.
         """
         row = CheckedRow(row)
         if self.user_prompt is not None:
@@ -75,10 +75,9 @@ class Prompts(Task):
         return value_at(row, self.prompt_column)
 
     def reference_answer(self, row: Row) -> str:
-        """Return the text of the column with the answers.
+        """Return the text of the column that contains the answers.
 
-        That is the column of `answer_column`, one that `rename_columns` makes, or one with a usual
-        name.
+        This is `answer_column`, a column created by `rename_columns`, or one with a usual name.
         """
         column = self.answer_column
         if column is None:
@@ -111,7 +110,7 @@ class Prompts(Task):
         return chat(self.system_prompt, prompt)
 
     def _messages_and_answer(self, row: Row) -> tuple[Messages, str]:
-        """Return the messages before the assistant's last one, and its text."""
+        """Return the messages before the assistant's last message, and the text of that message."""
         messages = chat_messages(value_at(row, self.prompt_column))
         last = messages[-1] if isinstance(messages, list) and messages else {}
         if last.get("role") != "assistant":
@@ -123,10 +122,10 @@ class Prompts(Task):
 
 
 def value_at(row: Row, path: str) -> Any:
-    """Return a column, or by `column.key` an entry of a column's mapping.
+    """Return a column or, for `column.key`, an entry of the mapping in a column.
 
     Raises:
-        ValueError: it is missing.
+        ValueError: if the entry is missing.
     """
     if path in row or "." not in path:
         return row[path]

@@ -18,9 +18,9 @@ PATIENCE = 2.0  # seconds before a progress bar appears
 
 
 class RowFilter(Protocol):
-    """A rule that keeps some of a task's rows, and counts them."""
+    """A rule that keeps some of a task's rows and counts them."""
 
-    read: int  # rows that `keeps` got
+    read: int  # rows passed to `keeps`
     kept: int  # rows that stayed
 
     @property
@@ -28,10 +28,10 @@ class RowFilter(Protocol):
         """The title of the progress bar."""
 
     def keeps(self, task: Task, rows: Sequence[Row]) -> list[bool]:
-        """Return for each row, as it was read, whether it stays."""
+        """Return whether each row stays; the rows are as they were read from the data."""
 
     def summary(self, part: str = "") -> str:
-        """Return how many rows stayed, with `part`, such as "the first ", before the rows read."""
+        """Say how many rows stayed; `part`, such as "the first ", precedes the number of rows."""
 
     def nothing_left(self, count: int) -> str:
         """Return the error message for `count` rows of which none stays."""
@@ -43,12 +43,12 @@ def filter_rows(
     """Return the rows that a filter keeps, in their order.
 
     Args:
-        rows: a stream is filtered as it is read.
-        task: the rows' task.
+        rows: the rows; a stream is filtered as it is read.
+        task: the task that the rows belong to.
         row_filter: the filter.
 
     Raises:
-        ValueError: a data set that is not a stream has rows, and none of them stays.
+        ValueError: if none of the rows stays, unless there are none or `rows` is a stream.
     """
     from datasets import Dataset
     from tqdm.auto import tqdm
@@ -77,13 +77,13 @@ def filter_rows(
 
 
 def draw_rows(rows: Dataset, count: int, seed: int) -> Dataset:
-    """Draw `count` rows without replacement, in their order; all if there are not more."""
+    """Draw `count` rows without replacement and keep their order; return all if there are fewer."""
     order = np.random.default_rng(seed).permutation(len(rows))
     return rows.select(np.sort(order[:count]))
 
 
 def as_rows(columns: dict[str, list[Any]]) -> list[Row]:
-    """Return the rows of a batch that is given by its columns."""
+    """Convert a batch from columns to rows."""
     rows = []
     for cells in zip(*columns.values(), strict=True):
         rows.append(dict(zip(columns, cells, strict=True)))

@@ -22,12 +22,14 @@ IMAGES = ("image", "images")  # columns that TRL adds to the prompt
 class LengthFilter:
     """Drops rows whose prompt or reference answer has too many tokens.
 
-    The tokens of a prompt are those that the model reads: with the chat template and its generation
-    prompt. The reference answer is `Task.reference_answer`, tokenized without special tokens.
+    The tokens of a prompt are those that the model reads, including the chat template and its
+    generation prompt. The reference answer is `Task.reference_answer`, tokenized without special
+    tokens.
 
     Attributes:
-        read, kept: the rows that `keeps` got, and those that stayed.
-        shortest_prompt, shortest_answer: tokens of the shortest that were counted; `None` before.
+        read, kept: the number of rows passed to `keeps`, and the number of those that stayed.
+        shortest_prompt, shortest_answer: the number of tokens of the shortest prompt and answer so
+            far; `None` if none was counted.
     """
 
     tokenizer: PreTrainedTokenizerBase
@@ -45,21 +47,21 @@ class LengthFilter:
 
     @property
     def limits(self) -> str:
-        """The limits that are set, as `max_prompt_tokens 300 and max_answer_tokens 200`."""
+        """The limits that are set, such as `max_prompt_tokens 300 and max_answer_tokens 200`."""
         names = ("max_prompt_tokens", "max_answer_tokens")
         stated = [f"{name} {getattr(self, name)}" for name in names if getattr(self, name)]
         return " and ".join(stated)
 
     def summary(self, part: str = "") -> str:
-        """Return how many rows stayed, with `part`, such as "the first ", before the rows read."""
+        """Say how many rows stayed; `part`, such as "the first ", precedes the number of rows."""
         return f"{self.limits}: {self.kept:,} of {part}{self.read:,} rows stay"
 
     def keeps(self, task: Task, rows: Sequence[Row]) -> list[bool]:
         """Return for each row whether it stays.
 
         Raises:
-            ValueError: prompts have images, whose tokens only the model's processor knows, or, with
-                `max_answer_tokens`, the task has no reference answer.
+            ValueError: with `max_prompt_tokens`, if prompts have images, whose tokens only the
+                model's processor knows; with `max_answer_tokens`, if there is no reference answer.
         """
         if not rows:
             return []
@@ -107,7 +109,7 @@ class LengthFilter:
 
 
 def smallest(previous: int | None, lengths: Sequence[int]) -> int:
-    """Return the smallest of `lengths` and of `previous`, if that is known."""
+    """Return the smallest of `lengths` and `previous`; ignore `previous` if it is `None`."""
     if previous is None:
         return min(lengths)
     return min(previous, *lengths)

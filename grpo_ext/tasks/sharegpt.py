@@ -1,4 +1,4 @@
-"""Conversations in ShareGPT's form, `[{"from": "human", "value": ...}, ...]`, as chat messages."""
+"""Convert ShareGPT conversations, `[{"from": "human", "value": ...}, ...]`, to chat messages."""
 
 from typing import Any, TypeGuard
 
@@ -13,13 +13,13 @@ ROLES = {
 
 
 def chat_messages(prompt: object) -> Any:
-    """Return a conversation of ShareGPT's form as messages with `role` and `content`.
+    """Convert a conversation in ShareGPT's format to messages with `role` and `content`.
 
-    Anything else is returned unchanged. TRL's `maybe_convert_to_chatml` renames the keys and leaves
-    roles as they are: a chat template would skip, or refuse, `human` and `gpt`.
+    Anything else is returned unchanged. TRL's `maybe_convert_to_chatml` only renames the keys, and
+    a chat template would skip or refuse the roles `human` and `gpt`.
 
     Raises:
-        ValueError: a role has no counterpart, such as that of a tool call.
+        ValueError: if a role has no counterpart, such as that of a tool call.
     """
     if not is_sharegpt(prompt):
         return prompt
@@ -34,7 +34,7 @@ def is_sharegpt(prompt: object) -> TypeGuard[list[dict[str, Any]]]:
 
 
 def role_of(sender: str) -> str:
-    """Return the role of the value of `from`."""
+    """Return the chat role for a value of `from`; raise `ValueError` if there is none."""
     if sender not in ROLES:
         raise ValueError(
             f"a message is from {sender!r}: conversations with `from` and `value` are read if all "
