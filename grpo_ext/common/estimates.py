@@ -56,7 +56,14 @@ def verdict_of(low: float, high: float) -> Verdict:
 def clearly_above(
     mean: float, error: float | None, other: float, other_error: float | None
 ) -> bool:
-    """Return whether `mean` is significantly above `other`; unknown errors count as 0."""
+    """Return whether a mean is significantly above another one, at the level `LEVEL`.
+
+    Args:
+        mean: the mean that should be larger.
+        error: its standard error; `None` (unknown) counts as 0.
+        other: the other mean.
+        other_error: the standard error of the other mean; `None` counts as 0.
+    """
     return mean - other > Z * float(np.hypot(error or 0.0, other_error or 0.0))
 
 
@@ -206,9 +213,12 @@ def variance_of_mean(values: Array, cluster: NDArray[np.int64]) -> float:
 
 
 def effective_rows(share: float, variance: float, count: int) -> float:
-    """Return the number of independent rows for which `share` has this variance.
+    """Return the number of independent rows for which a proportion has this variance.
 
-    Returns `count` if the variance is 0.
+    Args:
+        share: the proportion, from 0 to 1.
+        variance: the variance of its estimate.
+        count: the number of problems, which is returned if the variance is 0.
     """
     if variance <= 1e-12:
         return float(count)

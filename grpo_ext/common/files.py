@@ -57,6 +57,7 @@ def checkpoints(run: Path) -> list[Path]:
 
 
 def step_of(checkpoint: Path) -> int:
+    """Return the step of a folder `checkpoint-STEP`."""
     return int(checkpoint.name.rpartition("-")[2])
 
 

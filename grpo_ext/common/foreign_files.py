@@ -108,9 +108,16 @@ def _descriptor(path: Path, real: Path, within: Path | None, flags: int) -> int:
 
 
 def read_bytes(path: Path, most: int = MOST_BYTES, within: Path | None = None) -> bytes:
-    """Return the content of a file of at most `most` bytes.
+    """Return the content of a file.
 
-    Raises `ForeignFile` if the file is larger, and otherwise the same errors as `open_plain`.
+    Args:
+        path: the file, or a link to it.
+        most: the maximum size in bytes.
+        within: the folder that must contain the file, as for `open_plain`.
+
+    Raises:
+        ForeignFile: if the file is larger than `most`, or for the reasons of `open_plain`.
+        OSError: if the file does not exist or cannot be read.
     """
     with open_plain(path, within) as file:
         content = file.read(most + 1)

@@ -87,17 +87,37 @@ class Line:
     def get(
         self, url: str, params: dict[str, str] | None = None, timeout: float | None = None
     ) -> Answer:
+        """Send a GET request and return the answer, whatever its status.
+
+        Args:
+            url: the URL.
+            params: the parameters of the query, appended to the URL.
+            timeout: the time limit in seconds; `None` uses `self.seconds`.
+        """
         if params:
             url = f"{url}?{urlencode(params)}"
         return self.ask("GET", url, None, timeout or self.seconds)
 
     def post(self, url: str, json: Any = None) -> Answer:
+        """Send a POST request, with `json` as its body if given, and return the answer."""
         body = b"" if json is None else jsons.dumps(json).encode()
         return self.ask("POST", url, body, self.seconds)
 
     def ask(
         self, method: str, url: str, body: bytes | None, seconds: float, **headers: str
     ) -> Answer:
+        """Send a request and return the complete answer, whatever its status.
+
+        Args:
+            method: the HTTP method.
+            url: the URL, with its query.
+            body: the body; `None` sends none.
+            seconds: the time limit for the complete answer, connecting included.
+            headers: further headers of this request.
+
+        Raises:
+            ConnectionError: if no complete answer arrives in time, or it exceeds `self.most` bytes.
+        """
         place = urlsplit(url)
         headers = {"Content-Type": "application/json", **self.headers, **headers}
         end = time.monotonic() + seconds

@@ -55,6 +55,11 @@ def trend_evidence(
     - With `error`, all r have equal weight, except that under a trend r = 0 gets an additional
       80 / N^2 (at most 0.32) of the weight, because sampling errors of different steps of a run are
       independent.
+
+    Args:
+        values: (N,), the curve.
+        autocorrelations: (R,), the candidates for the autocorrelation r of the noise.
+        error: the standard error of the values, above 0; `None` if it is unknown.
     """
     count = len(values)
     columns = np.column_stack([trend_shapes(count), values])

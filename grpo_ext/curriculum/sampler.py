@@ -49,7 +49,7 @@ class PromptSampler(Sampler):
     easy_first: list[int] | None = None  # all rows for "easy_to_hard", the easiest first
     # maximum slots of `num_generations` completions for one prompt of "adaptive"
     most_slots: int = 1
-    generations: int = 1  # generations of the whole run, at whose end "easy_to_hard" is hardest
+    generations: int = 1  # number of generations of the whole run, for "easy_to_hard"
     epoch: int = 0
     # "adaptive" generations of this epoch so far, repeated if the epoch is iterated again
     drawn: list[list[int]] = field(default_factory=list)
@@ -120,7 +120,10 @@ class PromptSampler(Sampler):
         return indices.tolist()
 
     def draw_further(self, num: int, position: int) -> list[int]:
-        """Draw `num` more prompt indices by the pass rates, after `position` were drawn so."""
+        """Draw `num` additional prompt indices by the pass rates.
+
+        `position` is the number of prompts that this method has drawn before; it seeds the draw.
+        """
         rng = np.random.default_rng((self.seed, _FURTHER, position))
         return self._draw(rng, num)
 

@@ -78,7 +78,14 @@ class PartOfTask:
 def parts_of_tasks(
     rows: Sequence[Row], samples: list[Sample], outcomes: Sequence[str]
 ) -> list[PartOfTask]:
-    """Split an evaluation by task; without a column "task", return a single part with all rows."""
+    """Split an evaluation by task; without a column "task", return a single part with all rows.
+
+    Args:
+        rows: the evaluated rows.
+        samples: their completions.
+        outcomes: the outcome rewards in the order of `outcome_order`, the first of which that
+            scored a task becomes the task's outcome.
+    """
     tasks = samples_by_task(rows, samples)
     if not tasks:
         outcome = next(iter(outcomes), "")
@@ -107,7 +114,15 @@ def compare_by_task(
     names: list[str],
     outcomes: Sequence[str],
 ) -> dict[str, Any]:
-    """Like `compare`, but add the differences of each task under `tasks/NAME/`."""
+    """Like `compare`, but add the differences of each task under `tasks/NAME/`.
+
+    Args:
+        rows: the evaluated rows.
+        before: the samples of the first evaluation by part, `greedy` and maybe `sampled`.
+        after: the samples of the second evaluation.
+        names: the names of the rewards.
+        outcomes: the outcome rewards in the order of `outcome_order`.
+    """
     differences = compare(before, after, names, outcomes)
     for part in before:
         later = samples_by_task(rows, after[part])

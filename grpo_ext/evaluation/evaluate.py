@@ -87,6 +87,12 @@ def constants_by_task(
     """Return the metrics of the best constant answer, for each task if there are several.
 
     Tasks for which `best_constant` returns `None` have none.
+
+    Args:
+        rows: the evaluated rows.
+        samples: their completions.
+        rewards: all rewards by name; only those of `rewards_for_constants` are used.
+        outcomes: the outcome rewards in the order of `outcome_order`.
     """
     cheap = rewards_for_constants(rewards)
     figures: dict[str, float] = {}

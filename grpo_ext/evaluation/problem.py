@@ -15,8 +15,13 @@ IMAGES = ("image", "images")  # columns that TRL adds to the prompt
 def problem_of(row: Row, completion: Completion, rewards: Iterable[Any]) -> str:
     """Return an id of the problem that a row poses, in 12 hexadecimal digits.
 
-    It is a hash of the prompt, the images and the columns that `rewards` read. For an episode, it
+    It is a hash of the prompt, the images and the columns that the rewards read. For an episode, it
     is a hash of the prompt and the environment's `problem_key`, or the seed if there is no key.
+
+    Args:
+        row: the row.
+        completion: a completion of the row, whose episode, if any, has the environment.
+        rewards: the rewards of the evaluation.
     """
     episode = completion.episode
     if episode is None:

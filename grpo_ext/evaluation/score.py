@@ -211,6 +211,11 @@ def outcome_figures(samples: list[Sample], name: str, k: int) -> Figures:
     These are `pass@1` and, for k above 1, `mean@k` (the mean reward), `pass@k` and `mixed@k` (the
     `mixed_share`), each with its standard error under `..._se` (`None` for a single problem).
     Samples without a score are left out.
+
+    Args:
+        samples: `k` samples of each row, or more.
+        name: the name of the outcome reward.
+        k: the number of samples.
     """
     figures = {"pass@1": pass_at_k(samples, name, 1)}
     if k > 1:

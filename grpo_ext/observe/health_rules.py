@@ -36,6 +36,7 @@ class History:
         self.not_finite: set[str] = set()
 
     def add(self, logs: dict[str, Any]) -> None:
+        """Add the numbers of a log; other values are ignored."""
         self.not_finite = set()
         for key, value in logs.items():
             if isinstance(value, bool) or not isinstance(value, int | float):
@@ -94,9 +95,15 @@ def reward_collapse(history: History) -> float | None:
 
 
 def rise(values: list[float], floor: float, window: int = 3) -> float | None:
-    """Return the median of the last `window` values divided by that of up to 50 values before.
+    """Return the median of the latest values divided by that of up to 50 values before them.
 
-    The divisor is at least `floor`. Returns `None` while there are too few values.
+    Args:
+        values: the values of a metric, oldest first.
+        floor: the minimum of the divisor.
+        window: the number of latest values.
+
+    Returns:
+        The ratio, or `None` with fewer than `WINDOW + window` values.
     """
     if len(values) < WINDOW + window:
         return None

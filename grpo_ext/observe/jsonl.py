@@ -194,7 +194,11 @@ def placed(
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Like `read`, but yield each row with its place: the number of bytes before it in all parts.
 
-    `start` is the place of the first row to yield.
+    Args:
+        path: the newest part of the log.
+        fields: the types of the fields that a row must have in addition to `step`.
+        faults: receives the sentences on skipped lines and files, as in `read`.
+        start: the place of the first row to yield.
     """
     row_fields: dict[str, FieldType] = {"step": int, **(fields or {})}
     skipped_lines = 0

@@ -232,6 +232,7 @@ def by_task(columns: dict[str, Column]) -> list[Panel]:
 
 
 def seconds(columns: dict[str, Column]) -> Panel:
+    """Return the panel with the seconds of a step and of its phases."""
     panel = Panel("Seconds", "Where the time of a step goes.")
     if "step_time" in columns:
         panel.series.append(series("whole step", columns["step_time"]))

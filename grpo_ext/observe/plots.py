@@ -143,6 +143,11 @@ def draw(axis: "Axes", series: Series, style: Style) -> None:
 
     A curve of exact values is a plain line. A noisy one is drawn as dots with error bars if it has
     at most `FEW` values, otherwise as a smoothed line over the raw one.
+
+    Args:
+        axis: the plot to draw into.
+        series: the curve.
+        style: the style of the line, from `style_of`.
     """
     steps = series.steps
     values = [math.nan if value is None else value for value in series.values]

@@ -161,6 +161,7 @@ def packed(value: object) -> str:
 
 
 def as_json(value: object) -> bytes:
+    """Return compact JSON in UTF-8; non-finite numbers become null."""
     text = json.dumps(finite(value, "", {}), ensure_ascii=False, separators=(",", ":"))
     return text.encode("utf-8", "backslashreplace")
 
