@@ -1,4 +1,4 @@
-"""A KV cache for the rows being decoded that is written in place.
+"""A KV cache that is written in place, for the rows being decoded.
 
 transformers' `DynamicLayer` copies all keys and values at every step to append one position. Here
 they are stored in a buffer with spare room, and each step writes only its own position.
@@ -50,8 +50,8 @@ class BufferedLayer(DynamicLayer):
         """Append the states of new positions and return all states.
 
         Args:
-            key_states: (b, heads, new positions, dim).
-            value_states: same shape as `key_states`.
+            key_states: the keys, (b, heads, new positions, dim).
+            value_states: the values, in the same shape.
             args: ignored, as in `DynamicLayer`.
             kwargs: ignored, as in `DynamicLayer`.
         """

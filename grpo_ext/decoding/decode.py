@@ -221,7 +221,7 @@ def draw_tokens(scores: Tensor, do_sample: bool) -> Tensor:
         do_sample: whether to draw from their softmax; otherwise the likeliest token is returned.
 
     Raises:
-        ValueError: on a CPU, if sampled scores are no distribution (NaN, or no token is left).
+        ValueError: on a CPU, if the scores to sample from are NaN or leave no token.
     """
     if not do_sample:
         return scores.argmax(dim=-1)

@@ -68,7 +68,7 @@ class Player(LogitsProcessor):
         return all(episode.pending or episode.ended for episode in self.episodes)
 
     def select_rows(self, input_ids: LongTensor, rows: LongTensor) -> None:
-        """Continue with only some of the rows, (b',) indices."""
+        """Continue with only the rows `rows`, (b',); the others leave the batch."""
         self.episodes = [self.episodes[row] for row in rows.tolist()]
 
 

@@ -88,7 +88,7 @@ def plain_attributes(instance: object) -> dict[str, Any]:
 
 
 def environment_class(name: str) -> type:
-    """Return the class of an environment, ours by name or a user's by its path.
+    """Return an environment class by its name, or a user's class by its path.
 
     Args:
         name: a key of `MODULES`, `package.module:Class` or `file.py:Class`.

@@ -101,7 +101,7 @@ def episode_rules(environment: str | Mapping[str, Any]) -> EpisodeRules:
         probe = episode_rules.probe
     except ValueError as error:
         raise ValueError(f"environment {name!r} does not take these options: {error}") from error
-    except Exception as error:  # of a user's class
+    except Exception as error:  # raised by a user's class
         reason = in_full(error).splitlines()[-1]
         raise ValueError(f"environment {name!r} does not take these options: {reason}") from error
     check_answers(name, probe)
@@ -125,7 +125,7 @@ def check_answers(name: str, environment: Environment) -> None:
     """
     try:
         tools = list(environment.tools())
-    except Exception as error:  # of a user's class
+    except Exception as error:  # raised by a user's class
         reason = in_full(error).splitlines()[-1]
         raise ValueError(f"environment {name!r}: its method tools fails: {reason}") from error
     if tools or answers_texts(environment) or isinstance(environment, ToolEnvironment):

@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 
 # Methods of an environment, with the unit that each call handles. All other names are tools.
 UNITS = {"reset": "episodes", "step": "turns", "state": "states", "tools": "episodes"}
-NEVER_WORKED = 64  # calls after which a tool that has raised an error on each is warned about
+NEVER_WORKED = 64  # warn about a tool that has raised an error on all of this many calls
 
 
 class EnvironmentFailure(UserCodeFailure):

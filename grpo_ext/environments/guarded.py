@@ -202,7 +202,7 @@ def protected(*key: object) -> AbstractContextManager[None]:
 
 
 def checked_step(returned: object) -> tuple[str | None, bool]:
-    """Return the answer and whether the episode is over, checked, as `step` returned them.
+    """Check the result of `step`; return the answer and whether the episode is over.
 
     Raises:
         TypeError: if `step` returned anything else.

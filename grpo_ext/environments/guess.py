@@ -1,8 +1,8 @@
 """A game: find a number; each answer says whether the guess is too low or too high.
 
 With five guesses for 1 to 31, distinct guesses that ignore the answers win 16 % of the games,
-random guesses among the remaining numbers 54 %, and halving the remaining numbers 100 %. So
-improving requires the answers and a strategy.
+random guesses among the remaining numbers 54 %, and halving the remaining numbers 100 %. So,
+to improve, a model must use the answers and follow a strategy.
 """
 
 import re

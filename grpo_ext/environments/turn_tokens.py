@@ -45,7 +45,7 @@ class TurnTokens:
     Args:
         tokenizer: the model's tokenizer.
         ends: tokens that end a turn of the model.
-        template_options: `chat_template_kwargs`.
+        template_options: the `chat_template_kwargs`.
         tools: functions that the prompt describes and the model may call.
         answers_texts: whether the environment answers turns without calls.
 
@@ -121,7 +121,7 @@ class TurnTokens:
 
         Args:
             messages: the answer as chat messages.
-            ended: whether the turn before it has its end token; otherwise it is added.
+            ended: whether the model's turn has its end token; otherwise the end token is added.
         """
         shape = tuple((message["role"], message.get("name", "")) for message in messages)
         before, *after_each = self._of_shape(shape)
@@ -181,7 +181,7 @@ class TurnTokens:
         message = {"role": "assistant", "content": text}
         if not self.tools:
             return message, False
-        # Only the template's header of the turn matters, and some parsers are slow on more.
+        # Only the template's header of the turn matters; some parsers are slow on longer prefixes.
         header = len(prefix)
         while header > 0 and prefix[header - 1] not in self.ends:
             header -= 1
@@ -237,7 +237,7 @@ class TurnTokens:
         return self._around[shape]
 
     def _after_a_turn(self, shape: Shape) -> str:
-        """Return the template's text after a turn's end token, up to and after such an answer."""
+        """Return the template's text that follows a turn's end token, including such an answer."""
         answer: list[Message] = []
         calls: list[Message] = []
         for number, (role, name) in enumerate(shape):

@@ -106,7 +106,7 @@ def check_start(
             not checked.
 
     Raises:
-        RecipeError: if there are problems, with all of them.
+        RecipeError: if there are problems; it contains all of them.
     """
     findings = Findings(places=recipe.places)
     if model_given:
@@ -138,7 +138,7 @@ def check_parts(
 
     Args:
         recipe: the recipe.
-        batch: its batch.
+        batch: its batch sizes.
         rows: the first `rows_to_read` training rows; empty if they cannot be read.
         rewards: the rewards that score them.
         findings: gets the problems, notes and figures.
@@ -222,7 +222,7 @@ def check_training_arguments(recipe: Recipe, batch: Batch, findings: Findings) -
 
     Args:
         recipe: the recipe.
-        batch: its batch, which knows the number of processes.
+        batch: its batch sizes, with the number of processes.
         findings: gets the problem.
     """
     arguments = recipe.values["training"]
@@ -260,7 +260,7 @@ def argument_at_fault(
 
 
 def rewards_of(recipe: Recipe, findings: Findings) -> list[Any]:
-    """Return the rewards of the recipe; if they cannot be loaded, report it and return none."""
+    """Return the recipe's rewards; if that fails, report the problem and return an empty list."""
     try:
         return named_rewards_and_weights(recipe)[0]
     except WeightsError as error:

@@ -1,4 +1,4 @@
-"""Write a first recipe for a data file and a model.
+"""Create a first recipe for a data file and a model.
 
 The prompt and reward are chosen from the rows, the sizes and learning rate from the model and this
 machine.

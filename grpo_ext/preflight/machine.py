@@ -34,7 +34,7 @@ def check_machine(v: Values, findings: Findings) -> None:
 def check_packages(v: Values, findings: Findings) -> None:
     """Check that the packages that the recipe's options need are installed."""
     for key, pattern, packages in data_yaml("grpo_ext.preflight", "packages.yaml"):
-        if not v.has(key):  # a field of GRPO, but a recipe of supervised training
+        if not v.has(key):  # a GRPO field that a recipe for supervised training lacks
             continue
         option = str(getattr(v[key], "value", v[key]))
         if re.fullmatch(pattern, option) and not any(map(find_spec, packages)):
@@ -46,7 +46,7 @@ def check_packages(v: Values, findings: Findings) -> None:
 
 
 def check_launcher(v: Values, findings: Findings) -> None:
-    """Check that accelerate accepts its config and that DeepSpeed, if used, is installed."""
+    """Check that accelerate accepts its config and that DeepSpeed is installed if it is used."""
     from accelerate.commands.config.config_args import load_config_from_file
 
     config = v["accelerate_config"]

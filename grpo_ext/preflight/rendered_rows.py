@@ -16,7 +16,7 @@ from grpo_ext.rewards.reward_checks import parameters_of
 Prompt = str | list[dict[str, Any]]  # a text, or chat messages
 MAX_SHARE = 0.5  # share of rows above which a fault is reported, or is a problem instead of a note
 ANSWER_MARKS = ("####", "\\boxed", "nswer is")  # marks before the final answer of a worked solution
-LONG_ANSWER = 8  # characters from which on an answer is not in a prompt by chance
+LONG_ANSWER = 8  # minimum characters of an answer that is not in a prompt by chance
 # A UUID, a long hexadecimal number with digits and letters, or a word followed by a separator and a
 # number, such as train-00012.
 UUID = r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
@@ -83,8 +83,8 @@ def report_equal_prompts(
 ) -> None:
     """Report rows that share their prompt with a row that has other values in the columns.
 
-    It is a problem if most rows differ from such a row in their answer, and otherwise a note:
-    columns that only the user's own functions read may be ids or limits.
+    This is a problem if most rows share their prompt with a row that has another answer, and a note
+    otherwise: columns that only the user's own functions read may be ids or limits.
 
     Args:
         rows: the rows, with their prompts and all columns.
@@ -251,7 +251,7 @@ def is_identifier(text: str) -> bool:
 
 
 def contains_answer(row: Row, column: str) -> bool:
-    """Return whether a row's prompt contains its answer; ignore short answers and non-texts."""
+    """Return whether a row's prompt contains its answer; False if that is short or not a text."""
     answer = row.get(column)
     if not isinstance(answer, str) or len(answer.strip()) < LONG_ANSWER:
         return False

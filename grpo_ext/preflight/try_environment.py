@@ -116,7 +116,7 @@ def try_environment(begin: Begin, row: Row, texts: Sequence[str], findings: Find
     Args:
         begin: creates the episodes.
         row: the row that each episode begins with.
-        texts: the model's turns.
+        texts: for each episode, the text of the model's turns.
         findings: gets the problems and notes.
 
     Returns:
@@ -151,7 +151,7 @@ def play(episode: Episode, text: str, until: float) -> None:
 
     Args:
         episode: an episode that has begun.
-        text: the model's turns.
+        text: the text of each of the model's turns.
         until: when to stop, by `time.monotonic`.
     """
     for _ in range(MAX_TURNS):

@@ -23,7 +23,7 @@ KEY = "reward_funcs"
 
 
 def three_completions(row: Row, prefilled: bool) -> dict[str, str]:
-    """Return an empty completion, one in prose, and one with tags and the row's answer, by name.
+    """Return named completions: an empty one, one in prose, one with tags and the row's answer.
 
     With `prefilled`, the prompt already opens the think tag, so the completion does not.
     """

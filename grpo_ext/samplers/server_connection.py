@@ -199,7 +199,7 @@ class ServerConnection(VLLMClient):
             return None
 
     def _confirmed(self, failure: ServerFailure | None) -> ServerFailure | None:
-        """Return `failure`; for a refused request, return instead why no server answers, if so."""
+        """Return `failure`; replace a refusal with the cause if no vLLM server answers any more."""
         if failure is not None and failure.refused:
             try:
                 who_answers(self._line, self.base_url)
@@ -208,7 +208,7 @@ class ServerConnection(VLLMClient):
         return failure
 
     def _check_weights(self, version: str | None, seconds: float = PROBE_SECONDS) -> None:
-        """Raise `ConnectionError` if the server's weights have another version than `version`."""
+        """Raise `ConnectionError` if the server's weights are not `version` (`None`: any)."""
         if version is None:
             return
         answer = self._line.ask("GET", f"{self.base_url}/weight_info", None, seconds)

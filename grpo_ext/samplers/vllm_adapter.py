@@ -100,7 +100,7 @@ class AdapterClient(ServerClient):
         """Raise `ValueError` if the server takes no adapters of this rank; no group is joined."""
         self._device = device
         config = self.get_server_info()["lora_config"]
-        # a path that exists, but only for POST, has status 405
+        # an existing path answers with status 405, since it takes only POST
         path = self.session.get(f"{self.base_url}/v1/load_lora_adapter")
         if config is None or config["max_lora_rank"] < self._rank or path.status_code == 404:
             rank = adapter_settings(self._rank)["max_lora_rank"]

@@ -21,7 +21,7 @@ from grpo_ext.vllm.check_completions import completions_fault
 TOKEN_BYTES = 512  # maximum size of one token in an answer: its text, id and log-prob
 Prompts = list[str] | list[list[int]]
 Features = list[dict | None] | None
-Answer = dict[str, Any]  # completions in TRL's form
+Answer = dict[str, Any]  # completions in TRL's format
 NOTHING: Answer = {
     "prompt_ids": [],
     "completion_ids": [],

@@ -126,7 +126,7 @@ class OurVLLM(VLLMGeneration):
         return self._until_answered(partial(super().generate, *args, **kwargs))
 
     def start(self, *args: Any, **kwargs: Any) -> None:
-        """Send a server a request, whose answer the next `generate` call returns."""
+        """Send a server a request; the next `generate` with equal arguments returns the answer."""
         if self.accelerator.is_main_process:
             self.vllm_client.starts = True
         # gathers the prompts of all ranks; the client returns `NOTHING` for now

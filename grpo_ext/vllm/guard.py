@@ -23,7 +23,7 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 class Guard:
-    """Answers each request that is signed with the key, once, and proves each answer with the key.
+    """Answers each request that is signed with the key, once, and adds a proof to each answer.
 
     Other requests get status 401, except `/health`, which is answered without a proof. Web sockets
     are refused, because their content is not signed. Answers are sent only when complete.
@@ -41,7 +41,7 @@ class Guard:
         if scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008})
             return
-        if scope["type"] != "http":  # start and end of the server
+        if scope["type"] != "http":  # startup and shutdown of the server
             await self.app(scope, receive, send)
             return
         signature = self.signature_of(scope)
@@ -93,7 +93,7 @@ class Guard:
         return True
 
     async def refuse_time(self, send: Send, signature: Signature, now: int) -> None:
-        """Refuse a request that is signed with the key at another time; answer with our clock.
+        """Refuse a validly signed request with a wrong time, and report the server's clock.
 
         The proof lets the trainer trust the clock. Whoever replays an old request gets a proof that
         is valid for no other request.

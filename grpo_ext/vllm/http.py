@@ -47,7 +47,7 @@ class VllmAnswer(Answer):
     """An answer with the attributes of `requests.Response` that TRL reads."""
 
     def json(self) -> Any:
-        """Return the object in the answer; raise `ConnectionError` unless it is like vLLM's."""
+        """Return the object in the answer; raise `ConnectionError` if it lacks vLLM's format."""
         form: Any = dict[str, Any]
         for path, shape_of_path in SHAPES.items():
             if self.path.endswith(path):
@@ -70,7 +70,7 @@ class VllmLine(Line):
     def ask(
         self, method: str, url: str, body: bytes | None, seconds: float, **headers: str
     ) -> VllmAnswer:
-        """Send a request, verify the proof of the answer, and return the answer.
+        """Send a request and return the answer; with a key, sign the request and verify the proof.
 
         Args:
             method: the HTTP method, such as `"GET"`.
@@ -80,7 +80,7 @@ class VllmLine(Line):
             headers: further headers.
 
         Raises:
-            ConnectionError: if there is no complete answer, it lacks the proof, or the server
+            ConnectionError: if there is no complete answer, its proof is missing, or the server
                 refuses the request because of its time.
         """
         if not self.key:

@@ -20,7 +20,7 @@ def register() -> None:
 
 
 def keep_weight(layer: Any, remove_weight: bool) -> None:
-    """Make a layer multiply by its original weight, as a replacement of vLLM's own function.
+    """Make a layer multiply by its own weight; used in place of a function of vLLM.
 
     vLLM's function replaces the weight with a packed copy for oneDNN. A linear layer can then not
     be loaded again, and an output head that is tied to the embedding keeps the first weights.

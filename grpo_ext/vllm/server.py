@@ -34,7 +34,7 @@ class Server:
     """The process of a vLLM server.
 
     Args:
-        words: the command.
+        words: the command line.
         url: the address of the server.
         log: the file to which its output is appended.
         devices: the `CUDA_VISIBLE_DEVICES` of the server; `None` keeps that of this process.
@@ -118,7 +118,7 @@ class Server:
     def running(self, seconds: float, restarts: int) -> Iterator[None]:
         """Run the server during a `with` block, restarting it at most `restarts` times.
 
-        Raise `EngineFailure` if the server does not start, like `wait_ready`.
+        Raise `EngineFailure` if the server does not start; see `wait_ready`.
         """
         done = threading.Event()
         self.start()
@@ -164,7 +164,7 @@ def server_of(recipe: Recipe, num_processes: int = 1, here: bool = False) -> Ser
     """Return the server of a recipe, without starting it.
 
     Args:
-        recipe: one with `vllm_mode: server`.
+        recipe: a recipe with `vllm_mode: server`.
         num_processes: number of training processes.
         here: whether to read only files that are already on this machine.
 

@@ -1,6 +1,6 @@
 """Signatures of requests and proofs of answers between trainers and a vLLM server that share a key.
 
-The key itself never travels. A request carries an HMAC-SHA256 (RFC 2104) of its method, path and
+The key itself is never sent. A request carries an HMAC-SHA256 (RFC 2104) of its method, path and
 query, body, time and a random number; an answer carries one of the request's signature, its own
 status and its body. So neither can be replayed, changed, or passed off as an answer to another
 request.

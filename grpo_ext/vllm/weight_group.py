@@ -12,7 +12,7 @@ import torch
 from torch.distributed import PrefixStore, ProcessGroupGloo, TCPStore
 
 TIMEOUT = timedelta(seconds=120)  # for the workers to join, and for the transfer of one tensor
-PORTS = 20  # to try: another program, or the last group of this run, may still use the first
+PORTS = 20  # ports to try; another program or an earlier group of this run may use the first
 
 
 def own_address(peer: str) -> str:
