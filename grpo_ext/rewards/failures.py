@@ -50,7 +50,7 @@ class FailureCount:
         return is_new
 
     def too_many(self) -> str | None:
-        """Return why the run must stop, or `None` if too few of the recent calls failed."""
+        """Return why the run must stop, or `None` while the failure rate is acceptable."""
         calls = len(self._recent)
         failed = sum(self._recent)
         if calls < max(1, self.window / 4) or failed / calls <= self.max_failure_rate:

@@ -134,7 +134,7 @@ def judge(
 
 
 class NoGrade:
-    """Stands for a missing grade: `float` of it raises the error, so that only its row fails."""
+    """Stands for a missing grade: `float()` raises its error, so that only its row fails."""
 
     def __init__(self, error: Exception):
         self.error = error

@@ -90,7 +90,7 @@ class RewardPool(AbstractContextManager):
         return scores, errors
 
     def _hand_out(self, reward: Reward, packed: bytes, rows: list[Row]) -> list[Future]:
-        """Return a future for the result of each row; send only rows to workers that need one."""
+        """Return a future for each row's result; only rows that need a worker are sent to one."""
         futures: list[Future] = []
         jobs = []
         for arguments, message in rows:

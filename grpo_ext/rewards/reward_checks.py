@@ -86,7 +86,7 @@ def rename_advice(label: str, spec: Any, reward: Any) -> str:
 
 
 def label_for(label: str) -> str:
-    """Return a name to suggest in place of a metric name that is taken."""
+    """Return a metric name to suggest in place of one that is taken."""
     return f"{label.strip('<>')}_2"
 
 

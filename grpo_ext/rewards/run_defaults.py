@@ -22,11 +22,11 @@ def rewards_with_models(rewards: Iterable[Any]) -> list[Reward]:
 
 
 def set_model(rewards: Sequence[Any], model: object, revision: str | None = None) -> None:
-    """Set the model of each reward that loads one and names none to the run's initial model.
+    """Set the option `model`, where it is None, to the model that the run starts from.
 
     Args:
         rewards: the rewards of the run.
-        model: the initial model's folder or id; None if it is not known yet.
+        model: the folder or id of that model; None if it is not known yet.
         revision: the model's revision on the hub.
 
     Raises:
@@ -45,10 +45,10 @@ def set_model(rewards: Sequence[Any], model: object, revision: str | None = None
 
 
 def set_prompts(rewards: Sequence[Any], rows: Iterable[Mapping[str, Any]] | None) -> None:
-    """Set `unrelated` of rewards that do not name it to the first distinct prompts of the data.
+    """Set the option `unrelated`, where it is None, to the first distinct prompts of the data.
 
     All ranks, steps and resumed runs thus use the same prompts. A reward with `tasks` gets prompts
-    of those tasks. Does nothing if `rows` is None.
+    of those tasks only. Does nothing if `rows` is None.
     """
     for reward in rewards_with_models(rewards):
         options = reward.options

@@ -79,7 +79,7 @@ def as_score(entry: Any) -> Score:
 
 
 def in_full(error: BaseException, function: Callable[..., Any] | None = None) -> str:
-    """Return the end of an error's traceback, with bounded length.
+    """Return the end of an error's traceback, as text of bounded length.
 
     The last line has the error and its place in the user's own file.
 

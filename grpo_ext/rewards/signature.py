@@ -37,7 +37,7 @@ class Signature:
 
 
 def object_of(reward: Callable) -> Callable:
-    """Return a function or object unchanged, and for a class an object of it.
+    """Return a function or object unchanged; for a class, return an instance.
 
     Raises:
         TypeError: if the class has no `__call__`, or its constructor needs arguments.

@@ -109,7 +109,7 @@ class WorkerPool:
             future.set_result((None, f"RuntimeError: {reason}"))
 
     def next_row(self) -> Job | None:
-        """Take the next row from the queue that is not cancelled, or None; needs the lock."""
+        """Remove and return the next row that is not cancelled, or None; needs the lock."""
         while self.queue:
             future, message = self.queue.popleft()
             if future.set_running_or_notify_cancel():
@@ -244,7 +244,7 @@ class Worker(threading.Thread):
             os.setpriority(os.PRIO_PGRP, self.process.pid, niceness + EXTRA_NICENESS)
 
     def kill(self) -> None:
-        """Terminate the process, which kills its descendants first."""
+        """Send SIGTERM to the process, which then kills all of its descendants and exits."""
         if self.process:
             for number in (signal.SIGTERM, signal.SIGCONT):  # a reward may have stopped its group
                 self.process.send_signal(number)

@@ -65,7 +65,7 @@ def readable_paths() -> tuple[str, ...]:
 
 
 def closed_path() -> Path | None:
-    """Return a path that Python needs but its mode closes to this user; `None` if there is none.
+    """Return a path that Python needs and this user may not read, or `None` if there is none.
 
     Root's privileges do not count, because a program in the sandbox does not have them. Each path
     is checked with its parent folders, from `/` down; the executable comes first, then

@@ -129,7 +129,7 @@ def values_right(
 
 
 def check_not_cheatable(conditions: list[str]) -> None:
-    """Raise `ValueError` unless `conditions`, those on which a program could cheat, is empty."""
+    """Raise `ValueError` if there are any conditions on which a program could cheat."""
     if conditions:
         raise ValueError(
             f"code: a program could cheat on assert {conditions[0]:.80}, which cheatable_asserts: "

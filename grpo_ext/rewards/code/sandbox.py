@@ -1,4 +1,4 @@
-"""Run a program that a model wrote in isolation, with one time budget for all of its inputs.
+"""Run a model's program in isolation, with one time budget for all of its inputs.
 
 The isolation is bubblewrap's (`bubblewrap.py`). Inside it, `inside/__main__.py` runs the program
 and reports, with a byte on a separate pipe, when the isolation is complete. Before this byte every
@@ -100,7 +100,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Answer:
-    """A program's output and exit code for one input; `None`: killed at a limit."""
+    """A program's output and exit code for one input; the code is `None` if it was killed."""
 
     status: int | None
     output: bytes

@@ -1,4 +1,4 @@
-"""The forms of regulated verse: 绝句 (four lines) and 律诗 (eight), of five or seven characters.
+"""The forms of regulated verse: 绝句 (4 lines) and 律诗 (8 lines) of 5 or 7 characters per line.
 
 Each form has four patterns. A line is determined by the tones of its second character (仄起, 平起)
 and of its last one (平收: it rhymes, 仄收: it does not). The first line determines the others: the

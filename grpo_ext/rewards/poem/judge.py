@@ -196,7 +196,10 @@ def rhymes_of(line: str, length: int, rhyme_book: RhymeBook) -> tuple[str, ...]:
 
 
 def shared_group(line_groups: Sequence[tuple[str, ...]]) -> str | None:
-    """Return the group that most lines share, or `None`; a tie goes to the earliest line's."""
+    """Return the group that most lines share; a tie goes to the group of the earliest line.
+
+    Return `None` if no line has a group.
+    """
 
     def support(group: str) -> tuple[int, list[bool]]:
         has_group = [group in groups for groups in line_groups]
