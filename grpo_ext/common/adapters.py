@@ -1,4 +1,4 @@
-"""Checks of a model folder, which must not be that of an adapter."""
+"""Check that a model folder is safe to load and does not hold an adapter."""
 
 from pathlib import Path
 

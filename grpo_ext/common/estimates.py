@@ -83,7 +83,7 @@ def t_quantile(freedom: float) -> float:
 def mean_of(
     values: Sequence[float] | Array, problems: Sequence[Hashable] | None = None
 ) -> Estimate | None:
-    """Return the mean of `values` without NaN, and its error; `None` if no value is left.
+    """Return the mean of `values`, ignoring NaN, with its error; `None` if no value is left.
 
     The variance of the mean is s^2 / n, or cluster-robust if a problem has several rows (Liang and
     Zeger 1986), and the interval is Student's t. If all values are from 0 to 1, the interval is

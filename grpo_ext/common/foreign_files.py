@@ -1,4 +1,4 @@
-"""Safe reading of files written by others: copied or shared runs, data folders and checkpoints.
+"""Safely read files written by others: copied or shared runs, data folders and checkpoints.
 
 Such a folder can contain anything: a FIFO that blocks its reader, an endless device, a link to one
 of the reader's own files, a single line of many gigabytes. The functions here open only regular
@@ -56,7 +56,7 @@ def open_plain(path: Path, within: Path | None = None) -> BufferedReader:
 
 
 def is_hole(number: int) -> bool:
-    """Return whether over half of an open file, and over `MOST_HOLES` bytes of it, are holes.
+    """Return whether an open file is mostly a hole: over half of it and over `MOST_HOLES` bytes.
 
     Returns `False` on file systems that do not report holes.
 

@@ -1,4 +1,4 @@
-"""Checks of a model folder before transformers and tokenizers load it.
+"""Check a model folder before transformers and tokenizers load it.
 
 These libraries open its files themselves, and build whatever `config.json` and `tokenizer.json`
 ask for.

@@ -24,8 +24,8 @@ class Sample:
     """One completion of one row: the score of each reward, its length, and why it ended.
 
     The score of a reward that did not score the completion is `None`, and the length is in tokens.
-    `episode` is the entry of an episode in `samples.jsonl`. Rows with the same `problem` are not
-    independent (see `problem_of`); `None` means that no other row poses the same problem.
+    `episode` is the record of an episode, as in `samples.jsonl`. Rows with the same `problem` are
+    not independent (see `problem_of`); `None` means that no other row poses the same problem.
     """
 
     row: int
@@ -213,7 +213,7 @@ def outcome_figures(samples: list[Sample], name: str, k: int) -> Figures:
     Samples without a score are left out.
 
     Args:
-        samples: `k` samples of each row, or more.
+        samples: `k` samples of each row.
         name: the name of the outcome reward.
         k: the number of samples.
     """
