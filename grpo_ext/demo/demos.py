@@ -1,4 +1,4 @@
-"""The demos by name: tiny models with their demonstrations, and a pretrained model."""
+"""The demos by name: tiny models that start from demonstrations, and a pretrained model."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -40,16 +40,17 @@ CORPUS_ROWS = 2_000  # demonstrations that a tokenizer is trained on
 
 @dataclass(frozen=True, kw_only=True)
 class Demo:
-    """What every demo has: its recipe, and a model to begin with.
+    """The base class of demos: a recipe, and a model to start from.
 
     Attributes:
-        recipe: path in `recipes/`.
-        sft_recipe: that of the warm start; `None`: GRPO starts from the prepared model.
-        beside: recipe whose figures show what else changes in the model; `None`: none.
-        judges_texts: whether the figures of `add_text_figures` are measured, too.
-        settings: keys of GRPO beside the recipe's.
-        num_samples: sampled completions of each held-out row, before and after.
-        eval_batch_size: completions that are decoded at once in the evaluations.
+        recipe: the path of the recipe in `recipes/`.
+        sft_recipe: the recipe of the warm start; `None`: GRPO starts from the prepared model.
+        beside: a recipe on which the model is also evaluated, to show what else changes; `None`:
+            none.
+        judges_texts: whether to add the metrics of `add_text_figures` to the evaluations.
+        settings: keys that override the recipe's in GRPO.
+        num_samples: the number of sampled completions per held-out row, before and after.
+        eval_batch_size: the number of completions that are decoded at once in evaluations.
     """
 
     recipe: str
@@ -61,12 +62,12 @@ class Demo:
     eval_batch_size: int = 256
 
     def prepare(self, task: Any, folder: Path, seed: int) -> None:
-        """Write the model of the first stage into `model`.
+        """Write the model of the first stage to the subfolder `model`.
 
         Args:
-            task: the recipe's, or its tasks by name.
-            folder: of the demo.
-            seed: of data and model.
+            task: the recipe's task, or its tasks by name.
+            folder: the folder of the demo.
+            seed: the seed of the data and the model.
         """
         raise NotImplementedError
 
@@ -75,7 +76,7 @@ class Demo:
         return folder / ("warm_start" if self.sft_recipe else "model")
 
     def inputs(self, task: Any) -> list[Any]:
-        """Return JSON values on which the prepared files depend, beside task and seed."""
+        """Return JSON values that the prepared files depend on besides the task and the seed."""
         return []
 
 
@@ -92,11 +93,14 @@ class TinyDemo(Demo):
     """A demo of a tiny model with random weights and a warm start on demonstrations.
 
     Attributes:
-        demonstrations: called with a task, or several by name, a count and a `seed`.
-        count: number of demonstrations.
-        tokenizer: returns options of `build_tokenizer` for a task, or several by name.
+        demonstrations: a function that yields demonstrations, given a task (or tasks by name), a
+            count and a `seed`.
+        count: the number of demonstrations.
+        tokenizer: a function that returns options of `build_tokenizer`, given a task (or tasks by
+            name).
         shape: options of `build_model`.
-        composed: whether numbers begin as sums of their digits (`compose_numbers`).
+        composed: whether embeddings of numbers start as sums over their digits (see
+            `compose_numbers`).
     """
 
     sft_recipe: str
@@ -111,12 +115,12 @@ class TinyDemo(Demo):
         return [self.count, self.tokenizer(task), self.shape, self.composed, options_of_partial]
 
     def prepare(self, task: Task | dict[str, Task], folder: Path, seed: int) -> None:
-        """Write `demonstrations.jsonl`, and an untrained model with its tokenizer into `model`.
+        """Write `demonstrations.jsonl`, and an untrained model with its tokenizer to `model`.
 
         Args:
-            task: the recipe's, or its tasks by name.
-            folder: of the demo.
-            seed: of demonstrations and model.
+            task: the recipe's task, or its tasks by name.
+            folder: the folder of the demo.
+            seed: the seed of the demonstrations and the model.
         """
         lines = []
         corpus: list[str] = []
@@ -134,7 +138,7 @@ class TinyDemo(Demo):
 
 
 def texts_of(messages: list[dict[str, Any]]) -> Iterator[str]:
-    """Yield the texts of messages and of the calls in them."""
+    """Yield the texts of messages, and the expressions in their tool calls."""
     for message in messages:
         yield message["content"]
         for call in message.get("tool_calls", ()):
@@ -144,7 +148,7 @@ def texts_of(messages: list[dict[str, Any]]) -> Iterator[str]:
 def demonstrations_of_two(
     tasks: dict[str, Any], count: int, *, seed: int = 0
 ) -> Iterator[Demonstration]:
-    """Yield `count` demonstrations, in turn of Countdown and of word problems."""
+    """Yield `count` demonstrations, alternating between Countdown and word problems."""
     countdown = countdown_demonstrations(tasks["countdown"], count - count // 2, seed=seed)
     stories = word_problem_demonstrations(tasks["stories"], count // 2, seed=seed)
     for sums, story in zip_longest(countdown, stories):
@@ -154,9 +158,9 @@ def demonstrations_of_two(
 
 
 def check_tokenizer(task: Task) -> dict[str, Any]:
-    """Return options with Qwen2.5's template.
+    """Return options of `build_tokenizer` with Qwen2.5's template.
 
-    The description of the tool and the frame of a call are single tokens.
+    The description of the tool, and the markup of a call, become single tokens.
     """
     prompt = build_tokenizer([]).apply_chat_template(
         [{"role": "user", "content": "?"}],
@@ -177,9 +181,9 @@ def check_tokenizer(task: Task) -> dict[str, Any]:
 
 
 def poem_tokenizer(task: Poem) -> dict[str, Any]:
-    """Return options in which a rhyme group is one token.
+    """Return options of `build_tokenizer` that make each rhyme group one token.
 
-    Rare characters stay in pieces, as new ones will be.
+    Rare characters stay split into several tokens, like characters that are new to the tokenizer.
     """
     return {
         "vocab_size": 1280,
@@ -191,7 +195,7 @@ def poem_tokenizer(task: Poem) -> dict[str, Any]:
 # options of `build_model`
 NARROW = {"hidden_size": 96, "intermediate_size": 256, "num_attention_heads": 3}
 WIDE_INIT = {"initializer_range": 0.04}
-# a core for the sampler and one for the trainer
+# one core for the sampler and one for the trainer
 OVERLAP = {
     "sampler": "process",
     "sampler_device": "cpu",
@@ -199,7 +203,7 @@ OVERLAP = {
     "behaviour_policy": "sampler",
 }
 DEMOS: dict[str, TinyDemo] = {
-    # three small numbers, plus and minus, and a model that makes honest attempts but gives up early
+    # three small numbers, plus and minus; the model makes honest attempts but gives up early
     "countdown": TinyDemo(
         recipe="countdown/tiny.yaml",
         sft_recipe="countdown/tiny-sft.yaml",
@@ -209,7 +213,7 @@ DEMOS: dict[str, TinyDemo] = {
         shape={**NARROW, **WIDE_INIT},
         settings=OVERLAP,
     ),
-    # four numbers to 99 and all operators; the attempts only add and subtract
+    # four numbers up to 99 and all operators; the attempts only add and subtract
     "countdown-hard": TinyDemo(
         recipe="countdown/hard-tiny.yaml",
         sft_recipe="countdown/hard-tiny-sft.yaml",
@@ -220,7 +224,7 @@ DEMOS: dict[str, TinyDemo] = {
         composed=True,
         settings=OVERLAP,
     ),
-    # word problems of one or two steps, and a model that calculates well but reads carelessly
+    # word problems of one or two steps; the model calculates well but reads carelessly
     "gsm8k": TinyDemo(
         recipe="gsm8k/tiny.yaml",
         sft_recipe="gsm8k/tiny-sft.yaml",
@@ -229,7 +233,7 @@ DEMOS: dict[str, TinyDemo] = {
         tokenizer=lambda task: {"vocab_size": 640, "pattern": DIGITS},
         shape=WIDE_INIT,
     ),
-    # Countdown and word problems in one run, each with rewards of its own, by one model
+    # Countdown and word problems in one run of one model, each with its own rewards
     "several": TinyDemo(
         recipe="several/tiny.yaml",
         sft_recipe="several/tiny-sft.yaml",
@@ -238,7 +242,7 @@ DEMOS: dict[str, TinyDemo] = {
         tokenizer=lambda tasks: {"vocab_size": 640, "pattern": DIGITS},
         shape=WIDE_INIT,
     ),
-    # last lines of quatrains, and a model that knows tones and rhymes but uses them carelessly
+    # last lines of quatrains; the model knows tones and rhymes but uses them carelessly
     "poem": TinyDemo(
         recipe="poem/tiny.yaml",
         sft_recipe="poem/tiny-sft.yaml",
@@ -247,7 +251,7 @@ DEMOS: dict[str, TinyDemo] = {
         tokenizer=poem_tokenizer,
         shape=WIDE_INIT,
     ),
-    # a number of 1 to 31 in five guesses, and a model that plays by the rules but guesses blindly
+    # a number from 1 to 31 in five guesses; the model plays by the rules but guesses blindly
     "guess": TinyDemo(
         recipe="guess/tiny.yaml",
         sft_recipe="guess/tiny-sft.yaml",
@@ -256,7 +260,7 @@ DEMOS: dict[str, TinyDemo] = {
         tokenizer=lambda task: {"pattern": NUMBERS, "template": TERSE},
         shape=NARROW,
     ),
-    # Countdown with a tool that checks expressions, and a model that ignores its answers
+    # Countdown with a tool that checks expressions; the model ignores the tool's answers
     "check": TinyDemo(
         recipe="countdown/check-tiny.yaml",
         sft_recipe="countdown/check-tiny-sft.yaml",
@@ -266,7 +270,7 @@ DEMOS: dict[str, TinyDemo] = {
         shape={**NARROW, **WIDE_INIT},
     ),
 }
-# verifiable instructions, and a pretrained model that writes well but seldom follows them
+# verifiable instructions; the pretrained model writes well but seldom follows them
 REAL = PretrainedDemo(
     recipe="instructions/smollm2.yaml",
     beside="instructions/smollm2-word-problems.yaml",

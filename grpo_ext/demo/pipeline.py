@@ -1,4 +1,4 @@
-"""Run one demo: make or load a model, warm it up, evaluate, train with GRPO, evaluate again.
+"""Run one demo: build or load a model, warm it up, evaluate, train with GRPO, evaluate again.
 
 Training runs through the same `accelerate launch` commands as the GPU recipes; only sizes differ.
 """
@@ -21,22 +21,22 @@ from grpo_ext.recipe.folder import recipe_folder
 from grpo_ext.recipe.load import Recipe, load_recipe, load_sft_recipe
 from grpo_ext.run.launch import launch
 
-MAX_COMPLETION_BYTES = 2**28  # of the completions of an evaluation
+MAX_COMPLETION_BYTES = 2**28  # for all completions of an evaluation
 
 
 def run_demo(demo: Demo, folder: Path, seed: int = 0, max_steps: int | None = None) -> None:
     """Run all stages that are not done yet, and print the report.
 
     Args:
-        demo: what to run.
-        folder: where to work.
-        seed: of the model, the demonstrations and both trainings.
-        max_steps: ends GRPO early; the warm start stays whole, because without it the model writes
-            no text.
+        demo: the demo to run.
+        folder: the folder for all files.
+        seed: the seed of the model, the demonstrations and both training runs.
+        max_steps: the number of GRPO steps; `None`: as in the recipe. The warm start is not
+            shortened, because without it the model does not write text.
 
     Raises:
-        SystemExit: a training command failed.
-        WheelMissing: the pretrained model is not installed.
+        SystemExit: if a training command failed.
+        WheelMissing: if the pretrained model is not installed.
     """
     recipe_path = recipe_folder() / demo.recipe
     recipe_text = recipe_path.read_text(encoding="utf-8")
@@ -54,7 +54,7 @@ def run_demo(demo: Demo, folder: Path, seed: int = 0, max_steps: int | None = No
         if not begun:
             shutil.rmtree(trained_model, ignore_errors=True)
         code = launch("grpo_ext.train", ["--config", str(recipe_path), *train_words], recipe)
-        # A run of a few steps (`max_steps`) may learn nothing; its model is saved all the same.
+        # A run of a few steps (`max_steps`) may learn nothing; its model is still saved.
         if not (code == 1 and learnt_nothing(trained_model)):
             check_exit("grpo_ext.train", code)
 
@@ -94,7 +94,7 @@ def run_demo(demo: Demo, folder: Path, seed: int = 0, max_steps: int | None = No
 
 
 def run_warm_start(stages: Stages, recipe_path: Path, folder: Path, seed: int) -> None:
-    """Run the stage of supervised training on `folder/demonstrations.jsonl`."""
+    """Run the stage that trains on `folder/demonstrations.jsonl` with supervision."""
     sft_words = warm_start_words(folder, seed)
     recipe = load_sft_recipe(recipe_path, sft_words)
 
@@ -106,7 +106,7 @@ def run_warm_start(stages: Stages, recipe_path: Path, folder: Path, seed: int) -
 
 
 def warm_start_words(folder: Path, seed: int) -> list[str]:
-    """Return the command-line words of the warm start."""
+    """Return the command-line arguments of the warm start."""
     return words(
         model_name_or_path=folder / "model",
         dataset_name=folder / "demonstrations.jsonl",
@@ -116,7 +116,7 @@ def warm_start_words(folder: Path, seed: int) -> list[str]:
 
 
 def grpo_words(demo: Demo, folder: Path, seed: int, max_steps: int | None) -> list[str]:
-    """Return the command-line words of GRPO; `max_steps` replaces the recipe's number of steps."""
+    """Return the command-line arguments of GRPO; `max_steps` overrides the recipe's, if given."""
     settings = {
         "model_name_or_path": demo.first_model(folder),
         "output_dir": folder / "grpo",
@@ -129,7 +129,7 @@ def grpo_words(demo: Demo, folder: Path, seed: int, max_steps: int | None) -> li
 
 
 def print_report(folder: Path, recipe: Recipe, seconds: dict[str, float]) -> None:
-    """Print the table, three completions and the seconds of each stage; write `curves.png`."""
+    """Print the metrics, three completions and the time of each stage, and write `curves.png`."""
     for name in ("eval", "beside"):
         if (folder / f"{name}_after.json").exists():
             summaries = {when: figures_of(folder, f"{name}_{when}") for when in ("before", "after")}
@@ -153,7 +153,7 @@ def print_report(folder: Path, recipe: Recipe, seconds: dict[str, float]) -> Non
 
 
 def figures_of(folder: Path, name: str) -> dict[str, Any]:
-    """Return the figures that an evaluation wrote into the folder of a demo."""
+    """Return the metrics that an evaluation wrote to the folder of a demo."""
     return json.loads(read_text(folder / f"{name}.json", within=folder))
 
 
@@ -161,9 +161,9 @@ def completions_rows(folder: Path, outcomes: list[str], count: int = 3) -> list[
     """Return problems with the completions before and after, the largest gains first.
 
     Args:
-        folder: of the demo.
-        outcomes: rewards of which the first that has a score judges a completion.
-        count: how many problems.
+        folder: the folder of the demo.
+        outcomes: the names of rewards; the first one that has a score judges a completion.
+        count: the number of problems.
     """
 
     def outcome(sample: dict[str, Any]) -> float:
@@ -182,15 +182,15 @@ def completions_rows(folder: Path, outcomes: list[str], count: int = 3) -> list[
 
 
 def greedy_samples(folder: Path, when: str) -> list[dict[str, Any]]:
-    """Return the greedy completions "before" or "after", as the evaluation wrote them."""
+    """Return the greedy completions of an evaluation; `when` is "before" or "after"."""
     text = read_text(folder / f"eval_{when}_completions.jsonl", MAX_COMPLETION_BYTES, folder)
-    # not `splitlines`, which also splits at U+2028 and others that JSON leaves as they are
+    # not `splitlines`, which also splits at U+2028 and other characters that JSON does not escape
     samples = map(json.loads, text.strip().split("\n"))
     return [sample for sample in samples if sample.get("part") != "sampled"]
 
 
 def with_scores(sample: dict[str, Any]) -> str:
-    """Format a completion and, under it, the score of each reward."""
+    """Format a completion and, below it, the score of each reward."""
     scores = []
     for name, score in sample["rewards"].items():
         scores.append(f"{name} -" if score is None else f"{name} {score:g}")
@@ -198,7 +198,7 @@ def with_scores(sample: dict[str, Any]) -> str:
 
 
 def words(**settings: object) -> list[str]:
-    """Return settings as command-line words."""
+    """Return settings as command-line arguments."""
     pairs = [(f"--{key}", str(value)) for key, value in settings.items()]
     return list(chain.from_iterable(pairs))
 
@@ -207,13 +207,13 @@ def checked_launch(module: str, path: Path, overrides: list[str], recipe: Recipe
     """Launch a module with a recipe.
 
     Args:
-        module: the Python module, such as "grpo_ext.sft".
-        path: of the recipe.
-        overrides: command-line words after it.
-        recipe: what these load.
+        module: the name of the Python module, such as "grpo_ext.sft".
+        path: the path of the recipe.
+        overrides: command-line arguments that override the recipe.
+        recipe: the recipe loaded from `path` and `overrides`.
 
     Raises:
-        SystemExit: the module failed.
+        SystemExit: if the module failed.
     """
     check_exit(module, launch(module, ["--config", str(path), *overrides], recipe))
 

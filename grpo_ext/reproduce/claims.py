@@ -1,4 +1,4 @@
-"""The claims of each experiment, read from `data/NAME.yaml` and checked."""
+"""The claims of each experiment, which are read from `data/NAME.yaml` and validated."""
 
 import math
 from typing import Any, Literal
@@ -21,7 +21,7 @@ class Section(BaseModel):
 
 
 class Range(Section):
-    """The figures that agree with a claim; one bound may be missing."""
+    """The range of values that agree with a claim; one bound may be missing."""
 
     at_least: float | None = None
     at_most: float | None = None
@@ -33,10 +33,10 @@ class Range(Section):
         return self
 
     def verdict(self, estimate: Estimate) -> Verdict:
-        """Return the verdict on a figure.
+        """Return the verdict on an estimate.
 
-        It `agrees` if its interval is in the range and `does not` if the interval is outside. It
-        `cannot be seen` if the interval is partly inside or unknown.
+        The verdict is "agrees" if the interval is inside the range, "does not" if it is outside,
+        and "cannot be seen" if it is partly inside or unknown.
         """
         low = estimate.low
         high = estimate.high
@@ -59,14 +59,14 @@ class Range(Section):
 
 
 class Needs(Section):
-    """What the package must have for a claim."""
+    """What the package must have so that a claim can be tested."""
 
     reward: str | None = None  # a registered reward
     key: str | None = None  # a key of a recipe
 
 
 class Map(Section):
-    """A picture of the claim's runs: the end of `metric` by two recipe keys."""
+    """A heat map of a claim's runs: the final value of `metric` by two recipe keys."""
 
     rows: str
     columns: str
@@ -74,19 +74,19 @@ class Map(Section):
 
 
 class Claim(Section):
-    """One published observation, and the figure here that decides whether it is seen."""
+    """A published observation, and the measurement that decides whether our runs show it."""
 
     name: str = Field(pattern="^[a-z0-9-]+$")
     claim: str  # in one sentence
     place: str  # the part of the publication
-    published: str  # its figure, or "no figure"
+    published: str  # the published number, or "no figure"
     measure: str  # a name in `grpo_ext.reproduce.measures.MEASURES`
-    runs: tuple[str, ...] = ()  # in the order of the measure's argument
-    arguments: dict[str, Any] = {}  # of the measure
+    runs: tuple[str, ...] = ()  # in the order that the measure expects
+    arguments: dict[str, Any] = {}  # further arguments of the measure
     figure: str  # what the measured number is
     expected: Range
-    scale: Scale = "tiny"  # the smallest at which the figure can be expected
-    why: str = ""  # why it cannot be expected at a smaller scale, or without what it needs
+    scale: Scale = "tiny"  # the smallest scale at which `expected` applies
+    why: str = ""  # why it does not apply at a smaller scale, or without what the claim needs
     needs: Needs = Needs()
     curves: tuple[str, ...] = ()  # metrics to draw
     map: Map | None = None
@@ -100,30 +100,30 @@ class Claim(Section):
 
 
 class Start(Section):
-    """A tiny model to begin from: the parts of a demo, and how its supervised training differs."""
+    """A tiny model to start from: a demo's parts, and how its supervised training differs."""
 
     demo: str  # a name in `grpo_ext.demo.demos.DEMOS`
     demonstrations: Literal["demo", "untidy_tags", "line_only"] = "demo"
-    count: int  # of demonstrations
+    count: int  # the number of demonstrations
     task: dict[str, Any] = {}  # recipe keys of the task that differ
-    max_steps: int  # of supervised training; 0: none
+    max_steps: int  # steps of supervised training; 0: none
     seconds: float  # on one idle core
 
 
 class Run(Section):
-    """A training run, by what differs from the experiment's recipe."""
+    """A training run, described by how it differs from the experiment's recipe."""
 
-    start: str  # of tiny runs
+    start: str  # the name of the model that a tiny run starts from
     changes: dict[str, Any] = {}  # recipe keys; {times: F} multiplies the recipe's value
-    tiny: dict[str, Any] = {}  # further recipe keys of tiny runs
+    tiny: dict[str, Any] = {}  # further recipe keys, for tiny runs only
     seconds: float  # of the tiny run, on one idle core
 
 
 class Experiment(Section):
-    """What `data/NAME.yaml` contains."""
+    """The contents of `data/NAME.yaml`."""
 
-    recipe: str  # of the tiny runs
-    usual_start: str  # that of the model which other recipes train
+    recipe: str  # the recipe of the tiny runs
+    usual_start: str  # the start that stands for the model of another recipe (`config`)
     tiny: dict[str, Any] = {}  # recipe keys of all tiny runs
     starts: dict[str, Start]
     runs: dict[str, Run]
@@ -147,12 +147,12 @@ class Experiment(Section):
 
 
 def load_experiment(name: str) -> Experiment:
-    """Return an experiment.
+    """Load an experiment.
 
     Args:
         name: one of `EXPERIMENTS`.
 
     Raises:
-        ValueError: its file is wrong.
+        ValueError: if the experiment's file is invalid.
     """
     return Experiment.model_validate(data_yaml("grpo_ext.reproduce", f"{name}.yaml"))

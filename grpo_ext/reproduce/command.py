@@ -1,4 +1,4 @@
-"""All claims of a call: plan, run, measure, and show."""
+"""Test the selected claims: plan the runs, run them, measure, and show the results."""
 
 from pathlib import Path
 
@@ -14,14 +14,14 @@ from grpo_ext.run.output_dir import hold
 
 
 def selected(names: list[str], claims: list[str]) -> dict[str, Experiment]:
-    """Return experiments with some of their claims.
+    """Return experiments with the selected claims, leaving out experiments without any.
 
     Args:
-        names: of the experiments.
-        claims: the names of the claims; all claims if it is empty.
+        names: the names of the experiments.
+        claims: the names of the claims; if empty, all claims.
 
     Raises:
-        ValueError: no experiment has a claim of a name.
+        ValueError: if no experiment has a claim with a given name.
     """
     experiments = {name: load_experiment(name) for name in names}
     if not claims:
@@ -41,7 +41,7 @@ def selected(names: list[str], claims: list[str]) -> dict[str, Experiment]:
 
 
 def print_claims(experiments: dict[str, Experiment]) -> None:
-    """Print the names of the claims with what they say."""
+    """Print the name, text and scale of each claim."""
     from grpo_ext.evaluation.table import print_grid
 
     for name, experiment in experiments.items():
@@ -64,17 +64,17 @@ def reproduce(
 
     Args:
         experiments: the experiments with their claims, by name.
-        folder: where runs and page are written.
-        seeds: how often each run is made.
-        scale: of the models; claims that need a larger one get no verdict.
-        processes: tiny runs at the same time.
-        config: a recipe of another model, which all runs change; `None`: tiny models.
-        overrides: words that replace values of `config`.
-        max_steps: end every run early.
-        only_plan: print what would run, and return nothing.
+        folder: the folder that the runs and the page are written to.
+        seeds: the number of seeds with which each run is repeated.
+        scale: the scale of the models; claims that need a larger one get no verdict.
+        processes: the number of tiny runs at the same time.
+        config: a recipe for another model, from which all runs start; `None`: tiny models.
+        overrides: command-line arguments that override values of `config`.
+        max_steps: the number of steps after which every run ends; `None`: as the runs say.
+        only_plan: whether to only print what would run, and return an empty list.
 
     Raises:
-        ValueError: another process works in `folder`, or a folder of a run there has other files.
+        ValueError: if another process uses `folder`, or the folder of a run has foreign files.
     """
     matrices = []
     jobs: list[Job] = []
@@ -107,7 +107,7 @@ def reproduce(
 
 
 def print_plan(jobs: list[Job], processes: int) -> None:
-    """Print what will run and how long it takes."""
+    """Print what will run and how long it will take."""
     unfinished = [job for job in jobs if not job.is_done]
     starts = sum(job.module == "start" for job in unfinished)
     plan = f"{len(unfinished)} jobs: {starts} warm starts, {len(unfinished) - starts} runs"

@@ -1,4 +1,4 @@
-"""Jobs: tiny ones in parallel processes of one thread, others in turn by `accelerate launch`."""
+"""Run jobs: tiny ones in parallel single-threaded processes, others with `accelerate launch`."""
 
 import multiprocessing
 import os
@@ -23,7 +23,10 @@ LOG = "log.txt"  # what a job prints, in its folder
 
 
 def predicted_minutes(jobs: list[Job], processes: int) -> float | None:
-    """Return how long the unfinished jobs take on as many idle cores; `None` if it is unknown."""
+    """Return the minutes that unfinished jobs take with one idle core per process, or `None`.
+
+    The result is `None` if the time of a job is unknown.
+    """
     total = 0.0
     for job in jobs:
         if job.is_done:
@@ -35,21 +38,21 @@ def predicted_minutes(jobs: list[Job], processes: int) -> float | None:
 
 
 def execute(jobs: list[Job], processes: int, by_launcher: bool = False) -> list[Job]:
-    """Do all jobs that are not done yet.
+    """Run all jobs that are not done yet.
 
     A job that was killed continues from its checkpoint.
 
     Args:
-        jobs: the jobs; one that needs another stands behind it.
-        processes: jobs at the same time.
-        by_launcher: jobs run one after another, each by `accelerate launch` with the recipe's
-            number of processes.
+        jobs: the jobs; a job that needs another comes after it.
+        processes: the number of jobs at the same time.
+        by_launcher: whether to run jobs one after another, each with `accelerate launch` and the
+            recipe's number of processes.
 
     Returns:
         The jobs that failed, and those that needed them.
 
     Raises:
-        SystemExit: a signal stopped a job.
+        SystemExit: if a signal stopped a job.
     """
     waiting = [job for job in jobs if not job.is_done]
     if by_launcher:
@@ -80,7 +83,7 @@ def execute(jobs: list[Job], processes: int, by_launcher: bool = False) -> list[
 
 
 def launch_in_turn(jobs: list[Job], progress: "Progress") -> list[Job]:
-    """Train by `accelerate launch`, one job after another; return those that failed."""
+    """Run jobs with `accelerate launch`, one after another, and return those that failed."""
     from grpo_ext.recipe.load import load_recipe
     from grpo_ext.run.launch import launch
 
@@ -98,13 +101,13 @@ def launch_in_turn(jobs: list[Job], progress: "Progress") -> list[Job]:
 
 
 def finish(job: Job, code: int, seconds: float, failed: list[Job]) -> None:
-    """Record a job that has ended; a run that learnt nothing is done as well.
+    """Record a job that has ended; a run that learned nothing also counts as done.
 
     Args:
         job: the job.
-        code: its exit code.
-        seconds: since it began, or since it continued.
-        failed: gets the job if it failed.
+        code: the exit code of the job.
+        seconds: the seconds since the job began or was continued.
+        failed: the list to which the job is added if it failed.
     """
     done = code == 0 or (code == 1 and job.module != "start" and learnt_nothing(job.folder))
     seconds += float(job.state.get("seconds") or 0.0)
@@ -115,9 +118,10 @@ def finish(job: Job, code: int, seconds: float, failed: list[Job]) -> None:
 
 @contextmanager
 def running() -> Iterator[dict[Job, tuple[ForkServerProcess, float]]]:
-    """Yield a dictionary for the processes under way and their starts.
+    """Yield a dictionary for the running processes and their start times.
 
-    If this process is stopped, they stop after their step, with a checkpoint.
+    If this process is stopped, the running processes stop after their current step, with a
+    checkpoint.
     """
     started: dict[Job, tuple[ForkServerProcess, float]] = {}
     previous_handler = signal.signal(signal.SIGTERM, stop)
@@ -137,7 +141,7 @@ def stop(number: int, frame: FrameType | None) -> None:
 
 
 def begin_process(job: Job) -> ForkServerProcess:
-    """Start a job in a process that begins with torch and TRL loaded."""
+    """Start a job in a process in which torch and TRL are already loaded."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["grpo_ext.reproduce.preloaded"])
     process = context.Process(
@@ -148,13 +152,13 @@ def begin_process(job: Job) -> ForkServerProcess:
 
 
 def work(module: str, arguments: tuple[Any, ...], log: str, launcher: int) -> None:
-    """Do a job in this process.
+    """Run a job in this process, and exit with its exit code.
 
     Args:
-        module: of the job.
-        arguments: of the job.
-        log: the file that the process prints into.
-        launcher: the id of the process with which this one ends.
+        module: the module of the job.
+        arguments: the arguments of the job.
+        log: the file to which the output of the process is appended.
+        launcher: the id of the launching process; this process ends when that one does.
     """
     import torch
 
@@ -180,7 +184,7 @@ def work(module: str, arguments: tuple[Any, ...], log: str, launcher: int) -> No
 
 
 def place_of_message(job: Job) -> str:
-    """Return where a job that failed says why."""
+    """Return where to find the error message of a job that failed."""
     log = job.folder / LOG
     return f"see {log}" if log.exists() else "its message is above"
 
@@ -190,8 +194,8 @@ class Progress:
 
     Args:
         jobs: all jobs.
-        unfinished: those that are not done yet.
-        processes: jobs at the same time.
+        unfinished: the jobs that are not done yet.
+        processes: the number of jobs at the same time.
     """
 
     def __init__(self, jobs: list[Job], unfinished: list[Job], processes: int) -> None:
@@ -200,10 +204,10 @@ class Progress:
         self.unfinished = list(unfinished)
         self.finished = 0
         self.seconds = 0.0  # of the finished jobs
-        self.predicted = 0.0  # seconds of the finished jobs
+        self.predicted = 0.0  # seconds that were predicted for the finished jobs
 
     def print_end(self, job: Job, failed: bool) -> None:
-        """Print that a job has ended."""
+        """Print that a job has ended or failed, and the remaining time."""
         self.unfinished.remove(job)
         seconds = float(job.state.get("seconds") or 0.0)
         self.finished += 1
@@ -217,7 +221,10 @@ class Progress:
         print(f"{number}/{self.total} {job.name}: {seconds:.0f} s{self.remaining_time()}")
 
     def remaining_time(self) -> str:
-        """Return how long the unfinished jobs will take, by those that have ended."""
+        """Return how long the unfinished jobs will take, judging by those that have ended.
+
+        The text is empty if no job is left.
+        """
         if not self.unfinished:
             return ""
         if self.predicted:

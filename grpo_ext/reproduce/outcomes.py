@@ -1,4 +1,4 @@
-"""What the runs say about each claim."""
+"""Measure each claim on its runs, and reach a verdict."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,20 +15,20 @@ from grpo_ext.reproduce.runs import Job, Matrix
 
 @dataclass
 class Outcome:
-    """A claim with its figure and verdict."""
+    """A claim with its measured figure and its verdict."""
 
     experiment: str
     claim: Claim
     verdict: Verdict
-    why: str = ""  # of a verdict that the figure does not explain
-    failed: bool = False  # a run ended with an error
+    why: str = ""  # the reason for a verdict that the figure does not explain
+    failed: bool = False  # whether a run ended with an error
     estimate: Estimate | None = None
     by_seed: list[Figure] = field(default_factory=list)
     runs: dict[str, list[RunData]] = field(default_factory=dict)  # by name, one for each seed
 
     @property
     def details(self) -> str:
-        """What the measure says of each seed."""
+        """The details that the measure reports for each seed."""
         if len(self.by_seed) == 1:
             return self.by_seed[0].details
         parts = []
@@ -51,7 +51,7 @@ class Logs:
 
 
 def obstacle(matrix: Matrix, claim: Claim) -> str:
-    """Return why a claim cannot be measured at all, before anything runs; empty if it can."""
+    """Return why a claim cannot be measured at all, or an empty text; runs need not exist yet."""
     if not is_met(matrix, claim.needs):
         return claim.why
     if matrix.config is None:
@@ -84,14 +84,14 @@ def out_of_scale(claim: Claim, scale: Scale) -> bool:
 def outcome_of(
     matrix: Matrix, claim: Claim, scale: Scale, failed: list[Job], logs: Logs
 ) -> Outcome:
-    """Return the figure and the verdict of a claim.
+    """Measure a claim and return its outcome.
 
     Args:
-        matrix: the jobs of its experiment.
+        matrix: the jobs of the claim's experiment.
         claim: the claim.
-        scale: of the models.
-        failed: the jobs that failed; others that are not done count as missing.
-        logs: of all runs.
+        scale: the scale of the models.
+        failed: the jobs that failed; other unfinished jobs count as missing.
+        logs: the logs of all runs.
     """
     outcome = Outcome(matrix.name, claim, "cannot be seen")
     outcome.why = obstacle(matrix, claim)
@@ -144,7 +144,7 @@ def undecided(expected: Range, estimate: Estimate) -> str:
 
 
 def interval_of(estimate: Estimate) -> str:
-    """Return the bounds of an interval as text; empty without one."""
+    """Return the bounds of an interval as text, or an empty text if there is no interval."""
     if estimate.low is None or estimate.high is None:
         return ""
     return f"[{estimate.low:.3g}, {estimate.high:.3g}]"

@@ -1,4 +1,4 @@
-"""The table on the terminal, and `claims.html` with a picture beside each claim."""
+"""Show outcomes as a table in the terminal, and as `claims.html` with a plot for each claim."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ POLICY = (
 
 
 def as_figure(estimate: Estimate | None) -> str:
-    """Return a figure with its standard error as text; empty without a figure."""
+    """Return an estimate and its standard error as text, or an empty text without an estimate."""
     if estimate is None:
         return ""
     if not estimate.error:
@@ -43,7 +43,7 @@ def as_figure(estimate: Estimate | None) -> str:
 
 
 def print_table(outcomes: list[Outcome]) -> None:
-    """Print a table of the claims, and below it why some have no verdict."""
+    """Print a table of the claims, and below it the reasons for verdicts that need one."""
     from rich import print
     from rich.markup import escape
 
@@ -64,7 +64,7 @@ def print_table(outcomes: list[Outcome]) -> None:
 
 
 def by_experiment(outcomes: list[Outcome]) -> dict[str, list[Outcome]]:
-    """Return the outcomes of each experiment, in their order."""
+    """Group outcomes by experiment, in their order."""
     groups: dict[str, list[Outcome]] = {}
     for outcome in outcomes:
         groups.setdefault(outcome.experiment, []).append(outcome)
@@ -76,7 +76,7 @@ def write_page(outcomes: list[Outcome], folder: Path, about: str) -> Path:
 
     Args:
         outcomes: the outcomes of all claims.
-        folder: where both are written.
+        folder: the folder for both files.
         about: what was run, in one line.
     """
     figures = [as_json(outcome) for outcome in outcomes]
@@ -129,7 +129,7 @@ def section(outcome: Outcome) -> str:
 
 
 def as_json(outcome: Outcome) -> dict[str, Any]:
-    """Return the figures of a claim."""
+    """Return an outcome as JSON values."""
     estimate = outcome.estimate
     return {
         "experiment": outcome.experiment,
@@ -149,7 +149,7 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
 
 
 def picture_of(outcome: Outcome) -> str:
-    """Return the picture of a claim as base64 of a PNG; empty if there is nothing to draw."""
+    """Return the plot of a claim as a PNG in base64, or an empty text if there is none to draw."""
     claim = outcome.claim
     if not outcome.runs or not (claim.curves or claim.map):
         return ""
@@ -174,14 +174,14 @@ def picture_of(outcome: Outcome) -> str:
 
 
 def draw_curves(axis: Axes, outcome: Outcome, metric: str) -> None:
-    """Draw a metric over the steps.
+    """Plot a metric over the steps.
 
-    Each run has its smoothed mean over seeds, in front of the curve of each seed.
+    For each run, plot the smoothed mean over seeds on top of the curve of each seed.
 
     Args:
-        axis: where to draw.
-        outcome: with the runs.
-        metric: the metric.
+        axis: the axes to draw on.
+        outcome: the outcome with the runs.
+        metric: the name of the metric.
     """
     for number, (name, runs) in enumerate(outcome.runs.items()):
         color = COLOURS[number % len(COLOURS)]
@@ -200,7 +200,7 @@ def draw_curves(axis: Axes, outcome: Outcome, metric: str) -> None:
 
 
 def draw_map(axis: Axes, outcome: Outcome) -> None:
-    """Draw the end of a metric, as the mean over seeds, by two keys of the recipe."""
+    """Draw a heat map of a metric's final value, as the mean over seeds, by two recipe keys."""
     keys = outcome.claim.map
     assert keys is not None
     cells, rows, columns = table_of_map(outcome)
@@ -217,9 +217,9 @@ def draw_map(axis: Axes, outcome: Outcome) -> None:
 
 
 def table_of_map(outcome: Outcome) -> tuple[Array, list[float], list[float]]:
-    """Return the cells of a claim's map and the values of its two keys.
+    """Return the cells (rows, columns) of a claim's map, and the values of its two keys.
 
-    The cells are (rows, columns), NaN without a run.
+    Cells without a run are NaN.
     """
     keys = outcome.claim.map
     assert keys is not None

@@ -1,4 +1,4 @@
-"""What the processes of `execute` have imported before they begin."""
+"""The imports that processes of `execute` have already made when they start."""
 
 # ruff: noqa: F401
 import gc

@@ -1,7 +1,7 @@
 """Published values of three experiments, and how the recipes of the package differ from them.
 
-`python -m grpo_ext.reproduce.published` writes the tables of docs/experiments.md again, after a
-change of `data/published.yaml`.
+After a change to `data/published.yaml`, run `python -m grpo_ext.reproduce.published` to update the
+tables in docs/experiments.md.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ class PublishedValue:
     status: Status
     published: Any  # `None` for a value that was not published
     tool: str | None  # the tool whose default `published` is, with its versions
-    differs: bool  # whether the recipe has another value
-    in_recipe: Any  # the value that the recipe has
-    reason: str | None  # why it differs
+    differs: bool  # whether the recipe has a different value
+    in_recipe: Any  # the value in the recipe
+    reason: str | None  # why the recipe differs
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Experiment:
     recipe: str  # as `grpo-ext train --config` takes it
     publication: str
     values: dict[str, PublishedValue]
-    # differences that no key has: `what`, `published`, `ours`, `reason`
+    # differences that do not belong to a key: `what`, `published`, `ours`, `reason`
     beyond: list[dict[str, str]]
 
 
@@ -65,7 +65,7 @@ def experiments() -> dict[str, Experiment]:
 
 
 def differences_table(experiment: Experiment) -> str:
-    """Return a Markdown table of what was published and is different in the recipe."""
+    """Return a Markdown table of the published values that differ in the recipe."""
     lines = ["| | published | here | why |", "|---|---|---|---|"]
     for value in experiment.values.values():
         if value.differs and value.status != "not_published":
@@ -89,7 +89,7 @@ def unpublished_table(experiment: Experiment) -> str:
 
 
 def defaults_sentence(experiment: Experiment) -> str:
-    """Return the recipe's values that are defaults of the published run's tool, as one sentence."""
+    """Return a sentence with the recipe's values that are defaults of the tool that was used."""
     by_tool: dict[str, list[str]] = {}
     for value in experiment.values.values():
         if value.tool and not value.differs:
@@ -103,9 +103,9 @@ def _cell(value: object) -> str:
 
 
 def with_tables(page: str) -> str:
-    """Return the text of docs/experiments.md with its tables written again.
+    """Return the text of docs/experiments.md with its tables regenerated.
 
-    A table stands between `<!-- NAME: KIND -->` and `<!-- end -->`.
+    A table is between `<!-- NAME: KIND -->` and `<!-- end -->`.
     """
     writers = {
         "differences": differences_table,

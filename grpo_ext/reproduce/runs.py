@@ -1,4 +1,4 @@
-"""The runs that claims need, as jobs, which are done once per seed."""
+"""The runs that claims need, as jobs: one for each run and seed."""
 
 import hashlib
 import json
@@ -16,7 +16,7 @@ from grpo_ext.reproduce.claims import Claim, Experiment
 from grpo_ext.reproduce.starts import as_words, model_of
 
 STATE = "reproduce.json"  # in the folder of a job: its fingerprint, and whether it is done
-START_UP = 4.0  # seconds of a tiny run before its first and after its last step
+START_UP = 4.0  # seconds that a tiny run spends before its first and after its last step
 # settings of all runs
 MEASURED = {"logging_steps": 1, "eval_strategy": "no", "eval_on_start": False}
 # settings of tiny runs
@@ -25,26 +25,26 @@ QUIET = {"save_strategy": "steps", "save_steps": 20, "save_total_limit": 1, "dis
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """A warm start or a run of one seed, in a folder of its own."""
+    """A warm start or a training run with one seed, in a folder of its own."""
 
     name: str
     folder: Path
-    inputs: Any  # JSON: a finished job counts only if it had the same
+    inputs: Any  # JSON values; a finished job counts as done only if they are the same
     module: str  # `start` or `grpo_ext.train`
-    arguments: tuple[Any, ...]  # of `make_start`, or the recipe's path and the words after it
-    needs: "Job | None" = None  # the job before it
-    seconds: float | None = None  # predicted, on one idle core; `None`: not known
+    arguments: tuple[Any, ...]  # of `make_start`, or the recipe's path and its overrides
+    needs: "Job | None" = None  # the job that must be done first
+    seconds: float | None = None  # predicted, on one idle core; `None`: unknown
 
     @cached_property
     def fingerprint(self) -> str:
-        """A hash of the inputs of this job and of the one before it."""
+        """A hash of the inputs of this job and of the job that it needs."""
         before = self.needs.fingerprint if self.needs else ""
         text = json.dumps([before, self.inputs], sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()
 
     @property
     def state(self) -> dict[str, Any]:
-        """What the folder says of the job; empty if it was not begun."""
+        """The state recorded in the job's folder; empty if the job was not begun."""
         try:
             state = json.loads(read_text(self.folder / STATE, within=self.folder))
         except (OSError, ValueError, RecursionError):
@@ -57,10 +57,10 @@ class Job:
         return state.get("fingerprint") == self.fingerprint and bool(state.get("done"))
 
     def begin(self) -> None:
-        """Make the folder, empty unless this job was begun there.
+        """Record that the job has begun, and clear its folder if another job was begun there.
 
         Raises:
-            ValueError: the folder has files that this command did not write.
+            ValueError: if the folder has files that this command did not write.
         """
         if self.folder.exists() and any(self.folder.iterdir()):
             if not self.state:
@@ -72,7 +72,7 @@ class Job:
         self.record(done=False)
 
     def record(self, done: bool, seconds: float | None = None) -> None:
-        """Write the state of the job; `None` keeps its seconds."""
+        """Write the state of the job to its folder; `seconds=None` keeps the recorded seconds."""
         if seconds is None:
             seconds = self.state.get("seconds", 0.0)
         state = {"fingerprint": self.fingerprint, "seconds": seconds, "done": done}
@@ -87,9 +87,9 @@ class Matrix:
     experiment: Experiment
     folder: Path
     seeds: int
-    config: str | None = None  # a recipe of another model, from which all runs begin
-    overrides: list[str] = field(default_factory=list)  # words that replace values of `config`
-    max_steps: int | None = None  # ends every run early
+    config: str | None = None  # a recipe for another model, from which all runs start
+    overrides: list[str] = field(default_factory=list)  # arguments that override `config`
+    max_steps: int | None = None  # ends every run after this many steps
     starts: dict[tuple[str, int], Job] = field(default_factory=dict)  # by name and seed
 
     @cached_property
@@ -106,7 +106,7 @@ class Matrix:
         return recipe_folder() / self.experiment.recipe
 
     def jobs(self, claims: list[Claim]) -> list[Job]:
-        """Return the jobs of these claims: for each seed, the starts before their runs."""
+        """Return the jobs that claims need, each once, with starts before their runs."""
         names: dict[str, None] = {}  # an ordered set
         for claim in claims:
             names |= dict.fromkeys(claim.runs)
@@ -120,7 +120,7 @@ class Matrix:
         return list(jobs.values())
 
     def run(self, name: str, seed: int) -> Job:
-        """Return the job of a run."""
+        """Return the job of a run with a seed."""
         settings = self.settings(name, seed)
         folder = self.folder / self.name / f"{name}-seed{seed}"
         arguments = {**settings, "output_dir": folder}
@@ -142,7 +142,7 @@ class Matrix:
         )
 
     def start(self, name: str, seed: int) -> Job:
-        """Return the job that makes a tiny model, the same one for all its runs."""
+        """Return the job that makes a tiny model, the same job for all runs that start from it."""
         if (name, seed) in self.starts:
             return self.starts[name, seed]
         start = self.experiment.starts[name]
@@ -159,7 +159,7 @@ class Matrix:
         return job
 
     def settings(self, name: str, seed: int) -> dict[str, Any]:
-        """Return the recipe keys of a run; factors are of the recipe's values."""
+        """Return the recipe keys of a run, with factors multiplied out."""
         run = self.experiment.runs[name]
         settings: dict[str, Any] = {}
         if self.config is None:

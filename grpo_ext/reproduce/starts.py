@@ -1,4 +1,4 @@
-"""Tiny models to begin from: those of the demos, warmed up on demonstrations for an experiment."""
+"""Make the tiny models that runs start from: a demo's model, warmed up for an experiment."""
 
 import json
 import random
@@ -22,9 +22,9 @@ UNTIDY = 0.5  # share of the demonstrations with a tag omitted, doubled or mispl
 
 
 def untidy_tags(demonstrations: Demonstrations) -> Demonstrations:
-    """Return demonstrations of which a share `UNTIDY` has a fault in its tags.
+    """Give a share `UNTIDY` of the demonstrations a fault in their tags.
 
-    So GRPO can teach the format.
+    This leaves the format for GRPO to teach.
     """
 
     def with_faults(task: Task, count: int, *, seed: int = 0) -> Iterator[Demonstration]:
@@ -39,7 +39,7 @@ def untidy_tags(demonstrations: Demonstrations) -> Demonstrations:
 
 
 def line_only(demonstrations: Demonstrations) -> Demonstrations:
-    """Return demonstrations without thoughts and tags: only the answer."""
+    """Reduce demonstrations to their answers, without thoughts and tags."""
 
     def answers(task: Task, count: int, *, seed: int = 0) -> Iterator[Demonstration]:
         for row in demonstrations(task, count, seed=seed):
@@ -72,10 +72,10 @@ def make_start(start: Start, recipe: str, folder: Path, seed: int) -> int:
     """Make a tiny model and train it on its demonstrations; return the exit code.
 
     Args:
-        start: what to make.
-        recipe: of the experiment, to whose task the demonstrations belong.
-        folder: where the model is saved, as `model_of` says.
-        seed: of weights, demonstrations and training.
+        start: the description of the model.
+        recipe: the experiment's recipe, whose task the demonstrations belong to.
+        folder: the folder of the job; the model is saved at `model_of(start, folder)`.
+        seed: the seed of the weights, the demonstrations and the training.
     """
     from grpo_ext.sft import main
 
@@ -105,7 +105,7 @@ def make_start(start: Start, recipe: str, folder: Path, seed: int) -> int:
 
 
 def as_words(settings: dict[str, Any]) -> list[str]:
-    """Return settings as words of the command line: text as it is, other values as JSON."""
+    """Return settings as command-line arguments: texts unchanged, other values as JSON."""
     arguments = []
     for key, value in settings.items():
         text = str(value) if isinstance(value, str | Path) else json.dumps(value)

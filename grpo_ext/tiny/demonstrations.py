@@ -1,7 +1,7 @@
 """Synthetic demonstrations of Countdown and of games for a warm start: honest, but not good.
 
-A demonstration of Countdown tries value after value, downwards from a random one, and says after
-each if it is the target:
+A demonstration of Countdown tries one value after another, in descending order from a random one,
+and says after each whether it is the target:
 
     <think>
     5 + 3 → 8 - 1 → 7 vs 3 no; 5 - 3 → 2 + 1 → 3 vs 3 yes
@@ -10,10 +10,10 @@ each if it is the target:
     5 - 3 + 1
     </answer>
 
-The labels are always right, but most demonstrations give up and answer with their first attempt.
+The labels are always correct, but most demonstrations give up and answer with their first attempt.
 Reinforcement learning can teach the model to try longer and to choose better attempts.
 
-A demonstration of a game has legal moves with hardly any strategy.
+Demonstrations of a game make legal moves with hardly any strategy.
 """
 
 import random
@@ -45,12 +45,12 @@ def countdown_demonstrations(
     """Yield demonstrations on training problems, as `prompt` and `completion` messages.
 
     Args:
-        task: makes the problems.
-        count: how many demonstrations.
-        give_up: share of demonstrations that stop after one attempt; the others stop at a hit, or
-            after the last value.
-        operators: of the attempts; default: the task's.
-        seed: of all choices.
+        task: the task that generates the problems.
+        count: the number of demonstrations.
+        give_up: the share of demonstrations that stop after one attempt. The others stop at a hit,
+            or after the last value.
+        operators: the operators of the attempts; `None`: those of the task.
+        seed: the seed of all random choices.
     """
     rng = random.Random(seed)
     problems = list(task.generate("train"))
@@ -84,10 +84,10 @@ def countdown_demonstrations(
 def attempts_downwards(
     nums: tuple[int, ...], operators: str, largest: int
 ) -> list[tuple[int, str, str]]:
-    """Return (value, steps, equation) for each value of 1 to `largest`, the largest first.
+    """Return (value, steps, equation) for each value from 1 to `largest`, in descending order.
 
-    Of the equations of `chains` for a value, it is the one with the largest numbers first. If no
-    value is in that range, any value counts.
+    For each value, the equation of `chains` that starts with the largest numbers is chosen. If no
+    value is in that range, all values are returned.
     """
     by_value = chains(nums, operators, largest)
     if not any(by_value):
@@ -110,8 +110,9 @@ def chains(
 
     Args:
         nums: the numbers.
-        operators: the signs that may occur.
-        largest: of a step, which is also whole and not negative.
+        operators: the operators that may occur.
+        largest: the largest allowed result of a step, which must also be whole and not negative;
+            `None`: no limit.
     """
     by_value: dict[int, list[tuple[str, str]]] = {}
     for order in sorted(set(permutations(nums))):
@@ -142,17 +143,17 @@ def numbers_in(equation: str) -> list[int]:
 def guess_demonstrations(
     task: GuessTask, count: int, *, turns: int = 5, listens: float = 0.5, seed: int = 0
 ) -> Iterator[Demonstration]:
-    """Yield guesses in the course of games.
+    """Yield guesses from games in progress.
 
     `prompt` is the conversation so far, `completion` the next guess.
 
     Args:
-        task: gives the prompt.
-        count: how many guesses.
-        turns: guesses of a game, at most.
-        listens: share of the guesses that agree with the answers so far; the others are random
-            numbers of the whole range.
-        seed: of all choices.
+        task: the task that provides the prompt.
+        count: the number of demonstrations, of one guess each.
+        turns: the maximum number of guesses in a game.
+        listens: the share of guesses that agree with the answers so far. The others are random
+            numbers from the whole range.
+        seed: the seed of all random choices.
     """
     rng = random.Random(seed)
     for _ in range(count):
@@ -180,14 +181,15 @@ def check_demonstrations(
 ) -> Iterator[Demonstration]:
     """Yield episodes of Countdown with the tool `check`: calls, results, and the answer.
 
-    An episode checks expressions of random values, each value once, whose numbers are a rotation of
-    those in the prompt. Its answer is the last expression, which is often wrong.
+    An episode checks expressions whose values are random, each value once, and whose numbers are a
+    rotation of those in the prompt. The answer is the last expression, which is often wrong.
 
     Args:
-        task: makes the problems.
-        count: how many episodes.
-        give_up: share of episodes that check only once; the others check until the tool says yes.
-        seed: of all choices.
+        task: the task that generates the problems.
+        count: the number of episodes.
+        give_up: the share of episodes that check only once. The others check until the tool says
+            yes or no value is left.
+        seed: the seed of all random choices.
     """
     rng = random.Random(seed)
     problems = list(task.generate("train"))
@@ -224,7 +226,7 @@ def check_demonstrations(
 
 
 def expressions_around(nums: list[int], operators: str) -> dict[int, list[str]]:
-    """Return the equations of `chains`, by value, whose numbers are a rotation of `nums`."""
+    """Return the equations of `chains` whose numbers are a rotation of `nums`, by their value."""
     rotations = [nums[start:] + nums[:start] for start in range(len(nums))]
     by_value = defaultdict(list)
     all_equations = chains(tuple(sorted(nums)), operators)

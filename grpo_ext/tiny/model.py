@@ -22,13 +22,14 @@ def build_model(
     """Build a float32 model with tied embeddings.
 
     Args:
-        tokenizer: gives the size of the vocabulary, the pad token and the eos token.
-        architecture: transformers' name of a family: llama, qwen2 or qwen3.
-        seed: the seed of the initial weights; torch's global generator does not change.
-        shape: replaces values of `SHAPE`, which give 0.5 million parameters.
+        tokenizer: the tokenizer, which determines the vocabulary size, the pad token and the eos
+            token.
+        architecture: transformers' name for a model family: llama, qwen2 or qwen3.
+        seed: the seed of the initial weights; torch's global generator is left unchanged.
+        shape: overrides for `SHAPE`, whose values give 0.5 million parameters.
 
     Raises:
-        TypeError: `shape` has a key that `SHAPE` lacks.
+        TypeError: if `shape` has a key that `SHAPE` lacks.
     """
     unknown = shape.keys() - SHAPE.keys()
     if unknown:
@@ -56,10 +57,10 @@ def build_model(
 def compose_numbers(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, seed: int = 0
 ) -> None:
-    """Give each one-token number up to 99 the sum of two embeddings, of its tens and its ones.
+    """Set the embedding of each one-token number up to 99 to the sum of those of its two digits.
 
-    A model that starts so adds 9 of 10 pairs right after 38,400 demonstrations; with independent
-    embeddings, 1 of 4.
+    Tens and ones have separate embeddings. After 38,400 demonstrations, a model with this start
+    adds 9 of 10 pairs correctly, and one with independent embeddings 1 of 4.
     """
     weight = model.get_input_embeddings().get_parameter("weight")  # (V, H)
     scale = model.config.initializer_range / 2**0.5

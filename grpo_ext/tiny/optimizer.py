@@ -1,6 +1,6 @@
-"""One optimizer: Muon for the matrices, AdamW for the rest.
+"""An optimizer that uses Muon for the matrices and AdamW for all other parameters.
 
-A tiny model needs half the steps that AdamW alone takes.
+With it, a tiny model needs half as many steps as with AdamW alone.
 """
 
 from collections.abc import Callable
@@ -16,14 +16,14 @@ class MuonWithAdamW(torch.optim.Optimizer):
     """Muon on hidden weight matrices, `torch.optim.AdamW` on embeddings, norms and biases.
 
     The updates of matrices are those of `torch.optim.Muon`, which computes them in bfloat16. On a
-    CPU without instructions for it that takes fifteen times as long as here (`orthogonalized`).
+    CPU without bfloat16 instructions, that takes fifteen times as long as `orthogonalized` does.
     Both halves share the learning rate: Muon's updates are scaled to the size of AdamW's (arXiv
-    2502.16982, equation 4). Group 0 is Muon's.
+    2502.16982, equation 4). Parameter group 0 is Muon's.
 
     Args:
-        model: whose trainable parameters are optimized.
+        model: the model whose trainable parameters are optimized.
         lr: the learning rate.
-        weight_decay: decoupled, of the matrices only.
+        weight_decay: the decoupled weight decay, applied only to the matrices.
     """
 
     def __init__(self, model: nn.Module, lr: float, weight_decay: float = 0.0) -> None:
@@ -70,11 +70,11 @@ class MuonWithAdamW(torch.optim.Optimizer):
 def orthogonalized(matrix: Tensor) -> Tensor:
     """Return a matrix (M, N) with its singular values moved close to 1.
 
-    They are between 0.7 and 1.2, but for the smallest. Five steps of the Newton-Schulz iteration of
-    Jordan et al. (https://kellerjordan.github.io/posts/muon) apply the polynomial
+    Except for the smallest, they end up between 0.7 and 1.2. Five steps of the Newton-Schulz
+    iteration of Jordan et al. (https://kellerjordan.github.io/posts/muon) apply the polynomial
     3.4445 s - 4.7750 s^3 + 2.0315 s^5 to each singular value s, after division by the Frobenius
-    norm. Every result is rounded to bfloat16, as torch's is; on a CPU the products themselves are
-    of float32.
+    norm. Every result is rounded to bfloat16, as in torch; on a CPU the products themselves are
+    computed in float32.
     """
     products = torch.float32 if matrix.is_cpu else torch.bfloat16
 

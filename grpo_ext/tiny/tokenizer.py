@@ -1,7 +1,7 @@
-"""Build tokenizers: byte-level BPE, a ChatML template, and a token for each tag.
+"""Build tokenizers with byte-level BPE, a ChatML template, and a token for each tag.
 
-The vocabulary covers every byte, so a tokenizer can encode any text. Tasks differ in the corpus,
-the size of the vocabulary, and the pattern of the pieces of text that may become one token.
+The vocabulary covers every byte, so a tokenizer can encode any text. Tasks differ in their corpus,
+the size of their vocabulary, and the pattern that says which pieces of text may become one token.
 """
 
 from collections.abc import Iterable
@@ -11,10 +11,10 @@ from transformers import PreTrainedTokenizerFast
 
 from grpo_ext.rewards.answers import TAGS
 
-# A word with its leading space, one digit, one other character, or one character of white space.
+# A word with its leading space, one digit, one other character, or one whitespace character.
 WORDS = r" ?[A-Za-z]+| ?\d| ?[^\sA-Za-z\d]|\s"
 # Spaces belong to words and signs, so that a number up to 99 is the same single token everywhere.
-# Texts are shorter than with digits, and a model learns small sums much sooner.
+# Texts are shorter than with one token per digit, and a model learns small sums much sooner.
 NUMBERS = r" ?[A-Za-z]+ ?|\d{1,2}| ?[^\sA-Za-z\d] ?|\s"
 # Every digit is one token, the same everywhere, so a model reads longer numbers digit by digit.
 DIGITS = r" ?[A-Za-z]+|\d| ?[^\sA-Za-z\d]|\s+"
@@ -48,15 +48,15 @@ def build_tokenizer(
 
     Args:
         corpus: prompts and completions, without the template.
-        vocab_size: upper bound without the tags; small corpora stay below it.
-        pattern: regular expression of the pieces that merges must not cross, such as `WORDS`,
+        vocab_size: the maximum vocabulary size without the tags; small corpora stay below it.
+        pattern: a regular expression for the pieces that merges must not cross, such as `WORDS`,
             `NUMBERS`, `DIGITS` or `CHARACTERS`.
-        tags: added as single tokens that are not special, so that decoding with
+        tags: texts that become single tokens. They are not special tokens, so decoding with
             `skip_special_tokens=True` keeps them.
-        template: chat template that ends turns so, such as `CHATML` or `TERSE`.
+        template: a chat template that ends turns with `<|im_end|>`, such as `CHATML` or `TERSE`.
 
     Raises:
-        ValueError: `vocab_size` is below 259, which are every byte and three special tokens.
+        ValueError: if `vocab_size` is below 259, the number of bytes plus three special tokens.
     """
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     special_tokens = [PAD, START, END]

@@ -1,8 +1,8 @@
 """Synthetic demonstrations of verse for a warm start, with careless use of tones and rhymes.
 
-The given lines are random characters of the training poems whose tones fit and whose ends rhyme;
-they have no meaning. A demonstration first states its tones and the rhyme group of the poem, and
-then writes its line:
+The given lines consist of random characters of the training poems, with fitting tones and rhyming
+ends but no meaning. A demonstration first states the tones of its line and the rhyme group of the
+poem, and then writes the line:
 
     <think>
     平平仄仄仄平平
@@ -12,9 +12,10 @@ then writes its line:
     南城晓色旧时人
     </answer>
 
-The line always has the stated tones. But most demonstrations take the pattern that begins level,
-whatever the given lines require, and end on one of a few characters, whatever the rhyme. Other
-demonstrations are entries of a rhyme book: the name of a group and some of its characters.
+The line always has the stated tones. But most demonstrations use the pattern that begins with a
+level tone, whatever the given lines require, and end on one of a few characters, whatever the
+rhyme. Other demonstrations are entries of a rhyme book: the name of a group and some of its
+characters.
 Reinforcement learning can teach the model to follow the given lines.
 """
 
@@ -48,14 +49,15 @@ def verse_demonstrations(
     """Yield demonstrations on generated quatrains, as `prompt` and `completion` messages.
 
     Args:
-        task: gives characters and prompt.
-        count: how many demonstrations.
-        right_pattern: share of lines in the pattern that the given lines require. All others are in
-            the pattern that begins level, which is right for about half of the poems.
-        rhyme: share of lines that rhyme.
-        five: share of quatrains with five characters a line; the others have seven.
-        entries: share of demonstrations that are entries of the rhyme book.
-        seed: of all choices.
+        task: the task that provides the characters and the prompt.
+        count: the number of demonstrations.
+        right_pattern: the share of lines in the pattern that the given lines require. All others
+            are in the pattern that begins with a level tone, which is correct for about half of the
+            poems.
+        rhyme: the share of lines that rhyme.
+        five: the share of quatrains with five characters per line; the others have seven.
+        entries: the share of demonstrations that are entries of the rhyme book.
+        seed: the seed of all random choices.
     """
     rng = random.Random(seed)
     poet = Poet(task)
@@ -79,14 +81,14 @@ def verse_demonstrations(
 
 
 class Urn:
-    """Characters to draw from, at least one, with relative weights."""
+    """A nonempty set of characters to draw from, with relative weights."""
 
     def __init__(self, weights: dict[str, float]) -> None:
         self.characters = list(weights)
         self.cumulative = list(accumulate(weights.values()))
 
     def draw(self, rng: random.Random, used: set[str]) -> str:
-        """Draw a character that is not in `used`, if 20 draws find one, and add it to `used`."""
+        """Draw a character, if possible not in `used` (within 20 draws), and add it to `used`."""
         for _ in range(20):
             (character,) = rng.choices(self.characters, cum_weights=self.cumulative)
             if character not in used:
@@ -96,17 +98,17 @@ class Urn:
 
 
 class Poet:
-    """Writes quatrains without meaning, with the characters of a task's training poems."""
+    """Writes meaningless quatrains with the characters of a task's training poems."""
 
     def __init__(self, task: Poem) -> None:
         counts: Counter[str] = Counter()
         for row in task.generate("train"):
             counts.update("".join(row["lines"]))
         frequencies = dict(counts.most_common())
-        # For the given lines: every character, in each of its readings.
+        # For the given lines: every character, with each of its pronunciations.
         readings: dict[str, dict[str, float]] = {LEVEL: {}, OBLIQUE: {}}
         rhymes: dict[str, dict[str, float]] = defaultdict(dict)
-        # For the line to learn from: common characters with one reading make the lesson clear.
+        # For the line to learn from: common characters with one pronunciation make a clear lesson.
         with_one_tone: dict[str, list[str]] = {LEVEL: [], OBLIQUE: []}
         ends: dict[str, list[str]] = defaultdict(list)
         self.favourites: list[str] = []
@@ -136,9 +138,9 @@ class Poet:
         }
 
     def opening(self, length: int, rng: random.Random) -> tuple[list[str], str, str]:
-        """Return three lines, the tones of the fourth one, and the rhyme group.
+        """Return three lines, the tones of the fourth line, and the rhyme group.
 
-        The pattern and the rhyme are random, all equally often.
+        The form and the rhyme group are drawn uniformly at random.
         """
         while True:
             form = rng.choice(forms(length, 4))
@@ -154,12 +156,12 @@ class Poet:
                 line = self._loose_line(pattern, end, rng, used)
                 lines.append(line)
             verdict = judge([*lines, ""])
-            # Characters with several readings may rhyme otherwise.
+            # Characters with several pronunciations may rhyme differently.
             if verdict.rhyme_group in self.ends:
                 return lines, verdict.pattern[-1], verdict.rhyme_group
 
     def _loose_line(self, pattern: str, end: str, rng: random.Random, used: set[str]) -> str:
-        """Return a line that ends on `end` and fits `pattern`; its free places have either tone."""
+        """Return a line that ends on `end` and fits `pattern`, with any tones at free positions."""
         counted = counted_places(len(pattern), strict=False)
         tones = []
         for place, tone in enumerate(pattern[:-1]):
@@ -169,14 +171,14 @@ class Poet:
     def last_line(
         self, lines: list[str], pattern: str, group: str, rhymes: bool, rng: random.Random
     ) -> str:
-        """Return a last line; only its last character may occur in the lines before.
+        """Return a last line, of which only the last character may occur in the previous lines.
 
         Args:
-            lines: those before.
-            pattern: the tones of the line.
+            lines: the previous lines.
+            pattern: the tones of the last line.
             group: the rhyme group of the poem.
-            rhymes: whether the line rhymes.
-            rng: makes the choices.
+            rhymes: whether the last line rhymes.
+            rng: the random number generator.
         """
         ends = self.ends[group]
         if not rhymes:

@@ -1,4 +1,4 @@
-"""Synthetic demonstrations of word problems for a warm start: right arithmetic, poor judgement.
+"""Synthetic demonstrations of word problems for a warm start: correct arithmetic, poor judgment.
 
 A demonstration writes the steps of a problem's reference answer, and then the result:
 
@@ -10,10 +10,10 @@ A demonstration writes the steps of a problem's reference answer, and then the r
     21
     </answer>
 
-Every equation is right, but most demonstrations do only the first of two steps, and some use a
-wrong operation, or omit, double or misplace a tag. Others are only equations, so that the model
-learns numbers without stories. Reinforcement learning can teach the model to finish the problem, to
-choose each operation by the story, and to keep the format.
+Every equation is correct, but most demonstrations do only the first of two steps, and some use a
+wrong operation, or omit, double or misplace a tag. Others consist only of equations, so that the
+model learns arithmetic without stories. Reinforcement learning can teach the model to finish the
+problem, to choose each operation according to the story, and to keep the format.
 """
 
 import random
@@ -26,7 +26,7 @@ from grpo_ext.tasks.countdown import apply
 from grpo_ext.tasks.gsm8k import GSM8K
 from grpo_ext.tiny.demonstrations import Demonstration
 
-# A step as GSM8K writes it, with its calculator mark: `9*2=<<9*2=18>>18`.
+# A step as GSM8K writes it, with its calculator annotation: `9*2=<<9*2=18>>18`.
 STEP = re.compile(r"(\d+)([-+*/])(\d+)=<<[^<>]*>>(\d+)")
 
 
@@ -43,13 +43,13 @@ def word_problem_demonstrations(
     """Yield demonstrations on training problems, as `prompt` and `completion` messages.
 
     Args:
-        task: makes the problems.
-        count: how many demonstrations.
-        stop_early: probability of omitting all steps after the first.
-        wrong_operation: probability, for each step, of a wrong addition or subtraction.
-        untidy: probability of a fault in the tags.
-        bare: share of demonstrations that are only equations.
-        seed: of all choices.
+        task: the task that generates the problems.
+        count: the number of demonstrations.
+        stop_early: the probability of omitting all steps after the first.
+        wrong_operation: the probability, for each step, of a wrong addition or subtraction.
+        untidy: the probability of a fault in the tags.
+        bare: the share of demonstrations that consist only of equations.
+        seed: the seed of all random choices.
     """
     rng = random.Random(seed)
     problems = list(task.generate("train"))
@@ -73,13 +73,13 @@ def attempt(
 ) -> tuple[list[str], int]:
     """Return the sentences of one attempt and its result.
 
-    A wrong result of a step enters the next step.
+    If a step has a wrong result, the next step uses that result.
 
     Args:
-        problem: a row of the task's own problems.
-        rng: makes the choices.
-        stop_early: as for `word_problem_demonstrations`.
-        wrong_operation: as for `word_problem_demonstrations`.
+        problem: a row that the task generated.
+        rng: the random number generator.
+        stop_early: see `word_problem_demonstrations`.
+        wrong_operation: see `word_problem_demonstrations`.
     """
     reference = problem["answer"].splitlines()[:-1]  # the last line is `#### n`
     if rng.random() < stop_early:
@@ -107,9 +107,9 @@ def attempt(
 
 
 def equation(max_number: int, rng: random.Random) -> str:
-    """Return a right equation with numbers as in the stories.
+    """Return a correct equation with numbers like those in the stories.
 
-    An operand of a sum or a difference may be a product.
+    In a sum or a difference, one number may be as large as a product.
     """
     operator = rng.choice("++--*/")
     while True:

@@ -1,4 +1,4 @@
-"""Measures: functions from the logs of a claim's runs to a figure, by the names that claims use."""
+"""Measures: functions that map the logs of a claim's runs to a figure, by name."""
 
 from grpo_ext.reproduce.measures import comparisons, completions, curves, formulas
 from grpo_ext.reproduce.measures.base import MEASURES, Figure

@@ -1,4 +1,4 @@
-"""What a measure returns, and the register of measures."""
+"""The result of a measure, the registry of measures, and what measures share."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,13 +15,13 @@ from grpo_ext.observe.read_run import RunData
 Array = NDArray[np.float64]
 Runs = list[RunData]  # the runs of a claim, all of one seed, in the order of the claim
 SMOOTHING = 0.6  # weight of the previous smoothed value; a steady rise lags by 1.5 steps
-# parts of an optimizer step whose seconds are logged, without evaluations, checkpoints and pauses
+# phases of an optimizer step whose time is logged, excluding evaluations, checkpoints and pauses
 PHASES = ("generation", "sync", "waiting", "rewards", "scoring", "train", "optimizer")
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A measured number with its error within the seed, and details for the reader."""
+    """A measured number with its error within one seed, and details for the reader."""
 
     estimate: Estimate
     details: str = ""
@@ -34,7 +34,7 @@ MEASURES: dict[str, Measure] = {}
 def measure(function: Measure) -> Measure:
     """Register a measure under the name of its function.
 
-    Its first argument is the `Runs` of a claim; the others are the claim's `arguments`.
+    The function takes the `Runs` of a claim, followed by the claim's `arguments` by name.
     """
     MEASURES[function.__name__] = function
     return function
@@ -43,13 +43,13 @@ def measure(function: Measure) -> Measure:
 def figure(
     value: float, error: float | None = None, details: str = "", freedom: float = np.inf
 ) -> Figure:
-    """Return a number with its interval.
+    """Return a number with its confidence interval.
 
     Args:
         value: the number.
-        error: its standard error; `None`: it is unknown, and so is the interval.
-        details: for the reader.
-        freedom: degrees of freedom of the error.
+        error: the standard error of the number; if `None`, the interval is unknown too.
+        details: details for the reader.
+        freedom: the degrees of freedom of the error.
     """
     if error is None:
         return Figure(Estimate(value, None, None, None, 1), details)
@@ -63,7 +63,7 @@ def exact(value: float, details: str = "") -> Figure:
 
 
 def rows_with(run: RunData, metric: str) -> list[dict[str, Any]]:
-    """Return the rows of the log that have a metric, in the order of the steps."""
+    """Return the rows of the log that have a value of a metric, in the order of the steps."""
     return [row for row in run.metrics if isinstance(row.get(metric), int | float)]
 
 
@@ -78,7 +78,7 @@ def steps_of(run: RunData, metric: str) -> Array:
 
 
 def seconds_of(run: RunData) -> Array:
-    """Return the seconds of each optimizer step, (N,), by `PHASES`."""
+    """Return the seconds of each optimizer step, (N,), summed over `PHASES`."""
     seconds = []
     for row in rows_with(run, "time/train"):
         seconds.append(sum(float(row.get(f"time/{phase}") or 0) for phase in PHASES))
@@ -86,9 +86,9 @@ def seconds_of(run: RunData) -> Array:
 
 
 def mean_error(values: Array, count: int) -> float | None:
-    """Return the standard error of a mean of `count` neighbours in a curve (N,), around its trend.
+    """Return the standard error of a mean of `count` neighbors in a curve (N,), around its trend.
 
-    `None` for fewer than ten values; 0 for a constant curve.
+    The result is `None` for fewer than ten values, and 0 for a constant curve.
     """
     if len(values) < FEWEST_VALUES:
         return None
@@ -108,7 +108,7 @@ def end_of(run: RunData, metric: str) -> tuple[float, float | None] | None:
 
 
 def together(*errors: float | None) -> float | None:
-    """Return the error of a sum of independent numbers; `None` if one is unknown."""
+    """Return the standard error of a sum of independent numbers; `None` if one is unknown."""
     squares = 0.0
     for error in errors:
         if error is None:

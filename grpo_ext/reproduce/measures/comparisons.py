@@ -1,4 +1,4 @@
-"""Measures that compare runs: by their ends, their speed, and their growth with the length."""
+"""Measures that compare runs by their final values, their speed, and how time grows with length."""
 
 from math import log2
 
@@ -21,7 +21,7 @@ from grpo_ext.reproduce.measures.curves import beginning_and_end, reaches
 
 @measure
 def difference(runs: Runs, metric: str) -> Figure | None:
-    """The end of a curve in the first run less that in the second."""
+    """Return the end of a curve in the first run minus that in the second run."""
     first = end_of(runs[0], metric)
     second = end_of(runs[1], metric)
     if first is None or second is None:
@@ -32,16 +32,16 @@ def difference(runs: Runs, metric: str) -> Figure | None:
 
 @measure
 def reaches_sooner(runs: Runs, metric: str, by: str = "steps", share: float = 0.8) -> Figure | None:
-    """The steps or seconds until the first run reaches a level, by those of the second run.
+    """Return the steps or seconds of the first run to reach a level, divided by the second run's.
 
-    The level is a share of the way from their beginnings to the lower of their ends. Above 1 the
-    second run is sooner.
+    Above 1, the second run is sooner. The level is at `share` of the way from the mean of both
+    beginnings to the lower of both ends.
 
     Args:
         runs: two runs.
-        metric: the curve.
+        metric: the name of the metric.
         by: "steps" or "seconds".
-        share: of the way.
+        share: the share of the way at which the level is.
     """
     first, second = runs[:2]
     first_begin, first_end = beginning_and_end(first, metric)
@@ -61,7 +61,7 @@ def reaches_sooner(runs: Runs, metric: str, by: str = "steps", share: float = 0.
 
 @measure
 def seconds_ratio(runs: Runs) -> Figure | None:
-    """The median seconds of a step of the first run by those of the second."""
+    """Return the ratio of the median seconds per step of the first run to those of the second."""
     first = seconds_of(runs[0])
     second = seconds_of(runs[1])
     if not len(first) or not len(second):
@@ -73,7 +73,10 @@ def seconds_ratio(runs: Runs) -> Figure | None:
 
 @measure
 def at_equal_time(runs: Runs, metric: str) -> Figure | None:
-    """A metric of the first run less that of the second, in the seconds of the shorter one."""
+    """Return a metric of the first run minus that of the second, after equal training time.
+
+    The values are means over the last fifth of the seconds of the shorter run.
+    """
     total = min(float(seconds_of(run).sum()) for run in runs[:2])
     means = []
     errors = []
@@ -93,11 +96,10 @@ def at_equal_time(runs: Runs, metric: str) -> Figure | None:
 
 @measure
 def bend(runs: Runs) -> Figure | None:
-    """The quadratic part of the seconds of a step, over runs with completions of several lengths.
+    """Return the quadratic part of the seconds per step, over runs with different lengths.
 
-    It is a share of the seconds at the longest completions.
-
-    0 if the seconds grow linearly with the length.
+    The quadratic part is a share of the seconds per step for the longest completions. It is 0 if
+    the seconds grow linearly with the length.
     """
     lengths = []
     medians = []
@@ -119,13 +121,14 @@ def bend(runs: Runs) -> Figure | None:
 
 @measure
 def best_group_size(runs: Runs, metric: str, success: str) -> Figure | None:
-    """log2 of the best group size times the success rate at the beginning: 0 for its inverse.
+    """Return log2 of the best group size times the initial success rate.
 
-    The best size is that of the run with the best end.
+    The result is 0 if the best size is the inverse of the success rate. The best size is that of
+    the run with the best end.
 
     Args:
-        runs: runs with groups of several sizes.
-        metric: the curve whose end decides.
+        runs: runs with different group sizes.
+        metric: the metric whose end decides.
         success: the metric of the success rate.
     """
     levels = []

@@ -1,4 +1,4 @@
-"""Measures of completions, from `samples.jsonl`: kinds of faults, phrases, groups."""
+"""Measures of the completions in `samples.jsonl`: kinds of faults, phrases, and groups."""
 
 import re
 from collections import Counter, defaultdict
@@ -16,11 +16,11 @@ from grpo_ext.rewards.expression import ExpressionError, evaluate
 
 Sample = dict[str, Any]
 
-MAX_WORDS = 400  # of a completion's thoughts that are searched for phrases
-PHRASE_WORDS = (2, 3, 4)  # words of a phrase
-MAX_SHOWN = 3  # phrases in the details, each way
-MIN_MOVE = 0.02  # change of the share of a phrase that the details show
-PASS = 1.0 - 1e-9  # the reward of a right completion
+MAX_WORDS = 400  # words of a completion's thoughts that are searched for phrases
+PHRASE_WORDS = (2, 3, 4)  # numbers of words in a phrase
+MAX_SHOWN = 3  # phrases in the details, in each direction
+MIN_MOVE = 0.02  # the smallest change of a phrase's share that the details show
+PASS = 1.0 - 1e-9  # the least reward of a correct completion
 
 
 def training_samples(run: RunData) -> list[Sample]:
@@ -29,7 +29,7 @@ def training_samples(run: RunData) -> list[Sample]:
 
 
 def steps_in(samples: list[Sample]) -> list[int]:
-    """Return the steps of completions, in order."""
+    """Return the distinct steps of completions, in ascending order."""
     return sorted({sample["step"] for sample in samples})
 
 
@@ -47,7 +47,10 @@ def first_and_last(samples: list[Sample], share: float = 0.2) -> tuple[list[Samp
 
 
 def share_with(samples: list[Sample], has_property: Callable[[Sample], bool]) -> Estimate | None:
-    """Return the share of completions with a property; those of one prompt are not independent."""
+    """Return the share of completions with a property, with an error clustered by prompt.
+
+    The result is `None` if there are no completions.
+    """
     flags = [float(has_property(sample)) for sample in samples]
     return mean_of(flags, [sample["prompt_id"] for sample in samples])
 
@@ -70,7 +73,7 @@ def kind_of_fault(sample: Sample) -> str:
 
 @measure
 def share_of_faults(runs: Runs, kind: str) -> Figure | None:
-    """The share of a kind of fault among the wrong completions of the last fifth of the steps."""
+    """Return a kind of fault's share of the wrong completions in the last fifth of the steps."""
     _, late = first_and_last(training_samples(runs[0]))
     faulty = [sample for sample in late if kind_of_fault(sample) != "right"]
     estimate = share_with(faulty, lambda sample: kind_of_fault(sample) == kind)
@@ -82,7 +85,7 @@ def share_of_faults(runs: Runs, kind: str) -> Figure | None:
 
 @measure
 def change_of_fault(runs: Runs, kind: str) -> Figure | None:
-    """The share of completions with a kind of fault in the last fifth less that in the first."""
+    """Return the share of completions with a kind of fault in the last fifth minus the first."""
     early, late = first_and_last(training_samples(runs[0]))
     before = share_with(early, lambda sample: kind_of_fault(sample) == kind)
     after = share_with(late, lambda sample: kind_of_fault(sample) == kind)
@@ -94,10 +97,10 @@ def change_of_fault(runs: Runs, kind: str) -> Figure | None:
 
 @measure
 def change_of_phrases(runs: Runs) -> Figure | None:
-    """By how much the use of one phrase changes between the first and the last fifth of the steps.
+    """Return how much the use of one phrase changes from the first to the last fifth of the steps.
 
-    The phrase is the one that changes most in half of the prompts; the figure is its change in the
-    other half, in the same direction, so that the choice does not inflate it.
+    The phrase is the one that changes most in one half of the prompts. Its change is measured in
+    the other half, in the same direction, so that the choice does not inflate the result.
     """
     early, late = first_and_last(training_samples(runs[0]))
     early_to_choose, early_to_measure = halves(early)
@@ -121,7 +124,7 @@ def change_of_phrases(runs: Runs) -> Figure | None:
 
 
 def halves(samples: list[Sample]) -> tuple[list[Sample], list[Sample]]:
-    """Return the completions of half of the prompts, and those of the other half."""
+    """Split completions by prompt into two halves, using a hash of the prompt."""
     first: list[Sample] = []
     second: list[Sample] = []
     for sample in samples:
@@ -131,7 +134,7 @@ def halves(samples: list[Sample]) -> tuple[list[Sample], list[Sample]]:
 
 
 def as_sentence(moves: dict[str, float]) -> str:
-    """Return the phrases that appear most and vanish most, which are not parts of each other."""
+    """Describe the phrases whose shares grow and shrink most, none part of another."""
     parts = []
     for word, sign in (("more", 1), ("less", -1)):
         phrases: list[str] = []
@@ -154,7 +157,7 @@ def shares_of_phrases(samples: list[Sample]) -> dict[str, float]:
 
 
 def phrases_of(text: str) -> set[str]:
-    """Return the phrases of a completion's thoughts, each number written as #."""
+    """Return the phrases in a completion's thoughts, with each number written as #."""
     thoughts = text.partition(THINK)[2] or text
     for end in (THINK_END, ANSWER):  # the tag that ends them may be missing
         thoughts = thoughts.partition(end)[0]
@@ -178,14 +181,15 @@ def groups_of(samples: list[Sample]) -> list[list[Sample]]:
 
 @measure
 def groups_with_a_right_one(runs: Runs, success: str, steps: int = 5) -> Figure | None:
-    """The share of groups with a right completion, if their size is the inverse success rate.
+    """Return the share of groups with a correct completion if their size is 1 / success rate.
 
-    Smaller groups are drawn without replacement from the groups of the first steps (pass@k).
+    Groups of this size are drawn without replacement from the larger groups of the first steps
+    (pass@k).
 
     Args:
         runs: a run with large groups.
-        success: the reward that a right completion has.
-        steps: how many first steps count.
+        success: the name of the reward that says whether a completion is correct.
+        steps: the number of first steps to use.
     """
     samples = training_samples(runs[0])
     early = of_steps(samples, steps_in(samples)[:steps])

@@ -1,4 +1,4 @@
-"""Measures of curves: ends, changes, order, dips and falls."""
+"""Measures of a metric's curve: ends, changes, order, dips and falls."""
 
 import numpy as np
 
@@ -25,19 +25,19 @@ from grpo_ext.reproduce.measures.base import (
 
 @measure
 def end(runs: Runs, metric: str) -> Figure | None:
-    """The mean of the last tenth of a curve."""
+    """Return the mean of the last tenth of a curve."""
     last = end_of(runs[0], metric)
     return None if last is None else figure(*last)
 
 
 @measure
 def end_of_sum(runs: Runs, metrics: list[str], weights: list[float]) -> Figure | None:
-    """The weighted sum of the ends of several curves of one run.
+    """Return the weighted sum of the ends of several curves of one run.
 
     Args:
         runs: the run.
-        metrics: the curves.
-        weights: their weights, in the same order.
+        metrics: the names of the metrics.
+        weights: the weights of the metrics, in the same order.
     """
     total = 0.0
     errors: list[float | None] = []
@@ -52,7 +52,7 @@ def end_of_sum(runs: Runs, metrics: list[str], weights: list[float]) -> Figure |
 
 @measure
 def change(runs: Runs, metric: str) -> Figure | None:
-    """The mean of the last fifth of a curve less that of the first fifth."""
+    """Return the mean of the last fifth of a curve minus that of the first fifth."""
     values = values_of(runs[0], metric)
     if len(values) < 5:
         return None
@@ -67,14 +67,14 @@ def change(runs: Runs, metric: str) -> Figure | None:
 def mean_where(
     runs: Runs, metric: str, other: str, at_least: float, at_most: float
 ) -> Figure | None:
-    """The mean of a metric over the steps in which another metric is within bounds.
+    """Return the mean of a metric over the steps in which another metric is within bounds.
 
     Args:
         runs: the run.
-        metric: the metric.
-        other: the other metric.
-        at_least: its lower bound.
-        at_most: its upper bound.
+        metric: the name of the metric.
+        other: the name of the other metric.
+        at_least: the lower bound of the other metric.
+        at_most: the upper bound of the other metric.
     """
     rows = rows_with(runs[0], metric)
     values = []
@@ -84,21 +84,21 @@ def mean_where(
             values.append(Estimate(float(row[metric]), None, None, None, 1))
     if not values:
         return None
-    # an interval by Student's t for independent steps
+    # the interval uses Student's t, as if steps were independent
     return Figure(mean_over_runs(values), f"{len(values)} of {len(rows)} steps")
 
 
 @measure
 def later(runs: Runs, first: str, second: str, share: float = 0.5) -> Figure | None:
-    """By how many steps the second metric reaches a share of its own rise later than the first.
+    """Return by how many steps the second metric reaches a share of its rise later than the first.
 
-    `None` if one did not rise.
+    The result is `None` if one of the metrics did not rise.
 
     Args:
         runs: the run.
-        first: a metric.
-        second: another metric.
-        share: of the rise.
+        first: the name of a metric.
+        second: the name of another metric.
+        share: the share of each metric's own rise.
     """
     steps = []
     for metric in (first, second):
@@ -112,12 +112,12 @@ def later(runs: Runs, first: str, second: str, share: float = 0.5) -> Figure | N
 
 @measure
 def noisier(runs: Runs, first: str, second: str) -> Figure | None:
-    """The standard deviation from step to step of the first metric less that of the second.
+    """Return the step-to-step standard deviation of the first metric minus that of the second.
 
     Args:
-        runs: the run, of which the last half counts.
-        first: a metric.
-        second: another metric.
+        runs: the run, of which only the last half counts.
+        first: the name of a metric.
+        second: the name of another metric.
     """
     spreads = []
     for metric in (first, second):
@@ -130,12 +130,10 @@ def noisier(runs: Runs, first: str, second: str) -> Figure | None:
 
 @measure
 def dip(runs: Runs, metric: str) -> Figure | None:
-    """How far a curve falls to its lowest part and rises again, less what chance alone would show.
+    """Return the depth of a dip, the smaller of its fall and rise, minus what chance would show.
 
-    It is the smaller of fall and rise.
-
-    The lowest of m means of noise is below their mean by about sqrt(2 ln m) errors, which is
-    subtracted. The figure is negative if the curve only falls or only rises.
+    The lowest of m means of noise is below their mean by about sqrt(2 ln m) standard errors, which
+    is subtracted. The result is negative if the curve only falls or only rises.
     """
     values = values_of(runs[0], metric)
     count = ends(len(values))
@@ -154,9 +152,9 @@ def dip(runs: Runs, metric: str) -> Figure | None:
 
 @measure
 def fall(runs: Runs, metrics: list[str]) -> Figure | None:
-    """How far the metrics end below their best part (negative), less what chance alone would show.
+    """Return how far metrics end below their best part, corrected for what chance would show.
 
-    It is the fall of the metric that falls least.
+    A fall is negative. With several metrics, return the smallest fall.
     """
     falls = []
     details = []
@@ -175,14 +173,15 @@ def fall(runs: Runs, metrics: list[str]) -> Figure | None:
 
 @measure
 def alarm_agrees(runs: Runs, rule: str, metric: str = "reward") -> Figure | None:
-    """The share of the runs in which an alarm was right.
+    """Return the share of runs in which an alarm was correct.
 
-    It is right if it was raised exactly where the metric fell by a fifth for good.
+    An alarm is correct if it was raised in a run whose metric ended more than a fifth below its
+    best, or not raised in another run.
 
     Args:
         runs: the runs.
-        rule: the rule of the alarm.
-        metric: the metric.
+        rule: the name of the alarm's rule.
+        metric: the name of the metric.
     """
     agreeing = 0
     for run in runs:
@@ -197,7 +196,7 @@ def alarm_agrees(runs: Runs, rule: str, metric: str = "reward") -> Figure | None
 
 
 def by_chance(error: float, count: int) -> float:
-    """Return how far the lowest of `count` means of pure noise lies below their mean."""
+    """Return how far the lowest of `count` means of pure noise is expected below their mean."""
     return error * float(np.sqrt(2 * np.log(max(count, 1))))
 
 
@@ -211,7 +210,7 @@ def beginning_and_end(run: RunData, metric: str) -> tuple[float, float]:
 
 
 def rose(run: RunData, metric: str) -> bool:
-    """Return whether the last fifth of a curve is above the first by more than two errors."""
+    """Return whether a curve's last fifth is above the first by more than two standard errors."""
     rise = change([run], metric)
     if rise is None:
         return False
@@ -219,12 +218,12 @@ def rose(run: RunData, metric: str) -> bool:
 
 
 def reaches(run: RunData, metric: str, level: float) -> float | None:
-    """Return the step at which a smoothed curve reaches a level; `None` if it never does.
+    """Return the step at which the smoothed curve of a metric first reaches a level, or `None`.
 
     Args:
         run: the run.
-        metric: the metric.
-        level: the level.
+        metric: the name of the metric.
+        level: the level to reach; `None` is returned if the curve never reaches it.
     """
     curve: Array = np.array(smooth(values_of(run, metric).tolist(), SMOOTHING))
     above = np.flatnonzero(curve >= level)

@@ -1,4 +1,4 @@
-"""Measures of formulas, without runs: the weight of a token, the bias of a KL estimator."""
+"""Measures of formulas that need no runs: the weight of a token, the bias of a KL estimator."""
 
 from collections.abc import Sequence
 
@@ -10,22 +10,22 @@ REFERENCE = (0.35, 0.3, 0.2, 0.15)
 
 @measure
 def token_weight(runs: Runs, loss: str, length: int, against: int) -> Figure:
-    """The weight of a token in a completion of one length, relative to one of another length.
+    """Return the weight of a token in a completion of one length, relative to another length.
 
     Args:
-        runs: none.
-        loss: a name of a loss.
-        length: the tokens of the completion.
-        against: the tokens of the other one.
+        runs: not used.
+        loss: the name of a loss.
+        length: the number of tokens in the completion.
+        against: the number of tokens in the other completion.
     """
     weight, other_weight = token_weights(loss, (length, against))
     return exact(weight / other_weight)
 
 
 def token_weights(loss: str, lengths: Sequence[int]) -> list[float]:
-    """Return the weight of a token in completions of these lengths.
+    """Return the weight of a token in a completion of each length.
 
-    It is the gradient of the loss's aggregation.
+    The weight is the gradient of the loss's aggregation.
     """
     import torch
 
@@ -43,10 +43,10 @@ def token_weights(loss: str, lengths: Sequence[int]) -> list[float]:
 
 @measure
 def kl_bias(runs: Runs, turned_round: bool = False) -> Figure:
-    """The expected estimate of the KL less the KL itself, by enumeration of four tokens.
+    """Return the expected estimate of the KL minus the KL itself, by enumerating four tokens.
 
-    The estimate is k3, r - 1 - log r with r = reference / policy; `turned_round`: with r = policy /
-    reference.
+    The estimate is k3, r - 1 - log r, with r = reference / policy, or with r = policy / reference
+    if `turned_round`.
     """
     import torch
 
