@@ -100,7 +100,10 @@ class Job:
 
 @dataclass(frozen=True)
 class Answer:
-    """A program's output and exit code for one input; the code is `None` if it was killed."""
+    """A program's output and exit code for one input.
+
+    The code is `None` if the program was killed at its limit of time or output.
+    """
 
     status: int | None
     output: bytes
