@@ -61,12 +61,12 @@ def environment_that_does_not_fit(v: Values, _: int) -> Iterator[Problem]:
     if v.curriculum == "adaptive" or v.pass_rates_file:
         yield Problem(
             "environment: pass rates are counted by prompt, and the games of one prompt differ by "
-            "their seed: take curriculum and pass_rates_file out.",
+            "their seed: remove curriculum and pass_rates_file.",
             "curriculum",
         )
     for key in sorted(TURN_ENDS & {*(v.generation_kwargs or {})}):
         yield Problem(
-            f"environment: a turn ends with an end token or at turn_tokens: take {key} out.",
+            f"environment: a turn ends with an end token or at turn_tokens: remove {key}.",
             "generation_kwargs",
         )
 

@@ -75,7 +75,7 @@ class GroupOptions:
 
 @refuses(
     "curriculum",
-    "curriculum: {curriculum} chooses among all rows: take dataset_streaming out.",
+    "curriculum: {curriculum} chooses among all rows: remove dataset_streaming.",
 )
 def curriculum_of_a_stream(v: Values) -> bool:
     return v.curriculum != "none" and v.dataset_streaming

@@ -37,7 +37,7 @@ def corrected(v: Values) -> bool:
 @refuses(
     "max_tokens_per_micro_batch",
     "top_entropy_quantile below 1 is taken over a micro-batch, which "
-    "max_tokens_per_micro_batch would cut: take one out.",
+    "max_tokens_per_micro_batch would cut: remove one of them.",
 )
 def entropy_quantile_of_a_cut_batch(v: Values) -> object:
     return v.max_tokens_per_micro_batch and v.top_entropy_quantile not in (None, 1.0)
@@ -92,7 +92,7 @@ def sync_of_no_reference(v: Values) -> bool:
 @refuses(
     "sync_ref_model",
     "sync_ref_model needs a reference model, and with use_peft that is the model without its "
-    "adapter: take one out.",
+    "adapter: remove one of them.",
 )
 def sync_of_the_base_model(v: Values) -> bool:
     return v.sync_ref_model and v.use_peft

@@ -92,7 +92,7 @@ NEEDS: tuple[Dependency, ...] = (
 IDLE: tuple[tuple[str | tuple[str, ...], Callable[[Values], Any], str], ...] = (
     ("vllm_importance_sampling_", separate, "use_vllm: true or sampler: process"),
     ("vllm_", lambda v: v.use_vllm or v.sampler, "use_vllm: true"),
-    ("sampler_device", lambda v: v.sampler, "sampler: process"),
+    ("sampler_device", lambda v: v.sampler == "process", "sampler: process"),
     ("vllm_server_", lambda v: v.vllm_mode == "server" or v.sampler, "vllm_mode: server"),
     ("lora_", lambda v: v.use_peft, "use_peft: true"),
     ("delta", lambda v: v.loss_type not in WITHOUT_DELTA, "a loss_type that clips ratios"),

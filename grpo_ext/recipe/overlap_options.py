@@ -73,23 +73,23 @@ def separate(v: Values) -> bool:
 
 @refuses(
     "sampler",
-    "sampler: process samples itself: take use_vllm and use_transformers_continuous_batching out.",
+    "sampler: process samples itself: remove use_vllm and use_transformers_continuous_batching.",
 )
 def two_samplers(v: Values) -> object:
-    return v.sampler and (v.use_vllm or v.use_transformers_continuous_batching)
+    return v.sampler == "process" and (v.use_vllm or v.use_transformers_continuous_batching)
 
 
 @refuses("sampler", SHARDED)
 def process_without_whole_weights(v: Values) -> object:
-    return v.sampler and sharding(v) >= 3
+    return v.sampler == "process" and sharding(v) >= 3
 
 
 @refuses(
     "sampler",
-    "sampler: process does not play environments yet: take one of the two out.",
+    "sampler: process does not play environments yet: remove one of the two.",
 )
 def process_that_plays_an_environment(v: Values) -> object:
-    return v.sampler and v.environment is not None
+    return v.sampler == "process" and v.environment is not None
 
 
 @refuses(
@@ -122,7 +122,7 @@ def overlap_without_its_sampler(v: Values, num_processes: int) -> Iterator[Probl
             continue
         if v.environment is not None:
             yield Problem(
-                f"{key}: {v[key]} does not play environments yet: take one of the two out.", key
+                f"{key}: {v[key]} does not play environments yet: remove one of the two.", key
             )
         if not separate(v):
             yield Problem(

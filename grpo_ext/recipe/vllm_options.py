@@ -18,7 +18,7 @@ NOT_WITH_ADAPTER = {
     "vllm_enable_sleep_mode": (
         "an engine that sleeps loses its base model, which is not sent again: remove it"
     ),
-    "lora_modules_to_save": "an adapter for vLLM cannot contain whole layers: take them out",
+    "lora_modules_to_save": "an adapter for vLLM cannot contain whole layers: remove them",
     "lora_target_parameters": (
         "vLLM takes adapters of layers, not of parameters: write lora_target_modules"
     ),
@@ -77,7 +77,7 @@ def vllm_rank(r: int) -> int | None:
 @refuses(
     "generation_kwargs",
     "generation_kwargs: the trainer says how many completions and log-probs vLLM returns: "
-    "take n and logprobs out.",
+    "remove n and logprobs.",
 )
 def counts_that_the_trainer_sets(v: Values) -> object:
     """Refuse `n` and `logprobs`: vLLM would list the likeliest token first, not the sampled one."""
@@ -131,8 +131,8 @@ def adapter_that_vllm_cannot_take(v: Values, _: int) -> Iterator[Problem]:
     for name in v.lora_target_modules or ():
         if "lm_head" in name or "embed" in name:
             yield Problem(
-                "an adapter for vLLM cannot change embeddings or the output head: take "
-                f"{name} out{OR_MERGED}",
+                "an adapter for vLLM cannot change embeddings or the output head: remove "
+                f"{name}{OR_MERGED}",
                 "lora_target_modules",
             )
     if sharding(v) >= 3:

@@ -111,7 +111,7 @@ def check_call(reward: Any, columns: Iterable[str] = ()) -> None:
     if by_position:
         raise ValueError(
             f"Reward {name!r} takes {by_position[0]!r} by position only, and the trainer passes "
-            "every argument by name: take the slash out of its parameters."
+            "every argument by name: remove the slash from its parameters."
         )
     if any(p.kind is p.VAR_KEYWORD for p in parameters):
         return

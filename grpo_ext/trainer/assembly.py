@@ -187,8 +187,8 @@ def check_separate(trainer: Trainer, sampler: Sampler | None, generations: Gener
     for other, is_used in reasons.items():
         if is_used:
             raise ValueError(
-                f"{keys[0]}: {getattr(args, keys[0])} does not go with {other}: take one of the "
-                "two out."
+                f"{keys[0]}: {getattr(args, keys[0])} does not go with {other}: remove one of "
+                "the two."
             )
 
 

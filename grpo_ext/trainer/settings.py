@@ -168,8 +168,8 @@ def episodes_of(trainer: Trainer, sampler: Sampler, by_trl: bool) -> Begin | Non
         return None
     if args.environment is not None and calls_tools(trainer):
         raise ValueError(
-            "environment in the arguments does not go with tools or environment_factory: take one "
-            "of the two out."
+            "environment in the arguments does not go with tools or environment_factory: remove "
+            "one of the two."
         )
     if not sampler.abilities.plays_episodes or by_trl or trainer.as_trl:
         raise ValueError(
@@ -179,8 +179,8 @@ def episodes_of(trainer: Trainer, sampler: Sampler, by_trl: bool) -> Begin | Non
     turn_ends = sorted(TURN_ENDS & {*(args.generation_kwargs or {})})
     if turn_ends:
         raise ValueError(
-            "A turn ends with an end token or at the limit: take "
-            f"{turn_ends[0]} out of generation_kwargs."
+            "A turn ends with an end token or at the limit: remove "
+            f"{turn_ends[0]} from generation_kwargs."
         )
     tokenizer: Any = trainer.processing_class
     end_tokens = trainer.eos_token_ids

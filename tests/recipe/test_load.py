@@ -251,7 +251,7 @@ def test_all_faults_are_told_at_once(tmp_path):
                 "dataset_streaming: true\n"
                 "max_steps: 3\n"
             ),
-            "curriculum: easy_to_hard chooses among all rows: take dataset_streaming out.",
+            "curriculum: easy_to_hard chooses among all rows: remove dataset_streaming.",
         ),
         ("generation_batch_size: 16\nsteps_per_generation: 2\n", "not both"),
         ("max_target: 0\n", "max_target=0"),
@@ -268,7 +268,7 @@ def test_all_faults_are_told_at_once(tmp_path):
             "temperature: 0.7\ngeneration_kwargs: {temperature: 0.9}\n",
             "drop it from generation_kwargs",
         ),
-        ("use_vllm: true\ngeneration_kwargs: {logprobs: 5}\n", "take n and logprobs out"),
+        ("use_vllm: true\ngeneration_kwargs: {logprobs: 5}\n", "remove n and logprobs"),
         ("repetition_penalty: 1.1\n", "cannot be scored exactly"),
         ("num_generations: null\n", "num_generations is a whole number; got None"),
         ("max_completion_length: null\n", "after 20 tokens"),

@@ -354,7 +354,7 @@ def test_both_are_evaluated_greedily(tiny_folder, tokenizer, tmp_path):
 
 
 def test_one_world_at_a_time(tiny_folder, tokenizer, tmp_path):
-    with pytest.raises(ValueError, match="take one of the two out"):
+    with pytest.raises(ValueError, match="remove one of the two"):
         run(
             tiny_folder,
             tokenizer,
