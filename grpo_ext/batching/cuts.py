@@ -163,9 +163,9 @@ def length_chunks(
     if call is None:
         call = call_tokens(lengths.device)
     order = torch.argsort(lengths.cpu(), stable=True)
-    widths = lengths.cpu()[order].double().numpy() + per_row  # (B,), rising
+    widths = lengths.cpu()[order].double().numpy() + per_row  # (B,), ascending
     num_rows = len(widths)
-    # of the first j rows: the least cost, the start of their last chunk, the number of chunks
+    # for the first j rows: the least cost, the start of the last chunk, and the number of chunks
     least_cost = np.full(num_rows + 1, np.inf)
     least_cost[0] = 0.0
     last_start = np.zeros(num_rows + 1, dtype=int)

@@ -48,7 +48,7 @@ class Demo:
         beside: a recipe on which the model is also evaluated, to show what else changes; `None`:
             none.
         judges_texts: whether to add the metrics of `add_text_figures` to the evaluations.
-        settings: keys that override the recipe's in GRPO.
+        settings: recipe keys that the demo overrides for GRPO.
         num_samples: the number of sampled completions per held-out row, before and after.
         eval_batch_size: the number of completions that are decoded at once in evaluations.
     """

@@ -94,7 +94,7 @@ def run_demo(demo: Demo, folder: Path, seed: int = 0, max_steps: int | None = No
 
 
 def run_warm_start(stages: Stages, recipe_path: Path, folder: Path, seed: int) -> None:
-    """Run the stage that trains on `folder/demonstrations.jsonl` with supervision."""
+    """Run the stage of supervised fine-tuning on `folder/demonstrations.jsonl`."""
     sft_words = warm_start_words(folder, seed)
     recipe = load_sft_recipe(recipe_path, sft_words)
 

@@ -15,17 +15,15 @@ from grpo_ext.objective.sampling import SamplingParams
 # A CPU multiplies fast if there are many rows, and reads fast if the data fits into its cache.
 PANEL_LOGITS = 2**24  # 64 MiB in float32
 TILE_LOGITS = 2**19  # 2 MiB
-# On a GPU, and where truncation sorts, a panel is one tile. Sorting it takes about 30 bytes per
-# logit. With this many logits per position it takes less memory than the (positions, 32768) tile of
-# TRL's fused head, at 2 bytes per logit.
+# On a GPU, and where truncation sorts, a panel is one tile. Sorting a tile takes about 30 bytes per
+# logit. With this many logits per position, that is less memory than the (positions, 32768) tile of
+# TRL's fused head takes at 2 bytes per logit.
 _LOGITS_PER_POSITION = 2048
 _MAX_POSITIONS = 4096
 _MIN_TILE = 2**20
-# a CPU keeps the probabilities for the backward pass if a call has at most this many logits (128
-# MiB)
-KEPT_LOGITS = 2**25
-# memory to reuse for the next logits, since the first writes to new memory take as long as a
-# softmax
+# a CPU keeps the probabilities of a call with at most this many logits for the backward pass
+KEPT_LOGITS = 2**25  # 128 MiB
+# memory to reuse for the next logits, since first writes to new memory take as long as a softmax
 _spare: list[Tensor] = []
 
 
@@ -90,11 +88,8 @@ def _slices(start: int, stop: int, step: int) -> list[slice]:
 
 
 def memory_for(rows: int, width: int) -> Tensor:
-    """Return an uninitialized float32 tensor (rows, width), in spare memory if it is large enough.
-
-    The tensor is on the CPU.
-    """
-    with suppress(IndexError):  # there is none, or another thread has just taken it
+    """Return an uninitialized CPU tensor (rows, width), float32; reuse spare memory if possible."""
+    with suppress(IndexError):  # no memory to reuse, or another thread has just taken it
         spare = _spare.pop()
         if rows and spare.untyped_storage().nbytes() >= 4 * rows * width:
             return spare.as_strided((rows, width), (width, 1), 0)

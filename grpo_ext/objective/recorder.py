@@ -34,8 +34,8 @@ class Recorder:
         params: the resolved sampling parameters.
         strict: whether to refuse processors that do more than divide by the temperature and remove
             tokens.
-        every: record the log-probs of one row in every N, to save time; kept tokens are recorded
-            for all rows.
+        every: record log-probs only for each row whose index is a multiple of this, to save time.
+            Kept tokens are recorded for all rows.
     """
 
     def __init__(self, params: SamplingParams, strict: bool = True, every: int = 1):

@@ -21,7 +21,7 @@ def selected(names: list[str], claims: list[str]) -> dict[str, Experiment]:
         claims: the names of the claims; if empty, all claims.
 
     Raises:
-        ValueError: if no experiment has a claim with a given name.
+        ValueError: if a name in `claims` is not that of a claim.
     """
     experiments = {name: load_experiment(name) for name in names}
     if not claims:
@@ -70,11 +70,11 @@ def reproduce(
         processes: the number of tiny runs at the same time.
         config: a recipe for another model, from which all runs start; `None`: tiny models.
         overrides: command-line arguments that override values of `config`.
-        max_steps: the number of steps after which every run ends; `None`: as the runs say.
+        max_steps: the number of steps after which every run ends; `None`: as defined by the run.
         only_plan: whether to only print what would run, and return an empty list.
 
     Raises:
-        ValueError: if another process uses `folder`, or the folder of a run has foreign files.
+        ValueError: if another process uses `folder`, or the folder of a run has unrelated files.
     """
     matrices = []
     jobs: list[Job] = []

@@ -19,7 +19,7 @@ from grpo_ext.observe.read_run import learnt_nothing
 from grpo_ext.reproduce.runs import Job
 from grpo_ext.run.ranks import EXIT_INTERRUPTED, LAUNCHER
 
-LOG = "log.txt"  # what a job prints, in its folder
+LOG = "log.txt"  # the output of a job, in its folder
 
 
 def predicted_minutes(jobs: list[Job], processes: int) -> float | None:
@@ -223,7 +223,7 @@ class Progress:
     def remaining_time(self) -> str:
         """Return how long the unfinished jobs will take, judging by those that have ended.
 
-        The text is empty if no job is left.
+        The string is empty if no job is left.
         """
         if not self.unfinished:
             return ""

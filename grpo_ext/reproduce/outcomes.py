@@ -51,7 +51,10 @@ class Logs:
 
 
 def obstacle(matrix: Matrix, claim: Claim) -> str:
-    """Return why a claim cannot be measured at all, or an empty text; runs need not exist yet."""
+    """Return why a claim cannot be measured at all, or an empty string if it can.
+
+    This does not need the runs.
+    """
     if not is_met(matrix, claim.needs):
         return claim.why
     if matrix.config is None:
@@ -144,7 +147,7 @@ def undecided(expected: Range, estimate: Estimate) -> str:
 
 
 def interval_of(estimate: Estimate) -> str:
-    """Return the bounds of an interval as text, or an empty text if there is no interval."""
+    """Return the bounds of an interval as text, or an empty string if there is no interval."""
     if estimate.low is None or estimate.high is None:
         return ""
     return f"[{estimate.low:.3g}, {estimate.high:.3g}]"

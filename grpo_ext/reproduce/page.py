@@ -34,7 +34,7 @@ POLICY = (
 
 
 def as_figure(estimate: Estimate | None) -> str:
-    """Return an estimate and its standard error as text, or an empty text without an estimate."""
+    """Return an estimate and its standard error as text; an empty string without an estimate."""
     if estimate is None:
         return ""
     if not estimate.error:
@@ -149,7 +149,7 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
 
 
 def picture_of(outcome: Outcome) -> str:
-    """Return the plot of a claim as a PNG in base64, or an empty text if there is none to draw."""
+    """Return the plot of a claim as a PNG in base64; an empty string if there is none to draw."""
     claim = outcome.claim
     if not outcome.runs or not (claim.curves or claim.map):
         return ""

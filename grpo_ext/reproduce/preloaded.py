@@ -1,4 +1,4 @@
-"""The imports that processes of `execute` have already made when they start."""
+"""Modules that the processes of `execute` have already imported when they start."""
 
 # ruff: noqa: F401
 import gc

@@ -105,7 +105,7 @@ def make_start(start: Start, recipe: str, folder: Path, seed: int) -> int:
 
 
 def as_words(settings: dict[str, Any]) -> list[str]:
-    """Return settings as command-line arguments: texts unchanged, other values as JSON."""
+    """Return settings as command-line arguments: strings and paths as is, other values as JSON."""
     arguments = []
     for key, value in settings.items():
         text = str(value) if isinstance(value, str | Path) else json.dumps(value)

@@ -45,9 +45,9 @@ class FrozenModel:
         return list(ids) or [self.tokenizer.eos_token_id or 0]
 
     def rendered(self, messages: list[dict[str, Any]]) -> str:
-        """Render a conversation with the chat template; without one, join its contents by line.
+        """Render a conversation with the chat template; without one, write one content per line.
 
-        A last message of the assistant is left open, to be continued.
+        With a chat template, a final message of the assistant is left open, to be continued.
         """
         texts = [
             {"role": str(message.get("role")), "content": encodable(content_of(message))}

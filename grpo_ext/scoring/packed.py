@@ -85,7 +85,7 @@ def run_packed(
     output = run(model, head, labels[None], **inputs)
 
     def of_completions(values: Tensor) -> Tensor:
-        by_token = pad(values[0], (1, 0))  # (tokens,); the first token has no prediction
+        by_token = pad(values[0], (1, 0))  # (tokens,); the first token is not predicted
         by_token = by_token[int(head_mask.sum()) :]
         table = by_token.new_zeros(tail_mask.shape).masked_scatter(tail_mask, by_token)
         return table[:, -width:]  # (B, T)
@@ -116,7 +116,7 @@ def attention_mask(
         A `BlockMask` for flex attention; otherwise (1, 1, L, L), boolean for SDPA and additive for
         other implementations.
     """
-    # the wrapper of data parallel ranks has no config
+    # the DDP wrapper has no config
     unwrapped = cast(PreTrainedModel, outermost(model, first=False))
     attention = attention_of(unwrapped)
     if attention == "flex_attention":

@@ -69,7 +69,7 @@ def _operations(parameter: Tensor) -> int:
 def costs(model: PreTrainedModel) -> Tensor:
     """Return the operations of a forward and backward pass per unit of each `needed` count: (3,).
 
-    The model may have an adapter and may be sharded by ZeRO. All experts count, also inactive ones.
+    The model may have an adapter and may be sharded by ZeRO. All experts count, even inactive ones.
     """
     config = model.config.get_text_config()
     embedding = model.get_input_embeddings().weight
@@ -77,7 +77,7 @@ def costs(model: PreTrainedModel) -> Tensor:
     output = getattr(model.get_output_embeddings(), "weight", None)
     head = _operations(embedding)
     all_weights = sum(_operations(parameter) for parameter in model.parameters())
-    # a token runs through all weights but the embedding and the head, which may be one matrix
+    # a token runs through all weights except the embedding and the head, which may share a matrix
     token = all_weights - head
     if output is not embedding:
         token -= head

@@ -94,7 +94,7 @@ class Scorer:
         kept_set = None
         if self.params.truncated and table.kept:
             lengths = table.completion_mask.sum(1).tolist()
-            # a row that was cut has fewer positions than kept sets
+            # a row that was cut short has fewer positions than kept sets
             cut_rows = [
                 row.select(torch.arange(length))
                 for row, length in zip(table.kept, lengths, strict=True)
@@ -164,7 +164,7 @@ class Scorer:
         head = Head(SamplingParams(self.params.temperature))  # nothing is scored
         if prompts.read(self.run, outermost(model, first=False), head):
             return prompts
-        # the model recomputes, or does not use the cache
+        # the model checkpoints activations, or does not use the cache
         self.layout = replace(self.layout, shares=False)
         return None
 

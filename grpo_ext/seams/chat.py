@@ -49,7 +49,7 @@ def parse(
 def training_template(tokenizer: PreTrainedTokenizerBase) -> str | None:
     """Return TRL's variant of a chat template that keeps earlier turns as they were sampled.
 
-    `None` if TRL does not know the tokenizer's template.
+    Return `None` if TRL does not know the tokenizer's template.
     """
     try:
         return get_training_chat_template(tokenizer)

@@ -100,7 +100,7 @@ def attribute_changes() -> Iterator[str]:
 
 
 def code_changes() -> Iterator[str]:
-    """Yield a message for each piece of code that one of our patches relies on and that is gone."""
+    """Yield a message for each code fragment that our patches expect and a function lacks."""
     for path, texts in CONTRACT["code"].items():
         owner_path, _, name = path.rpartition(".")
         owner = resolve_name(owner_path)

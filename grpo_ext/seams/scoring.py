@@ -119,7 +119,10 @@ def score_images(
 
 @contextmanager
 def reference_of(trainer: TRLTrainer) -> Iterator[nn.Module]:
-    """Yield the reference: a separate model, or the policy with its adapter "ref" or no adapter."""
+    """Yield the reference model, which is separate or the policy without its trained adapter.
+
+    In the latter case, the adapter "ref" is used if there is one.
+    """
     if trainer.ref_model is not None:
         yield trainer.ref_model
         return

@@ -113,7 +113,7 @@ def complete(
     try:
         return trainer._generate_single_turn(prompt_ids, None, {}, num_generations)[0]
     finally:
-        # continuous batching leaves the model in training mode, also in evaluation
+        # continuous batching leaves the model in training mode, even in evaluation
         trainer.model.train(training)
 
 
@@ -147,7 +147,7 @@ def pad_token(trainer: TRLTrainer) -> int:
 
 
 def count_tokens(trainer: TRLTrainer, tokens: int) -> None:
-    """Count the tokens of a generation on all ranks, if training, and log the run's total."""
+    """Add a generation's tokens on all ranks to the run's total, if training; log the total."""
     if trainer.model.training:
         trainer.state.num_input_tokens_seen += tokens
     metrics_of(trainer)["num_tokens"] = [trainer.state.num_input_tokens_seen]
@@ -177,7 +177,7 @@ def calculate_rewards(
     Returns:
         The rewards (B of all ranks, R); NaN where a reward did not score a completion.
     """
-    trainer.environments = environments or None  # where TRL's generation also leaves them
+    trainer.environments = environments or None  # where TRL's own generation puts them too
     return trainer._calculate_rewards(rows, prompts, completions, completion_ids)
 
 
@@ -343,7 +343,7 @@ def state_of(trainer: TRLTrainer) -> dict[str, Any]:
 
 
 def load_state(trainer: TRLTrainer, state: dict[str, Any]) -> None:
-    """Restore a state of `state_of`; call this after transformers' loop has reset the loss sums."""
+    """Restore what `state_of` returned; call this after transformers has reset its loss sums."""
     trainer._step = state["step"]
     trainer._buffered_inputs = send_to_device(state["buffer"], trainer.accelerator.device)
     trainer._metrics["train"].clear()

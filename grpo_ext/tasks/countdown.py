@@ -45,7 +45,7 @@ class Countdown(Task):
     max_number: int = 99
     # operators of the hidden solution, whose steps are whole and never negative
     operators: str = "+-*/"
-    max_target: int = 100  # targets lie in 1 to `max_target`
+    max_target: int = 100  # targets range from 1 to `max_target`
     test_fraction: float = 0.15  # share of all problems that are held out
     # chooses the problems and their order; it does not change the split of a problem
     task_seed: int = 0

@@ -1,4 +1,4 @@
-"""Check data files from others before `datasets` reads them.
+"""Check untrusted data files before `datasets` reads them.
 
 `datasets` reads a row group of parquet, and about 10 MB of jsonl, as one table. A small file can
 describe an enormous table: a long value that is written once and repeated a million times, or a new
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 # limits of a row group of a parquet file, which is read whole
 MAX_GROUP_ROWS = 2**23
 MAX_GROUP_BYTES = 2**32  # in memory
-MAX_SEARCHED = 2**28  # bytes of a file that are checked; a larger file is not small any more
+MAX_SEARCHED = 2**28  # bytes to check, since the danger is a small file with a large table
 BATCH_ROWS = 2**16
 MAX_COLUMNS = 10_000
 # The maximum number of cells in the table of a file's lines, where absent cells become null. More
@@ -48,7 +48,7 @@ def check_rows(path: Path) -> None:
     except ForeignFile as error:
         refuse(path, f"{error.strerror}.")
     except OSError:
-        return  # `datasets` says what is wrong
+        return  # `datasets` reports the error
     _check(path, status.st_size, status.st_mtime_ns, status.st_ino)
 
 
@@ -72,7 +72,7 @@ def check_folder(folder: Path) -> None:
 
 @lru_cache(maxsize=1024)
 def _check(path: Path, size: int, changed: int, inode: int) -> None:
-    """Check a file, only once for as long as it does not change."""
+    """Check a file, and check it again only if it has changed."""
     if path.suffix == ".parquet":
         _check_parquet(path, size)
     elif path.suffix == ".jsonl":
@@ -120,7 +120,7 @@ def _check_documents(path: Path, documents: Iterator[bytes]) -> None:
         try:
             json.loads(document, object_pairs_hook=note)
         except (ValueError, RecursionError):
-            continue  # `datasets` says what is wrong
+            continue  # `datasets` reports the error
         if len(names) > MAX_COLUMNS:
             refuse(path, f"it has more than {MAX_COLUMNS:,} different names of columns.")
         cells = rows * len(names)
@@ -133,7 +133,7 @@ def _check_documents(path: Path, documents: Iterator[bytes]) -> None:
 
 
 def _is_deep(document: bytes) -> bool:
-    """Return whether JSON, which may be damaged, is nested deeper than `MOST_LEVELS`."""
+    """Return whether JSON, possibly malformed, is nested deeper than `MOST_LEVELS`."""
     level = 0
     text = False
     escaped = False
@@ -165,7 +165,7 @@ def _check_arrow(path: Path) -> None:
                 if _is_compressed(message.metadata.to_pybytes()):
                     refuse(path, "it is compressed. Save the data again with save_to_disk.")
     except (pa.ArrowInvalid, OSError, struct.error):
-        return  # `datasets` says what is wrong
+        return  # `datasets` reports the error
 
 
 def _is_compressed(message: bytes) -> bool:
@@ -215,7 +215,7 @@ def _check_parquet(path: Path, size: int) -> None:
             metadata = file.metadata
             columns = [file.schema.column(i) for i in range(metadata.num_columns)]
     except (ArrowInvalid, OSError):
-        return  # `datasets` says what is wrong
+        return  # `datasets` reports the error
     if len(columns) > MAX_COLUMNS:
         refuse(path, f"it has more than {MAX_COLUMNS:,} columns.")
     texts = [column.path for column in columns if column.physical_type == "BYTE_ARRAY"]

@@ -82,7 +82,7 @@ class GSM8K(Task):
 
     num_problems: int = 2_000  # stories to generate if the recipe does not name a data set
     num_test_problems: int = 256
-    max_number: int = 20  # numbers of a story lie in 2 to `max_number`; results may be larger
+    max_number: int = 20  # numbers in a story are 2 to `max_number`; results may be larger
     max_story_steps: int = 2  # 1 or 2
     task_seed: int = 0  # chooses the stories; it does not change the split of a story
     system_prompt: str = PROMPTS["system"]  # an empty string omits the message

@@ -16,7 +16,7 @@ from grpo_ext.tasks.base import Messages, Row, Task, chat, held_out
 DATA = data_yaml("grpo_ext.tasks", "instructions.yaml")
 TOPICS: list[tuple[str, str]] = [tuple(line.split(" | ")) for line in DATA["topics"]]
 REQUESTS: list[str] = DATA["requests"]
-Instruction = dict[str, Any]  # an entry of the file
+Instruction = dict[str, Any]  # an entry of instructions.yaml
 INSTRUCTIONS: list[Instruction] = DATA["instructions"]
 KINDS = sorted({instruction["kind"] for instruction in INSTRUCTIONS})
 # A parameter with fewer values than this has all of them in both splits.

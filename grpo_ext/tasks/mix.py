@@ -50,7 +50,7 @@ def mixed(parts: Mapping[str, Dataset], shares: Mapping[str, float] | None = Non
     for size, count in zip(sizes, counts, strict=True):
         j = np.arange(count)
         indices.append(start + j % size)
-        positions.append((j + 0.5) / count)  # row j stands at (j + 1/2) / count of the whole
+        positions.append((j + 0.5) / count)  # row j is placed at (j + 1/2) / count of the whole
         start += size
     order = np.argsort(np.concatenate(positions), kind="stable")
     all_rows = concatenate_datasets(list(labelled.values()))
@@ -58,7 +58,7 @@ def mixed(parts: Mapping[str, Dataset], shares: Mapping[str, float] | None = Non
 
 
 def repeated_counts(sizes: np.ndarray, shares: np.ndarray) -> np.ndarray:
-    """Return the number of rows per task (tasks,) for these shares, at least the task's size."""
+    """Return how many rows of each task (tasks,) give these shares; at least the task's size."""
     total = (sizes / shares).max()
     return np.maximum(np.rint(total * shares).astype(int), sizes)
 

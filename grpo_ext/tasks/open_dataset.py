@@ -15,9 +15,9 @@ from grpo_ext.tasks.foreign_rows import check_folder, check_rows
 if TYPE_CHECKING:
     from datasets import Dataset, IterableDataset
 
-# The file types that are read, with the names of their builders in `datasets`.
+# The supported file types, with the names of their builders in `datasets`.
 FILE_BUILDERS = {".jsonl": "json", ".json": "json", ".csv": "csv", ".parquet": "parquet"}
-# A split as `datasets` writes it: names, each with an optional slice, joined by "+".
+# A split in the syntax of `datasets`: names, each with an optional slice, joined by "+".
 SPLIT_NAME = re.compile(r"(?:^|\+)\s*([\w.-]+)")
 SLICED = re.compile(r"[\[+]")
 ROW_NUMBERS = re.compile(r"(?P<split>[\w.-]+)\[(?P<first>\d*):(?P<end>\d*)\]")

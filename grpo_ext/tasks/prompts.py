@@ -39,7 +39,7 @@ class Prompts(Task):
     # if it is set, a prompt that is a text becomes the user's message
     system_prompt: str | None = None
     user_prompt: str | None = None
-    # the name that rewards read -> the column of the data
+    # maps the name that rewards read to the column of the data
     rename_columns: dict[str, str] | None = None
     answer_column: str | None = None  # for the assistant's last message
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from grpo_ext.tasks.base import Row, Task
 
-BATCH = 256  # rows that a filter gets at once
+BATCH = 256  # rows that are passed to a filter at once
 PATIENCE = 2.0  # seconds before a progress bar appears
 
 
@@ -31,7 +31,7 @@ class RowFilter(Protocol):
         """Return whether each row stays; the rows are as they were read from the data."""
 
     def summary(self, part: str = "") -> str:
-        """Say how many rows stayed; `part`, such as "the first ", precedes the number of rows."""
+        """Return how many rows stayed, as a text; `part`, e.g. "the first ", precedes the total."""
 
     def nothing_left(self, count: int) -> str:
         """Return the error message for `count` rows of which none stays."""

@@ -31,8 +31,8 @@ CHATML = (
     "{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-# For many short messages, where ChatML's words would be most of the tokens. The roles follow from
-# the order.
+# For many short messages, where ChatML's markup would be most of the tokens. The roles follow from
+# the order of the messages.
 TERSE = "{% for message in messages %}{{ message['content'] }}<|im_end|>{% endfor %}"
 
 
