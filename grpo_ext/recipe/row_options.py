@@ -83,9 +83,8 @@ def share_problems(entries: Mapping[str, Mapping[str, Any] | None]) -> Iterator[
         other, other_share = first.setdefault(source, (name, share))
         if share != other_share:
             yield Problem(
-                f"tasks: {other} and {name} read {source[0]} with different held_out_share, so "
-                "that one would train on rows that the other holds out. Write the same share in "
-                "both.",
+                f"tasks with the same rows need the same held_out_share: {other} and {name} read "
+                f"{source[0]}, and one would train on rows that the other holds out.",
                 "tasks",
             )
 

@@ -234,7 +234,7 @@ def test_each_task_of_several_holds_out_its_own_rows(tmp_path):
         load_recipe(None, {"model_name_or_path": "m", "tasks": tasks, "held_out_share": 0.1})
     for share in ({}, {"held_out_share": 0.1}):
         twice = {**tasks, "again": {**own, **share}}
-        with pytest.raises(RecipeError, match="with different held_out_share"):
+        with pytest.raises(RecipeError, match="need the same held_out_share"):
             load_recipe(None, {"model_name_or_path": "m", "tasks": twice})
     load_recipe(None, {"model_name_or_path": "m", "tasks": {**tasks, "again": tasks["sums"]}})
     wrong = {"countdown": {**made, "held_out_share": 0.1}}
