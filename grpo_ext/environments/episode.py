@@ -74,7 +74,7 @@ class Episode:
             joint = self.environment.joint if last["content"] else ""
             content = f"{last['content']}{joint}{self.opening}"
             self.prompt = [*earlier, {**last, "content": content}]
-        #: numbers in the state, at the start and after each turn; empty unless `credit: turn`
+        #: numbers in the state, at the start and after each turn; empty unless turns get credit
         self.states = [self._numbers()]
 
     @cached_property

@@ -36,8 +36,8 @@ class AdvantageEstimator:
 
     name: str  #: the value of `scale_rewards`
     estimate: Estimate
-    #: whether a group's advantages depend only on its own rewards, which `credit: turn` and
-    #: `tie_break_reward` require; if not, advantages are recomputed when groups are left out
+    #: whether a group's advantages depend only on its own rewards. `tie_break_reward` and
+    #: `credit: turn` require it; without it, advantages are recomputed when groups are left out
     within_group: bool = True
     zero_if_equal: bool = True  #: whether a group of equal rewards gets exactly 0
 
