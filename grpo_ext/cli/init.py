@@ -200,7 +200,7 @@ def is_template(text: str, columns: list[str]) -> bool:
 
 
 def reward_file(folder: Path) -> str:
-    """Return the text of a file with a reward to start from."""
+    """Return the source of a starter file of rewards, to be saved in `folder`."""
     from grpo_ext.common.files import data_lines
 
     text = "\n".join(data_lines("grpo_ext.preflight", "own_rewards.txt")) + "\n"

@@ -40,7 +40,7 @@ class Estimate:
 
     @property
     def verdict(self) -> Verdict | None:
-        """The verdict on this mean as a change; `None` without an interval."""
+        """Whether this mean, read as a change, clearly rose or fell; `None` without an interval."""
         return None if self.low is None or self.high is None else verdict_of(self.low, self.high)
 
 

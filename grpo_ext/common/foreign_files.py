@@ -48,8 +48,8 @@ def open_plain(path: Path, within: Path | None = None) -> BufferedReader:
         os.close(number)
         raise ForeignFile(
             errno.EFBIG,
-            f"more than {MOST_HOLES:,} bytes of it, and more than half, are a hole: copy the file "
-            "again",
+            "it is mostly a hole, which reads as zeros (more than half of it, and over "
+            f"{MOST_HOLES:,} bytes): its copy is probably incomplete, so copy it again",
             str(path),
         )
     return open(number, "rb")

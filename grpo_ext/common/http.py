@@ -26,7 +26,7 @@ READ_BYTES = 2**16  # size of one read
 
 
 class StatusError(ConnectionError):
-    """An answer whose status, available as `status`, is not one that the caller expects."""
+    """Raised if the server answers with an unexpected HTTP status, available as `status`."""
 
     def __init__(self, status: int, text: str):
         super().__init__(f"Request failed: {status}, {text}")

@@ -209,7 +209,10 @@ class PromptSupply:
             for row in rows:
                 yield row
             if row is None:
-                raise ValueError("The data set has no rows to draw further prompts from.")
+                raise ValueError(
+                    "dataset_name: the stream of training rows is empty, so group_filter: refill "
+                    "cannot draw further prompts. Check dataset_name and dataset_train_split."
+                )
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state, from which `load_state_dict` continues with the same rows."""

@@ -57,14 +57,14 @@ def compare(
         before: the samples of the first evaluation by part, `greedy` and maybe `sampled`.
         after: the samples of the second evaluation.
         names: the names of the rewards.
-        outcomes: the outcome rewards in the order of `outcome_order`; with none, the result has no
-            `became_right` and `became_wrong`.
+        outcomes: the outcome rewards in the order of `outcome_order`; with none, the result has
+            neither `became_right` nor `became_wrong`.
 
     Returns:
         `{"greedy": {"countdown": {"mean": 0.1, "low": 0.05, "high": 0.15, "verdict": "rose",
         "rows": 189, "problems": 189}, ..., "length": {...}}, "sampled": {...}, "became_right": [3,
-        17], "became_wrong": [5]}`. The last two list the rows that only the second or only the
-        first evaluation solves greedily. A row is solved if the first outcome reward that scored it
+        17], "became_wrong": [5]}`. `became_right` lists the rows that only the second evaluation
+        solves greedily, `became_wrong` those that only the first one does. A row is solved if the first outcome reward that scored it
         gave 1 or more; a row without a score in one of the evaluations is in neither list.
     """
     differences: dict[str, Any] = {}

@@ -198,7 +198,9 @@ def constant_sentence(figures: Mapping[str, Any], key: str, text: str | None = N
 def constant_sentences(
     history: Sequence[Mapping[str, Any]], outcome: str, text: str | None = None
 ) -> list[str]:
-    """Compare the outcome reward of each data set's last evaluation with the best constant answer.
+    """Return sentences that compare outcome rewards with the best constant answer.
+
+    There is one for each data set or task whose last evaluation scored a constant answer.
 
     Args:
         history: the logs of the run, oldest first.

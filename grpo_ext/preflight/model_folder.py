@@ -33,7 +33,7 @@ def check_model(v: Values, findings: Findings) -> None:
 
 
 def repo_faults(name: str) -> Iterator[str]:
-    """Yield the faults of a model on the hub, as far as the cache shows them.
+    """Yield a fault if a model on the hub is only an adapter, as far as the cache shows.
 
     Raises:
         FileNotFoundError: if neither the cache nor the hub has the model.

@@ -50,7 +50,7 @@ def environment_that_does_not_fit(v: Values, _: int) -> Iterator[Problem]:
         if v.tie_break_reward is not None:
             yield Problem(
                 "environment: credit: turn compares the rewards to go of each turn, and "
-                "tie_break_reward those of whole episodes. Take tie_break_reward out.",
+                "tie_break_reward those of whole episodes. Remove tie_break_reward.",
                 "tie_break_reward",
             )
         if compares_groups(v):

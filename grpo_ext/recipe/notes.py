@@ -50,7 +50,7 @@ def held_back(v: Values, _: int) -> Iterator[Problem]:
     if v.beta > 1:
         yield Problem(
             f"beta: {v.beta:g} keeps the policy at the reference: the KL outweighs advantages, "
-            "which are about 1. Usual are 0 to 0.1.",
+            "which are about 1. Usual values are 0 to 0.1.",
             "beta",
         )
     if 0 < v.max_grad_norm < 1e-6:

@@ -112,8 +112,8 @@ def option_problems(options: Mapping[str, Any], v: Values) -> Iterator[Problem]:
                 )
         if v.dataset_streaming and v.eval_strategy != "no" and not options.get("max_eval_samples"):
             yield Problem(
-                "held_out_share of a stream is found by reading it: set max_eval_samples, or the "
-                "whole stream is read before the run.",
+                "held_out_share: the held-out rows of a stream are found by reading it. Set "
+                "max_eval_samples, or the whole stream is read before the run.",
                 "held_out_share",
             )
     if options.get("random_train_samples"):

@@ -75,8 +75,8 @@ def stream_without_an_end(v: Values) -> bool:
 
 @refuses(
     "resume",
-    "resume and resume_from_checkpoint both say where to begin: take resume_from_checkpoint "
-    "({resume_from_checkpoint}) out.",
+    "resume: {resume} and resume_from_checkpoint: {resume_from_checkpoint} both say where the run "
+    "starts: remove resume_from_checkpoint.",
 )
 def two_places_to_begin(v: Values) -> object:
     return v.resume_from_checkpoint and v.resume != "auto"

@@ -28,7 +28,10 @@ _FENCE = re.compile(r"```(?:json)?\s*\n(.*?)```", re.DOTALL)
 
 
 def answer_of(completion: str) -> str:
-    """Return the answer in a completion, stripped of white space and cut to `MAX_TEXT`."""
+    """Return the answer in a completion, stripped of white space and cut to `MAX_TEXT`.
+
+    Without an `<answer>` block, everything but the thoughts is the answer.
+    """
     text = without_thoughts(completion)
     return (last_answer(text) or text).strip()[:MAX_TEXT]
 

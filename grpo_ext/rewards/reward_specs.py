@@ -130,8 +130,8 @@ def find(name: str, options: dict[str, Any]) -> Any:
         return name
     if "/" in name:
         raise ValueError(
-            f"Reward {name!r}: there is no such folder, and a reward model of the hub is written "
-            "OWNER/NAME."
+            f"Reward {name!r} is neither a folder nor the hub id of a reward model, which has the "
+            "form OWNER/NAME."
         )
     return build(name, **options)  # raises `ValueError`, with the closest known name
 

@@ -130,9 +130,9 @@ def save_model(recipe: Recipe, trainer: TransformersTrainer) -> int:
 
 
 def next_commands(recipe: Recipe, folder: str) -> list[str]:
-    """Return the commands to run after a finished run.
+    """Return the commands to suggest at the end of a run.
 
-    They show the run, compare its model with the original one, and merge the adapter or train
+    They report on the run, compare its model with the original one, and merge the adapter or train
     longer.
     """
     from grpo_ext.run.from_recipe import has_eval_rows

@@ -139,8 +139,9 @@ def scoring_params(trainer: SampledTrainer, abilities: SamplerAbilities) -> Samp
     params = _sampling_of(trainer, abilities)
     if params.restricted and trainer.rollout_func is not None:
         raise ValueError(
-            "rollout_func may sample in any way, so truncation cannot be scored exactly: set "
-            "top_k: 0, top_p: 1.0, min_p: null, or logprob_policy: model."
+            "rollout_func may sample in any way, so excluded tokens cannot be scored exactly: set "
+            "top_k: 0, top_p: 1.0 and min_p: null, and remove options such as suppress_tokens; or "
+            "set logprob_policy: model."
         )
     corrects = abilities.separate_engine and args.vllm_importance_sampling_correction
     old_pass = ratios_move(

@@ -20,13 +20,13 @@ from grpo_ext.step.records import Generation
 
 
 class HFSampler(Sampler):
-    """Samples with transformers' `generate` on a trainer's model.
+    """Samples from a trainer's model with transformers' `generate`.
 
     Args:
         trainer: the trainer whose model and generation config are used.
         abilities: the sampler's abilities; kept tokens and log-probs are recorded only with
             `returns_kept_tokens`.
-        params: the distribution that completions are drawn from.
+        params: the sampling parameters, which determine the tokens that truncation keeps.
     """
 
     name = "transformers"

@@ -147,7 +147,7 @@ class ServerClient(ServerConnection):
         except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
             fault = f"they do not have vLLM's format ({type(error).__name__})"
         if fault:
-            raise ConnectionError(f"the answer is not what was asked for: {fault}")
+            raise ConnectionError(f"its completions do not match the request: {fault}")
         return answer
 
     @contextmanager

@@ -218,9 +218,9 @@ class OurVLLM(VLLMGeneration):
         """Wait for the server and send the weights; the next request shows whether this worked."""
         if self.accelerator.is_main_process:
             logger.warning(
-                f"The vLLM server failed: {self.vllm_client.failure.message}. Waiting "
-                f"{self.server_timeout:g} s for a server that will get the current weights and "
-                f"the request again ({attempt})."
+                f"The vLLM server failed: {self.vllm_client.failure.message}. Waiting up to "
+                f"{self.server_timeout:g} s for it to come back; it will then get the current "
+                f"weights and the request again ({attempt})."
             )
             self.vllm_client.reconnect(self.server_timeout)
         self._push()

@@ -66,7 +66,7 @@ def cut(slices: list[Scored], rule: CutRule, ranks: Ranks) -> list[MicroBatch]:
         input_names = {name for table in slices for name in table.model_inputs}
         raise ValueError(
             "max_tokens_per_micro_batch does not go with "
-            f"{', '.join(sorted(input_names)) or 'images'}. Take it out."
+            f"{', '.join(sorted(input_names)) or 'images'}. Remove it."
         )
     tables = [(table, False) for table in slices]
     if rule.deals and not has_model_inputs:

@@ -1,4 +1,4 @@
-"""Shapes of groups of unequal size: adjacent slots of one prompt form one group.
+"""Groups of unequal size: adjacent slots with the same prompt form one group.
 
 A slot is `num_generations` completions of a prompt. Functions that compare the completions of a
 group expect groups of equal size. Smaller groups are therefore padded to the size of the largest

@@ -92,8 +92,8 @@ class Prompts(Task):
         answer = value_at(row, column)
         if not isinstance(answer, str):
             raise ValueError(
-                "max_answer_tokens counts the tokens of a text, and the reference answer in "
-                f"{column!r} is {str(answer)[:80]}. Remove max_answer_tokens."
+                "max_answer_tokens counts the tokens of text, but the reference answer in "
+                f"{column!r} is not text: {str(answer)[:80]}. Remove max_answer_tokens."
             )
         return answer
 
@@ -133,6 +133,9 @@ def value_at(row: Row, path: str) -> Any:
     value = row[column]
     for key in keys:
         if not isinstance(value, Mapping) or value.get(key) is None:
-            raise ValueError(f"{path}: the column {column!r} has no {key!r} in {str(value)[:200]}")
+            raise ValueError(
+                f"{path}: column {column!r} has no entry {key!r}: {str(value)[:200]}. Name an "
+                "entry that every row has."
+            )
         value = value[key]
     return value

@@ -149,7 +149,7 @@ class Parts:
         self.output = RunOutput(trainer, recipe)
 
     def watch(self, trainer: Trainer) -> None:
-        """Register the parts that are callbacks; the last one may stop the run."""
+        """Register the parts that are callbacks; `stopping`, which may end the run, goes last."""
         callbacks: list[TrainerCallback] = [self.learning, self.phases, self.log, self.output]
         if self.monitor is not None:
             callbacks.append(self.monitor)

@@ -53,9 +53,9 @@ class RunOutput(TrainerCallback):
         write_atomically(Path(self.trainer.args.output_dir) / SAVED, as_yaml(self.recipe))
         if state.global_step >= state.max_steps:
             print(
-                f"This run had already finished: {state.global_step} of {state.max_steps} steps. "
-                "Nothing is trained. For a longer run, raise max_steps or num_train_epochs; for a "
-                "new one, write resume: never or another output_dir."
+                f"This run has already finished ({state.global_step} of {state.max_steps} steps), "
+                "so there is nothing to train. For a longer run, raise max_steps or "
+                "num_train_epochs; for a new one, write resume: never or another output_dir."
             )
 
     def on_train_end(

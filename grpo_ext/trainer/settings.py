@@ -265,7 +265,7 @@ def cut_rule(trainer: Trainer, layout: Layout, settings: LossSettings) -> CutRul
             reason = "the balance of experts, which is taken over a micro-batch"
         if trainer.is_deepspeed_enabled:
             reason = "DeepSpeed, which counts backward passes"
-        raise ValueError(f"max_tokens_per_micro_batch does not go with {reason}. Take it out.")
+        raise ValueError(f"max_tokens_per_micro_batch does not go with {reason}. Remove it.")
     has_bonus = args.entropy_coef != 0.0 or args.use_adaptive_entropy
     only_advantages = settings.loss.needs_advantage and not settings.beta and not has_bonus
     return CutRule(

@@ -41,15 +41,15 @@ def completions_fault(
         return f"{'.'.join(map(str, details['loc']))}: {details['msg'][:100]}"
     rows = completions["completion_ids"]
     if len(rows) != n * len(prompts):
-        return f"{len(rows)} for {len(prompts)} prompts x {n}"
+        return f"there are {len(rows)} for {len(prompts)} prompts x {n}"
     is_tokenized = not isinstance(prompts[0], str)
     if is_tokenized and completions["prompt_ids"] != [list(prompt) for prompt in prompts]:
         return "they belong to other prompts"
     for i, row in enumerate(rows):
         if len(row) > max_tokens:
-            return f"number {i} has {len(row)} tokens, and at most {max_tokens} were requested"
+            return f"completion {i} has {len(row)} tokens, and at most {max_tokens} were requested"
         if max(row, default=0) >= vocabulary:
-            return f"number {i} has tokens that are not among the model's {vocabulary}"
+            return f"completion {i} has tokens that are not among the model's {vocabulary}"
     if num_logprobs is None:
         return None
     logps = completions["logprobs"]
@@ -58,7 +58,7 @@ def completions_fault(
         return "their log-probs are missing"
     for i, row in enumerate(rows):
         if not are_logps_of(row, logps[i], tokens[i], num_logprobs):
-            return f"number {i} has log-probs of other tokens"
+            return f"completion {i} has log-probs of other tokens"
     return None
 
 

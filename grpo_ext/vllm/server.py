@@ -208,8 +208,8 @@ def model_on_cpu(v: Values, here: bool) -> TextModel:
         if not here:
             raise
         raise OSError(
-            f"the config of {name}, from which the size of the server's cache follows, is not "
-            f"on this machine: `hf download {name} config.json` downloads it."
+            f"the config of {name} is not on this machine, but the size of the server's cache "
+            f"depends on it: run `hf download {name} config.json`."
         ) from None
     return TextModel.of(config)
 

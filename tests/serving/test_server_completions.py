@@ -58,11 +58,11 @@ WRONG = {
     ),
     "too_long": (
         changed(ROWS, lambda rows: rows[2].append(9)),
-        "number 2 has 4 tokens, and at most 3",
+        "completion 2 has 4 tokens, and at most 3",
     ),
     "beyond_the_vocabulary": (
         changed(ROWS, lambda rows: rows[0].__setitem__(1, 10)),
-        "number 0 has tokens that are",
+        "completion 0 has tokens that are",
     ),
     "negative": (changed(ROWS, lambda rows: rows[1].__setitem__(0, -1)), "completion_ids.1.0: "),
     "fraction": (changed(ROWS, lambda rows: rows[1].__setitem__(0, 7.0)), "completion_ids.1.0: "),
@@ -70,7 +70,7 @@ WRONG = {
     "text": (changed(ROWS, lambda rows: rows[1].__setitem__(0, "7")), "completion_ids.1.0: "),
     "too_few_logps": (
         changed(LOGPS, lambda rows: rows[0].pop()),
-        "number 0 has log-probs of other tokens",
+        "completion 0 has log-probs of other tokens",
     ),
     "logps_of_others": (
         changed(NAMES, lambda rows: rows[1][0].__setitem__(0, 8)),

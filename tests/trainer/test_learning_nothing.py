@@ -221,7 +221,7 @@ def test_a_finished_run_that_is_started_again_says_so_and_ends_alike(tiny_folder
     capsys.readouterr()
     assert main(["--config", str(out / "recipe.yaml")]) == 1
     said = capsys.readouterr().out
-    assert "This run had already finished: 2 of 2 steps." in said
+    assert "This run has already finished (2 of 2 steps)" in said
     assert "none of 16 completions had an advantage" in said
 
 

@@ -182,7 +182,7 @@ def test_a_recipe_names_a_reward_of_weight_0():
             "tie_break_reward: length needs loss_normalization: step.",
         ),
         ({"tie_break_coef": 0}, "tie_break_coef"),
-        ({"environment": {"name": "guess", "credit": "turn"}}, "Take tie_break_reward out."),
+        ({"environment": {"name": "guess", "credit": "turn"}}, "Remove tie_break_reward."),
     ],
 )
 def test_what_does_not_go_with_ties_is_refused_by_name(options, said):

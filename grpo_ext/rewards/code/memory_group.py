@@ -76,7 +76,7 @@ def candidates() -> list[Path]:
 
 
 def new_group(parent: Path, megabytes: int) -> Path:
-    """Create a cgroup with limits; raise `OSError` if this user may not."""
+    """Create a cgroup with memory and task limits; raise `OSError` without permission."""
     group = parent / f"{PREFIX}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
     group.mkdir()
     size = str((megabytes + OVERHEAD_MEGABYTES) << 20)

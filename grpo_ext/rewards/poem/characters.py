@@ -125,8 +125,7 @@ def tones_of(character: str, tones: Tones = "modern") -> str:
     """
     if tones not in get_args(Tones):
         raise ValueError(
-            f"tones = {tones!r}, but there are 'modern' (Mandarin) and 'pingshui' (the rhyme book "
-            "平水韵)."
+            f"tones={tones!r}: write 'modern' (Mandarin) or 'pingshui' (the rhyme book 平水韵)."
         )
     is_level: set[bool] = set()
     if tones == "pingshui":

@@ -81,8 +81,8 @@ def judge(
     if isinstance(lines, str) or len(lines) not in COUNTS:
         given = "one string" if isinstance(lines, str) else f"{len(lines)} lines"
         raise ValueError(
-            f"Regulated verse has 4 or 8 lines, given were {given}. Pass a list with one string "
-            "for each line."
+            f"Regulated verse has 4 or 8 lines, but got {given}. Pass a list with one string for "
+            "each line."
         )
     return judge_lines(tuple(map(han, lines)), tones, rhyme_book, strict)
 

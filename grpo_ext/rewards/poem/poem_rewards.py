@@ -105,7 +105,7 @@ def judged_verse(
 
 
 def locate_verse(completion: str, lines: Sequence[str] | str) -> tuple[list[str], list[int]]:
-    """Return the poem's lines and the indices in the completion of the last line's characters."""
+    """Return the poem's lines, and where the last line's characters are in the completion."""
     given = verse_lines(lines)
     line = last_line(completion, given)
     poem = [*given, line]
@@ -126,9 +126,9 @@ def describe(fault: Fault, tones: Tones) -> str:
         return f"{place}: {fault.character} is too much."
     expected = EXPECTED[fault.expected]
     if not fault.character:
-        return f"{place}: the character is missing; wanted is {expected}."
+        return f"{place}: the character is missing; expected {expected}."
     spoken = SPOKEN[tones_of(fault.character, tones)]
-    return f"{place}: {fault.character} is {spoken}; wanted is {expected}."
+    return f"{place}: {fault.character} is {spoken}; expected {expected}."
 
 
 @register("poem_format", explain=explain_format)

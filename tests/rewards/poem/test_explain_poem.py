@@ -11,19 +11,19 @@ def test_a_line_without_fault():
     text = explain_format("<think>想</think><answer>一棹烟波去未迷。</answer>", lines=GIVEN).text
     assert "Last line read: 一棹烟波去未迷" in text
     assert "七言绝句(仄起平收式)" in text
-    assert "poem_format 1.000" in text and "wanted is" not in text
+    assert "poem_format 1.000" in text and "expected" not in text
     text = explain_yun("一棹烟波去未迷", lines=GIVEN).text
     assert "poem_yun 1: most rhyming lines share 八齐, and the last line is in it" in text
 
 
 def test_faults_are_named():
     text = explain_format("梦回故里花如雪", lines=GIVEN).text
-    assert "Position 22: 回 is level (平); wanted is an oblique tone (仄)." in text
+    assert "Position 22: 回 is level (平); expected an oblique tone (仄)." in text
     assert (
-        "Position 27: 雪 is oblique (仄); wanted is a level tone, since the line rhymes (平韵)."
+        "Position 27: 雪 is oblique (仄); expected a level tone, since the line rhymes (平韵)."
         in text
     )
-    assert text.count("wanted is") == 4 and "poem_format 0.429" in text
+    assert text.count("expected") == 4 and "poem_format 0.429" in text
     text = explain_yun("梦回故里花如雪", lines=GIVEN).text
     assert "雪: no level tone in the rhyme book." in text and "poem_yun 0" in text
 

@@ -169,10 +169,11 @@ def confine(libc: Any, filter_bytes: bytes) -> None:
 
 
 def run_program(job: dict[str, Any], writing_fd: int) -> None:
-    """Run the program as `__main__`; if there are expressions, write their texts and exit.
+    """Run the program as `__main__`; then evaluate any expressions, write their values and exit.
 
-    Otherwise exceptions and `SystemExit` reach the interpreter, which ends as after any program: it
-    waits for threads, runs `atexit` handlers, flushes its buffers, and sets the exit code.
+    Without expressions, exceptions and `SystemExit` reach the interpreter, which shuts down as
+    after any script: it waits for threads, runs `atexit` handlers, flushes its buffers, and sets
+    the exit code.
     """
     module = types.ModuleType("__main__")
     module.__dict__["__builtins__"] = builtins
