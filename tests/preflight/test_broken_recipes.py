@@ -129,7 +129,7 @@ BROKEN = {
     "sync_of_a_head": (
         {**ALONE, "lora_target_modules": ["q_proj", "lm_head"]},
         "lora_target_modules",
-        "take lm_head out",
+        "remove lm_head",
     ),
     "sync_of_a_great_rank": ({**ALONE, "lora_r": 513}, "lora_r", "at most 512"),
     "sync_of_a_sharded_adapter": (
