@@ -64,8 +64,9 @@ def compare(
         `{"greedy": {"countdown": {"mean": 0.1, "low": 0.05, "high": 0.15, "verdict": "rose",
         "rows": 189, "problems": 189}, ..., "length": {...}}, "sampled": {...}, "became_right": [3,
         17], "became_wrong": [5]}`. `became_right` lists the rows that only the second evaluation
-        solves greedily, `became_wrong` those that only the first one does. A row is solved if the first outcome reward that scored it
-        gave 1 or more; a row without a score in one of the evaluations is in neither list.
+        solves greedily, `became_wrong` those that only the first one does. A row is solved if the
+        first outcome reward that scored it gave 1 or more; a row without a score in one of the
+        evaluations is in neither list.
     """
     differences: dict[str, Any] = {}
     for part in before:

@@ -230,7 +230,7 @@ def test_a_bad_reply_leaves_its_row_unscored(kind):
 
     def by_text(connection, path, headers, body):
         asked.append(body)
-        if b"bad" not in body:
+        if b"spoilt" not in body:
             answers_with(good)(connection, path, headers, body)
         elif callable(answer):
             answers_with(answer)(connection, path, headers, body)
@@ -239,7 +239,7 @@ def test_a_bad_reply_leaves_its_row_unscored(kind):
 
     with serving(by_text) as base:
         guard = Guard(reward(base, seconds=30.0), max_failure_rate=1.0)
-        assert guard(completions=["fine", "bad", ""], prompts=["p"] * 3) == [1.0, None, 0.0]
+        assert guard(completions=["fine", "spoilt", ""], prompts=["p"] * 3) == [1.0, None, 0.0]
     assert words in guard.last_error and guard.failed == 1
     if words in ("no grade from 0 to 10", "finish_reason: stop", "no chat completion"):
         assert len(asked) == 2

@@ -74,11 +74,11 @@ WRONG = {
     ),
     "logps_of_others": (
         changed(NAMES, lambda rows: rows[1][0].__setitem__(0, 8)),
-        "number 1 has log-probs of other",
+        "completion 1 has log-probs of other",
     ),
     "more_logps": (
         changed(NAMES, lambda rows: rows[1][0].append(8)),
-        "number 1 has log-probs of other",
+        "completion 1 has log-probs of other",
     ),
     **{
         f"logp_{value}": (

@@ -253,7 +253,7 @@ def test_each_task_of_several_holds_out_its_own_rows(tmp_path):
         ({"held_out_share": None, "held_out_shear": 0.1}, "held_out_share"),
         (
             {"dataset_streaming": True, "max_steps": 3, "eval_strategy": "steps", "eval_steps": 1},
-            "set max_eval_samples",
+            "Set max_eval_samples",
         ),
         ({"random_train_samples": True}, "needs max_train_samples"),
         (

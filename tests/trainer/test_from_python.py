@@ -94,8 +94,8 @@ def done(tiny_folder, tmp_path_factory):
     "name, words",
     [
         ("countdwon", "Did you mean 'countdown'"),
-        ("my/deep/model", "there is no such folder"),
-        ("./nothing", "there is no such folder"),
+        ("my/deep/model", "is neither a folder nor the hub id"),
+        ("./nothing", "is neither a folder nor the hub id"),
         ("nowhere.rewards:f", "cannot load the reward"),
     ],
 )
