@@ -6,6 +6,7 @@ import torch
 from datasets import Dataset
 from PIL import Image
 
+from tests.support.tiny_run import tiny_arguments
 from tests.support.tiny_vision import llava
 
 
@@ -29,20 +30,13 @@ def run(trainer_class, config_class, folder, out, chat=(), tools=None, **setting
         }
         for a, c in enumerate(colours)
     ]
-    args = config_class(
-        output_dir=str(out),
+    args = tiny_arguments(
+        out,
+        config_class,
         per_device_train_batch_size=4,
         gradient_accumulation_steps=2,
-        num_generations=4,
-        max_completion_length=8,
         max_steps=2,
         learning_rate=0.1,
-        logging_steps=1,
-        report_to="none",
-        save_strategy="no",
-        use_cpu=True,
-        bf16=False,
-        disable_tqdm=True,
         loss_type="grpo",
         optim="sgd",
         seed=3,

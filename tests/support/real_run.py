@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 from peft import LoraConfig
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from grpo_ext import GRPOExtConfig, GRPOExtTrainer
+from grpo_ext import GRPOExtTrainer
 from grpo_ext.tasks.instructions import Instructions
+from tests.support.tiny_run import tiny_arguments, tiny_trainer
 
 
 def letters(completions: list[Any], **columns: Any) -> list[float]:
@@ -37,34 +37,18 @@ def make(
     model: Path, out: Path, *, lora: bool = False, reward: Any = letters, **settings: Any
 ) -> GRPOExtTrainer:
     """Return a trainer of two groups of four completions a step."""
-    arguments = GRPOExtConfig(
-        output_dir=str(out),
-        per_device_train_batch_size=8,
-        num_generations=4,
-        report_to="none",
-        use_cpu=True,
-        bf16=False,
-        disable_tqdm=True,
-        **{
-            "max_steps": 2,
-            "max_completion_length": 12,
-            "learning_rate": 1e-5,
-            "logging_steps": 1,
-            "save_strategy": "no",
-            **settings,
-        },
-    )
+    limits = {"max_steps": 2, "max_completion_length": 12, "learning_rate": 1e-5}
+    arguments = tiny_arguments(out, **{**limits, **settings})
     rows = Instructions(num_problems=16, num_test_problems=4, max_instructions=1)
     adapter = None
     if lora:
         adapter = LoraConfig(r=4, lora_alpha=8, target_modules="all-linear", task_type="CAUSAL_LM")
-    return GRPOExtTrainer(
-        model=AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32),
-        reward_funcs=[reward],
-        args=arguments,
-        train_dataset=rows.dataset("train"),
+    return tiny_trainer(
+        model,
+        [reward],
+        arguments,
+        rows.dataset("train"),
         eval_dataset=rows.dataset("test"),
-        processing_class=AutoTokenizer.from_pretrained(model, padding_side="left"),
         peft_config=adapter,
     )
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer
+from trl import GRPOConfig
 
 from grpo_ext import GRPOExtConfig, GRPOExtTrainer
 
+Config = TypeVar("Config", bound=GRPOConfig)
 USUAL: dict[str, Any] = {
     "per_device_train_batch_size": 8,
     "num_generations": 4,
@@ -25,14 +27,17 @@ USUAL: dict[str, Any] = {
 }
 
 
-def tiny_arguments(out: Path | str, **settings: Any) -> GRPOExtConfig:
+def tiny_arguments(
+    out: Path | str, config_class: type[Config] = GRPOExtConfig, **settings: Any
+) -> Config:
     """Return arguments of a run on a CPU, in float32, that logs each step and saves nothing.
 
     Args:
         out: the output folder.
-        settings: fields of `GRPOExtConfig` that differ from `USUAL`, or are not in it.
+        config_class: the class of the arguments; TRL's has fewer fields.
+        settings: fields that differ from `USUAL`, or are not in it.
     """
-    return GRPOExtConfig(output_dir=str(out), **{**USUAL, **settings})
+    return config_class(output_dir=str(out), **{**USUAL, **settings})
 
 
 def tiny_trainer(

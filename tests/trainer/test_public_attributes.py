@@ -16,6 +16,7 @@ from trl import GRPOConfig, GRPOTrainer
 from grpo_ext import GRPOExtConfig, GRPOExtTrainer
 from grpo_ext.trainer import policy_update
 from tests.support.logs import entries_with
+from tests.support.tiny_run import tiny_arguments
 
 # What TRL takes as it is and we wrap, replace or fill: callables, configurations of another class,
 # objects of a run.
@@ -41,18 +42,11 @@ def even(completions, **kwargs):
 
 
 def trainer_of(trainer_class, config, folder, out, callbacks=(), **settings):
-    args = config(
-        output_dir=str(out),
-        per_device_train_batch_size=8,
-        num_generations=4,
+    args = tiny_arguments(
+        out,
+        config,
         max_completion_length=6,
         max_steps=3,
-        logging_steps=1,
-        save_strategy="no",
-        report_to="none",
-        use_cpu=True,
-        bf16=False,
-        disable_tqdm=True,
         vllm_importance_sampling_mode="token_truncate",
         learning_rate=1e-3,
         **settings,

@@ -20,6 +20,7 @@ from grpo_ext import GRPOExtConfig, GRPOExtTrainer
 from grpo_ext.samplers.base import Sampler, SamplerAbilities
 from grpo_ext.samplers.lockstep_episodes import play_by_turns
 from tests.support.logs import json_rows
+from tests.support.tiny_run import tiny_arguments
 
 TEMPLATE = Path(trl.__file__).parent / "chat_templates" / "qwen2_5.jinja"
 
@@ -158,20 +159,8 @@ def run(
     settings=None,
     **given,
 ):
-    args = config(
-        output_dir=str(out),
-        per_device_train_batch_size=8,
-        num_generations=4,
-        max_completion_length=120,
-        max_steps=1,
-        logging_steps=1,
-        save_strategy="no",
-        report_to="none",
-        use_cpu=True,
-        bf16=False,
-        disable_tqdm=True,
-        **(settings or {}),
-    )
+    limits = {"max_completion_length": 120, "max_steps": 1}
+    args = tiny_arguments(out, config, **{**limits, **(settings or {})})
     more = {"sampler": sampler} if sampler else {}
     rows = Dataset.from_list(ROWS)
     trainer = cls(
