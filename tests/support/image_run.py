@@ -6,7 +6,7 @@ import torch
 from datasets import Dataset
 from PIL import Image
 
-from tests.support.tiny_run import tiny_arguments
+from tests.support.tiny_run import arguments_of
 from tests.support.tiny_vision import llava
 
 
@@ -30,9 +30,9 @@ def run(trainer_class, config_class, folder, out, chat=(), tools=None, **setting
         }
         for a, c in enumerate(colours)
     ]
-    args = tiny_arguments(
-        out,
+    args = arguments_of(
         config_class,
+        out,
         per_device_train_batch_size=4,
         gradient_accumulation_steps=2,
         max_steps=2,

@@ -27,17 +27,20 @@ USUAL: dict[str, Any] = {
 }
 
 
-def tiny_arguments(
-    out: Path | str, config_class: type[Config] = GRPOExtConfig, **settings: Any
-) -> Config:
+def arguments_of(config_class: type[Config], out: Path | str, **settings: Any) -> Config:
     """Return arguments of a run on a CPU, in float32, that logs each step and saves nothing.
 
     Args:
+        config_class: the class of the arguments, ours or TRL's.
         out: the output folder.
-        config_class: the class of the arguments; TRL's has fewer fields.
         settings: fields that differ from `USUAL`, or are not in it.
     """
     return config_class(output_dir=str(out), **{**USUAL, **settings})
+
+
+def tiny_arguments(out: Path | str, **settings: Any) -> GRPOExtConfig:
+    """Return `arguments_of` our class."""
+    return arguments_of(GRPOExtConfig, out, **settings)
 
 
 def tiny_trainer(

@@ -16,7 +16,7 @@ from trl import GRPOConfig, GRPOTrainer
 from grpo_ext import GRPOExtConfig, GRPOExtTrainer
 from grpo_ext.trainer import policy_update
 from tests.support.logs import entries_with
-from tests.support.tiny_run import tiny_arguments
+from tests.support.tiny_run import arguments_of
 
 # What TRL takes as it is and we wrap, replace or fill: callables, configurations of another class,
 # objects of a run.
@@ -42,9 +42,9 @@ def even(completions, **kwargs):
 
 
 def trainer_of(trainer_class, config, folder, out, callbacks=(), **settings):
-    args = tiny_arguments(
-        out,
+    args = arguments_of(
         config,
+        out,
         max_completion_length=6,
         max_steps=3,
         vllm_importance_sampling_mode="token_truncate",

@@ -20,7 +20,7 @@ from grpo_ext import GRPOExtConfig, GRPOExtTrainer
 from grpo_ext.samplers.base import Sampler, SamplerAbilities
 from grpo_ext.samplers.lockstep_episodes import play_by_turns
 from tests.support.logs import json_rows
-from tests.support.tiny_run import tiny_arguments
+from tests.support.tiny_run import arguments_of
 
 TEMPLATE = Path(trl.__file__).parent / "chat_templates" / "qwen2_5.jinja"
 
@@ -160,7 +160,7 @@ def run(
     **given,
 ):
     limits = {"max_completion_length": 120, "max_steps": 1}
-    args = tiny_arguments(out, config, **{**limits, **(settings or {})})
+    args = arguments_of(config, out, **{**limits, **(settings or {})})
     more = {"sampler": sampler} if sampler else {}
     rows = Dataset.from_list(ROWS)
     trainer = cls(
