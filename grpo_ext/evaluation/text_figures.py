@@ -6,6 +6,7 @@ from typing import Any
 
 from grpo_ext.common.estimates import mean_of
 from grpo_ext.evaluation.score import Row, Sample, with_errors
+from grpo_ext.rewards.instruction_checks import words_of
 from grpo_ext.scoring.frozen_model import FrozenModel, load_frozen
 
 MAX_TOKENS = 1024  # maximum number of tokens of a text to score
@@ -41,7 +42,7 @@ def text_figures(
         Each is a mean over completions, with a standard error clustered by row under `..._se`.
         `distinct_words` is the number of different words in all completions together.
     """
-    words = [sample.text.split() for sample in samples]
+    words = [words_of(sample.text.lower()) for sample in samples]
     pairs = []
     scored_rows = []
     for sample in samples:
@@ -60,5 +61,5 @@ def text_figures(
             "first_model_logp": mean_of(logps, scored_rows),
         }
     )
-    figures["distinct_words"] = len({word.strip(".,;:!?\"'()*").lower() for word in chain(*words)})
+    figures["distinct_words"] = len(set(chain(*words)))
     return figures
