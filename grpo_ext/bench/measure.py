@@ -165,7 +165,10 @@ class Bench:
         }
         with TemporaryDirectory() as folder:
             trainer = self._make_trainer(
-                folder, settings, sampler=self.replay, rewards=[alternating_reward]
+                folder,
+                settings,
+                sampler=self.replay,
+                rewards=[alternating_reward],
             )
             with suppress(OSError):
                 # From here on, Linux measures the peak memory of this process anew.

@@ -76,7 +76,10 @@ def with_random_completions(generation: Generation, limit: int) -> Generation:
     if generation.sampling_logps is not None:
         sampling_logps = [torch.zeros(length) for length in lengths]
     return replace(
-        generation, completion_ids=completion_ids, sampling_logps=sampling_logps, kept=None
+        generation,
+        completion_ids=completion_ids,
+        sampling_logps=sampling_logps,
+        kept=None,
     )
 
 

@@ -70,7 +70,10 @@ def curve_change(
 
 
 def change_by_errors(
-    values: Array, errors: Array, problems: Sequence[float | None] | None, count: int
+    values: Array,
+    errors: Array,
+    problems: Sequence[float | None] | None,
+    count: int,
 ) -> Change:
     """Return the change between the ends of a curve, judged by the standard errors of its values.
 
@@ -100,7 +103,14 @@ def change_by_errors(
         reach = t_quantile(min(freedom, 1e9)) * error
         verdict = verdict_of(change - reach, change + reach)
     return Change(
-        first, last, count, first_error, last_error, last - last_reach, last + last_reach, verdict
+        first,
+        last,
+        count,
+        first_error,
+        last_error,
+        last - last_reach,
+        last + last_reach,
+        verdict,
     )
 
 

@@ -54,7 +54,10 @@ def verdict_of(low: float, high: float) -> Verdict:
 
 
 def clearly_above(
-    mean: float, error: float | None, other: float, other_error: float | None
+    mean: float,
+    error: float | None,
+    other: float,
+    other_error: float | None,
 ) -> bool:
     """Return whether a mean is significantly above another one, at the level `LEVEL`.
 

@@ -85,7 +85,10 @@ class Line:
     headers: dict[str, str] = field(default_factory=dict, repr=False)  # sent with each request
 
     def get(
-        self, url: str, params: dict[str, str] | None = None, timeout: float | None = None
+        self,
+        url: str,
+        params: dict[str, str] | None = None,
+        timeout: float | None = None,
     ) -> Answer:
         """Send a GET request and return the answer, whatever its status.
 
@@ -104,7 +107,12 @@ class Line:
         return self.ask("POST", url, body, self.seconds)
 
     def ask(
-        self, method: str, url: str, body: bytes | None, seconds: float, **headers: str
+        self,
+        method: str,
+        url: str,
+        body: bytes | None,
+        seconds: float,
+        **headers: str,
     ) -> Answer:
         """Send a request and return the complete answer, whatever its status.
 

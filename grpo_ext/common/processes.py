@@ -12,7 +12,11 @@ PR_SET_PDEATHSIG = 1
 
 
 def start_beside(
-    module: str, pipe: Connection, *words: Any, threads: int, keep: tuple[int, ...] = ()
+    module: str,
+    pipe: Connection,
+    *words: Any,
+    threads: int,
+    keep: tuple[int, ...] = (),
 ) -> subprocess.Popen:
     """Start `python -m module PIPE PARENT *words` with a pipe to this process.
 

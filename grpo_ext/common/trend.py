@@ -39,7 +39,9 @@ def least_factor(count: int) -> float:
 
 
 def trend_evidence(
-    values: Array, autocorrelations: Array = AUTOCORRELATIONS, error: float | None = None
+    values: Array,
+    autocorrelations: Array = AUTOCORRELATIONS,
+    error: float | None = None,
 ) -> float:
     """Return the logarithm of the Bayes factor of a trend against no trend, for values (N,).
 

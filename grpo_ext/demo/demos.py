@@ -146,7 +146,10 @@ def texts_of(messages: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def demonstrations_of_two(
-    tasks: dict[str, Any], count: int, *, seed: int = 0
+    tasks: dict[str, Any],
+    count: int,
+    *,
+    seed: int = 0,
 ) -> Iterator[Demonstration]:
     """Yield `count` demonstrations, alternating between Countdown and word problems."""
     countdown = countdown_demonstrations(tasks["countdown"], count - count // 2, seed=seed)

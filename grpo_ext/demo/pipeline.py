@@ -71,7 +71,10 @@ def run_demo(demo: Demo, folder: Path, seed: int = 0, max_steps: int | None = No
         if demo.beside:
             beside = load_recipe(recipe_folder() / demo.beside)
             others = evaluate_models(
-                beside, [str(model)], num_samples=0, batch_size=demo.eval_batch_size
+                beside,
+                [str(model)],
+                num_samples=0,
+                batch_size=demo.eval_batch_size,
             )
             save_evaluation(folder / f"beside_{when}.json", others)
 

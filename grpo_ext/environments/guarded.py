@@ -120,7 +120,10 @@ class GuardedEnvironment:
         function = request.get("function") or {}
         name = str(function.get("name", ""))
         answer, worked = self._answer_of(
-            f"tool {name}", function, lambda: str(pending()), is_tool=True
+            f"tool {name}",
+            function,
+            lambda: str(pending()),
+            is_tool=True,
         )
         self.calls += 1
         self.failed_calls += not worked
@@ -131,7 +134,11 @@ class GuardedEnvironment:
         return {"role": "tool", "name": name if name in names else names[0], "content": content}
 
     def _answer_of(
-        self, method: str, arguments: object, work: Callable[[], Any], is_tool: bool = False
+        self,
+        method: str,
+        arguments: object,
+        work: Callable[[], Any],
+        is_tool: bool = False,
     ) -> tuple[str, bool]:
         """Return the text that `work` returns and True, or a message about its failure and False.
 

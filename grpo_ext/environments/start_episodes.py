@@ -84,7 +84,11 @@ def beginning_with_tools(
     classes = set()
     for name, [environment] in pool.items():
         tokens[name] = TurnTokens(
-            tokenizer, ends, args.chat_template_kwargs, environment.tools(), answers_texts=False
+            tokenizer,
+            ends,
+            args.chat_template_kwargs,
+            environment.tools(),
+            answers_texts=False,
         )
         if environment.instance is not None:
             classes.add(type(environment.instance).__name__)

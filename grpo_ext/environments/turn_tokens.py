@@ -112,7 +112,11 @@ class TurnTokens:
             before, middle, after = self._around_opening(messages, opening)
             return [*self._tokens(before), *self._plain_tokens(middle), *self._tokens(after)]
         encoded: Any = self.tokenizer.apply_chat_template(
-            messages, add_generation_prompt=True, tokenize=True, return_dict=True, **self._options
+            messages,
+            add_generation_prompt=True,
+            tokenize=True,
+            return_dict=True,
+            **self._options,
         )
         return list(encoded["input_ids"])
 

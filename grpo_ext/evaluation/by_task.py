@@ -76,7 +76,9 @@ class PartOfTask:
 
 
 def parts_of_tasks(
-    rows: Sequence[Row], samples: list[Sample], outcomes: Sequence[str]
+    rows: Sequence[Row],
+    samples: list[Sample],
+    outcomes: Sequence[str],
 ) -> list[PartOfTask]:
     """Split an evaluation by task; without a column "task", return a single part with all rows.
 

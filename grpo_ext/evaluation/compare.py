@@ -16,7 +16,9 @@ from grpo_ext.evaluation.score import (
 
 
 def paired_difference(
-    before: list[Sample], after: list[Sample], name: str | None
+    before: list[Sample],
+    after: list[Sample],
+    name: str | None,
 ) -> dict[str, Any] | None:
     """Return the mean increase of a reward over paired rows, in which row difficulty cancels out.
 

@@ -45,7 +45,9 @@ class Decoding:
             )
 
     def generation_config(
-        self, tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        model: PreTrainedModel,
     ) -> GenerationConfig:
         """Return these settings as a `GenerationConfig`, with all end-of-sequence ids."""
         sampling: dict[str, Any] = {"do_sample": False}

@@ -65,7 +65,10 @@ def candidates(samples: Sequence[Sample], outcome: str) -> list[Sample]:
 
 
 def answer_all(
-    rows: list[Row], answer: Sample, rewards: Rewards, extras: Row | None = None
+    rows: list[Row],
+    answer: Sample,
+    rewards: Rewards,
+    extras: Row | None = None,
 ) -> list[Sample]:
     """Score `rows` as if the model had given each of them the same answer.
 
@@ -196,7 +199,9 @@ def constant_sentence(figures: Mapping[str, Any], key: str, text: str | None = N
 
 
 def constant_sentences(
-    history: Sequence[Mapping[str, Any]], outcome: str, text: str | None = None
+    history: Sequence[Mapping[str, Any]],
+    outcome: str,
+    text: str | None = None,
 ) -> list[str]:
     """Return sentences that compare outcome rewards with the best constant answer.
 

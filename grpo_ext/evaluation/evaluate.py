@@ -53,7 +53,10 @@ def evaluate(
     settings = {"greedy": Decoding(max_new_tokens, seed=seed)}
     if num_samples:
         settings["sampled"] = Decoding(
-            max_new_tokens, temperature, num_samples=num_samples, seed=seed
+            max_new_tokens,
+            temperature,
+            num_samples=num_samples,
+            seed=seed,
         )
     summary: dict[str, Any] = {"n": len(rows)}
     samples: dict[str, list[Sample]] = {}
@@ -65,7 +68,11 @@ def evaluate(
         if part == "sampled":
             summary[part] = {"num_samples": num_samples, "temperature": temperature}
         summary[part] |= figures_of(
-            rows, samples[part], list(rewards), outcomes, decoding.num_samples
+            rows,
+            samples[part],
+            list(rewards),
+            outcomes,
+            decoding.num_samples,
         )
         if constants:
             summary[part] |= constants_by_task(rows, samples[part], rewards, outcomes)
@@ -82,7 +89,10 @@ def check_environment(completions: list[list[Completion]]) -> None:
 
 
 def constants_by_task(
-    rows: list[Row], samples: list[Sample], rewards: Rewards, outcomes: list[str]
+    rows: list[Row],
+    samples: list[Sample],
+    rewards: Rewards,
+    outcomes: list[str],
 ) -> dict[str, float]:
     """Return the metrics of the best constant answer, for each task if there are several.
 

@@ -33,7 +33,10 @@ from grpo_ext.step.judge import outcome_order
 
 
 def evaluate_models(
-    recipe: Recipe, model_names: list[str], num_train_rows: int = 0, **settings: Any
+    recipe: Recipe,
+    model_names: list[str],
+    num_train_rows: int = 0,
+    **settings: Any,
 ) -> dict[str, Any]:
     """Evaluate models one after another on a recipe's rows, and compare each with the first.
 
@@ -207,7 +210,12 @@ def evaluate_on(
         }
         max_length = training.vllm_max_model_length
         completions = VllmCompletions(
-            model_name, tokenizer, init["dtype"], max_length, template_options, **options
+            model_name,
+            tokenizer,
+            init["dtype"],
+            max_length,
+            template_options,
+            **options,
         )
         with closing(completions):
             return evaluate(completions, rows, rewards, outcomes_of(recipe), **settings)

@@ -27,7 +27,9 @@ def add_text_figures(evaluation: dict[str, Any], first_model: str) -> None:
 
 
 def text_figures(
-    rows: Sequence[Row], samples: Sequence[Sample], first_model: FrozenModel
+    rows: Sequence[Row],
+    samples: Sequence[Sample],
+    first_model: FrozenModel,
 ) -> dict[str, float | None]:
     """Return metrics of the text of some completions.
 

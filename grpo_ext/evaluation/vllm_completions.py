@@ -13,7 +13,10 @@ from grpo_ext.evaluation.completions import Completion, Decoding
 
 
 def pick_engine(
-    engine: str, model_name: str, use_cpu: bool = False, environment: object = None
+    engine: str,
+    model_name: str,
+    use_cpu: bool = False,
+    environment: object = None,
 ) -> str:
     """Return the engine to use, `transformers` or `vllm`.
 
@@ -88,7 +91,10 @@ class VllmCompletions:
         self.llm = LLM(model_name, max_model_len=tokens, **options)
 
     def __call__(
-        self, rows: list[Any], decoding: Decoding, progress: str | None = None
+        self,
+        rows: list[Any],
+        decoding: Decoding,
+        progress: str | None = None,
     ) -> list[list[Completion]]:
         """Complete each row's prompt `decoding.num_samples` times, like `generate_completions`.
 

@@ -85,7 +85,11 @@ def out_of_scale(claim: Claim, scale: Scale) -> bool:
 
 
 def outcome_of(
-    matrix: Matrix, claim: Claim, scale: Scale, failed: list[Job], logs: Logs
+    matrix: Matrix,
+    claim: Claim,
+    scale: Scale,
+    failed: list[Job],
+    logs: Logs,
 ) -> Outcome:
     """Measure a claim and return its outcome.
 

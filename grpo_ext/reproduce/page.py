@@ -161,7 +161,11 @@ def picture_of(outcome: Outcome) -> str:
     with plt.rc_context(LOOK):
         count = len(claim.curves) or 1
         figure, axes = plt.subplots(
-            1, count, figsize=(4.6 * count, 2.9), layout="constrained", squeeze=False
+            1,
+            count,
+            figsize=(4.6 * count, 2.9),
+            layout="constrained",
+            squeeze=False,
         )
         if claim.map:
             draw_map(axes[0][0], outcome)

@@ -59,7 +59,11 @@ def experiments() -> dict[str, Experiment]:
                 reason=entry.get("reason"),
             )
         experiments[name] = Experiment(
-            name, content["recipe"], content["publication"], values, content["beyond"]
+            name,
+            content["recipe"],
+            content["publication"],
+            values,
+            content["beyond"],
         )
     return experiments
 

@@ -110,7 +110,11 @@ def launch(
         environment: additional environment variables.
     """
     command, launch_environment = launch_command(
-        module, words, recipe.get("accelerate_config"), num_processes, threads_of(recipe)
+        module,
+        words,
+        recipe.get("accelerate_config"),
+        num_processes,
+        threads_of(recipe),
     )
     environment = {**(environment or {}), **launch_environment}
     assignments = [f"{name}={value}" for name, value in environment.items()]
@@ -146,7 +150,10 @@ class Launched:
         # only the ranks handle it.
         ignore_sigusr1 = partial(signal.signal, signal.SIGUSR1, signal.SIG_IGN)
         self.process = subprocess.Popen(
-            command, env=environment, start_new_session=True, preexec_fn=ignore_sigusr1
+            command,
+            env=environment,
+            start_new_session=True,
+            preexec_fn=ignore_sigusr1,
         )
 
     def wait(self) -> int:

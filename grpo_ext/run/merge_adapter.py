@@ -18,7 +18,10 @@ HALF_LIMIT = 0.2
 
 
 def merge_adapter(
-    folder: Path, out: Path, dtype: str = "auto", trust_remote_code: bool = False
+    folder: Path,
+    out: Path,
+    dtype: str = "auto",
+    trust_remote_code: bool = False,
 ) -> float:
     """Merge an adapter into the weights of its base model, and save the model and its tokenizer.
 

@@ -29,7 +29,10 @@ def end_with_launcher() -> None:
     launcher = os.environ.get(LAUNCHER)
     if launcher:
         threading.Thread(
-            target=_die_with, args=(int(launcher),), name="launcher-watch", daemon=True
+            target=_die_with,
+            args=(int(launcher),),
+            name="launcher-watch",
+            daemon=True,
         ).start()
 
 

@@ -50,7 +50,11 @@ def task_options(recipe: Recipe) -> dict[str, tuple[Task, Options]]:
 
 
 def train_rows_of(
-    recipe: Recipe, task: Task, options: Options, streaming: bool = False, prompts: bool = True
+    recipe: Recipe,
+    task: Task,
+    options: Options,
+    streaming: bool = False,
+    prompts: bool = True,
 ) -> TaskRows:
     """Return the training examples of one task.
 
@@ -76,7 +80,11 @@ def train_rows_of(
 
 
 def eval_rows_of(
-    recipe: Recipe, task: Task, options: Options, streaming: bool = False, prompts: bool = True
+    recipe: Recipe,
+    task: Task,
+    options: Options,
+    streaming: bool = False,
+    prompts: bool = True,
 ) -> TaskRows:
     """Return the held-out examples of one task.
 
@@ -173,13 +181,18 @@ def length_filter(recipe: Recipe, options: Options) -> LengthFilter:
         bool(values["trust_remote_code"]),
     )
     return LengthFilter(
-        tokenizer, options.max_prompt_tokens, options.max_answer_tokens, template_kwargs
+        tokenizer,
+        options.max_prompt_tokens,
+        options.max_answer_tokens,
+        template_kwargs,
     )
 
 
 @lru_cache(maxsize=2)
 def load_tokenizer(
-    name: str, revision: str | None, trust_remote_code: bool
+    name: str,
+    revision: str | None,
+    trust_remote_code: bool,
 ) -> PreTrainedTokenizerBase:
     """Return a model's tokenizer; the two used most recently are cached."""
     from transformers import AutoTokenizer

@@ -33,7 +33,9 @@ MakeTrainer = Callable[["Recipe"], Any]
 
 
 def run_training(
-    words: list[str] | None, make_trainer: MakeTrainer, supervised: bool = False
+    words: list[str] | None,
+    make_trainer: MakeTrainer,
+    supervised: bool = False,
 ) -> int:
     """Train from a recipe and save the model.
 

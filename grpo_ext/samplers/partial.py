@@ -32,7 +32,13 @@ class PartialSampler(Sampler):
     """
 
     def __init__(
-        self, sampler: Sampler, ends: EndRule, tokens: int, rows: int, size: int, ranks: Ranks
+        self,
+        sampler: Sampler,
+        ends: EndRule,
+        tokens: int,
+        rows: int,
+        size: int,
+        ranks: Ranks,
     ):
         self.sampler = sampler
         self.name = sampler.name

@@ -65,7 +65,13 @@ class ProcessSampler(Sampler):
         weakref.finalize(self, os.close, memory)
         self._shared = mapped(memory, size, self._places)
         self._start = Start(
-            packed(model), memory, size, self._places, device, torch.get_num_threads(), fast
+            packed(model),
+            memory,
+            size,
+            self._places,
+            device,
+            torch.get_num_threads(),
+            fast,
         )
         self._process: subprocess.Popen | None = None
         self._connection: Connection | None = None

@@ -18,7 +18,10 @@ class VLLMSampler(Sampler):
     """Samples with vLLM, syncing the trainer's weights to it whenever the step has changed."""
 
     abilities = SamplerAbilities(
-        separate_engine=True, plays_episodes=True, reports_weights=True, truncation_order="vllm"
+        separate_engine=True,
+        plays_episodes=True,
+        reports_weights=True,
+        truncation_order="vllm",
     )
 
     def __init__(self, vllm: OurVLLM):
@@ -81,7 +84,10 @@ class VLLMSampler(Sampler):
         return self._complete(contexts, 1, max_tokens)
 
     def _complete(
-        self, prompt_ids: list[list[int]], num_generations: int, max_tokens: int | None
+        self,
+        prompt_ids: list[list[int]],
+        num_generations: int,
+        max_tokens: int | None,
     ) -> Completed:
         with self._length_limit(max_tokens):
             _, ids, logprobs, _ = self.vllm.generate(

@@ -104,7 +104,11 @@ class ServerClient(ServerConnection):
             self._dropped = None
 
     def _timed_completions(
-        self, prompts: Prompts, features: Features, n: int, sampling: dict[str, Any]
+        self,
+        prompts: Prompts,
+        features: Features,
+        n: int,
+        sampling: dict[str, Any],
     ) -> Answer:
         start = time.monotonic()
         answer = self._attempt(lambda: self._limited_completions(prompts, features, n, sampling))
@@ -112,7 +116,11 @@ class ServerClient(ServerConnection):
         return answer or NOTHING
 
     def _limited_completions(
-        self, prompts: Prompts, features: Features, n: int, sampling: dict[str, Any]
+        self,
+        prompts: Prompts,
+        features: Features,
+        n: int,
+        sampling: dict[str, Any],
     ) -> Answer:
         """Return completions, and refuse an answer larger than these completions can be."""
         generation_kwargs = sampling.get("generation_kwargs") or {}
@@ -126,7 +134,12 @@ class ServerClient(ServerConnection):
         num_tokens = n * (sum(map(len, prompts)) + len(prompts) * max_tokens)
         with self._size_limit(num_tokens * (num_logprobs or 1)):
             return self._checked_completions(
-                prompts, features, n, max_tokens, num_logprobs, sampling
+                prompts,
+                features,
+                n,
+                max_tokens,
+                num_logprobs,
+                sampling,
             )
 
     def _checked_completions(
@@ -142,7 +155,12 @@ class ServerClient(ServerConnection):
         try:
             answer = super().generate(prompts, features, n, **sampling)
             fault = completions_fault(
-                answer, prompts, n, max_tokens, num_logprobs, self._vocabulary
+                answer,
+                prompts,
+                n,
+                max_tokens,
+                num_logprobs,
+                self._vocabulary,
             )
         except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
             fault = f"they do not have vLLM's format ({type(error).__name__})"
@@ -169,7 +187,11 @@ class ServerClient(ServerConnection):
         return self._size_limit(num_tokens)
 
     def complete(
-        self, ids: list[int], version: str | None, max_tokens: int, **sampling: Any
+        self,
+        ids: list[int],
+        version: str | None,
+        max_tokens: int,
+        **sampling: Any,
     ) -> Answer:
         """Complete a list of tokens once.
 

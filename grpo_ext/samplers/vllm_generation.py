@@ -86,7 +86,10 @@ class OurVLLM(VLLMGeneration):
         weights = str(next(self.model.parameters()).dtype).removeprefix("torch.")
         dtype = vllm_dtype(weights, bool(self.options.bf16), bool(self.options.fp16))
         return cpu_settings(
-            TextModel.of(self.model.config), dtype, self.max_num_seqs or 0, self.max_model_length
+            TextModel.of(self.model.config),
+            dtype,
+            self.max_num_seqs or 0,
+            self.max_model_length,
         )
 
     def dtype(self) -> str:

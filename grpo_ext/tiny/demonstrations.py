@@ -32,6 +32,7 @@ from grpo_ext.tasks.countdown import Countdown, apply
 from grpo_ext.tasks.guess import GuessTask
 
 Demonstration = dict[str, list[dict[str, Any]]]
+Chain = tuple[str, str]  # an equation as steps and as text
 
 
 def countdown_demonstrations(
@@ -82,7 +83,9 @@ def countdown_demonstrations(
 
 @lru_cache(maxsize=100_000)
 def attempts_downwards(
-    nums: tuple[int, ...], operators: str, largest: int
+    nums: tuple[int, ...],
+    operators: str,
+    largest: int,
 ) -> list[tuple[int, str, str]]:
     """Return (value, steps, equation) for each value from 1 to `largest`, in descending order.
 
@@ -92,21 +95,23 @@ def attempts_downwards(
     by_value = chains(nums, operators, largest)
     if not any(by_value):
         by_value = chains(nums, operators)
-    values = [value for value in by_value if 1 <= value <= largest] or list(by_value)
+    in_range = [value for value in by_value if 1 <= value <= largest]
     attempts = []
-    for value in sorted(values, reverse=True):
-        steps, equation = max(by_value[value], key=lambda chain: numbers_in(chain[1]))
+    for value in sorted(in_range or by_value, reverse=True):
+        steps, equation = max(by_value[value], key=numbers_of)
         attempts.append((value, steps, equation))
     return attempts
 
 
 @lru_cache(maxsize=100_000)
 def chains(
-    nums: tuple[int, ...], operators: str, largest: int | None = None
-) -> dict[int, list[tuple[str, str]]]:
+    nums: tuple[int, ...],
+    operators: str,
+    largest: int | None = None,
+) -> dict[int, list[Chain]]:
     """Return the equations that use each number once from left to right, by their value.
 
-    An equation is a pair of its steps and its text, such as `5 + 11 → 16 - 8 → 8` and `5 + 11 - 8`.
+    A `Chain` is a pair such as `5 + 11 → 16 - 8 → 8` and `5 + 11 - 8`.
 
     Args:
         nums: the numbers.
@@ -114,7 +119,7 @@ def chains(
         largest: the largest allowed result of a step, which must also be whole and not negative;
             `None`: no limit.
     """
-    by_value: dict[int, list[tuple[str, str]]] = {}
+    by_value: dict[int, list[Chain]] = {}
     for order in sorted(set(permutations(nums))):
         for signs in product(operators, repeat=len(nums) - 1):
             value = order[0]
@@ -136,12 +141,19 @@ def chains(
     return by_value
 
 
-def numbers_in(equation: str) -> list[int]:
-    return [int(number) for number in re.findall(r"\d+", equation)]
+def numbers_of(chain: Chain) -> list[int]:
+    """Return the numbers of an equation of `chains`, in order."""
+    _, equation = chain
+    return list(map(int, re.findall(r"\d+", equation)))
 
 
 def guess_demonstrations(
-    task: GuessTask, count: int, *, turns: int = 5, listens: float = 0.5, seed: int = 0
+    task: GuessTask,
+    count: int,
+    *,
+    turns: int = 5,
+    listens: float = 0.5,
+    seed: int = 0,
 ) -> Iterator[Demonstration]:
     """Yield guesses from games in progress.
 
@@ -162,10 +174,12 @@ def guess_demonstrations(
         opening = game.reset({"seed": rng.randrange(1000)})
         messages = [*system, {**user, "content": f"{user['content']}\n{opening}"}]
         for turn in range(turns):
-            listening = rng.random() < listens
-            candidates = game.left if listening else range(game.low, game.high + 1)
+            candidates = range(game.low, game.high + 1)
+            if rng.random() < listens:
+                candidates = game.left
             guess = rng.choice(candidates)
-            if guess == game.target or rng.random() < 1 / (turns - turn):
+            turns_left = turns - turn
+            if guess == game.target or rng.random() < 1 / turns_left:
                 break
             answer, _ = game.step(str(guess))
             messages += [
@@ -177,7 +191,11 @@ def guess_demonstrations(
 
 
 def check_demonstrations(
-    task: Countdown, count: int, *, give_up: float = 0.6, seed: int = 0
+    task: Countdown,
+    count: int,
+    *,
+    give_up: float = 0.6,
+    seed: int = 0,
 ) -> Iterator[Demonstration]:
     """Yield episodes of Countdown with the tool `check`: calls, results, and the answer.
 
@@ -227,11 +245,13 @@ def check_demonstrations(
 
 def expressions_around(nums: list[int], operators: str) -> dict[int, list[str]]:
     """Return the equations of `chains` whose numbers are a rotation of `nums`, by their value."""
-    rotations = [nums[start:] + nums[:start] for start in range(len(nums))]
+    rotations = []
+    for start in range(len(nums)):
+        rotations.append(nums[start:] + nums[:start])
     by_value = defaultdict(list)
     all_equations = chains(tuple(sorted(nums)), operators)
     for value, equations in all_equations.items():
-        for _, equation in equations:
-            if numbers_in(equation) in rotations:
-                by_value[value].append(equation)
+        for chain in equations:
+            if numbers_of(chain) in rotations:
+                by_value[value].append(chain[1])
     return dict(by_value)

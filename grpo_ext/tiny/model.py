@@ -17,7 +17,11 @@ SHAPE: dict[str, Any] = {
 
 
 def build_model(
-    tokenizer: PreTrainedTokenizerBase, *, architecture: str = "llama", seed: int = 0, **shape: Any
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    architecture: str = "llama",
+    seed: int = 0,
+    **shape: Any,
 ) -> PreTrainedModel:
     """Build a float32 model with tied embeddings.
 
@@ -34,7 +38,7 @@ def build_model(
     unknown = shape.keys() - SHAPE.keys()
     if unknown:
         raise TypeError(
-            f"{', '.join(sorted(unknown))}: the shape of a tiny model has {', '.join(SHAPE)}."
+            f"A tiny model's shape has no {', '.join(sorted(unknown))}: use {', '.join(SHAPE)}."
         )
     shape = SHAPE | shape
     heads = shape["num_attention_heads"]
@@ -55,7 +59,9 @@ def build_model(
 
 
 def compose_numbers(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, seed: int = 0
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    seed: int = 0,
 ) -> None:
     """Set the embedding of each one-token number up to 99 to the sum of those of its two digits.
 
@@ -65,7 +71,9 @@ def compose_numbers(
     weight = model.get_input_embeddings().get_parameter("weight")  # (V, H)
     scale = model.config.initializer_range / 2**0.5
     generator = torch.Generator().manual_seed(seed)
-    tens, ones = scale * torch.randn(2, 10, weight.shape[1], generator=generator)  # (10, H) each
+    hidden_size = weight.shape[1]
+    digits = scale * torch.randn(2, 10, hidden_size, generator=generator)
+    tens, ones = digits  # (10, H) each
     with torch.no_grad():
         for number in range(100):
             ids = tokenizer(str(number)).input_ids

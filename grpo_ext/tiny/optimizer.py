@@ -40,7 +40,12 @@ class MuonWithAdamW(torch.optim.Optimizer):
                 matrices.append(parameter)
             else:
                 vectors.append(parameter)
-        self.adamw = torch.optim.AdamW(vectors, lr=lr, weight_decay=0.0, betas=(0.9, 0.95))
+        self.adamw = torch.optim.AdamW(
+            vectors,
+            lr=lr,
+            weight_decay=0.0,
+            betas=(0.9, 0.95),
+        )
         muon = {"params": matrices, "lr": lr, "weight_decay": weight_decay}
         super().__init__([muon, *self.adamw.param_groups], {"lr": lr})
 

@@ -62,7 +62,7 @@ def build_tokenizer(
     special_tokens = [PAD, START, END]
     smallest = len(alphabet) + len(special_tokens)
     if vocab_size < smallest:
-        raise ValueError(f"vocab_size={vocab_size}: write at least {smallest}.")
+        raise ValueError(f"vocab_size is {vocab_size}, but must be at least {smallest}.")
 
     backend = Tokenizer(models.BPE())
     split = pre_tokenizers.Split(Regex(pattern), "isolated")
@@ -87,6 +87,7 @@ def build_tokenizer(
         padding_side="left",
         clean_up_tokenization_spaces=False,
     )
-    tokenizer.add_tokens([AddedToken(tag, normalized=False, special=False) for tag in tags])
+    for tag in tags:
+        tokenizer.add_tokens(AddedToken(tag, normalized=False, special=False))
     tokenizer.chat_template = template
     return tokenizer

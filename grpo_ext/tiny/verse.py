@@ -33,6 +33,7 @@ from grpo_ext.tiny.demonstrations import Demonstration
 COMMON = 200  # characters of the demonstrations' own lines
 ENDS = 8  # last characters for each rhyme group
 FAVOURITES = 6  # last characters of lines that do not rhyme
+Weights = dict[str, float]  # how often each character is drawn, relative to the others
 
 
 def verse_demonstrations(
@@ -74,7 +75,8 @@ def verse_demonstrations(
                 pattern = line_pattern(LEVEL, LEVEL, length)
             rhymes = rng.random() < rhyme
             line = poet.last_line(lines, pattern, group, rhymes, rng)
-            text = "\n".join([THINK, pattern, group, THINK_END, ANSWER, line, ANSWER_END])
+            thought = f"{THINK}\n{pattern}\n{group}\n{THINK_END}"
+            text = f"{thought}\n{ANSWER}\n{line}\n{ANSWER_END}"
         completion = [{"role": "assistant", "content": text}]
         yield {"prompt": prompt, "completion": completion}
 
@@ -82,7 +84,7 @@ def verse_demonstrations(
 class Urn:
     """A nonempty set of characters to draw from, with relative weights."""
 
-    def __init__(self, weights: dict[str, float]) -> None:
+    def __init__(self, weights: Weights) -> None:
         self.characters = list(weights)
         self.cumulative = list(accumulate(weights.values()))
 
@@ -105,8 +107,8 @@ class Poet:
             counts.update("".join(row["lines"]))
         frequencies = dict(counts.most_common())
         # For the given lines: every character, with each of its pronunciations.
-        readings: dict[str, dict[str, float]] = {LEVEL: {}, OBLIQUE: {}}
-        rhymes: dict[str, dict[str, float]] = defaultdict(dict)
+        readings: dict[str, Weights] = {LEVEL: {}, OBLIQUE: {}}
+        rhymes: dict[str, Weights] = defaultdict(dict)
         # For the line to learn from: common characters with one pronunciation make a clear lesson.
         with_one_tone: dict[str, list[str]] = {LEVEL: [], OBLIQUE: []}
         ends: dict[str, list[str]] = defaultdict(list)
@@ -132,9 +134,9 @@ class Poet:
         self.ends = dict(sorted(ends.items()))
         self.by_tone = {tone: Urn(weights) for tone, weights in readings.items()}
         self.rhymes = {group: Urn(weights) for group, weights in rhymes.items()}
-        self.common_by_tone = {
-            tone: Urn(dict.fromkeys(characters, 1.0)) for tone, characters in with_one_tone.items()
-        }
+        self.common_by_tone = {}
+        for tone, characters in with_one_tone.items():
+            self.common_by_tone[tone] = Urn(dict.fromkeys(characters, 1.0))
 
     def opening(self, length: int, rng: random.Random) -> tuple[list[str], str, str]:
         """Return three lines, the tones of the fourth line, and the rhyme group.
@@ -159,16 +161,29 @@ class Poet:
             if verdict.rhyme_group in self.ends:
                 return lines, verdict.pattern[-1], verdict.rhyme_group
 
-    def _loose_line(self, pattern: str, end: str, rng: random.Random, used: set[str]) -> str:
+    def _loose_line(
+        self,
+        pattern: str,
+        end: str,
+        rng: random.Random,
+        used: set[str],
+    ) -> str:
         """Return a line that ends on `end` and fits `pattern`, with any tones at free positions."""
         counted = counted_places(len(pattern), strict=False)
         tones = []
         for place, tone in enumerate(pattern[:-1]):
-            tones.append(tone if place in counted else rng.choice(EITHER))
+            if place not in counted:
+                tone = rng.choice(EITHER)
+            tones.append(tone)
         return draw_line(self.by_tone, tones, rng, used) + end
 
     def last_line(
-        self, lines: list[str], pattern: str, group: str, rhymes: bool, rng: random.Random
+        self,
+        lines: list[str],
+        pattern: str,
+        group: str,
+        rhymes: bool,
+        rng: random.Random,
     ) -> str:
         """Return a last line, of which only the last character may occur in the previous lines.
 
@@ -179,8 +194,9 @@ class Poet:
             rhymes: whether the last line rhymes.
             rng: the random number generator.
         """
-        ends = self.ends[group]
-        if not rhymes:
+        if rhymes:
+            ends = self.ends[group]
+        else:
             ends = [end for end in self.favourites if group not in level_groups(end)]
         end = rng.choice(ends)
         used = {*"".join(lines), end}
@@ -188,7 +204,11 @@ class Poet:
 
 
 def draw_line(
-    urns: Mapping[str, Urn], tones: Iterable[str], rng: random.Random, used: set[str]
+    urns: Mapping[str, Urn],
+    tones: Iterable[str],
+    rng: random.Random,
+    used: set[str],
 ) -> str:
     """Draw a character from the urn of each tone."""
-    return "".join(urns[tone].draw(rng, used) for tone in tones)
+    characters = [urns[tone].draw(rng, used) for tone in tones]
+    return "".join(characters)

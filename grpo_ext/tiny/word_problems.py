@@ -69,7 +69,10 @@ def word_problem_demonstrations(
 
 
 def attempt(
-    problem: Row, rng: random.Random, stop_early: float, wrong_operation: float
+    problem: Row,
+    rng: random.Random,
+    stop_early: float,
+    wrong_operation: float,
 ) -> tuple[list[str], int]:
     """Return the sentences of one attempt and its result.
 
@@ -98,8 +101,11 @@ def attempt(
         elif y == reference_result:
             y = result
         if not apply(operator, x, y) or rng.random() < wrong_operation:
-            possible = [sign for sign in "+-" if sign != operator and apply(sign, x, y)]
-            operator = rng.choice(possible or [operator])
+            other_operators = []
+            for sign in "+-":
+                if sign != operator and apply(sign, x, y):
+                    other_operators.append(sign)
+            operator = rng.choice(other_operators or [operator])
         reference_result = int(step[4])
         result = apply(operator, x, y) or 0  # never 0: a sum is always possible
         sentences.append(f"{line[: step.start()]}{x}{operator}{y}={result}{line[step.end() :]}")

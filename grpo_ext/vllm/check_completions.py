@@ -63,7 +63,10 @@ def completions_fault(
 
 
 def are_logps_of(
-    row: list[int], logps: list[list[float]], tokens: list[list[int]], num_logprobs: int
+    row: list[int],
+    logps: list[list[float]],
+    tokens: list[list[int]],
+    num_logprobs: int,
 ) -> bool:
     """Return whether log-probs belong to a completion.
 

@@ -68,7 +68,12 @@ class VllmLine(Line):
     key: str | None = field(default_factory=lambda: os.environ.get(KEY), repr=False)
 
     def ask(
-        self, method: str, url: str, body: bytes | None, seconds: float, **headers: str
+        self,
+        method: str,
+        url: str,
+        body: bytes | None,
+        seconds: float,
+        **headers: str,
     ) -> VllmAnswer:
         """Send a request and return the answer; with a key, sign the request and verify the proof.
 

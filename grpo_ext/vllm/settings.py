@@ -84,7 +84,10 @@ class TextModel:
 
 
 def cpu_settings(
-    model: TextModel, dtype: str, sequences: int, tokens: int | None
+    model: TextModel,
+    dtype: str,
+    sequences: int,
+    tokens: int | None,
 ) -> dict[str, Any]:
     """Return arguments of `vllm.LLM` for a CPU: eager mode (starts fast) and the cache size.
 

@@ -49,7 +49,10 @@ class GlooTransferEngine(WeightTransferEngine[GlooInit, GlooUpdate]):
         rank = 1 + ranks.data_parallel_index * ranks.world_size + ranks.rank
         store = TCPStore(init_info.address, init_info.port, init_info.world_size, timeout=TIMEOUT)
         self.weights = WeightGroup(
-            store, own_address(init_info.address), rank, init_info.world_size
+            store,
+            own_address(init_info.address),
+            rank,
+            init_info.world_size,
         )
 
     def start_weight_update(self) -> None:

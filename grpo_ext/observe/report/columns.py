@@ -19,10 +19,19 @@ MOST_MARKS = 1000
 MOST_EXPLAINED = 100_000  # maximum characters of a completion and the columns that a reward reads
 EXPLAIN_SECONDS = 2.0  # limit for one completion; a reward that exceeds it is not asked again
 MOST_SAID = 10_000  # maximum characters of an explanation
-TOO_LONG = f"Not explained: completion and columns have more than {MOST_EXPLAINED:,} characters."
+TOO_LONG = f"Not explained: the text and its columns have more than {MOST_EXPLAINED:,} characters."
 COLUMNS = (
-    "step", "group", "length", "reward", "advantage", "dataset", "prompt", "cut", "task", "outcome",
-)  # fmt: skip
+    "step",
+    "group",
+    "length",
+    "reward",
+    "advantage",
+    "dataset",
+    "prompt",
+    "cut",
+    "task",
+    "outcome",
+)
 # start, end, whether the model wrote it, counted tokens, earned reward
 Turn = tuple[int, int, bool, float | None, float | None]
 
@@ -39,7 +48,9 @@ def sample_columns(run: RunData) -> tuple[dict[str, Any], list[Any]]:
     prompts: dict[str, object] = {}  # each as it was first logged
     prompt_numbers: dict[str, int] = {}
     columns: dict[str, list[Any]] = {name: [] for name in COLUMNS}
-    reward_columns: dict[str, list[float | None]] = {reward["name"]: [] for reward in run.rewards}
+    reward_columns: dict[str, list[float | None]] = {}
+    for reward in run.rewards:
+        reward_columns[reward["name"]] = []
     for row in run.samples:
         prompt_id = row["prompt_id"]
         prompts.setdefault(prompt_id, row["prompt"])
@@ -88,9 +99,9 @@ def outcome_names(run: RunData) -> list[str]:
     if not isinstance(outcomes, list):
         outcomes = [run.about.get("outcome")]
     names = [name for name in outcomes if isinstance(name, str)]
-    if not names and run.rewards:
-        names = [run.rewards[0]["name"]]
-    return names
+    if names or not run.rewards:
+        return names
+    return [run.rewards[0]["name"]]
 
 
 def group_of(row: Row) -> tuple[object, ...]:
@@ -109,7 +120,11 @@ class Explainer:
         faults: receives a sentence for each reward whose explanation took too long.
     """
 
-    def __init__(self, rewards: list[Row], faults: list[str] | None = None):
+    def __init__(
+        self,
+        rewards: list[Row],
+        faults: list[str] | None = None,
+    ):
         self.faults: list[str] = [] if faults is None else faults
         self.rewards: dict[str, tuple[Reward, dict[str, Any]]] = {}  # each with the run's options
         for entry in rewards:
@@ -137,7 +152,9 @@ class Explainer:
         columns = row.get("columns")
         if not isinstance(columns, dict):
             columns = {}
-        sizes = {column: len(repr(content)) for column, content in columns.items()}
+        sizes = {}
+        for column, content in columns.items():
+            sizes[column] = len(repr(content))
         explanations: dict[str, str] = {}
         marks: set[Mark] = set()
         for name in list(self.rewards):
@@ -148,17 +165,21 @@ class Explainer:
             except TooLate:
                 del self.rewards[name]
                 self.faults.append(
-                    f"{name} explains no further completions: one took more than "
+                    f"{name} explains no more completions, because one took more than "
                     f"{EXPLAIN_SECONDS:g} s."
                 )
                 continue
             explanations[name] = explanation
-            for first, last, kind, remark in new_marks:
-                marks.add((first + start, last + start, kind, remark))
+            for mark_start, mark_end, kind, remark in new_marks:
+                marks.add((start + mark_start, start + mark_end, kind, remark))
         return explanations, sorted(marks)
 
     def explanation(
-        self, name: str, text: str, columns: dict[str, Any], sizes: dict[str, int]
+        self,
+        name: str,
+        text: str,
+        columns: dict[str, Any],
+        sizes: dict[str, int],
     ) -> tuple[str, list[Mark]]:
         """Return one reward's explanation of a text, and its marks on the text.
 
@@ -185,8 +206,8 @@ class Explainer:
             explanation, marks = entry.explain(text, **(arguments | options))
             plain_marks = []
             for start, end, kind, remark in islice(marks, MOST_MARKS):
-                mark = (int(start), int(end), str(kind), str(remark)[:MOST_SAID])
-                plain_marks.append(mark)
+                short_remark = str(remark)[:MOST_SAID]
+                plain_marks.append((int(start), int(end), str(kind), short_remark))
             text = "" if explanation is None else str(explanation)
             return text[:MOST_SAID], plain_marks
 
@@ -197,9 +218,14 @@ def sample_texts(rows: list[Row], explainer: Explainer) -> list[Any]:
     for row in rows:
         explanations, marks = explainer.explain(row)
         text, turns = conversation(row)
-        shown_marks = marks[:MOST_MARKS]
-        shown_turns = turns[:MOST_MESSAGES]
-        texts.append([text, explanations, shown_marks, shown_turns, row.get("tokens")])
+        entry = [
+            text,
+            explanations,
+            marks[:MOST_MARKS],
+            turns[:MOST_MESSAGES],
+            row.get("tokens"),
+        ]
+        texts.append(entry)
     return texts
 
 
@@ -226,9 +252,10 @@ def conversation(row: Row) -> tuple[str, list[Turn]]:
     line_start = 0
     for message, line, (by_model, content) in zip(messages, lines, contents, strict=True):
         end = line_start + len(line)
+        start = end - len(content)
         counted_tokens = number_or_none(message.get("counted_tokens"))
         earned = rounded(number_or_none(message.get("earned")))
-        turns.append((end - len(content), end, by_model, counted_tokens, earned))
+        turns.append((start, end, by_model, counted_tokens, earned))
         line_start = end + 1  # skips the line break
     return text, turns
 
@@ -238,4 +265,6 @@ def number_or_none(entry: object) -> float | None:
 
 
 def rounded(value: float | None) -> float | None:
-    return None if value is None else float(f"{value:.4g}")
+    if value is None:
+        return None
+    return float(f"{value:.4g}")

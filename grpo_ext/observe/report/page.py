@@ -41,7 +41,10 @@ LIVE = "live.js"  # the only script that makes requests, included only in pages 
 
 
 def write_report(
-    paths: list[Path], page: Path, picture: Path | None = None, max_samples: int = 50_000
+    paths: list[Path],
+    page: Path,
+    picture: Path | None = None,
+    max_samples: int = 50_000,
 ) -> list[RunData]:
     """Write the report page on some runs, and return the runs.
 
@@ -67,7 +70,11 @@ def write_report(
     return runs
 
 
-def build_page(runs: list[RunData], renew: float | None = None, most: int = 0) -> str:
+def build_page(
+    runs: list[RunData],
+    renew: float | None = None,
+    most: int = 0,
+) -> str:
     """Return the report page as HTML.
 
     Args:
@@ -89,25 +96,33 @@ def build_page(runs: list[RunData], renew: float | None = None, most: int = 0) -
                 "logged": logged(run),
             }
         )
-    page_data = {"renew": renew, "most": most, "made": time.time(), "runs": run_entries}
+    page_data = {
+        "renew": renew,
+        "most": most,
+        "made": time.time(),
+        "runs": run_entries,
+    }
     blocks = {"runs": packed(page_data), **text_blocks}
     block_elements = []
     for name, block in blocks.items():
         block_elements.append(f'<script type="text/plain" id="{name}">{block}</script>')
     connections = "connect-src 'self'; " if renew else ""
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    digest = hashlib.sha256(script.encode()).digest()
+    script_hash = base64.b64encode(digest).decode()
     policy = (
-        f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; "
+        f"default-src 'none'; script-src 'sha256-{script_hash}'; style-src 'unsafe-inline'; "
         f"{connections}img-src data: blob:; base-uri 'none'; form-action 'none'"
     )
+    run_names = ", ".join(run.name for run in runs)
     fields = {
         "POLICY": policy,
-        "TITLE": html.escape(", ".join(run.name for run in runs) or "grpo_ext"),
+        "TITLE": html.escape(run_names or "grpo_ext"),
         "STYLE": "\n".join(map(data_text, STYLES)),
         "DATA": "\n".join(block_elements),
         "SCRIPT": f"<script>{script}</script>",
     }
-    return re.sub(r"\{\{(\w+)\}\}", lambda match: fields[match[1]], data_text("page.html"))
+    template = data_text("page.html")
+    return re.sub(r"\{\{(\w+)\}\}", lambda match: fields[match[1]], template)
 
 
 def texts(runs: list[RunData]) -> Iterator[tuple[str, str]]:
@@ -126,7 +141,8 @@ def about(run: RunData) -> dict[str, Any]:
     """Return the data of a run that are not in its logs, such as name, recipe and notes."""
     note = ""
     with suppress(OSError), open_plain(run.folder / "notes.md", run.folder) as file:
-        note = file.read(4 * MOST_NOTE).decode(errors="replace")[:MOST_NOTE]
+        start_of_file = file.read(4 * MOST_NOTE)  # a character has at most 4 bytes
+        note = start_of_file.decode(errors="replace")[:MOST_NOTE]
     return {
         "name": run.name,
         "folder": str(run.folder),
@@ -147,22 +163,28 @@ def logged(run: RunData) -> dict[str, Any]:
     for key in ("time", "num_tokens", "train_runtime"):
         if key in columns:
             facts.append(asdict(series(key, columns[key])))
+    alarms = []
+    for row in run.metrics:
+        if isinstance(row.get("alarm"), str):
+            alarms.append(row)
     return {
-        "panels": list(map(asdict, panels(run))),
-        "more": list(map(asdict, more_panels(run))),
+        "panels": [asdict(panel) for panel in panels(run)],
+        "more": [asdict(panel) for panel in more_panels(run)],
         "facts": facts,
-        "alarms": [row for row in run.metrics if isinstance(row.get("alarm"), str)],
+        "alarms": alarms,
     }
 
 
 def packed(value: object) -> str:
     """Return a value as base64-encoded, gzip-compressed JSON."""
-    return base64.b64encode(gzip.compress(as_json(value), compresslevel=6, mtime=0)).decode("ascii")
+    compressed = gzip.compress(as_json(value), compresslevel=6, mtime=0)
+    return base64.b64encode(compressed).decode("ascii")
 
 
 def as_json(value: object) -> bytes:
     """Return compact JSON in UTF-8; non-finite numbers become null."""
-    text = json.dumps(finite(value, "", {}), ensure_ascii=False, separators=(",", ":"))
+    finite_value = finite(value, "", {})
+    text = json.dumps(finite_value, ensure_ascii=False, separators=(",", ":"))
     return text.encode("utf-8", "backslashreplace")
 
 

@@ -41,10 +41,11 @@ SLICE = 4 * 2**20  # approximate size of the part of a log in one answer, in byt
 MOST_TEXTS = 50
 MOST_RUNS = 500
 HEADERS = {
-    "Cache-Control": "no-store", "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "no-store",
+    "X-Content-Type-Options": "nosniff",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Content-Security-Policy": "frame-ancestors 'none'",
-}  # fmt: skip
+}
 
 
 class ReportServer(ThreadingHTTPServer):
@@ -59,7 +60,13 @@ class ReportServer(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, paths: list[Path], port: int = PORT, most: int = 50_000, renew: float = 2.0):
+    def __init__(
+        self,
+        paths: list[Path],
+        port: int = PORT,
+        most: int = 50_000,
+        renew: float = 2.0,
+    ):
         try:
             super().__init__(("127.0.0.1", port), Handler)
         except OSError:
@@ -96,8 +103,10 @@ class ReportServer(ThreadingHTTPServer):
             for folder in runs_in(path):
                 if folder not in self.folders and len(self.folders) < MOST_RUNS:
                     self.folders.append(folder)
-        names = unique_names(self.folders)
-        return [state(folder, name) for folder, name in names.items()]
+        states = []
+        for folder, name in unique_names(self.folders).items():
+            states.append(state(folder, name))
+        return states
 
 
 def state(folder: Path, name: str) -> dict[str, Any]:
@@ -117,7 +126,12 @@ def state(folder: Path, name: str) -> dict[str, Any]:
     return {"name": name, "running": running, **sizes}
 
 
-def since(run: RunData, completions: bool, start: int, step: int) -> dict[str, Any]:
+def since(
+    run: RunData,
+    completions: bool,
+    start: int,
+    step: int,
+) -> dict[str, Any]:
     """Return the rows of a log from `start` on, as curves and columns, and the next place.
 
     Args:
@@ -135,8 +149,8 @@ def since(run: RunData, completions: bool, start: int, step: int) -> dict[str, A
         names = FirstNames("rewards", MOST_REWARDS)
     stop = size(log)
     if start:
-        _, first_row = next(placed(log, fields, [], start), (start, {"step": None}))
-        if first_row["step"] != step:
+        first_line = next(placed(log, fields, [], start), None)
+        if first_line is None or first_line[1]["step"] != step:
             start = 0
     rows: list[dict[str, Any]] = []
     last_step_start = start
@@ -169,7 +183,10 @@ def since(run: RunData, completions: bool, start: int, step: int) -> dict[str, A
     index, prompts = sample_columns(run)
     index["place"] = [row["place"] for row in rows]
     index["prompts"] = [prompt_id for prompt_id, _ in prompts]
-    shown_panels = [asdict(panel) for panel in rewards(run, {}) if panel.series]
+    shown_panels = []
+    for panel in rewards(run, {}):
+        if panel.series:
+            shown_panels.append(asdict(panel))
     return {**answer, "panels": shown_panels, "index": index}
 
 
@@ -180,10 +197,12 @@ def texts(run: RunData, start: int, stop: int) -> list[Any]:
     """
     explainer = Explainer(run.rewards)
     completions = []
-    for place, row in islice(placed(run.folder / SAMPLES, SAMPLE, [], start), MOST_TEXTS):
+    lines = placed(run.folder / SAMPLES, SAMPLE, [], start)
+    for place, row in islice(lines, MOST_TEXTS):
         if place >= stop:
             break
-        completions.append([place, row["prompt"], *sample_texts([row], explainer)[0]])
+        [entry] = sample_texts([row], explainer)
+        completions.append([place, row["prompt"], *entry])
     return completions
 
 
@@ -209,7 +228,9 @@ class Handler(BaseHTTPRequestHandler):
         if path != "/":
             try:
                 with self.server.turn:
-                    query = {key: int(number) for key, number in parse_qsl(query_text)}
+                    query = {}
+                    for key, number in parse_qsl(query_text):
+                        query[key] = int(number)
                     content_type = "application/json"
                     body = as_json(self.server.answer(path, query))
             except (LookupError, ValueError, OSError):

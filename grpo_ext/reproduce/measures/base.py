@@ -41,7 +41,10 @@ def measure(function: Measure) -> Measure:
 
 
 def figure(
-    value: float, error: float | None = None, details: str = "", freedom: float = np.inf
+    value: float,
+    error: float | None = None,
+    details: str = "",
+    freedom: float = np.inf,
 ) -> Figure:
     """Return a number with its confidence interval.
 

@@ -65,7 +65,11 @@ def change(runs: Runs, metric: str) -> Figure | None:
 
 @measure
 def mean_where(
-    runs: Runs, metric: str, other: str, at_least: float, at_most: float
+    runs: Runs,
+    metric: str,
+    other: str,
+    at_least: float,
+    at_most: float,
 ) -> Figure | None:
     """Return the mean of a metric over the steps in which another metric is within bounds.
 
