@@ -8,8 +8,7 @@ from typing import Any, TypeVar
 from torch import Tensor
 
 from grpo_ext.samplers.base import Request, Sampler, SamplerAbilities
-from grpo_ext.step.records import Generation, Scored
-from grpo_ext.step.tables import join
+from grpo_ext.step.records import Generation, Scored, join
 
 T = TypeVar("T")
 

@@ -20,7 +20,7 @@ from importlib import import_module
 from grpo_ext.common.devices import wait_calmly
 from grpo_ext.common.modules import versions
 from grpo_ext.common.untrusted import printable
-from grpo_ext.rewards.failures import UserCodeFailure
+from grpo_ext.rewards.scores import UserCodeFailure
 from grpo_ext.vllm import EngineFailure
 
 SUBCOMMANDS = (

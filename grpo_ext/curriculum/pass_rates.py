@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from grpo_ext.common.foreign_files import lines_of, open_plain
-from grpo_ext.observe.json_row import row_of
-from grpo_ext.observe.jsonl import parts
+from grpo_ext.observe.jsonl import parts, row_of
 
 # For each reward, how many completions of a prompt are correct, and how many it scored.
 PromptCounts = dict[str, tuple[int, int]]

@@ -1,10 +1,11 @@
 """Check what the fast loop can decode; transformers decodes everything else."""
 
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 import torch
 from torch import Tensor, distributed
-from transformers import GenerationConfig, GenerationMixin, PreTrainedModel
+from transformers import DynamicCache, GenerationConfig, GenerationMixin, PreTrainedModel
+from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 from transformers.generation import GenerationMode
 from transformers.generation.logits_process import (
     EpsilonLogitsWarper,
@@ -37,7 +38,6 @@ from transformers.generation.stopping_criteria import (
 from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
 from transformers.integrations.fsdp import is_fsdp_managed_module
 
-from grpo_ext.decoding.cache import is_supported
 from grpo_ext.decoding.play import EpisodeEnds
 
 # Processors and criteria that treat each row separately and keep no state per row.
@@ -157,7 +157,7 @@ def check_call(processors: list[Any], criteria: list[Any], inputs: dict[str, Any
         if inputs[name] is not None:
             raise NotSupported(f"the model gets {name}")
     cache = inputs.get("past_key_values")
-    if not is_supported(cache) or cache.get_seq_length() > 0:
+    if not has_selectable_rows(cache) or cache.get_seq_length() > 0:
         raise NotSupported(f"its cache ({type(cache).__name__}) cannot remove rows")
     positions = inputs.get("position_ids")
     if positions is not None and positions.dim() != 2:
@@ -186,3 +186,11 @@ def base_model(model: torch.nn.Module) -> PreTrainedModel:
     if hasattr(inner, "get_base_model"):
         return inner.get_base_model()
     return inner
+
+
+def has_selectable_rows(cache: object) -> TypeGuard[DynamicCache]:
+    """Return whether rows of the cache can be removed and repeated."""
+    if type(cache) is not DynamicCache or cache.offloading:
+        return False
+    supported_layers = (DynamicLayer, DynamicSlidingWindowLayer)
+    return all(type(layer) in supported_layers for layer in cache.layers)

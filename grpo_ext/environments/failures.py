@@ -8,8 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from grpo_ext.rewards.failures import FailureCount, UserCodeFailure
-from grpo_ext.rewards.scores import clipped
+from grpo_ext.rewards.scores import FailureCount, UserCodeFailure, clipped
 
 logger = logging.getLogger(__name__)
 

@@ -1,6 +1,6 @@
 """Log-probs under the sampling distribution: log softmax over the tokens that could be drawn.
 
-One panel of logits is computed at a time. With z = f(hidden W^T + bias) / temperature, where f is
+One block of logits is computed at a time. With z = f(hidden W^T + bias) / temperature, where f is
 the model's logit scale and soft cap, and K the kept tokens:
 
     log p(token) = z_token - logsumexp_{v in K} z_v        entropy = - sum_{v in K} p(v) log p(v)
@@ -10,15 +10,31 @@ CPU would read and write such a tile about twenty times in main memory, so tiles
 rows and fit into its cache.
 """
 
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from grpo_ext.objective.kept import KeptSet
-from grpo_ext.objective.panels import KEPT_LOGITS, add_product, give_back, memory_for, panels
 from grpo_ext.objective.sampling import SamplingParams
 from grpo_ext.objective.warpers import kept_tokens, suppressed_ids
+
+# A CPU multiplies fast if there are many rows, and reads fast if the data fits into its cache.
+BLOCK_LOGITS = 2**24  # 64 MiB in float32
+TILE_LOGITS = 2**19  # 2 MiB
+# On a GPU, and where truncation sorts, a block is one tile. Sorting a tile takes about 30 bytes per
+# logit. With this many logits per position, that is less memory than the (positions, 32768) tile of
+# TRL's fused head takes at 2 bytes per logit.
+_LOGITS_PER_POSITION = 2048
+_MAX_POSITIONS = 4096
+_MIN_TILE = 2**20
+# a CPU keeps the probabilities of a call with at most this many logits for the backward pass
+KEPT_LOGITS = 2**25  # 128 MiB
+# memory to reuse for the next logits, since first writes to new memory take as long as a softmax
+_spare: list[Tensor] = []
 
 
 @dataclass(frozen=True)
@@ -110,7 +126,7 @@ class _LogProb(torch.autograd.Function):
             and dtype == weight.dtype == torch.float32
         ):
             errors = memory_for(num_positions, vocab_size)
-        for _, logits, tiles in panels(hidden, weight, bias, dtype, params, errors):
+        for _, logits, tiles in logit_blocks(hidden, weight, bias, dtype, params, errors):
             projection(logits)
             for rows, z in tiles:  # (n, V)
                 target = targets[rows].unsqueeze(-1)  # (n, 1)
@@ -158,11 +174,11 @@ class _LogProb(torch.autograd.Function):
             # raises an error.
             give_back(errors)
             return (*by_input, None, None, None, None)
-        # Sums over panels are float32, regardless of the model's dtype.
+        # Sums over blocks are float32, regardless of the model's dtype.
         grad_hidden = _float_zeros(hidden) if needs_hidden else None  # (N, H)
         grad_weight = _float_zeros(weight) if needs_weight else None  # (V, H)
         grad_bias = _float_zeros(bias) if needs_bias else None  # (V,)
-        for panel, logits, tiles in panels(hidden, weight, bias, dtype, params):
+        for block, logits, tiles in logit_blocks(hidden, weight, bias, dtype, params):
             projection(logits)
             for rows, z in tiles:  # (n, V)
                 target = targets[rows].unsqueeze(-1)  # (n, 1)
@@ -176,9 +192,9 @@ class _LogProb(torch.autograd.Function):
                 projection.grad(z.div_(params.temperature), capped)
             grad = logits.to(dtype)  # (n, V), of the logits; each tile has replaced its part
             if grad_hidden is not None:
-                grad_hidden[panel] = (grad @ weight.to(dtype)).float()
+                grad_hidden[block] = (grad @ weight.to(dtype)).float()
             if grad_weight is not None:
-                add_product(grad_weight, grad.t(), hidden[panel].to(dtype))
+                add_product(grad_weight, grad.t(), hidden[block].to(dtype))
             if grad_bias is not None:
                 grad_bias += grad.sum(0, dtype=torch.float32)
         return (
@@ -262,3 +278,90 @@ def _zero_removed(p: torch.Tensor, removed: torch.Tensor | None) -> torch.Tensor
     long.
     """
     return p if removed is None else p.masked_fill_(removed, 0.0)
+
+
+def logit_blocks(
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    dtype: torch.dtype,
+    params: SamplingParams,
+    out: Tensor | None = None,
+) -> Iterator[tuple[slice, Tensor, list[tuple[slice, Tensor]]]]:
+    """Yield the positions of each block, their logits (n, V), and the tiles with their positions.
+
+    Logits are rounded to `dtype`, as the sampler rounds them, and then converted to float32.
+
+    Args:
+        hidden: (N, H), the last hidden states.
+        weight: (V, H), the weight of the language model head.
+        bias: (V,) or `None`.
+        dtype: the dtype in which the model computes logits.
+        params: the sampling parameters; truncation makes each block a single tile.
+        out: (N, V), float32, receives the logits of all positions. `None`: each block may overwrite
+            the previous one.
+    """
+    block_rows, tile_rows = _sizes(hidden, weight, params)
+    on_cpu = hidden.device.type == "cpu"
+    reuses_memory = out is None and on_cpu and dtype == weight.dtype == torch.float32
+    memory = out
+    if reuses_memory:
+        memory = memory_for(min(block_rows, len(hidden)), weight.size(0))
+    for block in _slices(0, len(hidden), block_rows):
+        x = hidden[block].to(dtype)
+        if memory is None:
+            typed_bias = None if bias is None else bias.to(dtype)
+            logits = torch.nn.functional.linear(x, weight.to(dtype), typed_bias).float()  # (n, V)
+        else:
+            logits = memory[: len(x)] if reuses_memory else memory[block]
+            added = logits if bias is None else bias  # not read with beta = 0
+            torch.addmm(added, x, weight.t(), beta=int(bias is not None), out=logits)
+        tile_positions = _slices(block.start, block.stop, tile_rows)
+        tiles = list(zip(tile_positions, logits.split(tile_rows), strict=True))
+        yield block, logits, tiles
+        del logits, tiles  # before the next product
+    if reuses_memory and memory is not None:
+        give_back(memory)
+
+
+def _sizes(hidden: Tensor, weight: Tensor, params: SamplingParams) -> tuple[int, int]:
+    """Return the number of positions in a block and in a tile."""
+    block_logits = BLOCK_LOGITS
+    tile_logits = TILE_LOGITS
+    if params.truncated or hidden.device.type != "cpu":
+        positions = min(len(hidden), _MAX_POSITIONS)
+        block_logits = max(_MIN_TILE, positions * _LOGITS_PER_POSITION)
+        tile_logits = block_logits
+    vocab_size = weight.size(0)
+    return max(1, block_logits // vocab_size), max(1, tile_logits // vocab_size)
+
+
+def _slices(start: int, stop: int, step: int) -> list[slice]:
+    return [slice(first, min(first + step, stop)) for first in range(start, stop, step)]
+
+
+def memory_for(rows: int, width: int) -> Tensor:
+    """Return an uninitialized CPU tensor (rows, width), float32; reuse spare memory if possible."""
+    with suppress(IndexError):  # no memory to reuse, or another thread has just taken it
+        spare = _spare.pop()
+        if rows and spare.untyped_storage().nbytes() >= 4 * rows * width:
+            return spare.as_strided((rows, width), (width, 1), 0)
+        give_back(spare)
+    return torch.empty(rows, width, dtype=torch.float32, device="cpu")
+
+
+def give_back(memory: Tensor) -> None:
+    """Keep memory for the next logits, unless a larger block is already kept."""
+    if memory.is_inference():  # only `torch.inference_mode` can write to it
+        return
+    num_bytes = memory.untyped_storage().nbytes()
+    if all(num_bytes > spare.untyped_storage().nbytes() for spare in _spare):
+        _spare[:] = [memory]
+
+
+def add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
+    """Compute `total += a @ b` in float32."""
+    if total.is_cuda and a.dtype != torch.float32:
+        torch.addmm(total, a, b, out_dtype=torch.float32, out=total)
+    else:
+        total.addmm_(a.float(), b.float())

@@ -17,8 +17,7 @@ from grpo_ext.common.foreign_files import read_bytes
 from grpo_ext.common.hash_sample import in_share
 from grpo_ext.common.untrusted import one_line
 from grpo_ext.common.yaml_text import YamlFault, load_yaml
-from grpo_ext.observe.json_row import row_of
-from grpo_ext.observe.jsonl import read
+from grpo_ext.observe.jsonl import read, row_of
 from grpo_ext.observe.run_folders import find_folder, short_name
 from grpo_ext.observe.run_log import LEARNT_NOTHING, METRICS, RUN, SAMPLE, SAMPLES
 

@@ -20,8 +20,7 @@ from grpo_ext.common.files import write_atomically
 from grpo_ext.common.foreign_files import read_text, size_of
 from grpo_ext.common.hash_sample import in_share
 from grpo_ext.common.modules import versions
-from grpo_ext.observe.json_row import FieldType, row_of
-from grpo_ext.observe.jsonl import JsonLines, parts, read
+from grpo_ext.observe.jsonl import FieldType, JsonLines, parts, read, row_of
 
 METRICS = "metrics.jsonl"
 SAMPLES = "samples.jsonl"

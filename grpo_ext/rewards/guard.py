@@ -19,15 +19,21 @@ from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import Any
 
+from grpo_ext.common.columns import TASK
 from grpo_ext.common.deadline import TooLate, deadline
 from grpo_ext.rewards.deadline import in_time
-from grpo_ext.rewards.failures import FailureCount, UserCodeFailure
 from grpo_ext.rewards.pool import RewardPool
 from grpo_ext.rewards.process_state import exit_if_forked, preserve_process_state
 from grpo_ext.rewards.reward import Reward, Score
-from grpo_ext.rewards.scores import Miscounted, clipped, in_full, scores_of
+from grpo_ext.rewards.scores import (
+    FailureCount,
+    Miscounted,
+    UserCodeFailure,
+    clipped,
+    in_full,
+    scores_of,
+)
 from grpo_ext.rewards.signature import EXTRAS, is_async
-from grpo_ext.rewards.task_rows import rows_of, scatter, task_rows
 
 logger = logging.getLogger(__name__)
 
@@ -350,3 +356,48 @@ def one_row(arguments: dict[str, Any], row: int, count: int) -> dict[str, Any]:
         if name in row_arguments:
             row_arguments[name] = lambda *_: None
     return row_arguments
+
+
+def task_rows(
+    arguments: dict[str, Any], tasks: Sequence[str] | None
+) -> tuple[list[int], dict[str, Any]]:
+    """Return the positions of the rows of `tasks`, and a reward's arguments for these rows alone.
+
+    `tasks=None` selects all rows. `log_extra` takes values for the selected rows, and logs None for
+    the others.
+    """
+    count = len(arguments["completions"])
+    if tasks is None:
+        return list(range(count)), arguments
+    rows = [row for row, task in enumerate(arguments.get(TASK, ())) if task in tasks]
+    task_arguments = rows_of(arguments, rows, count)
+    log_extra = arguments.get("log_extra")
+    if log_extra is not None:
+
+        def log_task_rows(column: str, values: list[Any]) -> None:
+            log_extra(column, scatter(values, rows, count))
+
+        task_arguments["log_extra"] = log_task_rows
+    return rows, task_arguments
+
+
+def rows_of(arguments: dict[str, Any], rows: Sequence[int], count: int) -> dict[str, Any]:
+    """Return the arguments for some rows of a batch of `count` completions.
+
+    An argument that is not a list or tuple of that length stays unchanged.
+    """
+    selected = {}
+    for name, argument in arguments.items():
+        if isinstance(argument, list | tuple) and len(argument) == count:
+            selected[name] = [argument[row] for row in rows]
+        else:
+            selected[name] = argument
+    return selected
+
+
+def scatter(values: Sequence[Any], rows: Sequence[int], count: int) -> list[Any]:
+    """Return a list of length `count` with `values` at the positions `rows`, and None elsewhere."""
+    scattered: list[Any] = [None] * count
+    for row, value in zip(rows, values, strict=True):
+        scattered[row] = value
+    return scattered

@@ -14,7 +14,7 @@ from grpo_ext.common.files import checkpoints, write_atomically
 from grpo_ext.common.modules import without_collector
 from grpo_ext.recipe.difference import SAVED, as_yaml, check_same_run
 from grpo_ext.recipe.read import split_config
-from grpo_ext.rewards.failures import UserCodeFailure
+from grpo_ext.rewards.scores import UserCodeFailure
 from grpo_ext.run.output_dir import checkpoint_to_resume, hold_folder
 from grpo_ext.run.ranks import (
     check_ranks,
@@ -61,9 +61,8 @@ def _train(words: list[str] | None, make_trainer: MakeTrainer, supervised: bool)
     with without_collector():
         from grpo_ext.recipe.load import load_recipe, load_sft_recipe
         from grpo_ext.trainer.checkpoint import CheckpointMismatch
-        from grpo_ext.trainer.nonfinite import NonFiniteSteps
-        from grpo_ext.trainer.signals import Interrupted
         from grpo_ext.trainer.start_checks import CannotLearn
+        from grpo_ext.trainer.stopping import Interrupted, NonFiniteSteps
 
     check_ranks()
     end_with_launcher()

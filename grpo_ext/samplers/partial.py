@@ -15,8 +15,7 @@ from torch import cat
 from grpo_ext.objective.kept import KeptSet
 from grpo_ext.samplers.base import Request, Sampler
 from grpo_ext.step.judge import EndRule
-from grpo_ext.step.ranks import Ranks
-from grpo_ext.step.records import Generation, PartialRollout
+from grpo_ext.step.records import Generation, PartialRollout, Ranks
 
 
 class PartialSampler(Sampler):

@@ -16,8 +16,7 @@ from grpo_ext.samplers.base import PROBE_ROWS, Sampler
 from grpo_ext.samplers.port import SampledTrainer
 from grpo_ext.scoring.scorer import Scorer
 from grpo_ext.seams import trl as seam
-from grpo_ext.step.ranks import Ranks
-from grpo_ext.step.records import Scored
+from grpo_ext.step.records import Ranks, Scored
 from grpo_ext.vllm import EngineFailure
 
 

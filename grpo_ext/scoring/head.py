@@ -1,4 +1,4 @@
-"""The scoring head, which turns a model's last hidden states into log-probs."""
+"""The scoring head, which turns last hidden states into log-probs, and the inputs of its passes."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -62,3 +62,15 @@ def outermost(model: torch.nn.Module, first: bool) -> torch.nn.Module:
     if isinstance(model, DistributedDataParallel) and not first:
         return model.module
     return model
+
+
+def positions_of(mask: Tensor) -> Tensor:
+    """Return the position (B, L) of each token in its sequence; 0 for padding on the left."""
+    return (mask.cumsum(1) - 1).clamp(min=0)
+
+
+def labels_of(ids: Tensor, mask: Tensor, width: int) -> Tensor:
+    """Return the labels (B, L): the completion tokens, -100 for tokens that are not scored."""
+    labels = ids.masked_fill(mask == 0, -100)
+    labels[:, :-width] = -100
+    return labels

@@ -15,9 +15,8 @@ from torch.nn.functional import pad
 from transformers import PreTrainedModel
 
 from grpo_ext.batching.cuts import equal_prompts
-from grpo_ext.scoring.head import Head, RunModel, outermost
+from grpo_ext.scoring.head import Head, RunModel, labels_of, outermost, positions_of
 from grpo_ext.scoring.layout import attention_of
-from grpo_ext.scoring.prompts_once import labels_of, positions_of
 from grpo_ext.step.records import Scores
 
 # `(batch, head, query, key)`: which keys (..., L) each query (L, ...) sees, as in flex attention

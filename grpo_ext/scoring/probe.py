@@ -6,10 +6,10 @@ from typing import Literal
 import torch
 
 from grpo_ext.objective.sampling import SamplingParams
-from grpo_ext.scoring.head import Head, RunModel
+from grpo_ext.scoring.head import Head, RunModel, labels_of
 from grpo_ext.scoring.layout import refuse_packing
 from grpo_ext.scoring.packed import run_packed
-from grpo_ext.scoring.prompts_once import ReadPrompts, labels_of
+from grpo_ext.scoring.prompts_once import ReadPrompts
 
 
 @dataclass(frozen=True)

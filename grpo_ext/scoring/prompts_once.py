@@ -13,7 +13,7 @@ from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
 from grpo_ext.batching.cuts import equal_prompts
-from grpo_ext.scoring.head import Head, RunModel
+from grpo_ext.scoring.head import Head, RunModel, labels_of, positions_of
 from grpo_ext.step.records import Scores
 
 
@@ -111,15 +111,3 @@ def of_rows(states: Tensor, rows: Tensor) -> Tensor:
     flat = states.flatten(1).to(wide)  # (N, numbers of a row)
     selected = flat.index_select(0, rows).to(states.dtype)
     return selected.unflatten(1, row_shape)
-
-
-def positions_of(mask: Tensor) -> Tensor:
-    """Return the position (B, L) of each token in its sequence; 0 for padding on the left."""
-    return (mask.cumsum(1) - 1).clamp(min=0)
-
-
-def labels_of(ids: Tensor, mask: Tensor, width: int) -> Tensor:
-    """Return the labels (B, L): the completion tokens, -100 for tokens that are not scored."""
-    labels = ids.masked_fill(mask == 0, -100)
-    labels[:, :-width] = -100
-    return labels

@@ -12,10 +12,10 @@ from torch.nn.functional import pad
 from grpo_ext.batching.cuts import call_tokens, deal_rows, equal_prompts, length_chunks, packs
 from grpo_ext.objective.kept import KeptSet
 from grpo_ext.objective.sampling import SamplingParams
-from grpo_ext.scoring.head import Head, RunModel, outermost
+from grpo_ext.scoring.head import Head, RunModel, labels_of, outermost
 from grpo_ext.scoring.layout import Layout
 from grpo_ext.scoring.packed import run_packed
-from grpo_ext.scoring.prompts_once import ReadPrompts, labels_of
+from grpo_ext.scoring.prompts_once import ReadPrompts
 from grpo_ext.step.records import Scored, Scores
 
 

@@ -18,7 +18,21 @@ from grpo_ext.decoding.checks import NotSupported, base_model, check_model
 from grpo_ext.decoding.decode import decode
 from grpo_ext.decoding.play import EpisodeEnds, Player
 from grpo_ext.objective.recorder import Recorder
-from grpo_ext.seams.replace import replaced
+
+
+@contextmanager
+def replaced(owner: object, **attributes: Any) -> Iterator[None]:
+    """Set attributes of a module or an object within the context, and restore them afterwards."""
+    namespace = vars(owner)
+    originals = {name: namespace[name] for name in attributes if name in namespace}
+    namespace.update(attributes)
+    try:
+        yield
+    finally:
+        for name in attributes:
+            del namespace[name]
+        namespace.update(originals)
+
 
 logger = logging.get_logger(__name__)
 ARGUMENTS = {

@@ -12,8 +12,8 @@ from trl.trainer.utils import use_adapter
 
 from grpo_ext.objective.logprob import Projection
 from grpo_ext.scoring.head import Head
+from grpo_ext.seams.generate import replaced
 from grpo_ext.seams.port import TRLTrainer
-from grpo_ext.seams.replace import replaced
 from grpo_ext.seams.trl import checkpointing_options
 from grpo_ext.step.records import Scored, Scores
 

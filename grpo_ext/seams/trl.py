@@ -31,8 +31,8 @@ from grpo_ext.objective.advantage import (
     TRL_JOINT_ADVANTAGES,
 )
 from grpo_ext.seams.chat import can_parse, parse
+from grpo_ext.seams.generate import replaced
 from grpo_ext.seams.port import Row, TRLTrainer
-from grpo_ext.seams.replace import replaced
 
 
 def metrics_of(trainer: TRLTrainer) -> dict[str, list[float]]:

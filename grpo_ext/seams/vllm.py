@@ -8,7 +8,7 @@ from typing import Any
 import trl.generation.vllm_generation as trl_vllm
 import trl.trainer.grpo_trainer as trl_trainer
 
-from grpo_ext.seams.replace import replaced
+from grpo_ext.seams.generate import replaced
 
 
 def generates_with(generation: Callable[..., Any]) -> AbstractContextManager[None]:

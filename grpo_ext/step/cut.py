@@ -10,10 +10,8 @@ import torch
 from torch import Tensor
 
 from grpo_ext.batching.cuts import deal_rows, equal_prompts
-from grpo_ext.objective.aggregate import StepCounts
-from grpo_ext.step.ranks import Ranks
-from grpo_ext.step.records import MicroBatch, Scored
-from grpo_ext.step.tables import join
+from grpo_ext.objective.policy import StepCounts
+from grpo_ext.step.records import MicroBatch, Ranks, Scored, join
 
 
 @dataclass(frozen=True)

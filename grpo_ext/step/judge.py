@@ -12,13 +12,13 @@ from torch import Tensor
 
 from grpo_ext.objective.advantage import (
     SUM_THEN_NORMALIZE,
+    equal_in_group,
     group_advantages,
+    group_stds,
     joint_advantages,
     turn_advantages,
 )
-from grpo_ext.objective.group_statistics import equal_in_group, group_stds
-from grpo_ext.step.records import Scored
-from grpo_ext.step.tables import padded
+from grpo_ext.step.records import Scored, padded
 
 
 @dataclass(frozen=True)

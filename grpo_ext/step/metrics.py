@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from grpo_ext.common.estimates import variance_of_mean
-from grpo_ext.objective.aggregate import Stat
-from grpo_ext.objective.group_statistics import nan_std
-from grpo_ext.step.ranks import Ranks
+from grpo_ext.objective.advantage import nan_std
+from grpo_ext.objective.policy import Stat
+from grpo_ext.step.records import Ranks
 
 FAR_RATIO = 0.1  # a token counts as far if its ratio differs from 1 by more than this
 MOST_TASKS = 32  # with more tasks in a generation, no metrics per task are logged

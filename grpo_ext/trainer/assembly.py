@@ -9,8 +9,7 @@ from transformers import TrainerCallback
 
 import grpo_ext.trainer.settings as settings
 from grpo_ext.environments.episode_rules import COLUMNS
-from grpo_ext.observe.health import HealthMonitor
-from grpo_ext.observe.health_rules import chosen_rules
+from grpo_ext.observe.health import HealthMonitor, chosen_rules
 from grpo_ext.observe.run_log import RunLog
 from grpo_ext.recipe.overlap_options import OverlapOptions
 from grpo_ext.rewards.guard import Guard
@@ -19,16 +18,15 @@ from grpo_ext.samplers.base import Sampler
 from grpo_ext.samplers.choose import make_sampler, scoring_params
 from grpo_ext.seams import trl as seam
 from grpo_ext.step.cut import cut
-from grpo_ext.step.entropy import EntropyControl
 from grpo_ext.step.feed import Feed
-from grpo_ext.step.ranks import Ranks
+from grpo_ext.step.loss import EntropyControl
+from grpo_ext.step.records import Ranks
 from grpo_ext.trainer.checkpoint import Checkpoints
 from grpo_ext.trainer.constant_answer import ConstantAnswer
 from grpo_ext.trainer.evaluation import check_decoding, outcomes_of
 from grpo_ext.trainer.generations import Generations
 from grpo_ext.trainer.judging import Judge, rewards_of
 from grpo_ext.trainer.learning import Learning
-from grpo_ext.trainer.nonfinite import FiniteSteps
 from grpo_ext.trainer.phases import Phases
 from grpo_ext.trainer.policy_update import PolicyUpdate
 from grpo_ext.trainer.port import Trainer
@@ -36,7 +34,7 @@ from grpo_ext.trainer.prompt_order import PromptOrder
 from grpo_ext.trainer.rollout import Rollout
 from grpo_ext.trainer.run_output import RunOutput, check_prompt, columns_of
 from grpo_ext.trainer.samples import Samples
-from grpo_ext.trainer.stopping import Stopping
+from grpo_ext.trainer.stopping import FiniteSteps, Stopping
 from grpo_ext.trainer.trl_path import split
 
 

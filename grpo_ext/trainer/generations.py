@@ -1,6 +1,12 @@
 """Make one generation: sample, judge, compare within groups, score old and reference.
 
 prompts ──► Sampler ──► Judge ──► advantages ──► old and reference log-probs ──► Judged
+
+With `overlap: one_step`, the next generation is sampled while the trainer trains on the current one
+(`Ahead`). Between two generations, the trainer waits for the completions that it requested one
+generation ago, loads its weights into the sampler, requests the next completions, and trains. All
+tokens of a completion are sampled by the same weights, those of the previous generation, unless
+`partial_rollouts` is set.
 """
 
 import logging
@@ -16,25 +22,82 @@ import grpo_ext.trainer.settings as settings
 from grpo_ext.common.columns import TASK
 from grpo_ext.curriculum.pass_rates import prompt_id
 from grpo_ext.environments.episode import Episode, instances
-from grpo_ext.objective.group_statistics import has_signal
+from grpo_ext.objective.advantage import has_signal
 from grpo_ext.samplers.base import Request, Sampler
 from grpo_ext.samplers.partial import PartialSampler
 from grpo_ext.samplers.sync_check import SyncCheck
 from grpo_ext.scoring.scorer import Scorer
 from grpo_ext.seams import trl as seam
 from grpo_ext.seams.port import Row
-from grpo_ext.step.group_shape import GroupShape
+from grpo_ext.step.groups import GroupShape
 from grpo_ext.step.judge import AdvantageRule, by_token, fill_unscored, group_outcomes
 from grpo_ext.step.metrics import episode_figures
-from grpo_ext.step.ranks import Ranks
-from grpo_ext.step.records import Generation, Scored
-from grpo_ext.step.tables import table_of
-from grpo_ext.trainer.ahead import Ahead
+from grpo_ext.step.records import Generation, Ranks, Scored, table_of
 from grpo_ext.trainer.judging import Judge, Judged, outcomes_of_groups, tie_break_of
 from grpo_ext.trainer.old_and_reference import OldAndReference
 from grpo_ext.trainer.phases import Phases
 from grpo_ext.trainer.port import Trainer
 from grpo_ext.trainer.trl_path import scored_by_trl
+
+
+class Ahead:
+    """The requested generation, if there is one. All ranks must call all methods together."""
+
+    def __init__(self, sampler: Sampler):
+        self.sampler = sampler
+        self.due: int | None = None  # the step that the requested generation is for
+        self._arrived: Generation | None = None
+        self._under_way = False
+
+    def ask(self, request: Request | None, due: int) -> None:
+        """Start generating for step `due`; `request=None` means that nothing new is needed.
+
+        Only one generation can be in progress.
+        """
+        self.due = due
+        self._arrived = None
+        if request is not None:
+            self.sampler.submit(request)
+        self._under_way = request is not None
+
+    def wait(self) -> None:
+        """Wait until no generation is in progress; the sampler is then free for other requests."""
+        if self._under_way:
+            self._under_way = False
+            self._arrived = self.sampler.collect()
+
+    def take(self, step: int) -> Generation | None:
+        """Return the generation for this step, once; `None` if it was not requested.
+
+        After a failure the current generation is redone, so the one requested ahead belongs to a
+        later step. In-flight completions are then discarded, because their prompts will be
+        requested again.
+        """
+        self.wait()
+        generation = self._arrived if self.due == step else None
+        if generation is None:
+            self.sampler.under_way = ()
+        self.due = None
+        self._arrived = None
+        return generation
+
+    def stop(self) -> None:
+        """Discard the requested generation, and stop the sampler's background work."""
+        self.sampler.stop()
+        self.due = None
+        self._arrived = None
+        self._under_way = False
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the requested generation; call `wait` first."""
+        request = (self.due, self._arrived, self.sampler.under_way)
+        return {"rounds": self.sampler.rounds, "asked": request}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        # if these sizes have changed, the generation is requested again
+        if state["rounds"] == self.sampler.rounds:
+            self.due, self._arrived, self.sampler.under_way = state["asked"]
+
 
 logger = logging.getLogger(__name__)
 

@@ -23,7 +23,7 @@ from grpo_ext.rewards.run_defaults import set_model, set_prompts
 from grpo_ext.samplers.port import CheckedArguments
 from grpo_ext.seams import trl as seam
 from grpo_ext.seams.port import Row
-from grpo_ext.step.group_shape import GroupShape
+from grpo_ext.step.groups import GroupShape
 from grpo_ext.step.judge import TieBreak, outcome_order
 from grpo_ext.step.records import Scored
 from grpo_ext.trainer.port import Trainer

@@ -13,9 +13,9 @@ from accelerate.utils import gather_object
 from torch import Tensor, nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from grpo_ext.objective.group_statistics import equal_in_group
+from grpo_ext.objective.advantage import equal_in_group
 from grpo_ext.observe.run_log import LEARNT_NOTHING
-from grpo_ext.step.group_shape import GroupShape
+from grpo_ext.step.groups import GroupShape
 from grpo_ext.step.loss import POLICY_SHARE
 from grpo_ext.step.records import Scored
 from grpo_ext.trainer.judging import outcomes_of_groups

@@ -15,8 +15,7 @@ from grpo_ext.objective.policy import ratios_move
 from grpo_ext.samplers.base import Sampler
 from grpo_ext.scoring.scorer import Scorer
 from grpo_ext.seams.scoring import reference_of, without_checkpointing
-from grpo_ext.step.ranks import Ranks
-from grpo_ext.step.records import Scored
+from grpo_ext.step.records import Ranks, Scored
 from grpo_ext.trainer.port import Trainer
 
 

@@ -5,15 +5,13 @@ from dataclasses import dataclass, field, replace
 
 from torch import Tensor, nn
 
-from grpo_ext.objective.aggregate import Stat
+from grpo_ext.objective.policy import Stat
 from grpo_ext.scoring.scorer import Scorer
 from grpo_ext.seams import trl as seam
 from grpo_ext.step.cut import step_counts
-from grpo_ext.step.entropy import EntropyControl
-from grpo_ext.step.loss import LossSettings, old_logps, step_loss
+from grpo_ext.step.loss import EntropyControl, LossSettings, old_logps, step_loss
 from grpo_ext.step.metrics import StepStats, age_stats, sampler_stats
-from grpo_ext.step.ranks import Ranks
-from grpo_ext.step.records import LossOutput, MicroBatch, Scored
+from grpo_ext.step.records import LossOutput, MicroBatch, Ranks, Scored
 from grpo_ext.trainer.phases import Phases
 from grpo_ext.trainer.port import Trainer
 

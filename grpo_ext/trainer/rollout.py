@@ -14,16 +14,13 @@ from torch import Tensor
 from grpo_ext.curriculum.group_log import GroupLog
 from grpo_ext.curriculum.sampler import PromptSupply
 from grpo_ext.objective.advantage import get_advantages
-from grpo_ext.rewards.failures import UserCodeFailure
+from grpo_ext.rewards.scores import UserCodeFailure
 from grpo_ext.seams import trl as seam
 from grpo_ext.seams.port import Row
-from grpo_ext.step.group_shape import GroupShape
-from grpo_ext.step.groups import GroupRule, Groups, GroupStats
+from grpo_ext.step.groups import GroupRule, Groups, GroupShape, GroupStats
 from grpo_ext.step.metrics import generation_figures
-from grpo_ext.step.ranks import Ranks
-from grpo_ext.step.records import Scored
+from grpo_ext.step.records import Ranks, Scored, join
 from grpo_ext.step.refill import Filled, RefillRule, first_round, refill
-from grpo_ext.step.tables import join
 from grpo_ext.trainer.generations import Generations
 from grpo_ext.trainer.judging import Judged
 from grpo_ext.trainer.port import Trainer

@@ -12,8 +12,8 @@ import torch
 
 from grpo_ext.common.foreign_files import open_plain
 from grpo_ext.common.untrusted import first_line
-from grpo_ext.objective.aggregate import StepCounts
 from grpo_ext.objective.kept import KeptSet
+from grpo_ext.objective.policy import StepCounts
 from grpo_ext.step.groups import Groups
 from grpo_ext.step.records import Generation, MicroBatch, PartialRollout, Scored
 

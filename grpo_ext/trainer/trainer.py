@@ -16,7 +16,7 @@ from trl import GRPOConfig, GRPOTrainer
 
 from grpo_ext.curriculum.sampler import PromptSampler
 from grpo_ext.observe.progress import show_progress
-from grpo_ext.rewards.failures import UserCodeFailure
+from grpo_ext.rewards.scores import UserCodeFailure
 from grpo_ext.samplers.base import Sampler
 from grpo_ext.samplers.choose import our_vllm
 from grpo_ext.samplers.port import CheckedArguments

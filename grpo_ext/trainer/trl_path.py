@@ -6,10 +6,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from grpo_ext.objective.group_statistics import has_signal
+from grpo_ext.objective.advantage import has_signal
 from grpo_ext.seams import trl as seam
 from grpo_ext.step.feed import shuffled_slices
-from grpo_ext.step.group_shape import GroupShape
+from grpo_ext.step.groups import GroupShape
 from grpo_ext.step.judge import AdvantageRule, EndRule, fill_unscored, group_outcomes
 from grpo_ext.step.records import COLUMNS, Scored
 from grpo_ext.trainer.judging import Judged

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from grpo_ext.curriculum.pass_rates import PassRates
 from grpo_ext.curriculum.sampler import PromptSampler
 from grpo_ext.objective.advantage import group_advantages
-from grpo_ext.step.group_shape import GroupShape
+from grpo_ext.step.groups import GroupShape
 
 COUNTS = st.lists(
     st.integers(0, 16).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))),

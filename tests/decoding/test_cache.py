@@ -13,8 +13,9 @@ from transformers.cache_utils import (
     StaticCache,
 )
 
-from grpo_ext.decoding import cache as decoding_cache
-from grpo_ext.decoding.cache import BufferedLayer, expand, is_supported
+from grpo_ext.decoding import decode as decoding_cache
+from grpo_ext.decoding.checks import has_selectable_rows
+from grpo_ext.decoding.decode import BufferedLayer, expand
 
 
 def states(rows, positions, seed):
@@ -65,7 +66,7 @@ def test_layers_with_a_window_stay_transformers_own():
     cache.layers = [DynamicLayer(), DynamicSlidingWindowLayer(sliding_window=4), DynamicLayer()]
     for layer in cache.layers[:2]:  # a layer that shares another's states has none of its own
         layer.update(*states(2, 3, 0))
-    assert is_supported(cache)
+    assert has_selectable_rows(cache)
     expand(cache, torch.tensor([1, 1, 0]))
     assert [type(layer) for layer in cache.layers] == [
         BufferedLayer,
@@ -82,7 +83,7 @@ def test_other_caches_are_left_alone():
     config = LlamaConfig(
         hidden_size=8, num_attention_heads=1, num_hidden_layers=1, intermediate_size=8
     )
-    assert is_supported(DynamicCache(config=config))
-    assert not is_supported(StaticCache(config=config, max_cache_len=8))
-    assert not is_supported(None)
+    assert has_selectable_rows(DynamicCache(config=config))
+    assert not has_selectable_rows(StaticCache(config=config, max_cache_len=8))
+    assert not has_selectable_rows(None)
     assert QuantizedCache is not DynamicCache

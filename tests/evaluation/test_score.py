@@ -28,7 +28,7 @@ from grpo_ext.evaluation.score import (
     score_completions,
     summarize,
 )
-from grpo_ext.objective.group_statistics import equal_in_group
+from grpo_ext.objective.advantage import equal_in_group
 from grpo_ext.rewards import build, register
 
 

@@ -7,8 +7,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from grpo_ext.objective.aggregate import StepCounts
-from grpo_ext.objective.policy import LossInputs, LossOptions, get_loss, importance_ratio
+from grpo_ext.objective.policy import (
+    LossInputs,
+    LossOptions,
+    StepCounts,
+    get_loss,
+    importance_ratio,
+)
 from grpo_ext.step.loss import LossSettings, step_loss
 from grpo_ext.step.records import MicroBatch, Scored, Scores
 from tests.support.oracle import loss_of_step

@@ -11,12 +11,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from grpo_ext.objective.aggregate import StepCounts
 from grpo_ext.objective.correction import sampler_correction
 from grpo_ext.objective.kl import REFUSED
-from grpo_ext.objective.policy import get_loss
-from grpo_ext.step.entropy import EntropyControl
-from grpo_ext.step.loss import LossSettings, step_loss
+from grpo_ext.objective.policy import StepCounts, get_loss
+from grpo_ext.step.loss import EntropyControl, LossSettings, step_loss
 from grpo_ext.step.records import MicroBatch, Scored, Scores
 
 V = 8

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn.functional import linear
 
-from grpo_ext.objective import logprob, panels
+from grpo_ext.objective import logprob
 from grpo_ext.objective.logprob import Projection, sampling_log_probs
 from grpo_ext.objective.sampling import SamplingParams
 
@@ -21,16 +21,16 @@ def plain(hidden, weight, bias, targets, temperature, projection, suppressed=())
     return log_p.gather(-1, targets.unsqueeze(-1)).squeeze(-1), -(drawn.exp() * drawn).sum(-1)
 
 
-@pytest.mark.parametrize("panel, tile", [(1, 1), (40, 12), (64, 64), (2**21, 33)])
+@pytest.mark.parametrize("block, tile", [(1, 1), (40, 12), (64, 64), (2**21, 33)])
 @pytest.mark.parametrize("projection", [Projection(), Projection(0.5, 3.0)])
 @pytest.mark.parametrize("wanted", ["logps", "entropy", "both"])
 @pytest.mark.parametrize("with_bias, suppressed", [(False, ()), (True, ()), (True, (3, 7, 4_000))])
 @pytest.mark.parametrize("keeps", [True, False])
 def test_values_and_gradients(
-    monkeypatch, panel, tile, projection, wanted, with_bias, suppressed, keeps
+    monkeypatch, block, tile, projection, wanted, with_bias, suppressed, keeps
 ):
-    monkeypatch.setattr(panels, "PANEL_LOGITS", panel)
-    monkeypatch.setattr(panels, "TILE_LOGITS", tile)
+    monkeypatch.setattr(logprob, "BLOCK_LOGITS", block)
+    monkeypatch.setattr(logprob, "TILE_LOGITS", tile)
     monkeypatch.setattr(logprob, "KEPT_LOGITS", logprob.KEPT_LOGITS if keeps else 0)
     g = torch.Generator().manual_seed(0)
     tensors = [

@@ -14,13 +14,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grpo_ext.objective.advantage import group_advantages
-from grpo_ext.objective.aggregate import StepCounts, aggregate
-from grpo_ext.objective.group_statistics import equal_in_group
+from grpo_ext.objective.advantage import equal_in_group, group_advantages
 from grpo_ext.objective.kl import kl_per_token
 from grpo_ext.objective.policy import (
     LossInputs,
     LossOptions,
+    StepCounts,
+    aggregate,
     get_loss,
     importance_ratio,
     loss_names,

@@ -12,8 +12,7 @@ from datasets import Dataset
 
 from grpo_ext.common.noise import error_of_neighbours
 from grpo_ext.environments.transcript import as_text
-from grpo_ext.observe.health import written_text
-from grpo_ext.observe.health_rules import (
+from grpo_ext.observe.health import (
     RULES,
     WINDOW,
     History,
@@ -21,6 +20,7 @@ from grpo_ext.observe.health_rules import (
     chosen_rules,
     repeats_itself,
     reward_collapse,
+    written_text,
 )
 from grpo_ext.observe.jsonl import read
 from grpo_ext.recipe.load import load_recipe

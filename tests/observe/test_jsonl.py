@@ -15,8 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grpo_ext.observe.json_row import encoded
-from grpo_ext.observe.jsonl import JsonLines, parts, read
+from grpo_ext.observe.jsonl import JsonLines, encoded, parts, read
 from tests.support.forked import LIMIT
 from tests.support.places import REPO
 

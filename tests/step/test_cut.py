@@ -12,10 +12,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grpo_ext.objective.aggregate import StepCounts
+from grpo_ext.objective.policy import StepCounts
 from grpo_ext.step.cut import CutRule, cut, step_counts
-from grpo_ext.step.ranks import Ranks
-from grpo_ext.step.records import Scored
+from grpo_ext.step.records import Ranks, Scored
 
 
 def slice_of(lengths, advantages, first=0, counted=None, signal=None):

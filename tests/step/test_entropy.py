@@ -9,7 +9,7 @@ import math
 
 import pytest
 
-from grpo_ext.step.entropy import EntropyControl
+from grpo_ext.step.loss import EntropyControl
 
 
 @pytest.mark.parametrize("coef", [0.02, -0.02, 0.0])

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpo_ext.objective.group_statistics import has_signal
+from grpo_ext.objective.advantage import has_signal
 from grpo_ext.step.judge import (
     AdvantageRule,
     EndRule,
@@ -20,8 +20,7 @@ from grpo_ext.step.judge import (
     outcome_index,
     outcome_order,
 )
-from grpo_ext.step.records import Generation
-from grpo_ext.step.tables import table_of
+from grpo_ext.step.records import Generation, table_of
 
 NAN = math.nan
 END = 2

@@ -10,12 +10,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from grpo_ext.objective.aggregate import StepCounts
-from grpo_ext.objective.policy import get_loss
+from grpo_ext.objective.policy import StepCounts, get_loss
 from grpo_ext.step.loss import LossSettings, step_loss
 from grpo_ext.step.metrics import StepStats
-from grpo_ext.step.ranks import Ranks
-from grpo_ext.step.records import MicroBatch, Scored, Scores
+from grpo_ext.step.records import MicroBatch, Ranks, Scored, Scores
 
 G = torch.Generator().manual_seed(0)
 ROWS = 6

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from grpo_ext.objective.aggregate import Stat
+from grpo_ext.objective.policy import Stat
 from grpo_ext.step.metrics import StepStats, length_figures, reward_figures, sampler_stats
-from grpo_ext.step.ranks import Ranks
+from grpo_ext.step.records import Ranks
 
 NAN = math.nan
 

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grpo_ext.objective.kept import KeptSet
-from grpo_ext.step.records import Generation, Scored
-from grpo_ext.step.tables import join, table_of
+from grpo_ext.step.records import Generation, Scored, join, table_of
 
 # each row: its prompt's and its completion's tokens
 ROW = st.tuples(

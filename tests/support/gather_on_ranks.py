@@ -17,8 +17,7 @@ from torch.distributed import distributed_c10d
 
 from grpo_ext.objective.kept import KeptSet
 from grpo_ext.run.ranks import leave_ranks
-from grpo_ext.step.records import Generation, Scored
-from grpo_ext.step.tables import join, table_of
+from grpo_ext.step.records import Generation, Scored, join, table_of
 
 
 def table(rows: int, prompt: int, completion: int, kept: int, seed: int = 0) -> Scored:

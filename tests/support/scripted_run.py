@@ -37,7 +37,7 @@ from grpo_ext.samplers.hf import HFSampler
 from grpo_ext.samplers.lockstep_episodes import play_by_turns
 from grpo_ext.samplers.process import ProcessSampler
 from grpo_ext.samplers.vllm import VLLMSampler
-from grpo_ext.seams.replace import replaced
+from grpo_ext.seams.generate import replaced
 from grpo_ext.seams.vllm import generates_with
 from grpo_ext.step import feed
 from grpo_ext.step.records import Generation

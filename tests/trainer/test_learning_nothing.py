@@ -22,8 +22,7 @@ from transformers.trainer_pt_utils import LayerWiseDummyOptimizer
 from transformers.training_args import OptimizerNames
 
 from grpo_ext import GRPOExtConfig, GRPOExtTrainer
-from grpo_ext.objective.aggregate import StepCounts
-from grpo_ext.objective.policy import get_loss
+from grpo_ext.objective.policy import StepCounts, get_loss
 from grpo_ext.observe.read_run import learnt_nothing, read_run
 from grpo_ext.step.loss import LossSettings, step_loss
 from grpo_ext.step.records import MicroBatch, Scored, Scores

@@ -9,7 +9,7 @@ import torch
 
 from grpo_ext.objective import policy
 from grpo_ext.trainer.manifest import newest_whole
-from grpo_ext.trainer.nonfinite import NonFiniteSteps
+from grpo_ext.trainer.stopping import NonFiniteSteps
 from tests.support.logs import json_rows
 from tests.support.resumed_run import STEPS, make, spoil, weights
 

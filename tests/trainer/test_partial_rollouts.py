@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from grpo_ext.samplers.base import Request, Sampler, SamplerAbilities
 from grpo_ext.samplers.partial import PartialSampler
 from grpo_ext.step.judge import EndRule
-from grpo_ext.step.ranks import Ranks
-from grpo_ext.step.records import Generation, PartialRollout
+from grpo_ext.step.records import Generation, PartialRollout, Ranks
 from grpo_ext.trainer.state import load_plain
 
 END = 0

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from grpo_ext.objective.group_statistics import group_stds
+from grpo_ext.objective.advantage import group_stds
 from grpo_ext.step.judge import outcome_index
 from grpo_ext.step.refill import not_too_old
 from tests.support.fixed_completions import apart

@@ -19,7 +19,7 @@ from grpo_ext.cli.main import main
 from grpo_ext.run.ranks import EXIT_INTERRUPTED
 from grpo_ext.train import main as train
 from grpo_ext.trainer.manifest import checkpoints, what_is_wrong
-from grpo_ext.trainer.signals import Interrupted
+from grpo_ext.trainer.stopping import Interrupted
 from tests.support import resumed_run
 from tests.support.clocks import timeless
 from tests.support.forked import LIMIT, Forked, on_ranks

@@ -22,7 +22,7 @@ from typing import Any
 from grpo_ext.common.files import write_atomically
 from grpo_ext.common.foreign_files import open_plain
 from grpo_ext.observe.changes import changes
-from grpo_ext.observe.json_row import finite
+from grpo_ext.observe.jsonl import finite
 from grpo_ext.observe.panels import by_metric, more_panels, panels, series
 from grpo_ext.observe.plots import plot_runs
 from grpo_ext.observe.read_run import RunData, read_run

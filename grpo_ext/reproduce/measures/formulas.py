@@ -29,8 +29,7 @@ def token_weights(loss: str, lengths: Sequence[int]) -> list[float]:
     """
     import torch
 
-    from grpo_ext.objective.aggregate import StepCounts, aggregate
-    from grpo_ext.objective.policy import get_loss
+    from grpo_ext.objective.policy import StepCounts, aggregate, get_loss
 
     longest = max(lengths)
     mask = (torch.arange(longest) < torch.tensor(lengths).unsqueeze(1)).float()  # (B, T)
