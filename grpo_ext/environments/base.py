@@ -8,7 +8,7 @@ from typing import Any
 from grpo_ext.common.modules import load_class
 
 Row = dict[str, Any]
-PLAIN_TYPES = (str, int, float, list, tuple, dict, type(None))
+PLAIN_TYPES = str | int | float | list | tuple | dict | None
 # Import paths, so that a run imports only its own environment.
 MODULES = {
     "check": "grpo_ext.environments.check:Check",
@@ -98,9 +98,9 @@ def environment_class(name: str) -> type:
             class that TRL's `environment_factory` takes.
     """
     cls = load_class("environment", name, MODULES)
-    if isinstance(cls, type) and (issubclass(cls, Environment) or hasattr(cls, "reset")):
-        return cls
-    raise ValueError(
-        f"{name!r} is not an environment: subclass grpo_ext.Environment, or define a method reset "
-        "as TRL's environment_factory requires."
-    )
+    if not isinstance(cls, type) or not hasattr(cls, "reset"):
+        raise ValueError(
+            f"{name!r} is not an environment: write a subclass of grpo_ext.Environment, or a class "
+            "with a `reset` method, as TRL's environment_factory requires."
+        )
+    return cls

@@ -30,5 +30,7 @@ class Check(Environment):
             expression: Such as 8 + 3 - 1.
         """
         self.checks += 1
-        fault = fault_of(str(expression), self._row["nums"], self._row["target"])
+        nums = self._row["nums"]
+        target = self._row["target"]
+        fault = fault_of(str(expression), nums, target)
         return f"no, {fault}" if fault else "yes"

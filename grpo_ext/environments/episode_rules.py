@@ -65,18 +65,22 @@ def episode_rules(environment: str | Mapping[str, Any]) -> EpisodeRules:
         ValueError: for an unknown name or option, a value out of range, options that the class
             refuses, or an environment that has neither `step` nor tools.
     """
-    settings = {"name": environment} if isinstance(environment, str) else dict(environment)
+    if isinstance(environment, str):
+        environment = {"name": environment}
+    settings = dict(environment)
     name = settings.pop("name", None)
     if not isinstance(name, str):
-        raise ValueError("environment has no name: write {name: guess, turns: 5}.")
+        raise ValueError("environment has no name: write one, as in {name: guess, turns: 5}.")
     cls = environment_class(name)
-    parameters = inspect.signature(cls).parameters.values()
-    option_names = {p.name for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)}
+    option_names = set()
+    for parameter in inspect.signature(cls).parameters.values():
+        if parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
+            option_names.add(parameter.name)
     clashes = sorted(RULE_TYPES.keys() & option_names)
     if clashes:
         raise ValueError(
-            f"environment {name!r} has an option {clashes[0]!r}, which is a key of every "
-            "environment: rename it."
+            f"environment {name!r} has an option {clashes[0]!r}, but every environment has a key "
+            "of that name: rename the option."
         )
     rules: dict[str, Any] = {}
     options: dict[str, Any] = {}
@@ -100,10 +104,10 @@ def episode_rules(environment: str | Mapping[str, Any]) -> EpisodeRules:
     try:
         probe = episode_rules.probe
     except ValueError as error:
-        raise ValueError(f"environment {name!r} does not take these options: {error}") from error
+        raise ValueError(f"environment {name!r} does not accept its options: {error}") from error
     except Exception as error:  # raised by a user's class
         reason = in_full(error).splitlines()[-1]
-        raise ValueError(f"environment {name!r} does not take these options: {reason}") from error
+        raise ValueError(f"environment {name!r} does not accept its options: {reason}") from error
     check_answers(name, probe)
     return episode_rules
 
@@ -127,11 +131,12 @@ def check_answers(name: str, environment: Environment) -> None:
         tools = list(environment.tools())
     except Exception as error:  # raised by a user's class
         reason = in_full(error).splitlines()[-1]
-        raise ValueError(f"environment {name!r}: its method tools fails: {reason}") from error
+        raise ValueError(f"environment {name!r}: its method `tools` failed: {reason}") from error
     if tools or answers_texts(environment) or isinstance(environment, ToolEnvironment):
         return
-    hint = did_you_mean("step", {*dir(environment)} - {*dir(Environment)})
+    own_attributes = set(dir(environment)) - set(dir(Environment))
+    hint = did_you_mean("step", own_attributes)
     raise ValueError(
         f"environment {name!r} has neither `step` nor tools, so nothing answers the model.{hint} "
-        "Write `def step(self, text)` that returns an answer and whether the episode is over."
+        "Define `step(self, text)`, which returns the answer and whether the episode is over."
     )

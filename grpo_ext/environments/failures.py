@@ -13,7 +13,12 @@ from grpo_ext.rewards.scores import FailureCount, UserCodeFailure, clipped
 logger = logging.getLogger(__name__)
 
 # Methods of an environment, with the unit that each call handles. All other names are tools.
-UNITS = {"reset": "episodes", "step": "turns", "state": "states", "tools": "episodes"}
+UNITS = {
+    "reset": "episodes",
+    "step": "turns",
+    "state": "states",
+    "tools": "episodes",
+}
 NEVER_WORKED = 64  # warn about a tool that has raised an error on all of this many calls
 
 
@@ -57,7 +62,13 @@ class EnvironmentFailures:
         """Count a successful call."""
         self._count(method).add([False])
 
-    def failed(self, method: str, error: str, arguments: object, seed: object) -> None:
+    def failed(
+        self,
+        method: str,
+        error: str,
+        arguments: object,
+        seed: object,
+    ) -> None:
         """Count a failure, and log the first of its kind.
 
         Args:
@@ -72,8 +83,8 @@ class EnvironmentFailures:
         self._seeds[method].add(str(seed))
         if count.is_new_kind(error):
             logger.warning(
-                f"{count.name} failed, and the model gets the error as the answer. From now on "
-                "failures like this one are only counted (episodes/failures). It was called with "
+                f"{count.name} failed, and the model receives the error as its answer. Failures of "
+                "this kind are only counted from now on (episodes/failures). It was called with "
                 f"{clipped(arguments)}. The failure: {error}"
             )
 
@@ -90,14 +101,14 @@ class EnvironmentFailures:
         self.raised[tool] += 1
         if count.is_new_kind(error):
             logger.warning(
-                f"{count.name} raised an error, and the model gets it as the answer. From now on "
-                "errors like this one are only counted (tools/failure_frequency). The call: "
-                f"{clipped(arguments)}. The error: {error}"
+                f"{count.name} raised an error, and the model receives it as its answer. Errors of "
+                "this kind are only counted from now on (tools/failure_frequency). It was called "
+                f"with {clipped(arguments)}. The error: {error}"
             )
         if self.raised[tool] == count.calls == NEVER_WORKED:
             logger.warning(
-                f"{count.name} has raised an error on each of its {NEVER_WORKED} calls so far. The "
-                f"last one: {error}"
+                f"{count.name} has raised an error in all of its {NEVER_WORKED} calls so far. The "
+                f"last error: {error}"
             )
 
     def report(self) -> list[FailureReport]:
@@ -129,13 +140,14 @@ class EnvironmentFailures:
         """
         if self.max_failure_rate >= 1:
             return
-        by_method: dict[str, list[FailureReport]] = {method: [] for method in UNITS}
+        by_method = defaultdict(list)
         for report in reports:
             if report.too_many:
                 raise EnvironmentFailure(report.too_many)
             if report.method in UNITS:  # a generation may have only two calls of a tool
                 by_method[report.method].append(report)
-        for method, of_method in by_method.items():
+        for method in UNITS:
+            of_method = by_method[method]
             failing = [report for report in of_method if report.failed]
             seeds: set[str] = set()
             for report in failing:
@@ -144,9 +156,10 @@ class EnvironmentFailures:
                 continue
             if all(report.failed == report.calls for report in of_method):
                 raise EnvironmentFailure(
-                    f"{self.subject}: {method} failed on every call. Fix it, try it with `grpo-ext "
-                    "check`, and resume; `max_failure_rate: 1` in `environment` continues with it. "
-                    f"The last failure: {failing[0].last_error}"
+                    f"{self.subject}: {method} failed on every call. Fix it, test it with "
+                    "`grpo-ext check`, and resume the run; to train on despite failures, write "
+                    "`max_failure_rate: 1` in `environment`. The last failure: "
+                    f"{failing[0].last_error}"
                 )
 
     def _count(self, method: str) -> FailureCount:

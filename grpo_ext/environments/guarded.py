@@ -40,7 +40,11 @@ class GuardedEnvironment:
         self.failed_calls = 0  # calls of tools that failed for any reason
         self._entries = 0  # how often the environment's code has been called
         self._tools: list[Tool] = []
-        self._answer_of("tools", None, lambda: self._tools.extend(environment.tools()))
+
+        def list_tools() -> None:
+            self._tools.extend(environment.tools())
+
+        self._answer_of("tools", None, list_tools)
         self._requests: list[Message] = []
         self._pending: list[Pending] = []
         self._is_broken = False
@@ -49,7 +53,8 @@ class GuardedEnvironment:
     def reset(self, row: Row) -> str:
         """Begin an episode and return the environment's first text, or an error message."""
         copy = copy_containers(row)  # the completions of a group share the lists in their row
-        return self._answer_of("reset", row, lambda: self.environment.reset(copy))[0]
+        text, _ = self._answer_of("reset", row, partial(self.environment.reset, copy))
+        return text
 
     def ask(self, turn: Message, broken: bool) -> None:
         """Pass a turn of the model to the environment.
@@ -67,9 +72,11 @@ class GuardedEnvironment:
         self._pending = []
         for request in self._requests:
             function = copy_containers(request.get("function") or {})
-            self._pending.append(self._begin(partial(call, self._tools, function), end))
+            pending = self._begin(partial(call, self._tools, function), end)
+            self._pending.append(pending)
         if not self._requests and not broken:
-            self._pending.append(self._begin(partial(self.environment.step, self._turn), end))
+            pending = self._begin(partial(self.environment.step, self._turn), end)
+            self._pending.append(pending)
 
     def answer(self) -> tuple[list[Message], bool]:
         """Return the answer to the last turn as chat messages, and whether the episode is over."""
@@ -81,7 +88,9 @@ class GuardedEnvironment:
             text, over = self._step()
             return [{"role": "user", "content": text}], over
         failures_before = self.failures
-        results = [self._result(*pair) for pair in zip(self._requests, self._pending, strict=True)]
+        results = []
+        for request, pending in zip(self._requests, self._pending, strict=True):
+            results.append(self._result(request, pending))
         # a late call leaves no time for the others, so count one failure
         self.failures = min(self.failures, failures_before + 1)
         return results, False
@@ -89,7 +98,11 @@ class GuardedEnvironment:
     def state(self) -> dict[str, Any]:
         """Return the environment's state; an empty dict if that fails."""
         state: dict[str, Any] = {}
-        self._answer_of("state", None, lambda: state.update(self.environment.state()))
+
+        def update_state() -> None:
+            state.update(self.environment.state())
+
+        self._answer_of("state", None, update_state)
         return state
 
     def _begin(self, work: Callable[[], Any], end: float) -> Pending:
@@ -114,7 +127,8 @@ class GuardedEnvironment:
             answer, over = checked_step(self._pending[0]())
             return answer
 
-        return self._answer_of("step", self._turn, step)[0], over
+        text, _ = self._answer_of("step", self._turn, step)
+        return text, over
 
     def _result(self, request: Message, pending: Pending) -> Message:
         function = request.get("function") or {}
@@ -131,7 +145,9 @@ class GuardedEnvironment:
 
     def _tool_message(self, name: str, content: str) -> Message:
         names = [tool.__name__ for tool in self._tools] or ["unknown"]
-        return {"role": "tool", "name": name if name in names else names[0], "content": content}
+        if name not in names:
+            name = names[0]
+        return {"role": "tool", "name": name, "content": content}
 
     def _answer_of(
         self,
@@ -157,7 +173,7 @@ class GuardedEnvironment:
                 try:
                     text = work()
                     if not isinstance(text, str | None):
-                        raise TypeError(f"it said {type(text).__name__}, not a text")
+                        raise TypeError(f"it returned {type(text).__name__}, not text")
                 except (KeyboardInterrupt, TooLate):
                     raise
                 except BaseException as error:
@@ -216,14 +232,15 @@ def checked_step(returned: object) -> tuple[str | None, bool]:
     """
     if not isinstance(returned, tuple) or len(returned) != 2:
         raise TypeError(
-            "step must return two values, a text and whether the episode is over; "
+            "step must return two values, the answer as text and whether the episode is over; "
             f"it returned {clipped(returned)}"
         )
     answer, over = returned
-    is_flag = isinstance(over, int) or str(getattr(over, "dtype", "")).endswith("bool")
+    dtype = str(getattr(over, "dtype", ""))
+    is_flag = isinstance(over, int) or dtype.endswith("bool")
     if not is_flag or over not in (0, 1):
         raise TypeError(
-            "the second value that step returns must be whether the episode is over, true or "
+            "the second value that step returns, whether the episode is over, must be true or "
             f"false; it returned {clipped(over)}"
         )
     return answer, bool(over)

@@ -21,7 +21,7 @@ class Guess(Environment):
 
     def __init__(self, low: int = 1, high: int = 31):
         if low >= high:
-            raise ValueError(f"low={low}, high={high}: write low < high.")
+            raise ValueError(f"low ({low}) must be less than high ({high}).")
         self.low = low
         self.high = high
         self.target = 0
@@ -33,7 +33,8 @@ class Guess(Environment):
         self.left = range(low, high + 1)  # numbers that the answers so far allow
 
     def reset(self, row: Row) -> str:
-        self.target = self.low + row["seed"] % (self.high - self.low + 1)
+        size = self.high - self.low + 1
+        self.target = self.low + row["seed"] % size
         return f"It is from {self.low} to {self.high}."
 
     def problem_key(self) -> int:
@@ -49,11 +50,14 @@ class Guess(Environment):
             return "yes", True
         if guess < self.target:
             answer = "low"
-            self.left = range(max(self.left.start, guess + 1), self.left.stop)
+            smallest = max(self.left.start, guess + 1)
+            self.left = range(smallest, self.left.stop)
         else:
             answer = "high"
-            self.left = range(self.left.start, min(self.left.stop, guess))
-        self.narrowed = 1 - log(1 + len(self.left)) / log(2 + self.high - self.low)
+            stop = min(self.left.stop, guess)
+            self.left = range(self.left.start, stop)
+        size = self.high - self.low + 1
+        self.narrowed = 1 - log(1 + len(self.left)) / log(1 + size)
         return answer, False
 
 
@@ -62,5 +66,6 @@ def number_in(text: str) -> int | None:
 
     `None` if there is no number, or more than one.
     """
-    numbers = re.findall(r"\d{1,9}", last_answer(text) or without_thoughts(text))
+    answer = last_answer(text) or without_thoughts(text)
+    numbers = re.findall(r"\d{1,9}", answer)
     return int(numbers[0]) if len(numbers) == 1 else None

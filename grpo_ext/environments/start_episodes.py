@@ -1,6 +1,7 @@
 """Create the episodes of a batch of rows."""
 
 import sys
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
@@ -44,7 +45,8 @@ def beginning(
     )
 
     def begin(rows: Sequence[Row]) -> list[Episode]:
-        return [Episode(rules, tokens, args.max_completion_length, row) for row in rows]
+        limit = args.max_completion_length
+        return [Episode(rules, tokens, limit, row) for row in rows]
 
     return begin
 
@@ -76,7 +78,8 @@ def beginning_with_tools(
 
     def make(name: str | None, number: int) -> ToolEnvironment:
         with protected(name, number, "make"):
-            return ToolEnvironment(tools, makers[name]())
+            instance = makers[name]()
+            return ToolEnvironment(tools, instance)
 
     # the environments of each name, and their `TurnTokens`
     pool = {name: [make(name, 0)] for name in makers}
@@ -100,7 +103,8 @@ def beginning_with_tools(
     )
 
     def begin(rows: Sequence[Row]) -> list[Episode]:
-        unused = {name: iter(environments) for name, environments in pool.items()}
+        limit = args.max_completion_length
+        num_used: Counter[str | None] = Counter()
         episodes = []
         for row in rows:
             row = dict(row)
@@ -108,14 +112,14 @@ def beginning_with_tools(
             if name not in pool:
                 factory_names = ", ".join(sorted(map(str, pool)))
                 raise ValueError(
-                    f"A row has environment {name!r}, which is not among the environments of "
-                    f"environment_factory: {factory_names}."
+                    f"A row names the environment {name!r}, which environment_factory does not "
+                    f"have: write one of {factory_names}."
                 )
-            environment = next(unused[name], None)
-            if environment is None:
-                environment = make(name, len(pool[name]))
-                pool[name].append(environment)
-            limit = args.max_completion_length
+            environments = pool[name]
+            if num_used[name] == len(environments):
+                environments.append(make(name, len(environments)))
+            environment = environments[num_used[name]]
+            num_used[name] += 1
             episodes.append(Episode(rules, tokens[name], limit, row, environment))
         return episodes
 

@@ -32,12 +32,15 @@ class ToolEnvironment(Environment):
         if self.instance is None:
             return None
         arguments = dict(row)
-        parameters = inspect.signature(self.instance.reset).parameters.values()
-        if not any(p.name == "seed" or p.kind == p.VAR_KEYWORD for p in parameters):
+        parameters = inspect.signature(self.instance.reset).parameters
+        kinds = [parameter.kind for parameter in parameters.values()]
+        if "seed" not in parameters and inspect.Parameter.VAR_KEYWORD not in kinds:
             arguments.pop("seed", None)
         opening = self.instance.reset(**arguments)
-        if isinstance(opening, list) and all(block.get("type") == "text" for block in opening):
-            return "".join(block["text"] for block in opening)
+        if isinstance(opening, list):
+            types = {block.get("type") for block in opening}
+            if types <= {"text"}:
+                return "".join(block["text"] for block in opening)
         return opening
 
     def step(self, text: str) -> tuple[str, bool]:
@@ -91,7 +94,7 @@ def call(tools: Sequence[Tool], function: dict[str, Any]) -> Any:
     arguments = function.get("arguments")
     if not isinstance(name, str) or name not in by_name:
         raise Misuse(
-            f"there is no tool {str(name)[:100]!r}; there are {', '.join(sorted(by_name))}"
+            f"there is no tool {str(name)[:100]!r}; the tools are {', '.join(sorted(by_name))}"
         )
     if not isinstance(arguments, dict):
         raise Misuse(f"the arguments of {name} must be a JSON object")

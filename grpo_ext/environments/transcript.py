@@ -16,7 +16,11 @@ def as_text(messages: Sequence[Message]) -> str:
     `>`, or with backslashes and `>`, is prefixed with another backslash, so that no turn can
     imitate an answer. Consecutive answers read as one.
     """
-    return transcript((message["role"] == "assistant", as_read(message)) for message in messages)
+    contents = []
+    for message in messages:
+        is_turn = message["role"] == "assistant"
+        contents.append((is_turn, as_read(message)))
+    return transcript(contents)
 
 
 def transcript(messages: Iterable[tuple[bool, str]]) -> str:
@@ -39,6 +43,8 @@ def as_read(message: Message) -> str:
         parts.append(str(message["content"]))
     for call in message.get("tool_calls") or ():
         function = call.get("function", {})
-        arguments = json.dumps(function.get("arguments"), ensure_ascii=False, default=str)
-        parts.append(f"{function.get('name')}({arguments})")
+        name = function.get("name")
+        arguments = function.get("arguments")
+        arguments_json = json.dumps(arguments, ensure_ascii=False, default=str)
+        parts.append(f"{name}({arguments_json})")
     return "\n".join(parts)

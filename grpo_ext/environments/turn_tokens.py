@@ -24,9 +24,9 @@ OPENING = "the text with which an environment opens"
 TURN = "a turn"
 THOUGHT = "<think>\na thought\n</think>\n\n"  # some templates remove thoughts from earlier turns
 REWRITES = (
-    "This chat template writes an earlier turn in another way than it was sampled "
-    "(it drops thoughts, or opens a turn with more than it keeps). Give the tokenizer a "
-    "chat_template that leaves earlier turns as they are, or set what it takes in "
+    "This chat template changes earlier turns, so the model would not read them as it sampled "
+    "them: it drops thoughts, or a part of what opens a turn. Give the tokenizer a chat_template "
+    "that keeps earlier turns unchanged, or set an option of the template for this in "
     "chat_template_kwargs."
 )
 MAX_DEPTH = 32  # deepest nesting of the arguments of a call
@@ -64,7 +64,7 @@ class TurnTokens:
     ):
         if not tokenizer.chat_template:
             raise ValueError(
-                "Episodes need a tokenizer with a chat template, and this one has none."
+                "Episodes need a chat template: set chat_template of the tokenizer, which has none."
             )
         self.tokenizer = tokenizer
         self.ends = frozenset(ends)
@@ -88,8 +88,8 @@ class TurnTokens:
         for tool in tools:
             if tool.__name__ not in prompt:
                 raise ValueError(
-                    f"This chat template does not describe tools: {tool.__name__} is not in the "
-                    "prompt."
+                    f"This chat template does not describe tools: {tool.__name__} is missing from "
+                    "the prompt. Use a template that writes the tools into it."
                 )
         self._opening_of_call: str | None = None
         if tools:
@@ -110,7 +110,10 @@ class TurnTokens:
         """
         if opening and self._spells_special_token(messages[-1]["content"], len(opening)):
             before, middle, after = self._around_opening(messages, opening)
-            return [*self._tokens(before), *self._plain_tokens(middle), *self._tokens(after)]
+            ids = self._tokens(before)
+            ids += self._plain_tokens(middle)
+            ids += self._tokens(after)
+            return ids
         encoded: Any = self.tokenizer.apply_chat_template(
             messages,
             add_generation_prompt=True,
@@ -127,9 +130,12 @@ class TurnTokens:
             messages: the answer as chat messages.
             ended: whether the model's turn has its end token; otherwise the end token is added.
         """
-        shape = tuple((message["role"], message.get("name", "")) for message in messages)
-        before, *after_each = self._of_shape(shape)
-        ids = [*before] if ended else [self.end, *before]
+        shape = []
+        for message in messages:
+            shape.append((message["role"], message.get("name", "")))
+        before, *after_each = self._of_shape(tuple(shape))
+        ids = [] if ended else [self.end]
+        ids += before
         for message, after in zip(messages, after_each, strict=True):
             ids += self._plain_tokens(message["content"])
             ids += after
@@ -162,19 +168,26 @@ class TurnTokens:
         """
         *earlier, last = messages
         begin = last["content"].removesuffix(opening)
-        marked = self._written([*earlier, {**last, "content": begin + OPENING}], opens=True)
+        marked_message = {**last, "content": begin + OPENING}
+        marked = self._written([*earlier, marked_message], opens=True)
         text = self._written(messages, opens=True)
         before, _, after = marked.rpartition(OPENING)
-        middle = text[len(before) : len(text) - len(after)]
+        end = len(text) - len(after)
+        middle = text[len(before) : end]
         if text != before + middle + after or middle.strip() != opening.strip():
             raise ValueError(
-                "The text of reset spells a special token, and this chat template "
-                "does not write the end of the last message as it is, so the token cannot be kept "
-                "out of the prompt."
+                "The text that reset returned contains a special token, which the model would "
+                "read as one, because this chat template changes the end of the last message: "
+                "remove the special token from the text."
             )
         return before, middle, after
 
-    def message(self, text: str, ids: list[int], prefix: list[int]) -> tuple[Message, bool]:
+    def message(
+        self,
+        text: str,
+        ids: list[int],
+        prefix: list[int],
+    ) -> tuple[Message, bool]:
         """Return a turn as a chat message, and whether it has a call that cannot be parsed.
 
         Args:
@@ -191,33 +204,37 @@ class TurnTokens:
             header -= 1
         try:
             with deadline(PARSE_SECONDS):
-                message = plain_json(parse(self.tokenizer, ids, prefix[header:], self.tools))
+                parsed = parse(self.tokenizer, ids, prefix[header:], self.tools)
+                message = plain_json(parsed)
         except (Exception, TooLate):  # a parser may raise anything on a model's text
             pass
         if message.get("tool_calls") or self._opening_of_call is None:
             return message, False
-        answer = str(self.tokenizer.decode(ids)).rpartition("</think>")[2]
-        lines = answer.splitlines()
-        return message, any(line.lstrip().startswith(self._opening_of_call) for line in lines)
+        _, _, answer = str(self.tokenizer.decode(ids)).rpartition("</think>")
+        for line in answer.splitlines():
+            if line.lstrip().startswith(self._opening_of_call):
+                return message, True
+        return message, False
 
     def _written(self, messages: list[Message], opens: bool = False) -> str:
         options = {"tokenize": False, "add_generation_prompt": opens, **self._options}
         try:
             return str(self.tokenizer.apply_chat_template(messages, **options))
         except Exception as error:  # a template may raise anything
-            raise ValueError(f"The chat template refuses such a conversation: {error}") from error
+            raise ValueError(f"The chat template cannot write an episode: {error}") from error
 
     def _end_of_turn(self) -> int:
         """Return the token with which the template ends a turn of the model."""
         question = {"role": "user", "content": QUESTION}
         turn = {"role": "assistant", "content": TURN}
-        after = self._written([question, turn, question]).partition(TURN)[2]
+        conversation = self._written([question, turn, question])
+        _, _, after = conversation.partition(TURN)
         tokens = self._tokens(after)
         if not tokens or tokens[0] not in self.ends:
             end = (after.split() or [after])[0]
             raise ValueError(
-                f"The chat template ends a turn with {end!r}, which is not an end "
-                "token of the model: set eos_token in the model's tokenizer_config.json to it."
+                f"The chat template ends a turn with {end!r}, but the model has other end tokens: "
+                "set eos_token in the model's tokenizer_config.json to it."
             )
         return tokens[0]
 
@@ -236,7 +253,10 @@ class TurnTokens:
                 if answer:
                     parts.append(before)
             if len(parts) < len(shape) or ANSWER in after:
-                raise ValueError("This chat template does not write each answer once, as it is.")
+                raise ValueError(
+                    "This chat template does not write each answer of an environment exactly once "
+                    "and unchanged: use another one."
+                )
             self._around[shape] = [self._tokens(part) for part in (*parts, after)]
         return self._around[shape]
 
@@ -260,7 +280,7 @@ class TurnTokens:
         if prompt.rstrip().endswith("<think>"):
             thought = thought.removeprefix("<think>\n")
         end = str(self.tokenizer.decode([self.end]))
-        until_turn = self._written([question, turn]).rpartition(end)[0]
+        until_turn, _, _ = self._written([question, turn]).rpartition(end)
         text = self._written([question, turn, *answer], opens=True)
         starts_as_sampled = text.startswith(prompt + thought + TURN)
         if not until_turn or not starts_as_sampled or not text.startswith(until_turn + end):
@@ -271,15 +291,18 @@ class TurnTokens:
         """Return the text that begins a tool call, such as `<tool_call>`; `None` if unknown."""
         question = {"role": "user", "content": QUESTION}
         turn = {"role": "assistant", "content": ""}
+        calling_turn = {**turn, "tool_calls": [call_of("called")]}
         without_call = self._written([question, turn])
-        with_call = self._written([question, {**turn, "tool_calls": [call_of("called")]}])
-        common = 0  # length of the common beginning
+        with_call = self._written([question, calling_turn])
+        first_difference = 0
         for character, expected in zip(with_call, without_call, strict=False):
             if character != expected:
                 break
-            common += 1
-        start_of_word = max(with_call.rfind(mark, 0, common) for mark in " \n>") + 1
-        words = with_call[start_of_word:].partition("called")[0].split()
+            first_difference += 1
+        before_call = with_call[:first_difference]
+        start_of_word = max(before_call.rfind(mark) for mark in " \n>") + 1
+        before_name, _, _ = with_call[start_of_word:].partition("called")
+        words = before_name.split()
         return words[0] if words else None
 
 
@@ -290,11 +313,14 @@ def plain_json(value: Any, depth: int = MAX_DEPTH) -> Any:
         ValueError: if it is nested deeper than `depth`.
     """
     if not depth:
-        raise ValueError("nested too deep")
+        raise ValueError("the call is nested too deeply")
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode()
     if isinstance(value, dict):
-        return {plain_json(key): plain_json(item, depth - 1) for key, item in value.items()}
+        plain = {}
+        for key, item in value.items():
+            plain[plain_json(key)] = plain_json(item, depth - 1)
+        return plain
     if isinstance(value, list):
         return [plain_json(item, depth - 1) for item in value]
     return value

@@ -253,8 +253,8 @@ def test_an_environment_ends_no_run(parts):
     assert said == [
         "error: SystemExit: 3",
         (
-            "error: TypeError: step must return two values, a text and whether the episode is "
-            "over; it returned 'no'"
+            "error: TypeError: step must return two values, the answer as text and whether the "
+            "episode is over; it returned 'no'"
         ),
     ]
     assert one.columns()["environment"] == {} and one.world.failures == 3
@@ -287,7 +287,7 @@ def test_what_an_environment_may_say_and_hold(parts):
     assert [m["content"] for m in one.messages if m["role"] == "user"] == [
         "a?b",
         "",
-        "error: TypeError: it said int, not a text",
+        "error: TypeError: it returned int, not text",
     ]
     assert "lock" not in one.environment.state() and "best" not in one.states[0]
     assert one.gains({"turns": 1.0, "best": 1.0}) == [1.0, 1.0, 1.0]

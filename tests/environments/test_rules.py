@@ -39,11 +39,17 @@ class Turned(Environment):
         ({"name": "guess", "step_timeout": float("inf")}, "step_timeout is inf"),
         (
             {"name": "test_rules:Turned"},
-            "has an option 'turns', which is a key of every environment",
+            "has an option 'turns', but every environment has a key of that name",
         ),
-        ({"name": "guess", "low": 40}, "does not take these options: low=40, high=31"),
+        (
+            {"name": "guess", "low": 40},
+            "does not accept its options: low (40) must be less than high (31).",
+        ),
         ("nowhere.py:World", "cannot load the environment 'nowhere.py:World'"),
-        ("grpo_ext.tasks.guess:GuessTask", "is not an environment: subclass grpo_ext.Environment"),
+        (
+            "grpo_ext.tasks.guess:GuessTask",
+            "is not an environment: write a subclass of grpo_ext.Environment",
+        ),
     ],
 )
 def test_what_is_wrong_is_named(given, words):

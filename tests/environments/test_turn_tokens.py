@@ -56,7 +56,7 @@ def test_special_tokens_in_an_answer_are_text(tokenizer):
 @pytest.mark.parametrize(
     "template, words",
     [
-        (DROPS_THOUGHTS, "another way than it was sampled"),
+        (DROPS_THOUGHTS, "changes earlier turns"),
         (OTHER_END, "ends a turn with"),
         (None, "has none"),
     ],
@@ -99,5 +99,5 @@ def test_a_template_that_changes_an_opening_with_special_tokens_is_refused(token
     ).replace(".content", ".content | upper")
     turns = TurnTokens.__new__(TurnTokens)  # its own check refuses this template before
     turns.tokenizer, turns._options = tokenizer, {}
-    with pytest.raises(ValueError, match="cannot be kept out of the prompt"):
+    with pytest.raises(ValueError, match="remove the special token from the text"):
         turns.prompt([{"role": "user", "content": f"a{FAKED}"}], FAKED)

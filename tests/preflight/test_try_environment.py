@@ -43,7 +43,7 @@ BROKEN = {  # the methods of the class, and words of the problem
     "a reward in place of the end": (STEP + "return 'yes', 0.5", "true or false; it returned 0.5"),
     "the end first": (STEP + "return True, 'yes'", "true or false; it returned 'yes'"),
     "nothing": (STEP + "pass", "it returned None"),
-    "no text": (STEP + "return 7, False", "it said int, not a text"),
+    "no text": (STEP + "return 7, False", "it returned int, not text"),
     "another signature": (
         "    def step(self):\n        return '', True",
         "takes 1 positional argument but 2 were given",
@@ -66,7 +66,7 @@ BROKEN = {  # the methods of the class, and words of the problem
     ),
     "what reset returns": (
         f"{FINE}    def reset(self, row):\n        return {{}}",
-        "it said dict, not a text",
+        "it returned dict, not text",
     ),
     "reset without a row": (
         f"{FINE}    def reset(self):\n        pass",
@@ -134,7 +134,7 @@ def test_a_broken_environment_is_named_with_file_and_line(name, tiny_folder, tmp
 @pytest.mark.parametrize(
     ("methods", "words"),
     [
-        ("", "has neither `step` nor tools, so nothing answers the model. Write"),
+        ("", "has neither `step` nor tools, so nothing answers the model. Define"),
         ("    def steps(self, text):\n        return '', True", "Did you mean 'steps'?"),
     ],
 )

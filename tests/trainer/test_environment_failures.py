@@ -63,7 +63,7 @@ def test_few_failures_or_a_share_of_1_do_not(tiny_folder, tmp_path, caplog, opti
     assert all(entry["episodes/failures"] > 0 for entry in logged)
     warned = [r.message for r in caplog.records if r.name == LOGGER]
     assert len(warned) == 1  # once for each kind
-    assert "Failing: step failed, and the model gets the error as the answer" in warned[0]
+    assert "Failing: step failed, and the model receives the error as its answer" in warned[0]
     assert f"{worlds.__file__}:{STEP + 3}, in step" in warned[0]
 
 
@@ -118,7 +118,7 @@ def test_a_tool_that_raises_is_named_and_one_that_never_worked_again(caplog):
         failures.tool_raised("tool look", "KeyError: 'x' (a.py:3, in look)", {"name": "look"})
     first, again = [record.message for record in caplog.records]
     assert "World: tool look raised an error" in first and "(a.py:3, in look)" in first
-    assert "on each of its 64 calls so far" in again
+    assert "in all of its 64 calls so far" in again
     caplog.clear()
     failures.succeeded("tool draw")
     for _ in range(70):
