@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from grpo_ext.environments.episode_rules import episode_rules
 from grpo_ext.objective.advantage import SUM_THEN_NORMALIZE
-from grpo_ext.recipe.needs import compares_groups
+from grpo_ext.recipe.advantage_options import compares_groups
 from grpo_ext.recipe.problems import Problem
-from grpo_ext.recipe.typed_values import Rule, Values
+from grpo_ext.recipe.typed_values import STEP_NORMALIZATION, Dependency, Rule, Values
 
 # keys of `generation_kwargs` that would end turns in other ways
 TURN_ENDS = {"stop", "stop_strings", "stop_token_ids", "max_tokens", "max_new_tokens", "max_time"}
@@ -71,4 +71,11 @@ def environment_that_does_not_fit(v: Values, _: int) -> Iterator[Problem]:
         )
 
 
-RULES: tuple[Rule, ...] = (environment_that_does_not_fit,)
+RULES: tuple[Rule, ...] = (
+    Dependency(
+        "environment",
+        (None,),
+        STEP_NORMALIZATION | {"use_transformers_continuous_batching": (False,)},
+    ),
+    environment_that_does_not_fit,
+)

@@ -6,9 +6,17 @@ from pathlib import Path
 from typing import Any, Literal
 
 from grpo_ext.common.suggestions import did_you_mean
+from grpo_ext.recipe.advantage_options import WEIGHTED_SUM
 from grpo_ext.recipe.problems import Problem
 from grpo_ext.recipe.several_tasks import metric_of, read_tasks, reward_specs
-from grpo_ext.recipe.typed_values import Rule, Values, refuses
+from grpo_ext.recipe.typed_values import (
+    STEP_NORMALIZATION,
+    Dependency,
+    Idle,
+    Rule,
+    Values,
+    refuses,
+)
 from grpo_ext.recipe.values import Count, CountOrZero, Positive, Share
 from grpo_ext.tasks import task_classes
 
@@ -174,10 +182,42 @@ def weight_of(spec: Any) -> float:
 
 
 RULES: tuple[Rule, ...] = (
+    Dependency("group_filter", ("off",), STEP_NORMALIZATION | WEIGHTED_SUM),
+    Dependency("tie_break_reward", (None,), STEP_NORMALIZATION | WEIGHTED_SUM),
+    Dependency(
+        "max_slots_per_prompt",
+        (1,),
+        {
+            **STEP_NORMALIZATION,
+            "curriculum": ("adaptive",),
+            "group_filter": ("drop", "off"),
+            "tie_break_reward": (None,),
+            "partial_rollouts": (0,),
+        },
+    ),
+    Dependency("curriculum", ("none", "adaptive"), {"group_filter": ("drop", "off")}),
     curriculum_of_a_stream,
     order_without_a_difficulty,
     missing_pass_rates,
     weights_without_rewards,
     unknown_group_metric,
     reward_that_cannot_break_ties,
+)
+NOTES: tuple[Rule, ...] = (
+    Idle(
+        ("group_filter_max_rounds", "max_staleness"),
+        lambda v: v.group_filter == "refill",
+        "group_filter: refill",
+    ),
+    Idle(("tie_break_coef",), lambda v: v.tie_break_reward, "tie_break_reward"),
+    Idle(
+        ("difficulty_column",),
+        lambda v: v.curriculum == "easy_to_hard",
+        "curriculum: easy_to_hard",
+    ),
+    Idle(
+        ("pass_rates_file", "pass_rate_decay"),
+        lambda v: v.curriculum == "adaptive",
+        "curriculum: adaptive",
+    ),
 )

@@ -5,23 +5,17 @@ Settings that would be wrong are refused instead.
 
 from collections.abc import Iterator
 
-from grpo_ext.recipe.loss_rules import upper_clip
-from grpo_ext.recipe.needs import idle_keys, unclipped
+from grpo_ext.recipe import (
+    group_options,
+    objective_options,
+    overlap_options,
+    run_rules,
+    step_options,
+    vllm_options,
+)
+from grpo_ext.recipe.objective_options import low_cap
 from grpo_ext.recipe.problems import Problem
 from grpo_ext.recipe.typed_values import Rule, Values
-
-
-def low_cap(v: Values, _: int) -> Iterator[Problem]:
-    """Note a CISPO cap below 1, which scales nearly all tokens alike."""
-    cap = upper_clip(v)
-    if v.loss_type == "cispo" and cap < 1:
-        key = "loss_type" if v.epsilon_high is None else "epsilon_high"
-        yield Problem(
-            f"loss_type: cispo caps ratios at epsilon_high ({cap:g}). Below 1 the cap applies to "
-            f"nearly every token: the gradient is about {cap:g} times REINFORCE's, and ratios "
-            "hardly matter. ScaleRL (arXiv 2510.13786) uses epsilon_high: 5.0.",
-            key,
-        )
 
 
 def unread_by_supervised(v: Values, _: int) -> Iterator[Problem]:
@@ -74,7 +68,16 @@ def only_model(v: Values, _: int) -> Iterator[Problem]:
 SFT_NOTES: tuple[Rule, ...] = (unread_by_supervised, ignored_buffers)
 #: Notes that also apply to arguments built in Python, where an option without effect is harmless.
 ARGUMENT_NOTES: tuple[Rule, ...] = (low_cap, no_learning_rate, held_back, only_model)
-GRPO_NOTES: tuple[Rule, ...] = (idle_keys, unclipped, ignored_buffers, *ARGUMENT_NOTES)
+GRPO_NOTES: tuple[Rule, ...] = (
+    *run_rules.NOTES,
+    *group_options.NOTES,
+    *objective_options.NOTES,
+    *step_options.NOTES,
+    *vllm_options.NOTES,
+    *overlap_options.NOTES,
+    ignored_buffers,
+    *ARGUMENT_NOTES,
+)
 
 
 def notes_of(v: Values, rules: tuple[Rule, ...], num_processes: int) -> list[Problem]:

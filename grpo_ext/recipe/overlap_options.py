@@ -7,7 +7,14 @@ from typing import Any, Literal
 from grpo_ext.recipe.batch import batch_of
 from grpo_ext.recipe.folder import sharding
 from grpo_ext.recipe.problems import Problem
-from grpo_ext.recipe.typed_values import Rule, Values, refuses
+from grpo_ext.recipe.typed_values import (
+    STEP_NORMALIZATION,
+    Dependency,
+    Idle,
+    Rule,
+    Values,
+    refuses,
+)
 from grpo_ext.recipe.values import CountOrZero
 
 # an extra key, set if the trainer was given a sampler that is a separate engine
@@ -170,6 +177,16 @@ def rounds_that_do_not_fit(v: Values, num_processes: int) -> Iterator[Problem]:
 
 
 RULES: tuple[Rule, ...] = (
+    Dependency("sampler", (None,), STEP_NORMALIZATION),
+    Dependency("overlap", ("off",), STEP_NORMALIZATION | {"logprob_policy": ("sampling",)}),
+    Dependency(
+        "behaviour_policy",
+        ("decoupled",),
+        STEP_NORMALIZATION | {"logprob_policy": ("sampling",)},
+    ),
+    Dependency(
+        "partial_rollouts", (0,), {"overlap": ("one_step",), "group_filter": ("drop", "off")}
+    ),
     two_samplers,
     process_without_whole_weights,
     process_that_plays_an_environment,
@@ -177,4 +194,7 @@ RULES: tuple[Rule, ...] = (
     older_weights_without_a_correction,
     overlap_without_its_sampler,
     rounds_that_do_not_fit,
+)
+NOTES: tuple[Rule, ...] = (
+    Idle(("sampler_device",), lambda v: v.sampler == "process", "sampler: process"),
 )

@@ -5,6 +5,7 @@ need neither a GPU nor the data.
 """
 
 import dataclasses
+import fnmatch
 import os
 from collections.abc import Iterable
 from contextlib import suppress
@@ -15,27 +16,29 @@ from typing import Any, cast
 from trl import GRPOConfig, ModelConfig, SFTConfig
 
 from grpo_ext.recipe import (
+    advantage_options,
     batch,
     best_model,
     episode_options,
     group_options,
-    loss_rules,
-    needs,
+    objective_options,
     overlap_options,
+    reward_options,
     row_options,
     run_rules,
     safety_options,
+    scoring_options,
     several_tasks,
+    step_options,
     vllm_options,
 )
 from grpo_ext.recipe.fields import field_problems
 from grpo_ext.recipe.folder import settings_of
-from grpo_ext.recipe.needs import Dependency
-from grpo_ext.recipe.notes import ARGUMENT_NOTES, notes_of
+from grpo_ext.recipe.notes import ARGUMENT_NOTES, GRPO_NOTES, SFT_NOTES, notes_of
 from grpo_ext.recipe.overlap_options import SEPARATE_SAMPLER
 from grpo_ext.recipe.problems import Problem, RecipeError
 from grpo_ext.recipe.schema import GRPOExtConfig, LaunchConfig, RunConfig
-from grpo_ext.recipe.typed_values import Refusal, Rule, Unsound, Values
+from grpo_ext.recipe.typed_values import Dependency, Idle, Refusal, Rule, Unsound, Values
 
 
 def check_values(
@@ -97,6 +100,8 @@ def check_keys(rules: Iterable[Rule], classes: Iterable[type]) -> None:
         named: set[str] = set()
         if isinstance(rule, Dependency):
             named = {rule.key, *rule.needed}
+        if isinstance(rule, Idle):
+            named = {*rule.always, *(p for p in rule.patterns if not fnmatch.filter(fields, p))}
         if isinstance(rule, Refusal):
             parts = Formatter().parse(rule.message)
             named = {rule.key, *(name.partition("[")[0] for _, name, _, _ in parts if name)}
@@ -104,14 +109,18 @@ def check_keys(rules: Iterable[Rule], classes: Iterable[type]) -> None:
             raise KeyError(f"{rule} names what is no field of a recipe: {named - fields}")
 
 
+# the plugins of `reward_options` may register what the rules after them look up
 GRPO_RULES: tuple[Rule, ...] = (
     *run_rules.RULES,
-    *needs.NEEDS,
     *batch.RULES,
     *group_options.RULES,
     *several_tasks.RULES,
     *row_options.RULES,
-    *loss_rules.RULES,
+    *reward_options.RULES,
+    *objective_options.RULES,
+    *advantage_options.RULES,
+    *scoring_options.RULES,
+    *step_options.RULES,
     *best_model.RULES,
     *vllm_options.RULES,
     *overlap_options.RULES,
@@ -119,8 +128,8 @@ GRPO_RULES: tuple[Rule, ...] = (
     *episode_options.RULES,
 )
 SFT_RULES: tuple[Rule, ...] = run_rules.SUPERVISED_RULES
-check_keys(GRPO_RULES, (GRPOExtConfig, RunConfig, ModelConfig))
-check_keys(SFT_RULES, (SFTConfig, LaunchConfig, ModelConfig))
+check_keys((*GRPO_RULES, *GRPO_NOTES), (GRPOExtConfig, RunConfig, ModelConfig))
+check_keys((*SFT_RULES, *SFT_NOTES), (SFTConfig, LaunchConfig, ModelConfig))
 
 
 def with_our_defaults(args: GRPOConfig) -> GRPOExtConfig:

@@ -5,7 +5,7 @@ Rules about a single group of options are in the module of those options.
 
 from pathlib import Path
 
-from grpo_ext.recipe.typed_values import Refusal, Values, refuses
+from grpo_ext.recipe.typed_values import Idle, Refusal, Rule, Values, refuses
 
 
 @refuses("model_name_or_path", "model_name_or_path is missing: name a model folder or a hub id.")
@@ -121,15 +121,6 @@ def transformers_without_a_length(v: Values) -> bool:
     return v.max_completion_length is None and (not v.use_vllm or evaluates)
 
 
-@refuses(
-    "eval_num_samples",
-    "eval_temperature 0 gives the same completion {eval_num_samples} times: write "
-    "eval_num_samples: 1, or raise it.",
-)
-def several_greedy_samples(v: Values) -> bool:
-    return v.eval_temperature == 0 and v.eval_num_samples > 1
-
-
 SUPERVISED_RULES: tuple[Refusal, ...] = (
     no_model,
     supervised_without_rows,
@@ -148,5 +139,14 @@ RULES: tuple[Refusal, ...] = (
     vllm_and_continuous_batching,
     weights_rounded_by_continuous_batching,
     transformers_without_a_length,
-    several_greedy_samples,
+)
+NOTES: tuple[Rule, ...] = (
+    Idle(("lora_*",), lambda v: v.use_peft, "use_peft: true"),
+    Idle(
+        ("pad_to_multiple_of",),  # TRL sets "auto" itself
+        lambda v: v.pad_to_multiple_of == "auto" or v.loss_normalization != "step",
+        "loss_normalization: micro_batch, because padding is cut off",
+    ),
+    Idle(("save_steps",), lambda v: v.save_strategy == "steps", "save_strategy: steps"),
+    Idle(("num_train_epochs",), lambda v: v.max_steps < 0, "max_steps left out"),
 )

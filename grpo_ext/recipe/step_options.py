@@ -3,6 +3,14 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from grpo_ext.recipe.typed_values import (
+    STEP_NORMALIZATION,
+    Dependency,
+    Idle,
+    Rule,
+    Values,
+    refuses,
+)
 from grpo_ext.recipe.values import Count, CountOrZero, PositiveOrZero, PositiveShare, Share
 
 
@@ -80,3 +88,46 @@ class SpeedOptions:
     layout: Literal["auto", "padded", "chunks", "packed"] = "auto"
     max_tokens_per_micro_batch: Count | None = None
     skip_dead_rows: bool = True
+
+
+@refuses(
+    "eval_num_samples",
+    "eval_temperature 0 gives the same completion {eval_num_samples} times: write "
+    "eval_num_samples: 1, or raise it.",
+)
+def several_greedy_samples(v: Values) -> bool:
+    return v.eval_temperature == 0 and v.eval_num_samples > 1
+
+
+@refuses(
+    "max_tokens_per_micro_batch",
+    "top_entropy_quantile below 1 is taken over a micro-batch, which "
+    "max_tokens_per_micro_batch would cut: remove one of them.",
+)
+def entropy_quantile_of_a_cut_batch(v: Values) -> object:
+    return v.max_tokens_per_micro_batch and v.top_entropy_quantile not in (None, 1.0)
+
+
+RULES: tuple[Rule, ...] = (
+    several_greedy_samples,
+    Dependency("layout", ("auto", "padded", "chunks"), STEP_NORMALIZATION),
+    Dependency(
+        "max_tokens_per_micro_batch",
+        (None,),
+        STEP_NORMALIZATION | {"layout": ("auto", "chunks", "packed")},
+    ),
+    entropy_quantile_of_a_cut_batch,
+)
+NOTES: tuple[Rule, ...] = (
+    Idle(
+        ("eval_*",),
+        lambda v: v.eval_strategy != "no",
+        "eval_strategy: steps",
+        always=("eval_strategy", "eval_dataset_name"),  # `grpo-ext eval` reads the second
+    ),
+    Idle(
+        ("eval_top_*", "eval_min_p"),
+        lambda v: v.eval_temperature,
+        "eval_temperature above 0",
+    ),
+)

@@ -8,8 +8,9 @@ from pydantic import Field
 
 from grpo_ext.common.untrusted import check_server_url
 from grpo_ext.recipe.folder import sharding
+from grpo_ext.recipe.overlap_options import separate
 from grpo_ext.recipe.problems import Problem
-from grpo_ext.recipe.typed_values import Rule, Values, refuses
+from grpo_ext.recipe.typed_values import Idle, Rule, Values, refuses
 from grpo_ext.recipe.values import CountOrZero, Positive
 
 LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # adapter sizes that vLLM 0.31 can allocate
@@ -148,4 +149,13 @@ RULES: tuple[Rule, ...] = (
     context_without_a_prompt,
     adapter_that_vllm_cannot_take,
     server_address_with_a_password,
+)
+NOTES: tuple[Rule, ...] = (
+    Idle(("vllm_importance_sampling_*",), separate, "use_vllm: true or sampler: process"),
+    Idle(("vllm_*",), lambda v: v.use_vllm or v.sampler, "use_vllm: true"),
+    Idle(
+        ("vllm_server_*",),
+        lambda v: v.vllm_mode == "server" or v.sampler,
+        "vllm_mode: server",
+    ),
 )

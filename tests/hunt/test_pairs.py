@@ -25,7 +25,7 @@ DRAWN = [(name, value) for name, values in VALUES.items() for value in values]
 
 def test_every_option_has_its_pairs_or_changes_nothing():
     """A new option goes into `VALUES`, with values for the fuzzer; or into `IRRELEVANT`, where it
-    says why.
+    says why. The values of a choice need not be listed.
     """
     irrelevant = [name for names in IRRELEVANT.values() for name in names.split()]
     listed = [*VALUES, *NOT_DRAWN, *irrelevant]

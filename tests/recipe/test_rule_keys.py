@@ -17,11 +17,12 @@ from grpo_ext.objective.advantage import advantage_names, joint_advantage_names
 from grpo_ext.objective.policy import loss_names
 from grpo_ext.objective.presets import PRESETS
 from grpo_ext.objective.sampling import FIELD_DEFAULTS
-from grpo_ext.recipe import difference, fields, needs, vllm_options
+from grpo_ext.recipe import difference, fields, vllm_options
 from grpo_ext.recipe.load import load_sft_recipe
+from grpo_ext.recipe.notes import GRPO_NOTES
 from grpo_ext.recipe.rules import GRPO_RULES, SFT_RULES, check_keys, check_values
 from grpo_ext.recipe.schema import GRPOExtConfig, LaunchConfig, RunConfig
-from grpo_ext.recipe.typed_values import Refusal, Values
+from grpo_ext.recipe.typed_values import Dependency, Idle, Refusal, Values
 from grpo_ext.recipe.values import choices
 from tests.support.places import REPO
 
@@ -30,6 +31,7 @@ CLASSES = (GRPOExtConfig, RunConfig, ModelConfig, SFTConfig, LaunchConfig)
 KNOWN = {field.name for cls in CLASSES for field in dataclasses.fields(cls)}
 PACKAGE = REPO / "grpo_ext"
 METHODS = {*dir(Values), "defaults", "unsound"}
+DEPENDENCIES = [rule for rule in GRPO_RULES if isinstance(rule, Dependency)]
 
 
 def values():
@@ -63,8 +65,11 @@ def test_a_message_with_a_mistyped_key_raises():
     "rule",
     [
         Refusal("bta", "beta is wrong.", lambda v: False),
-        needs.Dependency("bta", (None,), {}),
-        needs.Dependency("beta", (None,), {"bta": (1,)}),
+        Dependency("bta", (None,), {}),
+        Dependency("beta", (None,), {"bta": (1,)}),
+        Idle(("beta", "bta"), lambda v: True, "it"),
+        Idle(("bta_*",), lambda v: True, "it"),
+        Idle(("beta",), lambda v: True, "it", always=("bta",)),
     ],
 )
 def test_a_table_with_a_mistyped_key_raises_at_import(rule):
@@ -158,9 +163,10 @@ def test_rules_compare_keys_with_words_that_the_field_takes():
     limited = {row for row in compared if row[1] in kinds and choices(kinds[row[1]])}
     assert len(limited) > 10, "the test has lost sight of the rules"
     assert {row for row in limited if row[2] not in choices(kinds[row[1]])} == set()
+    assert len(DEPENDENCIES) == 18
     needed = {
         (key, word)
-        for dependency in needs.NEEDS
+        for dependency in DEPENDENCIES
         for key, values in dependency.needed.items()
         for word in values
         if choices(kinds[key])
@@ -171,8 +177,8 @@ def test_rules_compare_keys_with_words_that_the_field_takes():
         "scale_rewards": (*advantage_names(), True, False),
         "multi_objective_aggregation": joint_advantage_names(),
     }
-    free = [(row.key, row.free) for row in needs.NEEDS]
-    free += [pair for row in needs.NEEDS for pair in row.needed.items()]
+    free = [(row.key, row.free) for row in DEPENDENCIES]
+    free += [pair for row in DEPENDENCIES for pair in row.needed.items()]
     assert registered.keys() <= {key for key, _ in free}
     for key, words in free:
         assert set(words) <= set(registered.get(key, words))
@@ -182,8 +188,7 @@ def test_tables_name_no_key_that_is_not_a_field():
     rules = (*GRPO_RULES, *SFT_RULES)
     named = {
         "rules": {rule.key for rule in rules if isinstance(rule, Refusal)},
-        "NEEDS": {key for row in needs.NEEDS for key in (row.key, *row.needed)},
-        "NOT_IDLE": set(needs.NOT_IDLE),
+        "dependencies": {key for row in DEPENDENCIES for key in (row.key, *row.needed)},
         "CHOICES": set(fields.CHOICES),
         "TYPES": set(fields.TYPES),
         "BOUNDS": {name for _, names in fields.BOUNDS for name in names.split()},
@@ -196,12 +201,9 @@ def test_tables_name_no_key_that_is_not_a_field():
     assert {table: names - KNOWN for table, names in named.items() if names - KNOWN} == {}
 
 
-def test_beginnings_and_patterns_of_keys_fit_a_field():
-    beginnings = [
-        start
-        for start, _, _ in needs.IDLE
-        for start in (start if isinstance(start, tuple) else (start,))
-    ]
-    assert [start for start in beginnings if not any(key.startswith(start) for key in KNOWN)] == []
-    patterns = (*difference.FREE, *difference.EVALUATION)
+def test_patterns_of_keys_fit_a_field():
+    idle = [note for note in GRPO_NOTES if isinstance(note, Idle)]
+    assert len(idle) == 21
+    assert {key for note in idle for key in note.always} <= KNOWN
+    patterns = (*difference.FREE, *difference.EVALUATION, *(p for n in idle for p in n.patterns))
     assert [p for p in patterns if not any(fnmatchcase(key, p) for key in KNOWN)] == []

@@ -2,21 +2,27 @@
 which they meet.
 
 `VALUES` has them with values that the fuzzer draws; `NOT_DRAWN` those that it cannot draw, with the
-reason; `IRRELEVANT` those that change none of the four. `test_pairs` fails for an option that is in
-none of them.
+reason; `IRRELEVANT` those that change none of the four. Of an option of this package in none of
+them that is a choice or true or false, the fuzzer draws all values. `test_pairs` fails for any
+other option in none of them.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import tempfile
 from collections.abc import Iterable
 from typing import Any
 
 from hypothesis import strategies as st
+from trl import GRPOConfig
 
 from grpo_ext.objective.advantage import advantage_names, joint_advantage_names
+from grpo_ext.recipe.fields import hints_of
 from grpo_ext.recipe.rules import GRPO_RULES, argument_values, check_values
+from grpo_ext.recipe.schema import GRPOExtConfig
+from grpo_ext.recipe.values import choices
 from tests.support.scripted_run import DEVICE, REWARDS, WORLD, arguments, name_of, rewards_of
 
 Settings = dict[str, Any]
@@ -231,6 +237,25 @@ IRRELEVANT: dict[str, str] = {
         skip_memory_metrics trackio_bucket_id trackio_space_id trackio_static_space_id""",
 }
 
+
+def values_by_type() -> dict[str, tuple[Any, ...]]:
+    """Return all values but the default of the options of this package that are listed nowhere, if
+    they are a choice or true or false.
+    """
+    listed = {*VALUES, *NOT_DRAWN, *" ".join(IRRELEVANT.values()).split()}
+    hints = hints_of(GRPOExtConfig)
+    values: dict[str, tuple[Any, ...]] = {}
+    for option in dataclasses.fields(GRPOExtConfig):
+        if option.name in listed or hasattr(GRPOConfig, option.name):
+            continue
+        hint = hints[option.name]
+        every = [True, False] if hint is bool else choices(hint)
+        if every:
+            values[option.name] = tuple(value for value in every if value != option.default)
+    return values
+
+
+VALUES |= values_by_type()
 CUT = ("gradient_accumulation_steps", "steps_per_generation", "num_iterations", "num_generations")
 
 

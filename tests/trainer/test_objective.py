@@ -13,7 +13,7 @@ from grpo_ext import GRPOExtTrainer
 from grpo_ext.objective.policy import clipped, register_loss
 from grpo_ext.objective.recorder import Recorder
 from grpo_ext.objective.sampling import SamplingParams
-from grpo_ext.recipe.needs import TRL_LOSSES
+from grpo_ext.recipe.objective_options import TRL_LOSSES
 from grpo_ext.samplers.base import Sampler, SamplerAbilities
 from grpo_ext.seams.generate import watching
 from grpo_ext.step import feed

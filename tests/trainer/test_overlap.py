@@ -16,7 +16,7 @@ from peft import LoraConfig
 from transformers import TrainerCallback
 
 from grpo_ext.observe.jsonl import read
-from grpo_ext.recipe.needs import LOSSES
+from grpo_ext.recipe.objective_options import LOSSES
 from grpo_ext.recipe.problems import RecipeError
 from grpo_ext.rewards.guard import RewardFailure
 from grpo_ext.step.feed import BatchesAhead

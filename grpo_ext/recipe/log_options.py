@@ -1,0 +1,21 @@
+"""Options for `samples.jsonl`, the completions that a run writes down."""
+
+from dataclasses import dataclass
+
+from grpo_ext.recipe.values import Share
+
+
+@dataclass
+class LogOptions:
+    """Recipe keys for logs; a base of `GRPOExtConfig`.
+
+    Args:
+        log_samples (`float`, defaults to 1.0): the share of groups whose completions are written to
+            `samples.jsonl` in `output_dir`; 0 writes none.
+        log_tokens (`bool`, defaults to `False`): whether these lines also contain each token with
+            its advantage, its age in steps, and its log-prob if it is known before the step. The
+            report shows them. Lines become ten times as long.
+    """
+
+    log_samples: Share = 1.0
+    log_tokens: bool = False

@@ -1,0 +1,44 @@
+"""Options for calling rewards; see `docs/rewards.md`."""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+
+from grpo_ext.common.modules import load_file
+from grpo_ext.recipe.problems import Problem
+from grpo_ext.recipe.typed_values import Rule, Values
+from grpo_ext.recipe.values import CountOrZero, Positive, Share
+
+
+@dataclass
+class RewardOptions:
+    """Recipe keys for calling rewards; a base of `GRPOExtConfig`.
+
+    Args:
+        reward_max_failure_rate (`float`, defaults to 0.5): stop the run, with the last error, if a
+            reward fails on more than this share of the last 256 rows that it did not decline (by
+            returning `None`). A reward fails if it raises, or returns the wrong number of values or
+            a value that is not finite; those rows are then not scored, and `rewards/NAME/failed`
+            counts them. 0: stop at the first failure.
+        reward_workers (`int`, defaults to 1): the number of worker processes per rank for rewards
+            that need much CPU time; `accuracy` starts them at the first formula. 0: the training
+            process computes everything, and nothing limits memory.
+        reward_timeout (`float`, defaults to 5.0): the seconds that a reward may spend on one row; a
+            batch has this time for each row. A row that takes longer is not scored. In the training
+            process only Python code can be interrupted.
+    """
+
+    reward_max_failure_rate: Share = 0.5
+    reward_workers: CountOrZero = 1
+    reward_timeout: Positive = 5.0
+
+
+def load_plugins(v: Values, _: int) -> Iterator[Problem]:
+    """Load the plugin files, which may register what the next rules look up; yield nothing."""
+    for path in v.reward_plugins or ():
+        with suppress(Exception):  # reported where the rewards are built
+            load_file(path)
+    yield from ()
+
+
+RULES: tuple[Rule, ...] = (load_plugins,)

@@ -1,0 +1,89 @@
+"""Options for scoring completions: the policy that their log-probs belong to."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from grpo_ext.objective.policy import ratios_move
+from grpo_ext.objective.sampling import (
+    FIELD_DEFAULTS,
+    UNTOLD_KEPT_SETS,
+    SamplingError,
+    resolve_sampling,
+)
+from grpo_ext.recipe.batch import batch_of
+from grpo_ext.recipe.overlap_options import separate
+from grpo_ext.recipe.problems import Problem
+from grpo_ext.recipe.typed_values import Rule, Values, refuses
+
+
+@dataclass
+class ScoringOptions:
+    """The recipe key for scoring; a base of `GRPOExtConfig`.
+
+    Args:
+        logprob_policy (`str`, defaults to `"sampling"`): the policy under which completions are
+            scored. `"sampling"`: with the temperature, top_k, top_p and min_p that they were
+            sampled with; settings that cannot be scored exactly are refused. `"model"`: without any
+            of them, as in the papers' formulas; the run warns once, and logs the difference from
+            the sampling policy as `sampling/logp_difference` and `sampling/ratio`. `"trl"`: with
+            the temperature only.
+    """
+
+    logprob_policy: Literal["sampling", "model", "trl"] = "sampling"
+
+
+def corrected(v: Values) -> bool:
+    """Return whether the log-probs of a separate sampler correct the gradient."""
+    return (
+        separate(v) and v.vllm_importance_sampling_correction and v.behaviour_policy == "decoupled"
+    )
+
+
+@refuses(
+    "neftune_noise_alpha",
+    "neftune_noise_alpha adds noise to the embeddings of each pass, so completions are scored "
+    "under a policy different from the one that sampled them. Remove neftune_noise_alpha.",
+)
+def noise_on_scored_embeddings(v: Values) -> object:
+    return v.neftune_noise_alpha and v.loss_normalization == "step"
+
+
+@refuses(
+    "loss_normalization",
+    "loss_normalization: micro_batch ignores top_k, top_p and min_p in scores: unset them, or "
+    "write logprob_policy: trl.",
+)
+def truncation_that_trl_does_not_score(v: Values) -> object:
+    truncated = v.top_k or v.top_p < 1 or v.min_p
+    return v.loss_normalization != "step" and v.logprob_policy != "trl" and truncated
+
+
+def sampling_that_cannot_be_scored(v: Values, num_processes: int) -> Iterator[Problem]:
+    """With `logprob_policy: sampling`, it must be possible to score completions exactly."""
+    if v.logprob_policy != "sampling":
+        return
+    watched = not (v.use_vllm or v.use_transformers_continuous_batching)
+    try:
+        params = resolve_sampling(
+            {key: v[key] for key in FIELD_DEFAULTS},
+            v.generation_kwargs,
+            sampler="vllm" if v.use_vllm else "hf",
+            watched=watched,
+        )
+    except SamplingError as error:
+        from_kwargs = error.option in (v.generation_kwargs or ())
+        yield Problem(str(error), "generation_kwargs" if from_kwargs else error.option)
+        return
+    batch = batch_of(v, num_processes)
+    # the pass for old log-probs also records the kept tokens
+    with_old_pass = ratios_move(batch.gradient_accumulation_steps, batch.passes)
+    if params.truncated and not watched and v.beta and not (corrected(v) or with_old_pass):
+        yield Problem(UNTOLD_KEPT_SETS, "beta")
+
+
+RULES: tuple[Rule, ...] = (
+    noise_on_scored_embeddings,
+    truncation_that_trl_does_not_score,
+    sampling_that_cannot_be_scored,
+)
