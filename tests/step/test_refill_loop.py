@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from types import SimpleNamespace
 
 import pytest
 import torch
 
+from grpo_ext import GRPOExtConfig
 from grpo_ext.step.groups import Groups
 from grpo_ext.step.records import Scored
 from grpo_ext.step.refill import RefillRule, not_too_old, refill
@@ -123,8 +123,10 @@ def test_groups_come_in_multiples_of_the_unit():
 
 def arguments(
     group: int, passes: int = 1, accumulation: int = 1, staleness: int = 1, overlap: str = "off"
-) -> SimpleNamespace:
-    return SimpleNamespace(
+) -> GRPOExtConfig:
+    return GRPOExtConfig(
+        report_to=[],
+        per_device_train_batch_size=group,
         group_filter_max_rounds=4,
         max_staleness=staleness,
         steps_per_generation=passes,
