@@ -12,12 +12,16 @@ def adapter_fault(folder: Path) -> str | None:
     """Return what to do if a folder holds an adapter instead of a model; `None` otherwise."""
     if not (folder / ADAPTER_CONFIG).is_file():
         return None
-    holds = f"the folder {folder} holds an adapter, not a whole model."
-    if (folder / MERGED / CONFIG).is_file():
+    merged = folder / MERGED
+    if (merged / CONFIG).is_file():
         return (
-            f"{holds} Name {folder / MERGED}, which `grpo-ext merge` has made of it, as the model."
+            f"the folder {folder} holds an adapter, not a complete model: write {merged}, the "
+            "complete model that `grpo-ext merge` has made of it."
         )
-    return f"{holds} Run `grpo-ext merge --model {folder}` and name {folder / MERGED} as the model."
+    return (
+        f"the folder {folder} holds an adapter, not a complete model: run `grpo-ext merge --model "
+        f"{folder}`, and write {merged} instead."
+    )
 
 
 def check_model_folder(folder: Path) -> None:

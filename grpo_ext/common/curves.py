@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import compress
 
 import numpy as np
 
@@ -52,20 +53,21 @@ def curve_change(
             is a mean over other prompts. The noise is assumed to be at least as large. Ignored
             unless all remaining values have one.
     """
-    indices = [i for i, value in enumerate(values) if value is not None and np.isfinite(value)]
-    finite = np.array([values[i] for i in indices], dtype=float)
+    curve = np.array(values, dtype=float)  # `None` becomes NaN
+    keep = np.isfinite(curve)
+    finite = curve[keep]
     if not len(finite):
         return None
     if errors is not None and len(finite) > 1:
-        bars = np.array([errors[i] for i in indices], dtype=float)
+        bars = np.array(errors, dtype=float)[keep]
         tenth = max(1, len(finite) // 10)
         end_bars = np.concatenate([bars[:tenth], bars[-tenth:]])
         if np.isfinite(end_bars).all():
-            counts = None if problems is None else [problems[i] for i in indices]
+            counts = None if problems is None else list(compress(problems, keep))
             return change_by_errors(finite, bars, counts, tenth)
     if sampling_errors is None:
         return change_by_noise(finite)
-    noise = np.array([sampling_errors[i] for i in indices], dtype=float)
+    noise = np.array(sampling_errors, dtype=float)[keep]
     return change_by_noise(finite, noise)
 
 
@@ -108,9 +110,9 @@ def change_by_errors(
         count,
         first_error,
         last_error,
-        last - last_reach,
-        last + last_reach,
-        verdict,
+        last_low=last - last_reach,
+        last_high=last + last_reach,
+        verdict=verdict,
     )
 
 
@@ -145,7 +147,16 @@ def change_by_noise(values: Array, sampling_errors: Array | None = None) -> Chan
     verdict: Verdict = "did not clearly change"
     if has_trend(curve, error_of_values):
         verdict = verdict_of(change, change)
-    return Change(first, last, count, error, error, last - reach, last + reach, verdict)
+    return Change(
+        first,
+        last,
+        count,
+        first_error=error,
+        last_error=error,
+        last_low=last - reach,
+        last_high=last + reach,
+        verdict=verdict,
+    )
 
 
 def ends(total: int) -> int:

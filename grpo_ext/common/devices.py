@@ -44,6 +44,6 @@ def how_threads_wait(count: int) -> str:
     if count == 1 or any(name in os.environ for name in WAITING):
         return f"{count} thread{'s' * (count > 1)}"
     return (
-        f"{count} threads, which spin while they wait: beside other work, set "
+        f"{count} threads that spin while they wait: if other programs run too, set "
         "OMP_WAIT_POLICY=PASSIVE before Python starts"
     )

@@ -41,7 +41,9 @@ class Estimate:
     @property
     def verdict(self) -> Verdict | None:
         """Whether this mean, read as a change, clearly rose or fell; `None` without an interval."""
-        return None if self.low is None or self.high is None else verdict_of(self.low, self.high)
+        if self.low is None or self.high is None:
+            return None
+        return verdict_of(self.low, self.high)
 
 
 def verdict_of(low: float, high: float) -> Verdict:
@@ -67,7 +69,8 @@ def clearly_above(
         other: the other mean.
         other_error: the standard error of the other mean; `None` counts as 0.
     """
-    return mean - other > Z * float(np.hypot(error or 0.0, other_error or 0.0))
+    error_of_difference = float(np.hypot(error or 0.0, other_error or 0.0))
+    return mean - other > Z * error_of_difference
 
 
 def with_error(mean: float, error: float | None) -> str:
@@ -84,7 +87,8 @@ def t_quantile(freedom: float) -> float:
 
 
 def mean_of(
-    values: Sequence[float] | Array, problems: Sequence[Hashable] | None = None
+    values: Sequence[float] | Array,
+    problems: Sequence[Hashable] | None = None,
 ) -> Estimate | None:
     """Return the mean of `values`, ignoring NaN, with its error; `None` if no value is left.
 
@@ -116,8 +120,9 @@ def mean_of(
     rows = effective_rows(mean, variance, count)
     low, high = wilson(mean, rows)
     error = max(error, (high - low) / 2 / Z)
-    single = count == len(finite) and bool(np.isin(finite, (0, 1)).all())
-    if not single:  # the variance was estimated, so widen the interval as Student's t does
+    is_binary = bool(np.isin(finite, (0, 1)).all())
+    if not is_binary or count < len(finite):
+        # the variance was estimated, so widen the interval as Student's t does
         shrink = (Z / t_quantile(count - 1)) ** 2
         low, high = wilson(mean, rows * shrink)
     return Estimate(mean, error, low, high, count)
@@ -136,7 +141,8 @@ def mean_over_runs(estimates: Sequence[Estimate]) -> Estimate:
     values = np.array([estimate.mean for estimate in estimates])
     errors = [estimate.error for estimate in estimates]
     count = len(values)
-    if all(error is None for error in errors) and np.isin(values, (-1, 0, 1)).all():
+    has_errors = any(error is not None for error in errors)
+    if not has_errors and np.isin(values, (-1, 0, 1)).all():
         difference = mean_difference(np.zeros(count), values)
         assert difference is not None  # there are values
         return difference
@@ -165,7 +171,9 @@ def mean_difference(
         after: (N,), the values of the same rows afterwards.
         problems: (N,), the problem of each row; by default, each row is a separate problem.
     """
-    differences = np.asarray(after, dtype=float) - np.asarray(before, dtype=float)
+    values_before = np.asarray(before, dtype=float)
+    values_after = np.asarray(after, dtype=float)
+    differences = values_after - values_before
     keep = ~np.isnan(differences)
     differences = differences[keep]
     if not len(differences):
@@ -192,7 +200,10 @@ def mean_difference(
     return Estimate(mean, max(error, adjusted), low, high, count)
 
 
-def clusters(problems: Sequence[Hashable] | None, keep: NDArray[np.bool_]) -> NDArray[np.int64]:
+def clusters(
+    problems: Sequence[Hashable] | None,
+    keep: NDArray[np.bool_],
+) -> NDArray[np.int64]:
     """Return the problem of each kept row as an index, numbered from 0."""
     if problems is None:
         return np.arange(int(keep.sum()))

@@ -49,7 +49,7 @@ def open_plain(path: Path, within: Path | None = None) -> BufferedReader:
         raise ForeignFile(
             errno.EFBIG,
             "it is mostly a hole, which reads as zeros (more than half of it, and over "
-            f"{MOST_HOLES:,} bytes): its copy is probably incomplete, so copy it again",
+            f"{MOST_HOLES:,} bytes), so it is probably an incomplete copy: copy it again",
             str(path),
         )
     return open(number, "rb")
@@ -66,10 +66,11 @@ def is_hole(number: int) -> bool:
     size = os.fstat(number).st_size
     if size <= MOST_HOLES:
         return False
+    enough = min(size - MOST_HOLES, size / 2)  # bytes of data with which it is not a hole
     data = 0
     place = 0
     try:
-        while place < size and (data < size - MOST_HOLES and 2 * data < size):
+        while place < size and data < enough:
             begin = os.lseek(number, place, os.SEEK_DATA)
             place = os.lseek(number, begin, os.SEEK_HOLE)
             data += place - begin
@@ -78,18 +79,21 @@ def is_hole(number: int) -> bool:
             return False
     finally:
         os.lseek(number, 0, os.SEEK_SET)
-    return data < size - MOST_HOLES and 2 * data < size
+    return data < enough
 
 
 def append_plain(path: Path, within: Path) -> FileIO:
     """Open or create a regular file for unbuffered appending; raises like `open_plain`."""
     real = Path(os.path.realpath(path))
-    return FileIO(_descriptor(path, real, within, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab")
+    number = _descriptor(path, real, within, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    return FileIO(number, "ab")
 
 
 def _descriptor(path: Path, real: Path, within: Path | None, flags: int) -> int:
     """Return a descriptor of the regular file at `path`, which resolves to `real`."""
-    root = None if within is None else Path(os.path.realpath(within, strict=True))
+    root = None
+    if within is not None:
+        root = Path(os.path.realpath(within, strict=True))
     if not _is_in(root, real):
         raise _link_out(path)
     if os.path.lexists(real) and not stat.S_ISREG(os.lstat(real).st_mode):
@@ -170,7 +174,9 @@ def size_of(path: Path, within: Path) -> int:
 
 def leads_out(path: Path, within: Path) -> bool:
     """Return whether a file or folder is outside `within` after all links are resolved."""
-    return not _is_in(Path(os.path.realpath(within)), Path(os.path.realpath(path)))
+    root = Path(os.path.realpath(within))
+    real = Path(os.path.realpath(path))
+    return not _is_in(root, real)
 
 
 def special_file(folder: Path) -> Path | None:

@@ -45,7 +45,8 @@ class Answer:
     @property
     def text(self) -> str:
         """The beginning of the answer, without control characters."""
-        return one_line(self.body[:MAX_TEXT].decode("utf-8", errors="replace"))[:MAX_TEXT]
+        beginning = self.body[:MAX_TEXT].decode("utf-8", errors="replace")
+        return one_line(beginning)[:MAX_TEXT]
 
     def read_as(self, kind: Any) -> Any:
         """Parse the body as JSON and return it as the type `kind`.
@@ -133,8 +134,9 @@ class Line:
         late = f"no connection within {connect_seconds:.3g} s"
         try:
             connection = connect(place, connect_seconds)
-            late = f"no whole answer within {seconds:.3g} s"
-            ending = Timer(end - time.monotonic(), _hang_up, [connection.sock])
+            late = f"no complete answer within {seconds:.3g} s"
+            seconds_left = end - time.monotonic()
+            ending = Timer(seconds_left, _hang_up, [connection.sock])
             ending.start()
             try:
                 if isinstance(connection.sock, ssl.SSLSocket):
@@ -142,8 +144,11 @@ class Line:
                 connection.request(method, target_of(url), body, headers)
                 # An unclosed response would keep the connection open as long as its error lives.
                 with connection.getresponse() as response:
-                    fields = {name.lower(): value for name, value in response.getheaders()}
-                    answer = Answer(place.path, response.status, self._read(response), fields)
+                    answer_headers = {}
+                    for name, value in response.getheaders():
+                        answer_headers[name.lower()] = value
+                    content = self._read(response)
+                    answer = Answer(place.path, response.status, content, answer_headers)
                 # An answer without a length looks complete when the timer closes the connection.
                 if time.monotonic() >= end:
                     raise TimeoutError
@@ -153,7 +158,7 @@ class Line:
         except (OSError, HTTPException, ValueError) as error:
             cause = str(error)
             if isinstance(error, HTTPException) and not isinstance(error, OSError):
-                cause = "what answers does not speak HTTP"  # do not show its bytes
+                cause = "the server does not speak HTTP"  # do not show its bytes
             if isinstance(error, TimeoutError) or time.monotonic() >= end:
                 cause = late
             raise ConnectionError(f"{place.netloc.rpartition('@')[2]}: {cause}") from None
@@ -165,7 +170,7 @@ class Line:
         buffer = bytearray(READ_BYTES)
         while size := response.readinto(buffer):
             if len(body) + size > self.most:
-                raise OSError(f"an answer of more than {self.most:,} bytes")
+                raise OSError(f"the answer has more than {self.most:,} bytes")
             body += memoryview(buffer)[:size]
         if response.length:
             raise OSError("the answer ended early")
@@ -209,7 +214,9 @@ def connect(place: SplitResult, seconds: float) -> HTTPConnection:
     connection.sock.settimeout(None)
     if place.scheme == "https":
         connection.sock = tls_context().wrap_socket(
-            connection.sock, server_hostname=host, do_handshake_on_connect=False
+            connection.sock,
+            server_hostname=host,
+            do_handshake_on_connect=False,
         )
     return connection
 

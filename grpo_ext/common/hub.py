@@ -26,16 +26,16 @@ def find_repo(name: str, kind: str) -> None:
     from huggingface_hub.constants import HF_HUB_CACHE
     from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
 
-    cached = {
-        path.name.split("--", 1)[1].replace("--", "/")
-        for path in Path(HF_HUB_CACHE).glob(f"{kind}s--*")
-    }
+    cached = set()
+    for path in Path(HF_HUB_CACHE).glob(f"{kind}s--*"):
+        _, _, repo = path.name.partition("--")
+        cached.add(repo.replace("--", "/"))
     if name in cached:
         return
     guess = did_you_mean(name, [*neighbours(name), *cached])
     key = KEYS[kind]
     if name.count("/") > 1 or name.startswith(("/", ".", "~")):
-        hint = guess or " An earlier stage makes it: the recipe's first lines name its commands."
+        hint = guess or " If an earlier stage makes it, run the commands at the recipe's top first."
         raise FileNotFoundError(f"{key}: there is no folder {name}.{hint}")
     try:
         HfApi().repo_info(name, repo_type=kind, timeout=PATIENCE)
@@ -46,7 +46,7 @@ def find_repo(name: str, kind: str) -> None:
         ) from None
     except Exception as error:  # from any of the libraries that it uses
         raise ConnectionError(
-            f"{key}: there is no folder {name}, none in the cache, and the hub cannot be asked "
+            f"{key}: {name} is neither a folder nor in the cache, and the hub cannot be reached "
             f"({first_line(error)}).{guess}"
         ) from None
 
@@ -57,4 +57,5 @@ def neighbours(name: str) -> list[str]:
         inside = entries(Path(name).expanduser().parent)
     except OSError:  # the folder does not exist, or has too many files
         return []
-    return [name[: len(name) - len(Path(name).name)] + path.name for path in inside]
+    folder = name.rstrip("/").removesuffix(Path(name).name)
+    return [folder + path.name for path in inside]

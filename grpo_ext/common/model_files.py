@@ -38,7 +38,7 @@ def model_files_fault(folder: Path) -> str | None:
             if path.is_file():
                 open_plain(path).close()
         except ForeignFile as error:
-            return f"{path} is not read: {error.strerror}."
+            return f"{path} is refused: {error.strerror}. Replace it or remove it."
         except OSError:  # loading the model reports the error
             continue
     config = read_json(folder / CONFIG)
@@ -47,22 +47,28 @@ def model_files_fault(folder: Path) -> str | None:
             count = mapping.get(name)
             if isinstance(count, int) and count > MOST_LAYERS:
                 return (
-                    f"{folder / CONFIG} asks for {name}: {count}; at most {MOST_LAYERS:,} layers "
-                    "are built."
+                    f"{folder / CONFIG} has {name}: {count}, but a model may have at most "
+                    f"{MOST_LAYERS:,} layers."
                 )
-    tokenizer = read_json(folder / TOKENIZER)
-    growth = 1
-    for part in ("normalizer", "pre_tokenizer"):
-        if isinstance(tokenizer, dict):
-            for mapping in mappings_in(tokenizer.get(part)):
-                if mapping.get("type") == "Replace" and isinstance(mapping.get("content"), str):
-                    growth *= max(1, len(mapping["content"]))
-    if growth > MOST_GROWTH:
+    if growth_of_text(read_json(folder / TOKENIZER)) > MOST_GROWTH:
         return (
-            f"{folder / TOKENIZER} has replacements that could make a text more than "
-            f"{MOST_GROWTH:,} times as long."
+            f"{folder / TOKENIZER} has replacements that can make a text more than "
+            f"{MOST_GROWTH:,} times as long: remove them."
         )
     return None
+
+
+def growth_of_text(tokenizer: Any) -> int:
+    """Return the factor by which the replacements of a `tokenizer.json` can lengthen a text."""
+    growth = 1
+    if not isinstance(tokenizer, dict):
+        return growth
+    for part in ("normalizer", "pre_tokenizer"):
+        for mapping in mappings_in(tokenizer.get(part)):
+            content = mapping.get("content")
+            if mapping.get("type") == "Replace" and isinstance(content, str):
+                growth *= max(1, len(content))
+    return growth
 
 
 def read_json(path: Path) -> Any:

@@ -84,7 +84,7 @@ def exits_as_errors(what: str) -> Iterator[None]:
         yield
     except SystemExit as error:
         raise ImportError(
-            f"{what} ends the process as it is imported: sys.exit({error.code})"
+            f"{what} ends the process when it is imported: remove sys.exit({error.code})"
         ) from error
 
 

@@ -56,9 +56,11 @@ def fit_noise(values: Array) -> Noise | None:
     columns = np.column_stack([trend, curve])
     transformed = whitened(columns, autocorrelations[:, None, None])  # (24, N, P + 1)
     # The last diagonal entry is the norm of the curve's residual after the trend.
-    diagonals = np.diagonal(np.linalg.qr(transformed, mode="r"), axis1=1, axis2=2)  # (24, P + 1)
+    triangular = np.linalg.qr(transformed, mode="r")  # (24, P + 1, P + 1)
+    diagonals = np.diagonal(triangular, axis1=1, axis2=2)  # (24, P + 1)
     squares = np.maximum(diagonals[:, -1] ** 2, 1e-20)  # avoids 0 if the trend fits exactly
-    half_determinants = np.log(np.abs(diagonals[:, :-1])).sum(axis=1)
+    of_trend = np.abs(diagonals[:, :-1])  # (24, P)
+    half_determinants = np.log(of_trend).sum(axis=1)
     likelihoods = -half_determinants - freedom / 2 * np.log(squares)
     unscaled = 1 - autocorrelations**2
     log_weights = (0.5 - tilt) * np.log(unscaled) + likelihoods
@@ -140,4 +142,5 @@ def autocorrelation_of_neighbours(values: Array) -> float:
 
 def means_of_neighbours(values: Array, count: int) -> Array:
     """Return the moving averages (N - count + 1,) of `count` neighboring values."""
-    return np.convolve(values, np.full(count, 1 / count), mode="valid")
+    weights = np.full(count, 1 / count)
+    return np.convolve(values, weights, mode="valid")

@@ -31,14 +31,20 @@ def start_beside(
         threads: the number of threads that it may use (`OMP_NUM_THREADS`).
         keep: further file descriptors that it inherits.
     """
-    path = os.pathsep.join(dict.fromkeys(entry or os.getcwd() for entry in sys.path))
+    folders = dict.fromkeys(entry or os.getcwd() for entry in sys.path)
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(folders),
+        "OMP_NUM_THREADS": str(threads),
+    }
     with pipe:
+        arguments = [pipe.fileno(), os.getpid(), *words]
         return subprocess.Popen(
-            [sys.executable, "-P", "-m", module, *map(str, (pipe.fileno(), os.getpid(), *words))],
+            [sys.executable, "-P", "-m", module, *map(str, arguments)],
             pass_fds=[pipe.fileno(), *keep],
             stdin=subprocess.DEVNULL,
             process_group=0,
-            env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": str(threads)},
+            env=environment,
         )
 
 

@@ -48,12 +48,12 @@ def _is_near(name: str, candidate: str) -> bool:
         return True
     if len(meant) - len(written) > MOST_MISSING:
         return False
-    remaining = iter(meant)
+    remaining = iter(meant)  # shared by all words, so they must occur in the same order
     return all(any(_same_word(word, other) for other in remaining) for word in written)
 
 
 def _words(name: str) -> list[str]:
-    return [word for word in re.split(r"[\W_]+", name.lower()) if word]
+    return re.findall(r"[^\W_]+", name.lower())
 
 
 def _same_word(word: str, other: str) -> bool:

@@ -95,7 +95,8 @@ def trend_evidence(
         share = min(0.32, 80 / count**2)  # of r = 0; the rest is spread over all r
         weights[autocorrelations == 0] += len(weights) * share / (1 - share)
     log_shapes += np.log(SHAPE_WEIGHTS)
-    log_with = np.logaddexp.reduce(log_shapes, axis=1) - np.log1p(SIZE) / 2
+    log_with = np.logaddexp.reduce(log_shapes, axis=1)
+    log_with -= np.log1p(SIZE) / 2
     log_constant = np.log(unscaled / constant[:, 0, 0]) / 2
     log_with += np.log(weights / weights.sum())
     log_without += np.log(weights_without / weights_without.sum())
@@ -121,7 +122,9 @@ def log_likelihood_with_error(squares: Array, variance: Array, count: int) -> Ar
     with np.errstate(divide="ignore"):  # for small squares the incomplete gamma function is 0
         log_incomplete = np.log(gammainc(shape, half))
     larger = gammaln(shape) - shape * np.log(half) + log_incomplete
-    either = np.logaddexp(np.log(EXACT) - half, np.log(1 - EXACT) + larger)
+    log_exact = np.log(EXACT) - half
+    log_larger = np.log(1 - EXACT) + larger
+    either = np.logaddexp(log_exact, log_larger)
     log_scale = (count - 1) / 2 * np.log(variance)
     return np.asarray(either - log_scale)
 

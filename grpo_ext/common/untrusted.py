@@ -23,9 +23,12 @@ def printable(text: object) -> str:
 
 def one_line(text: object) -> str:
     """Escape control characters and line breaks, so that a text takes one line."""
-    return "".join(
-        character if character.isprintable() else ascii(character)[1:-1] for character in str(text)
-    )
+    characters = []
+    for character in str(text):
+        if not character.isprintable():
+            character = ascii(character).strip("'")
+        characters.append(character)
+    return "".join(characters)
 
 
 def first_line(text: object) -> str:
@@ -42,7 +45,8 @@ def check_server_url(url: str) -> str:
     """
     try:
         place = urlsplit(url)
-        readable = place.scheme in ("http", "https") and bool(place.hostname) and place.port != 0
+        is_http = place.scheme in ("http", "https")
+        readable = is_http and bool(place.hostname) and place.port != 0
     except ValueError:
         readable = False
     if not readable or not re.fullmatch(r"[!-~]+", url):
@@ -63,11 +67,13 @@ def is_secret(name: str) -> bool:
 def without_secrets(value: Any) -> Any:
     """Return plain data without entries that `is_secret`, and URLs without user and password."""
     if isinstance(value, Mapping):
-        return {
-            key: without_secrets(entry)
-            for key, entry in value.items()
-            if not (isinstance(key, str) and is_secret(key))
-        }
+        public = {}
+        for key, entry in value.items():
+            if not (isinstance(key, str) and is_secret(key)):
+                public[key] = without_secrets(entry)
+        return public
     if isinstance(value, list | tuple):
         return [without_secrets(entry) for entry in value]
-    return _USER_INFO.sub(r"\1", value) if isinstance(value, str) else value
+    if isinstance(value, str):
+        return _USER_INFO.sub(r"\1", value)
+    return value

@@ -77,8 +77,9 @@ def compose_yaml(content: bytes | str) -> yaml.Node | None:
         raise YamlFault(error.reason, line, "remove the character") from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
+        parts = filter(None, (error.context, error.problem))
         raise YamlFault(
-            ", ".join(part for part in (error.context, error.problem) if part),
+            ", ".join(parts),
             mark.line + 1 if mark is not None else 1,
             "write lines of `key: value`, and quote text that has brackets, `: ` or ` #`",
         ) from None

@@ -226,7 +226,7 @@ BROKEN = {
     "data_that_is_nowhere": (
         {"dataset_name": "no/such"},
         "dataset_name",
-        "the hub cannot be asked",
+        "the hub cannot be reached",
     ),
     "misspelt_model": (
         {"model_name_or_path": "wram"},

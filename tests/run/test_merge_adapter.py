@@ -105,18 +105,18 @@ def test_an_adapter_is_refused_as_a_model_with_the_command_that_merges_it(
 
     command = f"grpo-ext merge --model {folder}"
     advice = (
-        f"holds an adapter, not a whole model. Run `{command}` and name "
-        f"{folder}/merged as the model."
+        f"holds an adapter, not a complete model: run `{command}`, and write "
+        f"{folder}/merged instead."
     )
     assert told(folder) == [f"model_name_or_path: the folder {folder} {advice}"]
-    with pytest.raises(ValueError, match="holds an adapter, not a whole model") as error:
+    with pytest.raises(ValueError, match="holds an adapter, not a complete model") as error:
         GRPOExtTrainer(str(folder), [spread], GRPOExtConfig("x", use_cpu=True, bf16=False), [])
     assert command in str(error.value)
     assert main(command.split()[1:]) == 0
     assert told(folder / "merged") == []
     assert told(folder) == [
-        f"model_name_or_path: the folder {folder} holds an adapter, not a whole model. "
-        f"Name {folder}/merged, which `grpo-ext merge` has made of it, as the model."
+        f"model_name_or_path: the folder {folder} holds an adapter, not a complete model: "
+        f"write {folder}/merged, the complete model that `grpo-ext merge` has made of it."
     ]
     assert told(tiny_folder) == []
 

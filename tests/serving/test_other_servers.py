@@ -85,7 +85,7 @@ def test_a_generation_is_bounded_in_size(monkeypatch):
 def test_a_generation_is_bounded_in_time():
     dripping = says(b"HTTP/1.1 200 OK\r\n\r\n", b" ", pause=0.05, for_ever=True)
     found, failure = generate(after(WELL, dripping), seconds=0.5)
-    assert found == NOTHING and "no whole answer within 0.5 s" in failure.message
+    assert found == NOTHING and "no complete answer within 0.5 s" in failure.message
 
 
 @pytest.mark.parametrize(
