@@ -14,7 +14,7 @@ READY := $(VENV)/.ready
 
 VLLM := .venv-vllm
 
-.PHONY: demo test test-fast vllm real docs wheel lint types hunt pairs figures format clean help
+.PHONY: demo test test-fast vllm real docs wheel lint types hunt pairs rules figures format clean help
 .DEFAULT_GOAL := help
 
 help:
@@ -134,6 +134,10 @@ hunt: $(READY)
 # make pairs   write docs/options-that-meet.md: which options go together
 pairs: $(READY)
 	@OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m tests.hunt.pairs
+
+# make rules   write docs/rules.md: every rule that refuses or notes a setting, by key
+rules: $(READY)
+	@OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m tests.recipe.rules_page
 
 # make figures  write the figures of benchmarks/results into the pages that cite them
 figures: $(READY)

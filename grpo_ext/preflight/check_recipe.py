@@ -93,7 +93,7 @@ def check_start(
     rewards: list[Any] | None = None,
     model_given: bool = False,
 ) -> None:
-    """Run the same checks when a run starts.
+    """Check a recipe again when its run starts.
 
     The vLLM server is not checked: the trainer waits for it (`vllm_server_timeout`).
 
@@ -260,7 +260,7 @@ def argument_at_fault(
 
 
 def rewards_of(recipe: Recipe, findings: Findings) -> list[Any]:
-    """Return the recipe's rewards; if that fails, report the problem and return an empty list."""
+    """Build the recipe's rewards; if that fails, report why and return an empty list."""
     try:
         return named_rewards_and_weights(recipe)[0]
     except WeightsError as error:

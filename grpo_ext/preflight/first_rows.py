@@ -24,7 +24,7 @@ PATIENCE = 4.0  # seconds that a data set may take to return its first rows
 
 
 def first_rows(recipe: Recipe, count: int, findings: Findings) -> list[Row]:
-    """Return the first training rows of the run, with their prompts.
+    """Read the first training rows of the run, with their prompts.
 
     They are read as a stream, which is fast for a large data set. With `random_train_samples`, the
     rows are drawn from all rows as in the run; if that takes too long, the first rows are returned,
@@ -56,7 +56,7 @@ def first_rows(recipe: Recipe, count: int, findings: Findings) -> list[Row]:
 def read_rows(
     open_rows: Callable[[], Iterable[Row]], count: int, key: str, findings: Findings
 ) -> list[Row]:
-    """Return the first rows of a data set; if that fails, report it and return an empty list.
+    """Read the first rows of a data set; if that fails, report why and return an empty list.
 
     Args:
         open_rows: opens the data set.
@@ -93,7 +93,7 @@ def take(rows: Iterable[Row], count: int) -> list[Row]:
 
 
 def are_prompts(rows: Sequence[Row], findings: Findings) -> bool:
-    """Return whether the prompts of all rows are valid; report the first that is not."""
+    """Check that all prompts are texts or chat messages; report the first that is not."""
     for row in rows:
         if not is_prompt(row["prompt"]):
             findings.problem(

@@ -27,7 +27,7 @@ NUMBERED = re.compile(r"[A-Za-z][\w./:]*[-_./:#]\d{2,}")
 def judge_rows(
     rows: Sequence[Row], rewards: Sequence[Any], findings: Findings, episodes: bool = False
 ) -> None:
-    """Report faults of rows.
+    """Check that prompts ask a question, have one answer each, and do not contain it.
 
     Problems: prompts that end with the assistant's message, rows with equal prompts but different
     answers, and identifiers in place of prompts. Notes: rows with equal prompts that differ in

@@ -27,7 +27,7 @@ MAX_COUNTED = 20_000  # maximum number of rows counted per task
 
 
 def count_train_rows(recipe: Recipe, findings: Findings) -> bool:
-    """Record how many training rows each filter of each task keeps, as the figure "rows".
+    """Count the training rows that each filter of each task keeps, as the figure "rows".
 
     There is no figure without filters, or if the rows cannot be read (`first_rows` reports that).
 

@@ -15,7 +15,7 @@ OPEN_TAG = "<think>"
 
 
 def load_tokenizer(v: Values, findings: Findings) -> PreTrainedTokenizerBase | None:
-    """Return the model's tokenizer; if it cannot be loaded here, report it and return `None`.
+    """Load the model's tokenizer; if that fails, report why and return `None`.
 
     It is a problem if the model is a folder, otherwise a note. Nothing is downloaded.
     """
@@ -68,7 +68,7 @@ def check_tokenized_prompts(
     v: Values,
     findings: Findings,
 ) -> dict[str, Any] | None:
-    """Tokenize prompts with the chat template, and return their `prompt_figures`.
+    """Check that the chat template accepts the prompts, and return their `prompt_figures`.
 
     Args:
         prompts: texts, or lists of chat messages.
@@ -170,9 +170,10 @@ def prompt_figures(
 
 
 def room_for_prompts(lengths: list[int], v: Values, findings: Findings) -> tuple[int | None, float]:
-    """Return the maximum length of a prompt in tokens, and the share of longer prompts.
+    """Check that prompts leave room for a completion in the context.
 
-    They are `None` and 0 if the context length or `max_completion_length` is unknown.
+    Return the maximum length of a prompt in tokens, and the share of longer prompts. They are
+    `None` and 0 if the context length or `max_completion_length` is unknown.
 
     Args:
         lengths: the number of tokens of each prompt.

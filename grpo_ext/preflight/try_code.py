@@ -17,7 +17,7 @@ KEY = "reward_funcs"
 def check_code(
     rewards: Sequence[Any], rows: Sequence[Row], reward_timeout: float, findings: Findings
 ) -> None:
-    """Check each reward `code` and skip all other rewards.
+    """Check the time limits, the isolation and the tests of the rewards named `code`.
 
     Problems: programs cannot be isolated here, or a row's time limit exceeds `reward_timeout`.
     Notes: how memory is limited, tests that cannot be used, and asserts that a program could cheat.

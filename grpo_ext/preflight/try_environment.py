@@ -32,7 +32,7 @@ KEY = "environment"
 def begin_episodes(
     recipe: Recipe, tokenizer: PreTrainedTokenizerBase, findings: Findings
 ) -> Begin | None:
-    """Return the function that creates the episodes of rows.
+    """Create the environment, and return the function that starts episodes for rows.
 
     Args:
         recipe: the recipe.

@@ -19,7 +19,7 @@ from grpo_ext.recipe.typed_values import Rule, Values
 
 
 def unread_by_supervised(v: Values, _: int) -> Iterator[Problem]:
-    """Note keys that supervised training ignores."""
+    """Supervised training reads only the training split."""
     if "dataset_test_split" in v:
         yield Problem(
             "dataset_test_split does nothing: supervised training reads only dataset_train_split.",
@@ -28,19 +28,19 @@ def unread_by_supervised(v: Values, _: int) -> Iterator[Problem]:
 
 
 def ignored_buffers(v: Values, _: int) -> Iterator[Problem]:
-    """Note a key of TRL's scripts that is ignored here."""
+    """A key of TRL's scripts has no effect here."""
     if v.ignore_bias_buffers:
         yield Problem("ignore_bias_buffers does nothing.", "ignore_bias_buffers")
 
 
 def no_learning_rate(v: Values, _: int) -> Iterator[Problem]:
-    """Note a learning rate of 0, which changes no weight."""
+    """A learning rate of 0 changes no weight."""
     if v.learning_rate == 0:
         yield Problem("learning_rate: 0 changes no weight.", "learning_rate")
 
 
 def held_back(v: Values, _: int) -> Iterator[Problem]:
-    """Note a KL coefficient or gradient clipping that keeps the policy from moving."""
+    """A large KL coefficient, or strong gradient clipping, keeps the policy from moving."""
     if v.beta > 1:
         yield Problem(
             f"beta: {v.beta:g} keeps the policy at the reference: the KL outweighs advantages, "
@@ -56,7 +56,7 @@ def held_back(v: Values, _: int) -> Iterator[Problem]:
 
 
 def only_model(v: Values, _: int) -> Iterator[Problem]:
-    """Note checkpoints without the state that is needed to resume."""
+    """Checkpoints of the model alone cannot be resumed from."""
     if v.save_only_model and v.save_strategy != "no":
         yield Problem(
             "save_only_model: true saves no state of the optimizer: the run cannot be continued "

@@ -132,7 +132,7 @@ def kl_estimator_of_no_kl(v: Values, _: int) -> Iterator[Problem]:
 
 
 def unclipped(v: Values, num_processes: int) -> Iterator[Problem]:
-    """Note a clip range that no ratio can leave.
+    """A clip range that no ratio can leave has no effect.
 
     With `preset: dapo_paper`, which sets the range, the note is about `preset`.
     """
@@ -151,7 +151,7 @@ def unclipped(v: Values, num_processes: int) -> Iterator[Problem]:
 
 
 def low_cap(v: Values, _: int) -> Iterator[Problem]:
-    """Note a CISPO cap below 1, which scales nearly all tokens alike."""
+    """A CISPO cap below 1 scales nearly all tokens alike."""
     cap = upper_clip(v)
     if v.loss_type == "cispo" and cap < 1:
         key = "loss_type" if v.epsilon_high is None else "epsilon_high"
