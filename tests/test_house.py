@@ -251,7 +251,7 @@ NO_MESSAGES = {
     "reproduce/page.py: write_page",
     "rewards/arithmetic_steps.py: <module>",
     "rewards/arrangement.py: <module>",
-    "rewards/conclusion.py: <module>",
+    "rewards/asides.py: <module>",
     "rewards/notation.py: <module>",
     "rewards/right_steps.py: explain_right_steps",
     "tiny/tokenizer.py: <module>",

@@ -96,7 +96,7 @@ def score(completion: str, solution: Any, prompt: Any = None) -> float | None:
         completion,
         has_choices=bool(question.choices) or letter_of(gold) is not None,
         in_words=is_text(gold),
-        asked=question.asked_for,
+        request=question.request,
     )
     if answer is None:
         return 0.0 if is_comparable(gold) else None

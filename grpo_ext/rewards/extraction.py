@@ -6,10 +6,12 @@ docs/rewards.md says where the answer may be.
 import re
 
 from grpo_ext.rewards.answers import last_answer, last_boxes, without_thoughts
-from grpo_ext.rewards.conclusion import Asked, with_conclusion, without_remarks
+from grpo_ext.rewards.asides import without_remarks
+from grpo_ext.rewards.conclusion import with_conclusion
 from grpo_ext.rewards.ending_chain import ending_chain
 from grpo_ext.rewards.notation import with_ascii_signs, without_quantifier
 from grpo_ext.rewards.quantity import DECIMAL, UNIT_NAMES, WORDED, with_digits
+from grpo_ext.rewards.request import Request
 from grpo_ext.rewards.structure import chain, is_name, split
 
 MAX_ANSWER = 300  # characters of an answer
@@ -109,6 +111,7 @@ _ARROW = re.compile(r"\\(?:Rightarrow|implies|iff|Longrightarrow|Leftrightarrow)
 _UNIT_AFTER = re.compile(
     rf"\s?((?:{UNIT_NAMES})(?:\^[23])?(?:\s?(?:/|per)\s?(?:{UNIT_NAMES})(?:\^[23])?)?)(?![A-Za-z])"
 )
+_SHARE_OF = re.compile(rf"(?:{DECIMAL}\\?%|[0-9]+/[0-9]+) of \$?{DECIMAL}(?= ?=)")
 _BLANKS = re.compile(r"[ \t]{2,}")
 _NUMBER_IN_BRACKETS = re.compile(r"\([0-9]+\)")
 _SEPARATOR = re.compile(r",?\s(?:and|or)\s|,\s?")
@@ -124,7 +127,7 @@ def find_answer(
     *,
     has_choices: bool = False,
     in_words: bool = False,
-    asked: Asked | None = None,
+    request: Request | None = None,
 ) -> str | None:
     """Return the text of the answer, at most `MAX_ANSWER` characters, or `None`.
 
@@ -132,7 +135,7 @@ def find_answer(
         completion: the text that a model wrote.
         has_choices: whether the question offers choices, so that the answer may be a letter.
         in_words: whether the gold answer is a text, so that the answer may be words in bold.
-        asked: what the question asks for; `None` if unknown.
+        request: what the question asks for; `None` if unknown.
     """
     text = without_thoughts(completion)
     answer = last_answer(text)
@@ -149,7 +152,7 @@ def find_answer(
     if in_words and not _STATED.search(tail):
         in_bold = emphasised(tail, in_words=True) or bold_in_last_sentence(tail)
     if not in_words:
-        tail = with_conclusion(tail, asked or Asked())
+        tail = with_conclusion(tail, request or Request())
     return letter or in_bold or stated(tail, in_words) or lone_word(text)
 
 
@@ -292,7 +295,7 @@ def has_words(text: str) -> bool:
 
 def last_expression(text: str) -> str | None:
     """Return the last formula or number in `text` that the text does not deny, or `None`."""
-    text = without_remarks(with_ascii_signs(text))
+    text = _SHARE_OF.sub("", without_remarks(with_ascii_signs(text)))
     text = without_quantifier(text.rstrip(" \t\r\n."))
     value = ending_chain(text)
     if value is not None:

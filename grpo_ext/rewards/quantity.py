@@ -163,13 +163,19 @@ def with_digits(text: str) -> str:
 
 
 def compound_number(text: str) -> Number | None:
-    """Parse a quantity in several units, such as `72 hours 30 minutes`, into the first unit."""
+    """Parse a quantity in several units, such as `72 hours 30 minutes`, into the first unit.
+
+    `None` for any other text, and if a unit follows one of its size or a smaller one.
+    """
     parts = _PARTS.findall(text)
     if len(parts) < 2 or _PARTS.sub("", text):
         return None
     numbers = [number(part) for part in parts]
     measured = [(n.value, n.unit) for n in numbers if n is not None and n.unit is not None]
     if len(measured) < len(parts) or len({unit[0] for _, unit in measured}) > 1:
+        return None
+    sizes = [size for _, (_, size) in measured]
+    if sizes != sorted({*sizes}, reverse=True):
         return None
     first_unit = measured[0][1]
     total = sum(value * size for value, (_, size) in measured)

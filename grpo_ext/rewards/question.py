@@ -6,7 +6,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from grpo_ext.rewards.answer_forms import FORMS, is_sum
+from grpo_ext.rewards.answer_forms import FORMS, is_expanded, is_sum
 from grpo_ext.rewards.arrangement import (
     arrangement_of,
     asks_for_order,
@@ -14,7 +14,6 @@ from grpo_ext.rewards.arrangement import (
     indexed_symbols,
     without_own_indices,
 )
-from grpo_ext.rewards.conclusion import Asked, asked_of
 from grpo_ext.rewards.conversions import (
     Quantity,
     asks_for_unit,
@@ -27,6 +26,7 @@ from grpo_ext.rewards.conversions import (
 )
 from grpo_ext.rewards.notation import with_ascii_signs, with_repeating_decimals_as_fractions
 from grpo_ext.rewards.quantity import ASKED_NAMES, MULTIPLIERS, UNIT_NAMES, number, split_unit
+from grpo_ext.rewards.request import Request, request_of
 from grpo_ext.rewards.structure import alternatives, chain, is_name, only
 from grpo_ext.rewards.texts import chosen_letter
 
@@ -78,7 +78,7 @@ _SAME = {
     r"\%": "%",
     **{name: rf"\{name}" for name in _FUNCTIONS},
 }
-_OPERATION = re.compile(r"[!^]|\\sqrt")
+_OPERATION = re.compile(r"[!^]|\\(?:sqrt|[dt]?binom)")
 _ATOM = re.compile(r"-?(?:[A-Za-z]|\\[A-Za-z]+|[0-9]+)")  # an atom is not a restatement
 
 
@@ -101,7 +101,7 @@ class Question(NamedTuple):
     names_unit: bool = False  # whether it names a unit for the answer
     forms: tuple[Callable[[str], bool], ...] = ()  # checks of the forms that it asks for
     converts_unit: bool = False  # whether it asks for the answer in that unit only
-    asked_for: Asked = Asked()
+    request: Request = Request()
 
     def content(self, letter: str | None) -> str | None:
         """Return the content of the choice with this letter, or `None`."""
@@ -151,7 +151,7 @@ def read_question(text: str) -> Question:
         asks_for_unit(text),
         tuple(has_form for request, has_form in FORMS.items() if request.search(text)),
         asks_to_convert(text),
-        asked_of(text, stated_numbers(text)),
+        request_of(text, stated_numbers(text)),
     )
 
 
@@ -327,15 +327,18 @@ def is_unfinished(question: Question, gold: str, answer: str, *, is_marked: bool
 
     A marked answer (in a box, after "answer is", ...) is unfinished if the question asks to rewrite
     or evaluate a number and the answer is a sum; an unmarked one if it ends in a sum, power, root
-    or factorial.
+    or factorial, or in a product of sums.
     """
     if question == Question() or number(gold) is None or (is_marked and not question.converts):
         return False
-    sides = [side for side in chain(answer).sides if not is_name(side)]
-    if not is_marked:
-        has_operation = is_sum(sides[-1]) or _OPERATION.search(sides[-1]) is not None
-        return number(sides[-1]) is None and has_operation
-    return all(number(side) is None and is_sum(side) for side in sides)
+    sides = chain(answer).sides
+    if is_marked:
+        values = [side for side in sides if not is_name(side)]
+        return all(number(value) is None and is_sum(value) for value in values)
+    last = sides[-1]
+    has_operation = _OPERATION.search(last) is not None
+    has_sum = is_sum(last) or not is_expanded(last)
+    return number(last) is None and (has_operation or has_sum)
 
 
 def has_asked_form(question: Question, gold: str, answer: str) -> bool:

@@ -8,6 +8,8 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple, TypeVar
 
+from grpo_ext.rewards.quantity import arithmetic
+
 Value = TypeVar("Value")
 
 _TOKEN = re.compile(r"\\(?:begin|end)\{[a-z]*\}|\\[A-Za-z]+|\\.|.", re.DOTALL)
@@ -174,11 +176,11 @@ def collection(text: str) -> Collection:
 
 
 def alternatives(text: str) -> list[str]:
-    """Split a list at `and`, `or`, semicolons and commas, but not at the comma in 1,234."""
+    """Split a list at `and`, `or`, semicolons and commas; `5 * 1,234` stays whole."""
     parts = []
     for clause in split(text, _WORD_SEPARATOR):
         for phrase in split(clause, _COMMA_SPACE):
-            if _THOUSANDS.fullmatch(phrase):
+            if _THOUSANDS.fullmatch(phrase) or arithmetic(phrase) is not None:
                 parts.append(phrase)
             elif "=" in phrase:
                 parts += split(_THOUSANDS_COMMA.sub("", phrase), COMMA)

@@ -226,6 +226,11 @@ FRAGMENTS = r"""1 2 0 x y ( ) [ ] { } \{ \} + - / ^ _ ! = < , . $ \frac \binom \
 TEXTS = st.lists(st.sampled_from([*FRAGMENTS.split(), " "]), max_size=60).map("".join)
 
 
+@pytest.mark.parametrize("answer", ["$x$", "So it is $x$.", "$x = y$", r"{$\binom$"])
+def test_an_unmarked_answer_that_is_only_a_name_is_wrong(answer):
+    assert score("What is $3 + 2$?", "5", answer) == 0.0
+
+
 @given(TEXTS, st.integers(1, 300))
 def test_reading_any_question_ends_without_an_error(text, times):
     question_of(text * times)

@@ -1,0 +1,152 @@
+"""Remove what follows a value without changing the answer: remarks, reasons, comparisons.
+
+In `She has 6 bones left, 2 fewer than Rex (see above)`, the words after `left` are such asides.
+"""
+
+import re
+from fractions import Fraction
+
+from grpo_ext.rewards.quantity import number
+from grpo_ext.rewards.request import AMOUNT, Request
+
+MAX_DIGITS = 40  # most characters of a number that is compared with the question's numbers
+MAX_PHRASE = 80  # characters before a number that are searched for a preposition
+
+VALUE = re.compile(rf"\\?[$£€]?\s?({AMOUNT})")
+NEW_CLAIM = re.compile(
+    r"[=≈]|\\approx|\b(?:or|not|no|so|thus|hence|therefore|wait|actually|but|however|maybe|perhaps"
+    r"|possibly|which|i\.e|total|altogether)\b",
+    re.IGNORECASE,
+)
+# (that is, 3 dozen), or a calculation at the end of the sentence: (3 * 12)
+_REMARK = re.compile(
+    r"\s\([^()]{0,200}?(?<![\\A-Za-z])[A-Za-z]{2}[^()]{0,200}\)"
+    r"|(?<=[0-9a-z%])\s\([^(),]{1,200}[-+*/=×][^(),]{1,200}\)(?=[.\s]*$)"
+)
+_CALCULATOR = re.compile(r"<<[^<>]{0,100}>>")
+# A sentence that checks the answer: `Check: 4(8) = 32`
+_CHECK = re.compile(
+    r"(?<=[.!?\n])[\s*]{0,10}(?:check|verif|(?:to|we can) (?:check|verify)\b)"
+    r"(?:(?!≠|\b(?:so|thus|therefore|hence|not|wrong|but|however)\b).)*\Z",
+    re.IGNORECASE | re.DOTALL,
+)
+# `12.5 items, or about 12`
+_OR_ABOUT = re.compile(rf"({AMOUNT}),? or (?:about|approximately|roughly) ({AMOUNT})")
+# `5/12 ≈ 0.4167`
+_DECIMAL_OF_FRACTION = re.compile(
+    r"(?:(?<=[)}π])|(?<=/[0-9])|(?<=/[0-9]{2})|(?<=/[0-9]{3}))\s?\$?\s?(?:≈|\\approx)\s?\$?\s?"
+    r"[0-9]*\.[0-9]+(?:\\?%)?\$?(?: [a-z]+){0,3}[.\s]*$"
+)
+# `25π cm, which is about 78.5 cm`
+_APPROXIMATION = re.compile(
+    r"(?:(?<=[0-9)}$%])(?:(?: [a-z]+){0,2},? which is|,?)|(?<=[)}$]),? or)"
+    rf" (?:about|approximately|roughly) \\?[$£€]?{AMOUNT}(?:\\?%)?\$?"
+    r"(?: [a-z]+){0,3}[.\s]*$"
+)
+# `since 3(5) + 7 = 22`, `after Doris spent $6`, but not `after 3 days`
+_REASON = re.compile(
+    r"(?:,? (?:of which|of whom|including)\b|(?<! and),? (?:(?:since|because)\b"
+    r"|(?:after|before|once) (?=[A-Z]|(?:he|she|it|they|we|you)\b)))[^,]*$"
+)
+# `when x = 3`
+_CONDITION = re.compile(r",? (?:at|when|for|where|if) \$?([a-z]) ?= ?[^\s,$]+\$?[.\s]*$")
+# `2 fewer than Rex`, `compared to 8`
+_COMPARISON = re.compile(
+    rf",? (?:which is )?(?:{VALUE.pattern}(?: [a-z]+)? (?:more|less|fewer|[a-z]+er) than"
+    r"|compared (?:to|with)|as opposed to|instead of|(?:up|down) from)\b[^,]*$"
+)
+# What precedes a number in a phrase such as `after 60 days`, `out of the 12`
+_KNOWN_BY = r"(?:the|his|her|its|their|all|those|these)"
+_CIRCUMSTANCE = re.compile(
+    r"(?i)(?<=[a-z]) out of ?$"
+    r"|,? (?:(?:after|before|during|in|for|with|from|at|by|on|per|over|within|than|between|among"
+    r"|when|if|besides|through|until|since|addition to|(?<=ways )to)(?! an? (?:[a-z]+ ){1,2}of )"
+    r"(?: [A-Za-z'-]+){0,3}"
+    r"|(?:from|between) [0-9]+ (?:to|and)"
+    rf"|(?:out )?of(?= {_KNOWN_BY}\b)(?: [A-Za-z'-]+){{1,3}}) ?$"
+)
+_DEFINITE = re.compile(rf"\b{_KNOWN_BY} $")
+_CLAUSE_END = re.compile(r"[,;=]|\b(?:which|so|that)\b")
+
+
+def without_remarks(text: str) -> str:
+    """Remove remarks in parentheses and GSM8K's calculator annotations (`<<3*4=12>>`)."""
+    return _REMARK.sub("", _CALCULATOR.sub("", text))
+
+
+def without_check(text: str) -> str:
+    """Remove the sentences at the end of a text that check the answer without correcting it."""
+    return without_aside(text, _CHECK)
+
+
+def without_asides(sentence: str, request: Request) -> str:
+    """Remove approximations, reasons, conditions and comparisons from the end of a sentence.
+
+    A condition such as `when x = 3` is kept if the question asks for x, and a comparison if it asks
+    for a difference.
+    """
+    sentence = _OR_ABOUT.sub(lambda match: match[1 if rounds(match[2], match[1]) else 0], sentence)
+    for aside in (_DECIMAL_OF_FRACTION, _APPROXIMATION, _REASON):
+        sentence = without_aside(sentence, aside)
+    condition = _CONDITION.search(sentence)
+    if condition is not None and condition[1] not in request.letters:
+        sentence = without_aside(sentence, _CONDITION)
+    if not request.is_difference:
+        sentence = without_aside(sentence, _COMPARISON)
+    return sentence
+
+
+def without_aside(text: str, aside: re.Pattern[str]) -> str:
+    """Remove an aside at the end of a text if a value comes before it."""
+    match = aside.search(text)
+    if match is None or not VALUE.search(text, 0, match.start()):
+        return text
+    return text[: match.start()]
+
+
+def rounds(decimal: str, exact: str) -> bool:
+    """Return whether `decimal` is the integer or fraction `exact`, rounded or truncated."""
+    if max(len(decimal), len(exact)) > MAX_DIGITS:
+        return False
+    rounded = number(decimal)
+    value = number(exact)
+    if rounded is None or value is None or value.place:
+        return False
+    return abs(rounded.value - value.value) < rounded.place
+
+
+def without_circumstances(sentence: str, numbers: frozenset[Fraction]) -> str:
+    """Drop trailing prepositional phrases with known numbers from a sentence.
+
+    A phrase is dropped only if a value precedes it in the same clause.
+    """
+    values = list(VALUE.finditer(sentence))
+    while len(values) > 1:
+        value = values.pop()
+        before = f"{sentence[: value.start()].rstrip()} "
+        phrase = _CIRCUMSTANCE.search(before, max(0, len(before) - MAX_PHRASE))
+        is_known = are_stated([value[1]], numbers) or _DEFINITE.search(before) is not None
+        if phrase is None or not is_known or NEW_CLAIM.search(sentence, value.end()):
+            break
+        if _CLAUSE_END.search(sentence, values[-1].end(), phrase.start()):
+            break
+        sentence = sentence[: phrase.start()]
+    return sentence
+
+
+def is_circumstance(sentence: str, amount: re.Match[str], numbers: frozenset[Fraction]) -> bool:
+    """Return whether an amount is known and follows a preposition, as in `Of the 28 pies, ...`.
+
+    The question's numbers count as known, and so does any number after "the", "his" and the like.
+    """
+    value = VALUE.search(amount[0])
+    before = f" {sentence[: amount.start()]}"[-MAX_PHRASE:]
+    if value is None or not _CIRCUMSTANCE.search(before):
+        return False
+    return are_stated([value[1]], numbers) or _DEFINITE.search(before) is not None
+
+
+def are_stated(values: list[str], numbers: frozenset[Fraction]) -> bool:
+    """Return whether every value is one of the question's numbers."""
+    read = [number(value) for value in values if len(value) <= MAX_DIGITS]
+    return len(read) == len(values) and all(value and value.value in numbers for value in read)

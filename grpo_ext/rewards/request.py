@@ -1,0 +1,163 @@
+"""Parse what a question asks for: the noun, unit or kind of amount, and the words around it.
+
+For example, "How many bags does Seth fill?" asks for an amount like `14 bags` that Seth fills.
+"""
+
+import re
+from collections.abc import Collection
+from fractions import Fraction
+from typing import NamedTuple
+
+from grpo_ext.rewards.quantity import DECIMAL, WORDED, alternation, names_of_kind, names_of_unit
+from grpo_ext.rewards.structure import only
+
+CURRENCY = r"(?:dollars?|cents?|pounds?|euros?)\b"
+AMOUNT = rf"(?<![0-9A-Za-z.,/])(?:[0-9]+/[0-9]+|{DECIMAL})"
+PRICE = re.compile(rf"[$£€]\s?{DECIMAL}|{AMOUNT} {CURRENCY}")
+PERCENTAGE = re.compile(rf"{AMOUNT} ?(?:\\?%|percent\b)")
+WORDED_FRACTION = re.compile(  # two-thirds
+    r"\b(one|two|three|four|five|six|seven|eight|nine)[ -](hal(?=f|ves)|thi(?=rd)|qua(?=rter)"
+    r"|fou(?=rth)|fif(?=th)|six(?=th)|sev(?=enth)|eig(?=hth)|nin(?=th)|ten(?=th))[a-z]+\b"
+)
+
+_COUNT_OR_MEASURE = re.compile(
+    r"\b(?P<count>how many|number of)(?P<nouns>(?:\s+[a-z'-]+){1,4})|\bhow (?P<measure>[a-z]+)\b"
+    r"|\b(?:what|find|calculate) [^.?$]{0,40}\b(?P<price>cost|price|profit|income|bill)\b"
+    r"|\bwhat (?P<percent>percent)(?:age)?\b"
+    r"|\b(?:what|which|find|compute) (?:is )?(?:the )?"
+    r"(?P<share>fraction|part|portion|probability|chance)\b",
+    re.IGNORECASE,
+)
+_REQUEST = re.compile(r"\b(?:find|what (?:is|are|was)|determine|calculate)\b[^.?]*", re.IGNORECASE)
+_KINDS = {
+    "old": ("calendar", "time"),
+    "long": ("calendar", "time", "length"),
+    "far": ("length",),
+    "tall": ("length",),
+    "high": ("length",),
+    "wide": ("length",),
+    "deep": ("length",),
+    "heavy": ("mass",),
+}
+_MONEY = re.compile(rf"[$£€]|\b{CURRENCY}")
+_MONEY_NOUNS = {"dollar", "money", "cent"}
+_NOUN_ENDS = re.compile(
+    r"\s(?:do|does|did|are|is|was|were|will|would|can|could|has|have|had|must|should|that|of|in"
+    r"|on|at|per|each|to|for|with|he|she|they|it|there|you|we|i)\b",
+    re.IGNORECASE,
+)
+_LEADING_VERB = re.compile(r"^ (?:are|is|were|was) ")
+_PLURAL = re.compile(r"(?:ies|y|es|s)$")
+_NOT_NOUNS = {"more", "total", "different", "whole", "fewer", "less", "other", "additional"}
+_BETWEEN = r"(?:[ -](?!(?:and|or|of|in|for|with|per|than|to|is|are)\b)[A-Za-z']+){0,2}?"
+_NAME = re.compile(r"(?<=[a-z,] )[A-Z][a-z]+\b")
+_LETTER = re.compile(r"\b(?:find|values? of|solve for|what is|which|real|all) \$?([a-z])\b")
+LONG_WORD = re.compile(r"\b[a-z]{4,}\b")
+NEGATION = re.compile(r"\bnot\b|n't\b")
+_DIFFERENCE = re.compile(
+    r"\bhow (?:many|much) (?:[a-z]+ )?(?:more|less|fewer|[a-z]+er)\b|\bdifference\b", re.IGNORECASE
+)
+_MINIMUM = re.compile(r"\b(?:minimum|at least|least|fewest|smallest)\b")
+_MAXIMUM = re.compile(r"\b(?:maximum|at most|most|largest|greatest)\b")
+_PER = re.compile(r"\b(?:per|each|every)\b")
+
+
+class Request(NamedTuple):
+    """What a question asks for, and the numbers that it states."""
+
+    amount: re.Pattern[str] | None = None  # matches `14 bags` for "how many bags"
+    name: str | None = None  # the only name in the request
+    numbers: frozenset[Fraction] = frozenset()  # those that the question states
+    letters: frozenset[str] = frozenset()  # unknowns whose values it asks for
+    nouns: frozenset[str] = frozenset()  # "red", "balloon" for "how many red balloons"
+    words: frozenset[str] = frozenset()  # words of the request, of 4 letters or more
+    negated: bool = False  # "how many are not red"
+    is_rate: bool = False  # "how many miles per day"
+    is_difference: bool = False  # "how many more miles"
+    bound: str | None = None  # "at least" for "the minimum number of rides"
+
+
+def request_of(question: str, numbers: frozenset[Fraction]) -> Request:
+    """Parse what a question asks for; `numbers` are those that it states."""
+    letters = frozenset(_LETTER.findall(question))
+    matches = list(_COUNT_OR_MEASURE.finditer(question))
+    if not matches:
+        requests = ["", *_REQUEST.findall(question)]
+        words = frozenset(LONG_WORD.findall(requests[-1]))
+        return Request(
+            numbers=numbers,
+            letters=letters,
+            words=words,
+            is_difference=_DIFFERENCE.search(question) is not None,
+            bound=bound_of(question),
+        )
+    request = matches[-1]
+    sentence = question[request.start() :].partition("?")[0]
+    nouns = requested_nouns(request)
+    return Request(
+        amount=requested_amount(question, request, nouns),
+        name=only({*_NAME.findall(sentence)}),
+        numbers=numbers,
+        letters=letters,
+        nouns=nouns,
+        words=frozenset(LONG_WORD.findall(sentence)),
+        negated=NEGATION.search(sentence) is not None,
+        is_rate=_PER.search(sentence) is not None,
+        is_difference=_DIFFERENCE.search(question) is not None,
+        bound=bound_of(question),
+    )
+
+
+def bound_of(question: str) -> str | None:
+    """Return the bound that a question asks for: "at least" if it asks for a minimum."""
+    if _MINIMUM.search(question):
+        return "at least"
+    if _MAXIMUM.search(question):
+        return "at most"
+    return None
+
+
+def requested_nouns(request: re.Match[str]) -> frozenset[str]:
+    """Return the stems of the nouns that a question counts."""
+    phrase = _LEADING_VERB.sub("", request["nouns"] or "")
+    nouns = set()
+    for word in _NOUN_ENDS.split(f"{phrase} ")[0].split():
+        if len(word) > 2 and word not in _NOT_NOUNS:
+            nouns.add(_PLURAL.sub("", word))
+    return frozenset(nouns)
+
+
+def requested_amount(
+    question: str, request: re.Match[str], nouns: frozenset[str]
+) -> re.Pattern[str] | None:
+    """Return a pattern that matches amounts of what the question asks for; `None` if unknown."""
+    if request["share"]:
+        return WORDED_FRACTION
+    if request["percent"]:
+        return PERCENTAGE
+    if request["measure"] in _KINDS:
+        return amount_of(names_of_kind(_KINDS[request["measure"]]))
+    if request["count"] and not nouns & _MONEY_NOUNS:
+        return amount_of(nouns)
+    if request["measure"] in (None, "much") and _MONEY.search(question):
+        return PRICE
+    return None
+
+
+def amount_of(nouns: Collection[str]) -> re.Pattern[str] | None:
+    """Return a pattern for a number followed by one of the nouns or one of their units.
+
+    `None` if no noun can be used: each has at most two letters and is not a unit.
+    """
+    stems = [re.escape(_PLURAL.sub("", noun)) for noun in nouns if len(noun) > 2]
+    units: set[str] = set()
+    for noun in nouns:
+        units |= names_of_unit(noun) | names_of_unit(f"{noun}s")
+    endings = []
+    if stems:
+        endings.append(rf"{_BETWEEN} (?:{'|'.join(stems)})[a-z]{{0,3}}\b")
+    if units:
+        endings.append(rf"\s?(?:{alternation(units)})(?![A-Za-z])")
+    if not endings:
+        return None
+    return re.compile(rf"(?:{AMOUNT}|\b{WORDED}|\ba dozen)(?:{'|'.join(endings)})")
