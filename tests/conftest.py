@@ -115,6 +115,24 @@ def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="session")
+def sampler_server(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The address of a server that forks sampler processes."""
+    from tests.support.forked_samplers import start_server
+
+    return start_server(tmp_path_factory.mktemp("forks"))
+
+
+@pytest.fixture
+def sampler_forks(sampler_server, monkeypatch):
+    """Fork the sampler processes of this process, and of those that call `use_forked_samplers`."""
+    from grpo_ext.samplers import process
+    from tests.support.forked_samplers import ADDRESS, start_forked
+
+    monkeypatch.setenv(ADDRESS, sampler_server)
+    monkeypatch.setattr(process, "start_beside", start_forked)
+
+
 @pytest.fixture
 def shared_data() -> Path:
     """The folder of real data beside the checkout; tests that need it are skipped without it."""

@@ -4,6 +4,7 @@ It runs in a fresh interpreter, so the training script is not run again, and it 
 trainer.
 """
 
+import gc
 import os
 import pickle
 import sys
@@ -11,17 +12,21 @@ import time
 from contextlib import nullcontext
 from multiprocessing.connection import Connection
 
-import torch
-from torch import Tensor
-from transformers import PreTrainedModel
-
+from grpo_ext.common.modules import without_collector
 from grpo_ext.common.processes import die_with
-from grpo_ext.decoding.checks import base_model
-from grpo_ext.objective.kept import KeptSet
-from grpo_ext.objective.recorder import Recorder
-from grpo_ext.samplers.process_messages import Completions, Failure, Job, Start
-from grpo_ext.samplers.shared_weights import mapped, tensors_of, unpacked
-from grpo_ext.seams.generate import fast_generation, generate_batch, watching
+
+with without_collector():
+    import torch
+    from torch import Tensor
+    from transformers import PreTrainedModel
+
+    from grpo_ext.decoding.checks import base_model
+    from grpo_ext.objective.kept import KeptSet
+    from grpo_ext.objective.recorder import Recorder
+    from grpo_ext.samplers.process_messages import Completions, Failure, Job, Start
+    from grpo_ext.samplers.shared_weights import mapped, tensors_of, unpacked
+    from grpo_ext.seams.generate import fast_generation, generate_batch, watching
+gc.freeze()
 
 
 def serve(connection: Connection) -> None:

@@ -13,6 +13,7 @@ from tests.support.fault_runs import (
     KillAt,
     make,
 )
+from tests.support.forked_samplers import use_forked_samplers
 
 PROCESS = {"overlap": "one_step", "sampler": "process"}
 
@@ -60,6 +61,7 @@ def train(
         in_save: a step, and the seconds that its checkpoint is being written before the kill.
         strikes: on the sampler process, by the number of its request, and the seconds after that.
     """
+    use_forked_samplers()
     trainer = make(model, out, **settings)
     if kill is not None:
         trainer.add_callback(kill)

@@ -8,6 +8,7 @@ import torch
 from datasets import Dataset
 
 from grpo_ext import GRPOExtTrainer
+from tests.support.forked_samplers import use_forked_samplers
 from tests.support.tiny_run import tiny_arguments, tiny_trainer
 
 LR = 0.5
@@ -62,6 +63,7 @@ def make(folder, out, reward=letters, prompts=48, peft=None, **settings):
 
 def train(folder, out, settings):
     """Train, and save the steps of this rank."""
+    use_forked_samplers()
     trainer = make(folder, out, **settings)
     trainer.train()
     steps = trainer.steps

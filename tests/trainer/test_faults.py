@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.forked import Forked, run_module
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("sampler_forks")]
 
 
 OVERLAP = (

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+import torch
 from transformers import TrainerCallback
 
 from grpo_ext.run.ranks import EXIT_INTERRUPTED
@@ -185,3 +186,36 @@ def test_nothing_is_left_of_a_process_that_ends(tiny_folder, tmp_path, ranks, en
     wait_until(lambda: not samplers_of(*pids))
     with socket.socket() as probe:
         assert probe.connect_ex(("127.0.0.1", port)) != 0
+
+
+def below() -> set[int]:
+    return {
+        child.pid
+        for child in psutil.Process().children(recursive=True)
+        if "process_worker" in " ".join(child.cmdline())
+    }
+
+
+def test_no_process_is_left_and_a_killed_one_repeats_its_work(tiny_folder, tmp_path):
+    before = below()
+    whole = overlap_run.make(tiny_folder, tmp_path)
+    whole.train()
+    assert below() == before
+    killed = overlap_run.make(tiny_folder, tmp_path)
+    plain = killed.parts.sampler.collect
+    calls = []
+
+    def collect():
+        calls.append(1)
+        if (
+            len(calls) == 3
+        ):  # of a generation under way: the second one is of the check of the weights
+            [pid] = below() - before
+            os.kill(pid, signal.SIGKILL)
+        return plain()
+
+    killed.parts.sampler.collect = collect
+    killed.train()
+    assert len(calls) == 4 + 3
+    for name, p in killed.model.named_parameters():
+        assert torch.equal(p, dict(whole.model.named_parameters())[name])

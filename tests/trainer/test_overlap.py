@@ -1,15 +1,12 @@
 """`overlap: one_step`.
 
-Completions of the weights before, exact gradients, and no process left behind.
+Completions of the weights before, and exact gradients.
 """
 
 from __future__ import annotations
 
-import os
-import signal
 from dataclasses import replace
 
-import psutil
 import pytest
 import torch
 from peft import LoraConfig
@@ -27,6 +24,7 @@ from tests.support.logs import metric_values
 from tests.support.model_with_weights import model_of
 from tests.support.oracle import loss_of_step, token_logps
 
+pytestmark = pytest.mark.usefixtures("sampler_forks")
 BIG_CAP = {"vllm_importance_sampling_clip_max": 1e9}  # no weight is cut
 
 
@@ -332,39 +330,6 @@ def test_other_sizes_begin_anew_with_what_was_under_way(tiny_folder, tmp_path):
     trainer.train(str(tmp_path / "checkpoint-2"))
     check_samples(tiny_folder, {step: trainer.steps[step] for step in trainer.steps})
     assert min(trainer.steps) == 2 and len(trainer.parts.generations.ahead.sampler.rounds) == 4
-
-
-def below() -> set[int]:
-    return {
-        child.pid
-        for child in psutil.Process().children(recursive=True)
-        if "process_worker" in " ".join(child.cmdline())
-    }
-
-
-def test_no_process_is_left_and_a_killed_one_repeats_its_work(tiny_folder, tmp_path):
-    before = below()
-    whole = overlap_run.make(tiny_folder, tmp_path)
-    whole.train()
-    assert below() == before
-    killed = overlap_run.make(tiny_folder, tmp_path)
-    plain = killed.parts.sampler.collect
-    calls = []
-
-    def collect():
-        calls.append(1)
-        if (
-            len(calls) == 3
-        ):  # of a generation under way: the second one is of the check of the weights
-            [pid] = below() - before
-            os.kill(pid, signal.SIGKILL)
-        return plain()
-
-    killed.parts.sampler.collect = collect
-    killed.train()
-    assert len(calls) == 4 + 3
-    for name, p in killed.model.named_parameters():
-        assert torch.equal(p, dict(whole.model.named_parameters())[name])
 
 
 def test_a_sampler_that_dies_again_and_again_ends_the_run(tiny_folder, tmp_path):

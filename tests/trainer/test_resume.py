@@ -75,6 +75,7 @@ SETTINGS = {
 }
 
 
+@pytest.mark.usefixtures("sampler_forks")
 @pytest.mark.parametrize("name", SETTINGS)
 def test_the_weights_are_the_same_wherever_it_was_stopped(tiny_folder, tmp_path, name):
     whole = make(tiny_folder, tmp_path, **SETTINGS[name])

@@ -18,6 +18,7 @@ from grpo_ext.trainer.manifest import what_is_wrong
 from grpo_ext.vllm import EngineFailure
 from tests.support import overlap_run
 from tests.support.forked import on_ranks
+from tests.support.forked_samplers import use_forked_samplers
 from tests.support.model_with_weights import model_of
 
 
@@ -101,6 +102,7 @@ def test_places_do_not_overlap():
     )
 
 
+@pytest.mark.usefixtures("sampler_forks")
 @pytest.mark.slow
 def test_a_model_that_computes_something_else_there_is_noticed(tiny_folder, tmp_path):
     """A hook that is defined within a function stays behind."""
@@ -116,6 +118,7 @@ def test_a_model_that_computes_something_else_there_is_noticed(tiny_folder, tmp_
         trainer.train()
 
 
+@pytest.mark.usefixtures("sampler_forks")
 @pytest.mark.slow
 def test_it_draws_at_the_temperature_that_is_scored(tiny_folder, tmp_path):
     trainer = overlap_run.make(
@@ -126,6 +129,7 @@ def test_it_draws_at_the_temperature_that_is_scored(tiny_folder, tmp_path):
     assert trainer.state.log_history[0]["sampling/logp_difference/max"] < 1e-4
 
 
+@pytest.mark.usefixtures("sampler_forks")
 @pytest.mark.slow
 def test_a_process_that_hangs_is_replaced(tiny_folder, tmp_path, caplog):
     whole = overlap_run.make(tiny_folder, tmp_path / "whole")
@@ -153,6 +157,7 @@ def test_a_process_that_hangs_is_replaced(tiny_folder, tmp_path, caplog):
 
 
 def fails_on_one_rank(folder, out):
+    use_forked_samplers()
     trainer = overlap_run.make(folder, out)
     if trainer.args.process_index == 1:
         trainer.parts.sampler._start = replace(trainer.parts.sampler._start, model=b"")
@@ -160,6 +165,7 @@ def fails_on_one_rank(folder, out):
         trainer.train()
 
 
+@pytest.mark.usefixtures("sampler_forks")
 @pytest.mark.slow
 def test_what_fails_on_one_rank_ends_all(tiny_folder, tmp_path):
     on_ranks(2, fails_on_one_rank, tiny_folder, tmp_path)
