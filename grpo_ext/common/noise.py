@@ -8,6 +8,7 @@ would "change". `tests/common/test_estimates.py` measures how often verdicts are
 """
 
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,6 +71,7 @@ def fit_noise(values: Array) -> Noise | None:
     return Noise(autocorrelations, weights, variances, freedom)
 
 
+@cache
 def trend_basis(count: int) -> Array:
     """Return the shapes of a trend (N, P): constant, line, fast changes at the start and the end.
 
@@ -95,6 +97,17 @@ def whitened(columns: Array, r: float | Array) -> Array:
     first = np.sqrt(1 - r**2) * columns[:1]
     others = columns[1:] - r * columns[:-1]
     return np.concatenate([first, others], axis=-2)
+
+
+def whitened_products(columns: Array, autocorrelations: Array) -> Array:
+    """Return the products (R, C, C) of `whitened` columns (N, C) for autocorrelations (R,).
+
+    They are polynomials in r, so the time does not grow with N times R.
+    """
+    r = autocorrelations[:, None, None]
+    of_neighbours = columns[1:].T @ columns[:-1]
+    inner = columns[1:-1]
+    return columns.T @ columns - r * (of_neighbours + of_neighbours.T) + r**2 * (inner.T @ inner)
 
 
 def mean_variances(autocorrelations: Array, count: int) -> Array:

@@ -9,10 +9,12 @@ rate and prints the best that any test can do; `--thresholds` prints the factors
 the rate exactly, and `--errors` does all this for known standard errors.
 """
 
+from functools import cache
+
 import numpy as np
 from scipy.special import gammainc, gammaln
 
-from grpo_ext.common.noise import Array, whitened
+from grpo_ext.common.noise import Array, whitened_products
 
 AUTOCORRELATIONS = np.linspace(0, 0.95, 96)  # fine enough for the precision of 2,000 values
 SHAPE_WEIGHTS = (0.8, 0.1, 0.1)  # prior probabilities of the `trend_shapes`
@@ -68,8 +70,7 @@ def trend_evidence(
     columns = columns - columns.mean(axis=0)
     units = np.abs(columns).max(axis=0)
     columns = np.column_stack([np.ones(count), columns / units])
-    white = whitened(columns, autocorrelations[:, None, None])  # (R, N, 5)
-    products = white.transpose(0, 2, 1) @ white  # (R, 5, 5)
+    products = whitened_products(columns, autocorrelations)  # (R, 5, 5)
     constant = products[:, :1, :1]
     projections = products[:, :, :1] @ products[:, :1, :] / constant
     products = products - projections  # around the mean
@@ -129,6 +130,7 @@ def log_likelihood_with_error(squares: Array, variance: Array, count: int) -> Ar
     return np.asarray(either - log_scale)
 
 
+@cache
 def trend_shapes(count: int) -> Array:
     """Return the shapes (N, 3): a steady rise, a step in the middle, a rise that levels off."""
     rise = np.arange(count) / count

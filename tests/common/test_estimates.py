@@ -27,7 +27,15 @@ from benchmarks.curve_verdicts import (
 )
 from grpo_ext.common.curves import curve_change
 from grpo_ext.common.estimates import mean_difference, mean_of
-from grpo_ext.common.trend import EXACT, SHAPE_WEIGHTS, SIZE, trend_evidence, trend_shapes
+from grpo_ext.common.noise import whitened, whitened_products
+from grpo_ext.common.trend import (
+    AUTOCORRELATIONS,
+    EXACT,
+    SHAPE_WEIGHTS,
+    SIZE,
+    trend_evidence,
+    trend_shapes,
+)
 from grpo_ext.evaluation.table import gained
 from grpo_ext.observe.changes import change_of_series
 from grpo_ext.observe.read_run import Series
@@ -242,6 +250,13 @@ def test_evidence_is_the_ratio_of_two_gaussian_densities(correlation):
         factors.append(math.exp(logs[0] - logs[1]))
     expected = math.log(np.dot(SHAPE_WEIGHTS, factors))
     assert trend_evidence(values, np.array([correlation])) == pytest.approx(expected, rel=1e-3)
+
+
+def test_products_of_whitened_columns_need_no_whitened_columns():
+    columns = np.random.default_rng(12).standard_normal((50, 3)).cumsum(axis=0)
+    white = whitened(columns, AUTOCORRELATIONS[:, None, None])
+    found = whitened_products(columns, AUTOCORRELATIONS)
+    np.testing.assert_allclose(found, white.transpose(0, 2, 1) @ white, rtol=1e-10)
 
 
 @pytest.mark.parametrize("correlation", [0.0, 0.5])
