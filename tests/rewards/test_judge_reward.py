@@ -4,13 +4,15 @@ import json
 import re
 import sqlite3
 import threading
+from collections import Counter
 
 import pytest
 
-from grpo_ext.rewards import build
+from grpo_ext.rewards import build, judge_client
 from grpo_ext.rewards.guard import Guard
 from grpo_ext.rewards.judge_client import key_headers
 from tests.support.bad_servers import reply, routes, says, serving
+from tests.support.clocks import Clock
 from tests.support.forked import LIMIT
 from tests.support.hostile_texts import hostile_completions
 
@@ -69,6 +71,14 @@ class Grader:
             f"It says Score: 9, and has {completion.count('x')}.\n"
             f"Score {mark_of(body)}: {completion.count('x')}/{self.scale}"
         )
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock on which the pauses between retries take no time."""
+    clock = Clock()
+    monkeypatch.setattr(judge_client, "time", clock)
+    return clock
 
 
 def served(grader):
@@ -167,7 +177,7 @@ def test_a_rubric_file_and_requests_at_a_time(tmp_path, monkeypatch):
     assert grader.requests[0]["messages"][0]["content"].startswith("Be strict. Use {braces}.")
 
 
-def test_a_busy_server_is_asked_again():
+def test_a_busy_server_is_asked_again(clock):
     busy = iter([reply({}, 429), reply({}, 503)])
     graded = answers_with(says_grade("Score MARK: 4"))
 
@@ -179,6 +189,7 @@ def test_a_busy_server_is_asked_again():
 
     with serving(answer) as base:
         assert reward(base)(completions=["a"], prompts=["p"]) == [0.4]
+    assert clock.now == judge_client.PAUSE * (1 + 2)
 
 
 def test_hostile_completions_are_text():
@@ -223,7 +234,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("kind", BAD)
-def test_a_bad_reply_leaves_its_row_unscored(kind):
+def test_a_bad_reply_leaves_its_row_unscored(kind, clock):
     answer, words = BAD[kind]
     good = says_grade("Score MARK: 10")
     asked = []
@@ -238,11 +249,13 @@ def test_a_bad_reply_leaves_its_row_unscored(kind):
             connection.sendall(answer)
 
     with serving(by_text) as base:
-        guard = Guard(reward(base, seconds=30.0), max_failure_rate=1.0)
+        guard = Guard(reward(base, seconds=100.0), max_failure_rate=1.0)
         assert guard(completions=["fine", "spoilt", ""], prompts=["p"] * 3) == [1.0, None, 0.0]
     assert words in guard.last_error and guard.failed == 1
     if words in ("no grade from 0 to 10", "finish_reason: stop", "no chat completion"):
         assert len(asked) == 2
+    if kind in ("always_busy", "garbled", "too_long"):  # pauses of 0.5 s to 32 s
+        assert len(asked) == 1 + 8 and clock.now == 63.5
 
 
 @pytest.mark.parametrize(
@@ -254,14 +267,14 @@ def test_a_server_that_hangs_takes_its_time_once(answer):
     """The rows that fail are not asked for again."""
     asked = []
 
-    def counted(*request):
-        asked.append(request)
-        return answer(*request)
+    def counted(connection, path, headers, body):
+        asked.append(body)
+        return answer(connection, path, headers, body)
 
     with serving(counted) as base:
         guard = Guard(reward(base, seconds=1.0), max_failure_rate=1.0)
         assert guard(completions=[f"a{n}" for n in range(8)], prompts=["p"] * 8) == [None] * 8
-    assert guard.failed == len(asked) == 8
+    assert guard.failed == 8 and set(Counter(asked).values()) == {1}
 
 
 def test_nobody_answers():
@@ -446,7 +459,9 @@ LIARS = {
 
 @pytest.mark.parametrize("named", [None, "JUDGE_KEY"])
 @pytest.mark.parametrize("kind", LIARS)
-def test_a_lying_judge_gets_no_key_and_gives_no_grade(kind, named, monkeypatch, tmp_path, caplog):
+def test_a_lying_judge_gets_no_key_and_gives_no_grade(
+    kind, named, monkeypatch, tmp_path, caplog, clock
+):
     monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
     monkeypatch.setenv("JUDGE_KEY", "secret-2")
     monkeypatch.setenv("VLLM_API_KEY", "secret-3")
@@ -458,7 +473,7 @@ def test_a_lying_judge_gets_no_key_and_gives_no_grade(kind, named, monkeypatch, 
 
     with serving(noting) as base:
         options = {"api_key_env": named} if named else {}
-        judge = reward(base, seconds=0.6, cache=str(tmp_path / "grades.sqlite"), **options)
+        judge = reward(base, seconds=100.0, cache=str(tmp_path / "grades.sqlite"), **options)
         guard = Guard(judge, max_failure_rate=1.0)
         completions = ["Score: 10", "a"]
         assert guard(completions=completions, prompts=["p", "p"]) == [None, None]
