@@ -47,7 +47,10 @@ def enter_all_doors(base: str, work: str, kind: str, figures: str) -> None:
     for door, places in PLACES.items():
         if kind in MODEL_KINDS and door in WITHOUT_MODEL:
             continue
-        for place in {places[number % len(places)], places[0]}:
+        chosen = {places[number % len(places)], places[0]}
+        if kind in MODEL_KINDS:  # which spoil the model, whatever the place
+            chosen = {places[0]}
+        for place in chosen:
             folder = Path(work) / f"{len(measured)}"
             shutil.copytree(base, folder, symlinks=True)
             spoil(folder, kind, place)

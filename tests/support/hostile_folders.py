@@ -144,20 +144,20 @@ def no_numbers(path: Path, secret: Path) -> None:
 
 
 @functools.cache
-def archive_of_zeros() -> bytes:
-    """A megabyte that unpacks to a gigabyte; packing it takes seconds."""
+def archive_of_zeros(mebibytes: int) -> bytes:
+    """A thousandth of the bytes that it unpacks to; packing it takes seconds."""
     archive = io.BytesIO()
     with (
         zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as file,
         file.open("archive/data.pkl", "w", force_zip64=True) as part,
     ):
-        for _ in range(1024):
+        for _ in range(mebibytes):
             part.write(bytes(2**20))
     return archive.getvalue()
 
 
 def packed_zeros(path: Path, secret: Path) -> None:
-    path.write_bytes(archive_of_zeros())
+    path.write_bytes(archive_of_zeros(1024))
 
 
 def pickled_call(path: Path, secret: Path) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.support.hostile_folders import FLAG, RunsCode
+from tests.support.hostile_folders import FLAG, RunsCode, archive_of_zeros
 
 
 def set_keys(path: Path, **values: Any) -> None:
@@ -62,12 +62,7 @@ def plain_pickle(model: Path) -> None:
 
 def packed_weights(model: Path) -> None:
     (model / "model.safetensors").unlink()
-    with (
-        zipfile.ZipFile(model / "pytorch_model.bin", "w", zipfile.ZIP_DEFLATED) as file,
-        file.open("archive/data.pkl", "w", force_zip64=True) as part,
-    ):
-        for _ in range(2048):
-            part.write(bytes(2**20))
+    (model / "pytorch_model.bin").write_bytes(archive_of_zeros(2048))
 
 
 def code_of_the_model(model: Path) -> None:
