@@ -26,7 +26,7 @@ with without_collector():
     from grpo_ext.samplers.process_messages import Completions, Failure, Job, Start
     from grpo_ext.samplers.shared_weights import mapped, tensors_of, unpacked
     from grpo_ext.seams.generate import fast_generation, generate_batch, watching
-gc.freeze()
+gc.freeze()  # what is imported is never garbage
 
 
 def serve(connection: Connection) -> None:
