@@ -25,7 +25,7 @@ from itertools import count, islice
 from types import ModuleType
 from typing import Any, ClassVar
 
-from grpo_ext.common.hash_sample import in_share
+from grpo_ext.common.hashes import in_share
 from grpo_ext.common.suggestions import unknown
 from grpo_ext.rewards import Example, register
 from grpo_ext.rewards.answers import last_answer, without_thoughts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from grpo_ext.common.deadline import TooLate, deadline
+from grpo_ext.common.user_code import TooLate, deadline
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -1,24 +1,17 @@
 """Counts of how often each prompt is solved."""
 
-import json
 from collections.abc import Mapping, Sequence
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from grpo_ext.common.foreign_files import lines_of, open_plain
+from grpo_ext.common.hashes import prompt_id
 from grpo_ext.observe.jsonl import parts, row_of
 
 # For each reward, how many completions of a prompt are correct, and how many it scored.
 PromptCounts = dict[str, tuple[int, int]]
-
-
-def prompt_id(prompt: object) -> str:
-    """Return a hash of a prompt in 12 hexadecimal digits, the same in every step and run."""
-    text = json.dumps(prompt, ensure_ascii=True, sort_keys=True, default=str)
-    return blake2b(text.encode(), digest_size=6).hexdigest()
 
 
 def read_pass_rates(

@@ -253,9 +253,7 @@ def instances(episodes: Sequence[Episode]) -> list[Any]:
 
 
 def of_episodes(generation: Generation, episodes: Sequence[Episode]) -> Generation:
-    """Add the masks, messages and columns of its episodes, if any, to a generation."""
-    if not episodes:
-        return generation
+    """Add the masks, messages and columns of its episodes to a generation."""
     columns = [episode.columns() for episode in episodes]
     return replace(
         generation,

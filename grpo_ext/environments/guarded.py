@@ -7,14 +7,13 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, NoReturn
 
-from grpo_ext.common.deadline import TooLate, deadline
+from grpo_ext.common.user_code import TooLate, deadline, exit_if_forked, preserve_process_state
 from grpo_ext.environments.base import Environment, Row
 from grpo_ext.environments.episode_rules import EpisodeRules
 from grpo_ext.environments.tools import Misuse, Tool, call
 from grpo_ext.environments.turn_tokens import Message
 from grpo_ext.rewards.deadline import waiting
 from grpo_ext.rewards.guard import checksum, copy_containers
-from grpo_ext.rewards.process_state import exit_if_forked, preserve_process_state
 from grpo_ext.rewards.scores import clipped, in_full
 
 UNREADABLE = "error: the call could not be read; write its name and arguments as one JSON object"

@@ -15,7 +15,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from grpo_ext.common.deadline import TooLate, deadline
+from grpo_ext.common.user_code import TooLate, deadline
 from grpo_ext.seams.chat import learn_to_parse, parse, training_template
 
 QUESTION = "a question"

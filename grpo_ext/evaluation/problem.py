@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from grpo_ext.curriculum.pass_rates import prompt_id
+from grpo_ext.common.hashes import prompt_id
 from grpo_ext.environments.base import Environment
 from grpo_ext.environments.guarded import protected
 from grpo_ext.evaluation.completions import Completion, Row

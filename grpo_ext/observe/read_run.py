@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from grpo_ext.common.foreign_files import read_bytes
-from grpo_ext.common.hash_sample import in_share
+from grpo_ext.common.hashes import in_share
 from grpo_ext.common.untrusted import one_line
 from grpo_ext.common.yaml_text import YamlFault, load_yaml
 from grpo_ext.observe.jsonl import read, row_of

@@ -18,7 +18,7 @@ from transformers.trainer_callback import TrainerCallback
 
 from grpo_ext.common.files import write_atomically
 from grpo_ext.common.foreign_files import read_text, size_of
-from grpo_ext.common.hash_sample import in_share
+from grpo_ext.common.hashes import in_share
 from grpo_ext.common.modules import versions
 from grpo_ext.observe.jsonl import FieldType, JsonLines, parts, read, row_of
 
@@ -115,7 +115,7 @@ class RunLog(TrainerCallback):
 
     def wants(self, step: int, group: int) -> bool:
         """Return whether the completions of a group are to be written."""
-        return in_share(f"{step}:{group}", self.share)
+        return self.share == 1 or in_share(f"{step}:{group}", self.share)
 
     def on_samples(self, rows: list[dict[str, Any]]) -> None:
         """Append completions to `samples.jsonl`; called by the trainer on the main process."""

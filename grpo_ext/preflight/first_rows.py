@@ -9,7 +9,7 @@ from typing import Any
 from datasets.exceptions import DatasetNotFoundError
 from datasets.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
 
-from grpo_ext.common.deadline import TooLate, deadline
+from grpo_ext.common.user_code import TooLate, deadline
 from grpo_ext.recipe.load import Recipe
 from grpo_ext.recipe.problems import Findings
 from grpo_ext.run.from_recipe import train_rows

@@ -11,8 +11,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig
 from trl import ModelConfig, get_peft_config
 
 from grpo_ext.common.adapters import check_model_folder
-from grpo_ext.common.deadline import TooLate, deadline
 from grpo_ext.common.files import data_yaml
+from grpo_ext.common.user_code import TooLate, deadline
 from grpo_ext.preflight.first_rows import first_rows, quiet
 from grpo_ext.preflight.tokenized_prompts import load_tokenizer
 from grpo_ext.preflight.try_environment import read_prompts

@@ -1,7 +1,7 @@
 """Time limits for rewards that run in this process.
 
 Coroutines run in a separate event loop. Functions are interrupted by the timer of
-`common.deadline`, which `paused` suspends.
+`common.user_code`, which `paused` suspends.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from grpo_ext.common.deadline import TooLate
+from grpo_ext.common.user_code import TooLate
 
 RESPONSE_LIMIT = 1.0  # seconds; a loop that does not respond within them counts as blocked
 

@@ -20,10 +20,9 @@ from functools import partial
 from typing import Any
 
 from grpo_ext.common.columns import TASK
-from grpo_ext.common.deadline import TooLate, deadline
+from grpo_ext.common.user_code import TooLate, deadline, exit_if_forked, preserve_process_state
 from grpo_ext.rewards.deadline import in_time
 from grpo_ext.rewards.pool import RewardPool
-from grpo_ext.rewards.process_state import exit_if_forked, preserve_process_state
 from grpo_ext.rewards.reward import Reward, Score
 from grpo_ext.rewards.scores import (
     FailureCount,

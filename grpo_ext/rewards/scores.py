@@ -12,8 +12,8 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any
 
-from grpo_ext.common.deadline import TooLate
 from grpo_ext.common.untrusted import printable
+from grpo_ext.common.user_code import TooLate
 from grpo_ext.rewards.reward import Score
 
 MAX_SHOWN = 500  # characters of a value that a message shows

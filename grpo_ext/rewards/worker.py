@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 import psutil
 
 from grpo_ext.common.processes import die_with
-from grpo_ext.rewards.process_state import exit_if_forked
+from grpo_ext.common.user_code import exit_if_forked
 from grpo_ext.rewards.reward import Reward
 from grpo_ext.rewards.scores import in_full, scores_of
 

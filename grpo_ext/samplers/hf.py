@@ -70,7 +70,9 @@ class HFSampler(Sampler):
         generation = Generation(
             request.prompt_ids, completion_ids, request.policy_step, logps, kept_sets
         )
-        return of_episodes(generation, request.episodes)
+        if request.episodes:
+            generation = of_episodes(generation, request.episodes)
+        return generation
 
     def describe(self) -> str:
         model = self.trainer.accelerator.unwrap_model(self.trainer.model_wrapped)

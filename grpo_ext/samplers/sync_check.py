@@ -23,12 +23,11 @@ from grpo_ext.vllm import EngineFailure
 class SyncCheck:
     """Compares log-probs after the first weight sync, and then every `vllm_sync_check_steps` syncs.
 
-    It never compares them if the trainer itself samples, or if the scored policy differs from the
-    sampling policy.
+    It never compares them if the scored policy differs from the sampling policy.
 
     Args:
         trainer: the trainer whose weights the sampler should have.
-        sampler: the sampler to check.
+        sampler: the sampler to check, which must report its weights.
         scorer: computes the trainer's log-probs.
         ranks: the ranks that are checked together.
     """
@@ -45,7 +44,7 @@ class SyncCheck:
         same_policy = args.logprob_policy == "sampling" or not truncated
         if args.logprob_policy == "model" and args.temperature != 1.0:
             same_policy = False
-        self.compares = bool(self.every) and same_policy and sampler.abilities.reports_weights
+        self.compares = bool(self.every) and same_policy
         self._checked: int | None = None  # the sync of the last check
         # the last sync seen, and the checksums of the weights at that time
         self._sent: tuple[int, list[int]] = (-1, [])

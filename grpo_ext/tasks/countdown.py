@@ -14,7 +14,7 @@ from math import comb
 from typing import ClassVar
 
 from grpo_ext.common.files import data_yaml
-from grpo_ext.common.hash_sample import in_share
+from grpo_ext.common.hashes import in_share
 from grpo_ext.tasks.base import Messages, Row, Task, chat, check_template, held_out
 
 PROMPTS = data_yaml("grpo_ext.tasks", "prompts.yaml")["countdown"]

@@ -13,7 +13,7 @@ from itertools import islice
 from typing import ClassVar, NamedTuple
 
 from grpo_ext.common.files import data_lines, data_yaml
-from grpo_ext.common.hash_sample import in_share
+from grpo_ext.common.hashes import in_share
 from grpo_ext.tasks.base import Messages, Row, Task, chat, held_out
 from grpo_ext.tasks.countdown import apply
 

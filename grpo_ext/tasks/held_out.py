@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from grpo_ext.common.hash_sample import in_share
+from grpo_ext.common.hashes import in_share
 
 if TYPE_CHECKING:
     from grpo_ext.tasks.base import Row, Task

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from grpo_ext.common.files import data_yaml
-from grpo_ext.common.hash_sample import in_share
+from grpo_ext.common.hashes import in_share
 from grpo_ext.tasks.base import Messages, Row, Task, chat, held_out
 
 DATA = data_yaml("grpo_ext.tasks", "instructions.yaml")

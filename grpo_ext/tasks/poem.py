@@ -14,7 +14,7 @@ from operator import add
 from typing import ClassVar
 
 from grpo_ext.common.files import data_lines, data_yaml
-from grpo_ext.common.hash_sample import in_share
+from grpo_ext.common.hashes import in_share
 from grpo_ext.rewards.poem import judge
 from grpo_ext.rewards.poem.forms import COUNTS, LENGTHS
 from grpo_ext.rewards.poem.text import han, verse_lines

@@ -1,6 +1,7 @@
 """Build the parts of a trainer from its arguments, and connect them."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from accelerate.utils import gather_object
@@ -17,8 +18,7 @@ from grpo_ext.rewards.reward_specs import check_columns
 from grpo_ext.samplers.base import Sampler
 from grpo_ext.samplers.choose import make_sampler, scoring_params
 from grpo_ext.seams import trl as seam
-from grpo_ext.step.cut import cut
-from grpo_ext.step.feed import Feed
+from grpo_ext.step.feed import Feed, cut
 from grpo_ext.step.loss import EntropyControl
 from grpo_ext.step.records import Ranks
 from grpo_ext.trainer.checkpoint import Checkpoints
@@ -28,14 +28,14 @@ from grpo_ext.trainer.generations import Generations
 from grpo_ext.trainer.judging import Judge, rewards_of
 from grpo_ext.trainer.learning import Learning
 from grpo_ext.trainer.phases import Phases
-from grpo_ext.trainer.policy_update import PolicyUpdate
+from grpo_ext.trainer.policy import PolicyUpdate
 from grpo_ext.trainer.port import Trainer
 from grpo_ext.trainer.prompt_order import PromptOrder
 from grpo_ext.trainer.rollout import Rollout
 from grpo_ext.trainer.run_output import RunOutput, check_prompt, columns_of
 from grpo_ext.trainer.samples import Samples
 from grpo_ext.trainer.stopping import FiniteSteps, Stopping
-from grpo_ext.trainer.trl_path import split
+from grpo_ext.trainer.trl_path import split_with_images
 
 
 class Parts:
@@ -80,20 +80,21 @@ class Parts:
             params = scoring_params(trainer, sampler.abilities)
         layout = settings.layout_of(trainer)
         loss = settings.loss_settings(trainer)
-        self.cutting = settings.cut_rule(trainer, layout, loss)
         self.scorer = settings.make_scorer(trainer, params, layout)
         self.order = PromptOrder(trainer)
         self.judge = Judge(trainer)
         self.samples = Samples(trainer)
         self.learning = Learning(trainer)
         self.phases = Phases(trainer)
+        self.cut_rule = settings.cut_rule(trainer, layout, loss)
         self.feed = Feed(
-            lambda rows: seam.generate_and_score(trainer, rows),
-            lambda table, number: split(table, number, layout.trimmed),
-            lambda parts: cut(parts, self.cutting, ranks),
-            args.steps_per_generation,
-            args.steps_per_generation * args.num_iterations,
-            ranks.device,
+            partial(seam.generate_and_score, trainer),
+            partial(cut, rule=self.cut_rule, ranks=ranks),
+            device=ranks.device,
+            slices=args.steps_per_generation,
+            uses=args.steps_per_generation * args.num_iterations,
+            trimmed=layout.trimmed,
+            split_with_images=split_with_images,
         )
         self.generations = Generations(
             trainer,
@@ -153,16 +154,6 @@ class Parts:
             callbacks.append(self.monitor)
         for callback in [*callbacks, self.stopping]:
             trainer.add_callback(callback)
-
-    def figures(self, training: bool) -> dict[str, float]:
-        """Return the metrics to log in addition to TRL's."""
-        figures: dict[str, float] = {}
-        for name, count in self.judge.failed.items():
-            figures[f"rewards/{name}/failed"] = count
-        if self.finite.skipped:
-            figures["skipped_steps"] = self.finite.skipped
-        figures |= self.phases.figures() if training else self.constant.collected_figures()
-        return figures
 
 
 def check_separate(trainer: Trainer, sampler: Sampler | None, generations: Generations) -> None:

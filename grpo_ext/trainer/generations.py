@@ -20,7 +20,7 @@ from torch import Tensor
 
 import grpo_ext.trainer.settings as settings
 from grpo_ext.common.columns import TASK
-from grpo_ext.curriculum.pass_rates import prompt_id
+from grpo_ext.common.hashes import prompt_id
 from grpo_ext.environments.episode import Episode, instances
 from grpo_ext.objective.advantage import has_signal
 from grpo_ext.samplers.base import Request, Sampler
@@ -34,8 +34,8 @@ from grpo_ext.step.judge import AdvantageRule, by_token, fill_unscored, group_ou
 from grpo_ext.step.metrics import episode_figures
 from grpo_ext.step.records import Generation, Ranks, Scored, table_of
 from grpo_ext.trainer.judging import Judge, Judged, outcomes_of_groups, tie_break_of
-from grpo_ext.trainer.old_and_reference import OldAndReference
 from grpo_ext.trainer.phases import Phases
+from grpo_ext.trainer.policy import OldAndReference
 from grpo_ext.trainer.port import Trainer
 from grpo_ext.trainer.trl_path import scored_by_trl
 
@@ -124,7 +124,9 @@ class Generations:
         self.judge = judge
         self.ranks = ranks
         self.old_and_reference = OldAndReference(trainer, sampler, scorer, ranks)
-        self.sync_check = SyncCheck(trainer, sampler, scorer, ranks)
+        self.sync_check: SyncCheck | None = None  # `None` if the trainer's own model samples
+        if sampler.abilities.reports_weights:
+            self.sync_check = SyncCheck(trainer, sampler, scorer, ranks)
         self.by_trl = by_trl  # whether TRL generates: for images, or tools that TRL calls
         self.phases = phases
         self.played = played  # takes the number of failures of each episode that is trained on
@@ -149,7 +151,8 @@ class Generations:
         judged = scored_by_trl(
             self.trainer, rows, table, self.ends, self.rule, self.outcome_order, failed
         )
-        self.sync_check.check(judged.table)
+        if self.sync_check is not None:
+            self.sync_check.check(judged.table)
         return replace(judged, tasks=self._tasks(judged.rows))
 
     def __call__(
@@ -188,12 +191,14 @@ class Generations:
         self.judge.begin(rows, prompts, completions, ids)
         truncated = generation.cut or self.ends.truncated(generation.prompt_ids, ids)
         table = self.old_and_reference.with_sampler_logps(self._table(generation, truncated))
-        if self.trainer.args.overlap == "off":  # otherwise older weights may have sampled it
+        # with overlap, older weights may have sampled it
+        if self.sync_check is not None and self.trainer.args.overlap == "off":
             self.sync_check.check(table)
         with self.phases("scoring"):
             table = self.old_and_reference(table) if scored else table
         with self.phases("rewards"):
-            raw_rewards = self.judge.rewards(rows, prompts, completions, ids, instances(episodes))
+            environments = instances(episodes) if episodes else []
+            raw_rewards = self.judge.rewards(rows, prompts, completions, ids, environments)
         failed = self.judge.failures(len(rows))
         # as groups of equal size: (N * largest, R) and (N * largest,)
         rule = replace(self.rule, num_generations=shape.largest)
@@ -335,6 +340,8 @@ class Generations:
         Right after the weights are loaded, the log-probs differ from the trainer's only because the
         engines differ; later, the weights differ too.
         """
+        if self.sync_check is None:
+            return
         if not self.sync_check.due or not request.prompt_ids:
             self.sync_check.refuse_stale()
             return

@@ -6,8 +6,9 @@ from typing import Any
 
 from datasets import Dataset
 
+from grpo_ext.common.hashes import prompt_id
 from grpo_ext.curriculum.difficulty import difficulty_fault, from_easy_to_hard
-from grpo_ext.curriculum.pass_rates import PassRates, prompt_id, read_pass_rates
+from grpo_ext.curriculum.pass_rates import PassRates, read_pass_rates
 from grpo_ext.curriculum.sampler import PromptSampler, PromptSupply, Row
 from grpo_ext.step.groups import GroupStats
 from grpo_ext.trainer.judging import outcomes_of_groups

@@ -11,14 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from grpo_ext.curriculum.group_log import GroupLog
 from grpo_ext.curriculum.sampler import PromptSupply
 from grpo_ext.objective.advantage import get_advantages
 from grpo_ext.rewards.scores import UserCodeFailure
 from grpo_ext.seams import trl as seam
 from grpo_ext.seams.port import Row
 from grpo_ext.step.groups import GroupRule, Groups, GroupShape, GroupStats
-from grpo_ext.step.metrics import generation_figures
+from grpo_ext.step.metrics import GroupLog, generation_figures
 from grpo_ext.step.records import Ranks, Scored, join
 from grpo_ext.step.refill import Filled, RefillRule, first_round, refill
 from grpo_ext.trainer.generations import Generations
@@ -217,7 +216,8 @@ class Rollout:
         rule = replace(self.generations.rule, num_generations=shape.largest)
         tasks = [judged.tasks[first] for first in shape.starts] if judged.tasks else []
         self.log.generated(stats, rule.group_stds(shape.spread(judged.rewards)), tasks)
-        self.order.observe(prompts, stats)
+        if prompts:
+            self.order.observe(prompts, stats)
         return stats
 
     def _seen_prompts(self, judged: Judged) -> list[Row]:

@@ -226,5 +226,5 @@ def describe(trainer: Trainer) -> tuple[str, str]:
     training = "as TRL, one rectangle per micro-batch"
     if not trainer.as_trl:
         on_cpu = trainer.accelerator.device.type == "cpu"
-        training = settings.how_it_trains(parts.scorer.layout, parts.cutting, on_cpu)
+        training = settings.how_it_trains(parts.scorer.layout, parts.cut_rule, on_cpu)
     return generation, training

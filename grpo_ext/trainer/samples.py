@@ -14,7 +14,7 @@ import torch
 from accelerate.utils import gather_object
 
 from grpo_ext.common.columns import TASK
-from grpo_ext.curriculum.pass_rates import prompt_id
+from grpo_ext.common.hashes import prompt_id
 from grpo_ext.environments.transcript import as_text
 from grpo_ext.rewards.reward import plain_text
 from grpo_ext.step.judge import fill_unscored

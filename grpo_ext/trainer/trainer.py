@@ -200,7 +200,7 @@ class GRPOExtTrainer(GRPOTrainer):
     # ---- logs, evaluation, checkpoints
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Like TRL's `log`, but with the metrics of `Parts.figures`.
+        """Like TRL's `log`, but with more metrics.
 
         These are reward failures and skipped steps; in training, time, throughput and memory; in
         TRL's evaluation, the scores of the best constant answer. `train_loss` becomes the mean of
@@ -208,7 +208,14 @@ class GRPOExtTrainer(GRPOTrainer):
         """
         if "train_loss" in logs:
             logs["train_loss"] = mean_loss(self)
-        logs.update(self.parts.figures(self.model.training or "train_loss" in logs))
+        for name, count in self.parts.judge.failed.items():
+            logs[f"rewards/{name}/failed"] = count
+        if self.parts.finite.skipped:
+            logs["skipped_steps"] = self.parts.finite.skipped
+        if self.model.training or "train_loss" in logs:
+            logs.update(self.parts.phases.figures())
+        else:
+            logs.update(self.parts.constant.collected_figures())
         if not self.model.training and "train_loss" not in logs:
             name_evaluation(self, logs)
         super().log(logs, start_time)

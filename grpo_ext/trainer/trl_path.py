@@ -8,7 +8,6 @@ from torch import Tensor
 
 from grpo_ext.objective.advantage import has_signal
 from grpo_ext.seams import trl as seam
-from grpo_ext.step.feed import shuffled_slices
 from grpo_ext.step.groups import GroupShape
 from grpo_ext.step.judge import AdvantageRule, EndRule, fill_unscored, group_outcomes
 from grpo_ext.step.records import COLUMNS, Scored
@@ -132,10 +131,8 @@ def as_scored(table: dict[str, Any]) -> Scored:
     return Scored(**columns, model_inputs=images)
 
 
-def split(table: Scored, number: int, trim: bool) -> list[Scored]:
-    """Shuffle a generation and split it into slices, each with its own images."""
-    if not table.model_inputs:
-        return shuffled_slices(table, number, trim)
+def split_with_images(table: Scored, number: int) -> list[Scored]:
+    """Shuffle a generation with images and split it into `number` slices, as TRL does."""
     columns = {name: getattr(table, name) for name in COLUMNS}
     tables = []
     for part in seam.split_with_images({**columns, **table.model_inputs}, number):

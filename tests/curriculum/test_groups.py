@@ -8,9 +8,9 @@ import pytest
 import torch
 from datasets import Dataset
 
-from grpo_ext.curriculum.group_log import GroupLog
 from grpo_ext.curriculum.sampler import PromptSupply
 from grpo_ext.step.groups import GroupRule
+from grpo_ext.step.metrics import GroupLog
 
 
 def rows_until(supply, *sizes):

@@ -14,8 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trl.trainer.utils import RepeatSampler
 
+from grpo_ext.common.hashes import prompt_id
 from grpo_ext.curriculum.difficulty import difficulty_fault, from_easy_to_hard
-from grpo_ext.curriculum.pass_rates import PassRates, prompt_id, read_pass_rates
+from grpo_ext.curriculum.pass_rates import PassRates, read_pass_rates
 from grpo_ext.curriculum.sampler import PromptSampler
 from tests.support.logs import write_json_rows
 

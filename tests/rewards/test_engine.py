@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from grpo_ext.common.deadline import TooLate, deadline
+from grpo_ext.common.user_code import TooLate, deadline
 from grpo_ext.rewards import accuracy, build
 from grpo_ext.rewards.accuracy import score
 from grpo_ext.rewards.deadline import paused

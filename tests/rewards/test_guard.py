@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from grpo_ext.common.deadline import TooLate, deadline
+from grpo_ext.common.user_code import TooLate, deadline
 from grpo_ext.rewards import build
 from grpo_ext.rewards.guard import AsyncGuard, Guard, RewardFailure, guard_rewards
 from grpo_ext.rewards.scores import as_score

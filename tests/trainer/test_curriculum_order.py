@@ -9,7 +9,8 @@ import pytest
 import torch
 from datasets import Dataset
 
-from grpo_ext.curriculum.pass_rates import PassRates, prompt_id, read_pass_rates
+from grpo_ext.common.hashes import prompt_id
+from grpo_ext.curriculum.pass_rates import PassRates, read_pass_rates
 from tests.support import scripted_groups
 from tests.support.scripted_groups import DEAD
 from tests.support.tiny_run import tiny_arguments, tiny_trainer

@@ -13,9 +13,9 @@ from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, TrainerSt
 from trl.trainer import grpo_trainer
 
 from grpo_ext import GRPOExtTrainer
-from grpo_ext.scoring.rate import costs, needed
 from grpo_ext.step.records import Scored
 from grpo_ext.trainer import phases
+from grpo_ext.trainer.phases import costs, needed
 from tests.support.logs import entries_with
 from tests.support.tiny_run import tiny_arguments
 

@@ -14,7 +14,7 @@ from transformers import AutoTokenizer, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
 from grpo_ext import GRPOExtConfig, GRPOExtTrainer
-from grpo_ext.trainer import policy_update
+from grpo_ext.trainer import policy
 from tests.support.logs import entries_with
 from tests.support.tiny_run import arguments_of
 
@@ -148,13 +148,13 @@ def test_what_a_callback_writes_counts_from_the_next_step(tiny_folder, tmp_path,
     }
     writes = Writes(**values)
     seen = []
-    step_loss = policy_update.step_loss
+    step_loss = policy.step_loss
 
     def noted(scores, batch, settings, weight, *rest):
         seen.append((settings, weight))
         return step_loss(scores, batch, settings, weight, *rest)
 
-    monkeypatch.setattr(policy_update, "step_loss", noted)
+    monkeypatch.setattr(policy, "step_loss", noted)
     trainer = trainer_of(
         GRPOExtTrainer, GRPOExtConfig, tiny_folder, tmp_path, [writes], beta=0.04, entropy_coef=0.01
     )

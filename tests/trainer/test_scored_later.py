@@ -18,7 +18,7 @@ from grpo_ext.samplers.base import Sampler, SamplerAbilities
 from grpo_ext.scoring.scorer import Scorer
 from grpo_ext.seams.generate import watching
 from grpo_ext.step.records import Generation
-from grpo_ext.trainer.old_and_reference import OldAndReference
+from grpo_ext.trainer.policy import OldAndReference
 from tests.support.logs import entries_with, metric_values
 from tests.support.scripted_groups import GROUP, train
 from tests.support.tiny_run import tiny_arguments

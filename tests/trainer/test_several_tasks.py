@@ -14,7 +14,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOConfig
 
 from grpo_ext import GRPOExtConfig
-from grpo_ext.curriculum.pass_rates import prompt_id, read_pass_rates
+from grpo_ext.common.hashes import prompt_id
+from grpo_ext.curriculum.pass_rates import read_pass_rates
 from tests.support.fixed_completions import lucky
 from tests.support.scripted_groups import Filtered, Scripted, prompt_of
 

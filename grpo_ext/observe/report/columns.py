@@ -3,7 +3,7 @@
 from itertools import islice
 from typing import Any
 
-from grpo_ext.common.deadline import TooLate, deadline
+from grpo_ext.common.user_code import TooLate, deadline
 from grpo_ext.environments.transcript import transcript
 from grpo_ext.observe.read_run import Row, RunData, mappings
 from grpo_ext.rewards.explanation import Mark

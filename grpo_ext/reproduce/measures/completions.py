@@ -7,7 +7,7 @@ from math import comb
 from typing import Any
 
 from grpo_ext.common.estimates import Estimate, mean_of
-from grpo_ext.common.hash_sample import in_share
+from grpo_ext.common.hashes import in_share
 from grpo_ext.observe.read_run import RunData
 from grpo_ext.reproduce.measures.base import Figure, Runs, figure, measure, together
 from grpo_ext.rewards.answers import ANSWER, THINK, THINK_END, first_answer

@@ -1,11 +1,47 @@
-"""Protect a run's random number generators, working directory and process from its rewards."""
+"""Run code of users within limits: a deadline, its own random state, and no forks that live on."""
 
 import os
 import random
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
+
+REPEAT_INTERVAL = 0.5  # seconds until a swallowed `TooLate` is raised again
+
+
+class TooLate(BaseException):
+    """The time limit has expired.
+
+    A `BaseException`, so that an `except Exception` in the slow code does not swallow it.
+    """
+
+
+@contextmanager
+def deadline(seconds: float | None) -> Iterator[None]:
+    """Raise `TooLate` inside the block once it has run for `seconds`; `None` means no limit.
+
+    The limit has no effect outside the main thread, where signals do not arrive, or while another
+    timer is running.
+    """
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    if seconds is None or not in_main_thread or signal.getitimer(signal.ITIMER_REAL)[0]:
+        yield
+        return
+
+    def raise_too_late(*_: object) -> None:
+        raise TooLate(f"it took more than {seconds:.2g} s")
+
+    previous_handler = signal.signal(signal.SIGALRM, raise_too_late)
+    signal.setitimer(signal.ITIMER_REAL, seconds, REPEAT_INTERVAL)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous_handler)
+
 
 _before = ExitStack()  # restores the state before the first running call
 _calls = 0
