@@ -178,14 +178,14 @@ def test_hostile_programs_in_a_pool_are_all_scored_and_leave_nothing():
     with RewardPool(2, timeout=LIMIT) as pool:
         scores, errors = pool.score(
             build("code", seconds=1.0),
-            {
-                "completions": [*programs, *[good] * 4],
-                "tests": [TESTS] * (len(programs) + 4),
-            },
+            {"completions": programs, "tests": [TESTS] * len(programs)},
         )
         assert not wait_until_gone(before)
+        good_rows = {"completions": [good] * 4, "tests": [TESTS] * 4}
+        assert pool.score(build("code", seconds=LIMIT), good_rows) == ([1.0] * 4, {})
+        assert not wait_until_gone(before)
     assert not errors
-    assert scores == [0.0] * len(programs) + [1.0] * 4
+    assert scores == [0.0] * len(programs)
 
 
 @needs_isolation
@@ -490,13 +490,12 @@ def test_a_right_side_that_takes_too_long_leaves_the_row_unscored():
 
 @needs_isolation
 def test_it_runs_in_reward_workers():
+    good_rows = {"completions": ["double = lambda x: 2 * x"], "tests": [TESTS]}
+    endless = {"completions": ["while True: pass"], "tests": [TESTS]}
     with RewardPool(1, timeout=LIMIT) as pool:
-        good = "double = lambda x: 2 * x"
-        bad = "while True: pass"
-        scores, errors = pool.score(
-            build("code", seconds=10.0), {"completions": [good, bad, good], "tests": [TESTS] * 3}
-        )
-    assert scores == [1.0, 0.0, 1.0] and not errors
+        assert pool.score(build("code", seconds=LIMIT), good_rows) == ([1.0], {})
+        assert pool.score(build("code", seconds=0.5), endless) == ([0.0], {})
+        assert pool.score(build("code", seconds=LIMIT), good_rows) == ([1.0], {})
 
 
 GOOD = {"completions": ["other = 1"], "tests": [["assert other == 1"]]}

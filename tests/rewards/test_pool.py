@@ -157,7 +157,7 @@ def test_overdue_workers_get_one_replacement_each(odd):
         ask(pool, odd(), "1")
         worker_pool = pool._ready_worker_pool()
         thread = threading.Thread(
-            target=ask, args=(pool, odd(), "hang", "hang", "hang", *map(str, range(50)))
+            target=ask, args=(pool, odd(), *["sleep"] * 3, *map(str, range(50)))
         )
         thread.start()
         most = 0
@@ -170,7 +170,7 @@ def test_overdue_workers_get_one_replacement_each(odd):
 def test_workers_that_are_killed_are_replaced(odd):
     with RewardPool(2, timeout=HANG) as pool:
         before = set(ask(pool, odd(), *["pid"] * 20)[0])
-        ask(pool, odd(), "hang", "hang", "hang")
+        ask(pool, odd(), "sleep", "sleep", "sleep")
         after = set(ask(pool, odd(), *["pid"] * 20)[0])
         wait_until(lambda: len(pool._ready_worker_pool().workers) == 2)
     assert after and not any(alive(int(pid)) for pid in before | after)
@@ -249,7 +249,7 @@ def test_what_a_reward_has_started_ends_with_its_worker(odd):
         assert children and gone([worker, *children])
 
 
-@pytest.mark.parametrize("end", ["close", "hang", "die"])
+@pytest.mark.parametrize("end", ["close", "sleep", "die"])
 def test_what_a_reward_has_put_into_a_session_of_its_own_ends_with_its_worker(odd, end):
     with RewardPool(1, timeout=HANG) as pool:
         started = list(map(int, ask(pool, odd(), "own session", "orphan")[0]))
@@ -364,7 +364,7 @@ def test_empty_batch(odd):
 def test_guard_counts_what_the_pool_gave_up(odd):
     with RewardPool(2, timeout=HANG) as pool:
         guard = Guard(odd(), pool=pool, max_failure_rate=1)
-        assert guard(completions=["1", "hang", "raise", "4"]) == [1.0, None, None, 4.0]
+        assert guard(completions=["1", "sleep", "raise", "4"]) == [1.0, None, None, 4.0]
     assert guard.failed == 2
 
 
