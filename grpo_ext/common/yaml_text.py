@@ -7,6 +7,8 @@ import yaml
 
 from grpo_ext.common.foreign_files import MOST_LEVELS
 
+INTEGER = "tag:yaml.org,2002:int"
+MOST_DIGITS = 4300  # of an integer, as in Python; YAML's base 60 takes quadratic time
 KEY_TYPES = (str, int, float, bool, type(None))  # the key types that JSON can write
 
 
@@ -37,6 +39,8 @@ class _Constructor(yaml.constructor.SafeConstructor):
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         line = node.start_mark.line + 1
         try:
+            if node.tag == INTEGER and len(node.value) > MOST_DIGITS:
+                raise ValueError(f"an integer of {len(node.value):,} digits")
             value = super().construct_object(node, deep=True)  # all levels inside this `try`
             if isinstance(value, dict) and not all(isinstance(key, KEY_TYPES) for key in value):
                 raise YamlFault("a key of a mapping is a date or bytes", line, "quote it")

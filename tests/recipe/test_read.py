@@ -33,6 +33,10 @@ def bomb(levels: int, width: int = 9) -> str:
         ("a: " + "[" * 200_000, "nested deeper than 100 levels"),
         ("a: 2026-99-99\n", "month must be in 1..12"),
         ("a: " + "9" * 5000, ":1: a: a value does not fit its YAML tag .*quote it"),
+        (
+            "a: 1" + ":59" * 80_000,
+            "does not fit its YAML tag .an integer of 240,001 digits.: quote it",
+        ),
         ("a: " + "x" * MOST_BYTES, "more than 1,048,576 bytes"),
     ],
 )
