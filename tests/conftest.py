@@ -30,7 +30,13 @@ hypothesis.settings.load_profile("any_speed")
 # Limits of the package, after which it goes on without rows, rewards or workers: a slow machine
 # must not reach them.
 PATIENT = {
+    "grpo_ext.common.hub": {"PATIENCE": 300.0},
+    "grpo_ext.environments.tools": {"STATE_SECONDS": 300.0},
+    "grpo_ext.environments.turn_tokens": {"PARSE_SECONDS": 300.0},
+    "grpo_ext.observe.report.columns": {"EXPLAIN_SECONDS": 300.0},
     "grpo_ext.preflight.first_rows": {"PATIENCE": 300.0},
+    "grpo_ext.preflight.forecast": {"PATIENCE": 300.0},
+    "grpo_ext.preflight.row_counts": {"PATIENCE": 300.0},
     "grpo_ext.preflight.try_environment": {"BUDGET": 300.0},
     "grpo_ext.preflight.try_rewards": {"PATIENCE": 60.0, "BUDGET": 300.0},
     "grpo_ext.rewards.worker_pool": {"START_LIMIT": 600.0},

@@ -185,7 +185,8 @@ class GuardedEnvironment:
                     self.rules.failures.succeeded(method)
                     return self._shortened(text or ""), True
         except TooLate as error:
-            text = f"error: {error}"
+            # a call may have had less: the calls of a turn share the time
+            text = f"error: it took more than {self.rules.step_timeout:g} s"
             details = in_full(error, function)
             failed = True
             forgiven = False
