@@ -43,10 +43,14 @@ _APPROXIMATION = re.compile(
     rf" (?:about|approximately|roughly) \\?[$£€]?{AMOUNT}(?:\\?%)?\$?"
     r"(?: [a-z]+){0,3}[.\s]*$"
 )
+# `which is 80 jumps per day`
 # `since 3(5) + 7 = 22`, `after Doris spent $6`, but not `after 3 days`
+_RATE = re.compile(
+    rf",? (?:which is|or|that is) {VALUE.pattern}(?: [a-z]+){{1,3}} (?:per|each|every|an?) [^,]*$"
+)
 _REASON = re.compile(
     r"(?:,? (?:of which|of whom|including)\b|(?<! and),? (?:(?:since|because)\b"
-    r"|(?:after|before|once) (?=[A-Z]|(?:he|she|it|they|we|you)\b)))[^,]*$"
+    r"|(?:after|before|once|when) (?=[A-Z]|(?:he|she|it|they|we|you)\b)))[^,]*$"
 )
 # `when x = 3`
 _CONDITION = re.compile(r",? (?:at|when|for|where|if) \$?([a-z]) ?= ?[^\s,$]+\$?[.\s]*$")
@@ -91,6 +95,8 @@ def without_asides(sentence: str, request: Request) -> str:
     condition = _CONDITION.search(sentence)
     if condition is not None and condition[1] not in request.letters:
         sentence = without_aside(sentence, _CONDITION)
+    if not request.is_rate:
+        sentence = without_aside(sentence, _RATE)
     if not request.is_difference:
         sentence = without_aside(sentence, _COMPARISON)
     return sentence

@@ -19,11 +19,11 @@ from grpo_ext.rewards.asides import (
 )
 from grpo_ext.rewards.quantity import WORDED, with_digits
 from grpo_ext.rewards.request import (
-    LONG_WORD,
     NEGATION,
     PRICE,
     WORDED_FRACTION,
     Request,
+    words_of,
 )
 
 _SENTENCE_END = re.compile(r"[.!?](?:\s+|$)|\n+")
@@ -41,7 +41,11 @@ _VERB = re.compile(r" (?:is|are|was|were|will be|would be|has|have|had) ")
 _RESULT_BEFORE = re.compile(
     r"(?:[=≈]|\b(?:is|are|was|were|be|to|makes?|gives?|leaves?|leaving|equals?))\s*$"
 )
+_THAN = re.compile(r"\bthan\b[^,.;]*$")
 _PERSON = re.compile(r",? (?:and|while|whereas|but) (?=[A-Z][a-z])|, (?=[A-Z][a-z]+ (?!=))")
+_NEXT_WORD = re.compile(r" [a-z]+")
+_DIGITS = re.compile(r"[0-9.,/]+")
+_LISTED = re.compile(r"[0-9](?:,|,? and) \$?[0-9]")
 _PHRASE = re.compile(r"[0-9.,/]*[^0-9,.;]*")
 _WORD_AT_END = re.compile(rf"(?<=\b(?:is|to|be) )({WORDED})(?=[.!\s]*$)")
 _INVERTED = re.compile(
@@ -98,11 +102,13 @@ def own_clause(sentence: str, request: Request) -> str:
         shared = [int(request.name in clause) for clause in clauses]
     if len(clauses) == 1:
         clauses = clauses_of(sentence, _THING)
-        shared = [len(request.words & {*LONG_WORD.findall(subject_of(c))}) for c in clauses]
+        shared = [len(request.words & words_of(subject_of(clause))) for clause in clauses]
     position = shared.index(max(shared))
+    clause = clauses[position]
     behind = "".join(clauses[position + 1 :])
-    is_single = shared.count(max(shared)) == 1 and VALUE.search(clauses[position]) is not None
-    if not is_single or NEW_CLAIM.search(behind):
+    is_only = shared.count(max(shared)) == 1
+    has_value = VALUE.search(clause) is not None and _LISTED.search(clause) is None
+    if not is_only or not has_value or NEW_CLAIM.search(behind):
         return sentence
     return sentence.removesuffix(behind)
 
@@ -114,11 +120,11 @@ def clauses_of(sentence: str, start: re.Pattern[str]) -> list[str]:
 
 
 def subject_of(clause: str) -> str:
-    """Return the text before the verb of a clause, such as "is" or "has"; "" if there is none."""
+    """Return the four words before the verb of a clause, such as "is"; "" without a verb."""
     verb = _VERB.search(clause)
     if verb is None:
         return ""
-    return clause[: verb.start()]
+    return " ".join(clause[: verb.start()].split()[-4:])
 
 
 def in_requested_amounts(sentence: str, request: Request) -> str:
@@ -133,14 +139,12 @@ def in_requested_amounts(sentence: str, request: Request) -> str:
     if not amounts:
         return sentence
     unknown = [a for a in amounts if not is_circumstance(sentence, a, request.numbers)] or amounts
-    precise = [a for a in unknown if has_nouns(sentence, a.start(), request.nouns)] or unknown
-    totals = [
-        a for a in precise if request.is_rate or not _RATE.match(sentence, a.end())
-    ] or precise
-    amount = totals[-1]
+    fitting = [a for a in unknown if is_rate(sentence, a) == request.is_rate] or unknown
+    precise = [a for a in fitting if has_nouns(sentence, a.start(), request.nouns)] or fitting
+    amount = described_amount(sentence, precise, request.words)
     before = sentence[: amount.start()]
     alternative = _ALTERNATIVE.search(before)
-    if alternative is not None and not request.amount.search(before):
+    if alternative is not None and len(fitting) == 1:
         before = before[alternative.end() :]
     behind = sentence[amount.end() :]
     if not has_claim(behind, request):
@@ -148,10 +152,31 @@ def in_requested_amounts(sentence: str, request: Request) -> str:
     return before + in_digits(amount[0]) + behind
 
 
+def is_rate(sentence: str, amount: re.Match[str]) -> bool:
+    """Return whether "per" or "each" follows an amount, as in `10 miles per hour`."""
+    return _RATE.match(sentence, amount.end()) is not None
+
+
 def has_nouns(sentence: str, start: int, nouns: frozenset[str]) -> bool:
     """Return whether all `nouns` occur between this number and the next."""
     phrase = _PHRASE.match(sentence, start)
     return phrase is not None and all(noun in phrase[0] for noun in nouns)
+
+
+def described_amount(
+    sentence: str, amounts: list[re.Match[str]], words: frozenset[str]
+) -> re.Match[str]:
+    """Return the last amount, or the last one of its noun that a word of the question follows.
+
+    Of `48 walls purple and 32 walls green`, `48 walls` is returned if the question has "purple".
+    """
+    last = amounts[-1]
+    for amount in reversed(amounts):
+        next_word = _NEXT_WORD.match(sentence, amount.end())
+        has_noun_of_last = _DIGITS.sub("", amount[0]) == _DIGITS.sub("", last[0])
+        if next_word is not None and has_noun_of_last and words & words_of(next_word[0]):
+            return amount
+    return last
 
 
 def last_sentence(text: str, request: Request) -> tuple[int, int]:
@@ -178,6 +203,8 @@ def is_claimed(behind: str, value: re.Match[str], request: Request) -> bool:
     except as a result: `is 20`, `= 20`.
     """
     if _NOUN.match(behind, value.end()) or ("$" in value[0] and request.amount is not PRICE):
+        return False
+    if _THAN.search(behind, 0, value.start()):
         return False
     is_result = _RESULT_BEFORE.search(behind, 0, value.start()) is not None
     return is_result or not are_stated([value[1]], request.numbers)

@@ -52,7 +52,9 @@ _NOT_NOUNS = {"more", "total", "different", "whole", "fewer", "less", "other", "
 _BETWEEN = r"(?:[ -](?!(?:and|or|of|in|for|with|per|than|to|is|are)\b)[A-Za-z']+){0,2}?"
 _NAME = re.compile(r"(?<=[a-z,] )[A-Z][a-z]+\b")
 _LETTER = re.compile(r"\b(?:find|values? of|solve for|what is|which|real|all) \$?([a-z])\b")
-LONG_WORD = re.compile(r"\b[a-z]{4,}\b")
+_WORD = re.compile(
+    r"\b(?!(?:the|and|how|many|much|what|each|will|does|have|there|they)\b)[a-z]{3,}\b"
+)
 NEGATION = re.compile(r"\bnot\b|n't\b")
 _DIFFERENCE = re.compile(
     r"\bhow (?:many|much) (?:[a-z]+ )?(?:more|less|fewer|[a-z]+er)\b|\bdifference\b", re.IGNORECASE
@@ -69,8 +71,8 @@ class Request(NamedTuple):
     name: str | None = None  # the only name in the request
     numbers: frozenset[Fraction] = frozenset()  # those that the question states
     letters: frozenset[str] = frozenset()  # unknowns whose values it asks for
-    nouns: frozenset[str] = frozenset()  # "red", "balloon" for "how many red balloons"
-    words: frozenset[str] = frozenset()  # words of the request, of 4 letters or more
+    nouns: frozenset[str] = frozenset()  # stems: "red", "balloon" for "how many red balloons"
+    words: frozenset[str] = frozenset()  # stems of the words of the request
     negated: bool = False  # "how many are not red"
     is_rate: bool = False  # "how many miles per day"
     is_difference: bool = False  # "how many more miles"
@@ -83,11 +85,10 @@ def request_of(question: str, numbers: frozenset[Fraction]) -> Request:
     matches = list(_COUNT_OR_MEASURE.finditer(question))
     if not matches:
         requests = ["", *_REQUEST.findall(question)]
-        words = frozenset(LONG_WORD.findall(requests[-1]))
         return Request(
             numbers=numbers,
             letters=letters,
-            words=words,
+            words=words_of(requests[-1]),
             is_difference=_DIFFERENCE.search(question) is not None,
             bound=bound_of(question),
         )
@@ -100,7 +101,7 @@ def request_of(question: str, numbers: frozenset[Fraction]) -> Request:
         numbers=numbers,
         letters=letters,
         nouns=nouns,
-        words=frozenset(LONG_WORD.findall(sentence)),
+        words=words_of(sentence),
         negated=NEGATION.search(sentence) is not None,
         is_rate=_PER.search(sentence) is not None,
         is_difference=_DIFFERENCE.search(question) is not None,
@@ -115,6 +116,11 @@ def bound_of(question: str) -> str | None:
     if _MAXIMUM.search(question):
         return "at most"
     return None
+
+
+def words_of(text: str) -> frozenset[str]:
+    """Return the stems of the words in a text, without names and the most frequent words."""
+    return frozenset(_PLURAL.sub("", word) for word in _WORD.findall(text))
 
 
 def requested_nouns(request: re.Match[str]) -> frozenset[str]:
