@@ -101,7 +101,12 @@ def parts_of_tasks(
     return parts
 
 
-def _figures(samples: list[Sample], names: list[str], outcomes: Sequence[str], k: int) -> Figures:
+def _figures(
+    samples: list[Sample],
+    names: list[str],
+    outcomes: Sequence[str],
+    k: int,
+) -> Figures:
     figures = {"problems": number_of_problems(samples), **summarize(samples, names)}
     if outcomes:
         judged = with_outcome(samples, outcomes)
@@ -129,7 +134,7 @@ def compare_by_task(
     for part in before:
         later = samples_by_task(rows, after[part])
         for task, of_task in samples_by_task(rows, before[part]).items():
-            changes = compare({part: of_task}, {part: later[task]}, names, ())[part]
-            for name, change in changes.items():
+            task_differences = compare({part: of_task}, {part: later[task]}, names, ())
+            for name, change in task_differences[part].items():
                 differences[part][f"tasks/{task}/{name}"] = change
     return differences

@@ -32,7 +32,9 @@ def paired_difference(
         rows with both values; and `problems`, the number of different problems. Bounds and verdict
         are `None` for a single problem. The result is `None` if no row has both values.
     """
-    means_before, means_after = row_means(before, name).align(row_means(after, name), join="inner")
+    means_before = row_means(before, name)
+    means_after = row_means(after, name)
+    means_before, means_after = means_before.align(means_after, join="inner")
     problems = problems_of(before, means_before.index)
     difference = mean_difference(means_before.to_numpy(), means_after.to_numpy(), problems)
     if difference is None:

@@ -40,8 +40,8 @@ class Decoding:
     def __post_init__(self) -> None:
         if self.temperature == 0 and self.num_samples > 1:
             raise ValueError(
-                f"{self.num_samples} samples at temperature 0 are the same completion "
-                f"{self.num_samples} times: set a temperature above 0, or one sample."
+                f"At temperature 0, all {self.num_samples} samples of a prompt are the same "
+                "completion: set a temperature above 0, or num_samples to 1."
             )
 
     def generation_config(
@@ -95,7 +95,9 @@ class Completion:
     @property
     def length(self) -> int:
         """The number of tokens that the model wrote."""
-        return sum(self.episode.mask) if self.episode else len(self.ids)
+        if self.episode:
+            return sum(self.episode.mask)
+        return len(self.ids)
 
     def for_rewards(self, row: Row) -> tuple[Any, Any, Row]:
         """Return the prompt, the completion and the columns of the row, as rewards read them.
@@ -114,7 +116,11 @@ class Completion:
 
 
 @contextmanager
-def _decoding_as(model: PreTrainedModel, config: GenerationConfig, seed: int) -> Iterator[None]:
+def _decoding_as(
+    model: PreTrainedModel,
+    config: GenerationConfig,
+    seed: int,
+) -> Iterator[None]:
     """Set the generation config, eval mode and random seed, and restore them all afterwards.
 
     The config is also set on the base model of an adapter, which has one of its own.
@@ -169,7 +175,9 @@ def generate_completions(
     """
     config = decoding.generation_config(tokenizer, model)
     num_samples = decoding.num_samples
-    repeated_rows = [row for row in rows for _ in range(num_samples)]
+    repeated_rows = []
+    for row in rows:
+        repeated_rows += [row] * num_samples
     episodes: Sequence[Episode | None] = [None] * len(repeated_rows)
     if begin is None:
         prompts = [row["prompt"] for row in repeated_rows]
@@ -200,7 +208,10 @@ def generate_completions(
             for ids, episode in zip(completion_ids, batch_episodes, strict=True):
                 completions.append(_completion(tokenizer, config, ids, episode))
             bar.update(len(batch))
-    return [completions[i : i + num_samples] for i in range(0, len(completions), num_samples)]
+    by_row = []
+    for start in range(0, len(completions), num_samples):
+        by_row.append(completions[start : start + num_samples])
+    return by_row
 
 
 def _completion(
@@ -212,5 +223,6 @@ def _completion(
     if episode is not None:
         reason = "length" if episode.truncated else "stop"
         return Completion(as_text(episode.messages), episode.ids, reason, episode)
+    text = str(tokenizer.decode(ids, skip_special_tokens=True))
     reason = "stop" if ids and ids[-1] in config.eos_token_id else "length"
-    return Completion(str(tokenizer.decode(ids, skip_special_tokens=True)), ids, reason)
+    return Completion(text, ids, reason)

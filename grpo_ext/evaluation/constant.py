@@ -9,6 +9,7 @@ scores. They are tried on some of the rows, and the best of them is scored on al
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 from grpo_ext.common.estimates import clearly_above, with_error
@@ -36,7 +37,8 @@ def rewards_for_constants(rewards: Mapping[str, Any]) -> Rewards:
     """
     cheap: Rewards = {}
     for name, guard in rewards.items():
-        if isinstance(guard, Guard) and not isinstance(guard, AsyncGuard) and not is_costly(guard):
+        is_function = isinstance(guard, Guard) and not isinstance(guard, AsyncGuard)
+        if is_function and not is_costly(guard):
             cheap[name] = guard.try_out
     return cheap
 
@@ -56,9 +58,13 @@ def candidates(samples: Sequence[Sample], outcome: str) -> list[Sample]:
     """
     counts = Counter(sample.text for sample in samples)
     texts = [text for text, _ in counts.most_common(CANDIDATES // 2)]
-    scored = [sample for sample in samples if sample.rewards.get(outcome) is not None]
-    scored.sort(key=lambda sample: sample.rewards[outcome] or 0.0, reverse=True)
-    texts += [sample.text for sample in scored]
+    scores = []
+    for sample in samples:
+        score = sample.rewards.get(outcome)
+        if score is not None:
+            scores.append((score, sample.text))
+    scores.sort(key=itemgetter(0), reverse=True)
+    texts += [text for _, text in scores]
     first = {sample.text: sample for sample in reversed(samples)}  # first sample of each text
     distinct_texts = list(dict.fromkeys(texts))
     return [first[text] for text in distinct_texts[:CANDIDATES]]
@@ -109,8 +115,9 @@ def best_constant(
         The sample, or `None` if a constant answer is meaningless here: there are no rewards or no
             samples, all rows are equal, or the samples are episodes.
     """
-    problems = {repr(sorted(row.items(), key=lambda pair: pair[0])) for row in rows}
-    if not rewards or len(problems) < 2 or any(sample.episode for sample in samples):
+    distinct_rows = {repr(sorted(row.items(), key=itemgetter(0))) for row in rows}
+    has_episodes = any(sample.episode for sample in samples)
+    if not rewards or len(distinct_rows) < 2 or has_episodes:
         return None
     trial = rows[:: math.ceil(len(rows) / TRIAL_ROWS)]
 
@@ -174,7 +181,11 @@ def constant_key(key: str) -> str:
     return f"{key}{SUFFIX}"
 
 
-def constant_sentence(figures: Mapping[str, Any], key: str, text: str | None = None) -> str | None:
+def constant_sentence(
+    figures: Mapping[str, Any],
+    key: str,
+    text: str | None = None,
+) -> str | None:
     """Describe how a metric compares with that of the best constant answer.
 
     Args:
@@ -195,7 +206,9 @@ def constant_sentence(figures: Mapping[str, Any], key: str, text: str | None = N
         answer += f" ({short(text)!r})"
     mean = with_error(figures[key], figures.get(f"{key}_se"))
     comparison = f"{key} is {mean}, and {answer}, given to every prompt, earns {earned}."
-    return comparison if beats else f"A constant answer would do as well: {comparison}"
+    if beats:
+        return comparison
+    return f"A constant answer would do as well: {comparison}"
 
 
 def constant_sentences(
@@ -218,9 +231,11 @@ def constant_sentences(
         for key in row:
             if is_outcome_key(key, outcome) and constant_key(key) in row:
                 last_logs[key] = row
+    if len(last_logs) > 1:
+        text = None
     sentences = []
     for key, row in last_logs.items():
-        sentence = constant_sentence(row, key, text if len(last_logs) == 1 else None)
+        sentence = constant_sentence(row, key, text)
         if sentence is not None:
             sentences.append(sentence)
     return sentences
@@ -238,7 +253,8 @@ def constant_doubts(figures: Mapping[str, Any], outcomes: Sequence[str]) -> list
     """Return a sentence for each outcome reward, also of tasks, that does not beat a constant."""
     doubts = []
     for key in figures:
-        if key.rpartition("/")[2] in outcomes and beats_constant(figures, key) is False:
+        _, _, name = key.rpartition("/")
+        if name in outcomes and beats_constant(figures, key) is False:
             sentence = constant_sentence(figures, key)
             assert sentence is not None
             doubts.append(sentence)
@@ -249,4 +265,6 @@ def short(text: str, most: int = 60) -> str:
     """Return the first `most` characters of a text on one line, without control characters."""
     one_line = " ".join(text.split())
     line = "".join(filter(str.isprintable, one_line))
-    return line if len(line) <= most else f"{line[:most]} ..."
+    if len(line) > most:
+        line = f"{line[:most]} ..."
+    return line

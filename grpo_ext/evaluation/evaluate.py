@@ -109,7 +109,8 @@ def constants_by_task(
     for part in parts_of_tasks(rows, samples, outcomes):
         best = best_constant(part.rows, part.samples, cheap, part.outcome)
         if best is not None:
-            earned = constant_figures(answer_all(part.rows, best, cheap), list(cheap))
+            answers = answer_all(part.rows, best, cheap)
+            earned = constant_figures(answers, list(cheap))
             for name, figure in earned.items():
                 figures[f"{part.prefix}{name}"] = figure
     return figures

@@ -64,12 +64,14 @@ def evaluate_models(
     samples = {}
     advice: dict[str, str] = {}
     for name in model_names:
-        summaries[name], samples[name] = evaluate_on(recipe, name, rows, rewards, **settings)
-        if num_train_rows and "sampled" in samples[name]:
-            k = summaries[name]["sampled"]["num_samples"]
-            size = best_group_size(samples[name]["sampled"], outcomes, k)
-            summaries[name]["best_num_generations"] = None if size is None else asdict(size)
+        summary, parts = evaluate_on(recipe, name, rows, rewards, **settings)
+        if num_train_rows and "sampled" in parts:
+            k = summary["sampled"]["num_samples"]
+            size = best_group_size(parts["sampled"], outcomes, k)
+            summary["best_num_generations"] = None if size is None else asdict(size)
             advice[name] = advice_on_group_size(size, k, recipe.training.num_generations)
+        summaries[name] = summary
+        samples[name] = parts
     first, *later = model_names
     comparisons = []
     for name in later:
@@ -104,7 +106,8 @@ def rows_and_rewards(recipe: Recipe, num_train_rows: int = 0) -> tuple[list[Row]
         dataset = eval_rows(recipe)
     rewards, _ = guarded_rewards(recipe, dataset.column_names)
     set_prompts(rewards, dataset)
-    return list(dataset), {reward.__name__: reward for reward in rewards if callable(reward)}
+    functions = {reward.__name__: reward for reward in rewards if callable(reward)}
+    return list(dataset), functions
 
 
 def save_evaluation(path: Path, results: dict[str, Any]) -> list[Path]:
@@ -122,7 +125,8 @@ def save_evaluation(path: Path, results: dict[str, Any]) -> list[Path]:
         for part, samples in parts.items():
             for sample in samples:
                 row = results["rows"][sample.row]
-                line = {**model, **row, "part": part, **without_ids(sample)}
+                fields = without_ids(sample)
+                line = {**model, **row, "part": part, **fields}
                 lines.append(json.dumps(line, ensure_ascii=False))
     completions = path.with_name(f"{path.stem}_completions.jsonl")
     write_atomically(completions, "\n".join(lines) + "\n")
@@ -184,8 +188,8 @@ def evaluate_on(
     engine = pick_engine(engine, model_name, training.use_cpu, training.environment)
     if engine != "vllm" and training.max_completion_length is None:
         raise ValueError(
-            "max_completion_length: null ends completions after 20 tokens with transformers: "
-            "write a number."
+            "max_completion_length is null, so transformers would end completions after 20 "
+            "tokens: write a number."
         )
     trust = training.trust_remote_code
     tokenizer = AutoTokenizer.from_pretrained(
@@ -193,8 +197,8 @@ def evaluate_on(
     )
     if not tokenizer.chat_template and not isinstance(rows[0]["prompt"], str):
         raise ValueError(
-            f"the tokenizer of {model_name} has no chat template, and the task writes chat "
-            "messages."
+            f"the tokenizer of {model_name} has no chat template, but the prompts are chat "
+            "messages: set chat_template of the tokenizer."
         )
     template_options: Any = training.chat_template_kwargs  # already parsed as a mapping
     settings |= {"max_new_tokens": training.max_completion_length, "seed": training.seed}
@@ -220,13 +224,19 @@ def evaluate_on(
         with closing(completions):
             return evaluate(completions, rows, rewards, outcomes_of(recipe), **settings)
     model: Any = AutoModelForCausalLM.from_pretrained(model_name, trust_remote_code=trust, **init)
-    model.to("cuda" if torch.cuda.is_available() and not training.use_cpu else "cpu")
+    has_gpu = torch.cuda.is_available() and not training.use_cpu
+    model.to("cuda" if has_gpu else "cpu")
     ends = end_tokens(tokenizer, model.generation_config)
     begin = None
     if training.environment:
         begin = beginning(training.environment, tokenizer, ends, training)
     by_model = partial(
-        generate_completions, model, tokenizer, batch_size=batch_size, fast=training.fast_generate,
-        chat_template_kwargs=template_options, begin=begin,
-    )  # fmt: skip
+        generate_completions,
+        model,
+        tokenizer,
+        batch_size=batch_size,
+        fast=training.fast_generate,
+        chat_template_kwargs=template_options,
+        begin=begin,
+    )
     return evaluate(by_model, rows, rewards, outcomes_of(recipe), **settings)

@@ -61,11 +61,11 @@ class GroupSize:
         interval = "" if self.low is None else f" (95 % range {self.low} to {self.high})"
         text = f"Best num_generations for these rows: {self.best}{interval}."
         if self.best == self.largest:
-            text += f" Larger ones need more samples: --num_samples {2 * self.largest}."
+            text += f" To compare larger ones, write --num_samples {2 * self.largest}."
         if present is not None and present != self.best and present in self.efficiency:
             text += (
-                f" The recipe's {present} has {self.efficiency[present]:.0%} "
-                "of its signal to noise for the same number of completions."
+                f" The recipe's {present} reaches {self.efficiency[present]:.0%} of "
+                "the best signal-to-noise ratio with the same number of completions."
             )
         return text
 
@@ -80,13 +80,17 @@ def advice_on_group_size(size: GroupSize | None, k: int, present: int | None) ->
     """
     if size is None:
         return (
-            f"No num_generations up to {k} gives signal: no row has completions with different "
-            "outcome rewards, of which the outcome reward scored all."
+            f"No num_generations up to {k} gives signal: in every row whose completions were all "
+            "scored, they have the same outcome reward."
         )
     return size.sentence(present)
 
 
-def best_group_size(samples: list[Sample], outcomes: Sequence[str], k: int) -> GroupSize | None:
+def best_group_size(
+    samples: list[Sample],
+    outcomes: Sequence[str],
+    k: int,
+) -> GroupSize | None:
     """Return the best group size from 2 to `k`; `None` if no row has different outcome rewards.
 
     Also returns `None` if `k` is below 2 or there are no outcome rewards.
@@ -103,7 +107,9 @@ def best_group_size(samples: list[Sample], outcomes: Sequence[str], k: int) -> G
     complete_rows = counts.index[counts >= k]
     if complete_rows.empty:
         return None
-    table = [scores.loc[row].to_numpy()[:k] for row in complete_rows]
+    table = []
+    for row in complete_rows:
+        table.append(scores.loc[row].to_numpy()[:k])
     problems = problems_of(samples, complete_rows)
     return size_of(np.stack(table), problems)
 

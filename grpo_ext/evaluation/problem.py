@@ -26,7 +26,8 @@ def problem_of(row: Row, completion: Completion, rewards: Iterable[Any]) -> str:
     episode = completion.episode
     if episode is None:
         names = {"prompt", *IMAGES, *columns_read(row, rewards)}
-        return prompt_id({name: row[name] for name in names & row.keys()})
+        columns = {name: row[name] for name in names & row.keys()}
+        return prompt_id(columns)
     key = None
     if isinstance(episode.environment, Environment):  # TRL's environments have no `problem_key`
         with protected(episode.seed, "problem_key"):

@@ -82,7 +82,9 @@ def score_completions(
         scores[name] = returned
     samples = []
     for number, (row, completion) in enumerate(flat):
-        sample_scores = {name: of_reward[number] for name, of_reward in scores.items()}
+        sample_scores = {}
+        for name, of_reward in scores.items():
+            sample_scores[name] = of_reward[number]
         sample = Sample(
             row,
             completion.text,
@@ -101,11 +103,11 @@ def by_row(samples: list[Sample], name: str | None) -> pd.Series:
 
     `name` is the name of the reward; `None` returns the lengths.
     """
-    rows = []
-    values = []
-    for sample in samples:
-        rows.append(sample.row)
-        values.append(sample.length if name is None else sample.rewards[name])
+    rows = [sample.row for sample in samples]
+    if name is None:
+        values: list[float | None] = [sample.length for sample in samples]
+    else:
+        values = [sample.rewards[name] for sample in samples]
     return pd.Series(values, rows, dtype=float)
 
 
@@ -131,7 +133,8 @@ def over_rows(samples: list[Sample], values: pd.Series) -> Estimate | None:
 
     Rows of the same problem are not counted as independent. Returns `None` if no value is left.
     """
-    return mean_of(values.to_numpy(dtype=float), problems_of(samples, values.index))
+    problems = problems_of(samples, values.index)
+    return mean_of(values.to_numpy(dtype=float), problems)
 
 
 def number_of_problems(samples: list[Sample]) -> int:
@@ -192,7 +195,7 @@ def pass_at_k(samples: list[Sample], name: str, k: int) -> Estimate | None:
     scores = by_row(samples, name)
     fewest = scores.groupby(level=0).size().min()
     if fewest < k:
-        raise ValueError(f"pass@{k} needs {k} samples a row, got {fewest}.")
+        raise ValueError(f"pass@{k} needs at least {k} samples of each row, but one has {fewest}.")
     scored = scores.groupby(level=0).count()
     passed = (scores >= 1).groupby(level=0).sum()
     rates = {}
@@ -232,7 +235,8 @@ def mixed_share(samples: list[Sample], name: str) -> Estimate | None:
     `num_generations: k`.
     """
     scores = by_row(samples, name).dropna().astype("float32")  # the trainer compares float32 too
-    return over_rows(samples, scores.groupby(level=0).nunique() > 1)
+    is_mixed = scores.groupby(level=0).nunique() > 1
+    return over_rows(samples, is_mixed)
 
 
 def with_outcome(samples: list[Sample], outcomes: Sequence[str]) -> list[Sample]:

@@ -4,7 +4,7 @@ import html
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from textwrap import indent, wrap
 from typing import Any, Literal
@@ -72,7 +72,12 @@ def print_grid(
         justify: Literal["left", "right"] = "left" if column < left else "right"
         if column < whole:
             name = "\n".join(wrap(name, widths[column] + room))
-        grid.add_column(escape(name), justify=justify, overflow="fold", no_wrap=column < whole)
+        grid.add_column(
+            escape(name),
+            justify=justify,
+            overflow="fold",
+            no_wrap=column < whole,
+        )
     for row in body:
         grid.add_row(*map(escape, row))
     Console(width=width).print(grid)
@@ -82,7 +87,8 @@ def cell_width(body: Sequence[Sequence[str]], column: int) -> int:
     """Return the width of a column's widest cell in terminal characters, at least 1."""
     from rich.cells import cell_len
 
-    return max([1, *(cell_len(row[column]) for row in body)])
+    widths = [cell_len(row[column]) for row in body]
+    return max([1, *widths])
 
 
 def grid_width(widths: Sequence[int]) -> int:
@@ -114,7 +120,8 @@ def print_figures(summaries: dict[str, Row], count: int) -> None:
             last -= 1
         head = names[:2] + names[first:last]
         body = [row[:2] + row[first:last] for row in rows]
-        print_grid(f"{count} rows, mean ± standard error", head, body, left=2, whole=len(head))
+        title = f"{count} rows, mean ± standard error"
+        print_grid(title, head, body, left=2, whole=len(head))
         first = last
 
 
@@ -236,10 +243,14 @@ def add_to_card(
     """
     reward_rows = []
     for reward in rewards:
-        weight = f"{reward['weight']:g}"
         options = json.dumps(reward.get("options", {}), default=str)
-        reward_rows.append([reward["name"], weight, options.strip("{}")])
-    gain_rows = [[gain.name, gain.first, gain.last, gain.verdict] for gain in gains]
+        cells = [
+            reward["name"],
+            f"{reward['weight']:g}",
+            options.strip("{}"),
+        ]
+        reward_rows.append(cells)
+    gain_rows = [list(astuple(gain)) for gain in gains]
     paragraphs = []
     for sentence in sentences:
         paragraphs += [cell(sentence), ""]
@@ -258,7 +269,7 @@ def add_to_card(
         "",
         "### Recipe",
         "",
-        "Trained with grpo_ext; every value that is not its default:",
+        "Trained with grpo_ext, with these values that differ from the defaults:",
         "",
         indent(as_yaml(recipe), "    "),
     ]

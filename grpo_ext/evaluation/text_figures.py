@@ -50,17 +50,18 @@ def text_figures(
     for sample in samples:
         text_ids = first_model.text_ids(sample.text, MAX_TOKENS)
         if text_ids:
-            pairs.append((first_model.prompt_ids(rows[sample.row]["prompt"]), text_ids))
+            prompt_ids = first_model.prompt_ids(rows[sample.row]["prompt"])
+            pairs.append((prompt_ids, text_ids))
             scored_rows.append(sample.row)
-    logps = [logps.mean().item() for logps in first_model.log_probs(pairs)]
+    mean_logps = [logps.mean().item() for logps in first_model.log_probs(pairs)]
+    ended = [sample.finish_reason == "stop" for sample in samples]
+    word_counts = list(map(len, words))
     of_rows = [sample.row for sample in samples]
     figures = with_errors(
         {
-            "ended": mean_of(
-                [float(sample.finish_reason == "stop") for sample in samples], of_rows
-            ),
-            "words": mean_of([float(len(of_text)) for of_text in words], of_rows),
-            "first_model_logp": mean_of(logps, scored_rows),
+            "ended": mean_of(ended, of_rows),
+            "words": mean_of(word_counts, of_rows),
+            "first_model_logp": mean_of(mean_logps, scored_rows),
         }
     )
     figures["distinct_words"] = len(set(chain(*words)))

@@ -37,15 +37,17 @@ def pick_engine(
         return "vllm" if fits and find_spec("vllm") and gpu_is_there() else "transformers"
     if engine == "vllm" and environment:
         raise ValueError(
-            "only transformers plays the episodes of an environment: write --engine transformers."
+            "vLLM cannot play the episodes of an environment: write --engine transformers."
         )
     if engine == "vllm" and adapter:
         raise ValueError(
-            f"{model_name} is an adapter, which vLLM cannot load without its base: --engine "
-            "transformers."
+            f"{model_name} is an adapter, which vLLM cannot load without its base model: write "
+            "--engine transformers."
         )
     if engine == "vllm" and not find_spec("vllm"):
-        raise ValueError("vLLM is not installed here: pip install vllm, or --engine transformers.")
+        raise ValueError(
+            "vLLM is not installed: run `pip install vllm`, or write --engine transformers."
+        )
     return engine
 
 
@@ -125,8 +127,9 @@ class VllmCompletions:
         for output in outputs:
             group = []
             for sample in output.outputs:
-                text = str(self.tokenizer.decode(sample.token_ids, skip_special_tokens=True))
-                group.append(Completion(text, list(sample.token_ids), sample.finish_reason))
+                ids = list(sample.token_ids)
+                text = str(self.tokenizer.decode(ids, skip_special_tokens=True))
+                group.append(Completion(text, ids, sample.finish_reason))
             completions.append(group)
         return completions
 

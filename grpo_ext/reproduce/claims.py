@@ -133,16 +133,16 @@ class Experiment(Section):
     def _refers_to_what_exists(self) -> "Experiment":
         for name, run in self.runs.items():
             if run.start not in self.starts:
-                raise ValueError(f"run {name}: there is no start {run.start!r}.")
+                raise ValueError(f"run {name}: `starts` has no {run.start!r}.")
         if self.usual_start not in self.starts:
-            raise ValueError(f"usual_start: there is no start {self.usual_start!r}.")
+            raise ValueError(f"usual_start: `starts` has no {self.usual_start!r}.")
         for claim in self.claims:
             for run_name in claim.runs:
                 if run_name not in self.runs:
-                    raise ValueError(f"claim {claim.name}: there is no run {run_name!r}.")
+                    raise ValueError(f"claim {claim.name}: `runs` has no {run_name!r}.")
         names = {claim.name for claim in self.claims}
         if len(names) < len(self.claims):
-            raise ValueError("two claims have the same name.")
+            raise ValueError("two claims have the same name: rename one of them.")
         return self
 
 

@@ -45,7 +45,9 @@ def print_claims(experiments: dict[str, Experiment]) -> None:
     from grpo_ext.evaluation.table import print_grid
 
     for name, experiment in experiments.items():
-        rows = [[claim.name, claim.claim, claim.scale] for claim in experiment.claims]
+        rows = []
+        for claim in experiment.claims:
+            rows.append([claim.name, claim.claim, claim.scale])
         print_grid(name, ["claim", "", "scale"], rows, left=3)
 
 
@@ -79,7 +81,15 @@ def reproduce(
     matrices = []
     jobs: list[Job] = []
     for name, experiment in experiments.items():
-        matrix = Matrix(name, experiment, folder, seeds, config, overrides or [], max_steps)
+        matrix = Matrix(
+            name,
+            experiment,
+            folder,
+            seeds,
+            config=config,
+            overrides=overrides or [],
+            max_steps=max_steps,
+        )
         matrices.append(matrix)
         measurable = []
         for claim in experiment.claims:
@@ -91,7 +101,10 @@ def reproduce(
         return []
     lock = hold(folder)
     if lock is None:
-        raise ValueError(f"--folder: another process works in {folder}.")
+        raise ValueError(
+            f"--folder: another process is using {folder}: wait until it ends, or write another "
+            "folder."
+        )
     with lock:
         failed = execute(jobs, processes, by_launcher=config is not None)
         logs = Logs()

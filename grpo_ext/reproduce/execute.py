@@ -67,7 +67,8 @@ def execute(jobs: list[Job], processes: int, by_launcher: bool = False) -> list[
                     failed.append(job)
                     progress.print_end(job, failed=True)
             ready = [job for job in waiting if job.needs is None or job.needs.is_done]
-            for job in ready[: processes - len(started)]:
+            num_idle = processes - len(started)
+            for job in ready[:num_idle]:
                 waiting.remove(job)
                 job.begin()
                 started[job] = (begin_process(job), time.perf_counter())
@@ -77,7 +78,8 @@ def execute(jobs: list[Job], processes: int, by_launcher: bool = False) -> list[
             for job, (process, begun) in [*started.items()]:
                 if process.exitcode is not None:
                     del started[job]
-                    finish(job, process.exitcode, time.perf_counter() - begun, failed)
+                    seconds = time.perf_counter() - begun
+                    finish(job, process.exitcode, seconds, failed)
                     progress.print_end(job, failed=job in failed)
     return failed
 
@@ -92,15 +94,22 @@ def launch_in_turn(jobs: list[Job], progress: "Progress") -> list[Job]:
         job.begin()
         path, overrides = job.arguments
         start = time.perf_counter()
-        code = launch(job.module, ["--config", path, *overrides], load_recipe(path, overrides))
+        recipe = load_recipe(path, overrides)
+        code = launch(job.module, ["--config", path, *overrides], recipe)
         if code == EXIT_INTERRUPTED or code > 128:
             sys.exit(code)
-        finish(job, code, time.perf_counter() - start, failed)
+        seconds = time.perf_counter() - start
+        finish(job, code, seconds, failed)
         progress.print_end(job, failed=job in failed)
     return failed
 
 
-def finish(job: Job, code: int, seconds: float, failed: list[Job]) -> None:
+def finish(
+    job: Job,
+    code: int,
+    seconds: float,
+    failed: list[Job],
+) -> None:
     """Record a job that has ended; a run that learned nothing also counts as done.
 
     Args:
@@ -109,7 +118,9 @@ def finish(job: Job, code: int, seconds: float, failed: list[Job]) -> None:
         seconds: the seconds since the job began or was continued.
         failed: the list to which the job is added if it failed.
     """
-    done = code == 0 or (code == 1 and job.module != "start" and learnt_nothing(job.folder))
+    done = code == 0
+    if code == 1 and job.module != "start":
+        done = learnt_nothing(job.folder)
     seconds += float(job.state.get("seconds") or 0.0)
     job.record(done=done, seconds=round(seconds, 1))
     if not done:
@@ -144,14 +155,21 @@ def begin_process(job: Job) -> ForkServerProcess:
     """Start a job in a process in which torch and TRL are already loaded."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["grpo_ext.reproduce.preloaded"])
+    log = job.folder / LOG
     process = context.Process(
-        target=work, args=(job.module, job.arguments, str(job.folder / LOG), os.getpid())
+        target=work,
+        args=(job.module, job.arguments, str(log), os.getpid()),
     )
     process.start()
     return process
 
 
-def work(module: str, arguments: tuple[Any, ...], log: str, launcher: int) -> None:
+def work(
+    module: str,
+    arguments: tuple[Any, ...],
+    log: str,
+    launcher: int,
+) -> None:
     """Run a job in this process, and exit with its exit code.
 
     Args:
@@ -179,7 +197,7 @@ def work(module: str, arguments: tuple[Any, ...], log: str, launcher: int) -> No
 
         path, overrides = arguments
         code = main(["--config", path, *overrides])
-    print(f"{time.process_time():.1f} s of the processor", flush=True)
+    print(f"{time.process_time():.1f} s of CPU time", flush=True)
     sys.exit(code)
 
 
@@ -198,7 +216,12 @@ class Progress:
         processes: the number of jobs at the same time.
     """
 
-    def __init__(self, jobs: list[Job], unfinished: list[Job], processes: int) -> None:
+    def __init__(
+        self,
+        jobs: list[Job],
+        unfinished: list[Job],
+        processes: int,
+    ) -> None:
         self.total = len(jobs)
         self.processes = processes
         self.unfinished = list(unfinished)

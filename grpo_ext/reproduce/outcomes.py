@@ -61,13 +61,13 @@ def obstacle(matrix: Matrix, claim: Claim) -> str:
         return ""
     for name in claim.runs:
         if matrix.experiment.runs[name].start != matrix.experiment.usual_start:
-            return "it compares models that begin differently, and another recipe has one model."
+            return "it compares runs from different models, but --config has only one model."
     for name in claim.runs:
         path, overrides = matrix.run(name, 0).arguments
         try:
             load_recipe(path, overrides)
         except RecipeError as error:
-            return f"the run {name} cannot be made from {matrix.config}. {error}"
+            return f"the run {name} cannot be made from {matrix.config}: {error}"
     return ""
 
 
@@ -107,15 +107,16 @@ def outcome_of(
     jobs: dict[str, list[Job]] = {}
     missing: list[Job] = []
     for name in claim.runs:
-        jobs[name] = [matrix.run(name, seed) for seed in range(matrix.seeds)]
-        missing += [job for job in jobs[name] if not job.is_done]
+        of_run = [matrix.run(name, seed) for seed in range(matrix.seeds)]
+        jobs[name] = of_run
+        missing += [job for job in of_run if not job.is_done]
     if missing:
-        outcome.why = claim.why if out_of_scale(claim, scale) else "its runs are not done."
+        outcome.why = claim.why if out_of_scale(claim, scale) else "its runs have not finished."
         failed_folders = {job.folder for job in failed}
-        broken = next((job for job in missing if job.folder in failed_folders), None)
-        if broken is not None:
+        broken = [job for job in missing if job.folder in failed_folders]
+        if broken:
             outcome.failed = True
-            outcome.why = f"{broken.name} failed; {place_of_message(broken)}."
+            outcome.why = f"{broken[0].name} failed; {place_of_message(broken[0])}."
         return outcome
     for name, of_run in jobs.items():
         outcome.runs[name] = [logs.of(job) for job in of_run]
@@ -125,7 +126,7 @@ def outcome_of(
         if figure is not None:
             outcome.by_seed.append(figure)
     if not outcome.by_seed:
-        outcome.why = f"the runs do not show it ({claim.figure})."
+        outcome.why = f"the logs of its runs do not show the figure ({claim.figure})."
         return outcome
     outcome.estimate = mean_over_runs([figure.estimate for figure in outcome.by_seed])
     if out_of_scale(claim, scale):
@@ -141,12 +142,12 @@ def undecided(expected: Range, estimate: Estimate) -> str:
     """Return why a figure gives no verdict."""
     if estimate.low is None:
         return (
-            f"one seed gives this figure no interval, and {expected} is expected: take more "
+            f"one seed gives no interval to compare with the expected range, {expected}: run more "
             "--seeds."
         )
     return (
-        f"the interval {interval_of(estimate)} is partly inside what is expected, {expected}: more "
-        "--seeds narrow it."
+        f"the interval {interval_of(estimate)} is only partly in the expected range, {expected}: "
+        "run more --seeds to narrow it."
     )
 
 

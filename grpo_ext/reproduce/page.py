@@ -54,9 +54,14 @@ def print_table(outcomes: list[Outcome]) -> None:
         rows = []
         for outcome in of_experiment:
             claim = outcome.claim
-            measured = as_figure(outcome.estimate)
-            expected = str(claim.expected)
-            rows.append([claim.name, claim.published, measured, expected, outcome.verdict])
+            cells = [
+                claim.name,
+                claim.published,
+                as_figure(outcome.estimate),
+                str(claim.expected),
+                outcome.verdict,
+            ]
+            rows.append(cells)
         print_grid(f"{experiment}: mean ± standard error over seeds", columns, rows, left=2)
     for outcome in outcomes:
         if outcome.why:
@@ -80,7 +85,8 @@ def write_page(outcomes: list[Outcome], folder: Path, about: str) -> Path:
         about: what was run, in one line.
     """
     figures = [as_json(outcome) for outcome in outcomes]
-    write_atomically(folder / FIGURES, json.dumps(figures, indent=1, ensure_ascii=False) + "\n")
+    figures_json = json.dumps(figures, indent=1, ensure_ascii=False)
+    write_atomically(folder / FIGURES, figures_json + "\n")
     counts = Counter[str](outcome.verdict for outcome in outcomes)
     summary = ", ".join(f"{verdict}: {counts[verdict]}" for verdict in CLASSES)
     style = "\n".join(data_lines("grpo_ext.reproduce", "page.css"))
@@ -161,8 +167,7 @@ def picture_of(outcome: Outcome) -> str:
     with plt.rc_context(LOOK):
         count = len(claim.curves) or 1
         figure, axes = plt.subplots(
-            1,
-            count,
+            ncols=count,
             figsize=(4.6 * count, 2.9),
             layout="constrained",
             squeeze=False,
@@ -211,8 +216,15 @@ def draw_map(axis: Axes, outcome: Outcome) -> None:
     axis.imshow(cells, cmap="cividis", aspect="auto")
     middle = (np.nanmin(cells) + np.nanmax(cells)) / 2
     for (i, j), value in np.ndenumerate(cells):
-        color = "black" if value > middle else "white"
-        axis.text(j, i, f"{value:.2f}", ha="center", va="center", color=color, fontweight="bold")
+        axis.text(
+            j,
+            i,
+            f"{value:.2f}",
+            ha="center",
+            va="center",
+            color="black" if value > middle else "white",
+            fontweight="bold",
+        )
     axis.grid(False)
     axis.set_xticks(range(len(columns)), [f"{column:g}" for column in columns])
     axis.set_yticks(range(len(rows)), [f"{row:g}" for row in rows])
@@ -230,14 +242,16 @@ def table_of_map(outcome: Outcome) -> tuple[Array, list[float], list[float]]:
     ends = []
     for run in chain.from_iterable(outcome.runs.values()):
         end = end_of(run, keys.metric)
-        if end is not None:
-            ends.append(
-                {
-                    "row": float(run.recipe.get(keys.rows, 0)),
-                    "column": float(run.recipe.get(keys.columns, 0)),
-                    "end": end[0],
-                }
-            )
+        if end is None:
+            continue
+        mean, _ = end
+        ends.append(
+            {
+                "row": float(run.recipe.get(keys.rows, 0)),
+                "column": float(run.recipe.get(keys.columns, 0)),
+                "end": mean,
+            }
+        )
     frame = pd.DataFrame(ends, columns=["row", "column", "end"])
     table = frame.pivot_table(index="row", columns="column", values="end")
     return table.to_numpy(), table.index.tolist(), table.columns.tolist()

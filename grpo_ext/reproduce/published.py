@@ -97,8 +97,11 @@ def defaults_sentence(experiment: Experiment) -> str:
     by_tool: dict[str, list[str]] = {}
     for value in experiment.values.values():
         if value.tool and not value.differs:
-            by_tool.setdefault(value.tool, []).append(f"`{value.key}: {_cell(value.published)}`")
-    parts = [f"{', '.join(defaults)} ({tool})" for tool, defaults in by_tool.items()]
+            default = f"`{value.key}: {_cell(value.published)}`"
+            by_tool.setdefault(value.tool, []).append(default)
+    parts = []
+    for tool, defaults in by_tool.items():
+        parts.append(f"{', '.join(defaults)} ({tool})")
     return f"Not stated, but defaults of the tool that was used: {'; '.join(parts)}."
 
 
@@ -121,7 +124,8 @@ def with_tables(page: str) -> str:
     def with_table(match: re.Match[str]) -> str:
         name = match["name"]
         kind = match["kind"]
-        return f"<!-- {name}: {kind} -->\n{writers[kind](by_name[name])}\n<!-- end -->"
+        table = writers[kind](by_name[name])
+        return f"<!-- {name}: {kind} -->\n{table}\n<!-- end -->"
 
     pattern = r"<!-- (?P<name>\w+): (?P<kind>\w+) -->\n.*?<!-- end -->"
     return re.sub(pattern, with_table, page, flags=re.DOTALL)

@@ -20,7 +20,12 @@ START_UP = 4.0  # seconds that a tiny run spends before its first and after its 
 # settings of all runs
 MEASURED = {"logging_steps": 1, "eval_strategy": "no", "eval_on_start": False}
 # settings of tiny runs
-QUIET = {"save_strategy": "steps", "save_steps": 20, "save_total_limit": 1, "disable_tqdm": True}
+QUIET = {
+    "save_strategy": "steps",
+    "save_steps": 20,
+    "save_total_limit": 1,
+    "disable_tqdm": True,
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +51,8 @@ class Job:
     def state(self) -> dict[str, Any]:
         """The state recorded in the job's folder; empty if the job was not begun."""
         try:
-            state = json.loads(read_text(self.folder / STATE, within=self.folder))
+            text = read_text(self.folder / STATE, within=self.folder)
+            state = json.loads(text)
         except (OSError, ValueError, RecursionError):
             return {}
         return state if isinstance(state, dict) else {}
@@ -54,7 +60,9 @@ class Job:
     @property
     def is_done(self) -> bool:
         state = self.state
-        return state.get("fingerprint") == self.fingerprint and bool(state.get("done"))
+        if state.get("fingerprint") != self.fingerprint:
+            return False
+        return bool(state.get("done"))
 
     def begin(self) -> None:
         """Record that the job has begun, and clear its folder if another job was begun there.
@@ -65,7 +73,8 @@ class Job:
         if self.folder.exists() and any(self.folder.iterdir()):
             if not self.state:
                 raise ValueError(
-                    f"{self.folder} has other files: name an empty --folder, or remove it."
+                    f"{self.folder} has files that this command did not write: remove them, or "
+                    "write another --folder."
                 )
             if self.state.get("fingerprint") != self.fingerprint:
                 shutil.rmtree(self.folder)
@@ -128,15 +137,16 @@ class Matrix:
         if self.config is None:
             start_name = self.experiment.runs[name].start
             start = self.start(start_name, seed)
-            arguments["model_name_or_path"] = model_of(
-                self.experiment.starts[start_name], start.folder
-            )
+            model = model_of(self.experiment.starts[start_name], start.folder)
+            arguments["model_name_or_path"] = model
+        recipe = self.recipe_file.read_text(encoding="utf-8")
+        overrides = [*self.overrides, *as_words(arguments)]
         return Job(
             name=f"{self.name} {name}, seed {seed}",
             folder=folder,
-            inputs=[self.recipe_file.read_text(encoding="utf-8"), self.overrides, settings],
+            inputs=[recipe, self.overrides, settings],
             module="grpo_ext.train",
-            arguments=(str(self.recipe_file), [*self.overrides, *as_words(arguments)]),
+            arguments=(str(self.recipe_file), overrides),
             needs=start,
             seconds=self.predicted(name),
         )
@@ -166,7 +176,8 @@ class Matrix:
             settings |= {**QUIET, **self.experiment.tiny}
         for key, value in run.changes.items():
             if isinstance(value, dict) and value.keys() == {"times"}:
-                value = settings.get(key, self.base.get(key)) * value["times"]
+                unscaled = settings.get(key, self.base.get(key))
+                value = unscaled * value["times"]
             settings[key] = value
         if self.config is None:
             settings |= run.tiny
@@ -187,4 +198,5 @@ class Matrix:
             return run.seconds
         tiny = {**self.experiment.tiny, **run.tiny}
         steps = tiny.get("max_steps", self.base.get("max_steps"))
-        return START_UP + (run.seconds - START_UP) * min(1.0, self.max_steps / steps)
+        share = min(1.0, self.max_steps / steps)
+        return START_UP + share * (run.seconds - START_UP)

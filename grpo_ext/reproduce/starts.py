@@ -68,7 +68,12 @@ def model_of(start: Start, folder: Path) -> Path:
     return folder / ("warm_start" if start.max_steps else "model")
 
 
-def make_start(start: Start, recipe: str, folder: Path, seed: int) -> int:
+def make_start(
+    start: Start,
+    recipe: str,
+    folder: Path,
+    seed: int,
+) -> int:
     """Make a tiny model and train it on its demonstrations; return the exit code.
 
     Args:
@@ -80,11 +85,8 @@ def make_start(start: Start, recipe: str, folder: Path, seed: int) -> int:
     from grpo_ext.sft import main
 
     demo = DEMOS[start.demo]
-    demo = replace(
-        demo,
-        demonstrations=STYLES[start.demonstrations](demo.demonstrations),
-        count=start.count,
-    )
+    in_style = STYLES[start.demonstrations]
+    demo = replace(demo, demonstrations=in_style(demo.demonstrations), count=start.count)
     settings = {"model_name_or_path": folder / "model", **start.task}
     task = load_recipe(recipe_folder() / recipe, as_words(settings)).task
     shutil.rmtree(folder / "warm_start", ignore_errors=True)  # of a job that was killed
@@ -101,13 +103,15 @@ def make_start(start: Start, recipe: str, folder: Path, seed: int) -> int:
             "disable_tqdm": True,
         }
     )
-    return main(["--config", str(recipe_folder() / demo.sft_recipe), *arguments])
+    sft_recipe = recipe_folder() / demo.sft_recipe
+    return main(["--config", str(sft_recipe), *arguments])
 
 
 def as_words(settings: dict[str, Any]) -> list[str]:
     """Return settings as command-line arguments: strings and paths as is, other values as JSON."""
     arguments = []
     for key, value in settings.items():
-        text = str(value) if isinstance(value, str | Path) else json.dumps(value)
+        is_text = isinstance(value, str | Path)
+        text = str(value) if is_text else json.dumps(value)
         arguments += [f"--{key}", text]
     return arguments

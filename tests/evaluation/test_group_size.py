@@ -91,9 +91,11 @@ def test_rows_with_unscored_completions_are_left_out():
     size = best_group_size(samples, ["right"], 4)
     assert size == size_of(np.array([rows[0], rows[2]]), [0, 2])
     assert size.best == 4
-    assert "Larger ones need more samples: --num_samples 8." in size.sentence(present=4)
+    assert "To compare larger ones, write --num_samples 8." in size.sentence(present=4)
     line = size.sentence(present=2)
-    assert f"The recipe's 2 has {size.efficiency[2]:.0%} of its signal to noise" in line
+    assert (
+        f"The recipe's 2 reaches {size.efficiency[2]:.0%} of the best signal-to-noise ratio" in line
+    )
 
 
 def test_without_a_mixed_row_there_is_no_best_size():

@@ -52,7 +52,7 @@ def test_pass_at_k_is_the_share_of_subsets_with_a_pass(scores, k):
 
 
 def test_pass_at_k_refuses_too_few_samples():
-    with pytest.raises(ValueError, match="pass@3 needs 3"):
+    with pytest.raises(ValueError, match="pass@3 needs at least 3"):
         pass_at_k(samples([[1.0, 0.0]]), "r", 3)
 
 

@@ -18,7 +18,7 @@ def test_vllm_is_taken_where_it_is_and_can_load_the_model(monkeypatch, tmp_path)
     assert vllm_completions.pick_engine("auto", str(adapter)) == "transformers"
     assert vllm_completions.pick_engine("auto", "some/model", environment="guess") == "transformers"
     assert vllm_completions.pick_engine("transformers", "some/model") == "transformers"
-    with pytest.raises(ValueError, match="plays the episodes"):
+    with pytest.raises(ValueError, match="cannot play the episodes"):
         vllm_completions.pick_engine("vllm", "some/model", environment="guess")
     with pytest.raises(ValueError, match="is an adapter"):
         vllm_completions.pick_engine("vllm", str(adapter))

@@ -196,7 +196,7 @@ def test_a_changed_setting_begins_a_run_anew_and_other_files_stay(tmp_path):
     foreign = Matrix("verse", experiment, tmp_path, 1).run("line_only", 0)
     foreign.folder.mkdir(parents=True)
     (foreign.folder / "thesis.txt").write_text("mine")
-    with pytest.raises(ValueError, match="other files"):
+    with pytest.raises(ValueError, match="files that this command did not write"):
         foreign.begin()
     assert (foreign.folder / "thesis.txt").exists()
 

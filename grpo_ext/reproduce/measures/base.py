@@ -57,7 +57,8 @@ def figure(
     if error is None:
         return Figure(Estimate(value, None, None, None, 1), details)
     reach = t_quantile(min(freedom, 1e9)) * error
-    return Figure(Estimate(value, error, value - reach, value + reach, 1), details)
+    estimate = Estimate(value, error, value - reach, value + reach, 1)
+    return Figure(estimate, details)
 
 
 def exact(value: float, details: str = "") -> Figure:
@@ -67,24 +68,31 @@ def exact(value: float, details: str = "") -> Figure:
 
 def rows_with(run: RunData, metric: str) -> list[dict[str, Any]]:
     """Return the rows of the log that have a value of a metric, in the order of the steps."""
-    return [row for row in run.metrics if isinstance(row.get(metric), int | float)]
+    rows = []
+    for row in run.metrics:
+        if isinstance(row.get(metric), int | float):
+            rows.append(row)
+    return rows
 
 
 def values_of(run: RunData, metric: str) -> Array:
     """Return the logged values of a metric, (N,), in the order of the steps."""
-    return np.array([row[metric] for row in rows_with(run, metric)], dtype=float)
+    values = [row[metric] for row in rows_with(run, metric)]
+    return np.array(values, dtype=float)
 
 
 def steps_of(run: RunData, metric: str) -> Array:
     """Return the steps at which a metric was logged, (N,)."""
-    return np.array([row["step"] for row in rows_with(run, metric)], dtype=float)
+    steps = [row["step"] for row in rows_with(run, metric)]
+    return np.array(steps, dtype=float)
 
 
 def seconds_of(run: RunData) -> Array:
     """Return the seconds of each optimizer step, (N,), summed over `PHASES`."""
     seconds = []
     for row in rows_with(run, "time/train"):
-        seconds.append(sum(float(row.get(f"time/{phase}") or 0) for phase in PHASES))
+        by_phase = [float(row.get(f"time/{phase}") or 0) for phase in PHASES]
+        seconds.append(sum(by_phase))
     return np.array(seconds, dtype=float)
 
 
@@ -98,7 +106,9 @@ def mean_error(values: Array, count: int) -> float | None:
     if len(values) > MOST_VALUES:
         return mean_error(values[-MOST_VALUES:], min(count, MOST_VALUES))
     noise = fit_noise(values)
-    return 0.0 if noise is None else noise.error_of_mean(count)
+    if noise is None:
+        return 0.0
+    return noise.error_of_mean(count)
 
 
 def end_of(run: RunData, metric: str) -> tuple[float, float | None] | None:
@@ -107,7 +117,8 @@ def end_of(run: RunData, metric: str) -> tuple[float, float | None] | None:
     if not len(values):
         return None
     count = ends(len(values)) or 1
-    return float(values[-count:].mean()), mean_error(values, count)
+    mean = float(values[-count:].mean())
+    return mean, mean_error(values, count)
 
 
 def together(*errors: float | None) -> float | None:

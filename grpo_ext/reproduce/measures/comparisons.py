@@ -26,12 +26,19 @@ def difference(runs: Runs, metric: str) -> Figure | None:
     second = end_of(runs[1], metric)
     if first is None or second is None:
         return None
-    details = f"{first[0]:.3g} and {second[0]:.3g}"
-    return figure(first[0] - second[0], together(first[1], second[1]), details)
+    first_mean, first_error = first
+    second_mean, second_error = second
+    error = together(first_error, second_error)
+    return figure(first_mean - second_mean, error, f"{first_mean:.3g} and {second_mean:.3g}")
 
 
 @measure
-def reaches_sooner(runs: Runs, metric: str, by: str = "steps", share: float = 0.8) -> Figure | None:
+def reaches_sooner(
+    runs: Runs,
+    metric: str,
+    by: str = "steps",
+    share: float = 0.8,
+) -> Figure | None:
     """Return the steps or seconds of the first run to reach a level, divided by the second run's.
 
     Above 1, the second run is sooner. The level is at `share` of the way from the mean of both
@@ -53,10 +60,16 @@ def reaches_sooner(runs: Runs, metric: str, by: str = "steps", share: float = 0.
         step = reaches(run, metric, level)
         if step is None:
             return None
-        costs.append(step if by == "steps" else float(seconds_of(run)[: int(step)].sum()))
-    if not costs[1]:
+        if by == "steps":
+            costs.append(step)
+        else:
+            seconds = seconds_of(run)[: int(step)]
+            costs.append(float(seconds.sum()))
+    first_cost, second_cost = costs
+    if not second_cost:
         return None
-    return figure(costs[0] / costs[1], details=f"{costs[0]:.3g} and {costs[1]:.3g} {by}")
+    details = f"{first_cost:.3g} and {second_cost:.3g} {by}"
+    return figure(first_cost / second_cost, details=details)
 
 
 @measure
@@ -77,7 +90,8 @@ def at_equal_time(runs: Runs, metric: str) -> Figure | None:
 
     The values are means over the last fifth of the seconds of the shorter run.
     """
-    total = min(float(seconds_of(run).sum()) for run in runs[:2])
+    totals = [float(seconds_of(run).sum()) for run in runs[:2]]
+    total = min(totals)
     means = []
     errors = []
     for run in runs[:2]:
@@ -85,7 +99,8 @@ def at_equal_time(runs: Runs, metric: str) -> Figure | None:
         steps = steps_of(run, metric).astype(int)
         times = elapsed[np.minimum(steps, len(elapsed)) - 1]
         curve = values_of(run, metric)
-        values = curve[(times <= total * 1.001) & (times > 0.8 * total)]
+        is_late = (times > 0.8 * total) & (times <= total * 1.001)
+        values = curve[is_late]
         if not len(values):
             return None
         means.append(float(values.mean()))
@@ -133,13 +148,17 @@ def best_group_size(runs: Runs, metric: str, success: str) -> Figure | None:
     """
     levels = []
     sizes = []
+    ends = []
     rates = []
     for run in runs:
         end = end_of(run, metric)
         if end is None:
             return None
-        levels.append(end[0])
-        sizes.append(run.recipe.get("num_generations", 8))
+        level, _ = end
+        size = run.recipe.get("num_generations", 8)
+        levels.append(level)
+        sizes.append(size)
+        ends.append(f"{size}: {level:.3g}")
         successes = values_of(run, success)
         if len(successes):
             rates.append(successes[:5].mean())
@@ -147,5 +166,5 @@ def best_group_size(runs: Runs, metric: str, success: str) -> Figure | None:
         return None
     rate = float(np.mean(rates))
     best = sizes[int(np.argmax(levels))]
-    ends = ", ".join(f"{size}: {level:.3g}" for size, level in zip(sizes, levels, strict=True))
-    return figure(log2(best * rate), details=f"1 / success = {1 / rate:.3g}; ends by size {ends}")
+    details = f"1 / success = {1 / rate:.3g}; ends by size {', '.join(ends)}"
+    return figure(log2(best * rate), details=details)

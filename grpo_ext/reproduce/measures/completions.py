@@ -15,6 +15,7 @@ from grpo_ext.rewards.countdown_reward import exact
 from grpo_ext.rewards.expression import ExpressionError, evaluate
 
 Sample = dict[str, Any]
+Samples = list[Sample]
 
 MAX_WORDS = 400  # words of a completion's thoughts that are searched for phrases
 PHRASE_WORDS = (2, 3, 4)  # numbers of words in a phrase
@@ -23,36 +24,39 @@ MIN_MOVE = 0.02  # the smallest change of a phrase's share that the details show
 PASS = 1.0 - 1e-9  # the least reward of a correct completion
 
 
-def training_samples(run: RunData) -> list[Sample]:
+def training_samples(run: RunData) -> Samples:
     """Return the completions of training, oldest first."""
     return [sample for sample in run.samples if sample["mode"] == "train"]
 
 
-def steps_in(samples: list[Sample]) -> list[int]:
+def steps_in(samples: Samples) -> list[int]:
     """Return the distinct steps of completions, in ascending order."""
     return sorted({sample["step"] for sample in samples})
 
 
-def of_steps(samples: list[Sample], steps: Iterable[int]) -> list[Sample]:
+def of_steps(samples: Samples, steps: Iterable[int]) -> Samples:
     """Return the completions of some steps."""
     steps = set(steps)
     return [sample for sample in samples if sample["step"] in steps]
 
 
-def first_and_last(samples: list[Sample], share: float = 0.2) -> tuple[list[Sample], list[Sample]]:
+def first_and_last(samples: Samples, share: float = 0.2) -> tuple[Samples, Samples]:
     """Return the completions of the first and of the last part of the steps."""
     steps = steps_in(samples)
     count = max(1, int(len(steps) * share))
-    return of_steps(samples, steps[:count]), of_steps(samples, steps[-count:])
+    early = of_steps(samples, steps[:count])
+    late = of_steps(samples, steps[-count:])
+    return early, late
 
 
-def share_with(samples: list[Sample], has_property: Callable[[Sample], bool]) -> Estimate | None:
+def share_with(samples: Samples, has_property: Callable[[Sample], bool]) -> Estimate | None:
     """Return the share of completions with a property, with an error clustered by prompt.
 
     The result is `None` if there are no completions.
     """
-    flags = [float(has_property(sample)) for sample in samples]
-    return mean_of(flags, [sample["prompt_id"] for sample in samples])
+    flags = [has_property(sample) for sample in samples]
+    prompt_ids = [sample["prompt_id"] for sample in samples]
+    return mean_of(flags, prompt_ids)
 
 
 def kind_of_fault(sample: Sample) -> str:
@@ -60,13 +64,14 @@ def kind_of_fault(sample: Sample) -> str:
     answer = first_answer(sample["text"])
     if answer is None:
         return "no form"
+    expression, _, _ = answer.partition("=")
     try:
-        numbers, result = evaluate(answer.partition("=")[0])
-        expected = sorted(exact(number, "nums") for number in sample["columns"]["nums"])
+        numbers, result = evaluate(expression)
+        expected = [exact(number, "nums") for number in sample["columns"]["nums"]]
         target = exact(sample["columns"]["target"], "target")
     except (ExpressionError, KeyError, TypeError):
         return "no form"
-    if sorted(numbers) != expected:
+    if sorted(numbers) != sorted(expected):
         return "wrong numbers"
     return "right" if result == target else "wrong sum"
 
@@ -80,7 +85,8 @@ def share_of_faults(runs: Runs, kind: str) -> Figure | None:
     if estimate is None:
         return None
     counts = Counter(map(kind_of_fault, faulty))
-    return Figure(estimate, ", ".join(f"{name} {count}" for name, count in counts.most_common()))
+    details = [f"{name} {count}" for name, count in counts.most_common()]
+    return Figure(estimate, ", ".join(details))
 
 
 @measure
@@ -91,8 +97,9 @@ def change_of_fault(runs: Runs, kind: str) -> Figure | None:
     after = share_with(late, lambda sample: kind_of_fault(sample) == kind)
     if before is None or after is None:
         return None
+    error = together(before.error, after.error)
     details = f"from {before.mean:.3f} to {after.mean:.3f}"
-    return figure(after.mean - before.mean, together(before.error, after.error), details)
+    return figure(after.mean - before.mean, error, details)
 
 
 @measure
@@ -120,13 +127,14 @@ def change_of_phrases(runs: Runs) -> Figure | None:
     move = after.mean - before.mean
     if moves[chosen] < 0:
         move = -move
-    return figure(move, together(before.error, after.error), as_sentence(moves))
+    error = together(before.error, after.error)
+    return figure(move, error, as_sentence(moves))
 
 
-def halves(samples: list[Sample]) -> tuple[list[Sample], list[Sample]]:
+def halves(samples: Samples) -> tuple[Samples, Samples]:
     """Split completions by prompt into two halves, using a hash of the prompt."""
-    first: list[Sample] = []
-    second: list[Sample] = []
+    first: Samples = []
+    second: Samples = []
     for sample in samples:
         half = first if in_share(sample["prompt_id"], 0.5) else second
         half.append(sample)
@@ -143,24 +151,28 @@ def as_sentence(moves: dict[str, float]) -> str:
                 break
             if not any(phrase in other or other in phrase for other in phrases):
                 phrases.append(phrase)
-        listed = ", ".join(f"“{phrase}” {moves[phrase]:+.2f}" for phrase in phrases)
-        parts.append(f"{word}: {listed or 'none'}")
+        listed = [f"“{phrase}” {moves[phrase]:+.2f}" for phrase in phrases]
+        parts.append(f"{word}: {', '.join(listed) or 'none'}")
     return "; ".join(parts)
 
 
-def shares_of_phrases(samples: list[Sample]) -> dict[str, float]:
+def shares_of_phrases(samples: Samples) -> dict[str, float]:
     """Return the share of the completions that use each phrase."""
     counts: Counter[str] = Counter()
     for sample in samples:
         counts.update(phrases_of(sample["text"]))
-    return {phrase: count / len(samples) for phrase, count in counts.items()}
+    shares = {}
+    for phrase, count in counts.items():
+        shares[phrase] = count / len(samples)
+    return shares
 
 
 def phrases_of(text: str) -> set[str]:
     """Return the phrases in a completion's thoughts, with each number written as #."""
-    thoughts = text.partition(THINK)[2] or text
+    _, _, after_tag = text.partition(THINK)
+    thoughts = after_tag or text
     for end in (THINK_END, ANSWER):  # the tag that ends them may be missing
-        thoughts = thoughts.partition(end)[0]
+        thoughts, _, _ = thoughts.partition(end)
     tokens = []
     for token in re.findall(r"\d+|[^\W\d_]+|[^\w\s]", thoughts)[:MAX_WORDS]:
         tokens.append("#" if token.isdigit() else token.lower())
@@ -171,9 +183,9 @@ def phrases_of(text: str) -> set[str]:
     return phrases
 
 
-def groups_of(samples: list[Sample]) -> list[list[Sample]]:
+def groups_of(samples: Samples) -> list[Samples]:
     """Return the completions of each group."""
-    groups: dict[tuple[int, int], list[Sample]] = defaultdict(list)
+    groups: dict[tuple[int, int], Samples] = defaultdict(list)
     for sample in samples:
         groups[sample["step"], sample["group"]].append(sample)
     return list(groups.values())
@@ -200,8 +212,9 @@ def groups_with_a_right_one(runs: Runs, success: str, steps: int = 5) -> Figure 
     chances = []
     for group in groups_of(early):
         if len(group) >= size:
-            wrong_ones = sum(not is_right(sample, success) for sample in group)
-            chances.append(1 - comb(wrong_ones, size) / comb(len(group), size))
+            num_wrong = sum(not is_right(sample, success) for sample in group)
+            all_wrong = comb(num_wrong, size) / comb(len(group), size)
+            chances.append(1 - all_wrong)
     estimate = mean_of(chances)
     if estimate is None:
         return None

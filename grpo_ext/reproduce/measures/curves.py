@@ -45,8 +45,9 @@ def end_of_sum(runs: Runs, metrics: list[str], weights: list[float]) -> Figure |
         last = end_of(runs[0], metric)
         if last is None:
             return None
-        total += weight * last[0]
-        errors.append(None if last[1] is None else weight * last[1])
+        mean, error = last
+        total += weight * mean
+        errors.append(None if error is None else weight * error)
     return figure(total, together(*errors))
 
 
@@ -60,7 +61,8 @@ def change(runs: Runs, metric: str) -> Figure | None:
     first = float(values[:count].mean())
     last = float(values[-count:].mean())
     error = mean_error(values, count)
-    return figure(last - first, together(error, error), f"from {first:.3g} to {last:.3g}")
+    details = f"from {first:.3g} to {last:.3g}"
+    return figure(last - first, together(error, error), details)
 
 
 @measure
@@ -85,7 +87,8 @@ def mean_where(
     for row in rows:
         level = row.get(other)
         if isinstance(level, int | float) and at_least <= level <= at_most:
-            values.append(Estimate(float(row[metric]), None, None, None, 1))
+            value = Estimate(float(row[metric]), None, None, None, 1)
+            values.append(value)
     if not values:
         return None
     # the interval uses Student's t, as if steps were independent
@@ -93,7 +96,12 @@ def mean_where(
 
 
 @measure
-def later(runs: Runs, first: str, second: str, share: float = 0.5) -> Figure | None:
+def later(
+    runs: Runs,
+    first: str,
+    second: str,
+    share: float = 0.5,
+) -> Figure | None:
     """Return by how many steps the second metric reaches a share of its rise later than the first.
 
     The result is `None` if one of the metrics did not rise.
@@ -107,7 +115,8 @@ def later(runs: Runs, first: str, second: str, share: float = 0.5) -> Figure | N
     steps = []
     for metric in (first, second):
         begin, end = beginning_and_end(runs[0], metric)
-        step = reaches(runs[0], metric, begin + share * (end - begin))
+        level = begin + share * (end - begin)
+        step = reaches(runs[0], metric, level)
         if step is None or not rose(runs[0], metric):
             return None
         steps.append(step)
@@ -128,7 +137,9 @@ def noisier(runs: Runs, first: str, second: str) -> Figure | None:
         values = values_of(runs[0], metric)
         if len(values) < 8:
             return None
-        spreads.append(float(np.diff(values[len(values) // 2 :]).std() / np.sqrt(2)))
+        last_half = values[len(values) // 2 :]
+        differences = np.diff(last_half)
+        spreads.append(float(differences.std() / np.sqrt(2)))
     return figure(spreads[0] - spreads[1], details=f"{spreads[0]:.3g} and {spreads[1]:.3g}")
 
 
@@ -151,7 +162,8 @@ def dip(runs: Runs, metric: str) -> Figure | None:
         f"{means[0]:.3g}, {means[lowest]:.3g} about step {lowest + (count + 1) / 2:.0f}, "
         f"{means[-1]:.3g}"
     )
-    return figure(float(depth - by_chance(error, len(means))), together(error, error), details)
+    chance = by_chance(error, len(means))
+    return figure(float(depth - chance), together(error, error), details)
 
 
 @measure
@@ -169,7 +181,9 @@ def fall(runs: Runs, metrics: list[str]) -> Figure | None:
             return None
         means = means_of_neighbours(values, count)
         error = error_of_neighbours(values, count)
-        falls.append((float(means[-1] - means.max() + by_chance(error, len(means))), error))
+        chance = by_chance(error, len(means))
+        below_best = float(means[-1] - means.max() + chance)
+        falls.append((below_best, error))
         details.append(f"{metric} {means.max():.3g} to {means[-1]:.3g}")
     least, error = max(falls)
     return figure(least, together(error, error), "; ".join(details))
@@ -201,16 +215,19 @@ def alarm_agrees(runs: Runs, rule: str, metric: str = "reward") -> Figure | None
 
 def by_chance(error: float, count: int) -> float:
     """Return how far the lowest of `count` means of pure noise is expected below their mean."""
-    return error * float(np.sqrt(2 * np.log(max(count, 1))))
+    standard_errors = np.sqrt(2 * np.log(max(count, 1)))
+    return error * float(standard_errors)
 
 
 def beginning_and_end(run: RunData, metric: str) -> tuple[float, float]:
     """Return the means of the first and of the last tenth of a curve; NaN without values."""
     values = values_of(run, metric)
-    count = ends(len(values)) or 1
     if not len(values):
         return np.nan, np.nan
-    return float(values[:count].mean()), float(values[-count:].mean())
+    count = ends(len(values)) or 1
+    beginning = float(values[:count].mean())
+    end = float(values[-count:].mean())
+    return beginning, end
 
 
 def rose(run: RunData, metric: str) -> bool:
@@ -229,7 +246,8 @@ def reaches(run: RunData, metric: str, level: float) -> float | None:
         metric: the name of the metric.
         level: the level to reach; `None` is returned if the curve never reaches it.
     """
-    curve: Array = np.array(smooth(values_of(run, metric).tolist(), SMOOTHING))
+    values = values_of(run, metric).tolist()
+    curve: Array = np.array(smooth(values, SMOOTHING))
     above = np.flatnonzero(curve >= level)
     if not len(above):
         return None

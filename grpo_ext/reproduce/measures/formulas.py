@@ -9,7 +9,12 @@ REFERENCE = (0.35, 0.3, 0.2, 0.15)
 
 
 @measure
-def token_weight(runs: Runs, loss: str, length: int, against: int) -> Figure:
+def token_weight(
+    runs: Runs,
+    loss: str,
+    length: int,
+    against: int,
+) -> Figure:
     """Return the weight of a token in a completion of one length, relative to another length.
 
     Args:
@@ -32,7 +37,8 @@ def token_weights(loss: str, lengths: Sequence[int]) -> list[float]:
     from grpo_ext.objective.policy import StepCounts, aggregate, get_loss
 
     longest = max(lengths)
-    mask = (torch.arange(longest) < torch.tensor(lengths).unsqueeze(1)).float()  # (B, T)
+    ends = torch.tensor(lengths).unsqueeze(1)  # (B, 1)
+    mask = (torch.arange(longest) < ends).float()  # (B, T)
     counts = StepCounts(len(lengths), float(mask.sum()))
     per_token = torch.zeros_like(mask, requires_grad=True)  # (B, T)
     loss_value = aggregate(per_token, mask, get_loss(loss).aggregation, counts, longest)
@@ -53,7 +59,8 @@ def kl_bias(runs: Runs, turned_round: bool = False) -> Figure:
 
     policy = torch.tensor(POLICY, dtype=torch.float64).log()
     reference = torch.tensor(REFERENCE, dtype=torch.float64).log()
-    kl = (policy.exp() * (policy - reference)).sum().item()
+    log_ratios = policy - reference
+    kl = (policy.exp() * log_ratios).sum().item()
     estimates = kl_per_token(policy, reference)
     if turned_round:
         estimates = kl_per_token(reference, policy)
