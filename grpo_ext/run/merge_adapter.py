@@ -43,7 +43,7 @@ def merge_adapter(
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     if out.exists() and any(out.iterdir()):
-        raise ValueError(f"{out} is not empty: name another folder with --out.")
+        raise ValueError(f"{out} is not empty: write another folder after --out.")
     check_model_folder(folder)
     base = PeftConfig.from_pretrained(str(folder)).base_model_name_or_path
     if base is not None:
@@ -64,7 +64,8 @@ def merge_adapter(
         shutil.rmtree(out)
         raise ValueError(
             f"log-probs of the merged model would differ by up to {difference:.3g}. The cause is "
-            "usually an adapter on weights that the base uses twice, such as a tied output head."
+            "usually an adapter on weights that the base uses twice, such as a tied output head: "
+            "use it without merging."
         )
     name = adapter.base_model_name_or_path
     revision = adapter.revision

@@ -67,7 +67,7 @@ def hold_folder(recipe: Recipe) -> None:
         is_taken = lock is None
     if broadcast_object_list([is_taken])[0]:
         raise ValueError(
-            f"another run is writing to {folder}: stop it, or name another --output_dir."
+            f"another run is writing to {folder}: stop it, or write another --output_dir."
         )
     HELD.append(lock)
 
@@ -96,7 +96,7 @@ def checkpoint_to_resume(recipe: Recipe, trainer: TransformersTrainer) -> str | 
         if checkpoint:
             changed = differences(recipe, recipe.output_dir)
             if changed:
-                logger.warning(f"{checkpoint} continues with other values: {', '.join(changed)}.")
+                logger.warning(f"{checkpoint} continues with changed values: {', '.join(changed)}.")
         else:
             set_aside(recipe.output_dir, RUN_FILES)
     trainer.accelerator.wait_for_everyone()

@@ -94,9 +94,9 @@ def check_ranks() -> None:
     has_rendezvous = {"ACCELERATE_MIXED_PRECISION", "MASTER_PORT"} <= os.environ.keys()
     if has_rendezvous and "WORLD_SIZE" not in os.environ and is_set("ACCELERATE_USE_CPU"):
         raise SystemExit(
-            "accelerate was asked for several processes on a CPU and started only one. Use "
-            "`--config_file recipes/accelerate/cpu_2.yaml`, or `grpo-ext train --num_processes N`, "
-            "which start them all."
+            "accelerate was asked for several processes on a CPU, but started only one: use "
+            "`--config_file recipes/accelerate/cpu_2.yaml` or `grpo-ext train --num_processes N`, "
+            "which start all of them."
         )
 
 
@@ -110,9 +110,9 @@ def check_sharding(fsdp: bool, deepspeed: bool) -> None:
     for name, is_sharded in (("FSDP", fsdp), ("DeepSpeed", deepspeed)):
         if is_set(f"ACCELERATE_USE_{name.upper()}") and not is_sharded:
             raise SystemExit(
-                f"The accelerate config asks for {name}, and accelerate has not set it up: it "
-                "shards only on GPUs, and silently gives each rank the whole model on a CPU. Use "
-                "recipes/accelerate/cpu_2.yaml there."
+                f"The accelerate config asks for {name}, but accelerate has not set it up: on a "
+                "CPU it never shards, and silently gives each rank the complete model. Use "
+                "recipes/accelerate/cpu_2.yaml on a CPU."
             )
 
 

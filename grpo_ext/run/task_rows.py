@@ -156,7 +156,7 @@ def source_of_eval_rows(options: Options) -> str:
     """Describe where the rows for evaluation come from."""
     name = options.eval_dataset_name or options.dataset_name
     if name is None:
-        return "held-out rows that the task makes"
+        return "held-out rows that the task generates"
     unsplit = is_unsplit(Path(name).expanduser())
     if options.held_out_share is None:
         return name if unsplit else f"the split {options.dataset_test_split} of {name}"

@@ -102,7 +102,7 @@ def _train(words: list[str] | None, make_trainer: MakeTrainer, supervised: bool)
     except (UserCodeFailure, EngineFailure, NonFiniteSteps) as error:
         return end_early(trainer, error, 1)
     except Interrupted as signal:
-        reason = f"The cause is {signal}. The same command continues from there."
+        reason = f"The cause is {signal}. Run the same command again to continue from there."
         return end_early(trainer, reason, int(signal.code or 1))
     if getattr(trainer, "stopped_by", None):
         return end_early(trainer, trainer.stopped_by, 1)
@@ -117,8 +117,8 @@ def save_model(recipe: Recipe, trainer: TransformersTrainer) -> int:
     if failure:
         trainer.accelerator.print(
             f"The trained model could not be saved in {recipe.output_dir} ({failure}). Free space "
-            "on that disk: the same command then continues from the last checkpoint and saves the "
-            "model."
+            "on that disk, and run the same command again: it continues from the last checkpoint "
+            "and saves the model."
         )
         return 1
     trainer.accelerator.print(f"Saved to {recipe.output_dir}.")
@@ -160,7 +160,7 @@ def end_early(trainer: TransformersTrainer, reason: object, code: int) -> int:
     error = getattr(trainer, "save_error", None)
     saved = "with a checkpoint"
     if error:
-        saved = f"without a checkpoint of it ({error})"
+        saved = f"but its checkpoint could not be written ({error})"
         code = 1
     if trainer.is_world_process_zero():
         print(

@@ -81,8 +81,8 @@ def process_sampler(trainer: SampledTrainer, params: SamplingParams) -> ProcessS
         check_device(args.sampler_device)
     if args.n_gpu > 1:
         raise ValueError(
-            "sampler: process needs one GPU for each process that trains: start it by accelerate "
-            "launch."
+            "sampler: process needs one GPU for each training process: start the run with "
+            "accelerate launch."
         )
     config = copy.deepcopy(trainer.generation_config)
     config.eos_token_id = trainer.eos_token_ids
@@ -113,8 +113,8 @@ def free_device(trainer: SampledTrainer) -> str:
         return f"cuda:{num_ranks + trainer.accelerator.local_process_index % num_free}"
     if num_gpus > 0 and trainer.accelerator.is_main_process:
         logger.warning(
-            "sampler: process samples on the CPU, since every visible GPU trains. sampler_device "
-            "names another."
+            "sampler: process samples on the CPU, because every visible GPU trains. To use another "
+            "device, set sampler_device."
         )
     return "cpu"
 
@@ -198,8 +198,8 @@ def _warn_of_dropout(trainer: SampledTrainer) -> None:
         )
     if rates and trainer.accelerator.is_main_process:
         logger.warning(
-            f"The model uses dropout ({max(rates):g}), which differs in each pass: completions "
-            "are scored under a policy different from the one that sampled them, and ratios differ "
+            f"The model uses dropout ({max(rates):g}), which changes with each pass: completions "
+            "are scored under a different policy than the one that sampled them, and ratios differ "
             f"from 1. {remedy}"
         )
 
@@ -221,7 +221,7 @@ def _warn_of_another_policy(trainer: SampledTrainer, abilities: SamplerAbilities
             "logprob_policy: model scores completions without the temperature and truncation "
             f"that they are sampled with ({sampling}), so the gradient is that of a policy which "
             "did not sample them. sampling/logp_difference and sampling/ratio show the difference; "
-            "logprob_policy: sampling scores the policy that sampled."
+            "write logprob_policy: sampling to score the policy that sampled them."
         )
 
 
@@ -233,6 +233,6 @@ def _refuse_raw_logprobs(trainer: SampledTrainer) -> None:
     mode = info["model_config"]["logprobs_mode"]
     if mode != "processed_logprobs":
         raise ValueError(
-            f"The vLLM server returns {mode}, which leave out temperature and truncation. Start "
-            "it with --logprobs-mode processed_logprobs."
+            f"The vLLM server returns {mode}, which ignore temperature and truncation: start it "
+            "with --logprobs-mode processed_logprobs."
         )

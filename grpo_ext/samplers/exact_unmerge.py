@@ -39,7 +39,9 @@ def changed_by_merging(layer: BaseTunerLayer) -> Iterator[tuple[Tensor, Tensor, 
     layer.unmerge()
     for weight, former in zip(weights, before, strict=True):
         # (N,); peft may have replaced `data`
-        positions = (weight.data != former).flatten().nonzero().squeeze(1)
+        is_changed = (weight.data != former).flatten()
+        positions = is_changed.nonzero().squeeze(1)
         weight.data.copy_(former)
         if len(positions):
-            yield weight, positions.cpu(), former.flatten()[positions].cpu()
+            values = former.flatten()[positions]
+            yield weight, positions.cpu(), values.cpu()

@@ -60,11 +60,14 @@ class PartialSampler(Sampler):
         self._begin_round(request.policy_step)
 
     def _begin_round(self, step: int) -> None:
-        contexts = [rollout.prompt_ids + rollout.completion_ids for rollout in self._unfinished()]
+        contexts = []
+        for rollout in self._unfinished():
+            contexts.append(rollout.prompt_ids + rollout.completion_ids)
         # all ranks send the same number of rows, at least one; the completions of padding rows
         # are not read
         num_rows = max(1, *self.ranks.gather_objects([len(contexts)]))
-        contexts += [self.under_way[0].prompt_ids] * (num_rows - len(contexts))
+        padding = self.under_way[0].prompt_ids
+        contexts += [padding] * (num_rows - len(contexts))
         self.sampler.submit(Request([], contexts, 1, step, max_new_tokens=self.tokens))
 
     def _unfinished(self) -> list[PartialRollout]:

@@ -85,8 +85,8 @@ class ProcessSampler(Sampler):
             return
         if [tensor.shape for tensor in tensors] != [tensor.shape for tensor in self._shared]:
             raise ValueError(
-                "The model has other weights than when its trainer was made: sampler: process "
-                "cannot follow it."
+                "The shapes of the model's weights have changed since its trainer was made, which "
+                "sampler: process does not support: make a new trainer."
             )
         with torch.no_grad():
             for place, shared, tensor in zip(self._places, self._shared, tensors, strict=True):
@@ -157,8 +157,8 @@ class ProcessSampler(Sampler):
                 if attempt:
                     self._end()
                     logger.warning(
-                        "The sampler process died or hung (vllm_server_request_timeout): another "
-                        "one repeats it."
+                        "The sampler process died or hung (vllm_server_request_timeout): a new "
+                        "process repeats the request."
                     )
                     self._send()
                 assert self._connection is not None
@@ -168,8 +168,8 @@ class ProcessSampler(Sampler):
             except (EOFError, OSError):
                 continue
         return Failure(
-            f"it ended {1 + RESTARTS} times, out of memory, by a crash or silent for "
-            f"{self.limit:g} s: see its messages"
+            f"it ended {1 + RESTARTS} times: it ran out of memory, crashed, or did not answer for "
+            f"{self.limit:g} s. Its messages are in the output of this run."
         )
 
     def _launch(self) -> None:

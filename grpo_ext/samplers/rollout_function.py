@@ -52,7 +52,7 @@ class FunctionSampler(Sampler):
         rollout = self.rollout_func(copy.deepcopy(request.prompts), self.trainer)
         missing = sorted(set(REQUIRED) - rollout.keys())
         if missing:
-            raise ValueError(f"rollout_func must return keys {missing} in its output dict.")
+            raise ValueError(f"rollout_func must return a dict that also has the keys {missing}.")
         columns = dict(rollout)
         return Generation(
             prompt_ids=[list(ids) for ids in columns.pop("prompt_ids")],

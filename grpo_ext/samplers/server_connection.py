@@ -74,7 +74,7 @@ class ServerConnection(VLLMClient):
             except ConnectionError as error:
                 if time.monotonic() >= end:
                     raise ConnectionError(
-                        f"no vLLM server was up at {self.base_url} within {total_timeout:g} s "
+                        f"no vLLM server answered at {self.base_url} within {total_timeout:g} s "
                         f"({error})"
                     ) from None
             time.sleep(retry_interval)
@@ -102,7 +102,7 @@ class ServerConnection(VLLMClient):
             self._join_by_gloo()
         elif torch.device(device).type == "cpu":
             raise ValueError(
-                f"The vLLM server at {self.base_url} cannot take weights from a CPU. Start it "
+                f"The vLLM server at {self.base_url} cannot receive weights from a CPU: start it "
                 "with `grpo-ext serve`, or with "
                 """--weight-transfer-config '{"backend": "gloo"}'."""
             )

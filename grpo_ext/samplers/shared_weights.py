@@ -91,14 +91,14 @@ def packed(model: Module) -> bytes:
             if not isinstance(obj, Tensor) or id(obj) not in indices:
                 return None
             if type(obj) not in (Tensor, Parameter):  # such as a quantized weight
-                raise TypeError(f"a {type(obj).__name__} is more than its numbers")
+                raise TypeError(f"a {type(obj).__name__} consists of more than its numbers")
             return indices[id(obj)]
 
         def reducer_override(self, obj: object) -> Any:
             if isinstance(obj, FunctionType) and "<locals>" in obj.__qualname__:
                 return partial, (no_hook,)
             if isinstance(obj, type | FunctionType) and obj.__module__ == "__main__":
-                raise TypeError(f"{obj.__qualname__} is in the program itself: move it to a module")
+                raise TypeError(f"{obj.__qualname__} is in the main program: move it to a module")
             return NotImplemented
 
     buffer = io.BytesIO()

@@ -93,7 +93,11 @@ class VLLMSampler(Sampler):
             _, ids, logprobs, _ = self.vllm.generate(
                 prompts=prompt_ids, images=None, num_generations=num_generations
             )
-        return [list(row) for row in ids], [[token[0] for token in row] for row in logprobs]
+        completions = [list(row) for row in ids]
+        logps = []
+        for row in logprobs:
+            logps.append([token_logps[0] for token_logps in row])
+        return completions, logps
 
     @contextmanager
     def _length_limit(self, max_tokens: int | None) -> Iterator[None]:

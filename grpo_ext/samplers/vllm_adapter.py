@@ -58,8 +58,8 @@ class AdapterVLLM(OurVLLM):
         check_adapter(self.model)
         if self._dist.is_fsdp or self._dist.is_zero3:
             raise ValueError(
-                "vllm_sync_adapter does not gather a sharded adapter: train without FSDP or "
-                f"ZeRO-3{OR_MERGED}"
+                "vllm_sync_adapter: adapter cannot gather a sharded adapter: train without FSDP "
+                f"or ZeRO-3{OR_MERGED}"
             )
         self.request: Any = None  # vLLM's LoRARequest for the adapter of the last sync
         super()._init_vllm()
@@ -105,9 +105,9 @@ class AdapterClient(ServerClient):
         if config is None or config["max_lora_rank"] < self._rank or path.status_code == 404:
             rank = adapter_settings(self._rank)["max_lora_rank"]
             raise ValueError(
-                f"The vLLM server at {self.base_url} takes no adapters of rank {self._rank} now. "
-                f"Start it with `grpo-ext serve`, or with --enable-lora --max-lora-rank {rank}, "
-                f"and VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 in its environment{OR_MERGED}"
+                f"The vLLM server at {self.base_url} takes no adapters of rank {self._rank}: start "
+                f"it with `grpo-ext serve`, or with --enable-lora --max-lora-rank {rank} and "
+                f"VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 in its environment{OR_MERGED}"
             )
 
     def load_adapter(self, writing: AbstractContextManager[str]) -> None:
@@ -129,8 +129,8 @@ class AdapterClient(ServerClient):
         if answer.status_code == 404 and "lora_path" in body:
             raise StatusError(
                 404,
-                f"the server does not find {body['lora_path']}: it must have output_dir under the "
-                f"same path as the trainer{OR_MERGED}",
+                f"the server cannot find {body['lora_path']}: give it access to output_dir at the "
+                f"same path{OR_MERGED}",
             )
         answer.raise_for_status()
 
@@ -152,12 +152,14 @@ def check_adapter(model: torch.nn.Module) -> None:
     """Raise `ValueError` if a model has no adapter, or one that vLLM would run differently."""
     if not isinstance(model, PeftModel):
         raise ValueError(
-            "vllm_sync_adapter: adapter needs an adapter, and the model has none: give a "
-            "peft_config."
+            "vllm_sync_adapter: adapter needs an adapter, but the model has none: pass a "
+            "peft_config to the trainer."
         )
     config = trained(model)
     if type(config) is not LoraConfig:
-        raise ValueError(f"vLLM takes LoRA adapters, not {type(config).__name__}{OR_MERGED}")
+        raise ValueError(
+            f"vLLM supports LoRA, but not {type(config).__name__}: use LoRA{OR_MERGED}"
+        )
     adapter_settings(config.r)
     default = LoraConfig()
     changed = []
@@ -168,18 +170,18 @@ def check_adapter(model: torch.nn.Module) -> None:
         changed.append("init_lora_weights")
     if changed:
         raise ValueError(
-            f"vLLM does not read {', '.join(changed)} of a LoraConfig: leave that out{OR_MERGED}"
+            f"vLLM does not support {', '.join(changed)} of a LoraConfig: remove it{OR_MERGED}"
         )
     if getattr(model.config, "quantization_config", None):
         raise ValueError(
-            "vLLM's quantised base may differ from the trainer's: load the model "
-            f"unquantised{OR_MERGED}"
+            "vLLM's quantized base may differ from the trainer's: load the model without "
+            f"quantization{OR_MERGED}"
         )
     for layer in (model.get_input_embeddings(), model.get_output_embeddings()):
         if isinstance(layer, BaseTunerLayer):
             raise ValueError(
-                "vLLM gets no adapter of embeddings or of the output head: take them "
-                f"out{OR_MERGED}"
+                "vLLM does not support adapters on embeddings or the output head: remove them "
+                f"from target_modules{OR_MERGED}"
             )
 
 

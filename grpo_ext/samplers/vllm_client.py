@@ -57,7 +57,8 @@ class ServerClient(ServerConnection):
 
     def image_features(self, images: list, *args: Any, **kwargs: Any) -> list:
         features = super().image_features
-        return self._attempt(lambda: features(images, *args, **kwargs)) or [None] * len(images)
+        answer = self._attempt(lambda: features(images, *args, **kwargs))
+        return answer or [None] * len(images)
 
     # TRL passes all options as keyword arguments
     def generate(  # type: ignore[override]

@@ -189,7 +189,7 @@ class OurVLLM(VLLMGeneration):
         problems = gather_object(problems)
         if problems:
             raise EngineFailure(
-                f"Episodes need a way from every rank to the vLLM server: {problems[0]}"
+                f"Episodes need a connection from every rank to the vLLM server: {problems[0]}"
             )
         return self.vllm_client
 
@@ -213,8 +213,9 @@ class OurVLLM(VLLMGeneration):
                 break
         outcome = "refused a request" if failure.refused else "did not come back"
         raise EngineFailure(
-            f"The vLLM server at {self.server_base_url} {outcome}: {failure.message}. The log of "
-            "the server says more. Start it again; the same command resumes from the checkpoint."
+            f"The vLLM server at {self.server_base_url} {outcome}: {failure.message}. See the log "
+            "of the server, start it again, and run the same command, which resumes from the "
+            "checkpoint."
         )
 
     def _recover(self, attempt: str) -> None:

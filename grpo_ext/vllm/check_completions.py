@@ -41,15 +41,15 @@ def completions_fault(
         return f"{'.'.join(map(str, details['loc']))}: {details['msg'][:100]}"
     rows = completions["completion_ids"]
     if len(rows) != n * len(prompts):
-        return f"there are {len(rows)} for {len(prompts)} prompts x {n}"
+        return f"there are {len(rows)} for {len(prompts)} prompts with {n} each"
     is_tokenized = not isinstance(prompts[0], str)
     if is_tokenized and completions["prompt_ids"] != [list(prompt) for prompt in prompts]:
         return "they belong to other prompts"
     for i, row in enumerate(rows):
         if len(row) > max_tokens:
-            return f"completion {i} has {len(row)} tokens, and at most {max_tokens} were requested"
+            return f"completion {i} has {len(row)} tokens, but at most {max_tokens} were requested"
         if max(row, default=0) >= vocabulary:
-            return f"completion {i} has tokens that are not among the model's {vocabulary}"
+            return f"completion {i} has token ids outside the model's vocabulary of {vocabulary}"
     if num_logprobs is None:
         return None
     logps = completions["logprobs"]

@@ -55,7 +55,7 @@ class VllmAnswer(Answer):
         try:
             return self.read_as(form)
         except ValueError as error:
-            raise ConnectionError(f"what answers is not vLLM: {self.path}: {error}") from None
+            raise ConnectionError(f"the server is not vLLM: {self.path}: {error}") from None
 
 
 @dataclass
@@ -89,15 +89,16 @@ class VllmLine(Line):
                 refuses the request because of its time.
         """
         if not self.key:
-            return VllmAnswer(**vars(super().ask(method, url, body, seconds, **headers)))
+            unverified = super().ask(method, url, body, seconds, **headers)
+            return VllmAnswer(**vars(unverified))
         signature = Signature.of(self.key, method, target_of(url), body or b"")
-        signed = {**headers, SIGNATURE: str(signature)}
-        answer = VllmAnswer(**vars(super().ask(method, url, body, seconds, **signed)))
+        headers = {**headers, SIGNATURE: str(signature)}
+        answer = VllmAnswer(**vars(super().ask(method, url, body, seconds, **headers)))
         host = urlsplit(url).netloc.rpartition("@")[2]
         proof = answer.headers.get(PROOF, "")
         if not is_proof(proof, self.key, signature, answer.status_code, answer.body):
             raise ConnectionError(
-                f"{host}: what answers does not have the key of {KEY}: start it with `grpo-ext "
+                f"{host}: the server does not have the key in {KEY}: start it with `grpo-ext "
                 "serve` and the same key"
             )
         if answer.status_code == 401:
@@ -127,11 +128,11 @@ def clock_fault(answer: Answer) -> str | None:
     difference = clock.server_clock - now
     direction = "ahead of" if difference > 0 else "behind"
     if abs(difference) > WINDOW:
-        remedy = f"They may differ by {WINDOW} s: synchronise them"
+        remedy = f"They may differ by at most {WINDOW} s: synchronize them"
     else:
         wait = max(1, clock.server_started - now)
         remedy = (
-            "It refuses requests that were signed before its start: synchronise the clocks, or "
+            "It refuses requests that were signed before its start: synchronize the clocks, or "
             f"wait {wait} s"
         )
     return (
@@ -146,13 +147,13 @@ def who_answers(line: VllmLine, base: str) -> str:
     """
     answers = {}
     for path in ("/health", "/version", "/v1/models"):
-        answer = line.ask("GET", base + path, None, min(line.seconds, PROBE_SECONDS))
+        seconds = min(line.seconds, PROBE_SECONDS)
+        answer = line.ask("GET", base + path, None, seconds)
         if answer.status_code == 401:
-            raise ConnectionError(
-                f"{path} answers with status 401: set {KEY} to the key of the server"
-            )
+            raise ConnectionError(f"{path} returned status 401: set {KEY} to the key of the server")
         if answer.status_code != 200:
-            raise ConnectionError(f"{path} answers with status {answer.status_code}")
+            raise ConnectionError(f"{path} returned status {answer.status_code}")
         answers[path] = answer
     version = answers["/version"].json()["version"]
-    return f"{version} with {answers['/v1/models'].json()['data'][0]['id']}"
+    models = answers["/v1/models"].json()["data"]
+    return f"{version} with {models[0]['id']}"

@@ -229,8 +229,8 @@ def check_reach(url: str) -> None:
     if not os.environ.get(KEY):
         raise ValueError(
             f"anyone who reaches {host} could send the server weights and adapters, and run code "
-            f"with them: set {KEY} to a secret in the environment of server and trainers, or "
-            "write vllm_server_host: 127.0.0.1."
+            f"with them: set {KEY} to a secret in the environment of the server and the trainers, "
+            "or write vllm_server_host: 127.0.0.1."
         )
     logger.warning(
         f"The vLLM server will listen at {host}. Its key and its answers are not encrypted on the "
@@ -250,8 +250,8 @@ def trainer_devices(recipe: Recipe) -> dict[str, str]:
     trainer_gpus = [name for name in visible_gpus() if name not in server_gpus]
     if not server_gpus or not trainer_gpus:
         raise ValueError(
-            "vllm_server_devices names the GPUs of the server, such as '1', and leaves at least "
-            f"one of {','.join(visible_gpus())} to the trainers."
+            "vllm_server_devices must name the server's GPUs, such as '1', and leave the trainers "
+            f"at least one of {','.join(visible_gpus())}."
         )
     return {"CUDA_VISIBLE_DEVICES": ",".join(trainer_gpus)}
 
@@ -267,4 +267,5 @@ def visible_gpus() -> list[str]:
     devices = os.environ.get("CUDA_VISIBLE_DEVICES")
     if devices is not None:
         return names_in(devices)
-    return [path.name.removeprefix("nvidia") for path in sorted(Path("/dev").glob("nvidia[0-9]*"))]
+    device_files = sorted(Path("/dev").glob("nvidia[0-9]*"))
+    return [path.name.removeprefix("nvidia") for path in device_files]

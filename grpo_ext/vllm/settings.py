@@ -113,7 +113,7 @@ def adapter_settings(r: int) -> dict[str, Any]:
     """Return arguments of `vllm.LLM` for LoRA rank `r`; raise `ValueError` if it is too large."""
     rank = vllm_rank(r)
     if rank is None:
-        raise ValueError(f"vLLM takes no adapter of rank {r}: write vllm_sync_adapter: merged.")
+        raise ValueError(f"vLLM supports no adapter of rank {r}: write vllm_sync_adapter: merged.")
     return {"enable_lora": True, "max_loras": 1, "max_lora_rank": rank}
 
 

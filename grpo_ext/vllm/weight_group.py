@@ -48,8 +48,8 @@ def listening_store(address: str, port: int, world_size: int) -> TCPStore:
                 master_listen_fd=listener.detach(),
             )
     raise ConnectionError(
-        f"the workers of the vLLM server cannot join: no port from {port} to {port + PORTS - 1} "
-        "is free"
+        "the workers of the vLLM server cannot connect to the trainer, because no port from "
+        f"{port} to {port + PORTS - 1} is free"
     )
 
 

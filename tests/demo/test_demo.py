@@ -104,5 +104,5 @@ def test_a_demo_is_stopped_in_training_and_finished_later(tmp_path):
 
     weights = [path for path in run.rglob("*") if path.name.endswith((".safetensors", ".jsonl"))]
     made = {path: path.stat().st_mtime_ns for path in weights}
-    assert "done before" in finish(start(tmp_path))
+    assert "already done" in finish(start(tmp_path))
     assert {path: path.stat().st_mtime_ns for path in weights} == made

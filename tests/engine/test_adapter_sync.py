@@ -168,10 +168,10 @@ def test_a_quantised_base_is_refused(engine_folder):
     model = get_peft_model(AutoModelForCausalLM.from_pretrained(engine_folder), lora())
     check_adapter(model)
     model.config.quantization_config = {"quant_method": "bitsandbytes", "load_in_4bit": True}
-    with pytest.raises(ValueError, match=r"quantised base.*vllm_sync_adapter: merged"):
+    with pytest.raises(ValueError, match=r"quantized base.*vllm_sync_adapter: merged"):
         check_adapter(model)
 
 
 def test_a_model_without_an_adapter_is_refused(engine_folder, tmp_path):
-    with pytest.raises(ValueError, match="give a peft_config"):
+    with pytest.raises(ValueError, match="pass a peft_config"):
         make_trainer(engine_folder, tmp_path, **ALONE)

@@ -93,9 +93,7 @@ def test_rows_with_unscored_completions_are_left_out():
     assert size.best == 4
     assert "To compare larger ones, write --num_samples 8." in size.sentence(present=4)
     line = size.sentence(present=2)
-    assert (
-        f"The recipe's 2 reaches {size.efficiency[2]:.0%} of the best signal-to-noise ratio" in line
-    )
+    assert f"With the recipe's 2, the signal-to-noise ratio is {size.efficiency[2]:.0%} of" in line
 
 
 def test_without_a_mixed_row_there_is_no_best_size():

@@ -66,8 +66,8 @@ ZOO = {
     ),
     "ends_early": (says(HEAD + b"Content-Length: 50\r\n\r\n{}"), "ended early"),
     "chunks_end_early": (says(HEAD + b"Transfer-Encoding: chunked\r\n\r\n5\r\n{}"), GARBLED),
-    "unwell": (says(reply(b"", 503)), "/health answers with status 503"),
-    "moved": (says(reply(b"", 307, ["Location: /health"])), "/health answers with status 307"),
+    "unwell": (says(reply(b"", 503)), "/health returned status 503"),
+    "moved": (says(reply(b"", 307, ["Location: /health"])), "/health returned status 307"),
     "html": (says(reply(b"<html>Welcome to nginx</html>")), "not vLLM: /version: Invalid JSON"),
     "zipped": (
         says(reply(b"\x1f\x8b\x08\x00", 200, ["Content-Encoding: gzip"])),
@@ -281,11 +281,11 @@ def test_a_request_is_of_now_and_of_this_server(guard, monkeypatch, started, sig
             42,
             0,
             "42 s ahead of the clock of this machine. It refuses requests that were signed "
-            "before its start: synchronise the clocks, or wait 42 s",
+            "before its start: synchronize the clocks, or wait 42 s",
         ),
         (42, 30, "or wait 12 s"),
-        (400, 9999, "400 s ahead of the clock of this machine. They may differ by 300 s"),
-        (-400, 9999, "400 s behind the clock of this machine. They may differ by 300 s"),
+        (400, 9999, "400 s ahead of the clock of this machine. They may differ by at most 300 s"),
+        (-400, 9999, "400 s behind the clock of this machine. They may differ by at most 300 s"),
     ],
 )
 def test_clocks_that_differ_are_told(guarded, guard, monkeypatch, ahead, up_for, words):

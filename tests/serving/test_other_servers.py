@@ -31,9 +31,9 @@ def test_completions_that_were_asked_for():
 
 
 WRONG = {
-    "fewer": ({"choices": GOOD[:1]}, "1 for 1 prompts x 2"),
+    "fewer": ({"choices": GOOD[:1]}, "1 for 1 prompts with 2 each"),
     "none": ({"choices": []}, "do not have vLLM's format"),
-    "more": ({"choices": GOOD * 2}, "4 for 1 prompts x 2"),
+    "more": ({"choices": GOOD * 2}, "4 for 1 prompts with 2 each"),
     "no_choices": ({"status": "ok"}, "do not have vLLM's format (KeyError)"),
     "no_logps": ({"choices": [{**c, "logprobs": None} for c in GOOD]}, "log-probs are missing"),
     "other_logps": (
@@ -46,7 +46,10 @@ WRONG = {
         "belong to other prompts",
     ),
     "too_long": ({"choices": [GOOD[0], choice([7] * 4, [1, 2])]}, "at most 3"),
-    "no_such_token": ({"choices": [GOOD[0], choice([10], [1, 2])]}, "not among the model's 10"),
+    "no_such_token": (
+        {"choices": [GOOD[0], choice([10], [1, 2])]},
+        "outside the model's vocabulary of 10",
+    ),
     "a_list": ([1], "is not vLLM: /v1/completions"),
 }
 
@@ -94,7 +97,7 @@ def test_a_generation_is_bounded_in_time():
 def test_what_is_not_vllm_is_told_at_the_start(answer):
     with (
         serving(answer) as base,
-        pytest.raises(ConnectionError, match="no vLLM server was up at") as told,
+        pytest.raises(ConnectionError, match="no vLLM server answered at") as told,
     ):
         engine_client(base)
     assert str(told.value).isprintable() and len(str(told.value)) < 300

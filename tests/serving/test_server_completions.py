@@ -42,8 +42,8 @@ ROWS = "completion_ids"
 LOGPS = "logprobs"
 NAMES = "logprob_token_ids"
 WRONG = {
-    "fewer": (changed(ROWS, lambda rows: rows.pop()), "3 for 2 prompts x 2"),
-    "more": (changed(ROWS, lambda rows: rows.append([1])), "5 for 2 prompts x 2"),
+    "fewer": (changed(ROWS, lambda rows: rows.pop()), "3 for 2 prompts with 2 each"),
+    "more": (changed(ROWS, lambda rows: rows.append([1])), "5 for 2 prompts with 2 each"),
     "of_other_prompts": (
         changed("prompt_ids", lambda prompts: prompts.reverse()),
         "they belong to other prompts",
@@ -58,11 +58,11 @@ WRONG = {
     ),
     "too_long": (
         changed(ROWS, lambda rows: rows[2].append(9)),
-        "completion 2 has 4 tokens, and at most 3",
+        "completion 2 has 4 tokens, but at most 3",
     ),
     "beyond_the_vocabulary": (
         changed(ROWS, lambda rows: rows[0].__setitem__(1, 10)),
-        "completion 0 has tokens that are",
+        "completion 0 has token ids outside",
     ),
     "negative": (changed(ROWS, lambda rows: rows[1].__setitem__(0, -1)), "completion_ids.1.0: "),
     "fraction": (changed(ROWS, lambda rows: rows[1].__setitem__(0, 7.0)), "completion_ids.1.0: "),

@@ -340,7 +340,7 @@ def test_check_says_which_rows_an_evaluation_uses(tiny_folder, tmp_path, capsys)
     assert code == 1 and "PROBLEM" in text
     made = {"model_name_or_path": str(tiny_folder), "output_dir": str(tmp_path / "run")}
     figures = check_recipe(None, {**made, "task": "gsm8k", "num_test_problems": 17}).figures
-    assert figures["evaluation"] == ["held-out rows that the task makes: 17"]
+    assert figures["evaluation"] == ["held-out rows that the task generates: 17"]
     (tmp_path / "hub").mkdir()
     write(tmp_path / "hub" / "train.jsonl", QUESTIONS)
     [sentence] = check_recipe(

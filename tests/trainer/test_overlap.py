@@ -354,7 +354,7 @@ def test_a_sampler_that_dies_again_and_again_ends_the_run(tiny_folder, tmp_path)
         plain()
 
     trainer.parts.sampler._send = send
-    with pytest.raises(EngineFailure, match="it ended 3 times, out of memory, by a crash"):
+    with pytest.raises(EngineFailure, match="it ended 3 times: it ran out of memory, crashed"):
         trainer.train()
     assert overlap_run.make(tiny_folder, tmp_path).newest_checkpoint().endswith("checkpoint-1")
 

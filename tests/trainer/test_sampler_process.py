@@ -79,13 +79,13 @@ def test_what_cannot_be_copied_is_refused(tiny_folder, tmp_path):
     model = Own()
     model.second.weight = Quantized(torch.zeros(2, 2))
     with pytest.raises(
-        ValueError, match=r"cannot copy this model.*a Quantized is more than its numbers"
+        ValueError, match=r"cannot copy this model.*a Quantized consists of more than its numbers"
     ):
         packed(model)
     model = Own()
     program = type("Mine", (nn.Module,), {"__module__": "__main__"})
     model.second = program()
-    with pytest.raises(ValueError, match="Mine is in the program itself: move it to a module"):
+    with pytest.raises(ValueError, match="Mine is in the main program: move it to a module"):
         packed(model)
     with pytest.raises(ValueError, match="sampler_device: cuda:70 does not exist"):
         overlap_run.make(tiny_folder, tmp_path, sampler_device="cuda:70")
@@ -151,7 +151,7 @@ def test_a_process_that_hangs_is_replaced(tiny_folder, tmp_path, caplog):
 
     sampler._send = send
     trainer.train()
-    assert caplog.text.count("another one repeats") == 1
+    assert caplog.text.count("a new process repeats") == 1
     for name, p in trainer.model.named_parameters():
         assert torch.equal(p, dict(whole.model.named_parameters())[name])
 
