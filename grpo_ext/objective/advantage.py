@@ -25,7 +25,9 @@ _ROUNDING_UNITS = 64
 
 
 def equal_in_group(
-    rewards: torch.Tensor, num_generations: int, magnitudes: torch.Tensor | None = None
+    rewards: torch.Tensor,
+    num_generations: int,
+    magnitudes: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Return (B,), bool: whether the rewards of each completion's group are equal up to rounding.
 
@@ -35,16 +37,18 @@ def equal_in_group(
         magnitudes: (B,), for each reward the sum of the absolute values of its terms, which bounds
             its rounding error; `None`: the absolute values of the rewards.
     """
-    grouped = rewards.view(-1, num_generations)  # (groups, G)
-    missing = grouped.isnan()
     if magnitudes is None:
         magnitudes = rewards
+    grouped = rewards.view(-1, num_generations)  # (groups, G)
+    missing = grouped.isnan()  # (groups, G)
     sizes = magnitudes.abs().view_as(grouped)  # (groups, G)
     largest = sizes.masked_fill(missing, 0.0).amax(1)  # (groups,)
-    highest = grouped.masked_fill(missing, -torch.inf).amax(1)
-    lowest = grouped.masked_fill(missing, torch.inf).amin(1)
-    rounding = _ROUNDING_UNITS * torch.finfo(rewards.dtype).eps * largest
-    return (highest - lowest <= rounding).repeat_interleave(num_generations)
+    highest = grouped.masked_fill(missing, -torch.inf).amax(1)  # (groups,)
+    lowest = grouped.masked_fill(missing, torch.inf).amin(1)  # (groups,)
+    unit = torch.finfo(rewards.dtype).eps
+    rounding = _ROUNDING_UNITS * unit * largest  # (groups,)
+    is_equal = highest - lowest <= rounding  # (groups,)
+    return is_equal.repeat_interleave(num_generations)
 
 
 def has_signal(advantages: torch.Tensor, num_generations: int) -> torch.Tensor:
@@ -55,8 +59,10 @@ def has_signal(advantages: torch.Tensor, num_generations: int) -> torch.Tensor:
             they earned them in different turns.
         num_generations: completions per prompt.
     """
-    by_group = advantages.reshape(len(advantages) // num_generations, -1)
-    return (by_group != 0).any(1).repeat_interleave(num_generations)
+    num_groups = len(advantages) // num_generations
+    by_group = advantages.reshape(num_groups, -1)  # (groups, G) or (groups, G * K)
+    any_nonzero = (by_group != 0).any(1)  # (groups,)
+    return any_nonzero.repeat_interleave(num_generations)
 
 
 def nan_std(values: torch.Tensor, dim: int, estimator: str = "sample") -> torch.Tensor:
@@ -70,15 +76,20 @@ def nan_std(values: torch.Tensor, dim: int, estimator: str = "sample") -> torch.
     Returns:
         The standard deviation; NaN where it is undefined.
     """
-    count = (~values.isnan()).sum(dim, keepdim=True)
-    deviations = values - values.nanmean(dim, keepdim=True)
+    mean = values.nanmean(dim, keepdim=True)
+    deviations = values - mean
     sum_of_squares = (deviations**2).nansum(dim, keepdim=True)
-    divisor = count - 1 if estimator == "sample" else count
-    return (sum_of_squares / divisor).sqrt()
+    divisor = (~values.isnan()).sum(dim, keepdim=True)
+    if estimator == "sample":
+        divisor = divisor - 1
+    variance = sum_of_squares / divisor
+    return variance.sqrt()
 
 
 def group_stds(
-    rewards: torch.Tensor, num_generations: int, std_estimator: str = "sample"
+    rewards: torch.Tensor,
+    num_generations: int,
+    std_estimator: str = "sample",
 ) -> torch.Tensor:
     """Return the std (N,) of the rewards within each group; NaN where fewer than two were scored.
 
@@ -89,8 +100,9 @@ def group_stds(
         std_estimator: "sample" (n - 1) or "population" (n).
     """
     grouped = rewards.view(-1, num_generations)  # (N, G)
-    too_few = (~grouped.isnan()).sum(dim=1) < 2  # (N,)
-    return nan_std(grouped, 1, std_estimator).squeeze(1).masked_fill(too_few, torch.nan)
+    num_scored = (~grouped.isnan()).sum(dim=1)  # (N,)
+    stds = nan_std(grouped, 1, std_estimator).squeeze(1)  # (N,)
+    return stds.masked_fill(num_scored < 2, torch.nan)
 
 
 _EPSILON = 1e-4
@@ -124,7 +136,10 @@ TRL_JOINT_ADVANTAGES = (SUM_THEN_NORMALIZE, "normalize_then_sum")
 
 
 def register_advantages(
-    name: str, *, within_group: bool = True, zero_if_equal: bool = True
+    name: str,
+    *,
+    within_group: bool = True,
+    zero_if_equal: bool = True,
 ) -> Callable[[Estimate], Estimate]:
     """Register an estimator of advantages as a value of `scale_rewards`.
 
@@ -146,7 +161,12 @@ def register_advantages(
         raise ValueError(f"scale_rewards {name!r} is registered already: choose another name.")
 
     def register(estimate: Estimate) -> Estimate:
-        _ESTIMATORS[name] = AdvantageEstimator(name, estimate, within_group, zero_if_equal)
+        _ESTIMATORS[name] = AdvantageEstimator(
+            name=name,
+            estimate=estimate,
+            within_group=within_group,
+            zero_if_equal=zero_if_equal,
+        )
         return estimate
 
     return register
@@ -203,7 +223,8 @@ def by_group_std(rewards: torch.Tensor, std_estimator: str) -> torch.Tensor:
 
     GRPO (DeepSeekMath, arXiv 2402.03300, section 4.1.2).
     """
-    return unscaled(rewards, std_estimator) / (nan_std(rewards, 1, std_estimator) + _EPSILON)
+    std = nan_std(rewards, 1, std_estimator)  # (N, 1)
+    return unscaled(rewards, std_estimator) / (std + _EPSILON)
 
 
 @register_advantages("batch", within_group=False)
@@ -291,12 +312,17 @@ def turn_advantages(
         The advantages (B, K); 0 for turns that an episode does not have.
     """
 
+    max_turns = gains.size(1)  # K
+
     def by_turn(table: torch.Tensor) -> torch.Tensor:
         """Flatten (B, K) so that the values of one turn across a group's episodes are adjacent."""
-        return table.view(-1, num_generations, gains.size(1)).transpose(1, 2).reshape(-1)
+        grouped = table.view(-1, num_generations, max_turns)  # (groups, G, K)
+        return grouped.transpose(1, 2).reshape(-1)
 
-    to_go = rewards.unsqueeze(1) - (gains.cumsum(1) - gains)  # (B, K)
-    absent = torch.arange(gains.size(1), device=gains.device) >= turns.unsqueeze(1)
+    earlier_gains = gains.cumsum(1) - gains  # (B, K)
+    to_go = rewards.unsqueeze(1) - earlier_gains  # (B, K)
+    numbers = torch.arange(max_turns, device=gains.device)  # (K,)
+    absent = numbers >= turns.unsqueeze(1)  # (B, K)
     # A small remainder of large gains carries their rounding errors.
     magnitudes = rewards.abs().unsqueeze(1) + gains.abs().cumsum(1)  # (B, K)
     advantages = group_advantages(
@@ -306,12 +332,15 @@ def turn_advantages(
         std_estimator,
         by_turn(magnitudes),
     )
-    grouped = advantages.view(-1, gains.size(1), num_generations)  # (groups, K, G)
+    grouped = advantages.view(-1, max_turns, num_generations)  # (groups, K, G)
     return grouped.transpose(1, 2).reshape(len(rewards), -1)
 
 
 def joint_advantages(
-    rewards: torch.Tensor, weights: torch.Tensor, num_generations: int, name: str
+    rewards: torch.Tensor,
+    weights: torch.Tensor,
+    num_generations: int,
+    name: str,
 ) -> torch.Tensor:
     """Return the advantages (B,) of whole groups, using an estimator that takes every reward.
 
@@ -349,12 +378,16 @@ def normalized_then_summed(rewards: torch.Tensor, weights: torch.Tensor) -> torc
     sum and divide it by its std over the batch. A group whose weighted sums are all equal gets
     exactly 0. Takes rewards (N, G, R) and weights (R,), and returns advantages (N, G).
     """
-    size = rewards.size(1)
-    columns = rewards.flatten(0, 1).unbind(1)  # R of (B,)
-    normalized = [group_advantages(column, size) for column in columns]
+    num_generations = rewards.size(1)  # G
+    by_completion = rewards.flatten(0, 1)  # (B, R)
+    normalized = []
+    for reward in by_completion.unbind(1):  # (B,)
+        normalized.append(group_advantages(reward, num_generations))
     weighted = torch.stack(normalized, dim=1) * weights  # (B, R)
-    unscored = rewards.flatten(0, 1).isnan().all(dim=1)  # (B,)
+    unscored = by_completion.isnan().all(dim=1)  # (B,)
     total = weighted.sum(dim=1).masked_fill(unscored, torch.nan)  # (B,)
-    advantages = (total - total.nanmean()) / (nan_std(total, 0) + _EPSILON)
-    equal = equal_in_group(total, size, weighted.abs().sum(dim=1))
-    return advantages.masked_fill(equal, 0.0).view(-1, size)
+    std = nan_std(total, 0)  # (1,)
+    advantages = (total - total.nanmean()) / (std + _EPSILON)  # (B,)
+    magnitudes = weighted.abs().sum(dim=1)  # (B,)
+    equal = equal_in_group(total, num_generations, magnitudes)  # (B,)
+    return advantages.masked_fill(equal, 0.0).view(-1, num_generations)

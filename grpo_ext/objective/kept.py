@@ -34,13 +34,20 @@ class KeptSet:
         vocab_size = mask.size(-1)
         counts = mask.sum(-1)  # (N,)
         dense = 32 * counts > vocab_size  # (N,), positions for which bits are smaller than ids
-        ids = (mask & ~dense.unsqueeze(-1)).nonzero()[:, 1].int().cpu()
-        num_bytes = -(-vocab_size // 8)
-        padded = torch.nn.functional.pad(mask[dense], (0, 8 * num_bytes - vocab_size))
-        bits = padded.view(-1, num_bytes, 8).to(torch.uint8)
+        sparse_mask = mask & ~dense.unsqueeze(-1)  # (N, V)
+        ids = sparse_mask.nonzero()[:, 1]  # (sum of counts,)
+        num_bytes = -(-vocab_size // 8)  # rounded up
+        padding = 8 * num_bytes - vocab_size
+        padded = torch.nn.functional.pad(mask[dense], (0, padding))
+        bits = padded.view(-1, num_bytes, 8).to(torch.uint8)  # (dense positions, bytes, 8)
         places = torch.arange(8, dtype=torch.uint8, device=mask.device)
         packed = (bits << places).sum(-1, dtype=torch.uint8)  # (dense positions, bytes)
-        return cls(vocab_size, counts.masked_fill(dense, -1).cpu(), ids, packed.cpu())
+        return cls(
+            vocab_size=vocab_size,
+            counts=counts.masked_fill(dense, -1).cpu(),
+            ids=ids.int().cpu(),
+            bits=packed.cpu(),
+        )
 
     def mask(self, device: torch.device | str = "cpu") -> torch.Tensor:
         """Return the kept tokens as a mask (N, V), bool."""
@@ -48,41 +55,47 @@ class KeptSet:
         dense = self.counts < 0  # (N,)
         if dense.any():
             places = torch.arange(8, dtype=torch.uint8, device=device)
-            shifted = self.bits.to(device).unsqueeze(-1) >> places  # (dense positions, bytes, 8)
-            bits = (shifted & 1).bool().flatten(1)  # (dense positions, 8 bytes)
-            mask[dense.to(device)] = bits[:, : self.vocab_size]
-        positions = torch.arange(len(self)).repeat_interleave(self.counts.clamp(min=0))
-        mask[positions.to(device), self.ids.to(device).long()] = True
+            packed = self.bits.to(device).unsqueeze(-1)  # (dense positions, bytes, 1)
+            bits = (packed >> places) & 1  # (dense positions, bytes, 8)
+            dense_mask = bits.bool().flatten(1)  # (dense positions, 8 bytes)
+            mask[dense.to(device)] = dense_mask[:, : self.vocab_size]
+        num_ids = self.counts.clamp(min=0)  # (N,)
+        positions = torch.arange(len(self)).repeat_interleave(num_ids).to(device)
+        ids = self.ids.to(device).long()
+        mask[positions, ids] = True
         return mask
 
     def select(self, positions: torch.Tensor) -> KeptSet:
         """Return the kept tokens at `positions`, in the given order."""
-        positions = positions.cpu()
-        sizes = self.counts.clamp(min=0)
-        starts = sizes.cumsum(0) - sizes
-        chosen = sizes[positions]
-        # the n-th id of the selection is the id `n - (ids of earlier positions in the selection)`
-        # of its own position
-        shift = (starts[positions] - (chosen.cumsum(0) - chosen)).repeat_interleave(chosen)
-        dense = self.counts < 0
-        row_of_bits = dense.cumsum(0) - 1
+        positions = positions.cpu()  # (n,)
+        num_ids = self.counts.clamp(min=0)  # (N,)
+        starts = num_ids.cumsum(0) - num_ids  # (N,), where the ids of a position start
+        new_num_ids = num_ids[positions]  # (n,)
+        new_starts = new_num_ids.cumsum(0) - new_num_ids  # (n,), where they start in the selection
+        shifts = starts[positions] - new_starts  # (n,)
+        shift_of_id = shifts.repeat_interleave(new_num_ids)  # (ids in the selection,)
+        id_indices = torch.arange(shift_of_id.numel()) + shift_of_id
+        dense = self.counts < 0  # (N,)
+        row_of_bits = dense.cumsum(0) - 1  # (N,)
+        dense_positions = positions[dense[positions]]
         return KeptSet(
-            self.vocab_size,
-            self.counts[positions],
-            self.ids[torch.arange(shift.numel()) + shift],
-            self.bits[row_of_bits[positions][dense[positions]]],
+            vocab_size=self.vocab_size,
+            counts=self.counts[positions],
+            ids=self.ids[id_indices],
+            bits=self.bits[row_of_bits[dense_positions]],
         )
 
     def split(self, sizes: list[int]) -> list[KeptSet]:
         """Split into consecutive parts with these numbers of positions; `cat` joins them again."""
-        return [self.select(positions) for positions in torch.arange(len(self)).split(sizes)]
+        all_positions = torch.arange(len(self))
+        return [self.select(positions) for positions in all_positions.split(sizes)]
 
     @staticmethod
     def cat(parts: list[KeptSet]) -> KeptSet:
         """Concatenate the positions of `parts`, which must not be empty."""
         return KeptSet(
-            parts[0].vocab_size,
-            torch.cat([part.counts for part in parts]),
-            torch.cat([part.ids for part in parts]),
-            torch.cat([part.bits for part in parts]),
+            vocab_size=parts[0].vocab_size,
+            counts=torch.cat([part.counts for part in parts]),
+            ids=torch.cat([part.ids for part in parts]),
+            bits=torch.cat([part.bits for part in parts]),
         )

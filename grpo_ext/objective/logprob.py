@@ -42,16 +42,17 @@ class Projection:
     """Scale and soft cap of a model's logits."""
 
     scale: float = 1.0
-    softcap: float | None = (
-        None  # c in `c tanh(logits / c)`, applied after the scale; `None`: no soft cap
-    )
+    # c in `c tanh(logits / c)`, applied after the scale; `None`: no soft cap
+    softcap: float | None = None
 
     def __call__(self, logits: torch.Tensor) -> None:
         """Apply the scale and the soft cap to `logits` in place."""
         if self.scale != 1.0:
             logits.mul_(self.scale)
         if self.softcap is not None:
-            logits.div_(self.softcap).tanh_().mul_(self.softcap)
+            logits.div_(self.softcap)
+            logits.tanh_()
+            logits.mul_(self.softcap)
 
     def grad(self, grad: torch.Tensor, logits: torch.Tensor) -> None:
         """Turn `grad`, the gradient of the output `logits`, into that of the input, in place."""
@@ -113,7 +114,8 @@ class _LogProb(torch.autograd.Function):
         finds_kept = params.truncated and kept is None
         kept_parts: list[KeptSet] = []
         if finds_kept:  # `KeptSet.cat` needs one part even if there are no positions
-            kept_parts.append(KeptSet.from_mask(torch.zeros(0, vocab_size, dtype=torch.bool)))
+            no_positions = torch.zeros(0, vocab_size, dtype=torch.bool)
+            kept_parts.append(KeptSet.from_mask(no_positions))
         log_z = torch.empty(num_positions, device=hidden.device)  # (N,)
         logps = torch.empty(num_positions, device=hidden.device)  # (N,)
         entropy = torch.empty(num_positions, device=hidden.device)  # (N,)
@@ -141,12 +143,17 @@ class _LogProb(torch.autograd.Function):
                 p = torch.softmax(scores, -1)  # (n, V)
                 top = scores.amax(-1, keepdim=True)  # (n, 1)
                 log_total = -p.amax(-1).log()  # (n,); the top score has p = 1 / total
-                logps[rows] = z.sub_(top).gather(-1, target).squeeze(-1) - log_total
-                # autocast would round a dot product to bfloat16
-                entropy[rows] = log_total - z.mul_(p).sum(-1)
                 log_z[rows] = log_total + top.squeeze(-1)
+                z.sub_(top)
+                target_score = z.gather(-1, target).squeeze(-1)  # (n,)
+                logps[rows] = target_score - log_total
+                # autocast would round a dot product to bfloat16
+                mean_score = z.mul_(p).sum(-1)  # (n,)
+                entropy[rows] = log_total - mean_score
                 if errors is not None:
-                    z.copy_(p.scatter_add_(-1, target, p.new_full(target.shape, -1.0)))
+                    minus_one = p.new_full(target.shape, -1.0)
+                    p.scatter_add_(-1, target, minus_one)
+                    z.copy_(p)
                 del z, scores, p, mask, removed
             del logits, tiles
         used = KeptSet.cat(kept_parts) if finds_kept else kept
@@ -157,23 +164,25 @@ class _LogProb(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(
-        ctx: Any, grad_logps: torch.Tensor | None, grad_entropy: torch.Tensor | None, _: None
+        ctx: Any,
+        grad_logps: torch.Tensor | None,
+        grad_entropy: torch.Tensor | None,
+        _: None,
     ) -> tuple[torch.Tensor | None, ...]:
         hidden, weight, bias, targets, log_z, entropy, errors = ctx.saved_tensors
         params, kept_set, projection, dtype = ctx.plan
         needs_hidden, needs_weight, needs_bias = ctx.needs_input_grad[:3]
         if errors is not None and grad_entropy is None:
             assert grad_logps is not None  # backward is called for at least one of them
-            scaled = grad_logps.mul(-projection.scale / params.temperature).unsqueeze(-1)  # (N, 1)
-            by_input = (
-                (errors @ weight).mul_(scaled) if needs_hidden else None,
-                errors.t() @ (hidden * scaled) if needs_weight else None,
-                (errors.t() @ scaled).squeeze(-1) if needs_bias else None,
-            )
+            factor = -projection.scale / params.temperature
+            scaled = grad_logps.mul(factor).unsqueeze(-1)  # (N, 1)
+            grad_hidden = (errors @ weight).mul_(scaled) if needs_hidden else None
+            grad_weight = errors.t() @ (hidden * scaled) if needs_weight else None
+            grad_bias = (errors.t() @ scaled).squeeze(-1) if needs_bias else None
             # If the graph runs again after another call has overwritten this memory, autograd
             # raises an error.
             give_back(errors)
-            return (*by_input, None, None, None, None)
+            return grad_hidden, grad_weight, grad_bias, None, None, None, None
         # Sums over blocks are float32, regardless of the model's dtype.
         grad_hidden = _float_zeros(hidden) if needs_hidden else None  # (N, H)
         grad_weight = _float_zeros(weight) if needs_weight else None  # (V, H)
@@ -183,13 +192,20 @@ class _LogProb(torch.autograd.Function):
             for rows, z in tiles:  # (n, V)
                 target = targets[rows].unsqueeze(-1)  # (n, 1)
                 capped = z.clone() if projection.softcap is not None else z
+                z.div_(params.temperature)
                 mask = _mask(kept_set, rows, z.device)
-                removed = _removed_tokens(target, mask, z.div_(params.temperature), params)
+                removed = _removed_tokens(target, mask, z, params)
                 log_p = z.sub_(log_z[rows].unsqueeze(-1))
-                g = _column(grad_logps, rows)
-                h = _column(grad_entropy, rows)
-                _grad_of_scores(log_p, removed, target, g, h, entropy[rows].unsqueeze(-1))
-                projection.grad(z.div_(params.temperature), capped)
+                _grad_of_scores(
+                    log_p,
+                    removed,
+                    target,
+                    g=_column(grad_logps, rows),
+                    h=_column(grad_entropy, rows),
+                    entropy=entropy[rows].unsqueeze(-1),
+                )
+                z.div_(params.temperature)  # z is now the gradient of the scores
+                projection.grad(z, capped)
             grad = logits.to(dtype)  # (n, V), of the logits; each tile has replaced its part
             if grad_hidden is not None:
                 grad_hidden[block] = (grad @ weight.to(dtype)).float()
@@ -201,7 +217,10 @@ class _LogProb(torch.autograd.Function):
             None if grad_hidden is None else grad_hidden.to(hidden.dtype),
             None if grad_weight is None else grad_weight.to(weight.dtype),
             None if grad_bias is None else grad_bias.to(bias.dtype),
-            *(None, None, None, None),
+            None,
+            None,
+            None,
+            None,
         )
 
 
@@ -228,7 +247,8 @@ def _grad_of_scores(
     """
     if h is None:
         assert g is not None  # backward is called for at least one of them
-        _zero_removed(log_p.exp_(), removed).mul_(-g)
+        p = _zero_removed(log_p.exp_(), removed)
+        p.mul_(-g)
     else:
         p = _zero_removed(log_p.exp(), removed)
         grad = log_p.add_(entropy).mul_(-h)
@@ -243,12 +263,15 @@ def _mask(kept: KeptSet | None, rows: slice, device: torch.device) -> torch.Tens
     """Return the kept tokens at the positions `rows`: (n, V), bool; `None` if `kept` is `None`."""
     if kept is None:
         return None
-    return kept.select(torch.arange(rows.start, rows.stop)).mask(device)
+    positions = torch.arange(rows.start, rows.stop)
+    return kept.select(positions).mask(device)
 
 
 def _column(grad: torch.Tensor | None, rows: slice) -> torch.Tensor | None:
     """Return `grad` at the positions `rows`: (n, 1), float32; `None` if `grad` is `None`."""
-    return None if grad is None else grad[rows].float().unsqueeze(-1)
+    if grad is None:
+        return None
+    return grad[rows].float().unsqueeze(-1)
 
 
 def _float_zeros(tensor: torch.Tensor) -> torch.Tensor:
@@ -256,7 +279,10 @@ def _float_zeros(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _removed_tokens(
-    target: torch.Tensor, kept: torch.Tensor | None, z: torch.Tensor, params: SamplingParams
+    target: torch.Tensor,
+    kept: torch.Tensor | None,
+    z: torch.Tensor,
+    params: SamplingParams,
 ) -> torch.Tensor | None:
     """Return the tokens that could not be drawn: (n, V), bool; `None` if all could be drawn.
 
@@ -277,7 +303,9 @@ def _zero_removed(p: torch.Tensor, removed: torch.Tensor | None) -> torch.Tensor
     This is done after the exponential, since the exponential of a very low score takes ten times as
     long.
     """
-    return p if removed is None else p.masked_fill_(removed, 0.0)
+    if removed is None:
+        return p
+    return p.masked_fill_(removed, 0.0)
 
 
 def logit_blocks(
@@ -306,12 +334,14 @@ def logit_blocks(
     reuses_memory = out is None and on_cpu and dtype == weight.dtype == torch.float32
     memory = out
     if reuses_memory:
-        memory = memory_for(min(block_rows, len(hidden)), weight.size(0))
+        most_rows = min(block_rows, len(hidden))
+        memory = memory_for(most_rows, weight.size(0))
     for block in _slices(0, len(hidden), block_rows):
-        x = hidden[block].to(dtype)
+        x = hidden[block].to(dtype)  # (n, H)
         if memory is None:
             typed_bias = None if bias is None else bias.to(dtype)
-            logits = torch.nn.functional.linear(x, weight.to(dtype), typed_bias).float()  # (n, V)
+            logits = torch.nn.functional.linear(x, weight.to(dtype), typed_bias)
+            logits = logits.float()  # (n, V)
         else:
             logits = memory[: len(x)] if reuses_memory else memory[block]
             added = logits if bias is None else bias  # not read with beta = 0
@@ -333,18 +363,25 @@ def _sizes(hidden: Tensor, weight: Tensor, params: SamplingParams) -> tuple[int,
         block_logits = max(_MIN_TILE, positions * _LOGITS_PER_POSITION)
         tile_logits = block_logits
     vocab_size = weight.size(0)
-    return max(1, block_logits // vocab_size), max(1, tile_logits // vocab_size)
+    block_rows = max(1, block_logits // vocab_size)
+    tile_rows = max(1, tile_logits // vocab_size)
+    return block_rows, tile_rows
 
 
 def _slices(start: int, stop: int, step: int) -> list[slice]:
-    return [slice(first, min(first + step, stop)) for first in range(start, stop, step)]
+    slices = []
+    for first in range(start, stop, step):
+        end = min(first + step, stop)
+        slices.append(slice(first, end))
+    return slices
 
 
 def memory_for(rows: int, width: int) -> Tensor:
     """Return an uninitialized CPU tensor (rows, width), float32; reuse spare memory if possible."""
+    num_bytes = 4 * rows * width
     with suppress(IndexError):  # no memory to reuse, or another thread has just taken it
         spare = _spare.pop()
-        if rows and spare.untyped_storage().nbytes() >= 4 * rows * width:
+        if rows and spare.untyped_storage().nbytes() >= num_bytes:
             return spare.as_strided((rows, width), (width, 1), 0)
         give_back(spare)
     return torch.empty(rows, width, dtype=torch.float32, device="cpu")

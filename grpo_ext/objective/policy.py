@@ -73,7 +73,8 @@ def aggregate(
     sums = (per_token * mask).sum(-1)  # (B,)
     if aggregation == "sequence_mean":
         sums = sums / mask.sum(-1).clamp(min=1.0)
-    divisor = max(counts.tokens if aggregation == "token_mean" else counts.sequences, 1.0)
+    total = counts.tokens if aggregation == "token_mean" else counts.sequences
+    divisor = max(total, 1.0)
     if aggregation == "constant":
         divisor = divisor * max_completion_length
     return sums.sum() / divisor
@@ -139,21 +140,25 @@ def clip_stats(x: LossInputs) -> dict[str, Stat]:
     advantage positive. At the sequence level each sequence counts once, as in TRL. Sequences
     without tokens do not count.
     """
-    low = (x.ratio < 1 - x.options.epsilon_low) & (x.advantages < 0)  # (B, T)
-    high = (x.ratio > 1 + x.options.epsilon_high) & (x.advantages > 0)  # (B, T)
-    lengths = x.mask.sum(-1)  # (B,)
-    has_tokens = lengths > 0  # (B,)
-    low_shares = (low * x.mask).sum(-1)[has_tokens] / lengths[has_tokens]
-    high_shares = (high * x.mask).sum(-1)[has_tokens] / lengths[has_tokens]
-    lowest = low_shares.amin() if has_tokens.any() else 0.0
-    highest = high_shares.amax() if has_tokens.any() else 0.0
-    return {
+    is_below = x.ratio < 1 - x.options.epsilon_low
+    is_above = x.ratio > 1 + x.options.epsilon_high
+    low = is_below & (x.advantages < 0)  # (B, T)
+    high = is_above & (x.advantages > 0)  # (B, T)
+    stats = {
         "clip_ratio/low_mean": mean_stat(low, x.mask, x.level),
         "clip_ratio/high_mean": mean_stat(high, x.mask, x.level),
         "clip_ratio/region_mean": mean_stat(low | high, x.mask, x.level),
-        "clip_ratio/low_min": Stat(lowest, has_tokens.any(), "min"),
-        "clip_ratio/high_max": Stat(highest, has_tokens.any(), "max"),
+        "clip_ratio/low_min": Stat(0.0, 0.0, "min"),
+        "clip_ratio/high_max": Stat(0.0, 0.0, "max"),
     }
+    lengths = x.mask.sum(-1)  # (B,)
+    has_tokens = lengths > 0  # (B,)
+    if has_tokens.any():
+        low_shares = (low * x.mask).sum(-1) / lengths  # (B,)
+        high_shares = (high * x.mask).sum(-1) / lengths  # (B,)
+        stats["clip_ratio/low_min"] = Stat(low_shares[has_tokens].amin(), kind="min")
+        stats["clip_ratio/high_max"] = Stat(high_shares[has_tokens].amax(), kind="max")
+    return stats
 
 
 def mean_stat(values: torch.Tensor, mask: torch.Tensor, level: str = "token") -> Stat:
@@ -168,7 +173,9 @@ def mean_stat(values: torch.Tensor, mask: torch.Tensor, level: str = "token") ->
     sums = (values * mask).sum(-1)  # (B,)
     if level == "token":
         return Stat(sums.sum(), lengths.sum())
-    return Stat((sums / lengths.clamp(min=1)).sum(), (lengths > 0).sum())
+    means = sums / lengths.clamp(min=1)  # (B,)
+    num_sequences = (lengths > 0).sum()
+    return Stat(means.sum(), num_sequences)
 
 
 def register_loss(
@@ -193,7 +200,14 @@ def register_loss(
         raise ValueError(f"aggregation is {aggregation!r}: write one of {', '.join(AGGREGATIONS)}.")
 
     def register(term: PolicyTerm) -> PolicyTerm:
-        _LOSSES[name] = Loss(name, term, aggregation, stats, needs_advantage, corrects_sampler)
+        _LOSSES[name] = Loss(
+            name=name,
+            term=term,
+            aggregation=aggregation,
+            stats=stats,
+            needs_advantage=needs_advantage,
+            corrects_sampler=corrects_sampler,
+        )
         return term
 
     return register
@@ -216,18 +230,21 @@ def loss_names() -> tuple[str, ...]:
 
 def cispo_stats(x: LossInputs) -> dict[str, Stat]:
     """Return the share of tokens with positive advantage and a ratio above the cap."""
-    capped = (x.ratio > x.options.epsilon_high) & (x.advantages > 0)
+    is_above = x.ratio > x.options.epsilon_high
+    capped = is_above & (x.advantages > 0)  # (B, T)
     return {"cispo_clip_ratio": mean_stat(capped, x.mask, x.level)}
 
 
 def vespo_stats(x: LossInputs) -> dict[str, Stat]:
     """Return the mean of `vespo_weight` over sequences."""
-    return {"vespo/phi_seq_mean": mean_stat(vespo_weight(x), x.mask, "sequence")}
+    phi = vespo_weight(x)  # (B, 1) or (B, T)
+    return {"vespo/phi_seq_mean": mean_stat(phi, x.mask, "sequence")}
 
 
 def dppo_stats(x: LossInputs) -> dict[str, Stat]:
     """Return the share of tokens that `dppo_mask` masks."""
-    return {"dppo/masked": mean_stat(1 - dppo_mask(x), x.mask)}
+    masked = 1 - dppo_mask(x)  # (B, T)
+    return {"dppo/masked": mean_stat(masked, x.mask)}
 
 
 def ratios_move(accumulation: int, passes: int) -> bool:
@@ -244,7 +261,10 @@ def ratios_move(accumulation: int, passes: int) -> bool:
 
 
 def importance_ratio(
-    logps: torch.Tensor, old_logps: torch.Tensor, mask: torch.Tensor, level: str
+    logps: torch.Tensor,
+    old_logps: torch.Tensor,
+    mask: torch.Tensor,
+    level: str,
 ) -> torch.Tensor:
     """Return the importance ratios w, (B, T), with gradient.
 
@@ -258,8 +278,10 @@ def importance_ratio(
     if level == "token":
         return log_ratio.exp()
     lengths = mask.sum(-1, keepdim=True).clamp(min=1.0)  # (B, 1)
-    sequence = ((log_ratio.detach() * mask).sum(-1, keepdim=True) / lengths).exp()  # (B, 1)
-    return sequence * (logps - logps.detach()).exp()
+    total = (log_ratio.detach() * mask).sum(-1, keepdim=True)  # (B, 1)
+    sequence_ratio = (total / lengths).exp()  # (B, 1)
+    one = (logps - logps.detach()).exp()  # (B, T), p / sg(p), which has the gradient
+    return sequence_ratio * one
 
 
 @register_loss("luspo", aggregation="sequence_sum", needs_advantage=True)
@@ -282,7 +304,9 @@ def clipped(x: LossInputs) -> torch.Tensor:
     ratio = x.ratio
     if o.delta is not None:
         ratio = ratio.clamp(max=o.delta)
-    return -torch.min(ratio * x.advantages, clipped_ratio * x.advantages)
+    unclipped_gain = ratio * x.advantages  # (B, T)
+    clipped_gain = clipped_ratio * x.advantages  # (B, T)
+    return -torch.min(unclipped_gain, clipped_gain)
 
 
 @register_loss("cispo", aggregation="token_mean", stats=cispo_stats, needs_advantage=True)
@@ -292,14 +316,22 @@ def cispo(x: LossInputs) -> torch.Tensor:
     Every token keeps its gradient. `epsilon_high` is the cap, as in TRL and ScaleRL (arXiv
     2510.13786); the paper writes 1 + eps_high.
     """
-    return -x.ratio.clamp(max=x.options.epsilon_high).detach() * x.advantages * x.logps
+    weight = x.ratio.clamp(max=x.options.epsilon_high).detach()  # (B, T)
+    return -weight * x.advantages * x.logps
 
 
 def _by_sign(
-    positive: torch.Tensor, if_positive: float, otherwise: float, x: LossInputs
+    positive: torch.Tensor,
+    if_positive: float,
+    otherwise: float,
+    x: LossInputs,
 ) -> torch.Tensor:
     """Return one of two constants for each advantage, in the dtype of the log-probs."""
-    return torch.where(positive, x.logps.new_tensor(if_positive), x.logps.new_tensor(otherwise))
+    return torch.where(
+        positive,
+        x.logps.new_tensor(if_positive),
+        x.logps.new_tensor(otherwise),
+    )
 
 
 @register_loss("sapo", aggregation="sequence_mean", needs_advantage=True, stats=lambda x: {})
@@ -310,7 +342,8 @@ def sapo(x: LossInputs) -> torch.Tensor:
     """
     o = x.options
     tau = _by_sign(x.advantages > 0, o.sapo_temperature_pos, o.sapo_temperature_neg, x)
-    return -torch.sigmoid(tau * (x.ratio - 1)) * 4 / tau * x.advantages
+    gate = torch.sigmoid(tau * (x.ratio - 1))  # (B, T)
+    return -gate * 4 / tau * x.advantages
 
 
 @register_loss("dppo", aggregation="token_mean", stats=dppo_stats, needs_advantage=True)
@@ -331,9 +364,11 @@ def dppo_mask(x: LossInputs) -> torch.Tensor:
     clip uses only w, which is large even for rare tokens whose probability has hardly changed.
     """
     away = torch.where(x.advantages > 0, x.ratio > 1, x.ratio < 1)  # (B, T)
-    distance = (x.logps.exp() - x.old_logps.exp()).abs()  # (B, T)
-    outside = distance > x.options.dppo_delta
-    return (~(away & outside)).float()
+    p = x.logps.exp()  # (B, T)
+    old_p = x.old_logps.exp()  # (B, T)
+    outside = (p - old_p).abs() > x.options.dppo_delta
+    masked = away & outside
+    return (~masked).float()
 
 
 @register_loss(
@@ -364,11 +399,13 @@ def vespo_weight(x: LossInputs) -> torch.Tensor:
     token_log_ratios = (x.logps - x.old_logps).clamp(-20.0, 20.0)  # (B, T)
     log_w = (token_log_ratios * x.mask).sum(-1, keepdim=True)  # (B, 1)
     if x.sampler_ratio is not None:
-        log_w = log_w + x.sampler_ratio.log().clamp(lowest, 20.0).sum(-1, keepdim=True)
+        sampler_log_ratios = x.sampler_ratio.log().clamp(lowest, 20.0)  # (B, T) or (B, 1)
+        log_w = log_w + sampler_log_ratios.sum(-1, keepdim=True)
     log_w = log_w.clamp(lowest, 20.0)
     positive = x.advantages >= 0
     k = _by_sign(positive, options.vespo_k_pos, options.vespo_k_neg, x)
     lam = _by_sign(positive, options.vespo_lambda_pos, options.vespo_lambda_neg, x)
     lam = lam.clamp(min=1e-4)
-    phi = (lam + k * log_w - lam * log_w.exp()).exp()
+    log_phi = lam + k * log_w - lam * log_w.exp()
+    phi = log_phi.exp()
     return phi.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)

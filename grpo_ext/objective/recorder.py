@@ -9,19 +9,24 @@ from grpo_ext.objective.sampling import SamplingParams
 
 # Processors that the sampler may have, since they only divide by the temperature or remove tokens.
 _EXACT_PROCESSORS = (
-    *(
-        "Temperature",
-        "TopK",
-        "TopP",
-        "MinP",
-        "TopH",
-        "Typical",
-        "Epsilon",
-        "Eta",
-        "LogitNormalization",
-    ),
-    *("NoRepeatNGram", "EncoderNoRepeatNGram", "NoBadWords", "MinLength", "MinNewTokensLength"),
-    *("SuppressTokens", "SuppressTokensAtBegin", "ForcedBOSToken", "ForcedEOSToken"),
+    "Temperature",
+    "TopK",
+    "TopP",
+    "MinP",
+    "TopH",
+    "Typical",
+    "Epsilon",
+    "Eta",
+    "LogitNormalization",
+    "NoRepeatNGram",
+    "EncoderNoRepeatNGram",
+    "NoBadWords",
+    "MinLength",
+    "MinNewTokensLength",
+    "SuppressTokens",
+    "SuppressTokensAtBegin",
+    "ForcedBOSToken",
+    "ForcedEOSToken",
 )
 
 _MASK_BYTES = 2**24
@@ -43,9 +48,8 @@ class Recorder:
         self.strict = strict
         self.every = every
         self._rows = torch.empty(0)  # (b,), the rows of the batch that are still being decoded
-        self._scores: torch.Tensor | None = (
-            None  # (b, V), of the step whose tokens are not drawn yet
-        )
+        # (b, V), of the step whose tokens are not drawn yet
+        self._scores: torch.Tensor | None = None
         self._steps: list[torch.Tensor] = []  # the rows of each step
         self._masks: list[torch.Tensor] = []  # (b, V) of the last steps, not stored yet
         self._kept: list[KeptSet] = []
@@ -63,10 +67,8 @@ class Recorder:
         temperature = 1.0
         for processor in processors:
             name = type(processor).__name__
-            if (
-                name.removesuffix("LogitsWarper").removesuffix("LogitsProcessor")
-                not in _EXACT_PROCESSORS
-            ):
+            short_name = name.removesuffix("LogitsWarper").removesuffix("LogitsProcessor")
+            if short_name not in _EXACT_PROCESSORS:
                 raise ValueError(
                     f"{name} changes the sampler's scores in a way that cannot be scored exactly. "
                     "Leave out the generation option that adds it, or set logprob_policy: model."
@@ -87,14 +89,16 @@ class Recorder:
         self._steps.append(self._rows)
         if self.params.truncated:
             self._masks.append(scores > -torch.inf)
-            if sum(mask.numel() for mask in self._masks) > _MASK_BYTES:
+            num_bytes = sum(mask.numel() for mask in self._masks)
+            if num_bytes > _MASK_BYTES:
                 self._store()
         return scores
 
     def _store(self) -> None:
         """Compress the masks of several steps at once, which is faster than step by step."""
         if self._masks:
-            self._kept.append(KeptSet.from_mask(torch.cat(self._masks)))
+            mask = torch.cat(self._masks)  # (rows of all steps, V)
+            self._kept.append(KeptSet.from_mask(mask))
             self._masks = []
 
     def select_rows(self, input_ids: torch.LongTensor, rows: torch.LongTensor) -> None:
@@ -109,14 +113,16 @@ class Recorder:
 
     def _drawn(self, tokens: torch.Tensor) -> None:
         """Record the log-probs of the tokens (b,) that were drawn from the last scores."""
-        if self._scores is not None:
-            noted = self._steps[-1] % self.every == 0  # (b,)
-            logps = torch.full(noted.shape, torch.nan, device=noted.device)
-            scores = self._scores[noted].float()
-            drawn_scores = scores.gather(-1, tokens[noted].unsqueeze(-1)).squeeze(-1)
-            logps[noted] = drawn_scores - scores.logsumexp(-1)
-            self._logps.append(logps)
-            self._scores = None
+        if self._scores is None:
+            return
+        recorded = self._steps[-1] % self.every == 0  # (b,)
+        scores = self._scores[recorded].float()  # (n, V)
+        token_ids = tokens[recorded].unsqueeze(-1)  # (n, 1)
+        token_scores = scores.gather(-1, token_ids).squeeze(-1)  # (n,)
+        logps = torch.full(recorded.shape, torch.nan, device=recorded.device)  # (b,)
+        logps[recorded] = token_scores - scores.logsumexp(-1)
+        self._logps.append(logps)
+        self._scores = None
 
     def rows(
         self, completion_ids: list[list[int]]
@@ -134,26 +140,34 @@ class Recorder:
             return None, None
         lengths = [len(ids) for ids in completion_ids]
         last = len(self._steps) - 1
+        device = self._rows.device
         if max(lengths) > last:
-            tokens = [
-                completion_ids[i][last] if lengths[i] > last else 0 for i in self._rows.tolist()
-            ]
-            self._drawn(torch.tensor(tokens, device=self._rows.device))
-        logps = torch.zeros(len(lengths), len(self._logps), device=self._rows.device)  # (B, steps)
+            last_tokens = []
+            for row in self._rows.tolist():
+                has_token = lengths[row] > last
+                last_tokens.append(completion_ids[row][last] if has_token else 0)
+            self._drawn(torch.tensor(last_tokens, device=device))
+        logps = torch.zeros(len(lengths), len(self._logps), device=device)  # (B, steps)
         # (B, steps), the position of each step of a row among all kept sets
         places = torch.full(logps.shape, -1)
         start = 0
-        for step, (rows, values) in enumerate(zip(self._steps, self._logps, strict=False)):
-            logps[rows, step] = values
-            places[rows.cpu(), step] = torch.arange(start, start + len(rows))
-            start += len(rows)
-        recorded = (places >= 0).sum(-1)  # (B,), steps of each row
-        if (torch.tensor(lengths) > recorded).any():
+        for step, step_logps in enumerate(self._logps):
+            rows = self._steps[step]
+            end = start + len(rows)
+            logps[rows, step] = step_logps
+            places[rows.cpu(), step] = torch.arange(start, end)
+            start = end
+        num_recorded = (places >= 0).sum(-1)  # (B,), steps of each row
+        if (torch.tensor(lengths) > num_recorded).any():
             raise RuntimeError("A completion has more tokens than the recorder saw.")
-        logps_by_row = [logps[i, :length] for i, length in enumerate(lengths)]
+        logps_by_row = []
+        for row, length in enumerate(lengths):
+            logps_by_row.append(logps[row, :length])
         self._store()
         if not self._kept:
             return None, logps_by_row
         kept_set = KeptSet.cat(self._kept)
-        kept_by_row = [kept_set.select(places[i, :length]) for i, length in enumerate(lengths)]
+        kept_by_row = []
+        for row, length in enumerate(lengths):
+            kept_by_row.append(kept_set.select(places[row, :length]))
         return kept_by_row, logps_by_row

@@ -52,15 +52,12 @@ class SamplingParams:
 
     temperature: float = 1.0  # divides the logits; above 0
     top_k: int = 0  # keep the k most likely tokens, and ties with the last of them; 0 keeps all
-    top_p: float = (
-        1.0  # keep the smallest set of most likely tokens whose mass is at least this; 1 keeps all
-    )
-    min_p: float = (
-        0.0  # keep tokens with at least this share of the highest probability; 0 keeps all
-    )
-    order: str = (
-        "hf"  # "hf" (temperature, top_k, top_p, min_p) or "vllm" (temperature, min_p, top_k, top_p)
-    )
+    # keep the smallest set of most likely tokens whose mass is at least this; 1 keeps all
+    top_p: float = 1.0
+    # keep tokens with at least this share of the highest probability; 0 keeps all
+    min_p: float = 0.0
+    # "hf" (temperature, top_k, top_p, min_p) or "vllm" (temperature, min_p, top_k, top_p)
+    order: str = "hf"
     masked: bool = False  # whether other options also remove tokens, which only the sampler knows
     suppressed: tuple[int, ...] = ()  # tokens that are never drawn
 
@@ -99,8 +96,8 @@ def resolve_sampling(
         SamplingError: if a field and `generation_kwargs` contradict each other, a value is out of
             range, or the samples cannot be scored exactly.
     """
-    given = dict(generation_kwargs or {})
-    for name, value in given.items():
+    overrides = dict(generation_kwargs or {})
+    for name, value in overrides.items():
         field = fields.get(name)
         if name in FIELD_DEFAULTS and field not in (None, FIELD_DEFAULTS[name], value):
             raise SamplingError(
@@ -108,24 +105,29 @@ def resolve_sampling(
                 f"{name} is {field} and generation_kwargs says {name}: {value}",
                 "Keep one of the two: drop it from generation_kwargs.",
             )
-    if given.get("do_sample", True) is False:
+    if overrides.get("do_sample", True) is False:
         raise SamplingError(
             "do_sample",
             "do_sample: false decodes greedily, and a greedy policy has no gradient",
             "Leave it out.",
         )
     # a `None` in generation_kwargs overrides the field, so that the model's value applies
-    chosen = {k: v for k, v in {**fields, **given}.items() if v is not None}
-    everything: dict[str, Any] = {**(model_defaults or {}), **chosen}
-    _refuse(everything, watched)
+    options: dict[str, Any] = dict(model_defaults or {})
+    for name, value in {**fields, **overrides}.items():
+        if value is not None:
+            options[name] = value
+    _refuse(options, watched)
     defaults: Mapping[str, Any] = HF_DEFAULTS if sampler == "hf" else FIELD_DEFAULTS
-    effective = {
-        k: defaults[k] if everything.get(k) is None else everything[k] for k in HF_DEFAULTS
-    }
-    temperature = _number("temperature", effective["temperature"])
-    top_p = _number("top_p", effective["top_p"])
-    min_p = _number("min_p", effective["min_p"])
-    top_k = max(int(_number("top_k", effective["top_k"])), 0)
+    numbers = {}
+    for name in HF_DEFAULTS:
+        value = options.get(name)
+        if value is None:
+            value = defaults[name]
+        numbers[name] = _number(name, value)
+    temperature = numbers["temperature"]
+    top_p = numbers["top_p"]
+    min_p = numbers["min_p"]
+    top_k = max(int(numbers["top_k"]), 0)
     if not temperature > 0:
         raise SamplingError(
             "temperature",
@@ -139,9 +141,15 @@ def resolve_sampling(
         raise SamplingError(
             "min_p", f"min_p is {min_p:g} and must lie in [0, 1]", "Write min_p: null to keep all."
         )
-    masked = bool(_masks(everything))
-    suppressed = _token_ids("suppress_tokens", everything.get("suppress_tokens"))
-    return SamplingParams(temperature, top_k, top_p, min_p, sampler, masked, suppressed)
+    return SamplingParams(
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        order=sampler,
+        masked=bool(_masks(options)),
+        suppressed=_token_ids("suppress_tokens", options.get("suppress_tokens")),
+    )
 
 
 def _number(name: str, value: Any) -> float:
@@ -161,11 +169,11 @@ def _token_ids(name: str, value: object) -> tuple[int, ...]:
 
 def _masks(values: Mapping[str, Any]) -> list[str]:
     """Return the names of the options in use that remove tokens."""
-    return [
-        name
-        for name, neutral in OPTIONS["masking"].items()
-        if values.get(name) not in (None, *neutral)
-    ]
+    names = []
+    for name, neutral in OPTIONS["masking"].items():
+        if values.get(name) not in (None, *neutral):
+            names.append(name)
+    return names
 
 
 def _refuse(values: Mapping[str, Any], watched: bool) -> None:
@@ -173,12 +181,14 @@ def _refuse(values: Mapping[str, Any], watched: bool) -> None:
         "Leave it out, or set logprob_policy: model to train the policy without it, or "
         "logprob_policy: trl."
     )
-    for name, why in OPTIONS["not_scorable"].items():
+    for name, reason in OPTIONS["not_scorable"].items():
         if values.get(name) not in NEUTRAL:
             raise SamplingError(
-                name, f"{name}: {values[name]} cannot be scored exactly, since {why}", way_out
+                name, f"{name}: {values[name]} cannot be scored exactly, since {reason}", way_out
             )
-    for name in () if watched else _masks(values):
+    if watched:
+        return
+    for name in _masks(values):
         raise SamplingError(
             name,
             f"{name}: {values[name]} cannot be scored exactly with this sampler, which does not "

@@ -24,9 +24,14 @@ def kept_tokens(scores: torch.Tensor, params: SamplingParams) -> torch.Tensor:
         top.append(TopKLogitsWarper(params.top_k))
     if params.top_p < 1.0:
         top.append(TopPLogitsWarper(params.top_p))
-    min_p: list[LogitsProcessor] = [MinPLogitsWarper(params.min_p)] if params.min_p else []
-    steps = min_p + top if params.order == "vllm" else top + min_p
-    scores = scores.index_fill(-1, suppressed_ids(scores, params), -torch.inf)
+    min_p: list[LogitsProcessor] = []
+    if params.min_p:
+        min_p.append(MinPLogitsWarper(params.min_p))
+    steps = top + min_p
+    if params.order == "vllm":
+        steps = min_p + top
+    suppressed = suppressed_ids(scores, params)  # (S,)
+    scores = scores.index_fill(-1, suppressed, -torch.inf)
     for step in steps:
         scores = step(_NO_IDS, scores)
     return scores > -torch.inf
@@ -37,5 +42,6 @@ def suppressed_ids(scores: torch.Tensor, params: SamplingParams) -> torch.Tensor
 
     Other ids are ignored, as in transformers.
     """
-    ids = [token for token in params.suppressed if 0 <= token < scores.size(-1)]
+    vocab_size = scores.size(-1)
+    ids = [token for token in params.suppressed if 0 <= token < vocab_size]
     return torch.tensor(ids, dtype=torch.long, device=scores.device)
