@@ -15,37 +15,10 @@ import pytest
 from grpo_ext.train import main as train
 from tests.support.forked import LIMIT, on_ranks
 from tests.support.places import REPO
+from tests.support.short_countdown import SIGNAL, short_settings, words_of
 
 pytestmark = pytest.mark.slow
-SMALL = [
-    *(
-        "--max_steps",
-        "5",
-        "--per_device_train_batch_size",
-        "8",
-        "--num_generations",
-        "4",
-        "--max_completion_length",
-        "16",
-    ),
-    *(
-        "--num_problems",
-        "64",
-        "--eval_strategy",
-        "no",
-        "--save_strategy",
-        "no",
-        "--disable_tqdm",
-        "true",
-    ),
-]
-# an untrained model solves nothing, so that rewards of the recipe would differ in no group
-SIGNAL = [
-    "--reward_funcs",
-    "[{name: length, target: 1, unit: characters}]",
-    "--reward_weights",
-    "[1.0]",
-]
+SMALL = {"max_steps": 5, "max_completion_length": 16}
 
 
 def run(command, **environment):
@@ -62,17 +35,8 @@ def run(command, **environment):
 
 
 def test_grpo_ext_train_starts_two_ranks(tiny_folder, tmp_path):
-    words = [
-        "--config",
-        "recipes/countdown/tiny.yaml",
-        "--model_name_or_path",
-        str(tiny_folder),
-        "--output_dir",
-        str(tmp_path),
-    ]
-    out = run(
-        [sys.executable, "-m", "grpo_ext", "train", "--num_processes", "2", *words, *SMALL, *SIGNAL]
-    )
+    words = words_of(short_settings(tiny_folder, tmp_path, **SMALL, **SIGNAL))
+    out = run([sys.executable, "-m", "grpo_ext", "train", "--num_processes", "2", *words])
     assert "2 ranks (MULTI_CPU, gloo), the whole model on each" in out
     assert "each generation: 4 prompts x 4 completions" in out
     history = json.loads((tmp_path / "trainer_state.json").read_text())["log_history"]
@@ -80,14 +44,7 @@ def test_grpo_ext_train_starts_two_ranks(tiny_folder, tmp_path):
 
 
 def test_accelerate_launch_with_the_two_process_config_starts_two_ranks(tiny_folder, tmp_path):
-    words = [
-        "--config",
-        "recipes/countdown/tiny.yaml",
-        "--model_name_or_path",
-        str(tiny_folder),
-        "--output_dir",
-        str(tmp_path),
-    ]
+    words = words_of(short_settings(tiny_folder, tmp_path, **SMALL, **SIGNAL))
     launch = [
         sys.executable,
         "-m",
@@ -95,9 +52,7 @@ def test_accelerate_launch_with_the_two_process_config_starts_two_ranks(tiny_fol
         "--config_file",
         "recipes/accelerate/cpu_2.yaml",
     ]
-    out = run(
-        [*launch, "--main_process_port", "0", "-m", "grpo_ext.train", *words, *SMALL, *SIGNAL]
-    )
+    out = run([*launch, "--main_process_port", "0", "-m", "grpo_ext.train", *words])
     assert "2 ranks (MULTI_CPU, gloo)" in out
 
 
@@ -105,22 +60,18 @@ def test_evaluation_on_two_ranks_equals_one(tiny_folder, tmp_path):
     """Held-out figures do not depend on how the rows are shared out; 9 rows do not divide by 2."""
     figures = []
     for ranks in (1, 2):
-        words = [
-            "--config",
-            "recipes/countdown/tiny.yaml",
-            "--model_name_or_path",
-            str(tiny_folder),
-        ]
-        words += ["--output_dir", str(tmp_path / str(ranks)), "--learning_rate", "0"]
-        settings = dict(zip(SMALL[::2], SMALL[1::2], strict=True))
-        settings |= {
-            "--max_steps": "1",
-            "--eval_strategy": "steps",
-            "--eval_steps": "1",
-            "--max_eval_samples": "9",
-        }
+        settings = short_settings(
+            tiny_folder,
+            tmp_path / str(ranks),
+            max_steps=1,
+            max_completion_length=16,
+            learning_rate=0.0,
+            eval_strategy="steps",
+            eval_steps=1,
+            max_eval_samples=9,
+        )
         # a learning rate of 0 learns nothing, as the exit code says
-        on_ranks(ranks, train, [*words, *sum(settings.items(), ())], code=1)
+        on_ranks(ranks, train, words_of(settings), code=1)
         history = json.loads((tmp_path / str(ranks) / "trainer_state.json").read_text())[
             "log_history"
         ]
@@ -146,8 +97,7 @@ def test_evaluation_on_two_ranks_equals_one(tiny_folder, tmp_path):
 
 def test_a_run_that_would_not_be_sharded_is_refused(tiny_folder, tmp_path):
     """accelerate sets FSDP aside on a CPU; the run says so instead of training unsharded."""
-    words = ["--config", "recipes/countdown/tiny.yaml", "--model_name_or_path", str(tiny_folder)]
-    words += ["--output_dir", str(tmp_path), *SMALL]
+    words = words_of(short_settings(tiny_folder, tmp_path, **SMALL))
     with pytest.raises(
         AssertionError,
         match="The accelerate config asks for FSDP, but accelerate has not set it up",

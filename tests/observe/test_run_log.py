@@ -15,6 +15,7 @@ from grpo_ext.observe.jsonl import read
 from grpo_ext.train import main as train_recipe
 from tests.support.clocks import timeless
 from tests.support.forked import on_ranks
+from tests.support.short_countdown import SIGNAL, short_settings, words_of
 from tests.support.tiny_run import tiny_arguments, tiny_trainer
 
 
@@ -221,37 +222,18 @@ def test_an_evaluation_in_batches_larger_than_a_generation_is_there_whole(
 
 @pytest.mark.slow
 def test_two_ranks_write_one_log(tiny_folder, tmp_path):
-    words = [
-        "--config",
-        "recipes/countdown/tiny.yaml",
-        "--model_name_or_path",
-        str(tiny_folder),
-        "--output_dir",
-        str(tmp_path),
-        "--max_steps",
-        "3",
-        "--per_device_train_batch_size",
-        "4",
-        "--num_generations",
-        "4",
-        "--max_completion_length",
-        "12",
-        "--num_problems",
-        "64",
-        "--max_eval_samples",
-        "5",
-        "--eval_steps",
-        "2",
-        "--save_strategy",
-        "no",
-        "--disable_tqdm",
-        "true",
-        "--reward_funcs",
-        "[{name: length, target: 1, unit: characters}]",
-        "--reward_weights",
-        "[1.0]",
-    ]
-    on_ranks(2, train_recipe, words)
+    settings = short_settings(
+        tiny_folder,
+        tmp_path,
+        max_steps=3,
+        per_device_train_batch_size=4,
+        max_completion_length=12,
+        max_eval_samples=5,
+        eval_strategy="steps",
+        eval_steps=2,
+        **SIGNAL,
+    )
+    on_ranks(2, train_recipe, words_of(settings))
     rows = list(read(tmp_path / "samples.jsonl"))
     train = [(row["step"], row["group"]) for row in rows if row["mode"] == "train"]
     assert train == [(step, group) for step in (1, 2, 3) for group in (0, 0, 0, 0, 1, 1, 1, 1)]

@@ -19,9 +19,9 @@ from grpo_ext.objective.advantage import (
 from grpo_ext.recipe.rules import check_arguments
 from grpo_ext.train import make_trainer
 from tests.support.image_run import run
-from tests.support.places import REPO
 from tests.support.registry_state import registry_as_before
 from tests.support.scripted_groups import FORMAT, GROUP, train
+from tests.support.short_countdown import RECIPE, plugin_settings
 
 PLUGIN = '''
 from grpo_ext.objective.advantage import register_advantages
@@ -66,36 +66,17 @@ def left_out_means(scores: np.ndarray) -> np.ndarray:
 
 
 def test_an_estimator_of_a_plugin_file_trains_by_its_formula(tiny_folder, tmp_path):
-    plugin = tmp_path / "mine.py"
-    plugin.write_text(PLUGIN)
-    settings = {
-        "model_name_or_path": str(tiny_folder),
-        "reward_plugins": [str(plugin)],
-        "reward_funcs": ["letters_e"],
-        "reward_weights": [1.0],
-        "scale_rewards": "rloo",
-        "per_device_train_batch_size": 8,
-        "num_generations": GROUP,
-        "max_completion_length": 8,
-        "num_problems": 64,
-        "max_steps": 1,
-        "save_strategy": "no",
-        "eval_strategy": "no",
-        "use_cpu": True,
-        "bf16": False,
-        "disable_tqdm": True,
-        "report_to": "none",
-        "output_dir": str(tmp_path / "run"),
-    }
-    recipe = REPO / "recipes" / "countdown" / "tiny.yaml"
-    make_trainer(load_recipe(recipe, settings)).train()
+    settings = plugin_settings(
+        tiny_folder, tmp_path / "run", PLUGIN, "letters_e", scale_rewards="rloo", max_steps=1
+    )
+    make_trainer(load_recipe(RECIPE, settings)).train()
     lines = logged(tmp_path / "run")
     rewards = np.array([line["rewards"]["letters_e"] for line in lines]).reshape(-1, GROUP)
     assert rewards.std() > 0
     wanted = rewards - left_out_means(rewards)
     assert [line["advantage"] for line in lines] == pytest.approx(wanted.flatten().tolist())
     with pytest.raises(ValueError, match=r"scale_rewards is one of group.*rloo.*mean 'rloo'"):
-        load_recipe(recipe, {**settings, "scale_rewards": "rlo"})
+        load_recipe(RECIPE, {**settings, "scale_rewards": "rlo"})
 
 
 def test_the_advantages_of_an_estimator_are_those_in_the_gradient(tiny_folder, tmp_path):

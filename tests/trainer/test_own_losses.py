@@ -12,8 +12,8 @@ from grpo_ext.objective import policy
 from grpo_ext.train import make_trainer
 from tests.support.fixed_completions import LOSSES, apart, train
 from tests.support.logs import metric_values
-from tests.support.places import REPO
 from tests.support.registry_state import registry_as_before
+from tests.support.short_countdown import RECIPE, plugin_settings
 
 PLUGIN = '''
 from grpo_ext.objective.policy import register_loss
@@ -48,43 +48,25 @@ def test_a_changed_term_changes_the_gradient_that_trains(
 
 @pytest.mark.slow
 def test_a_loss_of_a_plugin_file_trains_evaluates_and_resumes(tiny_folder, tmp_path):
-    plugin = tmp_path / "mine.py"
-    plugin.write_text(PLUGIN)
-    settings = {
-        "model_name_or_path": str(tiny_folder),
-        "reward_plugins": [str(plugin)],
-        "reward_funcs": ["sparse_digits"],
-        "reward_weights": [1.0],
-        "loss_type": "tempered",
-        "sapo_temperature_pos": 2.0,
-        "per_device_train_batch_size": 8,
-        "num_generations": 4,
-        "max_completion_length": 8,
-        "num_problems": 64,
-        "max_steps": 4,
-        "save_strategy": "steps",
-        "save_steps": 2,
-        "save_total_limit": 9,
-        "eval_strategy": "no",
-        "logging_steps": 1,
-        "use_cpu": True,
-        "bf16": False,
-        "disable_tqdm": True,
-        "report_to": "none",
-    }
-    recipe = REPO / "recipes" / "countdown" / "tiny.yaml"
+    settings = plugin_settings(
+        tiny_folder,
+        tmp_path / "run",
+        PLUGIN,
+        "sparse_digits",
+        loss_type="tempered",
+        sapo_temperature_pos=2.0,
+        max_steps=4,
+        save_strategy="steps",
+        save_steps=2,
+        save_total_limit=9,
+    )
     weights = []
     losses = []
     try:
         with registry_as_before():
             for resume in (None, str(tmp_path / "run" / "checkpoint-2")):
-                read = load_recipe(
-                    recipe,
-                    {
-                        **settings,
-                        "output_dir": str(tmp_path / ("run" if resume is None else "again")),
-                    },
-                )
+                out = tmp_path / ("run" if resume is None else "again")
+                read = load_recipe(RECIPE, {**settings, "output_dir": str(out)})
                 trainer = make_trainer(read)
                 assert trainer.parts.update.settings.options.sapo_temperature_pos == 2.0
                 trainer.train(resume_from_checkpoint=resume)
@@ -101,7 +83,7 @@ def test_a_loss_of_a_plugin_file_trains_evaluates_and_resumes(tiny_folder, tmp_p
     assert all(torch.equal(weights[0][name], p) for name, p in weights[1].items())
     with pytest.raises(ValueError, match=r"loss_type is one of grpo.*got 'temperd'"):
         load_recipe(
-            recipe,
+            RECIPE,
             {
                 **settings,
                 "loss_type": "temperd",
