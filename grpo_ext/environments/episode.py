@@ -20,7 +20,7 @@ MAX_FAILURES = 3  # failures of an environment after which its episode ends
 
 
 class Episode:
-    """One completion of several turns, token by token.
+    """A completion of several turns, which is built token by token.
 
     Args:
         rules: the rules of the episode.
@@ -47,7 +47,9 @@ class Episode:
         # an environment of TRL may write the whole prompt
         prompt = row.get("prompt", [{"role": "user", "content": ""}])
         if isinstance(prompt, str) or not isinstance(prompt[-1]["content"], str):
-            raise ValueError("environment needs prompts that are conversations of texts.")
+            raise ValueError(
+                "environment needs prompts that are lists of messages whose content is text."
+            )
         self.ids: list[int] = []  #: tokens of turns and answers so far
         #: for each token, 1 if the model wrote it, 0 if the environment did
         self.mask: list[int] = []
@@ -61,7 +63,8 @@ class Episode:
         self._stopped = True  # whether the last turn has its end token
         self.seed = row.get("seed")  #: the only source of randomness for the environment
         if self.seed is None:
-            self.seed = zlib.crc32(repr(sorted(row.items())).encode())
+            columns = repr(sorted(row.items()))
+            self.seed = zlib.crc32(columns.encode())
         with protected(rules.name, self.seed, "make"):
             self.environment = environment or rules.make()
         #: guards the environment, and counts failures and calls
@@ -107,7 +110,8 @@ class Episode:
         left = self.room - len(self.ids)
         if self.rules.turn_tokens is None:
             return left
-        return min(left, self.rules.turn_tokens - (len(self.ids) - self._first))
+        length = len(self.ids) - self._first  # of the current turn
+        return min(left, self.rules.turn_tokens - length)
 
     def read(self) -> None:
         """Append the next token of the environment's answer."""
@@ -124,7 +128,8 @@ class Episode:
         prefix = self.prompt_ids + self.ids[: self._first]
         text = str(self.tokens.tokenizer.decode(turn, skip_special_tokens=True))
         message, broken = self.tokens.message(text, turn, prefix)
-        self.take_turn(message, text, turn[-1] in self.tokens.ends, broken)
+        stopped = turn[-1] in self.tokens.ends
+        self.take_turn(message, text, stopped, broken)
 
     def cut_off(self) -> None:
         """End the episode with the tokens that the current turn has so far."""
@@ -138,7 +143,11 @@ class Episode:
             self.ended = self.truncated = True
 
     def take_turn(
-        self, message: Message, text: str, stopped: bool = True, broken: bool = False
+        self,
+        message: Message,
+        text: str,
+        stopped: bool = True,
+        broken: bool = False,
     ) -> None:
         """Pass a complete turn of the model to the environment.
 
@@ -209,7 +218,9 @@ class Episode:
         return gains
 
     def logged(
-        self, weights: Mapping[str, float] | None = None, counts: bool = True
+        self,
+        weights: Mapping[str, float] | None = None,
+        counts: bool = True,
     ) -> dict[str, Any]:
         """Return `prompt`, `seed` and `messages` as they are written to `samples.jsonl`.
 
@@ -222,7 +233,8 @@ class Episode:
         turns: deque[dict[str, Any]] = deque()
         for is_turn, tokens in groupby(self.mask):
             if is_turn:
-                turns.append({"counted_tokens": len(list(tokens)) if counts else 0})
+                num_tokens = len(list(tokens)) if counts else 0
+                turns.append({"counted_tokens": num_tokens})
         if weights is not None:
             for turn, gain in zip(turns, self.gains(weights), strict=True):
                 turn["earned"] = round(gain, 6)
@@ -255,10 +267,13 @@ def instances(episodes: Sequence[Episode]) -> list[Any]:
 def of_episodes(generation: Generation, episodes: Sequence[Episode]) -> Generation:
     """Add the masks, messages and columns of its episodes to a generation."""
     columns = [episode.columns() for episode in episodes]
+    extra_fields = {}
+    for name in columns[0]:
+        extra_fields[name] = [row[name] for row in columns]
     return replace(
         generation,
         tool_mask=[episode.mask for episode in episodes],
         messages=[episode.messages for episode in episodes],
         cut=[episode.truncated or not episode.ended for episode in episodes],
-        extra_fields={name: [row[name] for row in columns] for name in columns[0]},
+        extra_fields=extra_fields,
     )

@@ -16,7 +16,8 @@ class ToolEnvironment(Environment):
     """Functions as tools, an instance of one of TRL's environments, or both.
 
     An episode ends with a turn without a call. The functions need type hints and a docstring. The
-    instance has `reset(**row)`, and the model may call its other public methods but `get_reward`.
+    instance has `reset(**row)`, and the model may call its other public methods except
+    `get_reward`.
     """
 
     joint = ""

@@ -1,6 +1,6 @@
 """Complete prompts with a transformers model, leaving the caller's random state unchanged.
 
-`generate` fills the defaults of the config that it is passed from the model's own
+`generate` takes options that its config leaves at their defaults from the model's own
 `generation_config` (Qwen2.5's has top_p 0.8 and a repetition penalty). Therefore the model's config
 is replaced during the call.
 """
@@ -202,8 +202,8 @@ def generate_completions(
                 completion_ids = generate_batch(model, config, batch)
             if player is not None and not player.began:
                 raise ValueError(
-                    "Episodes are decoded within transformers' generate, and this model has "
-                    "another one: leave out eval_temperature, or evaluate with vLLM."
+                    "Episodes are decoded within transformers' generate, but this model has its "
+                    "own: remove eval_temperature, with which training evaluates by decoding."
                 )
             for ids, episode in zip(completion_ids, batch_episodes, strict=True):
                 completions.append(_completion(tokenizer, config, ids, episode))

@@ -114,7 +114,10 @@ def print_figures(summaries: dict[str, Row], count: int) -> None:
     while first < len(names):
         last = len(names)
         while last > first + 1:
-            widths = key_widths + figure_widths(rows, range(first, last))
+            widths = list(key_widths)
+            for column in range(first, last):
+                # wide enough for the wrapped name of a model
+                widths.append(max(FOLDED, cell_width(rows, column)))
             if grid_width(widths) <= Console().width:
                 break
             last -= 1
@@ -138,11 +141,6 @@ def figure_rows(summaries: dict[str, Row]) -> list[list[str]]:
                 texts = [figure(figures, key) for figures in figures_of_models]
                 rows.append([part, key, *texts])
     return rows
-
-
-def figure_widths(rows: Sequence[Sequence[str]], columns: Sequence[int]) -> list[int]:
-    """Return the widths of columns of metrics, wide enough for the wrapped names of models."""
-    return [max(FOLDED, cell_width(rows, column)) for column in columns]
 
 
 def table(head: list[str], body: list[list[str]]) -> list[str]:

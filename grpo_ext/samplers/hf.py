@@ -82,8 +82,10 @@ class HFSampler(Sampler):
 
     def _turn(self, contexts: list[list[int]], max_tokens: int) -> Completed:
         """Complete one turn of each episode with the model's own `generate`."""
-        turns = [ids[:max_tokens] for ids in seam.complete(self.trainer, contexts, 1)]
-        return turns, [[None] * len(ids) for ids in turns]
+        completion_ids = seam.complete(self.trainer, contexts, 1)
+        turns = [ids[:max_tokens] for ids in completion_ids]
+        logps: list[list[float | None]] = [[None] * len(ids) for ids in turns]
+        return turns, logps
 
 
 def how_it_generates(model: torch.nn.Module, config: GenerationConfig, fast: bool) -> str:

@@ -32,7 +32,13 @@ class SyncCheck:
         ranks: the ranks that are checked together.
     """
 
-    def __init__(self, trainer: SampledTrainer, sampler: Sampler, scorer: Scorer, ranks: Ranks):
+    def __init__(
+        self,
+        trainer: SampledTrainer,
+        sampler: Sampler,
+        scorer: Scorer,
+        ranks: Ranks,
+    ):
         args = trainer.args
         self.trainer = trainer
         self.scorer = scorer
@@ -83,8 +89,8 @@ class SyncCheck:
         if not difference <= limit:
             raise EngineFailure(
                 f"The sampler's log-probs differ by {difference:.3g} on average from the "
-                f"trainer's, and at most {limit:g} was expected (vllm_sync_check_limit): the "
-                "engine does not compute with the weights that it was given."
+                f"trainer's, but may differ by at most {limit:g} (vllm_sync_check_limit): the "
+                "engine does not use the weights that it was sent."
             )
         seam.log_figures(self.trainer, {"sampling/sync_difference": difference})
 

@@ -296,5 +296,5 @@ def test_what_an_environment_may_say_and_hold(parts):
 def test_prompts_that_are_no_conversation_are_refused(parts):
     tokens = TurnTokens(parts[1], [parts[1].eos_token_id])
     for prompt in ("Go.", [{"role": "user", "content": [{"type": "text", "text": "Go."}]}]):
-        with pytest.raises(ValueError, match="conversations of texts"):
+        with pytest.raises(ValueError, match="messages whose content is text"):
             Episode(EpisodeRules(Counting), tokens, 50, {"prompt": prompt})
