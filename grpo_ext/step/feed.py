@@ -76,9 +76,11 @@ class BatchesAhead:
 
     def peek(self, distance: int) -> Batch | None:
         """Return the batch `distance` places after the next one; `None` beyond the epoch's end."""
-        missing = distance + 1 - len(self._seen)
-        self._seen.extend(islice(self._source, max(0, missing)))
-        return self._seen[distance] if distance < len(self._seen) else None
+        num_missing = max(0, distance + 1 - len(self._seen))
+        self._seen.extend(islice(self._source, num_missing))
+        if distance >= len(self._seen):
+            return None
+        return self._seen[distance]
 
 
 @dataclass(eq=False)
@@ -113,7 +115,8 @@ class Feed:
 
         `None` beyond the end of the epoch.
         """
-        return self.batches.peek((1 + after) * self.uses - len(self._batches))
+        next_start = (1 + after) * self.uses
+        return self.batches.peek(next_start - len(self._batches))
 
     def next(self, batch: Batch) -> MicroBatch:
         """Return the next micro-batch of the current step."""
@@ -131,10 +134,12 @@ class Feed:
         return for_this_call - 1
 
     def _make_ready(self, batch: Batch) -> None:
-        if not self._ready:
-            batches = self._batches or [batch]
-            slices = [self._next_slice(step_batch) for step_batch in batches]
-            self._ready = self.cut(slices)
+        if self._ready:
+            return
+        slices = []
+        for step_batch in self._batches or [batch]:
+            slices.append(self._next_slice(step_batch))
+        self._ready = self.cut(slices)
 
     def _next_slice(self, batch: Batch) -> Scored:
         """Return the next slice; if the generation is used up, make a new one from `batch`."""
@@ -153,9 +158,9 @@ class Feed:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.position = state["position"]
-        self.generation = state["generation"]
-        if self.generation is not None:
-            self.generation = [table.on(self.device) for table in self.generation]
+        self.generation = None
+        if state["generation"] is not None:
+            self.generation = [table.on(self.device) for table in state["generation"]]
 
 
 def random_order(rows: int) -> Tensor:
@@ -172,8 +177,11 @@ def shuffled_slices(table: Scored, number: int, trim: bool) -> list[Scored]:
     order = random_order(len(table))
     if number == 1:
         return [table]
-    slices = order.split(len(table) // number)[:number]
-    return [table.take(rows, trim=trim) for rows in slices]
+    size = len(table) // number
+    slices = []
+    for rows in order.split(size)[:number]:
+        slices.append(table.take(rows, trim=trim))
+    return slices
 
 
 def cut(slices: list[Scored], rule: CutRule, ranks: Ranks) -> list[MicroBatch]:
@@ -205,10 +213,17 @@ def cut(slices: list[Scored], rule: CutRule, ranks: Ranks) -> list[MicroBatch]:
     if rule.deals and not has_model_inputs:
         tables = dealt(slices, rule, ranks)
     last = len(tables) - 1
-    return [
-        MicroBatch(table, counts, useful, i == last, filler)
-        for i, (table, filler) in enumerate(tables)
-    ]
+    batches = []
+    for i, (table, filler) in enumerate(tables):
+        batch = MicroBatch(
+            rows=table,
+            counts=counts,
+            useful=useful,
+            last=i == last,
+            filler=filler,
+        )
+        batches.append(batch)
+    return batches
 
 
 def step_counts(slices: list[Scored], ranks: Ranks) -> tuple[StepCounts, StepCounts, bool]:
@@ -221,11 +236,15 @@ def step_counts(slices: list[Scored], ranks: Ranks) -> tuple[StepCounts, StepCou
         tokens = table.loss_mask.sum(1).float()  # (B,)
         right_tokens = table.right_mask.sum(1).float()  # (B,)
         columns = torch.stack([table.counted, tokens, right_tokens])  # (3, B)
+        useful_columns = columns * table.signal  # (3, B)
         sums[:3] += columns.sum(1)
-        sums[3:6] += (columns * table.signal).sum(1)
+        sums[3:6] += useful_columns.sum(1)
         sums[6] += float(bool(table.model_inputs))
     totals = ranks.total(sums).tolist()
-    return StepCounts(*totals[:3]), StepCounts(*totals[3:6]), totals[6] > 0
+    counts = StepCounts(*totals[:3])
+    useful = StepCounts(*totals[3:6])
+    has_model_inputs = totals[6] > 0
+    return counts, useful, has_model_inputs
 
 
 def dealt(slices: list[Scored], rule: CutRule, ranks: Ranks) -> list[tuple[Scored, bool]]:
@@ -237,8 +256,9 @@ def dealt(slices: list[Scored], rule: CutRule, ranks: Ranks) -> list[tuple[Score
     """
     table = join(slices)
     if ranks.count > 1:
-        table = join(ranks.gather_objects([table.on("cpu")]))
-    prompts = equal_prompts(table.prompt_ids, table.prompt_mask)[1]
+        tables_of_ranks = ranks.gather_objects([table.on("cpu")])
+        table = join(tables_of_ranks)
+    _, prompts = equal_prompts(table.prompt_ids, table.prompt_mask)  # (B,)
     prompt_lengths = table.prompt_mask.sum(1)  # (B,)
     lengths = table.completion_mask.sum(1)  # (B,)
     tokens = (prompt_lengths + lengths).cpu()
@@ -262,7 +282,8 @@ def dealt(slices: list[Scored], rule: CutRule, ranks: Ranks) -> list[tuple[Score
 
 def _all_fit(batches: list[Tensor], tokens: Tensor, max_tokens: int) -> bool:
     """Return whether every batch of several rows has at most `max_tokens`; `tokens` is (B,)."""
-    return all(len(rows) == 1 or int(tokens[rows].sum()) <= max_tokens for rows in batches)
+    several = [rows for rows in batches if len(rows) > 1]
+    return all(int(tokens[rows].sum()) <= max_tokens for rows in several)
 
 
 def dealt_to(ranks: Ranks, batches: list[Tensor], tokens: Tensor) -> list[Tensor]:
@@ -276,7 +297,11 @@ def dealt_to(ranks: Ranks, batches: list[Tensor], tokens: Tensor) -> list[Tensor
         batches: the row indices of each batch.
         tokens: the number of tokens of each row, (B,).
     """
-    largest_first = sorted(batches, key=lambda rows: -int(tokens[rows].sum()))
+
+    def num_tokens(rows: Tensor) -> int:
+        return int(tokens[rows].sum())
+
+    largest_first = sorted(batches, key=num_tokens, reverse=True)
     own_batches = []
     place = ranks.index
     for start in range(0, len(batches), ranks.count):

@@ -45,7 +45,11 @@ class GroupShape:
             prompts: the prompt of each slot.
             size: the number of completions in a slot.
         """
-        return cls(tuple(size * len(list(slots)) for _, slots in groupby(prompts)))
+        sizes = []
+        for _, slots in groupby(prompts):
+            num_slots = len(list(slots))
+            sizes.append(size * num_slots)
+        return cls(tuple(sizes))
 
     @property
     def largest(self) -> int:
@@ -90,7 +94,8 @@ class GroupShape:
 
     def repeat(self, by_group: Tensor) -> Tensor:
         """Return (B,): for each completion, the value of its group in `by_group` (N,)."""
-        return by_group[torch.tensor(self.numbers, device=by_group.device)]
+        numbers = torch.tensor(self.numbers, device=by_group.device)  # (B,)
+        return by_group[numbers]
 
     @property
     def _are_equal(self) -> bool:
@@ -123,11 +128,11 @@ class GroupRule:
             ties: a bool mask (N * G,) of the completions of groups that a tie-break reward decides;
                 `None` if there is no such reward.
         """
-        grouped = outcomes.view(-1, self.num_generations)  # (N, G)
-        scored = (~grouped.isnan()).sum(1)
-        right = (grouped >= self.pass_threshold).sum(1)
-        size = self.num_generations
-        varies = ~equal_in_group(outcomes, size)[::size]
+        size = self.num_generations  # G
+        grouped = outcomes.view(-1, size)  # (N, G)
+        scored = (~grouped.isnan()).sum(1)  # (N,)
+        right = (grouped >= self.pass_threshold).sum(1)  # (N,)
+        varies = ~equal_in_group(outcomes, size)[::size]  # (N,)
         has_signal = varies
         tied = None
         if ties is not None:
@@ -164,7 +169,9 @@ class GroupStats:
         columns: dict[str, Any] = {}
         for field in fields(self):
             column = getattr(self, field.name)
-            columns[field.name] = None if column is None else column[chosen]
+            if column is not None:
+                column = column[chosen]
+            columns[field.name] = column
         return GroupStats(**columns)
 
 
@@ -181,7 +188,11 @@ class Groups:
 
     def on(self, device: torch.device | str) -> Groups:
         """Return the groups with their tensors on another device."""
-        return replace(self, table=self.table.on(device), rewards=self.rewards.to(device))
+        return replace(
+            self,
+            table=self.table.on(device),
+            rewards=self.rewards.to(device),
+        )
 
     def take(self, indices: Sequence[int]) -> Groups | None:
         """Return some groups in the given order; `None` if `indices` is empty."""
@@ -190,13 +201,18 @@ class Groups:
         all_rows = torch.arange(len(self.rewards), device=self.rewards.device)
         rows_by_group = all_rows.view(len(self), -1)  # (N, G)
         rows = rows_by_group[list(indices)].flatten()
-        steps = tuple(self.steps[i] for i in indices)
-        return Groups(self.table.take(rows), self.rewards[rows], steps)
+        return Groups(
+            table=self.table.take(rows),
+            rewards=self.rewards[rows],
+            steps=tuple(self.steps[i] for i in indices),
+        )
 
 
 def count(groups: Groups | None) -> int:
     """Return the number of groups; 0 for `None`."""
-    return 0 if groups is None else len(groups)
+    if groups is None:
+        return 0
+    return len(groups)
 
 
 def join_groups(parts: Sequence[Groups | None]) -> Groups | None:
@@ -204,10 +220,13 @@ def join_groups(parts: Sequence[Groups | None]) -> Groups | None:
     present = [part for part in parts if part is not None]
     if not present:
         return None
+    steps: list[int] = []
+    for part in present:
+        steps += part.steps
     return Groups(
         table=join([part.table for part in present]),
         rewards=torch.cat([part.rewards for part in present]),
-        steps=tuple(step for part in present for step in part.steps),
+        steps=tuple(steps),
     )
 
 
@@ -218,8 +237,11 @@ def silenced(groups: Groups) -> Groups:
     """
     rewards = groups.rewards
     every_row = torch.ones(len(rewards), dtype=torch.bool, device=rewards.device)
-    table = groups.table.without(every_row)
-    return replace(groups, table=table, rewards=torch.full_like(rewards, torch.nan))
+    return replace(
+        groups,
+        table=groups.table.without(every_row),
+        rewards=torch.full_like(rewards, torch.nan),
+    )
 
 
 def groups_to_draw(missing: int, kept: int, drawn: int, most: int, unit: int) -> int:

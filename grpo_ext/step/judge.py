@@ -33,13 +33,15 @@ class EndRule:
     stop_strings: bool = False
 
     def truncated(
-        self, prompt_ids: Sequence[Sequence[int]], completion_ids: Sequence[Sequence[int]]
+        self,
+        prompt_ids: Sequence[Sequence[int]],
+        completion_ids: Sequence[Sequence[int]],
     ) -> list[bool]:
         """Return whether each completion is truncated; an empty one is not."""
-        return [
-            self._is_truncated(len(prompt), completion)
-            for prompt, completion in zip(prompt_ids, completion_ids, strict=True)
-        ]
+        truncated = []
+        for prompt, completion in zip(prompt_ids, completion_ids, strict=True):
+            truncated.append(self._is_truncated(len(prompt), completion))
+        return truncated
 
     def _is_truncated(self, prompt_length: int, completion: Sequence[int]) -> bool:
         length = len(completion)
@@ -78,15 +80,17 @@ class AdvantageRule:
 
     def weighted(self, rewards: Tensor) -> Tensor:
         """Return the weighted sums (B,) of rewards (B, R); NaN if no reward scored a completion."""
-        weighted = (rewards * self.weights.to(rewards)).nansum(dim=1)
-        return weighted.masked_fill(rewards.isnan().all(dim=1), torch.nan)
+        terms = rewards * self.weights.to(rewards)  # (B, R)
+        unscored = rewards.isnan().all(dim=1)  # (B,)
+        return terms.nansum(dim=1).masked_fill(unscored, torch.nan)
 
     def group_stds(self, rewards: Tensor) -> Tensor:
         """Return the std (N,) of the weighted rewards within each group, from rewards (B, R).
 
         NaN for a group in which fewer than two completions were scored.
         """
-        return group_stds(self.weighted(rewards), self.num_generations, self.std_estimator)
+        weighted = self.weighted(rewards)  # (B,)
+        return group_stds(weighted, self.num_generations, self.std_estimator)
 
     def ties(self, rewards: Tensor, outcomes: Tensor) -> Tensor | None:
         """Return a bool mask (B,) of the completions in groups that the tie-break reward decides.
@@ -100,11 +104,14 @@ class AdvantageRule:
         """
         if self.tie_break is None:
             return None
-        size = self.num_generations
-        equal = equal_in_group(self.weighted(rewards), size, self._magnitudes(rewards))
-        right = (outcomes >= self.tie_break.pass_threshold).view(-1, size)  # (B / G, G)
-        all_right = right.all(dim=1).repeat_interleave(size)  # (B,)
-        differs = ~equal_in_group(rewards[:, self.tie_break.index], size)
+        size = self.num_generations  # G
+        weighted = self.weighted(rewards)  # (B,)
+        equal = equal_in_group(weighted, size, self._magnitudes(rewards))  # (B,)
+        right = outcomes >= self.tie_break.pass_threshold  # (B,)
+        group_is_right = right.view(-1, size).all(dim=1)  # (B / G,)
+        all_right = group_is_right.repeat_interleave(size)  # (B,)
+        tie_break_rewards = rewards[:, self.tie_break.index]  # (B,)
+        differs = ~equal_in_group(tie_break_rewards, size)  # (B,)
         return equal & all_right & differs
 
     def advantages(self, rewards: Tensor, ties: Tensor | None = None) -> Tensor:
@@ -117,43 +124,54 @@ class AdvantageRule:
         if self.aggregation != SUM_THEN_NORMALIZE:
             weights = self.weights.to(rewards)
             return joint_advantages(rewards, weights, self.num_generations, self.aggregation)
-        size = self.num_generations
-        scale = self.scale_rewards
-        std = self.std_estimator
-        magnitudes = self._magnitudes(rewards)
-        of_sum = group_advantages(self.weighted(rewards), size, scale, std, magnitudes)
+        of_sum = group_advantages(
+            self.weighted(rewards),
+            self.num_generations,
+            self.scale_rewards,
+            self.std_estimator,
+            self._magnitudes(rewards),
+        )
         if ties is None or self.tie_break is None:
             return of_sum
-        of_tie_break = group_advantages(rewards[:, self.tie_break.index], size, scale, std)
+        of_tie_break = group_advantages(
+            rewards[:, self.tie_break.index],
+            self.num_generations,
+            self.scale_rewards,
+            self.std_estimator,
+        )
         return torch.where(ties, self.tie_break.coef * of_tie_break, of_sum)
 
     def _magnitudes(self, rewards: Tensor) -> Tensor:
         """Return the sum (B,) of the absolute weighted rewards of each completion."""
-        return (rewards * self.weights.to(rewards)).abs().nansum(dim=1)
+        terms = rewards * self.weights.to(rewards)  # (B, R)
+        return terms.abs().nansum(dim=1)
 
     def turn_advantages(self, rewards: Tensor, gains: Sequence[Sequence[float]]) -> Tensor:
         """Return the advantages (B, K) of turns, from rewards (B, R) and the gain of each turn.
 
         K is the largest number of turns; `gains` holds one list per completion.
         """
+        num_turns = [len(row) for row in gains]
         return turn_advantages(
-            self.weighted(rewards),
-            padded(gains, dtype=rewards.dtype).to(rewards.device),
-            torch.tensor([len(row) for row in gains], device=rewards.device),
-            self.num_generations,
-            self.scale_rewards,
-            self.std_estimator,
+            rewards=self.weighted(rewards),
+            gains=padded(gains, dtype=rewards.dtype).to(rewards.device),
+            turns=torch.tensor(num_turns, device=rewards.device),
+            num_generations=self.num_generations,
+            scale_rewards=self.scale_rewards,
+            std_estimator=self.std_estimator,
         )
 
 
 def by_token(table: Scored, of_turns: Tensor) -> Tensor:
     """Return the advantage of each token's turn (B, T), from the advantages of turns (B, K)."""
     assert table.tool_mask is not None
-    is_models = table.tool_mask.bool()  # (B, T), written by the model
-    before_it = torch.nn.functional.pad(is_models, (1, -1))  # (B, T), of the token before
-    begins = is_models & ~before_it
-    turn = (begins.cumsum(1) - 1).clamp(0, of_turns.size(1) - 1)  # (B, T)
-    return of_turns.gather(1, turn) * table.completion_mask
+    by_policy = table.tool_mask.bool()  # (B, T), whether the policy wrote the token
+    previous_by_policy = torch.nn.functional.pad(by_policy, (1, -1))  # (B, T)
+    begins_turn = by_policy & ~previous_by_policy  # (B, T)
+    last_turn = of_turns.size(1) - 1
+    turn = begins_turn.cumsum(1) - 1  # (B, T)
+    advantages = of_turns.gather(1, turn.clamp(0, last_turn))  # (B, T)
+    return advantages * table.completion_mask
 
 
 def fill_unscored(rewards_per_func: Tensor, num_generations: int) -> Tensor:
@@ -176,7 +194,8 @@ def fill_unscored(rewards_per_func: Tensor, num_generations: int) -> Tensor:
         return rewards_per_func
     num_rewards = rewards_per_func.size(1)
     grouped = rewards_per_func.view(-1, num_generations, num_rewards)  # (B / G, G, R)
-    means = grouped.nanmean(dim=1, keepdim=True).nan_to_num(nan=0.0)  # (B / G, 1, R)
+    means = grouped.nanmean(dim=1, keepdim=True)  # (B / G, 1, R)
+    means = means.nan_to_num(nan=0.0)
     row_means = means.expand_as(grouped).reshape(missing.shape)  # (B, R)
     scored_by_any = ~missing.all(dim=1, keepdim=True)  # (B, 1)
     return torch.where(missing & scored_by_any, row_means, rewards_per_func)
@@ -210,14 +229,18 @@ def outcome_order(names: Sequence[str], weights: Sequence[float], metric: str | 
     """
     first = outcome_index(names, weights, metric)
     order = [first]
-    for index in sorted(range(len(names)), key=lambda index: -weights[index]):
+    by_weight = sorted(range(len(names)), key=lambda index: -weights[index])
+    for index in by_weight:
         if index != first and weights[index] != 0:
             order.append(index)
     return order
 
 
 def group_outcomes(
-    rewards: Tensor, order: Sequence[int], num_generations: int, failed: Tensor | None = None
+    rewards: Tensor,
+    order: Sequence[int],
+    num_generations: int,
+    failed: Tensor | None = None,
 ) -> Tensor:
     """Return the outcome reward of each completion, (B,).
 
@@ -240,6 +263,7 @@ def group_outcomes(
     judged = torch.zeros_like(judges[:, :1, 0])  # (B / G, 1)
     for index in order:
         judges_group = judges[:, :, index].any(dim=1, keepdim=True)  # (B / G, 1)
-        outcomes = torch.where(judges_group & ~judged, grouped[:, :, index], outcomes)
+        is_first = judges_group & ~judged  # (B / G, 1)
+        outcomes = torch.where(is_first, grouped[:, :, index], outcomes)
         judged = judged | judges_group
     return outcomes.flatten()

@@ -79,13 +79,13 @@ def step_loss(
             micro-batch.
     """
     rows = batch.rows
-    mask = batch.rows.loss_mask
-    logps = scores.logps
-    old = old_logps(rows, scores.logps)
+    mask = batch.rows.loss_mask  # (B, T)
+    logps = scores.logps  # (B, T)
+    old = old_logps(rows, scores.logps)  # (B, T)
     level = settings.importance_sampling_level
     inputs = LossInputs(
-        logps,
-        old,
+        logps=logps,
+        old_logps=old,
         ratio=importance_ratio(logps, old, mask, level),
         advantages=rows.row_advantages,
         mask=mask,
@@ -96,20 +96,28 @@ def step_loss(
     counts = batch.counts
     if settings.advantage_normalizer == "useful":
         counts = batch.useful
-    per_token = _policy_term(inputs, rows, settings, entropy_mask)
-    stats = {**_entropy_stats(scores, mask, entropy_mask), **settings.loss.stats(inputs)}
+    stats = _entropy_stats(scores, mask, entropy_mask)
+    stats |= settings.loss.stats(inputs)
+    per_token = _policy_term(inputs, rows, settings, entropy_mask)  # (B, T)
     policy = loss = _share(per_token, mask, counts, settings)
     if settings.positive_nll_coef:
         assert rows.right is not None, "the completions were not judged"
-        nll = positive_nll_terms(logps, rows.right)
+        nll = positive_nll_terms(logps, rows.right)  # (B, T)
         share = settings.ranks * positive_nll_share(nll, mask, batch.counts.right_tokens)
         loss = loss + settings.positive_nll_coef * share
         stats["positive_nll"] = Stat((nll * mask).sum(), rows.right_mask.sum())
     from_rewards = loss
     if settings.beta:
         assert rows.ref_per_token_logps is not None, "the reference was not scored"
-        correction = _kl_correction(inputs) if settings.use_bias_correction_kl else None
-        kl = kl_per_token(logps, rows.ref_per_token_logps, settings.kl_estimator, correction)
+        correction = None
+        if settings.use_bias_correction_kl:
+            correction = _kl_correction(inputs)
+        kl = kl_per_token(
+            logps,
+            ref_logps=rows.ref_per_token_logps,
+            estimator=settings.kl_estimator,
+            ratio=correction,
+        )  # (B, T)
         penalty = settings.beta * _share(kl, mask, batch.counts, settings)
         loss = loss + penalty
         stats["kl"] = Stat((kl * mask).sum(), mask.sum())
@@ -117,7 +125,12 @@ def step_loss(
             stats[POLICY_SHARE] = _policy_share(from_rewards, penalty, logps)
     if entropy_coef is not None:
         bonus = _entropy_bonus(
-            scores, mask, entropy_mask, batch.counts, accumulation, settings.ranks
+            scores,
+            mask,
+            entropy_mask,
+            batch.counts,
+            accumulation,
+            settings.ranks,
         )
         loss = loss - entropy_coef * bonus
         stats["policy_loss"] = Stat(policy / settings.ranks, 1.0, "sum")
@@ -140,9 +153,14 @@ def _where_known(logps: Tensor | None, otherwise: Tensor) -> Tensor:
 
 
 def _share(per_token: Tensor, mask: Tensor, counts: StepCounts, settings: LossSettings) -> Tensor:
-    return settings.ranks * aggregate(
-        per_token, mask, settings.loss.aggregation, counts, settings.max_completion_length
+    share = aggregate(
+        per_token,
+        mask,
+        settings.loss.aggregation,
+        counts,
+        settings.max_completion_length,
     )
+    return settings.ranks * share
 
 
 def _kl_correction(inputs: LossInputs) -> Tensor:
@@ -164,8 +182,9 @@ def _policy_share(policy: Tensor, penalty: Tensor, logps: Tensor) -> Stat:
     needs no backward pass through the model. `policy` includes the supervised term on correct
     completions.
     """
-    of_policy = _gradient_size(policy, logps)
-    return Stat(of_policy, of_policy + _gradient_size(penalty, logps))
+    policy_size = _gradient_size(policy, logps)
+    penalty_size = _gradient_size(penalty, logps)
+    return Stat(policy_size, weight=policy_size + penalty_size)
 
 
 def _gradient_size(loss: Tensor, logps: Tensor) -> Tensor:
@@ -173,13 +192,20 @@ def _gradient_size(loss: Tensor, logps: Tensor) -> Tensor:
     if not loss.requires_grad:
         return torch.zeros_like(loss)
     [gradient] = torch.autograd.grad(
-        loss, logps, retain_graph=True, allow_unused=True, materialize_grads=True
+        loss,
+        logps,
+        retain_graph=True,
+        allow_unused=True,
+        materialize_grads=True,
     )
     return gradient.abs().sum()
 
 
 def _policy_term(
-    inputs: LossInputs, rows: Scored, settings: LossSettings, entropy_mask: Tensor | None
+    inputs: LossInputs,
+    rows: Scored,
+    settings: LossSettings,
+    entropy_mask: Tensor | None,
 ) -> Tensor:
     """Return the policy term (B, T), masked and corrected for the sampler."""
     term = settings.loss.term(inputs)
@@ -198,10 +224,12 @@ def _near_the_sampler(inputs: LossInputs, rows: Scored, threshold: float) -> Ten
     It is 1 elsewhere; the shape is that of the advantages, (B, 1) or (B, T). This is the off-policy
     sequence masking of DeepSeek-V3.2 (arXiv 2512.02556).
     """
+    mask = inputs.mask  # (B, T)
     sampled = _where_known(rows.sampling_per_token_logps, inputs.old_logps)  # (B, T)
-    log_ratio = (sampled - inputs.logps.detach()) * inputs.mask
-    lengths = inputs.mask.sum(1, keepdim=True).clamp(min=1.0)  # (B, 1)
-    kl = log_ratio.sum(1, keepdim=True) / lengths  # (B, 1)
+    log_ratio = sampled - inputs.logps.detach()  # (B, T)
+    total = (log_ratio * mask).sum(1, keepdim=True)  # (B, 1)
+    lengths = mask.sum(1, keepdim=True).clamp(min=1.0)  # (B, 1)
+    kl = total / lengths  # (B, 1)
     is_near = (inputs.advantages >= 0) | (kl <= threshold)
     return is_near.to(kl.dtype)
 
@@ -221,19 +249,24 @@ def _entropy_bonus(
     """
     assert scores.entropies is not None
     if entropy_mask is None:
-        return ranks * (scores.entropies * mask).sum() / max(counts.tokens, 1.0)
-    active = mask * entropy_mask
-    return (scores.entropies * active).sum() / active.sum().clamp(min=1.0) / accumulation
+        total = (scores.entropies * mask).sum()
+        return ranks * total / max(counts.tokens, 1.0)
+    active = mask * entropy_mask  # (B, T)
+    total = (scores.entropies * active).sum()
+    mean = total / active.sum().clamp(min=1.0)
+    return mean / accumulation
 
 
 def _entropy_stats(scores: Scores, mask: Tensor, entropy_mask: Tensor | None) -> dict[str, Stat]:
     if scores.entropies is None:
         return {}
-    entropies = scores.entropies.detach()
-    stats = {"entropy": Stat((entropies * mask).sum(), mask.sum())}
+    entropies = scores.entropies.detach()  # (B, T)
+    total = (entropies * mask).sum()
+    stats = {"entropy": Stat(total, mask.sum())}
     if entropy_mask is not None:
-        high = mask * entropy_mask
-        stats["entropy/high"] = Stat((entropies * high).sum(), high.sum())
+        active = mask * entropy_mask  # (B, T)
+        active_total = (entropies * active).sum()
+        stats["entropy/high"] = Stat(active_total, active.sum())
     return stats
 
 
@@ -271,5 +304,6 @@ class EntropyControl:
         """Return the coefficient after a step with this mean entropy; constant unless adaptive."""
         if not self.adaptive:
             return coef
-        moved = coef + self.delta if entropy <= self.target else coef - self.delta
+        change = self.delta if entropy <= self.target else -self.delta
+        moved = coef + change
         return min(max(moved, self.lowest), self.highest)

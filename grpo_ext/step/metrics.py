@@ -46,15 +46,20 @@ class StepStats:
         if not names:
             return {}
         kinds = {name: noted[name][0].kind for name in names}
-        merged = [_merged(_table_of(noted[name], ranks), kinds[name]) for name in names]
-        # (ranks, names, 2)
-        by_rank = ranks.gather(torch.stack(merged)).view(-1, len(names), 2)
+        merged = []
+        for name in names:
+            table = _table_of(noted[name], ranks)  # (stats, 2)
+            merged.append(_merged(table, kinds[name]))
+        gathered = ranks.gather(torch.stack(merged))  # (ranks * names, 2)
+        by_rank = gathered.view(-1, len(names), 2)  # (ranks, names, 2)
         figures = {}
         for name, table in zip(names, by_rank.unbind(1), strict=True):
             value, weight = _merged(table, kinds[name]).tolist()
-            if weight and kinds[name] == "mean":
+            if not weight:
+                continue
+            if kinds[name] == "mean":
                 value = value / weight
-            if weight and math.isfinite(value):
+            if math.isfinite(value):
                 figures[name] = value
         return figures
 
@@ -64,21 +69,23 @@ def _table_of(stats: list[Stat], ranks: Ranks) -> Tensor:
     numbers = []
     for stat in stats:
         for number in (stat.value, stat.weight):
-            numbers.append(torch.as_tensor(number).detach().to(ranks.device, ranks.float_type))
+            scalar = torch.as_tensor(number).detach()
+            numbers.append(scalar.to(ranks.device, ranks.float_type))
     return torch.stack(numbers).view(-1, 2)
 
 
 def _merged(table: Tensor, kind: str) -> Tensor:
     """Merge the stats of one name (stats, 2) into a value and a weight (2,), skipping NaN."""
-    values, weights = table.unbind(1)  # (figures,)
-    unused = (weights <= 0) | values.isnan()
+    values, weights = table.unbind(1)  # (stats,)
+    unused = (weights <= 0) | values.isnan()  # (stats,)
     if kind == "min":
-        merged = values.masked_fill(unused, torch.inf).amin()
+        value = values.masked_fill(unused, torch.inf).amin()
     elif kind == "max":
-        merged = values.masked_fill(unused, -torch.inf).amax()
+        value = values.masked_fill(unused, -torch.inf).amax()
     else:
-        merged = values.masked_fill(unused, 0.0).sum()
-    return torch.stack([merged, weights.masked_fill(unused, 0.0).sum()])
+        value = values.masked_fill(unused, 0.0).sum()
+    weight = weights.masked_fill(unused, 0.0).sum()
+    return torch.stack([value, weight])
 
 
 def length_figures(lengths: Tensor, truncated: Tensor) -> dict[str, float]:
@@ -87,7 +94,10 @@ def length_figures(lengths: Tensor, truncated: Tensor) -> dict[str, float]:
     `truncated` is a bool mask (B,).
     """
     figures = {"completions/clipped_ratio": truncated.float().mean().item()}
-    columns = {"length": lengths, "terminated_length": lengths[~truncated]}
+    columns = {
+        "length": lengths,
+        "terminated_length": lengths[~truncated],
+    }
     for name, column in columns.items():
         if len(column) == 0:
             column = torch.zeros(1)
@@ -119,10 +129,11 @@ def reward_figures(
     """
     figures: dict[str, float] = {}
     for i, name in enumerate(names):
-        if rewards[:, i].isnan().all():
+        column = rewards[:, i]  # (B,)
+        if column.isnan().all():
             continue
-        figures |= mean_figures(f"rewards/{name}/mean", rewards[:, i], groups)
-        figures[f"rewards/{name}/std"] = nan_std(rewards[:, i], 0).item()
+        figures |= mean_figures(f"rewards/{name}/mean", column, groups)
+        figures[f"rewards/{name}/std"] = nan_std(column, 0).item()
     figures |= mean_figures("reward", weighted, groups)
     figures["reward_std"] = nan_std(weighted, 0).item()
     figures["frac_reward_zero_std"] = 1.0 - signal.float().mean().item()
@@ -139,10 +150,12 @@ def mean_figures(name: str, values: Tensor, groups: Tensor | None) -> dict[str, 
     figures = {name: values.nanmean().item()}
     if groups is None:
         return figures
-    scored = ~values.isnan()
-    _, cluster = np.unique(groups[scored].cpu().numpy(), return_inverse=True)
+    scored = ~values.isnan()  # (B,)
+    scored_values = values[scored].cpu().double().numpy()
+    scored_groups = groups[scored].cpu().numpy()
+    _, cluster = np.unique(scored_groups, return_inverse=True)
     if cluster.size and cluster.max() > 0:
-        variance = variance_of_mean(values[scored].cpu().double().numpy(), cluster)
+        variance = variance_of_mean(scored_values, cluster)
         figures[f"{name}_se"] = math.sqrt(variance)
     return figures
 
@@ -182,9 +195,10 @@ def generation_figures(
 
 def rows_by_task(tasks: Sequence[str]) -> dict[str, list[int]]:
     """Return the row indices of each task, in sorted order; empty for more than `MOST_TASKS`."""
-    if len(set(tasks)) > MOST_TASKS:
+    names = sorted(set(tasks))
+    if len(names) > MOST_TASKS:
         return {}
-    rows: dict[str, list[int]] = {task: [] for task in sorted(set(tasks))}
+    rows: dict[str, list[int]] = {name: [] for name in names}
     for row, task in enumerate(tasks):
         rows[task].append(row)
     return rows
@@ -198,19 +212,23 @@ def episode_figures(counts: Sequence[Sequence[int]], tools: bool, ranks: Ranks) 
     """
     table = torch.tensor(counts, dtype=torch.float32, device=ranks.device)  # (B, 4)
     number = table.new_tensor([len(counts)])
-    sums = ranks.total(torch.cat([table.sum(0), number])).tolist()
-    turns, failures, calls, failed_calls, episodes = sums
-    figures = {"episodes/turns": turns / episodes, "episodes/failures": failures / episodes}
+    sums = torch.cat([table.sum(0), number])  # (5,)
+    turns, failures, calls, failed_calls, episodes = ranks.total(sums).tolist()
+    figures = {
+        "episodes/turns": turns / episodes,
+        "episodes/failures": failures / episodes,
+    }
     if tools:
-        figures |= {
-            "tools/call_frequency": calls / episodes,
-            "tools/failure_frequency": failed_calls / max(calls, 1),
-        }
+        figures["tools/call_frequency"] = calls / episodes
+        figures["tools/failure_frequency"] = failed_calls / max(calls, 1)
     return figures
 
 
 def sampler_stats(
-    scored: Tensor, sampled: Tensor, mask: Tensor, weights: Tensor | None
+    scored: Tensor,
+    sampled: Tensor,
+    mask: Tensor,
+    weights: Tensor | None,
 ) -> dict[str, Stat]:
     """Return stats on how far the trainer's log-probs are from the sampler's.
 
@@ -224,19 +242,22 @@ def sampler_stats(
         mask: the loss mask (B, T).
         weights: the importance sampling ratio that multiplies the loss; `None` if there is none.
     """
-    is_compared = mask.bool() & ~sampled.isnan()
-    difference = (scored.detach() - sampled)[is_compared].float()  # (tokens,)
+    is_compared = mask.bool() & ~sampled.isnan()  # (B, T)
+    difference = (scored.detach() - sampled)[is_compared]  # (tokens,)
+    difference = difference.float()
     num_tokens = difference.numel()
-    ratio = difference.exp()
-    is_far = (ratio - 1).abs() > FAR_RATIO
+    ratio = difference.exp()  # (tokens,)
+    is_far = (ratio - 1).abs() > FAR_RATIO  # (tokens,)
+    kl = difference.expm1() - difference  # (tokens,)
     masked = Stat(0.0)
     if weights is not None:
-        masked = Stat((mask * (weights == 0)).sum(), mask.sum())
+        is_masked = mask * (weights == 0)  # (B, T)
+        masked = Stat(is_masked.sum(), mask.sum())
     return {
         **_spread("sampling/logp_difference", difference.abs(), "mean", "max"),
         **_spread("sampling/ratio", ratio),
         "sampling/ratio/share_far": Stat(is_far.sum(), num_tokens),
-        "sampling/kl": Stat((difference.expm1() - difference).sum(), num_tokens),
+        "sampling/kl": Stat(kl.sum(), num_tokens),
         "sampling/ratio/share_masked": masked,
     }
 
@@ -249,19 +270,23 @@ def age_stats(policy_step: Tensor, mask: Tensor, step: int) -> dict[str, Stat]:
         mask: the loss mask (B, T).
         step: the current step, so tokens grow older with each update on the same generation.
     """
-    return {"overlap/age": Stat(((step - policy_step) * mask).sum(), mask.sum())}
+    age = (step - policy_step) * mask  # (B, T)
+    return {"overlap/age": Stat(age.sum(), mask.sum())}
 
 
 def _spread(name: str, values: Tensor, *kinds: str) -> dict[str, Stat]:
     """Return the mean, minimum and maximum of `values` (N,), or only the given `kinds`."""
     number = values.numel()
     padded = values if number else values.new_zeros(1)
-    stats = {
+    by_kind = {
         "mean": Stat(values.sum(), number),
         "min": Stat(padded.amin(), number, "min"),
         "max": Stat(padded.amax(), number, "max"),
     }
-    return {f"{name}/{kind}": stats[kind] for kind in kinds or stats}
+    stats = {}
+    for kind in kinds or by_kind:
+        stats[f"{name}/{kind}"] = by_kind[kind]
+    return stats
 
 
 class GroupLog:
@@ -293,12 +318,13 @@ class GroupLog:
         for task, sums in self._by_task.items():
             for name, figure in figures_of(sums).items():
                 figures[f"tasks/{task}/{name}"] = figure
-        if self.filled is not None:
-            figures["groups/refilled"] = float(self.filled.further)
-            figures["groups/expired"] = float(self.filled.expired)
-            figures["groups/reused"] = float(self.filled.reused)
-            figures["groups/carried"] = float(count(self.filled.carried))
-            figures["groups/missing"] = float(self.filled.missing)
+        filled = self.filled
+        if filled is not None:
+            figures["groups/refilled"] = float(filled.further)
+            figures["groups/expired"] = float(filled.expired)
+            figures["groups/reused"] = float(filled.reused)
+            figures["groups/carried"] = float(count(filled.carried))
+            figures["groups/missing"] = float(filled.missing)
         return figures
 
 
@@ -311,18 +337,22 @@ def add_sums(sums: dict[str, float], stats: GroupStats, reward_stds: Tensor) -> 
         reward_stds: (N,), the std of each group. Those that are not NaN are summed under `std` and
             counted under `with_std`.
     """
-    sums["generated"] += stats.kept.numel()
-    sums["kept"] += int(stats.kept.sum())
-    sums["mixed"] += int(stats.mixed.sum())
-    sums["all_right"] += int(stats.all_right.sum())
-    sums["all_wrong"] += int(stats.all_wrong.sum())
-    sums["unscored"] += int((stats.scored == 0).sum())
-    sums["right"] += int(stats.right.sum())
-    sums["scored"] += int(stats.scored.sum())
-    sums["with_std"] += int((~reward_stds.isnan()).sum())
-    sums["std"] += float(reward_stds.nansum())
+    columns = {
+        "kept": stats.kept,
+        "mixed": stats.mixed,
+        "all_right": stats.all_right,
+        "all_wrong": stats.all_wrong,
+        "unscored": stats.scored == 0,
+        "right": stats.right,
+        "scored": stats.scored,
+        "with_std": ~reward_stds.isnan(),
+    }
     if stats.tied is not None:
-        sums["tied"] += int(stats.tied.sum())
+        columns["tied"] = stats.tied
+    for name, column in columns.items():  # (N,)
+        sums[name] += int(column.sum())
+    sums["generated"] += stats.kept.numel()
+    sums["std"] += float(reward_stds.nansum())
 
 
 def figures_of(sums: dict[str, float]) -> dict[str, float]:

@@ -134,7 +134,9 @@ class Scored:
     @property
     def row_advantages(self) -> Tensor:
         """The advantages as (B, 1) or (B, T)."""
-        return self.advantages.unsqueeze(1) if self.advantages.dim() == 1 else self.advantages
+        if self.advantages.dim() == 1:
+            return self.advantages.unsqueeze(1)
+        return self.advantages
 
     def take(self, rows: Tensor, most: int | None = None, trim: bool = True) -> Scored:
         """Return some rows, in the given order, cut to their longest prompt and completion.
@@ -156,20 +158,25 @@ class Scored:
         prompt_width = self.prompt_ids.size(1)
         width = self.width
         if trim:
-            prompt_width = max(1, int(self.prompt_mask[rows].sum(1).max()))
-            width = max(1, int(self.completion_mask[rows].sum(1).max()))
+            prompt_lengths = self.prompt_mask[rows].sum(1)  # (b,)
+            lengths = self.completion_mask[rows].sum(1)  # (b,)
+            prompt_width = max(1, int(prompt_lengths.max()))
+            width = max(1, int(lengths.max()))
         if most is not None:
             width = min(width, most)
         columns: dict[str, Any] = {}
         for name in COLUMNS:
             column = getattr(self, name)
+            if column is None:
+                continue
             if isinstance(column, list):
                 columns[name] = [column[i] for i in rows.tolist()]
             elif name in PROMPT:
-                columns[name] = column[rows][:, column.size(1) - prompt_width :]
-            elif column is not None and self.has_tokens(column):
+                padding = column.size(1) - prompt_width
+                columns[name] = column[rows][:, padding:]
+            elif self.has_tokens(column):
                 columns[name] = column[rows][:, :width]
-            elif column is not None:
+            else:
                 columns[name] = column[rows]
         return replace(self, **columns)
 
@@ -197,10 +204,12 @@ class Scored:
         """
         stays = ~left_out  # (B,)
         by_token = stays.unsqueeze(1)  # (B, 1)
+        token_mask = by_token.to(self.completion_mask.dtype)
+        advantages = self.row_advantages * by_token  # (B, 1) or (B, T)
         return replace(
             self,
-            completion_mask=self.completion_mask * by_token.to(self.completion_mask.dtype),
-            advantages=(self.row_advantages * by_token).view_as(self.advantages),
+            completion_mask=self.completion_mask * token_mask,
+            advantages=advantages.view_as(self.advantages),
             counted=self.counted * stays,
             signal=self.signal * stays,
         )
@@ -264,7 +273,8 @@ def join(parts: Sequence[Scored]) -> Scored:
         raise ValueError(
             f"Completions cannot be joined: {', '.join(sorted(input_names))} belong to their batch."
         )
-    return Scored(**{name: _joined_column(name, parts) for name in COLUMNS})
+    columns = {name: _joined_column(name, parts) for name in COLUMNS}
+    return Scored(**columns)
 
 
 def _joined_column(name: str, parts: Sequence[Scored]) -> Any:
@@ -281,14 +291,16 @@ def _joined_column(name: str, parts: Sequence[Scored]) -> Any:
     # if a table has only one column, a value per row looks like a value per token
     by_token = True
     for part, column in zip(parts, columns, strict=True):
-        by_token = by_token and (column is None or part.has_tokens(column))
+        if column is not None and not part.has_tokens(column):
+            by_token = False
     widened = []
     for part, column in zip(parts, columns, strict=True):
         if column is None:
             shape = (len(part), part.width)
             column = torch.full(shape, MISSING[name], device=part.completion_ids.device)
         if name in PROMPT:
-            column = pad(column, (prompt_width - column.size(1), 0))  # (B, P)
+            padding = (prompt_width - column.size(1), 0)
+            column = pad(column, padding)  # (B, P)
         elif by_token:
             padding = (0, width - column.size(1))
             column = pad(column, padding, value=PADDING.get(name, 0.0))  # (B, T)
@@ -321,7 +333,10 @@ def padded(
 
 
 def table_of(
-    generation: Generation, pad_token: int, left_out: Tensor, device: torch.device | str
+    generation: Generation,
+    pad_token: int,
+    left_out: Tensor,
+    device: torch.device | str,
 ) -> Scored:
     """Build the table of a generation, with advantages of 0.
 
@@ -346,15 +361,17 @@ def table_of(
         policy_steps = generation.policy_step
     sampling_logps = None
     if generation.sampling_logps is not None:
-        sampling_logps = padded([logps.float() for logps in generation.sampling_logps]).to(device)
+        float_logps = [logps.float() for logps in generation.sampling_logps]
+        sampling_logps = padded(float_logps).to(device)
     tool_mask = None
     if generation.tool_mask is not None:
         tool_mask = padded(generation.tool_mask, fill=1)
+    completion_mask = padded(completion_ones)  # (B, T)
     table = Scored(
-        prompt_ids=padded(prompts, True, pad_token, torch.long),
+        prompt_ids=padded(prompts, left=True, fill=pad_token, dtype=torch.long),
         prompt_mask=padded(prompt_ones, left=True),
-        completion_ids=padded(completions, False, pad_token, torch.long),
-        completion_mask=padded(completion_ones) * stays.unsqueeze(1).long(),
+        completion_ids=padded(completions, fill=pad_token, dtype=torch.long),
+        completion_mask=completion_mask * stays.unsqueeze(1).long(),
         advantages=torch.zeros(num_rows),
         counted=stays.float(),
         signal=torch.ones(num_rows),
@@ -388,11 +405,15 @@ class Ranks:
 
     def total(self, values: Tensor) -> Tensor:
         """Return the sum of a tensor over all ranks."""
-        return values if self.count == 1 else self.gather(values.unsqueeze(0)).sum(0)
+        if self.count == 1:
+            return values
+        by_rank = self.gather(values.unsqueeze(0))  # (ranks, ...)
+        return by_rank.sum(0)
 
-    def any(self, here: bool) -> bool:
-        """Return whether `here` is true on any rank."""
-        return bool(self.total(torch.tensor(float(here), device=self.device)) > 0)
+    def any(self, condition: bool) -> bool:
+        """Return whether `condition` is true on any rank."""
+        flag = torch.tensor(float(condition), device=self.device)
+        return bool(self.total(flag) > 0)
 
     def mine(self, rows: int) -> slice:
         """Return this rank's slice of `rows` rows, which are divided evenly among the ranks."""

@@ -110,10 +110,18 @@ def refill(
             break
         missing = wanted - count(live)
         seen = drawn if rule.may_carry else 0
-        number = groups_to_draw(missing, count(live) - reused, seen, wanted, rule.unit)
+        number = groups_to_draw(
+            missing,
+            kept=count(live) - reused,
+            drawn=seen,
+            most=wanted,
+            unit=rule.unit,
+        )
         new, has_signal = generate(take(number))
-        live = join_groups([live, new.take(has_signal.nonzero().flatten().tolist())])
-        dead = join_groups([dead, new.take((~has_signal).nonzero().flatten().tolist())])
+        new_live = new.take(has_signal.nonzero().flatten().tolist())
+        new_dead = new.take((~has_signal).nonzero().flatten().tolist())
+        live = join_groups([live, new_live])
+        dead = join_groups([dead, new_dead])
         drawn += number
     used = min(count(live), wanted)
     parts: list[Groups | None] = []
@@ -121,9 +129,10 @@ def refill(
     if live is not None:
         parts.append(live.take(range(used)))
         carried_on = live.take(range(used, len(live)))
-    fillers = None if dead is None else dead.take(range(wanted - used))
-    if fillers is not None:
-        parts.append(silenced(fillers))
+    if dead is not None:
+        fillers = dead.take(range(wanted - used))
+        if fillers is not None:
+            parts.append(silenced(fillers))
     groups = join_groups(parts)
     assert groups is not None and len(groups) == wanted
     return Filled(
@@ -143,7 +152,7 @@ def first_round(wanted: int, carried: Groups | None, step: int, rule: RefillRule
     missing = wanted - count(live)
     if missing <= 0:
         return 0
-    return groups_to_draw(missing, 0, 0, wanted, rule.unit)
+    return groups_to_draw(missing, kept=0, drawn=0, most=wanted, unit=rule.unit)
 
 
 def not_too_old(carried: Groups | None, step: int, max_staleness: int) -> tuple[Groups | None, int]:
@@ -155,6 +164,8 @@ def not_too_old(carried: Groups | None, step: int, max_staleness: int) -> tuple[
         return None, 0
     young = []
     for index, sampled_at in enumerate(carried.steps):
-        if step - sampled_at <= max_staleness:
+        age = step - sampled_at
+        if age <= max_staleness:
             young.append(index)
-    return carried.take(young), len(carried) - len(young)
+    num_expired = len(carried) - len(young)
+    return carried.take(young), num_expired
