@@ -101,7 +101,7 @@ def explain_countdown(
         expression, equals_sign, ignored = answer.partition("=")
         lines.append(f"Answer read: {clip(expression.strip())}")
         if equals_sign:
-            lines.append(f"Ignored, right of the first '=': {clip(ignored.strip())}")
+            lines.append(f"Ignored after the first '=': {clip(ignored.strip())}")
     num_blocks = completion.count("<answer>")
     if num_blocks > 1:
         lines.append(f"Only the first of {num_blocks} <answer> blocks counts.")

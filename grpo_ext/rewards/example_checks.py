@@ -20,8 +20,8 @@ def check_reward(name: str) -> tuple[list[str], int]:
     has_fixed_scores = "url" not in info.options and not info.loads_model
     if has_fixed_scores and not scores_differ(info.examples):
         faults.append(
-            "there must be an example that earns more and one that earns less: "
-            "register(..., examples=[...])"
+            "no two examples have different scores. Give an example that earns more and one "
+            "that earns less: register(..., examples=[...])"
         )
     return faults, len(info.examples)
 
@@ -52,8 +52,8 @@ def constant_warning(reward: Any, scores: list[Score]) -> str | None:
         return None
     return (
         f"reward {reward.__name__!r} gave {scores[0]:g} to each of {len(scores)} different "
-        "completions. A reward that cannot differ teaches nothing: try it on completions of your "
-        "own."
+        "completions. If all completions get the same score, the model cannot learn from "
+        "it. Try the reward on completions of your own."
     )
 
 

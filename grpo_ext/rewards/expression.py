@@ -33,7 +33,7 @@ def evaluate(text: str) -> tuple[list[int | Fraction], Fraction | None]:
         ExpressionError: if the text is not an expression.
     """
     if len(text) > MAX_LENGTH:
-        raise ExpressionError(f"{len(text)} characters, more than {MAX_LENGTH}")
+        raise ExpressionError(f"it has {len(text)} characters, more than {MAX_LENGTH}")
     numbers: list[int | Fraction] = []
     values: list[Pair] = []
     pending: list[str] = []  # operators and open parentheses

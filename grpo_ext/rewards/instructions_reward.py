@@ -87,8 +87,9 @@ def followed(text: str, names: Sequence[str], parameters: Sequence[Parameters]) 
     """
     if len(names) != len(parameters):
         raise ValueError(
-            f"A row has {len(names)} instructions in `instruction_id_list`, and {len(parameters)} "
-            "sets of parameters in `kwargs`: write one for each, {} for none."
+            f"A row has {len(names)} instructions in `instruction_id_list`, but "
+            f"{len(parameters)} sets of parameters in `kwargs`. Write one set for each "
+            "instruction: {} if it takes none."
         )
     results = []
     for name, row_parameters in zip(names, parameters, strict=True):
@@ -120,7 +121,7 @@ def explain_instructions(
     # The prompt is not available here, so copies of it are not reported.
     fault = Acceptance(min_words, min_distinct, allow_copies).fault(text, "", topic, limit)
     if fault is not None:
-        lines.append(f"The text does not count: {fault}.")
+        lines.append(f"The text earns 0: {fault}.")
     return Explanation("\n".join(lines))
 
 

@@ -58,8 +58,8 @@ def key_headers(url: str, api_key_env: str | None) -> dict[str, str]:
     if not re.fullmatch(r"[!-~]+", key):
         source = "that api_key_env names" if api_key_env else variable
         raise ValueError(
-            f"The environment variable {source} has no key: it is not set, is empty, or has white "
-            "space or characters other than ASCII."
+            f"The environment variable {source} has no usable key: it is unset, empty, or "
+            "contains white space or characters other than ASCII. Set it to the API key."
         )
     return {"Authorization": f"Bearer {key}"}
 
@@ -98,7 +98,7 @@ def ask(body: dict[str, Any], *, url: str, seconds: float, headers: dict[str, st
                 cause += f": {answer.text}"
             may_succeed = answer.status_code in (408, 429) or answer.status_code >= 500
         except ValueError as error:
-            raise ValueError(f"{url}: what answers is no chat completion: {error}") from None
+            raise ValueError(f"{url}: the reply is not a chat completion: {error}") from None
         except ConnectionError as error:
             cause = str(error)
             may_succeed = True
@@ -130,6 +130,6 @@ def model_at(url: str) -> str:
         return answer.read_as(_Models).data[0].id
     except ValueError as error:
         raise ValueError(
-            f"{url}/models: status {answer.status_code}, and no list of models with names of at "
-            f"most 200 letters, digits and ._/:@+- ({error})"
+            f"{url}/models returned status {answer.status_code} and no valid list of models, "
+            f"whose names have at most 200 letters, digits and ._/:@+- ({error})"
         ) from None

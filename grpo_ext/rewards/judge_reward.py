@@ -205,8 +205,8 @@ def grade_in(reply: Reply, mark: str, scale: int, *, show: bool) -> float:
     if match is None or float(match[1]) > scale:
         ending = f"; it ends with {text[-200:]!r}" if show else ""
         raise ValueError(
-            f"the judge's reply has no grade from 0 to {scale} in a last line `Score MARK: "
-            f"N`{ending}"
+            "the judge's reply does not end with a line `Score MARK: N`, where N is a "
+            f"number from 0 to {scale}{ending}"
         )
     return float(match[1]) / scale
 

@@ -58,23 +58,24 @@ def register(
     """
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]*", name):
         raise ValueError(
-            "A reward's name has letters, digits, `_`, `-` and begins with a letter, "
-            f"unlike {name!r}."
+            f"{name!r} is not a valid name for a reward. Use letters, digits, `_` and `-`, "
+            "and begin with a letter."
         )
 
     def decorate(decorated: Callable) -> Callable:
         function = object_of(decorated)
         if is_async(function):
             raise TypeError(
-                f"{name_of(function)} is async: name it in the recipe as `package.module:function`."
+                f"{name_of(function)} is async and cannot be registered. Name it in the "
+                "recipe as `package.module:function`."
             )
         check_free(name, function)
         signature = read_signature(function)
         for extra in signature.extras:
             if needs_cpu and extra not in ("prompts", "completion_ids"):
                 raise TypeError(
-                    f"{name_of(function)} needs_cpu, and {extra} cannot be sent to a worker "
-                    "process."
+                    f"{name_of(function)} is registered with needs_cpu, but {extra} cannot "
+                    "be sent to a worker process. Remove one of the two."
                 )
         doc = inspect.getdoc(function) or inspect.getdoc(routine_of(function)) or ""
         _registered[name] = RewardInfo(
@@ -107,8 +108,8 @@ def check_free(name: str, function: Callable) -> None:
     module = module_of(function)
     if module_of(owner) != module or (is_renamed and module != "__main__"):
         raise ValueError(
-            f"The reward name {name!r} is taken by {module_of(owner)}; {name_of(function)} needs "
-            "another."
+            f"The reward name {name!r} is already taken by {module_of(owner)}. Register "
+            f"{name_of(function)} under another name."
         )
 
 
@@ -121,9 +122,9 @@ def lookup(name: str) -> RewardInfo:
     """Return the entry of `name`; raise `ValueError`, with the closest name, if there is none."""
     if name not in _registered:
         raise ValueError(
-            f"No reward is named {name!r}.{did_you_mean(name, names())} "
-            f"Known: {', '.join(names())}. One of your own: `reward_plugins: [FILE.py]` in a "
-            "recipe, `--plugin FILE.py` after `grpo-ext rewards ...`."
+            f"No reward is named {name!r}.{did_you_mean(name, names())} Known: "
+            f"{', '.join(names())}. To use a reward of your own, write `reward_plugins: "
+            "[FILE.py]` in a recipe, or `--plugin FILE.py` after `grpo-ext rewards ...`."
         )
     return _registered[name]
 

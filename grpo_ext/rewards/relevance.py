@@ -128,7 +128,7 @@ def relevance(
         return [0.0] * len(texts)
     if model is None:
         raise ValueError(
-            "relevance: there is no run here whose model could be used; set the option `model`."
+            "relevance: there is no run whose model could be used. Set the option `model`."
         )
     source = prompts if unrelated is None else unrelated
     sample = different_prompts(source, len(source))
@@ -141,7 +141,8 @@ def relevance(
         others = unrelated_to(prompt, sample, num_unrelated)
         if not others:
             raise ValueError(
-                "relevance: there is no other prompt to compare with; add some to `unrelated`."
+                "relevance: there is no other prompt to compare with. Add some to the "
+                "option `unrelated`."
             )
         text_ids = frozen.text_ids(text, max_tokens)
         if text_ids:

@@ -73,12 +73,12 @@ def rename_advice(label: str, spec: Any, reward: Any) -> str:
     """Return how to rename one of two rewards: with `label` or `__name__`, or a model's path."""
     if isinstance(reward, str) or is_loaded_model(reward):
         return (
-            "A reward model is called after the last part of its path: rename the folder of one of "
-            "them, or load it and set model.config._name_or_path."
+            "A reward model is named after the last part of its path. Rename one of the "
+            "folders, or load the model and set model.config._name_or_path."
         )
     name = spec.get("name") if isinstance(spec, dict) else spec
     if isinstance(name, str):
-        return f"Give one of them a name of its own: {{name: {name}, label: {label_for(label)}}}."
+        return f"Give one of them a label of its own: {{name: {name}, label: {label_for(label)}}}."
     return (
         "Give each a name of its own: write functions with def, or set `__name__` on a lambda, a "
         "partial or an object."
@@ -103,15 +103,15 @@ def check_call(reward: Any, columns: Iterable[str] = ()) -> None:
         return
     name = reward_name(function)
     if inspect.isclass(function):
-        raise ValueError(f"Reward {name!r} is a class: pass an object of it, {name}(...).")
+        raise ValueError(f"Reward {name!r} is a class. Pass an object of it: {name}(...).")
     parameters = parameters_of(function)
     if parameters is None:
         return
     by_position = [p.name for p in parameters if p.kind is p.POSITIONAL_ONLY]
     if by_position:
         raise ValueError(
-            f"Reward {name!r} takes {by_position[0]!r} by position only, and the trainer passes "
-            "every argument by name: remove the slash from its parameters."
+            f"Reward {name!r} takes {by_position[0]!r} only by position, but the trainer "
+            "passes every argument by name. Remove the slash from its parameters."
         )
     if any(p.kind is p.VAR_KEYWORD for p in parameters):
         return
@@ -119,8 +119,8 @@ def check_call(reward: Any, columns: Iterable[str] = ()) -> None:
     refused = [argument for argument in (*PASSED, *columns) if argument not in names]
     if refused:
         raise ValueError(
-            f"Reward {name!r} does not take {', '.join(refused)}, which the trainer passes by name "
-            "to every reward: add **kwargs to its parameters."
+            f"Reward {name!r} does not accept {', '.join(refused)}, which the trainer passes "
+            "to every reward by name. Add **kwargs to its parameters."
         )
 
 

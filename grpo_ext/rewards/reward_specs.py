@@ -65,10 +65,14 @@ def resolve_rewards(
     if reward_weights is not None:
         if any(weight is not None for weight in weights):
             raise WeightsError(
-                "The weights stand in `reward_weights` and beside the rewards: keep one of the two."
+                "Weights are set both in `reward_weights` and beside the rewards. Keep one "
+                "of the two."
             )
         if len(reward_weights) != len(rewards):
-            raise WeightsError(f"{len(reward_weights)} reward_weights for {len(rewards)} rewards.")
+            raise WeightsError(
+                f"The number of reward_weights ({len(reward_weights)}) is not the number of "
+                f"rewards ({len(rewards)}). Write one for each reward."
+            )
         weights = list(reward_weights)
     check_rewards(rewards, specs)
     labels = [metric_name(reward) for reward in rewards]
@@ -97,20 +101,23 @@ def resolve(spec: Any) -> tuple[Any, Any]:
     reward = find(name, options)
     if label is not None:
         if not isinstance(label, str):
-            raise ValueError(f"The label of reward {name!r} is text; got {label!r}.")
+            raise ValueError(f"The label of reward {name!r} must be text; got {label!r}.")
         if isinstance(reward, str):
             raise ValueError(
-                f"The reward model {name!r} cannot have a label: its metric is named after it."
+                f"The reward model {name!r} cannot have a label, because its metric is named "
+                "after the model. Remove `label`."
             )
         reward.name = reward.__name__ = label
     if tasks is not None:
         tasks = [tasks] if isinstance(tasks, str) else tasks
         if not (isinstance(tasks, list) and tasks and all(isinstance(t, str) for t in tasks)):
-            raise ValueError(f"The tasks of reward {name!r} are a list of names; got {tasks!r}.")
+            raise ValueError(
+                f"The tasks of reward {name!r} must be a list of names; got {tasks!r}."
+            )
         if isinstance(reward, str):
             raise ValueError(
-                f"The reward model {name!r} scores the rows of all tasks: take out `tasks`, or "
-                "name a function."
+                f"The reward model {name!r} scores the rows of all tasks. Remove `tasks`, or "
+                "use a function in its place."
             )
         reward.tasks = tuple(tasks)
     return reward, weight
@@ -125,7 +132,7 @@ def find(name: str, options: dict[str, Any]) -> Any:
     if re.fullmatch(r"\w[\w.-]*/[\w.-]+", name) or Path(name).is_dir():
         if options:
             raise ValueError(
-                f"The reward model {name!r} takes no options, but has {', '.join(options)}."
+                f"The reward model {name!r} takes no options. Remove {', '.join(options)}."
             )
         return name
     if "/" in name:
@@ -145,7 +152,7 @@ def dotted(name: str, options: dict[str, Any]) -> Callable:
     """
     loaded = load_class("reward", name, {})
     if not callable(loaded):
-        raise ValueError(f"Reward {name!r} is not a function, and not an object with __call__.")
+        raise ValueError(f"Reward {name!r} is neither a function nor an object with __call__.")
     for info in list_rewards():
         if info.registered is loaded:
             return build(info.name, **options)
@@ -182,8 +189,8 @@ def checked_weight(name: str, weight: Any) -> float:
     )
     if not abs(known) <= LARGEST_WEIGHT:
         raise ValueError(
-            f"The weight of reward {name!r} is {weight!r}, but it must be a finite number, at "
-            f"most {LARGEST_WEIGHT:g} in size."
+            f"The weight of reward {name!r} is {weight!r}, but must be a finite number from "
+            f"-{LARGEST_WEIGHT:g} to {LARGEST_WEIGHT:g}."
         )
     return float(weight)
 
@@ -213,16 +220,16 @@ def check_columns(rewards: Sequence[Any], dataset_columns: Iterable[str] | None)
     for name in there:
         if name in RESERVED:
             words = (
-                f"The data set has a column {name!r}, a name under which the trainer passes "
-                "something else to rewards."
+                f"The data set has a column {name!r}, but the trainer passes another value "
+                "to rewards under this name."
             )
             raise ValueError(f"{words} Rename or drop it.")
     for reward in rewards:
         name = metric_name(reward)
         if getattr(reward, "tasks", None) and TASK not in there:
             raise ValueError(
-                f"Reward {name!r} is for the tasks {', '.join(reward.tasks)}, and the data set "
-                f"has no column {TASK!r} that names the task of a row."
+                f"Reward {name!r} is for the tasks {', '.join(reward.tasks)}, but the data "
+                f"set has no column {TASK!r} with the task of each row."
             )
         for column in needed_columns(reward):
             if column == "prompt":

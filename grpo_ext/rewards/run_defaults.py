@@ -37,8 +37,8 @@ def set_model(rewards: Sequence[Any], model: object, revision: str | None = None
             continue
         if not isinstance(model, str):
             raise ValueError(
-                f"Reward {reward.name!r} loads a frozen model, and the trainer has got a loaded "
-                "one, which training changes: name a folder or id, "
+                f"Reward {reward.name!r} needs a frozen model, but the trainer was given a "
+                "loaded one, which training changes. Name a folder or id: "
                 f"build({reward.registration.name!r}, model=...)."
             )
         reward.options |= {"model": model, "revision": revision}

@@ -58,8 +58,8 @@ def object_of(reward: Callable) -> Callable:
     ]
     if needed:
         raise TypeError(
-            f"{name} is a class whose objects need {', '.join(needed)}: make one, reward = "
-            f"{name}(...), and name `reward` instead of the class."
+            f"{name} is a class, and creating an object of it needs {', '.join(needed)}. "
+            f"Create one, reward = {name}(...), and name `reward` in place of the class."
         )
     return cast(Callable, reward())
 
@@ -103,7 +103,8 @@ def read_signature(function: Callable) -> Signature:
     for name, parameter in parameters.items():
         if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.VAR_POSITIONAL):
             raise TypeError(
-                f"{label}: parameter `{name}` is positional, but rewards are called by name."
+                f"{label}: parameter `{name}` is positional, but rewards are called by name. "
+                "Make it a named parameter."
             )
     named = {
         name: p

@@ -94,7 +94,7 @@ class WorkerPool:
         if self.stopped:
             self.give_up("the pool has ended")
         elif self.failed_starts >= MAX_FAILED_STARTS:
-            self.give_up("no reward worker can be started; their own messages say why")
+            self.give_up("no reward worker can be started; the messages of the workers say why")
         else:
             missing = self.size - sum(not worker.overdue for worker in self.workers)
             for _ in range(min(missing, self.size + MAX_EXTRA - len(self.workers))):
@@ -127,7 +127,7 @@ class WorkerPool:
         with self.changed:
             while not self.stopped:
                 if worker.connection.poll():
-                    raise ChildProcessError("the worker has died while it was idle")
+                    raise ChildProcessError("the worker died while it was idle")
                 new_rewards = self.rewards - worker.loaded
                 if new_rewards:
                     return new_rewards.pop()
@@ -230,8 +230,8 @@ class Worker(threading.Thread):
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(timeout=END_LIMIT)
         return (
-            f"ChildProcessError: the worker died with exit code {self.process.returncode}, "
-            "out of memory or by a crash"
+            f"ChildProcessError: the worker died with exit code {self.process.returncode}: "
+            "it ran out of memory or crashed"
         )
 
     def step_back(self) -> None:

@@ -32,8 +32,8 @@ class CheckedRow(dict):
     def __missing__(self, column: str) -> Any:
         raise ValueError(
             f"the task reads the column {column!r}, which the data lacks. Its columns: "
-            f"{', '.join(sorted(self))}. `task: prompts` reads what prompt_column, user_prompt and "
-            "rename_columns name."
+            f"{', '.join(sorted(self))}. To read other columns, use `task: prompts` with "
+            "prompt_column, user_prompt or rename_columns."
         )
 
     def __getitem__(self, column: str) -> Any:
@@ -206,11 +206,11 @@ def check_template(template: str, required: set[str], allowed: set[str]) -> None
     fields = template_fields(template)
     if fields - allowed:
         raise ValueError(
-            f"user_prompt has unknown fields {sorted(fields - allowed)}: it may have "
-            f"{sorted(allowed)}, in braces."
+            f"user_prompt has unknown fields {sorted(fields - allowed)}. It may have, in "
+            f"braces, {sorted(allowed)}."
         )
     if required - fields:
         raise ValueError(
-            f"user_prompt lacks {sorted(required - fields)}: it must have {sorted(required)}, in "
-            "braces."
+            f"user_prompt lacks {sorted(required - fields)}. It must have, in braces, "
+            f"{sorted(required)}."
         )

@@ -65,7 +65,7 @@ def check_folder(folder: Path) -> None:
                 if not path.is_symlink():  # a link within the folder could form a cycle
                     waiting.append(path)
             elif path.suffix in PACKED:
-                refuse(path, "it is packed. Unpack it, and name the folder again.")
+                refuse(path, "it is packed. Unpack it, delete the packed file, and try again.")
             else:
                 check_rows(path)
 
@@ -122,13 +122,14 @@ def _check_documents(path: Path, documents: Iterator[bytes]) -> None:
         except (ValueError, RecursionError):
             continue  # `datasets` reports the error
         if len(names) > MAX_COLUMNS:
-            refuse(path, f"it has more than {MAX_COLUMNS:,} different names of columns.")
+            refuse(path, f"it has more than {MAX_COLUMNS:,} different column names.")
         cells = rows * len(names)
         if cells > MAX_CELLS and cells > MAX_EMPTY * filled:
             refuse(
                 path,
-                f"its {rows:,} lines have {len(names):,} different names, so most of their table "
-                "would be empty. Write what differs from line to line into one text.",
+                f"its {rows:,} lines have {len(names):,} different column names, so most of "
+                "the table would be empty. Put the values whose names differ from line to "
+                "line into one text column.",
             )
 
 
@@ -242,9 +243,9 @@ def _check_parquet(path: Path, size: int) -> None:
         # The encodings in the file's metadata prove nothing, since each page names its own.
         refuse(
             path,
-            "its texts cannot be read as a dictionary: it is damaged, or has an encoding such as "
-            "DELTA_BYTE_ARRAY, which can repeat long values. Write it again with "
-            "pyarrow.parquet.write_table(table, path).",
+            "its texts cannot be read as a dictionary. The file is damaged, or has an "
+            "encoding such as DELTA_BYTE_ARRAY, which can repeat long values. Write it "
+            "again with pyarrow.parquet.write_table(table, path).",
         )
 
 
@@ -280,11 +281,12 @@ def _text_bytes(array: Any) -> int:
 def _refuse_group(path: Path, size: str) -> NoReturn:
     refuse(
         path,
-        f"it has a row group of {size}, which must be in memory at once; at most "
-        f"{MAX_GROUP_ROWS:,} rows and {MAX_GROUP_BYTES:,} bytes are read. Write it again with "
-        "smaller ones: pyarrow.parquet.write_table(table, path, row_group_size=10_000).",
+        f"it has a row group of {size}. A row group is loaded as a whole, so at most "
+        f"{MAX_GROUP_ROWS:,} rows and {MAX_GROUP_BYTES:,} bytes are accepted. Write the file "
+        "again with smaller ones: pyarrow.parquet.write_table(table, path, "
+        "row_group_size=10_000).",
     )
 
 
 def refuse(path: Path, reason: str) -> NoReturn:
-    raise ValueError(f"dataset_name: {path} is not read: {reason}")
+    raise ValueError(f"dataset_name: {path} cannot be read: {reason}")

@@ -33,7 +33,9 @@ def mixed(parts: Mapping[str, Dataset], shares: Mapping[str, float] | None = Non
 
     for name, rows in parts.items():
         if not len(rows):
-            raise ValueError(f"tasks: {name} has no rows.")
+            raise ValueError(
+                f"tasks: the task {name} has no rows. Remove it, or give it a data set with rows."
+            )
     labelled = {}
     for name, rows in parts.items():
         if TASK in rows.column_names:
@@ -85,7 +87,9 @@ def mixed_streams(
     for name, rows in parts.items():
         first = next(iter(rows), None)
         if first is None:
-            raise ValueError(f"tasks: {name} has no rows.")
+            raise ValueError(
+                f"tasks: the task {name} has no rows. Remove it, or give it a data set with rows."
+            )
         columns |= dict.fromkeys(first)
     empty = dict.fromkeys([*columns, TASK])
     labelled = []

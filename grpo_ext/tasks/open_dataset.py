@@ -49,8 +49,8 @@ def open_dataset(
     path = Path(name).expanduser()
     if is_unsplit(path) and SLICED.search(split):
         raise ValueError(
-            f"dataset_name: {path} has no splits, so {split!r} chooses nothing of it. Use "
-            "max_train_samples for its first rows."
+            f"dataset_name: {path} has no splits, so the slice {split!r} cannot be read. Use "
+            "max_train_samples to read its first rows."
         )
     if path.suffix in FILE_BUILDERS:
         if not path.is_file():
@@ -63,13 +63,13 @@ def open_dataset(
                 FILE_BUILDERS[path.suffix], data_files=str(path), split="train", streaming=streaming
             )
         except StopIteration:  # `datasets` raises it for an empty file
-            raise ValueError(f"dataset_name: {path} has no row.") from None
+            raise ValueError(f"dataset_name: {path} has no rows.") from None
     if path.is_dir():
         try:
             check_tree(path)
             check_folder(path)
         except ForeignFile as error:
-            raise ValueError(f"dataset_name: {path} is not read: {error}.") from None
+            raise ValueError(f"dataset_name: {path} cannot be read: {error}.") from None
     if (path / "state.json").exists():
         rows = load_from_disk(str(path))
         return rows.to_iterable_dataset() if streaming else rows

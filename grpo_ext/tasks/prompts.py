@@ -115,8 +115,8 @@ class Prompts(Task):
         last = messages[-1] if isinstance(messages, list) and messages else {}
         if last.get("role") != "assistant":
             raise ValueError(
-                f"answer_column needs chat messages in {self.prompt_column!r} that end with the "
-                f"assistant's; this row has {str(messages)[:200]}"
+                f"answer_column needs chat messages in {self.prompt_column!r} that end with "
+                f"a message of the assistant; this row has {str(messages)[:200]}"
             )
         return messages[:-1], last["content"]
 

@@ -84,8 +84,8 @@ class LengthFilter:
         for name in IMAGES:
             if any(example.get(name) is not None for example in examples):
                 raise ValueError(
-                    f"max_prompt_tokens counts the tokens of text, and the column {name!r} adds "
-                    "images to the prompts. Remove max_prompt_tokens."
+                    f"max_prompt_tokens counts the tokens of text, but the column {name!r} "
+                    "adds images to the prompts. Remove max_prompt_tokens."
                 )
         prompts = [example["prompt"] for example in examples]
         encoded = encode_prompts(prompts, self.tokenizer, self.chat_template_kwargs)

@@ -37,8 +37,8 @@ def role_of(sender: str) -> str:
     """Return the chat role for a value of `from`; raise `ValueError` if there is none."""
     if sender not in ROLES:
         raise ValueError(
-            f"a message is from {sender!r}: conversations with `from` and `value` are read if all "
-            f"messages are from {', '.join(ROLES)}. Write this data as messages with `role` and "
-            "`content`."
+            f"a message is from {sender!r}, but conversations with `from` and `value` may "
+            f"only have messages from {', '.join(ROLES)}. Write this data as messages with "
+            "`role` and `content`."
         )
     return ROLES[sender]

@@ -91,7 +91,11 @@ BROKEN = {
         "per_device_train_batch_size",
         "at least 8",
     ),
-    "weights": ({"reward_weights": [1.0]}, "reward_weights", "1 reward_weights for 2"),
+    "weights": (
+        {"reward_weights": [1.0]},
+        "reward_weights",
+        "The number of reward_weights (1) is not",
+    ),
     "delta": ({"delta": 1.1}, "delta", "above 1 + epsilon_high"),
     "no_reference": ({"sync_ref_model": True}, "sync_ref_model", "beta above 0"),
     "two_precisions": ({"fp16": True, "bf16": True}, "fp16", "bf16: false"),
@@ -235,7 +239,11 @@ BROKEN = {
     ),
     "plugin_that_exits": ({"reward_plugins": ["exits.py"]}, "reward_funcs", "ends the process"),
     "task_that_exits": ({"task": "exits:Task"}, "task", "ends the process"),
-    "label": ({"reward_funcs": [{"name": "format", "label": 3}]}, "reward_funcs", "is text; got 3"),
+    "label": (
+        {"reward_funcs": [{"name": "format", "label": 3}]},
+        "reward_funcs",
+        "must be text; got 3",
+    ),
     "launcher_of_no_mapping": (
         {"accelerate_config": "list.yaml"},
         "accelerate_config",
@@ -401,7 +409,10 @@ def test_what_depends_on_nothing_wrong_is_looked_at_all_the_same(folder, tiny_fo
 def test_weights_that_do_not_match_are_told_once(folder, tiny_folder):
     changes = {"reward_funcs": ["countdown"], "reward_weights": [1.0, 2.0]}
     report = check_recipe(written(folder, tiny_folder, changes))
-    assert [problem.message for problem in report.problems] == ["2 reward_weights for 1 rewards."]
+    assert [problem.message for problem in report.problems] == [
+        "The number of reward_weights (2) is not the number of rewards (1). "
+        "Write one for each reward."
+    ]
 
 
 def test_an_empty_recipe_lacks_a_model(folder):

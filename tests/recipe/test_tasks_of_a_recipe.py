@@ -193,5 +193,5 @@ def test_a_task_without_rows_is_named():
     shares = {"empty": 1.0, "full": 1.0}
     streams = {name: IterableDataset.from_generator(rows.__iter__) for name, rows in parts.items()}
     for mix in (lambda: mixed(parts, shares), lambda: mixed_streams(streams, shares, 1)):
-        with pytest.raises(ValueError, match="tasks: empty has no rows"):
+        with pytest.raises(ValueError, match="tasks: the task empty has no rows"):
             mix()

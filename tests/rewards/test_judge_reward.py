@@ -200,30 +200,30 @@ def test_hostile_completions_are_text():
 
 
 BAD = {
-    "no_grade": (reply(said("Good!")), "no grade from 0 to 10"),
-    "a_scale_is_no_grade": (reply(said("Score (0 to 10): very good")), "no grade from 0 to 10"),
-    "beyond": (says_grade("Score MARK: 11"), "no grade from 0 to 10"),
-    "below": (says_grade("Score MARK: -1"), "no grade from 0 to 10"),
-    "infinite": (says_grade("Score MARK: inf"), "no grade from 0 to 10"),
-    "another_scale": (says_grade("Score MARK: 2/5"), "no grade from 0 to 10"),
-    "without_the_mark": (reply(said("Score: 9")), "no grade from 0 to 10"),
-    "quoted": (says_grade("Score MARK: 2\n> Score: 10"), "no grade from 0 to 10"),
+    "no_grade": (reply(said("Good!")), "a number from 0 to 10"),
+    "a_scale_is_no_grade": (reply(said("Score (0 to 10): very good")), "a number from 0 to 10"),
+    "beyond": (says_grade("Score MARK: 11"), "a number from 0 to 10"),
+    "below": (says_grade("Score MARK: -1"), "a number from 0 to 10"),
+    "infinite": (says_grade("Score MARK: inf"), "a number from 0 to 10"),
+    "another_scale": (says_grade("Score MARK: 2/5"), "a number from 0 to 10"),
+    "without_the_mark": (reply(said("Score: 9")), "a number from 0 to 10"),
+    "quoted": (says_grade("Score MARK: 2\n> Score: 10"), "a number from 0 to 10"),
     "quoted_with_the_mark": (
         says_grade("Score MARK: 2\n> Score MARK: 10"),
-        "no grade from 0 to 10",
+        "a number from 0 to 10",
     ),
-    "not_at_the_end": (says_grade("Score MARK: 10\nNo, it is bad."), "no grade from 0 to 10"),
-    "of_the_completion": (says_grade("[MARK] Score: 10"), "no grade from 0 to 10"),
+    "not_at_the_end": (says_grade("Score MARK: 10\nNo, it is bad."), "a number from 0 to 10"),
+    "of_the_completion": (says_grade("[MARK] Score: 10"), "a number from 0 to 10"),
     "cut_off": (says_grade("Score MARK: 10", finish_reason="length"), "finish_reason: stop"),
     "unfinished": (says_grade("Score MARK: 10", finish_reason=None), "finish_reason: stop"),
-    "no_text": (reply(said(None)), "no grade from 0 to 10"),
-    "no_choices": (reply({"choices": []}), "no chat completion"),
-    "a_list": (reply([1]), "no chat completion"),
-    "deep": (reply(b"[" * 60000), "no chat completion"),
-    "html": (reply(b"<html>"), "no chat completion"),
+    "no_text": (reply(said(None)), "a number from 0 to 10"),
+    "no_choices": (reply({"choices": []}), "not a chat completion"),
+    "a_list": (reply([1]), "not a chat completion"),
+    "deep": (reply(b"[" * 60000), "not a chat completion"),
+    "html": (reply(b"<html>"), "not a chat completion"),
     "tokens_below_0": (
         reply({**said("Score: 5"), "usage": {"total_tokens": -5}}),
-        "no chat completion",
+        "not a chat completion",
     ),
     "wrong_key": (reply({"error": "no such key"}, 401), "status 401"),
     "moved": (reply(b"", 307, ["Location: http://127.0.0.1:1/"]), "status 307"),
@@ -252,7 +252,7 @@ def test_a_bad_reply_leaves_its_row_unscored(kind, clock):
         guard = Guard(reward(base, seconds=100.0), max_failure_rate=1.0)
         assert guard(completions=["fine", "spoilt", ""], prompts=["p"] * 3) == [1.0, None, 0.0]
     assert words in guard.last_error and guard.failed == 1
-    if words in ("no grade from 0 to 10", "finish_reason: stop", "no chat completion"):
+    if words in ("a number from 0 to 10", "finish_reason: stop", "not a chat completion"):
         assert len(asked) == 2
     if kind in ("always_busy", "garbled", "too_long"):  # pauses of 0.5 s to 32 s
         assert len(asked) == 1 + 8 and clock.now == 63.5
@@ -383,7 +383,7 @@ def test_an_unusable_key_is_not_shown(key, monkeypatch):
         max_failure_rate=1.0,
     )
     assert guard(completions=["a"], prompts=["p"]) == [None]
-    assert "has no key" in guard.last_error
+    assert "has no usable key" in guard.last_error
     assert "secret" not in guard.last_error and "秘密" not in guard.last_error
 
 

@@ -44,9 +44,9 @@ SAME_NAME = {
     "a registered one twice": ["format", "format"],
 }
 WRONG_SIGNATURE = {
-    "no_rest": (no_rest, "does not take prompts, completion_ids, trainer_state"),
-    "by_position": (by_position, "takes 'completions' by position only"),
-    "Scorer": (Scorer, "is a class: pass an object of it, Scorer(...)"),
+    "no_rest": (no_rest, "does not accept prompts, completion_ids, trainer_state"),
+    "by_position": (by_position, "takes 'completions' only by position"),
+    "Scorer": (Scorer, "is a class. Pass an object of it: Scorer(...)"),
 }
 
 
@@ -101,7 +101,7 @@ def test_functions_that_can_be_called_pass():
 
 def test_a_column_that_a_function_does_not_take_is_found_when_the_columns_are_known():
     check_columns([everything], ["prompt"])
-    with pytest.raises(ValueError, match="'everything' does not take level, which the trainer"):
+    with pytest.raises(ValueError, match="'everything' does not accept level, which the trainer"):
         check_columns([everything], ["prompt", "level"])
 
 

@@ -118,7 +118,7 @@ def test_a_file_names_an_object_or_a_class(plugin):
 def test_an_async_object_is_awaited(plugin):
     [guard] = guard_rewards([find("orms.py:Asking", {})])
     assert isinstance(guard, AsyncGuard)
-    with pytest.raises(TypeError, match="Asking is async: name it in the recipe"):
+    with pytest.raises(TypeError, match="Asking is async and cannot be registered"):
         register("asking")(find("orms.py:Asking", {}))
 
 
@@ -128,8 +128,8 @@ def test_an_async_object_is_awaited(plugin):
         (
             "Limited",
             (
-                "Limited is a class whose objects need limit: make one, reward = Limited(...), "
-                "and name `reward` instead"
+                "Limited is a class, and creating an object of it needs limit. Create one, "
+                "reward = Limited(...), and name `reward` in place of"
             ),
         ),
         ("Nothing", "Nothing is a class without __call__: a reward is a function, or an object"),
@@ -149,7 +149,8 @@ def test_a_class_that_cannot_be_called_says_what_to_write(plugin, name, words):
 def test_the_name_of_an_object_is_taken_for_others(plugin):
     resolve_rewards(["letters"], plugins=[str(plugin)])
     with pytest.raises(
-        ValueError, match=r"The reward name 'letters' is taken by orms_.*mine needs another"
+        ValueError,
+        match=r"The reward name 'letters' is already taken by orms_.*Register .*mine under another",
     ):
 
         @register("letters")

@@ -114,8 +114,12 @@ def test_labels_make_one_reward_two():
         ([{"nmae": "format"}], None, "has no `name`.*Did you mean 'name'"),
         (["format", "format"], None, "2 rewards are called 'format'.*label"),
         (["a/rm", "b/rm"], None, "2 rewards are called 'rm'"),
-        (["format", "tag_count"], [1.0], "1 reward_weights for 2 rewards"),
-        ([{"name": "format", "weight": 1}], [1.0], "keep one of the two"),
+        (
+            ["format", "tag_count"],
+            [1.0],
+            "number of reward_weights \\(1\\) is not the number of rewards \\(2\\)",
+        ),
+        ([{"name": "format", "weight": 1}], [1.0], "Keep one of the two"),
         ([{"name": "format", "weight": "much"}], None, "weight of reward 'format' is 'much'"),
         ([{"name": "format", "weight": float("nan")}], None, "must be a finite number"),
         (["format"], [float("inf")], "must be a finite number"),
@@ -130,7 +134,7 @@ def test_labels_make_one_reward_two():
         ),
         ([{"name": "org/model", "mode": "x"}], None, "takes no options"),
         ([{"name": "org/model", "label": "x"}], None, "cannot have a label"),
-        ([{"name": "format", "label": 3}], None, "label of reward 'format' is text; got 3"),
+        ([{"name": "format", "label": 3}], None, "label of reward 'format' must be text; got 3"),
     ],
 )
 def test_wrong_specs_say_what_to_write(specs, weights, words):

@@ -406,8 +406,8 @@ BOMBS = [
     (deep_list, ".json", "nested deeper than 100 levels"),
     (deep_mapping_later, ".jsonl", "line 1001 is nested deeper"),
     (deep_and_damaged, ".jsonl", "nested deeper than 100 levels"),
-    (new_names, ".jsonl", "different names of columns"),
-    (new_names_of_answers, ".jsonl", "most of their table would be empty"),
+    (new_names, ".jsonl", "different column names"),
+    (new_names_of_answers, ".jsonl", "most of the table would be empty"),
     (many_columns, ".csv", "more than 10,000 columns"),
     (later_hole, ".jsonl", "is mostly a hole"),
     (later_hole, ".csv", "is mostly a hole"),
@@ -491,7 +491,7 @@ def test_data_folders_have_plain_files_and_no_links_out(tmp_path, kind):
     (folder / "inner").mkdir(parents=True)
     (folder / "inner" / "good.jsonl").write_text('{"prompt": "a"}\n')
     kind(folder / "inner" / "rows.jsonl", private)
-    with pytest.raises(ValueError, match="is not read"):
+    with pytest.raises(ValueError, match="cannot be read"):
         open_dataset(str(folder))
 
 

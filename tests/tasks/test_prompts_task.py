@@ -93,5 +93,5 @@ def test_the_assistants_last_message_becomes_a_column():
     assert example["prompt"] == [{"role": "system", "content": "S"}, *MESSAGES]
     assert example["solution"] == "Hello." and example["messages"] == talk
     for wrong in (MESSAGES, "hi", []):
-        with pytest.raises(ValueError, match="end with the assistant's"):
+        with pytest.raises(ValueError, match="end with a message of the assistant"):
             task.example({"messages": wrong})

@@ -50,7 +50,7 @@ def test_a_stream_gives_its_first_prompts(tiny_folder, tmp_path):
 
 def test_a_model_in_memory_is_no_frozen_model(tiny_folder, tmp_path):
     model = AutoModelForCausalLM.from_pretrained(tiny_folder)
-    with pytest.raises(ValueError, match="the trainer has got a loaded one"):
+    with pytest.raises(ValueError, match="the trainer was given a loaded one"):
         made(tiny_folder, tmp_path / "run", ["relevance"], model=model)
     named = build("relevance", model=str(tiny_folder))
     made(tiny_folder, tmp_path / "run", [named], model=model)

@@ -69,7 +69,7 @@ def parse_asserts(tests: tuple[str, ...]) -> Asserts:
             else:
                 raise not_an_assert(test)
     if not conditions:
-        raise ValueError("code: the tests have no assert: write assert f(2) == 3.")
+        raise ValueError("code: the tests contain no assert. Write a test like assert f(2) == 3.")
     import_lines = "\n".join(dict.fromkeys(imports))
     names = known_names(import_lines)
     return Asserts(
@@ -85,7 +85,7 @@ def statements_of(test: str) -> list[ast.stmt]:
 
 
 def not_an_assert(test: str) -> ValueError:
-    return ValueError(f"code: {test!r:.80} is no assert: write assert f(2) == 3.")
+    return ValueError(f"code: {test!r:.80} is not an assert. Write a test like assert f(2) == 3.")
 
 
 def known_names(imports: str) -> set[str]:
@@ -180,8 +180,9 @@ def evaluate(
     answers = run(job, share, start_by)
     if not answers or answers[0].status != 0:
         raise TimeoutError(
-            "code: the right sides of the tests were not evaluated within the limits of time and "
-            "memory."
+            "code: the expected values of the tests could not be evaluated within the "
+            "limits of time and memory. Write them as plain values, or raise the options "
+            "`seconds` and `megabytes`."
         )
     return dict(zip(sources, answers[0].texts(len(sources)), strict=True))
 

@@ -82,7 +82,8 @@ def tests_passed(
         return outputs_right(program, tests, limits)
     if not all(isinstance(test, str) for test in tests):
         raise ValueError(
-            "code: the tests of a row must be all asserts, or all mappings with input and output."
+            "code: a row mixes asserts with other tests. Write all of its tests as asserts, "
+            "or all as mappings with `input` and `output`."
         )
     return values_right(program, parse_asserts(tuple(tests)), limits, refuse_cheatable)
 
@@ -91,7 +92,10 @@ def outputs_right(program: str, tests: list[dict[str, Any]], limits: Limits) -> 
     """Return, for each input, whether the program exited with code 0 and printed the output."""
     for test in tests:
         if "input" not in test or "output" not in test:
-            raise ValueError("code: a test that is a mapping must have input and output.")
+            raise ValueError(
+                f"code: a test lacks `input` or `output`; it has {list(test)}. A test that is a "
+                "mapping needs both."
+            )
     job = Job(program, inputs=tuple(str(test["input"]) for test in tests))
     answers: list[Answer | None] = [*run(job, limits)]
     answers += [None] * (len(tests) - len(answers))

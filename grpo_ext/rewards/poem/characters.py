@@ -150,5 +150,6 @@ def level_groups(character: str, rhyme_book: RhymeBook = "pingshui") -> tuple[st
         groups = [syllable.group for syllable in syllables(character) if syllable.tone in (1, 2)]
         return tuple(group for group in dict.fromkeys(groups) if group is not None)
     raise ValueError(
-        f"rhyme_book = {rhyme_book!r}, but there are 'pingshui' (平水韵) and 'xinyun' (中华新韵)."
+        f"rhyme_book={rhyme_book!r} does not exist. Write 'pingshui' (平水韵) or 'xinyun' "
+        "(中华新韵)."
     )

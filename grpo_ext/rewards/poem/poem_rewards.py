@@ -123,7 +123,7 @@ def describe(fault: Fault, tones: Tones) -> str:
     """Describe a fault in a sentence."""
     place = f"Position {fault.position}"
     if fault.expected == NOTHING:
-        return f"{place}: {fault.character} is too much."
+        return f"{place}: {fault.character} is one character too many."
     expected = EXPECTED[fault.expected]
     if not fault.character:
         return f"{place}: the character is missing; expected {expected}."
@@ -208,8 +208,8 @@ def given_lines(row: str | tuple[str, ...]) -> tuple[str, ...] | None:
     if len(lines) + 1 in COUNTS:
         return lines
     logger.warning(
-        f"A row has {len(lines)} lines in its column `lines`, which must have all lines of a poem "
-        "but the last: 3 for a quatrain, 7 for eight-line verse. The row is not scored. The row: "
-        f"{repr(row)[:100]}"
+        f"The column `lines` of a row has {len(lines)} lines, but must have all lines of a "
+        "poem except the last: 3 for a quatrain, 7 for eight-line verse. The row is not "
+        f"scored: {repr(row)[:100]}"
     )
     return None

@@ -31,7 +31,7 @@ def test_faults_are_named():
 def test_short_long_and_empty():
     assert explain_format("醉卧松风", lines=GIVEN).text.count("the character is missing") == 3
     long = explain_format("一棹烟波去未迷" * 10, lines=GIVEN)
-    assert len(long.text) < 500 and "is too much" in long.marks[0][-1]
+    assert len(long.text) < 500 and "is one character too many" in long.marks[0][-1]
     assert "No last line was found" in explain_format("no verse", lines=GIVEN).text
     assert "poem_yun 0" in explain_yun("no verse", lines=GIVEN).text
 
