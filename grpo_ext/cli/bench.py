@@ -45,7 +45,10 @@ def run(args: argparse.Namespace) -> int:
 
     bench = Bench(args.config, args.overrides)
     if bench.random_weights:
-        show("The model is not here: random weights in its shape, and drawn lengths.")
+        show(
+            "The model is not on this machine: random weights of its shape and random lengths "
+            "are measured."
+        )
     figures = bench.as_it_stands()
     for line in figure_lines(bench, figures):
         show(line)
@@ -58,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
     longest = bench.longest_completion()
     if longest:
         show(
-            "\nlongest completion that fits by estimate, one per micro-batch with checkpointing: "
+            "\nestimated longest completion that fits, one per micro-batch with checkpointing: "
             f"{longest:,} tokens"
         )
     if args.json:
@@ -80,7 +83,7 @@ def figure_lines(bench: Bench, figures: dict[str, float]) -> Iterator[str]:
     for name, seconds in figures.items():
         if name.startswith("time/") and seconds >= 0.001:
             phases.append(f"{name.removeprefix('time/')} {seconds:.3g}")
-    yield f"as it stands, seconds per step: {', '.join(phases)}"
+    yield f"recipe as written, seconds per step: {', '.join(phases)}"
     tokens = figures["completions/mean_length"] * bench.batch.completions
     sampled = tokens / figures["sampling/generation_time"]
     total = figures["throughput/tokens_per_second"]

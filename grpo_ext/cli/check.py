@@ -88,7 +88,7 @@ def print_prompts(prompts: Mapping[str, Any]) -> None:
     tokens = prompts["tokens"]
     limit = "no limit is known"
     if prompts["room"] is not None:
-        limit = f"room for {prompts['room']}, {prompts['over']:.0%} have more"
+        limit = f"room for {prompts['room']}, and {prompts['over']:.0%} exceed it"
     print(
         f"prompts  {tokens['min']} to {tokens['max']} tokens, mean {tokens['mean']:.1f}, "
         f"in the first {prompts['rows']}; {limit}"

@@ -50,7 +50,7 @@ def add_processes(parser: argparse.ArgumentParser) -> None:
         "--num_processes",
         type=int,
         metavar="N",
-        help="processes (default: the accelerate config's)",
+        help="number of processes (default: that of the accelerate config)",
     )
 
 

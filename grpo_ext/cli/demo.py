@@ -29,19 +29,26 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
         "task", nargs="?", default="countdown", choices=tasks, help="default: countdown"
     )
     parser.add_argument(
-        "--level", choices=("easy", "hard"), default="easy", help="of Countdown; hard takes longer"
+        "--level",
+        choices=("easy", "hard"),
+        default="easy",
+        help="level of Countdown; hard takes longer",
     )
     parser.add_argument(
-        "--seed", type=int, default=0, metavar="N", help="of model, data and training (default 0)"
+        "--seed",
+        type=int,
+        default=0,
+        metavar="N",
+        help="seed of the model, the data and training (default 0)",
     )
     parser.add_argument(
         "--folder",
         type=Path,
         metavar="DIR",
-        help="where to work (default: runs/TASK-tiny, or runs/real)",
+        help="working folder (default: runs/TASK-tiny, or runs/real)",
     )
     parser.add_argument(
-        "--max_steps", type=int, metavar="N", help="of GRPO (default: the recipe's)"
+        "--max_steps", type=int, metavar="N", help="steps of GRPO (default: those of the recipe)"
     )
 
 
@@ -54,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
         task += "-hard"
     demos: dict[str, Demo] = {**DEMOS, "real": REAL}
     if task not in demos:
-        raise ValueError(f"{args.task} has one level: leave out --level.")
+        raise ValueError(f"{args.task} has only one level. Remove --level.")
     folder = "runs/real" if task == "real" else f"runs/{task}-tiny"
     if args.seed:
         folder += f"-seed{args.seed}"

@@ -30,42 +30,46 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
         "--model",
         action="append",
         metavar="MODEL",
-        help="folder or hub id, once or more (default: the recipe's)",
+        help="a model's folder or hub id; repeatable (default: the recipe's model)",
     )
-    add("--output", metavar="FILE", help="write the figures as JSON; the completions go beside it")
+    add(
+        "--output",
+        metavar="FILE",
+        help="write the figures to this JSON file, and the completions next to it",
+    )
     add(
         "--train_rows",
         type=int,
         default=0,
         metavar="N",
-        help="use N random training rows (default: the held-out rows)",
+        help="evaluate on N random training rows (default: the held-out rows)",
     )
     add(
         "--num_samples",
         type=int,
         default=8,
         metavar="K",
-        help="samples a row (default 8; 0: greedy only)",
+        help="samples per row (default 8; 0: greedy only)",
     )
     add(
         "--sample_temperature",
         type=float,
         default=1.0,
         metavar="T",
-        help="of the samples (default 1.0)",
+        help="temperature of the samples (default 1.0)",
     )
     add(
         "--batch_size",
         type=int,
         default=64,
         metavar="B",
-        help="completions at once, by transformers (default 64)",
+        help="completions in a batch of transformers (default 64)",
     )
     add(
         "--engine",
         choices=("auto", "transformers", "vllm"),
         default="auto",
-        help="default: vllm on a GPU, not for adapters",
+        help="what generates (default: vllm on a GPU, except for adapters; else transformers)",
     )
 
 
@@ -87,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
     print_evaluation(evaluation)
     if args.output:
         files = save_evaluation(Path(args.output), evaluation)
-        print(f"Written: {', '.join(map(str, files))}.")
+        print(f"Wrote {', '.join(map(str, files))}.")
     return 0
 
 

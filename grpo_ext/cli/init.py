@@ -54,15 +54,15 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     parser.add_argument(
         "--judge",
         metavar="URL",
-        help="an OpenAI-like address: its model grades what no rule can judge",
+        help="URL of a server with OpenAI's API, whose model grades what no rule can judge",
     )
     parser.add_argument("--lora", action="store_true", help="train an adapter")
     parser.add_argument(
         "--bench",
         action="store_true",
-        help="measure for about two minutes, and take the fastest settings",
+        help="measure for about two minutes, and use the fastest settings",
     )
-    parser.add_argument("--yes", action="store_true", help="ask nothing")
+    parser.add_argument("--yes", action="store_true", help="ask no questions")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -101,8 +101,8 @@ def run(args: argparse.Namespace) -> int:
     if proposal.guessed:
         print(
             f"No column has the usual name of a question ({', '.join(QUESTIONS)}), so the prompt "
-            f"is the longest text, {one_line(proposal.prompt)}: write what the model should do "
-            "into user_prompt."
+            f"is the column with the longest texts, {one_line(proposal.prompt)}. Write into "
+            "user_prompt what the model should do."
         )
     findings = check_recipe(str(recipe_file))
     for finding in (*findings.problems, *findings.notes):
@@ -116,7 +116,7 @@ def run(args: argparse.Namespace) -> int:
         try:
             recipe.update(fastest_settings(str(recipe_file)))
         except ValueError as error:
-            print(f"Nothing was measured, and the sizes stay estimates: {error}")
+            print(f"Nothing was measured, so the sizes remain estimates: {error}")
             return 1
         write_atomically(recipe_file, in_yaml(recipe, proposal, args.lora, measured=True))
     return 0
@@ -127,10 +127,10 @@ def check_folder(folder: Path) -> None:
     if not str(folder).isprintable() or set(str(folder)) & set("\"'`\\"):
         raise ValueError(
             "--output: the folder's name must not contain quotes, backslashes or control "
-            "characters, because it stands in the files that are written."
+            "characters, because it is written into files."
         )
     if os.path.lexists(folder / "recipe.yaml"):
-        raise ValueError(f"{folder}/recipe.yaml is there already: write --output OTHER.")
+        raise ValueError(f"{folder}/recipe.yaml already exists. Use another folder with --output.")
 
 
 def ask_about(proposal: Proposal, rows: list[dict[str, Any]]) -> Proposal:
@@ -177,15 +177,15 @@ def ask(
             answer = input(f"{question}: ").strip().replace(ESCAPED_NEWLINE, NEWLINE)
         except EOFError:
             raise ValueError(
-                "standard input is closed, so init cannot ask questions: pass --yes to accept what "
-                "it proposes."
+                "Standard input is closed, so init cannot ask questions. Pass --yes to accept "
+                "what it proposes."
             ) from None
         if not answer or answer == default:
             return default
         if answer in choices or (template_columns and is_template(answer, template_columns)):
             return answer
         hint = " or a template with columns in braces" if template_columns else ""
-        print(f"Write one of {', '.join(map(one_line, choices))}{hint}.")
+        print(f"Answer with one of {', '.join(map(one_line, choices))}{hint}.")
 
 
 def is_template(text: str, columns: list[str]) -> bool:
@@ -227,7 +227,7 @@ def in_yaml(recipe: dict[str, Any], proposal: Proposal, lora: bool, measured: bo
         lora: whether an adapter is trained.
         measured: whether the sizes were measured rather than estimated.
     """
-    sizes = "fits by estimate; `grpo-ext bench` measures"
+    sizes = "fits by estimate; `grpo-ext bench` measures it"
     if measured:
         sizes = "by `grpo-ext bench` on this machine"
     if recipe["learning_rate"] > 1e-4:
@@ -237,7 +237,7 @@ def in_yaml(recipe: dict[str, Any], proposal: Proposal, lora: bool, measured: bo
             "LoRA takes about ten times the rate of full training (thinkingmachines.ai/blog/lora)"
         )
     else:
-        rate = "as DeepSeekMath (2402.03300)"
+        rate = "as in DeepSeekMath (arXiv 2402.03300)"
     reasons = {
         "reward_funcs": proposal.reason,
         "max_steps": "raise it once the curves look right",

@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
 
     lines = [*plan_lines(forecast), *size_lines(forecast)]
     if recipe.flat["use_vllm"]:
-        lines.append(("vLLM", "needs memory of its own"))
+        lines.append(("vLLM", "needs additional memory"))
     if longest is not None:
         memory = f"{GPU_GIGABYTES[args.gpu]} GB"
         conditions = "one per micro-batch with gradient checkpointing (estimate)"
@@ -138,8 +138,8 @@ def checkpoint_text(forecast: Forecast) -> str:
     """Describe the number of checkpoints, their steps and their size."""
     steps = forecast.plan.checkpoints
     if steps == ():
-        return "none but the final model"
-    text = "at each best evaluation"
+        return "only the final model"
+    text = "after each best evaluation"
     if steps is not None:
         labels = [str(step) for step in steps]
         if len(labels) > 6:
@@ -157,7 +157,7 @@ def size_lines(forecast: Forecast) -> Iterator[tuple[str, str]]:
     size = forecast.size
     memory = forecast.memory
     if size is None or memory is None:
-        yield "memory", "not known: the model's config cannot be read here"
+        yield "memory", "unknown, because the model's config cannot be read here"
         return
     parameters = f"{size.parameters:,} parameters"
     if size.trainable != size.parameters:

@@ -22,20 +22,21 @@ from grpo_ext.cli.command import add_command, at_least
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
     add = add_command(subparsers, __doc__, run).add_argument
-    add("runs", nargs="+", type=Path, metavar="RUN", help="folder of a run, or of runs")
+    add("runs", nargs="+", type=Path, metavar="RUN", help="folder of a run, or folder of runs")
     add(
         "--output",
         type=Path,
         metavar="FILE",
-        help="the page (default: report.html in the run; of several, here)",
+        help="the HTML file (default: report.html in the folder of the run, or here for several "
+        "runs)",
     )
-    add("--png", type=Path, metavar="FILE", help="also write the curves as a picture")
+    add("--png", type=Path, metavar="FILE", help="also write the curves as an image")
     add(
         "--max_completions",
         type=at_least(0),
         default=50_000,
         metavar="N",
-        help="about how many completions to show, of a share of the prompts (default 50000)",
+        help="show about N completions, those of a share of the prompts (default 50000)",
     )
     add(
         "--serve",
@@ -43,8 +44,8 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
         nargs="?",
         const=8787,
         metavar="PORT",
-        help="write no file, but show the page at 127.0.0.1 until Ctrl-C "
-        "(default port 8787, or a free one)",
+        help="serve the page at 127.0.0.1 until Ctrl-C instead of writing a file (default port "
+        "8787, or a free one)",
     )
 
 

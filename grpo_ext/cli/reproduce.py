@@ -57,27 +57,27 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
         "--claim",
         action="append",
         metavar="NAME",
-        help="only this claim; repeatable",
+        help="check only this claim; repeatable",
     )
     add(
         "--seeds",
         type=at_least(1),
         default=3,
         metavar="N",
-        help="runs of each kind (default 3)",
+        help="number of runs of each kind (default 3)",
     )
     add(
         "--folder",
         type=Path,
         default=Path("runs/reproduce"),
         metavar="DIR",
-        help="where to work",
+        help="working folder",
     )
     add(
         "--scale",
         choices=("tiny", "pretrained", "full"),
-        help="what is run: decides which claims get a verdict "
-        "(default: tiny, with --config pretrained)",
+        help="size of the experiment, which decides which claims get a verdict (default: tiny, "
+        "with --config pretrained)",
     )
     add(
         "--config",
@@ -89,17 +89,17 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
         "--max_steps",
         type=at_least(1),
         metavar="N",
-        help="end every run after N steps, to try it",
+        help="end every run after N steps, for a quick try",
     )
     add(
         "--processes",
         type=at_least(1),
         default=num_cores(),
         metavar="N",
-        help="tiny runs at a time",
+        help="number of tiny runs at a time",
     )
-    add("--list", action="store_true", help="list the claims and end")
-    add("--plan", action="store_true", help="say what would run and for how long, and end")
+    add("--list", action="store_true", help="only list the claims")
+    add("--plan", action="store_true", help="only show what would run, and for how long")
 
 
 def num_cores() -> int:
@@ -114,11 +114,11 @@ def run(args: argparse.Namespace) -> int:
 
     names = list(dict.fromkeys(args.experiments))
     if args.config and len(names) > 1:
-        raise ValueError("--config: a recipe belongs to one experiment; name only that one.")
+        raise ValueError("--config: a recipe belongs to one experiment. Name only that experiment.")
     if args.config and args.scale == "tiny":
-        raise ValueError("--scale tiny is for the tiny models: take out --config.")
+        raise ValueError("--scale tiny is for the tiny models. Remove --config.")
     if args.scale not in (None, "tiny") and not args.config:
-        raise ValueError(f"--scale {args.scale} needs the recipe of a model: add --config RECIPE.")
+        raise ValueError(f"--scale {args.scale} needs the recipe of a model. Add --config RECIPE.")
     scale: Scale = args.scale or ("pretrained" if args.config else "tiny")
     experiments = selected(names, args.claim or [])
     if args.list:

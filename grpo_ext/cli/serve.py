@@ -18,7 +18,11 @@ from grpo_ext.cli.command import add_recipe_command
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
     parser = add_recipe_command(subparsers, __doc__, run)
     parser.add_argument(
-        "--num_processes", type=int, default=1, metavar="N", help="how many processes will train"
+        "--num_processes",
+        type=int,
+        default=1,
+        metavar="N",
+        help="number of processes that will train",
     )
     parser.add_argument("--dry_run", action="store_true", help="only print the command")
 

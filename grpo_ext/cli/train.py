@@ -54,7 +54,9 @@ def add_training_parser(
     parser = add_recipe_command(subparsers, doc, run)
     add_processes(parser)
     parser.add_argument(
-        "--accelerate_config", metavar="NAME", help="accelerate config to launch with: file or name"
+        "--accelerate_config",
+        metavar="NAME",
+        help="accelerate config to launch with: a file or a name",
     )
     parser.set_defaults(module=module, serve=False, report=False)
     return parser

@@ -59,7 +59,7 @@ def check_recipe(
     except RecipeError as error:
         findings.problems += error.problems
         if error.recipe is None:
-            findings.note("nothing else was checked: correct this, and run `check` again.")
+            findings.note("nothing else was checked. Correct this, and run `grpo-ext check` again.")
             return findings
         recipe = error.recipe
     values_agree = findings.sound
@@ -111,7 +111,8 @@ def check_start(
     findings = Findings(places=recipe.places)
     if model_given:
         findings.note(
-            "model_name_or_path is not checked: another model is trained.", "model_name_or_path"
+            "model_name_or_path was not checked, because the run trains another model.",
+            "model_name_or_path",
         )
     else:
         check_model(recipe.flat, findings)
@@ -209,7 +210,7 @@ def check_schedule(v: Values, findings: Findings) -> None:
         )
     except (ValueError, TypeError) as error:
         findings.problem(
-            "lr_scheduler_kwargs must be a mapping of arguments that lr_scheduler_type takes "
+            "lr_scheduler_kwargs must be a mapping of arguments that lr_scheduler_type accepts "
             f"({error}).",
             "lr_scheduler_kwargs" if kwargs else "lr_scheduler_type",
         )

@@ -17,8 +17,8 @@ from grpo_ext.run.task_rows import task_options
 
 Row = dict[str, Any]
 NO_ROW = (
-    "the data has no row: loosen the task's limits (see its fields), max_prompt_tokens or "
-    "max_answer_tokens, or name another data set."
+    "the data has no rows. Loosen the limits of the task (see its fields), max_prompt_tokens or "
+    "max_answer_tokens, or use another data set."
 )
 PATIENCE = 4.0  # seconds that a data set may take to return its first rows
 
@@ -46,8 +46,8 @@ def first_rows(recipe: Recipe, count: int, findings: Findings) -> list[Row]:
     rows = read_rows(lambda: train_rows(recipe, streaming=True), count, key, findings)
     if rows and are_drawn:
         findings.note(
-            "the rows that the run will draw could not be read here, so the first rows of the data "
-            "were checked.",
+            "the rows that the run will draw could not be read here, so the first rows of the "
+            "data were checked instead.",
             "random_train_samples",
         )
     return rows
@@ -97,8 +97,8 @@ def are_prompts(rows: Sequence[Row], findings: Findings) -> bool:
     for row in rows:
         if not is_prompt(row["prompt"]):
             findings.problem(
-                f"the task's prompt is {row['prompt']!r}: it must be text, or messages with `role` "
-                "and `content`, not empty.",
+                "the task's prompt must be a text or chat messages with `role` and `content`, "
+                f"and not empty; got {row['prompt']!r}.",
                 "task",
             )
             return False

@@ -122,8 +122,8 @@ def count(recipe: Recipe, rows_of: Callable[..., Sized]) -> int:
         raise
     except OSError as error:
         raise ValueError(
-            f"the rows of {recipe.run.dataset_name} cannot be counted here ({error}): say how many "
-            "with --rows."
+            f"the rows of {recipe.run.dataset_name} cannot be counted here ({error}). Pass their "
+            "number with --rows."
         ) from error
 
 

@@ -28,7 +28,7 @@ def check_machine(v: Values, findings: Findings) -> None:
     check_uploads(v, findings)
     check_disk(v, findings)
     if not v["use_cpu"] and not gpu_is_there():
-        findings.note("this machine has no GPU: `grpo-ext train` would use the CPU.", "use_cpu")
+        findings.note("this machine has no GPU, so `grpo-ext train` would use the CPU.", "use_cpu")
 
 
 def check_packages(v: Values, findings: Findings) -> None:
@@ -75,8 +75,8 @@ def check_uploads(v: Values, findings: Findings) -> None:
             HfApi().whoami(token=v["hub_token"])
         except Exception as error:  # no token, an invalid token, or no hub
             findings.problem(
-                f"{key} needs a login on the hub, by `hf auth login` or HF_TOKEN: "
-                f"{first_line(error)}",
+                f"{key} needs a login on the hub ({first_line(error)}). Run `hf auth login`, or "
+                "set HF_TOKEN.",
                 key,
             )
 
@@ -96,7 +96,8 @@ def check_reporting(v: Values, findings: Findings) -> None:
             continue
         if tracker in names:
             findings.problem(
-                f"report_to: {tracker} is not installed: pip install {tracker}, or write `none`.",
+                f"report_to: {tracker} is not installed. Run `pip install {tracker}`, or write "
+                "report_to: none.",
                 "report_to",
             )
         else:
@@ -129,8 +130,8 @@ def check_disk(v: Values, findings: Findings) -> None:
         existing = existing.parent
     if not existing.is_dir() or not os.access(existing, os.W_OK):
         findings.problem(
-            f"output_dir {output_dir} is not writable: {existing} is no folder, or you lack write "
-            "permission.",
+            f"output_dir {output_dir} is not writable: {existing} is not a folder, or you lack "
+            "write permission.",
             "output_dir",
         )
         return

@@ -46,7 +46,8 @@ def repo_faults(name: str) -> Iterator[str]:
     if isinstance(cached, str):
         yield (
             f"{name} is an adapter, not a whole model. Run `hf download {name} --local-dir "
-            "FOLDER` and `grpo-ext merge --model FOLDER`, and name FOLDER/merged as the model."
+            "FOLDER` and `grpo-ext merge --model FOLDER`, and write model_name_or_path: "
+            "FOLDER/merged."
         )
 
 
@@ -60,8 +61,8 @@ def folder_faults(folder: Path) -> Iterator[str]:
         models = sorted(str(path.parent) for path in folder.glob(f"*/{CONFIG}"))
         hint = f" It contains models: {', '.join(models)}." if models else ""
         yield (
-            f"the folder {folder} is no model: config.json, weights and a tokenizer belong "
-            f"there.{hint}"
+            f"the folder {folder} is not a model, because it has no config.json. A model folder "
+            f"contains config.json, weights and a tokenizer.{hint}"
         )
         return
     weights = {path.name for path in (*folder.glob("*.safetensors"), *folder.glob("*.bin"))}
@@ -69,16 +70,16 @@ def folder_faults(folder: Path) -> Iterator[str]:
         try:
             weights.update(map(str, json.loads(read_text(index))["weight_map"].values()))
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            yield f"{index} is damaged: copy the folder again."
+            yield f"{index} is damaged. Copy the folder again."
     if not weights:
         yield f"the folder {folder} has no weights (model.safetensors)."
     for name in sorted(weights):
         path = folder / name
         try:
             if not path.is_file():
-                yield f"there is no file {path}: copy the folder again."
+                yield f"there is no file {path}. Copy the folder again."
             elif path.suffix == ".safetensors":
                 with safe_open(path, framework="np"):  # compares the header with the file's size
                     pass
         except (OSError, SafetensorError) as error:
-            yield f"{path} is not whole ({error}): copy the folder again."
+            yield f"{path} is incomplete ({error}). Copy the folder again."

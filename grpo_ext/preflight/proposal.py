@@ -59,7 +59,7 @@ def propose(rows: list[Row], prompt: str | None = None) -> Proposal:
         ValueError: if there is no row, or no column can be the question.
     """
     if not rows:
-        raise ValueError("the data has no row.")
+        raise ValueError("the data has no rows.")
     rows = [with_messages(row) for row in rows]
     names = list(rows[0])
     is_countdown = {"nums", "target"} <= set(names)
@@ -74,8 +74,8 @@ def propose(rows: list[Row], prompt: str | None = None) -> Proposal:
             question = COUNTDOWN
         else:
             raise ValueError(
-                f"No column can be a prompt: {', '.join(names)}. Name one of text `prompt` or "
-                "`question`."
+                f"No column can be the prompt; the columns are {', '.join(names)}. Rename a "
+                "column of texts to `prompt` or `question`."
             )
     answer = None
     if all(has_answer(row.get(question)) for row in rows):
@@ -180,7 +180,7 @@ def with_judge(proposal: Proposal, url: str, folder: str) -> Proposal:
         proposal,
         reward="judge",
         columns=columns,
-        reason=f"{proposal.reason}, and {model} can",
+        reason=f"{proposal.reason}, but {model} can",
         options={"url": url, "model": model, "rubric": f"{folder}/rubric.md"},
     )
 

@@ -50,7 +50,7 @@ def judge_rows(
     questions = [last_message(row["prompt"]) for row in rows]
     if share_of(map(is_identifier, questions)) > MAX_SHARE:
         findings.problem(
-            f"the prompts are identifiers, such as {questions[0][:80]!r}: name the column of the "
+            f"the prompts are identifiers, such as {questions[0][:80]!r}. Name the column of the "
             'question in user_prompt, as in "{question}".',
             key,
         )
@@ -60,15 +60,15 @@ def judge_rows(
         report_equal_prompts(rows, rewards, columns, unused, key, findings)
     if unused:
         findings.note(
-            f"the column {unused[0]!r} is in no prompt, and no reward reads it: write "
-            f"{{{unused[0]}}} in user_prompt, if it is part of the question.",
+            f"the column {unused[0]!r} is in no prompt, and no reward reads it. If it is part of "
+            f"the question, write {{{unused[0]}}} into user_prompt.",
             key,
         )
     for name in columns:
         if name in ANSWERS and share_of(contains_answer(row, name) for row in rows) > MAX_SHARE:
             findings.note(
-                f"the prompt contains the column {name!r}, which a reward reads as the answer: "
-                "right for a choice or a quote, otherwise the model can copy it.",
+                f"the prompt contains the column {name!r}, which a reward reads as the answer. "
+                "This is right for a choice or a quote; otherwise the model can copy the answer.",
                 key,
             )
 
@@ -103,11 +103,11 @@ def report_equal_prompts(
     if not any(ambiguous):
         return
     example = last_message(rows[ambiguous.index(True)]["prompt"])
-    hint = f" The rows also differ in {unused[0]!r}, which no prompt has." if unused else ""
+    hint = f" The rows also differ in {unused[0]!r}, which is in no prompt." if unused else ""
     message = (
-        f"{share_of(ambiguous):.0%} of the first {len(rows)} rows share their prompt with a row "
-        f"whose {' or '.join(differing)} is another, so the prompt does not say which is asked "
-        f"for.{hint} Such a prompt: {example[:200]!r}"
+        f"{share_of(ambiguous):.0%} of the first {len(rows)} rows have the same prompt as a row "
+        f"with a different {' or '.join(differing)}, so the prompt does not say which one is "
+        f"asked for.{hint} Example: {example[:200]!r}"
     )
     if is_problem:
         findings.problem(message, key)
@@ -214,13 +214,13 @@ def assistant_advice(rows: Sequence[Row]) -> str:
     ends = {last_message(prompt) for prompt in prompts if ends_with_answer(prompt)}
     if len(rows) > 1 and len(ends) == 1:
         return (
-            f"the prompt ends with the assistant's message {ends.pop()[:80]!r}, which the chat "
-            "template closes: the model does not continue it, but begins another message. Put a "
-            "beginning of every answer into the chat template, behind add_generation_prompt, or "
+            f"the prompt ends with the assistant's message {ends.pop()[:80]!r}. The chat template "
+            "closes it, so the model begins another message instead of continuing it. Put the "
+            "beginning of every answer into the chat template, after add_generation_prompt, or "
             "write prompts as texts."
         )
     return (
-        "the prompt ends with the assistant's message, so the model reads the answer: write "
+        "the prompt ends with the assistant's message, so the model reads the answer. Write "
         "answer_column: solution, which moves this message into a column that rewards read."
     )
 

@@ -29,7 +29,7 @@ def load_tokenizer(v: Values, findings: Findings) -> PreTrainedTokenizerBase | N
             )
         else:
             findings.note(
-                f"the model {name} is no folder here and not in the cache, so prompts were not "
+                f"the model {name} is neither a folder here nor in the cache, so prompts were not "
                 "tokenized.",
                 "model_name_or_path",
             )
@@ -81,9 +81,9 @@ def check_tokenized_prompts(
     """
     if not isinstance(prompts[0], str) and not tokenizer.chat_template:
         findings.problem(
-            f"the tokenizer of {v['model_name_or_path']} has no chat template, and the task writes "
-            "chat messages: name an instruct model, or put a chat_template.jinja beside its "
-            "tokenizer.",
+            f"the tokenizer of {v['model_name_or_path']} has no chat template, but the task "
+            "writes chat messages. Use an instruct model, or put a chat_template.jinja next to "
+            "the tokenizer.",
             "model_name_or_path",
         )
         return None
@@ -94,7 +94,7 @@ def check_tokenized_prompts(
         ids = encode_prompts(prompts, tokenizer, kwargs)
     except Exception as error:  # whatever a template raises
         findings.problem(
-            f"the chat template refuses a prompt: {type(error).__name__}: {error}",
+            f"the chat template fails on a prompt: {type(error).__name__}: {error}",
             "model_name_or_path",
         )
         return None
@@ -120,14 +120,17 @@ def note_unused_arguments(
     """
     key = "chat_template_kwargs"
     if not has_template:
-        findings.note(f"{key} does nothing: the prompts are texts, without a chat template.", key)
+        findings.note(
+            f"{key} does nothing, because the prompts are texts without a chat template.", key
+        )
         return
     parameters = inspect.signature(tokenizer.apply_chat_template).parameters
     names_in_template = set(re.findall(r"\w+", str(tokenizer.chat_template)))
     for name in kwargs:
         if name not in parameters and name not in names_in_template:
             findings.note(
-                f"{key}: {name} does nothing: the model's chat template does not read it.", key
+                f"{key}: {name} does nothing, because the model's chat template does not read it.",
+                key,
             )
 
 
@@ -153,8 +156,8 @@ def prompt_figures(
     bos = tokenizer.bos_token_id
     if bos is not None and ids[0][:2] == [bos, bos]:
         findings.problem(
-            f"prompts begin with {tokenizer.bos_token!r} twice: the tokenizer adds it, so remove "
-            "it from the task's prompts.",
+            f"prompts begin with {tokenizer.bos_token!r} twice, because the tokenizer adds it. "
+            "Remove it from the task's prompts.",
             "task",
         )
     lengths = list(map(len, ids))
@@ -190,15 +193,15 @@ def room_for_prompts(lengths: list[int], v: Values, findings: Findings) -> tuple
     if over == 1 and context > longest:
         findings.problem(
             f"100% of the first {len(lengths)} prompts leave no room for max_completion_length "
-            f"{completion} in the context of {context} tokens (the longest has {longest}): lower "
+            f"{completion} in the context of {context} tokens (the longest has {longest}). Lower "
             f"max_completion_length to at most {context - longest}.",
             key,
         )
     elif over == 1:
         findings.problem(
-            f"100% of the first {len(lengths)} prompts leave no room in the context of {context} "
-            f"tokens (the longest has {longest}): shorten the prompts, or name a model with a "
-            "longer context.",
+            f"100% of the first {len(lengths)} prompts leave no room for a completion in the "
+            f"context of {context} tokens (the longest has {longest}). Shorten the prompts, or "
+            "use a model with a longer context.",
             key,
         )
     elif over:

@@ -42,7 +42,7 @@ def check_code(
         if limits.row_seconds > reward_timeout:
             findings.problem(
                 f"code: a row may take {limits.row_seconds:.1f} seconds with seconds: "
-                f"{limits.seconds:g}, and reward_timeout: {reward_timeout:g} would leave it "
+                f"{limits.seconds:g}, but reward_timeout: {reward_timeout:g} leaves such a row "
                 f"unscored. Set reward_timeout: {limits.row_seconds + 0.1:.1f} or lower seconds.",
                 KEY,
             )
@@ -53,7 +53,9 @@ def check_code(
 def check_isolation(limits: Limits, findings: Findings) -> None:
     """Check isolation by running an empty program, and note how memory is limited."""
     if not limits.isolated:
-        findings.note("code: isolation: none runs the model's programs with your rights.", KEY)
+        findings.note(
+            "code: with isolation: none, the model's programs run with your permissions.", KEY
+        )
         return
     if findings.elsewhere:
         return
@@ -67,8 +69,8 @@ def check_isolation(limits: Limits, findings: Findings) -> None:
         return
     if parent_of_groups() is None:
         findings.note(
-            "code: the memory of programs is limited by rlimits, because this user cannot make "
-            "cgroups. They leave out the kernel's memory, such as that of many small files.",
+            "code: the memory of programs is limited by rlimits, because this user cannot create "
+            "cgroups. Rlimits do not count the kernel's memory, such as that of many small files.",
             KEY,
         )
     else:
@@ -94,8 +96,8 @@ def check_tests(rows: Sequence[Row], refuses_cheatable: bool, findings: Findings
             unusable.append(str(error))
     if unusable:
         findings.note(
-            f"code: the tests of {len(unusable)} of the first {len(rows)} rows cannot be used, "
-            f"and these rows stay unscored. The first: {unusable[0]}",
+            f"code: the tests of {len(unusable)} of the first {len(rows)} rows cannot be used, so "
+            f"these rows stay unscored. The first: {unusable[0]}",
             KEY,
         )
     if cheatable:

@@ -52,9 +52,9 @@ def begin_episodes(
         probe = episode_rules(v[KEY]).probe
         if isinstance(probe, ToolEnvironment) and hasattr(probe.instance, "step"):
             findings.note(
-                "environment: the class is no subclass of grpo_ext.Environment, so its method step "
-                "is a tool that the model calls. Make it a subclass if step should answer the "
-                "model's turns.",
+                "environment: the class is not a subclass of grpo_ext.Environment, so its method "
+                "step is a tool that the model calls. Make it a subclass if step should answer "
+                "the model's turns.",
                 KEY,
             )
         return beginning(v[KEY], tokenizer, end_tokens(tokenizer, config), recipe.training)
@@ -90,7 +90,7 @@ def read_prompts(
     try:
         ids = [episode.prompt_ids for episode in first_episodes(begin, rows)]
     except Exception as error:  # a row without a conversation, or whatever a template raises
-        findings.problem(f"environment: a prompt cannot be written: {error}", KEY)
+        findings.problem(f"environment: the prompt of an episode cannot be built: {error}", KEY)
         return None, None
     return prompt_figures(ids, tokenizer, recipe.flat, findings), begin
 
@@ -138,9 +138,8 @@ def try_environment(begin: Begin, row: Row, texts: Sequence[str], findings: Find
             )
         elif calls.failed:
             findings.note(
-                "environment: the model gets the error as the answer, because "
-                f"{method} fails on {calls.failed} of {calls.calls} calls that were tried: "
-                f"{reason}",
+                f"environment: the model gets an error as the answer, because {method} fails on "
+                f"{calls.failed} of {calls.calls} calls that were tried: {reason}",
                 KEY,
             )
     return is_sound

@@ -110,9 +110,9 @@ def try_rewards(
     with_model = rewards_with_models(rewards)
     for reward in with_model:
         findings.note(
-            f"reward {reward.name!r} loads the model {reward.options.get('model')}, frozen and in "
-            f"{reward.options.get('dtype')}, in each training process when it first scores. It was "
-            "not loaded here, and `plan` does not count its memory.",
+            f"reward {reward.name!r} loads the frozen model {reward.options.get('model')} in "
+            f"{reward.options.get('dtype')} when it first scores, in each training process. It "
+            "was not loaded here, and `grpo-ext plan` does not count its memory.",
             KEY,
         )
     until = time.monotonic() + BUDGET
@@ -129,8 +129,8 @@ def try_rewards(
                 findings.note(warning, KEY)
         if len(scores) > len(texts) and (scores[-1] or 0) > (scores[-2] or 0):
             findings.problem(
-                f"the prompt already opens <think>, and reward {guard.name!r} expects it in the "
-                f"completion: {prefix_advice(guard.reward)}",
+                f"the prompt already opens <think>, but reward {guard.name!r} expects it in the "
+                f"completion. {prefix_advice(guard.reward)}",
                 KEY,
             )
     model_ids = [reward for reward in rewards if isinstance(reward, str)]
@@ -144,10 +144,10 @@ def prefix_advice(reward: object) -> str:
     if isinstance(reward, Reward):
         info = reward.registration
         if "prefix" in {*info.options, *info.optional}:
-            return f'write {{name: {info.name}, prefix: "<think>"}}.'
+            return f'Write {{name: {info.name}, prefix: "<think>"}}.'
     return (
-        "let it accept completions that begin inside the tag, or remove <think> from the end of "
-        "the prompt."
+        "Let the reward accept completions that begin inside the tag, or remove <think> from the "
+        "end of the prompt."
     )
 
 
@@ -200,8 +200,8 @@ def score_until(
             timed_out = bool(guard.last_failed) and time.monotonic() - start >= PATIENCE
     *_, reason = ["", *guard.last_error.strip().splitlines()]
     if timed_out or len(scores) < len(completions):
-        reason = reason or "the time was up"
-        findings.note(f"reward {guard.name!r} was not tried to the end: {reason}.", KEY)
+        reason = reason or "time ran out"
+        findings.note(f"reward {guard.name!r} was not tried on all completions: {reason}.", KEY)
     elif guard.failed == len(scores):
         findings.problem(f"reward {guard.name!r} fails on every completion: {reason}", KEY)
     elif guard.failed:

@@ -103,13 +103,14 @@ def generation_of_parts_of_groups(v: Values, num_processes: int) -> Iterator[Pro
     batch = batch_of(v, num_processes)
     if batch.generation_batch_size and batch.steps_per_generation:
         yield Problem(
-            "set generation_batch_size or steps_per_generation, not both.", "generation_batch_size"
+            "generation_batch_size and steps_per_generation are both set. Remove one of them.",
+            "generation_batch_size",
         )
         return
     if batch.fits:
         return
     changes = [f"`{key}: {size}`" for change in nearest_fits(batch) for key, size in change.items()]
-    nearest = f" Nearest that fit: {', '.join(changes)}." if changes else ""
+    nearest = f" Nearest sizes that fit: {', '.join(changes)}." if changes else ""
     if batch.completions % batch.micro_batch:
         yield Problem(
             f"generation_batch_size {batch.completions} is not a multiple of the micro-batch of "
@@ -121,7 +122,7 @@ def generation_of_parts_of_groups(v: Values, num_processes: int) -> Iterator[Pro
         yield Problem(
             f"a generation batch has {batch.completions} completions (per_device_train_batch_size "
             f"{batch.per_device_train_batch_size} x {num_processes} processes x {batch.slices} "
-            f"slices), which is not a multiple of num_generations "
+            "micro-batches), which is not a multiple of num_generations "
             f"{batch.num_generations}.{nearest}",
             "num_generations",
         )
@@ -141,8 +142,8 @@ def evaluation_of_parts_of_groups(v: Values, num_processes: int) -> Iterator[Pro
         changes.append("`num_generations_eval: 1`")
     yield Problem(
         f"an evaluation batch has {completions} completions (per_device_eval_batch_size {size} x "
-        f"{num_processes} processes), which is not a multiple of the {group} completions a prompt. "
-        f"Write {' or '.join(changes)}.",
+        f"{num_processes} processes), which is not a multiple of the {group} completions per "
+        f"prompt. Write {' or '.join(changes)}.",
         "per_device_eval_batch_size",
     )
 

@@ -67,7 +67,7 @@ class EvaluationMetrics:
         near = [proposal for proposal in proposals if proposal in self.known]
         hint = f" Did you mean {near[0]!r}?" if near else did_you_mean(name, self.known)
         return (
-            f"metric_for_best_model: evaluations log no {metric!r}.{hint} They log "
+            f"metric_for_best_model: evaluations do not log {metric!r}.{hint} They log "
             f"{', '.join(self.known)}."
         )
 
@@ -110,8 +110,8 @@ def needs_a_metric(option: str, evaluation: EvaluationMetrics) -> str:
     """Return the message that an option reads `eval_loss`, and what to write instead."""
     proposal = evaluation.growing[0] if evaluation.growing else "the name of a reward"
     return (
-        f"{option} decides by eval_loss, which says nothing about a policy in GRPO: advantages "
-        "have mean 0 within each group, so it is rounding noise, or the KL. Write "
+        f"{option} uses eval_loss, which does not measure a policy trained with GRPO: advantages "
+        "have mean 0 within each group, so the loss is rounding noise or the KL. Write "
         f"metric_for_best_model: {proposal} and greater_is_better: true."
     )
 

@@ -103,11 +103,13 @@ def check_same_run(recipe: Recipe) -> None:
     if not changed or (longer and finished and saved):
         return
     lines = [f"  {key}: {_shown(then)}  ->  {_shown(now)}" for key, (then, now) in changed.items()]
-    lines += ["Write one of", "  --output_dir FOLDER: start in another folder"]
-    lines += ["  --resume never: start again here; the old run moves to earlier-N"]
+    lines += ["Use one of these options:", "  --output_dir FOLDER: start in another folder"]
+    lines += ["  --resume never: start from scratch here; the old run moves to earlier-N"]
     if saved:
         lines += [f"  --resume {saved[-1]}: continue from that checkpoint with the new values"]
-    raise ValueError("\n".join([f"{folder} holds a run of another recipe. Then and now:", *lines]))
+    raise ValueError(
+        "\n".join([f"{folder} holds a run of another recipe. Its values and the new ones:", *lines])
+    )
 
 
 def _shaping(key: str, value: Any) -> Any:

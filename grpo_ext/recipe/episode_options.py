@@ -49,8 +49,8 @@ def environment_that_does_not_fit(v: Values, _: int) -> Iterator[Problem]:
     if rules.credit == "turn":
         if v.tie_break_reward is not None:
             yield Problem(
-                "environment: credit: turn compares the rewards to go of each turn, and "
-                "tie_break_reward those of whole episodes. Remove tie_break_reward.",
+                "environment: credit: turn compares the rewards to go of turns, but "
+                "tie_break_reward compares whole episodes. Remove tie_break_reward.",
                 "tie_break_reward",
             )
         if compares_groups(v):
@@ -60,13 +60,14 @@ def environment_that_does_not_fit(v: Values, _: int) -> Iterator[Problem]:
                 yield Problem(f"environment: credit: turn needs {key}: {value}.", key)
     if v.curriculum == "adaptive" or v.pass_rates_file:
         yield Problem(
-            "environment: pass rates are counted by prompt, and the games of one prompt differ by "
-            "their seed: remove curriculum and pass_rates_file.",
+            "environment: pass rates are counted per prompt, but episodes of the same prompt "
+            "differ by their seed. Remove curriculum: adaptive and pass_rates_file.",
             "curriculum",
         )
     for key in sorted(TURN_ENDS & {*(v.generation_kwargs or {})}):
         yield Problem(
-            f"environment: a turn ends with an end token or at turn_tokens: remove {key}.",
+            f"environment: a turn ends at an end token or after turn_tokens tokens. Remove {key} "
+            "from generation_kwargs.",
             "generation_kwargs",
         )
 

@@ -41,10 +41,7 @@ def recipe_path(name: str | Path) -> Path:
     names = recipe_names()
     if shipped in names:
         return recipe_folder() / f"{shipped}.yaml"
-    hint = (
-        did_you_mean(shipped, names)
-        or " `grpo-ext recipes` lists those that come with the package."
-    )
+    hint = did_you_mean(shipped, names) or " `grpo-ext recipes` lists the recipes of the package."
     raise FileNotFoundError(f"There is no recipe at {path}.{hint}")
 
 
@@ -60,7 +57,8 @@ def accelerate_config(name: str) -> Path:
             return path
     names = ", ".join(sorted(path.stem for path in folder.glob("*.yaml")))
     raise FileNotFoundError(
-        f"accelerate_config: no file {name!r} and none of that name among: {names}."
+        f"accelerate_config: there is no file {name!r}. Write the path of a file, or one of these "
+        f"names: {names}."
     )
 
 
@@ -79,19 +77,19 @@ def accelerate_settings(name: str) -> dict[str, Any]:
     settings = {} if settings is None else settings
     if not isinstance(settings, dict):
         raise ValueError(
-            f"accelerate_config: {path} is lines of `key: value`, as `accelerate config` writes "
-            "them."
+            f"accelerate_config: {path} is not a mapping. Write lines of `key: value`, as "
+            "`accelerate config` does."
         )
     processes = settings.get("num_processes")
     sharded = settings.get("deepspeed_config")
     if type(processes) not in (int, type(None)) or (processes or 1) < 1:
         raise ValueError(
-            f"accelerate_config: {path}: num_processes is a whole number above 0; got "
+            f"accelerate_config: {path}: num_processes must be a whole number above 0; got "
             f"{processes!r}."
         )
     if not isinstance(sharded, dict | None):
         raise ValueError(
-            f"accelerate_config: {path}: deepspeed_config is a mapping; got {sharded!r}."
+            f"accelerate_config: {path}: deepspeed_config must be a mapping; got {sharded!r}."
         )
     return settings
 

@@ -36,9 +36,9 @@ def unknown_key(
     if inner != key and inner in fields:
         return f"unknown key {key!r}: a recipe is flat, so write {inner}."
     if key in other_fields and grpo:
-        return f"{key} is a key of supervised training: `grpo-ext sft`."
+        return f"{key} is a key of supervised training. Remove it, or train with `grpo-ext sft`."
     if key in other_fields:
-        return f"{key} is a key of GRPO: `grpo-ext train`."
+        return f"{key} is a key of GRPO training. Remove it, or train with `grpo-ext train`."
     for name, cls in task_classes().items():
         if key in {f.name for f in dataclasses.fields(cls)}:
             advice = f"Write `task: {name}`, or remove it."

@@ -83,7 +83,7 @@ class GroupOptions:
 
 @refuses(
     "curriculum",
-    "curriculum: {curriculum} chooses among all rows: remove dataset_streaming.",
+    "curriculum: {curriculum} needs all rows before training begins. Remove dataset_streaming.",
 )
 def curriculum_of_a_stream(v: Values) -> bool:
     return v.curriculum != "none" and v.dataset_streaming
@@ -91,21 +91,26 @@ def curriculum_of_a_stream(v: Values) -> bool:
 
 @refuses(
     "curriculum",
-    "curriculum: easy_to_hard needs difficulty_column: name the column of numbers that says "
-    "how hard a row is.",
+    "curriculum: easy_to_hard needs difficulty_column, the name of a numeric column that says "
+    "how hard each row is.",
 )
 def order_without_a_difficulty(v: Values) -> bool:
     return v.curriculum == "easy_to_hard" and not v.difficulty_column
 
 
-@refuses("pass_rates_file", "pass_rates_file: no file at {pass_rates_file}.")
+@refuses(
+    "pass_rates_file",
+    "pass_rates_file: there is no file {pass_rates_file}. Correct the path, or write the file "
+    "with `grpo-ext eval --train_rows`.",
+)
 def missing_pass_rates(v: Values) -> bool:
     path = v.pass_rates_file
     return path is not None and not Path(path).expanduser().is_file()
 
 
 @refuses(
-    "reward_weights", "reward_weights needs reward_funcs: say which reward each weight is for."
+    "reward_weights",
+    "reward_weights needs reward_funcs, the list of rewards that the weights belong to.",
 )
 def weights_without_rewards(v: Values) -> bool:
     return v.reward_weights is not None and v.reward_funcs is None
@@ -117,7 +122,7 @@ def unknown_group_metric(v: Values, _: int) -> Iterator[Problem]:
     names = list(reward_weights_of(v))
     if names and metric is not None and metric not in names:
         yield Problem(
-            f"group_filter_metric: no reward {metric!r} in this recipe. It has "
+            f"group_filter_metric: this recipe has no reward {metric!r}. Its rewards are "
             f"{', '.join(names)}.{did_you_mean(metric, names)}",
             "group_filter_metric",
         )
@@ -144,16 +149,19 @@ def tie_break_fault(name: str, weights: Mapping[str, float], outcome: str) -> st
     """
     if name not in weights:
         hint = did_you_mean(name, weights)
-        return f"tie_break_reward: no reward {name!r}. The rewards are {', '.join(weights)}.{hint}"
+        return (
+            f"tie_break_reward: this recipe has no reward {name!r}. Its rewards are "
+            f"{', '.join(weights)}.{hint}"
+        )
     if weights[name] != 0:
         return (
-            f"tie_break_reward: {name} has the weight {weights[name]:g} in the sum of the "
-            "rewards, so that no tie is left for it to break. Give it weight: 0."
+            f"tie_break_reward: {name} has weight {weights[name]:g} in the sum of the rewards, so "
+            "it cannot break ties. Give it weight: 0."
         )
     if name == outcome:
         return (
-            f"tie_break_reward: {name} also judges which completions are right. Name another "
-            "reward, or another group_filter_metric."
+            f"tie_break_reward: {name} also decides which completions are correct. Name another "
+            "reward here, or another one in group_filter_metric."
         )
     return None
 

@@ -30,7 +30,7 @@ def unread_by_supervised(v: Values, _: int) -> Iterator[Problem]:
 def ignored_buffers(v: Values, _: int) -> Iterator[Problem]:
     """A key of TRL's scripts has no effect here."""
     if v.ignore_bias_buffers:
-        yield Problem("ignore_bias_buffers does nothing.", "ignore_bias_buffers")
+        yield Problem("ignore_bias_buffers does nothing here. Remove it.", "ignore_bias_buffers")
 
 
 def no_learning_rate(v: Values, _: int) -> Iterator[Problem]:
@@ -43,14 +43,14 @@ def held_back(v: Values, _: int) -> Iterator[Problem]:
     """A large KL coefficient, or strong gradient clipping, keeps the policy from moving."""
     if v.beta > 1:
         yield Problem(
-            f"beta: {v.beta:g} keeps the policy at the reference: the KL outweighs advantages, "
-            "which are about 1. Usual values are 0 to 0.1.",
+            f"beta: {v.beta:g} keeps the policy close to the reference, because the KL outweighs "
+            "the advantages, which are about 1. Usual values are 0 to 0.1.",
             "beta",
         )
     if 0 < v.max_grad_norm < 1e-6:
         yield Problem(
             f"max_grad_norm: {v.max_grad_norm:g} makes gradients smaller than the epsilon of "
-            "Adam, so that steps hardly change a weight.",
+            "Adam, so steps hardly change the weights.",
             "max_grad_norm",
         )
 
@@ -59,8 +59,8 @@ def only_model(v: Values, _: int) -> Iterator[Problem]:
     """Checkpoints of the model alone cannot be resumed from."""
     if v.save_only_model and v.save_strategy != "no":
         yield Problem(
-            "save_only_model: true saves no state of the optimizer: the run cannot be continued "
-            "from its checkpoints.",
+            "save_only_model: true does not save the optimizer's state, so the run cannot be "
+            "resumed from its checkpoints.",
             "save_only_model",
         )
 

@@ -60,9 +60,9 @@ def upper_clip(v: Values) -> float:
 
 @refuses(
     "delta",
-    "delta must be above 1 + epsilon_high; {delta:g} would clip positive advantages before "
-    "epsilon_high does, and below 1 "
-    "stop their gradient. INTELLECT-2 (arXiv 2505.07291) uses delta: 4 with epsilon: 0.2.",
+    "delta must be above 1 + epsilon_high. At {delta:g}, it clips ratios of positive advantages "
+    "before epsilon_high does, and below 1 it stops their gradient. INTELLECT-2 (arXiv "
+    "2505.07291) uses delta: 4 with epsilon: 0.2.",
 )
 def delta_below_the_upper_clip(v: Values) -> bool:
     clips = v.loss_type in CLIPPED_LOSSES
@@ -71,24 +71,27 @@ def delta_below_the_upper_clip(v: Values) -> bool:
 
 @refuses(
     "vllm_importance_sampling_mode",
-    "loss_type: vespo multiplies the ratios of a sequence itself, so it needs those of its "
-    "tokens. "
-    "Write vllm_importance_sampling_mode: token_truncate or token_mask.",
+    "loss_type: vespo multiplies the ratios of a sequence's tokens itself, so they must be "
+    "corrected per token. Write vllm_importance_sampling_mode: token_truncate or token_mask.",
 )
 def vespo_with_ratios_of_sequences(v: Values) -> bool:
     by_token = v.vllm_importance_sampling_mode.startswith("token")
     return v.loss_type == "vespo" and corrected(v) and not by_token
 
 
-@refuses("sync_ref_model", "sync_ref_model has no reference to sync: set beta above 0.")
+@refuses(
+    "sync_ref_model",
+    "sync_ref_model has no reference model to sync, because beta is 0. Set beta above 0, or "
+    "remove sync_ref_model.",
+)
 def sync_of_no_reference(v: Values) -> bool:
     return v.sync_ref_model and not v.beta
 
 
 @refuses(
     "sync_ref_model",
-    "sync_ref_model needs a reference model, and with use_peft that is the model without its "
-    "adapter: remove one of them.",
+    "sync_ref_model needs a separate reference model, but with use_peft the reference is the "
+    "model without its adapter. Remove sync_ref_model or use_peft.",
 )
 def sync_of_the_base_model(v: Values) -> bool:
     return v.sync_ref_model and v.use_peft
@@ -96,8 +99,8 @@ def sync_of_the_base_model(v: Values) -> bool:
 
 @refuses(
     "entropy_coef_min",
-    "entropy_coef_min {entropy_coef_min:g} is above entropy_coef_max {entropy_coef_max:g}: "
-    "swap them.",
+    "entropy_coef_min {entropy_coef_min:g} is above entropy_coef_max {entropy_coef_max:g}. Swap "
+    "them.",
 )
 def entropy_bounds_that_cross(v: Values) -> bool:
     return v.use_adaptive_entropy and v.entropy_coef_min > v.entropy_coef_max
@@ -118,8 +121,8 @@ def loss_without_its_divisor(v: Values, _: int) -> Iterator[Problem]:
         return
     if v.max_completion_length is None:
         yield Problem(
-            f"loss_type {name} divides the loss by max_completion_length, which is null: "
-            "write a number.",
+            f"loss_type: {name} divides the loss by max_completion_length, which is null. Set "
+            "max_completion_length to a number.",
             "max_completion_length",
         )
 
@@ -143,10 +146,12 @@ def unclipped(v: Values, num_processes: int) -> Iterator[Problem]:
         or v.behaviour_policy == "sampler"
     )
     if not moves and v.epsilon_high is not None and v.loss_type != "cispo":
-        where = "where each generation is trained on in one optimizer step, whose ratios are 1"
-        steps = f"steps_per_generation: {16 * batch.gradient_accumulation_steps} for 16 steps"
+        slices = 16 * batch.gradient_accumulation_steps
         yield Problem(
-            f"epsilon_high clips nothing {where}: write {steps}, as in DAPO (section 4.1).", key
+            "epsilon_high clips nothing: each generation is trained on in one optimizer step, so "
+            f"all ratios are 1. Write steps_per_generation: {slices} for 16 steps, as in DAPO "
+            "(section 4.1).",
+            key,
         )
 
 
@@ -156,9 +161,9 @@ def low_cap(v: Values, _: int) -> Iterator[Problem]:
     if v.loss_type == "cispo" and cap < 1:
         key = "loss_type" if v.epsilon_high is None else "epsilon_high"
         yield Problem(
-            f"loss_type: cispo caps ratios at epsilon_high ({cap:g}). Below 1 the cap applies to "
-            f"nearly every token: the gradient is about {cap:g} times REINFORCE's, and ratios "
-            "hardly matter. ScaleRL (arXiv 2510.13786) uses epsilon_high: 5.0.",
+            f"loss_type: cispo caps ratios at epsilon_high ({cap:g}). A cap below 1 applies to "
+            f"nearly every token, so the gradient is about {cap:g} times that of REINFORCE and "
+            "hardly depends on the ratios. ScaleRL (arXiv 2510.13786) uses epsilon_high: 5.0.",
             key,
         )
 

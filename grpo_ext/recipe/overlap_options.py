@@ -20,8 +20,8 @@ from grpo_ext.recipe.values import CountOrZero
 # an extra key, set if the trainer was given a sampler that is a separate engine
 SEPARATE_SAMPLER = "separate_sampler"
 SHARDED = (
-    "sampler: process copies the weights of its rank, and ZeRO-3 or FSDP shards them: use a "
-    "vLLM server, or ddp or zero2."
+    "sampler: process needs whole weights on each rank, but ZeRO-3 and FSDP shard them. Use a "
+    "vLLM server, or train with ddp or zero2."
 )
 
 # keys of `generation_kwargs` that do not work in rounds: the end of a round would count as the end
@@ -80,7 +80,8 @@ def separate(v: Values) -> bool:
 
 @refuses(
     "sampler",
-    "sampler: process samples itself: remove use_vllm and use_transformers_continuous_batching.",
+    "sampler: process cannot be combined with another sampler. Remove use_vllm and "
+    "use_transformers_continuous_batching.",
 )
 def two_samplers(v: Values) -> object:
     return v.sampler == "process" and (v.use_vllm or v.use_transformers_continuous_batching)
@@ -93,7 +94,7 @@ def process_without_whole_weights(v: Values) -> object:
 
 @refuses(
     "sampler",
-    "sampler: process does not play environments yet: remove one of the two.",
+    "sampler: process does not support environment yet. Remove one of them.",
 )
 def process_that_plays_an_environment(v: Values) -> object:
     return v.sampler == "process" and v.environment is not None
@@ -101,8 +102,8 @@ def process_that_plays_an_environment(v: Values) -> object:
 
 @refuses(
     "overlap",
-    "overlap: one_step needs a device for each side, and vllm_mode: colocate shares one: "
-    "write server.",
+    "overlap: one_step needs separate devices for sampling and training, but vllm_mode: colocate "
+    "shares one. Write vllm_mode: server.",
 )
 def overlap_on_one_device(v: Values) -> bool:
     return v.overlap != "off" and v.use_vllm and v.vllm_mode == "colocate"
@@ -110,9 +111,8 @@ def overlap_on_one_device(v: Values) -> bool:
 
 @refuses(
     "overlap",
-    "overlap: one_step trains on completions of older weights: write "
-    "vllm_importance_sampling_correction: true, or "
-    "behaviour_policy: sampler.",
+    "overlap: one_step trains on completions of older weights, which needs a correction. Write "
+    "vllm_importance_sampling_correction: true, or behaviour_policy: sampler.",
 )
 def older_weights_without_a_correction(v: Values) -> bool:
     corrects = v.vllm_importance_sampling_correction or v.behaviour_policy == "sampler"
@@ -129,25 +129,25 @@ def overlap_without_its_sampler(v: Values, num_processes: int) -> Iterator[Probl
             continue
         if v.environment is not None:
             yield Problem(
-                f"{key}: {v[key]} does not play environments yet: remove one of the two.", key
+                f"{key}: {v[key]} does not support environment yet. Remove one of them.", key
             )
         if not separate(v):
             yield Problem(
-                f"{key}: {v[key]} needs a separate sampler: write sampler: process, or vllm_mode: "
-                "server.",
+                f"{key}: {v[key]} needs a separate sampler. Write sampler: process, or use_vllm: "
+                "true with vllm_mode: server.",
                 key,
             )
         if v.use_vllm and truncated:
             yield Problem(
-                f"{key}: {v[key]} needs the tokens that truncation kept, which vLLM does not "
-                "return: set top_k: 0, top_p: 1.0, min_p: null.",
+                f"{key}: {v[key]} needs the tokens that top_k, top_p and min_p keep, which vLLM "
+                "does not return. Set top_k: 0, top_p: 1.0 and min_p: null.",
                 key,
             )
     batch = batch_of(v, num_processes)
     if v.overlap != "off" and batch.passes % batch.gradient_accumulation_steps:
         yield Problem(
-            "overlap: one_step needs steps_per_generation x num_iterations "
-            f"({batch.passes}) to be a multiple of gradient_accumulation_steps.",
+            f"overlap: one_step needs steps_per_generation x num_iterations ({batch.passes}) to "
+            f"be a multiple of gradient_accumulation_steps ({batch.gradient_accumulation_steps}).",
             "overlap",
         )
 
@@ -159,19 +159,20 @@ def rounds_that_do_not_fit(v: Values, num_processes: int) -> Iterator[Problem]:
         return
     if not v.max_completion_length or v.max_completion_length % v.partial_rollouts:
         yield Problem(
-            f"{key}: {v.partial_rollouts} does not divide max_completion_length "
-            f"({v.max_completion_length}), where the last round ends.",
+            f"{key} must divide max_completion_length; {v.partial_rollouts} does not divide "
+            f"{v.max_completion_length}.",
             key,
         )
     if batch_of(v, num_processes).completions // num_processes % v.num_generations:
         yield Problem(
-            f"{key} needs whole groups in each process, a multiple of num_generations completions.",
+            f"{key} needs whole groups in each process: its completions must be a multiple of "
+            "num_generations.",
             key,
         )
     if conflicts := sorted(NOT_IN_ROUNDS & (v.generation_kwargs or {}).keys()):
         yield Problem(
-            f"{key} cannot be combined with {', '.join(conflicts)}: remove "
-            f"{', '.join(conflicts)} from generation_kwargs.",
+            f"{key} cannot be combined with {', '.join(conflicts)}. Remove {', '.join(conflicts)} "
+            "from generation_kwargs.",
             key,
         )
 

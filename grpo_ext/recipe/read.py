@@ -57,11 +57,11 @@ def read_yaml(path: str | Path, within: Path | None = None) -> Settings:
     if root is None or root.tag == NULL_TAG:  # an empty file, or only comments
         return {}
     if root.tag != MAPPING_TAG or not isinstance(root, yaml.MappingNode):
-        raise RecipeError([Problem("a recipe is lines of `key: value`.", place=str(path))])
+        raise RecipeError([Problem("not a recipe: write lines of `key: value`.", place=str(path))])
     settings: Settings = {}
     problems = [
         Problem(
-            f"{key.value} is set a second time (first at {_place(path, first)}).",
+            f"{key.value} is set twice (first at {_place(path, first)}). Remove one of the two.",
             key.value,
             _place(path, key),
         )
@@ -72,7 +72,10 @@ def read_yaml(path: str | Path, within: Path | None = None) -> Settings:
         place = _place(path, key_node)
         if key == "<<" or not isinstance(key, str):
             problems.append(
-                Problem("a key of a recipe is a plain word; write merged keys out.", place=place)
+                Problem(
+                    "keys of a recipe must be plain words. Write out keys that `<<` would merge.",
+                    place=place,
+                )
             )
             continue
         try:
@@ -135,7 +138,7 @@ def _stray(word: str, left: list[str], key: str | None, settings: dict[str, Word
         if following.startswith("--"):
             break
         entries.append(following)
-    return f"{message} A list is one word: --{key} '[{', '.join(entries)}]'."
+    return f"{message} Write a list as one word: --{key} '[{', '.join(entries)}]'."
 
 
 def split_config(words: list[str]) -> tuple[str | None, list[str]]:

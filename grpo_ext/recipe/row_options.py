@@ -93,39 +93,40 @@ def option_problems(options: Mapping[str, Any], v: Values) -> Iterator[Problem]:
     """Yield the problems of one task's row options."""
     if options.get("max_prompt_tokens") and v.environment is not None:
         yield Problem(
-            "max_prompt_tokens counts the task's prompts, which environment completes when an "
-            "episode begins. Remove max_prompt_tokens.",
+            "max_prompt_tokens cannot be combined with environment, which completes the prompts "
+            "only when an episode begins. Remove max_prompt_tokens.",
             "max_prompt_tokens",
         )
     if options.get("held_out_share"):
         if not options.get("dataset_name"):
             yield Problem(
-                "held_out_share needs dataset_name: a task that makes its own rows also makes "
-                "held-out ones.",
+                "held_out_share needs dataset_name. Write dataset_name, or remove held_out_share: "
+                "a task that makes its own rows also makes held-out rows.",
                 "held_out_share",
             )
         for key in ("eval_dataset_name", "dataset_test_split"):
             if options.get(key):
                 yield Problem(
-                    f"held_out_share and {key} both say which rows are held out: remove one.",
+                    f"held_out_share and {key} both say which rows are held out. Remove one of "
+                    "them.",
                     "held_out_share",
                 )
         if v.dataset_streaming and v.eval_strategy != "no" and not options.get("max_eval_samples"):
             yield Problem(
-                "held_out_share: the held-out rows of a stream are found by reading it. Set "
-                "max_eval_samples, or the whole stream is read before the run.",
+                "held_out_share: without max_eval_samples, the whole stream would be read to "
+                "find the held-out rows. Set max_eval_samples.",
                 "held_out_share",
             )
     if options.get("random_train_samples"):
         if not options.get("max_train_samples"):
             yield Problem(
-                "random_train_samples needs max_train_samples: say how many rows to draw.",
+                "random_train_samples needs max_train_samples, the number of rows to draw.",
                 "random_train_samples",
             )
         if v.dataset_streaming:
             yield Problem(
-                "random_train_samples draws from all rows, and dataset_streaming reads them one "
-                "after another. Remove one.",
+                "random_train_samples draws from all rows, but dataset_streaming reads them one "
+                "after another. Remove one of them.",
                 "random_train_samples",
             )
 

@@ -138,8 +138,8 @@ def make_plan(
 def too_few_rows(rows: int, batch: Batch) -> str:
     """Return the message for rows that do not fill a generation; TRL would train no step."""
     return (
-        f"{rows} training rows make no generation of {batch.prompts} prompts "
-        f"({batch.completions} completions, {batch.num_generations} a prompt). Bring at least "
+        f"{rows} training rows do not fill a generation of {batch.prompts} prompts "
+        f"({batch.completions} completions, {batch.num_generations} per prompt). Use at least "
         f"{batch.prompts} rows, or make the generation smaller: lower "
         "per_device_train_batch_size, generation_batch_size or steps_per_generation, or raise "
         "num_generations."

@@ -8,14 +8,14 @@ from pathlib import Path
 from grpo_ext.recipe.typed_values import Idle, Refusal, Rule, Values, refuses
 
 
-@refuses("model_name_or_path", "model_name_or_path is missing: name a model folder or a hub id.")
+@refuses("model_name_or_path", "model_name_or_path is missing. Write a model folder or a hub id.")
 def no_model(v: Values) -> bool:
     return not v.model_name_or_path
 
 
 @refuses(
     "dataset_name",
-    "dataset_name is missing: name a jsonl, json, csv or parquet file, or a hub id.",
+    "dataset_name is missing. Write a jsonl, json, csv or parquet file, or a hub id.",
 )
 def supervised_without_rows(v: Values) -> bool:
     return not v.dataset_name
@@ -23,8 +23,8 @@ def supervised_without_rows(v: Values) -> bool:
 
 @refuses(
     "eval_strategy",
-    "eval_strategy: supervised training has no held-out rows here. Remove it; `grpo-ext "
-    "eval` compares models.",
+    "eval_strategy: supervised training does not evaluate. Remove eval_strategy, and compare "
+    "models with `grpo-ext eval`.",
 )
 def supervised_with_evaluation(v: Values) -> bool:
     return v.eval_strategy != "no"
@@ -32,7 +32,7 @@ def supervised_with_evaluation(v: Values) -> bool:
 
 @refuses(
     "lora_target_modules",
-    "lora_target_modules: a single entry must match whole names of layers: write "
+    "lora_target_modules: peft matches a single entry against whole names of layers. Write "
     "'.*{lora_target_modules[0]}' or all-linear.",
 )
 def one_plain_name_of_a_layer(v: Values) -> bool:
@@ -41,20 +41,20 @@ def one_plain_name_of_a_layer(v: Values) -> bool:
     return v.use_peft and modules is not None and len(modules) == 1 and modules[0].isidentifier()
 
 
-@refuses("fp16", "fp16 and bf16 are both true: keep one, or write `bf16: false`.")
+@refuses("fp16", "fp16 and bf16 are both true. Remove fp16, or write `bf16: false`.")
 def two_half_precisions(v: Values) -> object:
     return v.fp16 and v.bf16
 
 
-@refuses("load_in_8bit", "load_in_4bit and load_in_8bit are both true: keep one.")
+@refuses("load_in_8bit", "load_in_4bit and load_in_8bit are both true. Remove one of them.")
 def two_quantizations(v: Values) -> bool:
     return v.load_in_4bit and v.load_in_8bit
 
 
 @refuses(
     "auto_find_batch_size",
-    "auto_find_batch_size would break groups when it halves the batch: remove it and lower "
-    "per_device_train_batch_size.",
+    "auto_find_batch_size halves the batch when memory runs out, which would break groups. "
+    "Remove it and lower per_device_train_batch_size.",
 )
 def batch_size_that_is_halved(v: Values) -> bool:
     return v.auto_find_batch_size
@@ -62,13 +62,13 @@ def batch_size_that_is_halved(v: Values) -> bool:
 
 @refuses(
     "max_steps",
-    "max_steps: 0 trains nothing: write a number above 0, or -1 for num_train_epochs.",
+    "max_steps: 0 trains nothing. Write a number above 0, or -1 to use num_train_epochs.",
 )
 def no_steps(v: Values) -> bool:
     return v.max_steps == 0
 
 
-@refuses("dataset_streaming", "a streamed data set has no length: set max_steps.")
+@refuses("dataset_streaming", "dataset_streaming: a stream has no known length. Set max_steps.")
 def stream_without_an_end(v: Values) -> bool:
     return v.dataset_streaming and v.max_steps < 0
 
@@ -76,7 +76,7 @@ def stream_without_an_end(v: Values) -> bool:
 @refuses(
     "resume",
     "resume: {resume} and resume_from_checkpoint: {resume_from_checkpoint} both say where the run "
-    "starts: remove resume_from_checkpoint.",
+    "starts. Remove resume_from_checkpoint.",
 )
 def two_places_to_begin(v: Values) -> object:
     return v.resume_from_checkpoint and v.resume != "auto"
@@ -84,7 +84,7 @@ def two_places_to_begin(v: Values) -> object:
 
 @refuses(
     "resume",
-    "resume is auto, never, or the folder of a checkpoint; there is no folder {resume!r}.",
+    "resume must be auto, never, or the folder of a checkpoint; there is no folder {resume!r}.",
 )
 def resume_from_no_folder(v: Values) -> bool:
     if v.resume_from_checkpoint or v.resume in ("auto", "never"):
@@ -94,8 +94,8 @@ def resume_from_no_folder(v: Values) -> bool:
 
 @refuses(
     "use_transformers_continuous_batching",
-    "use_vllm and use_transformers_continuous_batching are both true, and only one can "
-    "sample: keep use_vllm.",
+    "use_vllm and use_transformers_continuous_batching are both true, but only one can sample. "
+    "Remove one of them.",
 )
 def vllm_and_continuous_batching(v: Values) -> bool:
     return v.use_transformers_continuous_batching and v.use_vllm
@@ -103,8 +103,8 @@ def vllm_and_continuous_batching(v: Values) -> bool:
 
 @refuses(
     "use_transformers_continuous_batching",
-    "use_transformers_continuous_batching with bf16 rounds the trained weights to bfloat16 "
-    "for good: write `bf16: false`.",
+    "use_transformers_continuous_batching with bf16 permanently rounds the trained weights to "
+    "bfloat16. Write `bf16: false`.",
 )
 def weights_rounded_by_continuous_batching(v: Values) -> bool:
     rounds = v.bf16 is not False and not v.fp16
@@ -113,8 +113,8 @@ def weights_rounded_by_continuous_batching(v: Values) -> bool:
 
 @refuses(
     "max_completion_length",
-    "max_completion_length: null ends completions after 20 tokens if transformers decodes: "
-    "write a number.",
+    "max_completion_length: null makes transformers end completions after 20 tokens. Write a "
+    "number.",
 )
 def transformers_without_a_length(v: Values) -> bool:
     evaluates = v.eval_temperature is not None and str(v.eval_strategy) != "no"
@@ -145,8 +145,8 @@ NOTES: tuple[Rule, ...] = (
     Idle(
         ("pad_to_multiple_of",),  # TRL sets "auto" itself
         lambda v: v.pad_to_multiple_of == "auto" or v.loss_normalization != "step",
-        "loss_normalization: micro_batch, because padding is cut off",
+        "loss_normalization: micro_batch, because padding is removed",
     ),
     Idle(("save_steps",), lambda v: v.save_strategy == "steps", "save_strategy: steps"),
-    Idle(("num_train_epochs",), lambda v: v.max_steps < 0, "max_steps left out"),
+    Idle(("num_train_epochs",), lambda v: v.max_steps < 0, "max_steps: -1"),
 )

@@ -93,7 +93,12 @@ def read_tasks(entries: Any) -> tuple[dict[str, TaskOfSeveral], list[Problem]]:
             problems += [Problem(f"tasks: {name}: {line}", "tasks") for line in error.args]
     shares = [task.options.share for task in tasks.values()]
     if None in shares and any(share is not None for share in shares):
-        problems.append(Problem("tasks: write share for every task, or for none.", "tasks"))
+        problems.append(
+            Problem(
+                "tasks: share is set for some tasks only. Set it for all tasks, or for none.",
+                "tasks",
+            )
+        )
     return tasks, problems
 
 
@@ -150,13 +155,13 @@ def keys_of_a_single_task(v: Values, _: int) -> Iterator[Problem]:
     if v.tasks is None:
         return
     if not v.tasks:
-        yield Problem("tasks is empty: write at least one task, or remove it.", "tasks")
+        yield Problem("tasks is empty. Write at least one task, or remove the key.", "tasks")
     for key in OF_EACH_TASK:
         if key in v and v[key] is not None:
             where = (
-                "weight beside each reward" if key == "reward_weights" else f"{key} in each entry"
+                "a weight for each reward" if key == "reward_weights" else f"{key} in each entry"
             )
-            yield Problem(f"{key} has no meaning beside tasks: write {where} of tasks.", key)
+            yield Problem(f"{key} cannot be set beside tasks. Write {where} of tasks instead.", key)
 
 
 RULES: tuple[Rule, ...] = (keys_of_a_single_task,)

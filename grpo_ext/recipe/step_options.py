@@ -92,8 +92,8 @@ class SpeedOptions:
 
 @refuses(
     "eval_num_samples",
-    "eval_temperature 0 gives the same completion {eval_num_samples} times: write "
-    "eval_num_samples: 1, or raise it.",
+    "eval_temperature: 0 gives the same completion {eval_num_samples} times. Write "
+    "eval_num_samples: 1, or raise eval_temperature.",
 )
 def several_greedy_samples(v: Values) -> bool:
     return v.eval_temperature == 0 and v.eval_num_samples > 1
@@ -101,8 +101,8 @@ def several_greedy_samples(v: Values) -> bool:
 
 @refuses(
     "max_tokens_per_micro_batch",
-    "top_entropy_quantile below 1 is taken over a micro-batch, which "
-    "max_tokens_per_micro_batch would cut: remove one of them.",
+    "top_entropy_quantile below 1 is computed over a whole micro-batch, which "
+    "max_tokens_per_micro_batch splits. Remove one of them.",
 )
 def entropy_quantile_of_a_cut_batch(v: Values) -> object:
     return v.max_tokens_per_micro_batch and v.top_entropy_quantile not in (None, 1.0)

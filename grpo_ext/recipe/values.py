@@ -59,7 +59,7 @@ def convert(key: str, value: Any, hint: Any) -> Any:
         value = value.value
     for number in _numbers(value):
         if not math.isfinite(number):
-            raise ValueError(f"{key} must be a finite number, got {number}.")
+            raise ValueError(f"{key} must be a finite number; got {number}.")
     allowed = choices(hint)
     if value is False and "no" in allowed:
         value = "no"  # YAML reads a bare `no` as false
@@ -72,9 +72,9 @@ def convert(key: str, value: Any, hint: Any) -> Any:
                 return convert(key, [value], hint)  # one item needs no brackets
         if {part["type"] for part in error.errors()} <= BOUND_ERRORS:
             bound = error.errors()[0]["msg"].removeprefix("Input should be ")
-            raise ValueError(f"{key} must be {bound}, got {value}.") from None
+            raise ValueError(f"{key} must be {bound}; got {value}.") from None
         guess = did_you_mean(value, map(str, allowed)) if isinstance(value, str) else ""
-        raise ValueError(f"{key} is {in_words(hint)}; got {value!r}.{guess}") from None
+        raise ValueError(f"{key} must be {in_words(hint)}; got {value!r}.{guess}") from None
 
 
 def choices(hint: Any) -> list[Any]:

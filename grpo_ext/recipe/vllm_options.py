@@ -17,16 +17,14 @@ LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # adapter sizes that vLLM 0
 OR_MERGED = ", or write vllm_sync_adapter: merged."
 NOT_WITH_ADAPTER = {
     "vllm_enable_sleep_mode": (
-        "an engine that sleeps loses its base model, which is not sent again: remove it"
+        "a sleeping engine loses its base model, which the trainer does not send again. Remove it"
     ),
-    "lora_modules_to_save": "an adapter for vLLM cannot contain whole layers: remove them",
+    "lora_modules_to_save": "an adapter for vLLM cannot contain whole layers. Remove it",
     "lora_target_parameters": (
-        "vLLM takes adapters of layers, not of parameters: write lora_target_modules"
+        "vLLM accepts adapters of layers, not of parameters. Write lora_target_modules instead"
     ),
-    "load_in_4bit": (
-        "it is not known whether vLLM quantises the base model as the trainer does: remove it"
-    ),
-    "load_in_8bit": "vLLM cannot quantise a base model to 8 bits when it loads it: remove it",
+    "load_in_4bit": ("vLLM may quantize the base model differently from the trainer. Remove it"),
+    "load_in_8bit": "vLLM cannot quantize a base model to 8 bits when it loads it. Remove it",
 }
 
 
@@ -77,8 +75,8 @@ def vllm_rank(r: int) -> int | None:
 
 @refuses(
     "generation_kwargs",
-    "generation_kwargs: the trainer says how many completions and log-probs vLLM returns: "
-    "remove n and logprobs.",
+    "generation_kwargs: the trainer sets how many completions and log-probs vLLM returns. Remove "
+    "n and logprobs.",
 )
 def counts_that_the_trainer_sets(v: Values) -> object:
     """Refuse `n` and `logprobs`: vLLM would list the likeliest token first, not the sampled one."""
@@ -87,8 +85,8 @@ def counts_that_the_trainer_sets(v: Values) -> object:
 
 @refuses(
     "vllm_max_model_length",
-    "vllm_max_model_length leaves no prompt beside max_completion_length "
-    "{max_completion_length}: raise it.",
+    "vllm_max_model_length leaves no room for a prompt beside max_completion_length: "
+    "{max_completion_length}. Raise vllm_max_model_length.",
 )
 def context_without_a_prompt(v: Values) -> object:
     context = v.use_vllm and v.vllm_max_model_length
@@ -104,8 +102,8 @@ def server_address_with_a_password(v: Values, _: int) -> Iterator[Problem]:
             yield Problem(f"vllm_server_base_url: {error}.", "vllm_server_base_url")
     if "@" in v.vllm_server_host:
         yield Problem(
-            "vllm_server_host: write a host alone, without user name and password, because "
-            "recipes, logs and pages show it.",
+            "vllm_server_host: remove the user name and password, because recipes, logs and "
+            "pages show this key.",
             "vllm_server_host",
         )
 
@@ -119,27 +117,28 @@ def adapter_that_vllm_cannot_take(v: Values, _: int) -> Iterator[Problem]:
             yield Problem(f"{key}: {reason}{OR_MERGED}", key)
     if not v.use_peft:
         yield Problem(
-            "vllm_sync_adapter: adapter sends vLLM an adapter, and this recipe trains none: write "
-            "use_peft: true, or merged.",
+            "vllm_sync_adapter: adapter needs an adapter, but this recipe trains none. Write "
+            "use_peft: true, or vllm_sync_adapter: merged.",
             "vllm_sync_adapter",
         )
         return
     if vllm_rank(v.lora_r) is None:
         yield Problem(
-            f"lora_r {v.lora_r} is more than vLLM takes: at most {LORA_RANKS[-1]}{OR_MERGED}",
+            f"lora_r: vLLM supports at most rank {LORA_RANKS[-1]}, not {v.lora_r}. Lower "
+            f"it{OR_MERGED}",
             "lora_r",
         )
     for name in v.lora_target_modules or ():
         if "lm_head" in name or "embed" in name:
             yield Problem(
-                "an adapter for vLLM cannot change embeddings or the output head: remove "
-                f"{name}{OR_MERGED}",
+                "lora_target_modules: an adapter for vLLM cannot change embeddings or the output "
+                f"head. Remove {name}{OR_MERGED}",
                 "lora_target_modules",
             )
     if sharding(v) >= 3:
         yield Problem(
-            "the trainer cannot gather an adapter that ZeRO-3 or FSDP shards for vLLM: train "
-            f"with ddp or zero2{OR_MERGED}",
+            "vllm_sync_adapter: adapter does not support ZeRO-3 and FSDP, which shard the "
+            f"adapter. Train with ddp or zero2{OR_MERGED}",
             "accelerate_config",
         )
 

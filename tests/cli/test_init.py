@@ -75,7 +75,7 @@ def test_what_it_writes_passes_the_check(name, tiny_folder, tmp_path, monkeypatc
         and f"reward {WANTED[name]}, since" in printed
     )
     assert main(["init", name, str(tiny_folder), "--yes"]) == 2  # nothing is overwritten
-    assert "is there already" in capsys.readouterr().err
+    assert "already exists" in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -173,7 +173,7 @@ def test_it_asks_about_the_prompt_and_the_reward(tiny_folder, tmp_path, monkeypa
     said = iter(["nonsense", "", "number"])
     monkeypatch.setattr("builtins.input", lambda question: next(said))
     assert main(["init", write(tmp_path, "solutions.jsonl"), str(tiny_folder)]) == 0
-    assert "Write one of question, answer" in capsys.readouterr().out
+    assert "Answer with one of question, answer" in capsys.readouterr().out
     assert yaml.safe_load((tmp_path / "mine" / "recipe.yaml").read_text())["reward_funcs"] == [
         "number"
     ]
@@ -197,7 +197,7 @@ def test_the_reward_that_fits(row, reward, columns):
 
 
 def test_rows_without_a_text_are_refused():
-    with pytest.raises(ValueError, match="No column can be a prompt: a, b"):
+    with pytest.raises(ValueError, match="No column can be the prompt; the columns are a, b"):
         propose([{"a": 1, "b": 2}])
 
 

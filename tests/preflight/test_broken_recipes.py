@@ -79,7 +79,7 @@ BROKEN = {
     "two_sizes": (
         {"generation_batch_size": 16, "steps_per_generation": 2},
         "generation_batch_size",
-        "not both",
+        "both set. Remove one of them",
     ),
     "eval_groups": (
         {"eval_strategy": "steps", "per_device_eval_batch_size": 6},
@@ -108,7 +108,7 @@ BROKEN = {
     "no_room_for_a_prompt": (
         {"use_vllm": True, "vllm_max_model_length": 32},
         "vllm_max_model_length",
-        "raise it",
+        "Raise vllm_max_model_length",
     ),
     "best_of_no_evaluation": (
         {"load_best_model_at_end": True},
@@ -133,9 +133,9 @@ BROKEN = {
     "sync_of_a_head": (
         {**ALONE, "lora_target_modules": ["q_proj", "lm_head"]},
         "lora_target_modules",
-        "remove lm_head",
+        "Remove lm_head",
     ),
-    "sync_of_a_great_rank": ({**ALONE, "lora_r": 513}, "lora_r", "at most 512"),
+    "sync_of_a_great_rank": ({**ALONE, "lora_r": 513}, "lora_r", "at most rank 512"),
     "sync_of_a_sharded_adapter": (
         {**ALONE, "accelerate_config": "zero3"},
         "accelerate_config",
@@ -147,8 +147,8 @@ BROKEN = {
         "loses its base",
     ),
     "no_steps": ({"max_steps": 0}, "max_steps", "above 0"),
-    "endless_stream": ({"dataset_streaming": True}, "dataset_streaming", "set max_steps"),
-    "shrinking_batch": ({"auto_find_batch_size": True}, "auto_find_batch_size", "remove it"),
+    "endless_stream": ({"dataset_streaming": True}, "dataset_streaming", "Set max_steps"),
+    "shrinking_batch": ({"auto_find_batch_size": True}, "auto_find_batch_size", "Remove it"),
     "upload_of_nothing": (
         {"log_completions_hub_repo": "a/b"},
         "log_completions_hub_repo",
@@ -191,12 +191,12 @@ BROKEN = {
         "eval_dataset_name",
         "no file at",
     ),
-    "no_such_model": ({"model_name_or_path": "./nowhere"}, "model_name_or_path", "no folder"),
+    "no_such_model": ({"model_name_or_path": "./nowhere"}, "model_name_or_path", "is not a folder"),
     "no_tokenizer": ({"model_name_or_path": "."}, "model_name_or_path", "tokenizer"),
     "no_room_for_a_completion": (
         {"max_completion_length": 2040},
         "max_completion_length",
-        "lower max_completion_length",
+        "Lower max_completion_length",
     ),
     "reward_that_raises": (
         {"reward_funcs": ["raises.py:raises"]},
@@ -266,7 +266,7 @@ BROKEN = {
         "must have a number in each row",
     ),
     "upload_without_login": ({"push_to_hub": True}, "push_to_hub", "hf auth login"),
-    "output_in_a_file": ({"output_dir": "right.jsonl/run"}, "output_dir", "no folder"),
+    "output_in_a_file": ({"output_dir": "right.jsonl/run"}, "output_dir", "is not a folder"),
 }
 
 

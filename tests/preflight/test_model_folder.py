@@ -56,7 +56,7 @@ def test_a_misspelt_folder_is_told_its_neighbour(warm):
 def test_a_folder_without_a_model_names_those_in_it(warm):
     message = told("runs")
     assert (
-        "the folder runs is no model" in message
+        "the folder runs is not a model" in message
         and "runs/warm" in message
         and "sentencepiece" not in message
     )
@@ -66,9 +66,9 @@ def test_weights_that_are_cut_off_or_missing_are_told(warm):
     weights = warm / "model.safetensors"
     whole = weights.read_bytes()
     weights.write_bytes(whole[:-8])
-    assert "is not whole" in told(warm)
+    assert "is incomplete" in told(warm)
     weights.write_bytes(b"")
-    assert "is not whole" in told(warm)
+    assert "is incomplete" in told(warm)
     weights.unlink()
     assert "has no weights" in told(warm)
     (warm / "model.safetensors.index.json").write_text(

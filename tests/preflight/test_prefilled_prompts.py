@@ -28,7 +28,7 @@ def tagged(completions, **kwargs):
 
 def test_a_reward_with_a_prefix_gets_the_option_under_its_registered_name():
     for spec in ("format", {"name": "format", "label": "shape"}):
-        assert told(spec).endswith('write {name: format, prefix: "<think>"}.')
+        assert told(spec).endswith('Write {name: format, prefix: "<think>"}.')
 
 
 @pytest.mark.parametrize("kind", ["function", "registered"])
@@ -42,6 +42,6 @@ def test_a_reward_without_a_prefix_gets_advice_that_it_can_follow(kind):
 
         spec = "wants_a_tag"
     assert told(spec).endswith(
-        "let it accept completions that begin inside the tag, or remove <think> from the end of "
-        "the prompt."
+        "Let the reward accept completions that begin inside the tag, or remove <think> from the "
+        "end of the prompt."
     )

@@ -89,10 +89,10 @@ def test_equal_prompts_with_different_answers_are_a_problem(tiny_folder, tmp_pat
     )
     [problem] = findings.problems
     assert problem.key == "user_prompt"
-    assert "100% of the first 24 rows share their prompt" in problem.message
-    assert "also differ in 'input', which no prompt has" in problem.message
+    assert "100% of the first 24 rows have the same prompt" in problem.message
+    assert "also differ in 'input', which is in no prompt" in problem.message
     [note] = [note for note in findings.notes if note.key == "user_prompt"]
-    assert "write {input} in user_prompt" in note.message
+    assert "write {input} into user_prompt" in note.message
     mended = checked(
         tmp_path,
         tiny_folder,
@@ -113,7 +113,8 @@ def test_few_of_them_are_a_note_and_equal_answers_nothing(tiny_folder, tmp_path)
     assert findings.sound
     [note] = keyed(findings)
     assert (
-        "8% of the first 25 rows share their prompt" in note.message and "'Say 3.'" in note.message
+        "8% of the first 25 rows have the same prompt" in note.message
+        and "'Say 3.'" in note.message
     )
 
 
@@ -136,7 +137,7 @@ def test_several_solutions_with_one_answer_are_no_finding(solutions):
     assert not findings.problems and not findings.notes
     rows[1]["solution"] = "#### 5"
     judge_rows(rows, [build("accuracy")], findings)
-    assert "share their prompt" in findings.notes[0].message
+    assert "have the same prompt" in findings.notes[0].message
 
 
 def test_one_prompt_whose_rows_differ_in_an_id_or_a_limit_is_a_note():
@@ -146,14 +147,14 @@ def test_one_prompt_whose_rows_differ_in_an_id_or_a_limit_is_a_note():
     rows = [{"prompt": "Write a joke.", "limit": n, "uid": str(uuid.uuid4())} for n in range(N)]
     findings = Findings()
     judge_rows(rows, [short], findings)
-    assert findings.sound and "whose limit or uid is another" in findings.notes[0].message
+    assert findings.sound and "with a different limit or uid" in findings.notes[0].message
 
 
 def test_one_prompt_whose_rows_differ_in_a_column_of_a_registered_reward_is_a_problem():
     rows = [{"prompt": "Make 24.", "nums": [n, 2, 3], "target": 24} for n in range(N)]
     findings = Findings()
     judge_rows(rows, [build("countdown")], findings)
-    assert "whose nums or target is another" in findings.problems[0].message
+    assert "with a different nums or target" in findings.problems[0].message
 
 
 def test_one_beginning_of_every_answer_is_told_as_such():
@@ -183,7 +184,7 @@ def test_prompts_that_end_with_the_assistants_answer_are_a_problem(tiny_folder, 
         tmp_path, tiny_folder, SUPERVISED, **settings, rename_columns={"solution": "messages"}
     )
     [problem] = keyed(findings)
-    assert problem in findings.problems and "write answer_column: solution" in problem.message
+    assert problem in findings.problems and "Write answer_column: solution" in problem.message
     mended = checked(tmp_path, tiny_folder, SUPERVISED, **settings, answer_column="solution")
     assert mended.sound and not keyed(mended)
     assert "100?" in mended.figures["prompts"]["first"]
@@ -282,7 +283,7 @@ def test_init_takes_no_identifier_for_a_prompt(tiny_folder, tmp_path, monkeypatc
     assert recipe["user_prompt"] == "{title}"
     printed = capsys.readouterr().out
     assert "No column has the usual name of a question" in printed
-    assert "write what the model should do into user_prompt" in printed
+    assert "Write into user_prompt what the model should do" in printed
 
 
 def test_init_finds_the_answer_of_verls_rows(tiny_folder, tmp_path, monkeypatch, capsys):
@@ -323,7 +324,7 @@ def test_init_takes_a_template_and_says_that_input_is_closed(
 
     monkeypatch.setattr("builtins.input", closed)
     assert main(["init", "rows.jsonl", str(tiny_folder), "--output", "other"]) == 2
-    assert "standard input is closed" in capsys.readouterr().err
+    assert "Standard input is closed" in capsys.readouterr().err
     assert not (tmp_path / "other").exists()
 
 

@@ -59,7 +59,7 @@ def test_a_share_over_the_limit_is_a_note_and_all_are_a_problem(tokenizer, tiny_
     assert f"at most {CONTEXT - lengths[1]}" in every[1].problems[0].message
     alone = seen(tokenizer, ["x " * CONTEXT] * 2, tiny_folder)
     assert (
-        "shorten the prompts" in alone[1].problems[0].message
+        "Shorten the prompts" in alone[1].problems[0].message
         and "at most" not in alone[1].problems[0].message
     )
 
@@ -96,13 +96,13 @@ def test_arguments_that_the_template_does_not_read_are_noted(tokenizer, tiny_fol
     _, findings = seen(tokenizer, CHAT, tiny_folder, **arguments)
     assert list(map(str, findings.notes)) == [
         (
-            "chat_template_kwargs: enable_thinking does nothing: the model's chat template does "
-            "not read it."
+            "chat_template_kwargs: enable_thinking does nothing, because the model's chat template "
+            "does not read it."
         )
     ]
     _, of_texts = seen(tokenizer, ["Hi"], tiny_folder, **arguments)
     assert list(map(str, of_texts.notes)) == [
-        "chat_template_kwargs does nothing: the prompts are texts, without a chat template."
+        "chat_template_kwargs does nothing, because the prompts are texts without a chat template."
     ]
     tokenizer.chat_template = "{% if enable_thinking %}{% endif %}" + tokenizer.chat_template
     assert not seen(tokenizer, CHAT, tiny_folder, **arguments)[1].notes
@@ -152,5 +152,7 @@ def test_a_reward_that_hangs_is_a_note_and_does_not_hold_up(monkeypatch):
     monkeypatch.setattr("grpo_ext.preflight.try_rewards.BUDGET", 0.3)
     findings = Findings()
     found = try_rewards([hangs, build("format")], {"prompt": CHAT[0]}, False, findings)
-    assert findings.sound and "'hangs' was not tried to the end" in findings.notes[0].message
+    assert (
+        findings.sound and "'hangs' was not tried on all completions" in findings.notes[0].message
+    )
     assert found["scores"]["hangs"] == [None, None, None]

@@ -31,15 +31,15 @@ def config(cls=GRPOExtConfig, **values):
     [
         (
             {"loss_normalization": "stp"},
-            "loss_normalization is one of step, micro_batch; got 'stp'. Did you mean 'step'?",
+            "loss_normalization must be one of step, micro_batch; got 'stp'. Did you mean 'step'?",
         ),
         (
             {"eval_strategy": "stps"},
-            "eval_strategy is one of no, steps, epoch; got 'stps'. Did you mean 'steps'?",
+            "eval_strategy must be one of no, steps, epoch; got 'stps'. Did you mean 'steps'?",
         ),
-        ({"top_p": 1.5}, "top_p must be less than or equal to 1, got 1.5."),
-        ({"reward_workers": "many"}, "reward_workers is a whole number; got 'many'."),
-        ({"temperature": float("nan")}, "temperature must be a finite number, got nan."),
+        ({"top_p": 1.5}, "top_p must be less than or equal to 1; got 1.5."),
+        ({"reward_workers": "many"}, "reward_workers must be a whole number; got 'many'."),
+        ({"temperature": float("nan")}, "temperature must be a finite number; got nan."),
     ],
 )
 def test_a_single_wrong_value_is_refused_when_the_dataclass_is_built(values, words):
@@ -93,10 +93,10 @@ def test_text_becomes_the_number_that_it_stands_for():
         ),
         (
             {"max_tokens_per_micro_batch": 64, "top_entropy_quantile": 0.5},
-            "taken over a micro-batch",
+            "computed over a whole micro-batch",
         ),
         ({"health_rules": {"kll": 3}}, "health_rules has no rule 'kll'"),
-        ({"sync_ref_model": True}, "set beta above 0"),
+        ({"sync_ref_model": True}, "Set beta above 0"),
         ({"delta": 1.2}, "delta must be above 1 + epsilon_high"),
         ({"delta": 1.25, "epsilon_high": 0.28}, "delta must be above 1 + epsilon_high"),
         ({"delta": 0.5, "loss_type": "luspo"}, "delta must be above 1 + epsilon_high"),
@@ -110,7 +110,7 @@ def test_text_becomes_the_number_that_it_stands_for():
         ),
         (
             {"use_vllm": True, "vllm_sync_adapter": "adapter", "vllm_enable_sleep_mode": True},
-            "an engine that sleeps loses its base",
+            "a sleeping engine loses its base",
         ),
     ],
 )
@@ -129,7 +129,7 @@ def test_what_is_changed_later_is_checked_too():
         "logprob_policy",
         "num_generations",
     ]
-    assert "Nearest that fit" in str(error.value)
+    assert "Nearest sizes that fit" in str(error.value)
 
 
 def test_what_only_a_recipe_says_is_left_out():
@@ -147,7 +147,9 @@ def test_what_only_a_recipe_says_is_left_out():
 def test_a_sampler_from_python_that_is_another_engine_counts_as_separate():
     by_sequence = {"loss_type": "vespo", "vllm_importance_sampling_mode": "sequence_mask"}
     check_arguments(config(**by_sequence), 1)
-    with pytest.raises(RecipeError, match="vespo multiplies the ratios of a sequence itself"):
+    with pytest.raises(
+        RecipeError, match="vespo multiplies the ratios of a sequence's tokens itself"
+    ):
         check_arguments(config(**by_sequence), 1, separate_sampler=True)
     check_arguments(config(behaviour_policy="sampler"), 1, separate_sampler=True)
     with pytest.raises(RecipeError, match="behaviour_policy: sampler needs a separate sampler"):

@@ -170,7 +170,7 @@ def test_all_faults_are_told_at_once(tmp_path):
     for expected in (
         "dr_grpo",
         "temperature must be",
-        "num_generations is a whole number",
+        "num_generations must be a whole number",
         "'group'",
         "model_name_or_path",
     ):
@@ -185,7 +185,7 @@ def test_all_faults_are_told_at_once(tmp_path):
         ("generation_kwargs: {min_p: .nan}\n", "generation_kwargs must be a finite number"),
         (
             "reward_funcs: [{name: format, weight: 1, name: countdown}]\n",
-            "recipe.yaml:2: name is set a second time",
+            "recipe.yaml:2: name is set twice",
         ),
         (
             "use_vllm: true\ntop_k: 5\nbeta: 0.1\nvllm_importance_sampling_correction: false\n",
@@ -197,7 +197,7 @@ def test_all_faults_are_told_at_once(tmp_path):
         ),
         (
             "vllm_server_port: 70000\n",
-            "vllm_server_port must be less than or equal to 65535, got 70000",
+            "vllm_server_port must be less than or equal to 65535; got 70000",
         ),
         (
             "kl_estimator: k1\nloss_normalization: micro_batch\n",
@@ -227,7 +227,7 @@ def test_all_faults_are_told_at_once(tmp_path):
         ),
         ("task: countdwon\n", "'countdown'"),
         ("task: [a]\n", "unknown task"),
-        ("dataset_streaming: true\n", "set max_steps"),
+        ("dataset_streaming: true\n", "Set max_steps"),
         (
             "load_best_model_at_end: true\neval_strategy: steps\neval_temperature: 0\n",
             "metric_for_best_model: countdown",
@@ -251,29 +251,30 @@ def test_all_faults_are_told_at_once(tmp_path):
                 "dataset_streaming: true\n"
                 "max_steps: 3\n"
             ),
-            "curriculum: easy_to_hard chooses among all rows: remove dataset_streaming.",
+            "curriculum: easy_to_hard needs all rows before training begins. "
+            "Remove dataset_streaming.",
         ),
-        ("generation_batch_size: 16\nsteps_per_generation: 2\n", "not both"),
+        ("generation_batch_size: 16\nsteps_per_generation: 2\n", "both set. Remove one of them"),
         ("max_target: 0\n", "max_target=0"),
-        ("beta: 0.1\nbeta: 0.2\n", "second time"),
+        ("beta: 0.1\nbeta: 0.2\n", "set twice"),
         ("- a\n- b\n", "lines of `key: value`"),
         ("a: 1\nb: [\n", "recipe.yaml:3: not a recipe: while parsing a flow node, expected"),
-        ("<<: {beta: 0.1}\n", "write merged keys out"),
-        ("[a, b]: 1\n", "recipe.yaml:2: a key of a recipe is a plain word"),
+        ("<<: {beta: 0.1}\n", "Write out keys that"),
+        ("[a, b]: 1\n", "recipe.yaml:2: keys of a recipe must be plain words"),
         ("0: 1\n", "unknown key '0'"),
         ("generation_batch_size: 12\n", "not a multiple of the micro-batch of 8"),
         ("eval_strategy: steps\nnum_generations_eval: 6\n", "per_device_eval_batch_size: 6` or"),
-        ("fp16: true\nbf16: true\n", "keep one"),
+        ("fp16: true\nbf16: true\n", "Remove fp16, or write `bf16: false`"),
         (
             "temperature: 0.7\ngeneration_kwargs: {temperature: 0.9}\n",
             "drop it from generation_kwargs",
         ),
-        ("use_vllm: true\ngeneration_kwargs: {logprobs: 5}\n", "remove n and logprobs"),
+        ("use_vllm: true\ngeneration_kwargs: {logprobs: 5}\n", "Remove n and logprobs"),
         ("repetition_penalty: 1.1\n", "cannot be scored exactly"),
-        ("num_generations: null\n", "num_generations is a whole number; got None"),
+        ("num_generations: null\n", "num_generations must be a whole number; got None"),
         ("max_completion_length: null\n", "after 20 tokens"),
-        ("use_vllm: true\nvllm_max_model_length: 512\n", "leaves no prompt"),
-        ("use_transformers_continuous_batching: true\n", "bfloat16 for good"),
+        ("use_vllm: true\nvllm_max_model_length: 512\n", "leaves no room for a prompt"),
+        ("use_transformers_continuous_batching: true\n", "permanently rounds"),
         ("max_steps: 0\n", "trains nothing"),
     ],
 )
@@ -354,10 +355,10 @@ def test_a_clip_range_that_no_ratio_leaves_is_noted(tmp_path):
     (note,) = load_recipe(write(tmp_path, text)).notes
     assert "recipe.yaml:2: epsilon_high clips nothing" in str(
         note
-    ) and "write steps_per_generation: 64" in str(note)
+    ) and "Write steps_per_generation: 64" in str(note)
     assert not load_recipe(write(tmp_path, text + "steps_per_generation: 64\n")).notes
     (note,) = load_recipe(None, {**MODEL, "epsilon_high": 0.3}).notes
-    assert "write steps_per_generation: 16" in str(note)
+    assert "Write steps_per_generation: 16" in str(note)
     assert not load_recipe(None, {**MODEL, "epsilon_high": 0.3, "num_iterations": 2}).notes
 
 
@@ -403,7 +404,7 @@ def test_truncation_in_generation_kwargs_is_truncation():
     assert load_recipe(
         None, {**given, "gradient_accumulation_steps": 8, "generation_kwargs": {"top_p": 1.0}}
     )
-    with pytest.raises(RecipeError, match="tokens that truncation kept"):
+    with pytest.raises(RecipeError, match="tokens that top_k, top_p and min_p keep"):
         load_recipe(
             None, {**given, "gradient_accumulation_steps": 8, "generation_kwargs": {"top_p": 0.9}}
         )
@@ -412,7 +413,7 @@ def test_truncation_in_generation_kwargs_is_truncation():
 def test_a_length_without_limit_is_refused_where_transformers_evaluates(tmp_path):
     text = "model_name_or_path: m\nuse_vllm: true\nmax_completion_length: null\n"
     assert load_recipe(write(tmp_path, text))
-    assert "ends completions after 20 tokens" in faults(
+    assert "end completions after 20 tokens" in faults(
         tmp_path, text + "eval_strategy: steps\neval_temperature: 0\n"
     )
 
@@ -423,8 +424,8 @@ LIMITLESS = "use_vllm: true\nvllm_mode: server\nmax_completion_length: null\n"
 def test_a_loss_that_divides_by_the_longest_length_needs_one(tmp_path):
     text = "model_name_or_path: m\nloss_type: dr_grpo\n"
     told = faults(tmp_path, text + LIMITLESS)
-    expected = "loss_type dr_grpo divides the loss by max_completion_length, which is null"
-    assert f"recipe.yaml:5: {expected}: write a number." in told
+    expected = "loss_type: dr_grpo divides the loss by max_completion_length, which is null"
+    assert f"recipe.yaml:5: {expected}. Set max_completion_length to a number." in told
     load_recipe(write(tmp_path, "model_name_or_path: m\n" + LIMITLESS))
 
 
@@ -437,7 +438,7 @@ def test_a_loss_of_a_plugin_that_divides_by_the_longest_length_needs_one(tmp_pat
         "    return -x.advantages * x.ratio\n"
     )
     text = f"model_name_or_path: m\nreward_plugins: [{plugin}]\nloss_type: mine_constant\n"
-    assert "loss_type mine_constant divides the loss" in faults(tmp_path, text + LIMITLESS)
+    assert "loss_type: mine_constant divides the loss" in faults(tmp_path, text + LIMITLESS)
 
 
 @pytest.mark.parametrize(
@@ -450,8 +451,8 @@ def test_a_number_that_divides_is_not_0(tmp_path, key):
 
 def test_a_recipe_of_the_other_kind_is_told_its_command(tmp_path):
     told = faults(tmp_path, "model_name_or_path: m\ncompletion_only_loss: true\n")
-    assert "is a key of supervised training: `grpo-ext sft`" in told
-    with pytest.raises(RecipeError, match="num_generations is a key of GRPO: `grpo-ext train`"):
+    assert "is a key of supervised training. Remove it, or train with `grpo-ext sft`" in told
+    with pytest.raises(RecipeError, match="num_generations is a key of GRPO training"):
         load_sft_recipe(None, {**MODEL, "dataset_name": "d", "num_generations": 4})
 
 
@@ -472,7 +473,7 @@ def test_the_number_of_processes_counts(tmp_path, monkeypatch):
 
 def test_an_accelerate_config_that_is_no_mapping_is_said_so(tmp_path):
     (tmp_path / "odd.yaml").write_text("- a\n")
-    with pytest.raises(ValueError, match=r"odd\.yaml is lines of `key: value`"):
+    with pytest.raises(ValueError, match=r"odd\.yaml is not a mapping. Write lines of"):
         accelerate_settings(str(tmp_path / "odd.yaml"))
     load_recipe(None, {**MODEL, "accelerate_config": str(tmp_path / "odd.yaml")})
 
@@ -518,7 +519,7 @@ def test_a_list_of_several_words_is_told_to_be_one_word(words, expected):
         parse_words(words)
     told = str(error.value)
     assert "expected `--key value`, got 'b'" in told or "got 'v_proj'" in told
-    assert told.endswith(f"A list is one word: {expected}")
+    assert told.endswith(f"Write a list as one word: {expected}")
     key, corrected = expected.rstrip(".").split(" ", 1)
     assert parse_words([key, corrected.strip("'")])
 
@@ -598,7 +599,7 @@ def test_the_metric_of_groups_is_named_as_it_is_logged(tmp_path):
     slashed = text.replace("label: guess", "label: a/guess")
     load_recipe(write(tmp_path, f"{slashed}group_filter_metric: a/guess\n"))
     for name in ("environment", "org/judge"):
-        assert "It has guess, short, judge, format." in faults(
+        assert "Its rewards are guess, short, judge, format." in faults(
             tmp_path, f"{text}group_filter_metric: {name}\n"
         )
 
@@ -631,13 +632,15 @@ def test_generation_kwargs_as_text_are_read_as_a_mapping(tmp_path, key, values):
     given = {**MODEL, **values, "generation_kwargs": '{"min_p": null}'}
     assert load_recipe(None, given).get("generation_kwargs") == {"min_p": None}
     path = write(tmp_path, "model_name_or_path: m\ngeneration_kwargs: min_p\n")
-    with pytest.raises(RecipeError, match="generation_kwargs is a mapping or null; got 'min_p'"):
+    with pytest.raises(
+        RecipeError, match="generation_kwargs must be a mapping or null; got 'min_p'"
+    ):
         load_recipe(path, values)
 
 
 def test_a_sampler_process_plays_no_environment_and_needs_our_loss():
     given = {**MODEL, "sampler": "process"}
-    with pytest.raises(RecipeError, match="sampler: process does not play environments yet"):
+    with pytest.raises(RecipeError, match="sampler: process does not support environment yet"):
         load_recipe(None, {**given, "environment": "guess"})
     with pytest.raises(RecipeError, match="sampler: process needs loss_normalization: step"):
         load_recipe(None, {**given, "loss_normalization": "micro_batch"})

@@ -81,7 +81,7 @@ def test_each_value_that_does_not_fit_its_tag_is_reported_with_its_key_and_line(
 
 @pytest.mark.parametrize("value", ["!!bool maybe", "!!int x", "!!timestamp x", "{a: !!int ''}"])
 def test_a_word_that_does_not_fit_its_tag_is_reported(value):
-    with pytest.raises(RecipeError, match="beta is a number; got"):
+    with pytest.raises(RecipeError, match="beta must be a number; got"):
         load_recipe(None, ["--model_name_or_path", "m", "--beta", value])
 
 

@@ -127,7 +127,7 @@ def test_all_faults_of_all_entries_are_named_at_once():
         }
     )
     assert "tasks: countdown: unknown key 'num_problem'" in found[0] and "num_problems" in found[0]
-    assert found[1].startswith("tasks: countdown: max_target is a whole number")
+    assert found[1].startswith("tasks: countdown: max_target must be a whole number")
     assert found[2].startswith("tasks: stories:") and "gsm9k" in found[2]
     assert found[3].startswith("tasks: guess: share must be greater than 0")
 
@@ -135,9 +135,9 @@ def test_all_faults_of_all_entries_are_named_at_once():
 @pytest.mark.parametrize(
     "more, words",
     [
-        ({"task": "countdown"}, "task has no meaning beside tasks: write task in each entry"),
-        ({"dataset_name": "x.jsonl"}, "dataset_name has no meaning beside tasks"),
-        ({"reward_weights": [1.0]}, "write weight beside each reward"),
+        ({"task": "countdown"}, "task cannot be set beside tasks. Write task in each entry"),
+        ({"dataset_name": "x.jsonl"}, "dataset_name cannot be set beside tasks"),
+        ({"reward_weights": [1.0]}, "Write a weight for each reward"),
         (
             {"num_problems": 3},
             "num_problems belongs to the task 'countdown'. Write it in an entry of `tasks`.",
@@ -149,7 +149,10 @@ def test_keys_of_a_single_task_belong_into_an_entry(more, words):
 
 
 def test_shares_are_for_all_tasks_or_for_none():
-    assert "write share for every task" in problems({**TWO, "stories": {**STORIES, "share": 1}})[0]
+    assert (
+        "share is set for some tasks only"
+        in problems({**TWO, "stories": {**STORIES, "share": 1}})[0]
+    )
     assert problems({})[0].startswith("tasks is empty")
 
 

@@ -720,7 +720,7 @@ def test_check_refuses_a_budget_beyond_the_timeout_of_rewards(monkeypatch):
     assert "Set reward_timeout: 7.4 or lower seconds" in findings.problems[0].message
     findings = Findings(elsewhere=True)
     check_code([build("code", isolation="none")], [], 5.0, findings)
-    assert "with your rights" in findings.notes[0].message and not findings.problems
+    assert "with your permissions" in findings.notes[0].message and not findings.problems
 
 
 def test_the_filters_are_those_that_their_program_compiles():

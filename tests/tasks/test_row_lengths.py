@@ -154,10 +154,10 @@ def test_images_and_environments_are_refused(tiny_folder, tokenizer):
     with pytest.raises(ValueError, match="max_prompt_tokens counts the tokens of text"):
         LengthFilter(tokenizer, 9).keeps(Prompts(), [{"prompt": "a", "image": b"..."}])
     episodes = {"task": "guess", "environment": "guess", "max_prompt_tokens": 50}
-    with pytest.raises(RecipeError, match="max_prompt_tokens counts the task's prompts"):
+    with pytest.raises(RecipeError, match="max_prompt_tokens cannot be combined with environment"):
         load_recipe(None, {"model_name_or_path": str(tiny_folder), **episodes})
     tasks = {"guess": {"max_prompt_tokens": 50}}
-    with pytest.raises(RecipeError, match="tasks: guess: max_prompt_tokens counts"):
+    with pytest.raises(RecipeError, match="tasks: guess: max_prompt_tokens cannot be combined"):
         load_recipe(None, {"model_name_or_path": "m", "tasks": tasks, "environment": "guess"})
 
 
@@ -175,7 +175,7 @@ def test_each_task_of_several_has_its_own_limit(tiny_folder, tokenizer):
     values = {"model_name_or_path": str(tiny_folder), "tasks": tasks}
     names = train_rows(load_recipe(None, values))["task"]
     assert (names.count("stories"), names.count("countdown")) == (short, 30)
-    with pytest.raises(RecipeError, match="max_prompt_tokens has no meaning beside tasks"):
+    with pytest.raises(RecipeError, match="max_prompt_tokens cannot be set beside tasks"):
         load_recipe(None, {**values, "max_prompt_tokens": limit})
 
 

@@ -47,7 +47,7 @@ REFUSED = {
     "eval_varied": ({}, "Did you mean 'a_rewards/varied/mean'?"),
     "eval_b_varied": ({}, "Did you mean 'b_rewards/varied/mean'?"),
     "eval_a_rewrad": ({}, "Did you mean 'a_reward'"),
-    "eval_a_loss": ({}, "decides by eval_loss"),
+    "eval_a_loss": ({}, "uses eval_loss"),
     "eval_a_reward": ({"eval_temperature": 0.0}, "They log a_varied, a_pass@1"),
     "b_rewards/varied/mean": (
         {"greater_is_better": False},
@@ -73,7 +73,7 @@ def test_a_metric_of_several_sets_is_refused_before_a_model_is_loaded(
     [
         ("varied", {}, "Did you mean 'rewards/varied/mean'"),
         ("eval_a_reward", {"eval_temperature": 0.0}, None),
-        ("rewards/other/mean", {}, "evaluations log no 'rewards/other/mean'"),
+        ("rewards/other/mean", {}, "evaluations do not log 'rewards/other/mean'"),
         ("reward", {"eval_temperature": 0.0}, "They log varied, pass@1"),
     ],
 )

@@ -365,10 +365,10 @@ def test_a_best_model_by_eval_loss_is_refused_at_both_doors(
     kind, tiny_folder, tmp_path, reward, capsys
 ):
     settings = {**EVALUATED, **BY_LOSS[kind]}
-    with pytest.raises(ValueError, match="decides by eval_loss, which says nothing"):
+    with pytest.raises(ValueError, match="uses eval_loss, which does not measure a policy"):
         run_python(tiny_folder, tmp_path / "a", [reward["varied"]], "no/model", **settings)
     assert run_recipe(tiny_folder, tmp_path / "recipe", ["varied"], **settings) == 2
-    assert "decides by eval_loss, which says nothing" in capsys.readouterr().err
+    assert "uses eval_loss, which does not measure a policy" in capsys.readouterr().err
 
 
 def test_early_stopping_by_eval_loss_is_refused(tiny_folder, tmp_path, reward):
@@ -377,7 +377,7 @@ def test_early_stopping_by_eval_loss_is_refused(tiny_folder, tmp_path, reward):
         "eval_dataset": Dataset.from_list(rows()),
     }
     settings = {**EVALUATED, "metric_for_best_model": "loss"}
-    with pytest.raises(CannotLearn, match="EarlyStoppingCallback decides by eval_loss"):
+    with pytest.raises(CannotLearn, match="EarlyStoppingCallback uses eval_loss"):
         run_python(tiny_folder, tmp_path, [reward["varied"]], more=more, **settings)
 
 
@@ -385,7 +385,7 @@ def test_early_stopping_by_eval_loss_is_refused(tiny_folder, tmp_path, reward):
     ("settings", "words"),
     [
         ({"metric_for_best_model": "varied"}, "Did you mean 'rewards/varied/mean'"),
-        ({"metric_for_best_model": "rewards/other/mean"}, "log no 'rewards/other/mean'"),
+        ({"metric_for_best_model": "rewards/other/mean"}, "not log 'rewards/other/mean'"),
         (
             {"metric_for_best_model": "reward", "greater_is_better": False},
             "keeps the model with the lowest reward",

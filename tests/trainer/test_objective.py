@@ -256,7 +256,10 @@ def test_a_policy_changed_in_memory_is_its_own_reference(tiny_folder, tmp_path, 
             {"advantage_normalizer": "useful", "multi_objective_aggregation": "normalize_then_sum"},
             "sum_then_normalize",
         ),
-        ({"loss_type": "drgrpo"}, "loss_type is one of grpo.*got 'drgrpo'. Did you mean 'dr_grpo'"),
+        (
+            {"loss_type": "drgrpo"},
+            "loss_type must be one of grpo.*got 'drgrpo'. Did you mean 'dr_grpo'",
+        ),
         (
             {"temperature": 0.7, "generation_kwargs": {"temperature": 0.5}},
             "temperature is 0.7 and generation_kwargs",

@@ -374,8 +374,8 @@ def test_a_sampler_that_dies_again_and_again_ends_the_run(tiny_folder, tmp_path)
             {"sampler": None, "use_vllm": True, "vllm_mode": "server", "top_k": 5},
             "vLLM does not return",
         ),
-        ({"environment": "guess"}, "does not play environments"),
-        ({"partial_rollouts": 4}, "does not divide max_completion_length \\(6\\)"),
+        ({"environment": "guess"}, "does not support environment"),
+        ({"partial_rollouts": 4}, "must divide max_completion_length; 4 does not divide 6"),
         ({"partial_rollouts": 3, "overlap": "off"}, "needs overlap: one_step"),
         ({"partial_rollouts": 3, "group_filter": "refill"}, "needs group_filter: drop"),
         (

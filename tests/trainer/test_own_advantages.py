@@ -75,7 +75,7 @@ def test_an_estimator_of_a_plugin_file_trains_by_its_formula(tiny_folder, tmp_pa
     assert rewards.std() > 0
     wanted = rewards - left_out_means(rewards)
     assert [line["advantage"] for line in lines] == pytest.approx(wanted.flatten().tolist())
-    with pytest.raises(ValueError, match=r"scale_rewards is one of group.*rloo.*mean 'rloo'"):
+    with pytest.raises(ValueError, match=r"scale_rewards must be one of group.*rloo.*mean 'rloo'"):
         load_recipe(RECIPE, {**settings, "scale_rewards": "rlo"})
 
 

@@ -81,7 +81,7 @@ def test_a_loss_of_a_plugin_file_trains_evaluates_and_resumes(tiny_folder, tmp_p
         policy._LOSSES.pop("tempered", None)
     assert len(losses[0]) == 4 and losses[0] == losses[1]
     assert all(torch.equal(weights[0][name], p) for name, p in weights[1].items())
-    with pytest.raises(ValueError, match=r"loss_type is one of grpo.*got 'temperd'"):
+    with pytest.raises(ValueError, match=r"loss_type must be one of grpo.*got 'temperd'"):
         load_recipe(
             RECIPE,
             {

@@ -74,4 +74,4 @@ def test_check_says_what_is_loaded_and_loads_nothing():
     assert set(figures["scores"]) == {"format"}
     assert not findings.problems
     [note] = [note.message for note in findings.notes if "relevance" in note.message]
-    assert "loads the model no/such-model, frozen and in float32" in note
+    assert "loads the frozen model no/such-model in float32" in note
