@@ -191,7 +191,7 @@ BROKEN = {
         "eval_dataset_name",
         "no file at",
     ),
-    "no_such_model": ({"model_name_or_path": "./nowhere"}, "model_name_or_path", "is not a folder"),
+    "no_such_model": ({"model_name_or_path": "./nowhere"}, "model_name_or_path", "no folder"),
     "no_tokenizer": ({"model_name_or_path": "."}, "model_name_or_path", "tokenizer"),
     "no_room_for_a_completion": (
         {"max_completion_length": 2040},
