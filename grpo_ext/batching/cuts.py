@@ -44,19 +44,23 @@ def deal_rows(
     Returns:
         The row indices of each piece, none of them empty. All other dead rows are left out.
     """
-    prompt_of_row = prompts.cpu().numpy()
-    prompt_tokens = prompt_lengths.cpu().numpy()
-    tokens = completion_lengths.cpu().numpy()
-    is_live = live.cpu().numpy()
+    prompt_of_row = prompts.cpu().numpy()  # (B,)
+    prompt_tokens = prompt_lengths.cpu().numpy()  # (B,)
+    tokens = completion_lengths.cpu().numpy()  # (B,)
+    is_live = live.cpu().numpy()  # (B,)
     rows = np.flatnonzero(is_live)
-    group = prompt_of_row[rows]
+    group = prompt_of_row[rows]  # of each live row
     group_sizes = np.maximum(np.bincount(group), 1)
-    mean_tokens = np.bincount(group, weights=tokens[rows]) / group_sizes  # of a prompt's live rows
-    rows = rows[np.lexsort((tokens[rows], group, mean_tokens[group]))]
-    cuts = even_cuts(prompt_tokens[rows] + tokens[rows], num_pieces)
+    group_tokens = np.bincount(group, weights=tokens[rows])
+    mean_tokens = group_tokens / group_sizes  # of a prompt's live rows
+    order = np.lexsort((tokens[rows], group, mean_tokens[group]))
+    rows = rows[order]
+    costs = prompt_tokens[rows] + tokens[rows]
+    cuts = even_cuts(costs, num_pieces)
     # dead rows fill empty pieces; those with tokens come first
     dead_rows = np.flatnonzero(~is_live)
-    fillers = iter(dead_rows[np.argsort(tokens[dead_rows] == 0, kind="stable")])
+    is_empty = tokens[dead_rows] == 0
+    fillers = iter(dead_rows[np.argsort(is_empty, kind="stable")])
     dealt = []
     for piece_rows in np.split(rows, cuts):
         if len(piece_rows) == 0:
@@ -75,11 +79,13 @@ def even_cuts(costs: np.ndarray, num_pieces: int) -> list[int]:
         return [0] * num_cuts
 
     def suffices(bound: int) -> bool:
-        return len(_fill(costs, bound)) <= num_cuts
+        cuts = _fill(costs, bound)
+        return len(cuts) <= num_cuts
 
     # with the sum of all costs as the bound, greedy filling needs no cut
-    bounds = range(int(costs.max()), int(costs.sum()))
-    smallest_bound = bounds.start + bisect_left(bounds, True, key=suffices)
+    largest_cost = int(costs.max())
+    bounds = range(largest_cost, int(costs.sum()))
+    smallest_bound = largest_cost + bisect_left(bounds, True, key=suffices)
     cuts = _fill(costs, smallest_bound)
     # greedy filling may need fewer cuts: add some so that no piece is empty
     for position in range(1, len(costs)):
@@ -143,7 +149,10 @@ def packs(
 
 
 def length_chunks(
-    lengths: torch.Tensor, per_row: int = 0, call: int | None = None, max_tokens: int | None = None
+    lengths: torch.Tensor,
+    per_row: int = 0,
+    call: int | None = None,
+    max_tokens: int | None = None,
 ) -> list[torch.Tensor]:
     """Split rows into chunks of similar length where this saves more padding than a call costs.
 
@@ -162,8 +171,9 @@ def length_chunks(
     """
     if call is None:
         call = call_tokens(lengths.device)
-    order = torch.argsort(lengths.cpu(), stable=True)
-    widths = lengths.cpu()[order].double().numpy() + per_row  # (B,), ascending
+    lengths = lengths.cpu()
+    order = torch.argsort(lengths, stable=True)
+    widths = lengths[order].double().numpy() + per_row  # (B,), ascending
     num_rows = len(widths)
     # for the first j rows: the least cost, the start of the last chunk, and the number of chunks
     least_cost = np.full(num_rows + 1, np.inf)
@@ -172,12 +182,13 @@ def length_chunks(
     num_chunks = np.zeros(num_rows + 1, dtype=int)
     for end in range(1, num_rows + 1):
         sizes = end - np.arange(end)  # (end,), rows of a chunk from each start
-        tokens = sizes * widths[end - 1]
-        cost = least_cost[:end] + tokens + call
+        tokens = sizes * widths[end - 1]  # (end,)
+        cost = least_cost[:end] + tokens + call  # (end,)
         if max_tokens is None:
-            cost[num_chunks[:end] >= MAX_CHUNKS] = np.inf
+            is_refused = num_chunks[:end] >= MAX_CHUNKS
         else:
-            cost[:-1][tokens[:-1] > max_tokens] = np.inf
+            is_refused = (tokens > max_tokens) & (sizes > 1)
+        cost[is_refused] = np.inf
         start = int(cost.argmin())
         least_cost[end] = cost[start]
         last_start[end] = start
@@ -188,11 +199,13 @@ def length_chunks(
         start = last_start[end]
         chunks.append(order[start:end])
         end = start
-    return chunks[::-1]
+    chunks.reverse()
+    return chunks
 
 
 def equal_prompts(
-    prompt_ids: torch.Tensor, prompt_mask: torch.Tensor
+    prompt_ids: torch.Tensor,
+    prompt_mask: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Find the rows with the same prompt.
 
@@ -204,14 +217,18 @@ def equal_prompts(
         The first row (N,) of each of the N distinct prompts, and for each row the index (B,) of its
         prompt among them.
     """
-    tokens = torch.where(prompt_mask.bool(), prompt_ids, -1).cpu().numpy()
+    tokens = torch.where(prompt_mask.bool(), prompt_ids, -1)  # (B, P)
     numbers: dict[bytes, int] = {}  # indices of the distinct prompts, by their tokens
     first_rows: list[int] = []
     prompt_of_row = []
-    for row, prompt in enumerate(tokens):
-        number = numbers.setdefault(prompt.tobytes(), len(numbers))
-        if number == len(first_rows):
+    for row, prompt in enumerate(tokens.cpu().numpy()):
+        key = prompt.tobytes()
+        if key not in numbers:
+            numbers[key] = len(numbers)
             first_rows.append(row)
-        prompt_of_row.append(number)
+        prompt_of_row.append(numbers[key])
     device = prompt_ids.device
-    return torch.tensor(first_rows, device=device), torch.tensor(prompt_of_row, device=device)
+    return (
+        torch.tensor(first_rows, device=device),
+        torch.tensor(prompt_of_row, device=device),
+    )

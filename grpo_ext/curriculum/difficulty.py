@@ -13,12 +13,16 @@ _TIES = 4  # makes this draw independent of those in `sampler`, which use the sa
 
 def from_easy_to_hard(difficulty: Sequence[float], seed: int) -> list[int]:
     """Return row indices sorted by ascending difficulty; ties are in random order from `seed`."""
-    ties = np.random.default_rng((seed, _TIES)).permutation(len(difficulty))
-    return np.lexsort((ties, np.asarray(difficulty))).tolist()
+    rng = np.random.default_rng((seed, _TIES))
+    ties = rng.permutation(len(difficulty))  # (rows,)
+    order = np.lexsort((ties, np.asarray(difficulty)))  # (rows,)
+    return order.tolist()
 
 
 def difficulty_fault(
-    column: str, column_names: Sequence[str], values: Callable[[], Iterable[object]]
+    column: str,
+    column_names: Sequence[str],
+    values: Callable[[], Iterable[object]],
 ) -> str | None:
     """Return an error message if rows cannot be sorted by a column, or `None` if they can.
 

@@ -15,7 +15,9 @@ PromptCounts = dict[str, tuple[int, int]]
 
 
 def read_pass_rates(
-    path: Path, rewards: Sequence[str], threshold: float
+    path: Path,
+    rewards: Sequence[str],
+    threshold: float,
 ) -> dict[str, tuple[int, int]]:
     """Return the numbers (correct, scored) of completions of each prompt, by prompt id.
 
@@ -45,19 +47,27 @@ def read_pass_rates(
                         f"{part}:{number}: not a completion with the reward {rewards[0]} "
                         f"({error}). `grpo-ext eval --train_rows N --output FILE.json` writes them."
                     ) from None
-                if row.get("part") != "greedy":
-                    prompt_counts = counts.setdefault(prompt_id(row["prompt"]), {})
-                    _count_completion(prompt_counts, row, rewards, threshold)
+                if row.get("part") == "greedy":
+                    continue
+                key = prompt_id(row["prompt"])
+                prompt_counts = counts.setdefault(key, {})
+                _count_completion(prompt_counts, row, rewards, threshold)
     rates = {}
-    for prompt, prompt_counts in counts.items():
-        judge = next((name for name in rewards if name in prompt_counts), None)
-        if judge is not None and prompt_counts[judge][1] > 0:
-            rates[prompt] = prompt_counts[judge]
+    for key, prompt_counts in counts.items():
+        judges = [name for name in rewards if name in prompt_counts]
+        if not judges:
+            continue
+        right, scored = prompt_counts[judges[0]]
+        if scored > 0:
+            rates[key] = (right, scored)
     return rates
 
 
 def _count_completion(
-    counts: PromptCounts, row: dict[str, Any], rewards: Sequence[str], threshold: float
+    counts: PromptCounts,
+    row: dict[str, Any],
+    rewards: Sequence[str],
+    threshold: float,
 ) -> None:
     failed = row.get("failed")
     for name in rewards:
@@ -65,9 +75,12 @@ def _count_completion(
         if isinstance(failed, list) and name in failed:
             counts.setdefault(name, (0, 0))
         score = row["rewards"].get(name)
-        if score is not None:
-            right, scored = counts.get(name, (0, 0))
-            counts[name] = (right + (score >= threshold), scored + 1)
+        if score is None:
+            continue
+        right, scored = counts.get(name, (0, 0))
+        if score >= threshold:
+            right += 1
+        counts[name] = (right, scored + 1)
 
 
 class PassRates:
@@ -87,11 +100,13 @@ class PassRates:
         start: Mapping[str, tuple[float, float]] | None = None,
     ):
         self.decay = decay
-        distinct_ids = dict.fromkeys(prompt_ids)
-        self.numbers = {key: number for number, key in enumerate(distinct_ids)}
+        self.numbers: dict[str, int] = {}  # the index of each distinct prompt
+        for key in prompt_ids:
+            self.numbers.setdefault(key, len(self.numbers))
         self.of_row = np.array([self.numbers[key] for key in prompt_ids])  # (rows,)
-        self.right = np.zeros(len(self.numbers))
-        self.samples = np.zeros(len(self.numbers))
+        num_prompts = len(self.numbers)
+        self.right = np.zeros(num_prompts)
+        self.samples = np.zeros(num_prompts)
         for key, (right, samples) in (start or {}).items():
             self.observe(key, right, samples)
 
@@ -117,9 +132,11 @@ class PassRates:
         Beta(right + 1, wrong + 1).
         """
         rates = (self.right + 1) / (self.samples + 2)  # (prompts,)
+        expected_right = rates * num_generations  # (prompts,), in one slot
         # 1e-9 keeps rounding errors from raising a whole number to the next one.
-        slots = np.ceil(1 / (rates * num_generations) - 1e-9)
-        return np.clip(slots, 1, most).astype(int)[self.of_row]
+        slots = np.ceil(1 / expected_right - 1e-9)  # (prompts,)
+        slots = np.clip(slots, 1, most).astype(int)
+        return slots[self.of_row]
 
     def chance_of_signal(self, num_generations: int, most_slots: int = 1) -> np.ndarray:
         """Return the probability (rows,) that a group has both correct and wrong completions.
@@ -129,18 +146,25 @@ class PassRates:
         """
         alpha = (self.right + 1)[self.of_row]  # (rows,)
         beta = (self.samples - self.right + 1)[self.of_row]  # (rows,)
-        group_sizes = num_generations * self.slots(num_generations, most_slots)  # (rows,)
-        all_right = np.ones_like(alpha)
-        all_wrong = np.ones_like(alpha)
+        slots = self.slots(num_generations, most_slots)  # (rows,)
+        group_sizes = num_generations * slots
+        all_right = np.ones_like(alpha)  # (rows,), E[p^G]
+        all_wrong = np.ones_like(alpha)  # (rows,), E[(1-p)^G]
         for i in range(group_sizes.max()):  # E[p^G] = product of (alpha + i) / (alpha + beta + i)
             in_group = i < group_sizes
             total = alpha + beta + i
-            all_right *= np.where(in_group, (alpha + i) / total, 1.0)
-            all_wrong *= np.where(in_group, (beta + i) / total, 1.0)
-        return np.clip(1 - all_right - all_wrong, 1e-12, None)
+            right_factor = (alpha + i) / total
+            wrong_factor = (beta + i) / total
+            all_right *= np.where(in_group, right_factor, 1.0)
+            all_wrong *= np.where(in_group, wrong_factor, 1.0)
+        chances = 1 - all_right - all_wrong
+        return np.clip(chances, 1e-12, None)
 
     def state_dict(self) -> dict[str, list[float]]:
-        return {"right": self.right.tolist(), "samples": self.samples.tolist()}
+        return {
+            "right": self.right.tolist(),
+            "samples": self.samples.tolist(),
+        }
 
     def load_state_dict(self, state: dict[str, list[float]]) -> None:
         """Restore the counts.

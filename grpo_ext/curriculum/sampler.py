@@ -11,6 +11,7 @@ mixed groups get more weight. Each draw has its own generator, seeded with the s
 the number of the generation, so no random state has to be saved.
 """
 
+import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import count, islice, repeat
@@ -55,7 +56,13 @@ class PromptSampler(Sampler):
     drawn: list[list[int]] = field(default_factory=list)
 
     def __len__(self) -> int:
-        return self.rows // self.prompts * self.prompts * self.num_generations * self.repeat_count
+        num_prompts = self.generations_per_epoch * self.prompts
+        return num_prompts * self.num_generations * self.repeat_count
+
+    @property
+    def generations_per_epoch(self) -> int:
+        """The number of generations in an epoch; the remaining rows are left out."""
+        return self.rows // self.prompts
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch and forget the generations of another one; called by the trainer."""
@@ -65,9 +72,10 @@ class PromptSampler(Sampler):
 
     def __iter__(self) -> Iterator[int]:
         fixed_order = self._fixed_order()
-        for number in range(self.rows // self.prompts):
+        for number in range(self.generations_per_epoch):
             for _ in range(self.repeat_count):
-                for index in self._generation(number, fixed_order):
+                generation = self._generation(number, fixed_order)
+                for index in generation:
                     yield from repeat(index, self.num_generations)
 
     def _fixed_order(self) -> list[int] | None:
@@ -79,18 +87,21 @@ class PromptSampler(Sampler):
         generator = torch.Generator().manual_seed(self.seed)
         for _ in range(self.epoch):  # TRL draws all epochs from one generator
             torch.randperm(self.rows, generator=generator)
-        return torch.randperm(self.rows, generator=generator).tolist()
+        order = torch.randperm(self.rows, generator=generator)  # (rows,)
+        return order.tolist()
 
     def _generation(self, number: int, fixed_order: list[int] | None) -> list[int]:
         """Return the prompt indices of generation `number` of this epoch."""
         if fixed_order is not None:
             start = number * self.prompts
-            return fixed_order[start : start + self.prompts]
+            end = start + self.prompts
+            return fixed_order[start:end]
         if self.easy_first is not None:
             return self._window(self.easy_first, number)
         if number == len(self.drawn):
             rng = np.random.default_rng((self.seed, _STREAM, self.epoch, number))
-            self.drawn.append(self._draw(rng, self.prompts))
+            indices = self._draw(rng, self.prompts)
+            self.drawn.append(indices)
         return self.drawn[number]
 
     def _window(self, easy_first: list[int], number: int) -> list[int]:
@@ -99,11 +110,13 @@ class PromptSampler(Sampler):
         A run of one epoch uses each row once, a longer run uses each row in several successive
         generations, and a shorter run skips rows evenly.
         """
-        generations_per_epoch = self.rows // self.prompts
-        generations_done = self.epoch * generations_per_epoch + number
-        share = min(1.0, generations_done / max(1, self.generations - 1))
-        start = round(share * (self.rows - self.prompts))
-        return easy_first[start : start + self.prompts]
+        generations_done = self.epoch * self.generations_per_epoch + number
+        last_generation = max(1, self.generations - 1)
+        share = min(1.0, generations_done / last_generation)
+        last_start = self.rows - self.prompts
+        start = round(share * last_start)
+        end = start + self.prompts
+        return easy_first[start:end]
 
     def _draw(self, rng: np.random.Generator, num: int) -> list[int]:
         """Draw `num` indices by weight, without replacement unless `num` exceeds the rows.
@@ -112,11 +125,18 @@ class PromptSampler(Sampler):
         """
         assert self.rates is not None
         chances = self.rates.chance_of_signal(self.num_generations, self.most_slots)  # (rows,)
-        weights = (1 - self.floor) * chances / chances.sum() + self.floor / len(chances)
-        indices = rng.choice(self.rows, num, replace=num > self.rows, p=weights)  # (num,)
+        by_chance = (1 - self.floor) * chances / chances.sum()  # (rows,)
+        uniform = self.floor / len(chances)
+        indices = rng.choice(
+            self.rows,
+            size=num,
+            replace=num > self.rows,
+            p=by_chance + uniform,
+        )  # (num,)
         if self.most_slots > 1:
             slots = self.rates.slots(self.num_generations, self.most_slots)  # (rows,)
-            indices = np.repeat(indices, slots[indices])[:num]
+            occupied = slots[indices]  # (num,)
+            indices = np.repeat(indices, occupied)[:num]
         return indices.tolist()
 
     def draw_further(self, num: int, position: int) -> list[int]:
@@ -129,15 +149,18 @@ class PromptSampler(Sampler):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state, from which `load_state_dict` continues in the same order."""
+        rates = None
+        if self.rates is not None:
+            rates = self.rates.state_dict()
         return {
             "epoch": self.epoch,
-            "drawn": [list(generation) for generation in self.drawn],
-            "rates": None if self.rates is None else self.rates.state_dict(),
+            "drawn": copy.deepcopy(self.drawn),
+            "rates": rates,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.epoch = state["epoch"]
-        self.drawn = [list(generation) for generation in state["drawn"]]
+        self.drawn = copy.deepcopy(state["drawn"])
         if self.rates is not None:
             self.rates.load_state_dict(state["rates"])
 
@@ -185,18 +208,24 @@ class PromptSupply:
                 self._stream = islice(self._endless(), self.position, None)
             return list(islice(self._stream, num))
         if self.draw is not None:
-            return [self.dataset[index] for index in self.draw(num)]
-        return [self.dataset[self._index(self.position + i)] for i in range(num)]
+            indices = self.draw(num)
+        else:
+            positions = range(self.position, self.position + num)
+            indices = [self._index(position) for position in positions]
+        return [self.dataset[index] for index in indices]
 
     def _index(self, position: int) -> int:
         """Return the row index at a position of the endless order."""
-        current_pass, place = divmod(position, len(self.dataset))
+        num_rows = len(self.dataset)
+        current_pass, place = divmod(position, num_rows)
         if not self.shuffle:
             return place
-        if self._order[0] != current_pass:
+        ordered_pass, order = self._order
+        if ordered_pass != current_pass:
             rng = np.random.default_rng((self.seed, _SUPPLY, current_pass))
-            self._order = (current_pass, rng.permutation(len(self.dataset)).tolist())
-        return self._order[1][place]
+            order = rng.permutation(num_rows).tolist()
+            self._order = (current_pass, order)
+        return order[place]
 
     def _endless(self) -> Iterator[Row]:
         """Yield the rows of a stream in endless passes; raise `ValueError` if it is empty."""
@@ -204,7 +233,8 @@ class PromptSupply:
             rows = self.dataset
             if self.shuffle:
                 rng = np.random.default_rng((self.seed, _SUPPLY, current_pass))
-                rows = rows.shuffle(seed=int(rng.integers(2**31)))
+                seed = int(rng.integers(2**31))
+                rows = rows.shuffle(seed=seed)
             row = None
             for row in rows:
                 yield row
@@ -216,7 +246,10 @@ class PromptSupply:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state, from which `load_state_dict` continues with the same rows."""
-        return {"position": self.position, "waiting": list(self.waiting)}
+        return {
+            "position": self.position,
+            "waiting": list(self.waiting),
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.position = state["position"]

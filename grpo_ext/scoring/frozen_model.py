@@ -41,30 +41,38 @@ class FrozenModel:
         if isinstance(prompt, str):
             ids = self.tokenizer(encodable(prompt)).input_ids
         else:
-            ids = self.tokenizer(self.rendered(prompt), add_special_tokens=False).input_ids
-        return list(ids) or [self.tokenizer.eos_token_id or 0]
+            text = self.rendered(prompt)
+            ids = self.tokenizer(text, add_special_tokens=False).input_ids
+        if not ids:
+            return [self.tokenizer.eos_token_id or 0]
+        return list(ids)
 
     def rendered(self, messages: list[dict[str, Any]]) -> str:
         """Render a conversation with the chat template; without one, write one content per line.
 
         With a chat template, a final message of the assistant is left open, to be continued.
         """
-        texts = [
-            {"role": str(message.get("role")), "content": encodable(content_of(message))}
-            for message in messages
-        ]
+        texts = []
+        for message in messages:
+            role = str(message.get("role"))
+            content = encodable(content_of(message))
+            texts.append({"role": role, "content": content})
         if not self.tokenizer.chat_template:
             return "".join(f"{text['content']}\n" for text in texts)
         begun = bool(texts) and texts[-1]["role"] == "assistant"
         rendered = self.tokenizer.apply_chat_template(
-            texts, tokenize=False, add_generation_prompt=not begun, continue_final_message=begun
+            texts,
+            tokenize=False,
+            add_generation_prompt=not begun,
+            continue_final_message=begun,
         )
         return str(rendered)
 
     def text_ids(self, text: str, most: int) -> list[int]:
         """Return the first `most` token ids of a text."""
         text = encodable(text[: most * CHARACTERS_PER_TOKEN])
-        return list(self.tokenizer(text, add_special_tokens=False).input_ids[:most])
+        ids = self.tokenizer(text, add_special_tokens=False).input_ids
+        return list(ids[:most])
 
     @torch.no_grad()
     def log_probs(self, pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[Tensor]:
@@ -74,12 +82,17 @@ class FrozenModel:
             pairs: prompts and texts as token ids, none of them empty. If a prompt and its text do
                 not fit into the model's context, the beginning of the prompt is dropped.
         """
-        sequences = [self.fitted(prompt, text) for prompt, text in pairs]
-        lengths = [len(text) for _, text in pairs]
+        sequences = []
+        lengths = []
+        for prompt, text in pairs:
+            sequences.append(self.fitted(prompt, text))
+            lengths.append(len(text))
         logps: list[Tensor] = [torch.empty(0)] * len(pairs)
         for rows in self.batches(sequences, lengths):
-            batch = self.batch([sequences[row] for row in rows], [lengths[row] for row in rows])
-            for row, row_logps in zip(rows, batch, strict=True):
+            batch_sequences = [sequences[row] for row in rows]
+            batch_lengths = [lengths[row] for row in rows]
+            batch_logps = self.batch(batch_sequences, batch_lengths)
+            for row, row_logps in zip(rows, batch_logps, strict=True):
                 logps[row] = row_logps
         return logps
 
@@ -87,14 +100,15 @@ class FrozenModel:
         """Group rows of similar length into batches; `lengths` are the lengths of the texts."""
         batches: list[list[int]] = []
         text_width = 0
-        for row in sorted(range(len(sequences)), key=lambda row: len(sequences[row])):
+        by_width = sorted(range(len(sequences)), key=lambda row: len(sequences[row]))
+        for row in by_width:
             width = len(sequences[row])
             text_width = max(text_width, lengths[row])
-            rows = len(batches[-1]) + 1 if batches else 1
-            positions = text_width + 1 if self.takes_logits_to_keep else width
-            too_large = rows * width > MOST_TOKENS
-            too_many_logits = rows * positions * self.vocabulary > MOST_LOGITS
-            if not batches or too_large or too_many_logits:
+            num_rows = len(batches[-1]) + 1 if batches else 1
+            num_positions = text_width + 1 if self.takes_logits_to_keep else width
+            num_tokens = num_rows * width
+            num_logits = num_rows * num_positions * self.vocabulary
+            if not batches or num_tokens > MOST_TOKENS or num_logits > MOST_LOGITS:
                 batches.append([])
                 text_width = lengths[row]
             batches[-1].append(row)
@@ -109,8 +123,8 @@ class FrozenModel:
 
     def batch(self, sequences: list[list[int]], lengths: list[int]) -> list[Tensor]:
         """Return the log-probs of the last `lengths` tokens of each sequence, in one pass."""
-        width = max(map(len, sequences))
-        text_width = max(lengths)
+        width = max(len(sequence) for sequence in sequences)  # S
+        text_width = max(lengths)  # T
         ids = torch.zeros(len(sequences), width, dtype=torch.long)  # (B, S), padded on the left
         mask = torch.zeros_like(ids)
         for row, sequence in enumerate(sequences):
@@ -124,12 +138,17 @@ class FrozenModel:
             options["position_ids"] = (mask.cumsum(1) - 1).clamp(min=0)
         if self.takes_logits_to_keep:
             options["logits_to_keep"] = text_width + 1
-        logits = self.model(input_ids=ids, attention_mask=mask, use_cache=False, **options).logits
-        logits = logits[:, -text_width - 1 : -1].float()  # (B, T, V)
+        output = self.model(input_ids=ids, attention_mask=mask, use_cache=False, **options)
+        logits = output.logits[:, -text_width - 1 : -1].float()  # (B, T, V)
         labels = ids[:, -text_width:]  # (B, T)
-        chosen = logits.gather(2, labels.unsqueeze(2)).squeeze(2)
-        logps = (chosen - logits.logsumexp(2)).cpu()  # (B, T)
-        return [logps[row, text_width - length :] for row, length in enumerate(lengths)]
+        label_logits = logits.gather(2, labels.unsqueeze(2)).squeeze(2)  # (B, T)
+        log_totals = logits.logsumexp(2)  # (B, T)
+        logps = (label_logits - log_totals).cpu()
+        logps_by_row = []
+        for row, length in enumerate(lengths):
+            start = text_width - length
+            logps_by_row.append(logps[row, start:])
+        return logps_by_row
 
 
 def encodable(text: str) -> str:
@@ -143,13 +162,17 @@ def content_of(message: dict[str, Any]) -> str:
     if content is None:
         return ""
     if isinstance(content, list):
-        return "".join(block.get("text") or "" for block in content if isinstance(block, dict))
+        blocks = [block for block in content if isinstance(block, dict)]
+        return "".join(block.get("text") or "" for block in blocks)
     return str(content)
 
 
 @lru_cache(maxsize=4)
 def load_frozen(
-    name: str, revision: str | None = None, dtype: str = "float32", device: str | None = None
+    name: str,
+    revision: str | None = None,
+    dtype: str = "float32",
+    device: str | None = None,
 ) -> FrozenModel:
     """Load a causal language model, once per process for the same arguments.
 
@@ -173,7 +196,9 @@ def load_frozen(
     if device is None:
         device = "cuda" if torch.cuda.is_available() else "cpu"
     model: Any = AutoModelForCausalLM.from_pretrained(
-        name, revision=revision, dtype=getattr(torch, dtype)
+        name,
+        revision=revision,
+        dtype=getattr(torch, dtype),
     )
     tokenizer = AutoTokenizer.from_pretrained(name, revision=revision)
     return FrozenModel(model.to(device), tokenizer)

@@ -41,9 +41,16 @@ class Head:
         end = self._scored + len(hidden)
         kept_set = self.kept_set
         if kept_set is not None and len(kept_set) != len(hidden):
-            kept_set = kept_set.select(torch.arange(self._scored, end))
+            positions = torch.arange(self._scored, end)
+            kept_set = kept_set.select(positions)
         logps, entropies, used = sampling_log_probs(
-            hidden, weight, bias, targets, self.params, kept_set, projection
+            hidden,
+            weight,
+            bias,
+            targets,
+            self.params,
+            kept_set,
+            projection,
         )
         self._scored = end
         if used is not None:

@@ -60,7 +60,10 @@ def run_packed(
     tail_mask = mask[:, end:].bool()  # (B, P + T - end)
 
     def row(values: Tensor) -> Tensor:
-        return torch.cat([values[first, :end][head_mask], values[:, end:][tail_mask]])  # (tokens,)
+        """Return the values (tokens,) of all tokens, from those of the padded batch (B, P + T)."""
+        shared_values = values[first, :end][head_mask]
+        tail_values = values[:, end:][tail_mask]
+        return torch.cat([shared_values, tail_values])
 
     positions = row(positions_of(mask))
     labels = row(labels_of(ids, mask, width))
@@ -71,23 +74,31 @@ def run_packed(
         "position_ids": positions[None],
     }
     if shares:
-        shared = torch.full_like(first, -1)[:, None].expand_as(head_mask)[head_mask]
-        owner = torch.cat([shared, _number(tail_mask)])  # (tokens,), -1 for shared prompts
-        tail_group = prompt_of[:, None].expand_as(tail_mask)[tail_mask]
-        group = torch.cat([_number(head_mask), tail_group])  # (tokens,), the number of the prompt
+        no_owner = torch.full_like(first, -1)  # (N,)
+        rows = torch.arange(len(tail_mask), device=ids.device)  # (B,)
+        prompts = torch.arange(len(head_mask), device=ids.device)  # (N,)
+        # the row of each token's completion; -1 for shared prompts
+        owner = torch.cat([_of_tokens(no_owner, head_mask), _of_tokens(rows, tail_mask)])
+        # the index of each token's prompt
+        prompt = torch.cat([_of_tokens(prompts, head_mask), _of_tokens(prompt_of, tail_mask)])
 
         def sees(batch: Tensor, attention_head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-            same_sequence = (owner[key] == owner[query]) | (owner[key] == -1)
-            return (key <= query) & (group[key] == group[query]) & same_sequence
+            is_shared = owner[key] == -1
+            same_sequence = (owner[key] == owner[query]) | is_shared
+            same_prompt = prompt[key] == prompt[query]
+            return (key <= query) & same_prompt & same_sequence
 
         inputs["attention_mask"] = attention_mask(model, sees, len(positions), ids.device)
     output = run(model, head, labels[None], **inputs)
 
     def of_completions(values: Tensor) -> Tensor:
+        """Return the values (B, T) of the completions, from those of the row (1, tokens - 1)."""
         by_token = pad(values[0], (1, 0))  # (tokens,); the first token is not predicted
-        by_token = by_token[int(head_mask.sum()) :]
-        table = by_token.new_zeros(tail_mask.shape).masked_scatter(tail_mask, by_token)
-        return table[:, -width:]  # (B, T)
+        num_shared = int(head_mask.sum())
+        tail_values = by_token[num_shared:]
+        table = tail_values.new_zeros(tail_mask.shape)  # (B, P + T - end)
+        table = table.masked_scatter(tail_mask, tail_values)
+        return table[:, -width:]
 
     scores = Scores(of_completions(output.logps))
     if output.entropies is not None:
@@ -95,13 +106,16 @@ def run_packed(
     return scores
 
 
-def _number(mask: Tensor) -> Tensor:
-    """Return the row index of each token of a mask (B, L)."""
-    return torch.arange(len(mask), device=mask.device)[:, None].expand_as(mask)[mask]
+def _of_tokens(values: Tensor, mask: Tensor) -> Tensor:
+    """Return, for each token of a mask (B, L), the value of its row in `values` (B,): (tokens,)."""
+    return values[:, None].expand_as(mask)[mask]
 
 
 def attention_mask(
-    model: torch.nn.Module, sees: MaskFunction, length: int, device: torch.device
+    model: torch.nn.Module,
+    sees: MaskFunction,
+    length: int,
+    device: torch.device,
 ) -> BlockMask | Tensor:
     """Build the mask for a model's attention.
 
@@ -121,9 +135,11 @@ def attention_mask(
     if attention == "flex_attention":
         return create_block_mask(sees, None, None, length, length, device)
     places = torch.arange(length, device=device)
-    one = places[:1]  # there is one row, and heads do not differ
-    seen = sees(one, one, places[:, None], places[None])[None, None]
+    zero = places[:1]  # there is one row, and heads do not differ
+    seen = sees(zero, zero, places[:, None], places[None])  # (L, L)
+    seen = seen[None, None]
     if attention == "sdpa":
         return seen
-    added = torch.zeros(seen.shape, dtype=unwrapped.dtype, device=device)
-    return added.masked_fill(~seen, torch.finfo(unwrapped.dtype).min)
+    dtype = unwrapped.dtype
+    added = torch.zeros(seen.shape, dtype=dtype, device=device)
+    return added.masked_fill(~seen, torch.finfo(dtype).min)

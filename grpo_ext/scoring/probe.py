@@ -49,7 +49,10 @@ class Probe:
 
     @torch.no_grad()
     def _apart(
-        self, model: torch.nn.Module, kind: Literal["chunks", "packed"], shares: bool
+        self,
+        model: torch.nn.Module,
+        kind: Literal["chunks", "packed"],
+        shares: bool,
     ) -> float:
         """Return the largest difference from a rectangle's log-probs, in standard deviations."""
         generator = torch.Generator().manual_seed(0)  # leaves the random state of the run unchanged
@@ -69,9 +72,11 @@ class Probe:
             else:
                 prompts = ReadPrompts(ids[:, :8], mask[:, :8])
                 prompts.read(self.run, model, Head(params))
-                shared = prompts.run(self.run, model, Head(params), ids, mask, 8, torch.arange(2))
+                rows = torch.arange(2)
+                shared = prompts.run(self.run, model, Head(params), ids, mask, 8, rows)
         finally:
             model.train(training)
-        alone_logps = alone.logps[:, -8:]
-        difference = (alone_logps - shared.logps[:, -8:]).abs().max()
+        alone_logps = alone.logps[:, -8:]  # (2, 8)
+        shared_logps = shared.logps[:, -8:]  # (2, 8)
+        difference = (alone_logps - shared_logps).abs().max()
         return float(difference / alone_logps.std())

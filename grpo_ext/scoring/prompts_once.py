@@ -28,7 +28,8 @@ class ReadPrompts:
     """
 
     def __init__(self, prompt_ids: Tensor, prompt_mask: Tensor):
-        first, self.prompt_of = equal_prompts(prompt_ids, prompt_mask)
+        first, prompt_of = equal_prompts(prompt_ids, prompt_mask)
+        self.prompt_of = prompt_of  # (B,), the index of each row's prompt
         self.end = prompt_ids.size(1) - 1
         self.ids = prompt_ids[first][:, : self.end]  # (N, P - 1)
         self.mask = prompt_mask[first][:, : self.end]  # (N, P - 1)
@@ -37,7 +38,8 @@ class ReadPrompts:
     @property
     def saved(self) -> int:
         """The number of prompt tokens, including padding, that need not run again."""
-        return (len(self.prompt_of) - len(self.ids)) * self.end
+        num_copies = len(self.prompt_of) - len(self.ids)
+        return num_copies * self.end
 
     def read(self, run: RunModel, model: torch.nn.Module, head: Head) -> bool:
         """Run the prompts, and return whether the model cached their keys and values."""
@@ -86,16 +88,18 @@ class ReadPrompts:
             layer.keys = of_rows(prompt_layer.keys, prompts)
             layer.values = of_rows(prompt_layer.values, prompts)
             cache.layers.append(layer)
-        ids = ids[:, -(width + 1) :]  # (b, T + 1)
-        mask = mask[:, -(width + 1) :]  # (b, T + 1)
+        num_columns = width + 1  # with the last token of the prompt
+        ids = ids[:, -num_columns:]  # (b, T + 1)
+        mask = mask[:, -num_columns:]  # (b, T + 1)
         seen = torch.cat([self.mask[prompts], mask], dim=1)  # (b, P + T)
+        positions = positions_of(seen)[:, -num_columns:]  # (b, T + 1)
         return run(
             model,
             head,
             labels_of(ids, mask, width),
             input_ids=ids,
             attention_mask=seen,
-            position_ids=positions_of(seen)[:, -ids.size(1) :],
+            position_ids=positions,
             past_key_values=cache,
         )
 

@@ -65,15 +65,22 @@ class Scorer:
                 passes.add(rows, part, head, output)
         else:
             for rows in blocks_of(table, block):
-                self._score_block(model, rows, table.take(rows), passes)
+                part = table.take(rows)
+                self._score_block(model, rows, part, passes)
         return passes.joined(table.width)
 
     def _score_block(
-        self, model: torch.nn.Module, rows: Tensor, block: Scored, passes: _Passes
+        self,
+        model: torch.nn.Module,
+        rows: Tensor,
+        block: Scored,
+        passes: _Passes,
     ) -> None:
         """Score a block, which holds the given rows (b,) of the table, and add its passes."""
         packed = self._packs(block)
-        prompts = None if packed else self._read_prompts(model, block)
+        prompts = None
+        if not packed:
+            prompts = self._read_prompts(model, block)
         for chunk in self._chunks(model, block, packed, prompts):
             part = block.take(chunk)
             ids = part.input_ids
@@ -94,23 +101,29 @@ class Scorer:
         kept_set = None
         if self.params.truncated and table.kept:
             lengths = table.completion_mask.sum(1).tolist()
-            # a row that was cut short has fewer positions than kept sets
-            cut_rows = [
-                row.select(torch.arange(length))
-                for row, length in zip(table.kept, lengths, strict=True)
-            ]
+            cut_rows = []
+            for row, length in zip(table.kept, lengths, strict=True):
+                # a row that was cut short has fewer positions than kept sets
+                positions = torch.arange(length)
+                cut_rows.append(row.select(positions))
             kept_set = KeptSet.cat(cut_rows)
         return Head(self.params, kept_set, self.layout.compact_head)
 
     def _run_rows(
-        self, model: torch.nn.Module, head: Head, part: Scored, aux_loss: bool = False
+        self,
+        model: torch.nn.Module,
+        head: Head,
+        part: Scored,
+        aux_loss: bool = False,
     ) -> Scores:
         """Call the model once, on a rectangle of prompts and completions."""
         ids = part.input_ids
         mask = part.attention_mask
-        inputs = {"output_router_logits": True} if aux_loss else {}
         labels = labels_of(ids, mask, part.width)
-        return self.run(model, head, labels, input_ids=ids, attention_mask=mask, **inputs)
+        inputs: dict[str, Tensor | bool] = {"input_ids": ids, "attention_mask": mask}
+        if aux_loss:
+            inputs["output_router_logits"] = True
+        return self.run(model, head, labels, **inputs)
 
     def _packs(self, table: Scored) -> bool:
         """Return whether to run the completions in packed rows rather than in chunks."""
@@ -136,7 +149,11 @@ class Scorer:
         return packed_cost <= chunks_cost
 
     def _chunks(
-        self, model: torch.nn.Module, table: Scored, packed: bool, prompts: ReadPrompts | None
+        self,
+        model: torch.nn.Module,
+        table: Scored,
+        packed: bool,
+        prompts: ReadPrompts | None,
     ) -> list[Tensor]:
         """Return the rows of each chunk, or of each packed row."""
         lengths = table.completion_mask.sum(1)  # (B,)
@@ -149,14 +166,20 @@ class Scorer:
         prompt_of_row = None
         if self.layout.in_row:
             _, prompt_of_row = equal_prompts(table.prompt_ids, table.prompt_mask)  # (B,)
-        return packs(table.prompt_mask.sum(1), lengths, self.layout.row_tokens, prompt_of_row)
+        return packs(
+            prompt_lengths=table.prompt_mask.sum(1),
+            lengths=lengths,
+            max_tokens=self.layout.row_tokens,
+            prompts=prompt_of_row,
+        )
 
     def _read_prompts(self, model: torch.nn.Module, table: Scored) -> ReadPrompts | None:
         """Read the prompts if that saves more than the extra call costs; else return `None`.
 
         Also return `None`, now and in later calls, if the model does not fill the cache.
         """
-        if not self.layout.shares or (torch.is_grad_enabled() and self.layout.recomputes):
+        recomputes = torch.is_grad_enabled() and self.layout.recomputes
+        if not self.layout.shares or recomputes:
             return None
         prompts = ReadPrompts(table.prompt_ids, table.prompt_mask)
         if prompts.saved <= call_tokens(prompts.ids.device):
@@ -185,10 +208,11 @@ class _Passes:
 
     def add(self, rows: Tensor, part: Scored, head: Head, output: Scores) -> None:
         """Add a pass over the given rows (b,) of the table, whose completions are `part`."""
+        width = part.width
         self.rows.append(rows)
-        self.logps.append(output.logps[:, -part.width :])
+        self.logps.append(output.logps[:, -width:])
         if output.entropies is not None:
-            self.entropies.append(output.entropies[:, -part.width :])
+            self.entropies.append(output.entropies[:, -width:])
         if output.aux_loss is not None:
             self.aux_losses.append(output.aux_loss)
         self.kept_rows += _by_row(head, part) or []
@@ -196,34 +220,40 @@ class _Passes:
     def joined(self, width: int) -> Scores:
         """Return the scores (B, T) of the whole table, in its order; `width` is T."""
         order = torch.cat(self.rows).argsort()  # (B,)
-        scores = Scores(_joined(self.logps, width)[order])
+        logps = _joined(self.logps, width)[order]  # (B, T)
+        entropies = None
         if self.entropies:
-            scores = replace(scores, entropies=_joined(self.entropies, width)[order])
+            entropies = _joined(self.entropies, width)[order]  # (B, T)
+        aux_loss = None
         if self.aux_losses:
-            scores = replace(scores, aux_loss=torch.stack(self.aux_losses).mean())
+            aux_loss = torch.stack(self.aux_losses).mean()
+        kept_rows = None
         if self.kept_rows:
-            scores = replace(scores, kept=[self.kept_rows[i] for i in order.tolist()])
-        return scores
+            kept_rows = [self.kept_rows[i] for i in order.tolist()]
+        return Scores(logps, entropies, aux_loss, kept_rows)
 
 
 def _joined(parts: list[Tensor], width: int) -> Tensor:
     """Join parts (b, t) into one tensor (B, T), padded on the right with 0."""
-    return torch.cat([pad(part, (0, width - part.size(1))) for part in parts])
+    widened = []
+    for part in parts:
+        padding = (0, width - part.size(1))
+        widened.append(pad(part, padding))
+    return torch.cat(widened)
 
 
 def blocks_of(table: Scored, block: int) -> list[Tensor]:
     """Split the rows into blocks, of which none takes more memory than `block` rows."""
-    num = len(table)
-    if num <= block:
-        return [torch.arange(num)]
+    num_rows = len(table)
+    if num_rows <= block:
+        return [torch.arange(num_rows)]
     _, prompts = equal_prompts(table.prompt_ids, table.prompt_mask)
-    everything = torch.ones(num, dtype=torch.bool)
     return deal_rows(
         prompts,
-        table.prompt_mask.sum(1),
-        table.completion_mask.sum(1),
-        everything,
-        -(-num // block),
+        prompt_lengths=table.prompt_mask.sum(1),
+        completion_lengths=table.completion_mask.sum(1),
+        live=torch.ones(num_rows, dtype=torch.bool),
+        num_pieces=-(-num_rows // block),  # rounded up
     )
 
 
