@@ -206,9 +206,8 @@ class Bench:
 
     def _make_trainer(self, folder: str, settings: Settings, **arguments: Any) -> GRPOExtTrainer:
         """Make the recipe's trainer with other settings and arguments; it writes to `folder`."""
-        recipe = load_recipe(
-            None, {**self.recipe.flat, **ISOLATED, **settings, "output_dir": folder}, 1
-        )
+        values = {**self.recipe.flat, **ISOLATED, **settings, "output_dir": folder}
+        recipe = load_recipe(None, values, 1)
         if self.random_weights:
             arguments["model"], arguments["processing_class"] = make_random_model(recipe)
         with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):

@@ -86,5 +86,7 @@ def with_random_completions(generation: Generation, limit: int) -> Generation:
 def draw_lengths(count: int, limit: int) -> list[int]:
     """Draw completion lengths in tokens, at most `limit`: lognormal, mean `MEAN_SHARE * limit`."""
     location = math.log(MEAN_SHARE * limit) - LOG_DEVIATION**2 / 2
-    lengths = np.random.default_rng(0).lognormal(location, LOG_DEVIATION, count)
-    return lengths.round().clip(1, limit).astype(int).tolist()
+    generator = np.random.default_rng(0)
+    lengths = generator.lognormal(location, LOG_DEVIATION, count)
+    limited = lengths.round().clip(1, limit)
+    return limited.astype(int).tolist()

@@ -100,11 +100,12 @@ class Search:
     @property
     def best(self) -> Settings:
         """The fastest settings, or the recipe's if they are almost as fast; empty if none ran."""
-        own_seconds = self._seconds().get(tuple(self.own.items()))
+        seconds = self._seconds()
+        own_seconds = seconds.get(tuple(self.own.items()))
         other = self._fastest_other()
         if own_seconds is None:
             return other
-        if not other or WORTHWHILE * own_seconds <= self._seconds()[tuple(other.items())]:
+        if not other or WORTHWHILE * own_seconds <= seconds[tuple(other.items())]:
             return self.own
         return other
 
@@ -119,7 +120,11 @@ class Search:
 
     def _seconds(self) -> dict[Key, float]:
         """Return the seconds of all settings that ran."""
-        return {key: done.seconds for key, done in self.measurements.items() if done is not None}
+        seconds = {}
+        for key, measurement in self.measurements.items():
+            if measurement is not None:
+                seconds[key] = measurement.seconds
+        return seconds
 
     def lines(self) -> Settings:
         """Return the best settings as recipe keys; empty if the recipe's own settings are the best.

@@ -200,11 +200,11 @@ def check_tree(folder: Path) -> None:
     Call it before a library that opens the files of a folder itself.
     """
     waiting = [folder]
-    number = 0
+    num_entries = 0
     while waiting:
         for path in entries(waiting.pop()):
-            number += 1
-            if number > MOST_ENTRIES:
+            num_entries += 1
+            if num_entries > MOST_ENTRIES:
                 raise ForeignFile(
                     errno.E2BIG, f"it has more than {MOST_ENTRIES:,} entries", str(folder)
                 )

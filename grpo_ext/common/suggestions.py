@@ -57,7 +57,8 @@ def _words(name: str) -> list[str]:
 
 
 def _same_word(word: str, other: str) -> bool:
-    if min(len(word), len(other)) >= SHORTEST_STEM and other.startswith(word):
+    shorter = min(len(word), len(other))
+    if shorter >= SHORTEST_STEM and other.startswith(word):
         return True
     return _similarity(word, other) >= WORD_SIMILARITY
 

@@ -112,7 +112,13 @@ class TinyDemo(Demo):
 
     def inputs(self, task: Any) -> list[Any]:
         options_of_partial = getattr(self.demonstrations, "keywords", {})
-        return [self.count, self.tokenizer(task), self.shape, self.composed, options_of_partial]
+        return [
+            self.count,
+            self.tokenizer(task),
+            self.shape,
+            self.composed,
+            options_of_partial,
+        ]
 
     def prepare(self, task: Task | dict[str, Task], folder: Path, seed: int) -> None:
         """Write `demonstrations.jsonl`, and an untrained model with its tokenizer to `model`.

@@ -5,6 +5,7 @@ Training runs through the same `accelerate launch` commands as the GPU recipes; 
 
 import json
 import shutil
+from heapq import nlargest
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -184,16 +185,19 @@ def completions_rows(folder: Path, outcomes: list[str], count: int = 3) -> list[
         before, after = pair
         return outcome(after) - outcome(before)
 
-    pairs = zip(greedy_samples(folder, "before"), greedy_samples(folder, "after"), strict=True)
+    samples_before = greedy_samples(folder, "before")
+    samples_after = greedy_samples(folder, "after")
+    pairs = zip(samples_before, samples_after, strict=True)
     rows = []
-    for before, after in sorted(pairs, key=gain, reverse=True)[:count]:
+    for before, after in nlargest(count, pairs, key=gain):
         rows.append([question(before), with_scores(before), with_scores(after)])
     return rows
 
 
 def greedy_samples(folder: Path, when: str) -> list[dict[str, Any]]:
     """Return the greedy completions of an evaluation; `when` is "before" or "after"."""
-    text = read_text(folder / f"eval_{when}_completions.jsonl", MAX_COMPLETION_BYTES, folder)
+    path = folder / f"eval_{when}_completions.jsonl"
+    text = read_text(path, MAX_COMPLETION_BYTES, folder)
     # not `splitlines`, which also splits at U+2028 and other characters that JSON does not escape
     samples = map(json.loads, text.strip().split("\n"))
     return [sample for sample in samples if sample.get("part") != "sampled"]

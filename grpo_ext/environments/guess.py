@@ -68,4 +68,6 @@ def number_in(text: str) -> int | None:
     """
     answer = last_answer(text) or without_thoughts(text)
     numbers = re.findall(r"\d{1,9}", answer)
-    return int(numbers[0]) if len(numbers) == 1 else None
+    if len(numbers) != 1:
+        return None
+    return int(numbers[0])

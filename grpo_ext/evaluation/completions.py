@@ -73,8 +73,9 @@ class Decoding:
 
 def end_tokens(tokenizer: PreTrainedTokenizerBase, config: GenerationConfig) -> list[int]:
     """Return the end-of-sequence ids of the tokenizer and of the model's generation config."""
-    eos = config.eos_token_id
-    model_ids = eos if isinstance(eos, list) else [eos]
+    model_ids = config.eos_token_id
+    if not isinstance(model_ids, list):
+        model_ids = [model_ids]
     return sorted({tokenizer.eos_token_id, *model_ids} - {None})
 
 

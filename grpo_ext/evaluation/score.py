@@ -234,7 +234,8 @@ def mixed_share(samples: list[Sample], name: str) -> Estimate | None:
     With k samples per row, this estimates the share of groups with signal when training with
     `num_generations: k`.
     """
-    scores = by_row(samples, name).dropna().astype("float32")  # the trainer compares float32 too
+    scores = by_row(samples, name).dropna()
+    scores = scores.astype("float32")  # the trainer compares float32 too
     is_mixed = scores.groupby(level=0).nunique() > 1
     return over_rows(samples, is_mixed)
 

@@ -111,8 +111,9 @@ def named_rewards_and_weights(recipe: Recipe) -> tuple[list[Any], list[float]]:
     if recipe.tasks:
         specs = reward_specs(recipe.tasks)
     elif specs is None:
-        weights_by_name = recipe.task.default_rewards
-        specs = [{"name": name, "weight": weight} for name, weight in weights_by_name.items()]
+        specs = []
+        for name, weight in recipe.task.default_rewards.items():
+            specs.append({"name": name, "weight": weight})
     rewards, weights = resolve_rewards(
         specs,
         reward_weights=recipe.values["training"].get("reward_weights"),

@@ -86,7 +86,8 @@ def threads_of(recipe: Recipe) -> int | None:
     from grpo_ext.preflight.forecast import model_size
 
     size = model_size(recipe.flat, recipe.model)
-    return 1 if size and size.parameters < SMALL_MODEL else None
+    is_tiny = size is not None and size.parameters < SMALL_MODEL
+    return 1 if is_tiny else None
 
 
 def launch(
@@ -175,7 +176,8 @@ class Launched:
 
     def ranks(self) -> list[int]:
         """Return the process ids of the ranks."""
-        return [int(path.name.rpartition("-")[2]) for path in self.folder.glob("rank-*")]
+        names = [path.name for path in self.folder.glob("rank-*")]
+        return [int(name.removeprefix("rank-")) for name in names]
 
     def _pass_on(self, number: int, frame: FrameType | None) -> None:
         self.last_signal = number

@@ -164,13 +164,14 @@ class OurVLLM(VLLMGeneration):
 
             def complete(ids: list[int], max_tokens: int) -> Turn:
                 answer = client.complete(ids, version, max_tokens=max_tokens, **sampling)
-                logprobs = [token[0] for token in answer["logprobs"][0]]
-                return answer["completion_ids"][0], logprobs
+                [tokens] = answer["completion_ids"]
+                [logprobs] = answer["logprobs"]
+                return tokens, [token_logprobs[0] for token_logprobs in logprobs]
 
             with client.room_for(request):
                 failure = play_as_ready(request.episodes, request.prompt_ids, logps, complete)
-            failures = [failure for failure in gather_object([failure]) if failure is not None]
-            client.failed(failures[0] if failures else None)
+            failures = filter(None, gather_object([failure]))
+            client.failed(next(failures, None))
 
         self._until_answered(play)
 

@@ -52,7 +52,8 @@ class Guard:
                 await refuse(send)
             return
         now = time.time()
-        if not max(self.started, now - WINDOW) <= signature.seconds <= now + WINDOW:
+        earliest = max(self.started, now - WINDOW)
+        if not earliest <= signature.seconds <= now + WINDOW:
             await self.refuse_time(send, signature, int(now))
             return
         if not self.is_first_use(signature, now):
@@ -103,7 +104,8 @@ class Guard:
             signature: the signature of the request.
             now: the server's clock, in seconds since 1970.
         """
-        body = json.dumps({"server_clock": now, "server_started": self.started}).encode()
+        clock = {"server_clock": now, "server_started": self.started}
+        body = json.dumps(clock).encode()
         headers = [(b"content-type", b"application/json")]
         answer = Buffered(send)
         await answer({"type": "http.response.start", "status": 401, "headers": headers})
@@ -133,7 +135,8 @@ class Buffered:
             return
         body = b"".join(self.chunks)
         proof = proof_of(key, signature, self.start["status"], body)
-        headers = [*self.start.get("headers", ()), (PROOF.encode(), proof.encode())]
+        headers = list(self.start.get("headers", ()))
+        headers.append((PROOF.encode(), proof.encode()))
         await self.send({**self.start, "headers": headers})
         await self.send({"type": "http.response.body", "body": body})
 

@@ -79,7 +79,8 @@ class TextModel:
         numbers_per_token = 2 * self.num_hidden_layers * self.kv_heads * self.head_size
         num_blocks = math.ceil(tokens / BLOCK) + 1
         sequence_bytes = num_blocks * BLOCK * numbers_per_token * BYTES[dtype]
-        limited_bytes = min(max(sequence_bytes * sequences, 64 * MIB), 4096 * MIB)
+        all_bytes = max(sequence_bytes * sequences, 64 * MIB)
+        limited_bytes = min(all_bytes, 4096 * MIB)
         return max(sequence_bytes, limited_bytes)
 
 
@@ -119,9 +120,10 @@ def adapter_settings(r: int) -> dict[str, Any]:
 
 def server_url(v: Mapping[str, Any]) -> str:
     """Return the URL of the recipe's server, without a trailing slash."""
-    return (
-        v["vllm_server_base_url"] or f"http://{v['vllm_server_host']}:{v['vllm_server_port']}"
-    ).rstrip("/")
+    url = v["vllm_server_base_url"]
+    if not url:
+        url = f"http://{v['vllm_server_host']}:{v['vllm_server_port']}"
+    return url.rstrip("/")
 
 
 def server_words(v: Values, model: TextModel | None, completions: int) -> list[str]:
@@ -151,7 +153,8 @@ def server_words(v: Values, model: TextModel | None, completions: int) -> list[s
     if v["use_peft"] and v["vllm_sync_adapter"] == "adapter":
         flags |= adapter_settings(v["lora_r"])
     else:
-        flags["weight-transfer-config"] = json.dumps({"backend": "gloo" if model else "nccl"})
+        backend = "gloo" if model else "nccl"
+        flags["weight-transfer-config"] = json.dumps({"backend": backend})
     weights_dtype = str(v["dtype"] or "auto").removeprefix("torch.")
     if model is not None and weights_dtype == "auto":
         weights_dtype = model.dtype

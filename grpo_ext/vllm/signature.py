@@ -54,7 +54,8 @@ class Signature:
         match = re.fullmatch(form, header)
         if match is None:
             return None
-        return cls(int(match[1]), match[2], int(match[3]), match[4], match[5])
+        seconds, nonce, size, body, mac = match.groups()
+        return cls(int(seconds), nonce, int(size), body, mac)
 
     def __str__(self) -> str:
         return f"{self.seconds} {self.nonce} {self.size} {self.body} {self.mac}"
@@ -102,4 +103,5 @@ def is_proof(proof: str, key: str, signature: Signature, status: int, body: byte
 def mac_of(key: str, *fields: str | int) -> str:
     """Return the hexadecimal HMAC-SHA256 of fields, which JSON separates unambiguously."""
     message = json.dumps(fields).encode()
-    return hmac.new(key.encode(errors="surrogateescape"), message, hashlib.sha256).hexdigest()
+    key_bytes = key.encode(errors="surrogateescape")
+    return hmac.new(key_bytes, message, hashlib.sha256).hexdigest()

@@ -72,8 +72,9 @@ class GlooTransferEngine(WeightTransferEngine[GlooInit, GlooUpdate]):
 
     def _arriving(self, update: GlooUpdate) -> Iterator[tuple[str, torch.Tensor]]:
         assert self.weights is not None  # see `start_weight_update`
-        for name, dtype, shape in zip(update.names, update.dtype_names, update.shapes, strict=True):
-            tensor = torch.empty(shape, dtype=getattr(torch, dtype))
+        tensors = zip(update.names, update.dtype_names, update.shapes, strict=True)
+        for name, dtype_name, shape in tensors:
+            tensor = torch.empty(shape, dtype=getattr(torch, dtype_name))
             self.weights.broadcast(tensor)
             yield name, tensor
 

@@ -71,7 +71,8 @@ class WeightGroup:
         options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]
         options._devices = [ProcessGroupGloo.create_device(hostname=address)]
         options._timeout = TIMEOUT
-        self.group: Any = ProcessGroupGloo(PrefixStore("weights", store), rank, world_size, options)
+        own_keys = PrefixStore("weights", store)
+        self.group: Any = ProcessGroupGloo(own_keys, rank, world_size, options)
 
     def broadcast(self, tensor: torch.Tensor) -> None:
         """Send a contiguous CPU tensor from rank 0, or receive into it."""
