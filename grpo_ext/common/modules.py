@@ -9,6 +9,7 @@ import sys
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import ModuleType
@@ -30,7 +31,8 @@ PACKAGES = (
 )
 
 
-def versions() -> dict[str, str]:
+@cache  # reading the metadata of a package takes about a millisecond
+def versions() -> Mapping[str, str]:
     """Return the versions of Python and of the installed packages among `PACKAGES`."""
     installed = {}
     for name in PACKAGES:
