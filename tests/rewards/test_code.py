@@ -465,10 +465,10 @@ def test_one_budget_for_all_inputs_of_a_row():
     """
     program = "if input() != '1':\n    while True: pass\nprint(1)"
     tests = [{"input": str(number), "output": "1"} for number in range(1, 21)]
-    reward = build("code", seconds=0.5, partial=True)
+    reward = build("code", seconds=1.5, partial=True)
     assert reward(completions=[program], tests=[tests]) == [1 / 20]
     assert Limits(3.0, 512).row_seconds > LIMIT  # as `no_hurry` patches it
-    assert len(run(Job(program, inputs=("1", "2", "3")), Limits(0.5))) == 2
+    assert len(run(Job(program, inputs=("1", "2", "3")), Limits(1.5))) == 2
 
 
 def test_the_default_budget_of_a_row_is_below_reward_timeout(monkeypatch):

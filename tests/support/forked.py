@@ -54,6 +54,7 @@ class Forked:
             target=_begin, args=(function, words, variables, str(folder), self._printed.name)
         )
         self._process.start()
+        assert self._process.pid is not None
         self.pid = self._process.pid
         STARTED.append(self)
 
@@ -63,10 +64,11 @@ class Forked:
     def wait(self, seconds: float = LIMIT) -> int:
         """The exit code, or minus the signal that ended it; after so many seconds it is killed."""
         self._process.join(seconds)
-        if self.poll() is None:
+        code = self.poll()
+        if code is None:
             self.kill()
             raise AssertionError(f"it took more than {seconds:g} s:\n{self.printed[-3000:]}")
-        return self.poll()
+        return code
 
     def wait_for(self, words: str) -> None:
         """Until it has printed these."""

@@ -41,7 +41,7 @@ def start_server(folder: Path) -> str:
 def use_forked_samplers() -> None:
     """Fork the sampler processes of this process, if the process that started it does so."""
     if ADDRESS in os.environ:
-        process.start_beside = start_forked
+        process.start_beside = start_forked  # type: ignore[assignment]
 
 
 class ForkedSampler:
@@ -72,9 +72,8 @@ def start_forked(
 ) -> ForkedSampler:
     """Do what `start_beside` does, with a fork."""
     numbers = [1, 2, pipe.fileno(), *keep]
-    words = tuple(map(str, words))
     variables = {**os.environ, "OMP_NUM_THREADS": str(threads)}
-    message = pickle.dumps((module, pipe.fileno(), words, numbers, variables, sys.path))
+    message = pickle.dumps((module, (pipe.fileno(), *words), numbers, variables, sys.path))
     with pipe, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
         server.connect(os.environ[ADDRESS])
         socket.send_fds(server, [message], numbers)
@@ -95,7 +94,8 @@ def serve(address: str) -> None:
             if pid == 0:
                 listener.detach()
                 connection.detach()
-                become(*pickle.loads(message), received)
+                module, words, numbers, variables, path = pickle.loads(message)
+                become(module, words, numbers, received, variables, path)
             for descriptor in received:
                 os.close(descriptor)
             with connection:
@@ -104,23 +104,21 @@ def serve(address: str) -> None:
 
 def become(
     module: str,
-    pipe: int,
-    words: tuple[str, ...],
+    words: tuple[Any, ...],
     numbers: list[int],
+    received: list[int],
     variables: dict[str, str],
     path: list[str],
-    received: list[int],
 ) -> None:
     """Run a module in this fork as `python -m` would, and exit.
 
     Args:
         module: the module.
-        pipe: its end of the pipe, as a descriptor of the process that asked.
-        words: its further arguments.
-        numbers: the descriptors that it inherits.
+        words: its end of the pipe, as a descriptor, and its arguments after its parent's id.
+        numbers: the descriptors that it inherits, as they are in the process that asked.
+        received: the same descriptors, as they are here.
         variables: its environment.
         path: its import path.
-        received: its descriptors, in the order of `numbers`.
     """
     code = 1
     try:
@@ -135,7 +133,8 @@ def become(
         os.environ.clear()
         os.environ.update(variables)
         sys.path[:] = path
-        run_module(module, str(pipe), str(os.getppid()), *words)
+        pipe, *others = words
+        run_module(module, *map(str, (pipe, os.getppid(), *others)))
         code = 0
     finally:
         os._exit(code)

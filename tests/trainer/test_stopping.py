@@ -24,6 +24,7 @@ from tests.support import resumed_run
 from tests.support.clocks import timeless
 from tests.support.forked import LIMIT, Forked, on_ranks
 from tests.support.places import REPO
+from tests.support.short_countdown import plugin_settings, words_of
 
 pytestmark = pytest.mark.slow
 STEPS = 12
@@ -55,29 +56,17 @@ ENVIRONMENT = {"PYTHONPATH": str(REPO)}
 
 def words_for(tiny_folder, out, **more):
     """Of `grpo-ext train`."""
-    plugin = out.parent / "held.py"
-    plugin.write_text(HELD)
-    settings = {
-        "config": "recipes/countdown/tiny.yaml",
-        "model_name_or_path": tiny_folder,
-        "output_dir": out,
-        "max_steps": STEPS,
-        "per_device_train_batch_size": 8,
-        "num_generations": 4,
-        "max_completion_length": 8,
-        "num_problems": 64,
-        "eval_strategy": "no",
-        "save_strategy": "no",
-        "save_total_limit": 9,
-        "disable_tqdm": "true",
-        "learning_rate": "1e-2",
-        "reward_funcs": "[held]",
-        "reward_weights": "[1.0]",
-        "reward_plugins": f"[{plugin}]",
-        "warmup_steps": 0,
-        **more,
-    }
-    return [word for key, value in settings.items() for word in (f"--{key}", str(value))]
+    settings = plugin_settings(
+        tiny_folder,
+        out,
+        HELD,
+        "held",
+        max_steps=STEPS,
+        save_total_limit=9,
+        learning_rate=1e-2,
+        warmup_steps=0,
+    )
+    return words_of({**settings, **more})
 
 
 def command(words):
@@ -152,7 +141,7 @@ def test_a_second_ctrl_c_leaves_at_once_and_another_run_or_recipe_is_refused(tin
     assert process.wait() == 130, process.printed[-3000:]
     let_go(tmp_path)
     assert not (out / "trainer_state.json").exists()
-    other = rank(words_for(tiny_folder, out, **saving, learning_rate="2e-2"))
+    other = rank(words_for(tiny_folder, out, **saving, learning_rate=2e-2))
     assert other.wait() == 2 and "learning_rate: 0.01  ->  0.02" in other.printed, other.printed[
         -2000:
     ]
