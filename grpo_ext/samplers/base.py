@@ -1,13 +1,12 @@
 """The interface of every sampler."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from torch import Tensor
 
 from grpo_ext.environments.episode import Episode
-from grpo_ext.step.records import Generation, PartialRollout
+from grpo_ext.step.records import Generation
 
 PROBE_ROWS = 4  # completions per rank in a check of a separate engine's weights
 PROBE_TOKENS = 4  # tokens per completion in that check
@@ -64,11 +63,6 @@ class Sampler:
     seconds: float = 0.0  #: duration of the last generation, in seconds
     syncs: int = 0  #: number of weight syncs so far (`reports_weights`)
 
-    #: the sizes that `under_way` depends on
-    rounds: tuple[int, ...] = ()
-    #: unfinished completions, which a later generation returns (`partial_rollouts`)
-    under_way: Sequence[PartialRollout] = ()
-
     _request: Request | None = None
 
     def submit(self, request: Request) -> None:
@@ -85,6 +79,25 @@ class Sampler:
     def sample(self, request: Request) -> Generation:
         """Complete the prompts, or return the completions that `submit` started."""
         raise NotImplementedError
+
+    def generations_to_request(self) -> range:
+        """Return which generations to request prompts of, counted from the next one.
+
+        A sampler that returns completions in another order needs prompts of later generations.
+        """
+        return range(1)
+
+    @property
+    def has_unfinished(self) -> bool:
+        """Whether a later generation will return completions that have begun."""
+        return False
+
+    def discard_unfinished(self) -> None:
+        """Forget the completions that have begun."""
+
+    def metrics(self, generation: Generation) -> dict[str, float]:
+        """Return metrics of a generation of this sampler, by their log names."""
+        return {}
 
     def probe(self, request: Request) -> Generation:
         """Generate `PROBE_TOKENS` tokens for the first `PROBE_ROWS` prompts (`reports_weights`).
@@ -104,6 +117,19 @@ class Sampler:
     def describe(self) -> str:
         """Describe in one line how completions are generated."""
         return self.name
+
+    def state_dict(self) -> Any:
+        """Return what a checkpoint must hold between two generations; `None` if nothing."""
+        return None
+
+    def load_state_dict(self, state: Any) -> bool:
+        """Restore what `state_dict` returned.
+
+        Returns:
+            Whether the state fits. If it does not, the generation that was requested is requested
+            again.
+        """
+        return state is None
 
     def stop(self) -> None:
         """Stop any background work. The next request restarts it."""

@@ -10,12 +10,31 @@ Each token keeps the log-prob that it was drawn with, and the step of the weight
 Completions that are unfinished at `max_steps` are dropped.
 """
 
-from torch import cat
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor, cat
 
 from grpo_ext.objective.kept import KeptSet
 from grpo_ext.samplers.base import Request, Sampler
 from grpo_ext.step.judge import EndRule
-from grpo_ext.step.records import Generation, PartialRollout, Ranks
+from grpo_ext.step.records import Generation, Ranks
+
+
+@dataclass
+class PartialRollout:
+    """A completion that has begun."""
+
+    row: dict[str, Any]  #: the row of the data set
+    prompt_ids: list[int]
+    completion_ids: list[int] = field(default_factory=list)  #: T tokens so far
+    #: T, the optimizer step whose weights sampled each token
+    policy_step: list[int] = field(default_factory=list)
+    logps: list[Tensor] = field(default_factory=list)  #: the sampler's log-probs, T in all
+    #: the tokens that truncated sampling kept, T positions in all
+    kept: list[KeptSet] = field(default_factory=list)
+    ended: bool = False
 
 
 class PartialSampler(Sampler):
@@ -47,7 +66,18 @@ class PartialSampler(Sampler):
         self.rows = rows
         self.size = size
         self.ranks = ranks
-        self.rounds = tokens, rows, size, ends.limit
+        self.under_way: Sequence[PartialRollout] = ()  # in whole groups
+
+    def generations_to_request(self) -> range:
+        """Return the next two generations; only the second if completions are unfinished."""
+        return range(1, 2) if self.has_unfinished else range(2)
+
+    @property
+    def has_unfinished(self) -> bool:
+        return bool(self.under_way)
+
+    def discard_unfinished(self) -> None:
+        self.under_way = ()
 
     def submit(self, request: Request) -> None:
         """Start a round with the prompts of the request and the unfinished completions."""
@@ -123,7 +153,29 @@ class PartialSampler(Sampler):
             truncated = self.ends.truncated([rollout.prompt_ids], [ids])[0]
             rollout.ended = not truncated or len(rollout.completion_ids) >= self.ends.limit
 
+    def metrics(self, generation: Generation) -> dict[str, float]:
+        """Return the share of completions whose tokens were sampled by weights of several steps."""
+        steps = generation.policy_step
+        assert not isinstance(steps, int)
+        partial = sum(len(set(row)) > 1 for row in steps)
+        return {"overlap/partial": partial / len(steps)}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"sizes": self._sizes, "under_way": self.under_way}
+
+    def load_state_dict(self, state: Any) -> bool:
+        """Restore the completions that have begun, unless a size has changed."""
+        fits = state is not None and state["sizes"] == self._sizes
+        if fits:
+            self.under_way = state["under_way"]
+        return fits
+
+    @property
+    def _sizes(self) -> tuple[int, ...]:
+        """The sizes that `under_way` depends on."""
+        return self.tokens, self.rows, self.size, self.ends.limit
+
     def stop(self) -> None:
         super().stop()
-        self.under_way = []
+        self.discard_unfinished()
         self.sampler.stop()

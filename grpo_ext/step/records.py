@@ -1,6 +1,6 @@
 """The records of an optimizer step: `Generation`, `Scored`, `MicroBatch`, `LossOutput`.
 
-Records are immutable, except `PartialRollout`: a stage returns a new record with more fields set.
+Records are immutable: a stage returns a new record with more fields set.
 In shapes, B is the number of completions of a batch, P of its prompt tokens and T of its completion
 tokens. Prompts are padded on the left, completions on the right.
 
@@ -50,21 +50,6 @@ class Generation:
     extra_fields: dict[str, Any] = field(default_factory=dict)
     #: the rows of the data set, if they are not those of the last request
     rows: list[dict[str, Any]] | None = None
-
-
-@dataclass
-class PartialRollout:
-    """A completion in progress (`partial_rollouts`)."""
-
-    row: dict[str, Any]  #: the row of the data set
-    prompt_ids: list[int]
-    completion_ids: list[int] = field(default_factory=list)  #: T tokens so far
-    #: T, the optimizer step whose weights sampled each token
-    policy_step: list[int] = field(default_factory=list)
-    logps: list[Tensor] = field(default_factory=list)  #: the sampler's log-probs, T in all
-    #: the tokens that truncated sampling kept, T positions in all
-    kept: list[KeptSet] = field(default_factory=list)
-    ended: bool = False
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ from grpo_ext.trainer.manifest import (
 from grpo_ext.trainer.port import Trainer
 from grpo_ext.trainer.state import CheckpointMismatch, load_plain
 
-VERSION = 12  # the format version of a rank's file
+VERSION = 13  # the format version of a rank's file
 # errors that torch, safetensors and the system raise on a full disk
 UNWRITABLE = (OSError, RuntimeError, SafetensorError)
 logger = logging.getLogger(__name__)

@@ -76,7 +76,7 @@ class Ahead:
         self.wait()
         generation = self._arrived if self.due == step else None
         if generation is None:
-            self.sampler.under_way = ()
+            self.sampler.discard_unfinished()
         self.due = None
         self._arrived = None
         return generation
@@ -90,13 +90,16 @@ class Ahead:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the requested generation; call `wait` first."""
-        request = (self.due, self._arrived, self.sampler.under_way)
-        return {"rounds": self.sampler.rounds, "asked": request}
+        return {
+            "due": self.due,
+            "generation": self._arrived,
+            "sampler": self.sampler.state_dict(),
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        # if these sizes have changed, the generation is requested again
-        if state["rounds"] == self.sampler.rounds:
-            self.due, self._arrived, self.sampler.under_way = state["asked"]
+        if self.sampler.load_state_dict(state["sampler"]):
+            self.due = state["due"]
+            self._arrived = state["generation"]
 
 
 logger = logging.getLogger(__name__)
@@ -320,7 +323,7 @@ class Generations:
         if training:
             generation = self.ahead.take(self.trainer.state.global_step)
         if generation is not None:
-            seam.log_figures(self.trainer, partial_figures(generation))
+            seam.log_figures(self.trainer, sampler.metrics(generation))
         else:
             request = self._request(prompts, episodes)
             sampler = self.sampler
@@ -404,24 +407,12 @@ class Generations:
         Without rows, and without completions in progress, nothing is sampled.
         """
         request = None
-        if rows or self.ahead.sampler.under_way:
+        if rows or self.ahead.sampler.has_unfinished:
             request = replace(self._request([row["prompt"] for row in rows], []), rows=rows)
             with self.phases("sync"):
                 self.sampler.load_weights(request.policy_step)
                 self._probe(request)
         self.ahead.ask(request, due)
-
-
-def partial_figures(generation: Generation) -> dict[str, float]:
-    """Return the share of completions whose tokens were sampled by weights of several steps.
-
-    Empty if all completions have the same `policy_step`.
-    """
-    steps = generation.policy_step
-    if isinstance(steps, int):
-        return {}
-    partial = sum(len(set(row)) > 1 for row in steps)
-    return {"overlap/partial": partial / len(steps)}
 
 
 def with_fields(rows: list[Row], extra_fields: dict[str, Any]) -> list[Row]:

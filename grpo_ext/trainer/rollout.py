@@ -108,9 +108,10 @@ class Rollout:
             supply.put(self._whole_prompts(rows))
             num_prompts = first_round(num_groups, self.carried, due, self.refill)
             rows = self._copies(supply.peek(num_prompts))
-        if self.trainer.args.partial_rollouts:
-            next_rows = self.following(1) or []
-            rows = next_rows if self.generations.ahead.sampler.under_way else rows + next_rows
+        else:
+            rows = []
+            for later in self.generations.ahead.sampler.generations_to_request():
+                rows += self.following(later) or []
         self.generations.ask(rows, due)
 
     # ---- groups

@@ -14,8 +14,9 @@ from grpo_ext.common.foreign_files import open_plain
 from grpo_ext.common.untrusted import first_line
 from grpo_ext.objective.kept import KeptSet
 from grpo_ext.objective.policy import StepCounts
+from grpo_ext.samplers.partial import PartialRollout
 from grpo_ext.step.groups import Groups
-from grpo_ext.step.records import Generation, MicroBatch, PartialRollout, Scored
+from grpo_ext.step.records import Generation, MicroBatch, Scored
 
 # classes that a file may hold, in addition to tensors and plain types
 RECORDS: list[Any] = [Generation, PartialRollout, Scored, KeptSet, Groups, MicroBatch, StepCounts]

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpo_ext.samplers.base import Request, Sampler, SamplerAbilities
-from grpo_ext.samplers.partial import PartialSampler
+from grpo_ext.samplers.partial import PartialRollout, PartialSampler
 from grpo_ext.step.judge import EndRule
-from grpo_ext.step.records import Generation, PartialRollout, Ranks
+from grpo_ext.step.records import Generation, Ranks
 from grpo_ext.trainer.state import load_plain
 
 END = 0
