@@ -120,8 +120,12 @@ def measurement_rows(search: Search) -> list[dict[str, object]]:
     """Return settings and measurements as plain data for JSON."""
     rows = []
     for key, measurement in search.measurements.items():
-        figures = {"out_of_memory": True} if measurement is None else vars(measurement)
-        rows.append({**dict(key), **figures})
+        row: dict[str, object] = dict(key)
+        if measurement is None:
+            row["out_of_memory"] = True
+        else:
+            row |= vars(measurement)
+        rows.append(row)
     return rows
 
 

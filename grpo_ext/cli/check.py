@@ -105,9 +105,11 @@ def print_rewards(rewards: Mapping[str, Any], task: str = "") -> None:
     """Print the score of each reward for each made-up completion of the first row."""
     width = max(map(len, rewards["scores"]), default=0)
     print(f"rewards  on three made-up completions of the first row{task}:")
-    print("         " + " " * width + "".join(f"{label:>9}" for label in rewards["completions"]))
+    rows = {"": list(rewards["completions"])}
     for name, scores in rewards["scores"].items():
-        cells = ["-" if score is None else f"{score:.3g}" for score in scores]
-        print(f"         {name:{width}}" + "".join(f"{cell:>9}" for cell in cells))
+        rows[name] = ["-" if score is None else f"{score:.3g}" for score in scores]
+    for name, cells in rows.items():
+        columns = "".join(f"{cell:>9}" for cell in cells)
+        print(f"         {name:{width}}{columns}")
     in_tags = printable(rewards["completions"]["in tags"]).replace("\n", "\\n")
     print(f"         in tags: {in_tags[:200]}")

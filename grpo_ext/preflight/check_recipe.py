@@ -235,8 +235,9 @@ def check_training_arguments(recipe: Recipe, batch: Batch, findings: Findings) -
     # This single process gets the batch of all processes.
     for key in ("per_device_train_batch_size", "per_device_eval_batch_size"):
         replaced[key] = recipe.flat[key] * batch.num_processes
+    accepted = arguments | replaced
     try:
-        recipe.schema["training"](**{**arguments, **replaced})
+        recipe.schema["training"](**accepted)
     except (ValueError, ImportError) as error:
         findings.problem(error, argument_at_fault(recipe.schema["training"], arguments, replaced))
 
@@ -252,7 +253,7 @@ def argument_at_fault(
         replaced: values that replace the recipe's.
     """
     for key in arguments:
-        others = {**arguments, **replaced}
+        others = arguments | replaced
         del others[key]
         with suppress(ValueError, ImportError):
             config_class(**others)

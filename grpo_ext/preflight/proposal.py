@@ -140,8 +140,12 @@ def propose_reward(prompt: str, rows: list[Row], names: list[str]) -> Proposal:
         return Proposal(prompt, "json_schema", columns, "json_schema has schemas")
     if {"nums", "target"} <= set(names):
         return Proposal(prompt, "countdown", {}, "nums and target are a Countdown problem")
-    answer = first_of(ANSWERS, names) or answer_column({name: rows[0][name] for name in names})
-    answers = [str(value_at(row, answer)).strip() for row in rows] if answer else []
+    answer = first_of(ANSWERS, names)
+    if not answer:
+        answer = answer_column({name: rows[0][name] for name in names})
+    answers: list[str] = []
+    if answer:
+        answers = [str(value_at(row, answer)).strip() for row in rows]
     if not answer or not all(answers):
         reason = "no column has an answer that a rule can judge"
         return Proposal(prompt, "like_reference", {}, reason)

@@ -35,9 +35,8 @@ class Batch:
     def slices(self) -> int:
         """Micro-batches that a generation is split into; TRL's resolved `steps_per_generation`."""
         if self.generation_batch_size is not None:
-            return (
-                self.generation_batch_size // self.micro_batch or 1
-            )  # avoids a division by 0; `generation_of_parts_of_groups` refuses such sizes
+            # 0 would be a division by 0 later; `generation_of_parts_of_groups` refuses such sizes
+            return self.generation_batch_size // self.micro_batch or 1
         return self.steps_per_generation or self.gradient_accumulation_steps
 
     @property
@@ -72,7 +71,8 @@ class Batch:
 def batch_of(v: Values, num_processes: int) -> Batch:
     """Return the batch sizes of a recipe trained by `num_processes` processes."""
     keys = [f.name for f in dataclasses.fields(Batch) if f.name != "num_processes"]
-    return Batch(num_processes=num_processes, **{key: v[key] for key in keys})
+    sizes = {key: v[key] for key in keys}
+    return Batch(num_processes=num_processes, **sizes)
 
 
 def nearest_fits(batch: Batch) -> list[dict[str, int]]:
@@ -82,18 +82,26 @@ def nearest_fits(batch: Batch) -> list[dict[str, int]]:
     the new value to the old one. At most `REACH` values are tried in each direction; those of
     `generation_batch_size` are multiples of both the micro-batch and `num_generations`.
     """
-    sizes = ("generation_batch_size", "steps_per_generation", "gradient_accumulation_steps")
-    slices = next(key for key in sizes if getattr(batch, key) is not None)
+    slices = "gradient_accumulation_steps"
+    for key in ("generation_batch_size", "steps_per_generation"):
+        if getattr(batch, key) is not None:
+            slices = key
+            break
+    smallest = {"num_generations": 2, "per_device_train_batch_size": 1, slices: 1}
     changes = []
-    for key, least in (("num_generations", 2), ("per_device_train_batch_size", 1), (slices, 1)):
+    for key, minimum in smallest.items():
         old = getattr(batch, key)
         unit = 1
         if key == "generation_batch_size":
             unit = math.lcm(batch.micro_batch, batch.num_generations)
         middle = min(old, batch.completions) // unit
-        for new in range(max(least, middle - REACH) * unit, (middle + REACH) * unit, unit):
-            if new != old and dataclasses.replace(batch, **{key: new}).fits:
-                changes.append((abs(math.log(new / old)), {key: new}))
+        first = max(minimum, middle - REACH) * unit
+        end = (middle + REACH) * unit
+        for new in range(first, end, unit):
+            changed = dataclasses.replace(batch, **{key: new})
+            if new != old and changed.fits:
+                distance = abs(math.log(new / old))
+                changes.append((distance, {key: new}))
     changes.sort(key=lambda change: change[0])
     return [change for _, change in changes[:3]]
 
@@ -109,7 +117,9 @@ def generation_of_parts_of_groups(v: Values, num_processes: int) -> Iterator[Pro
         return
     if batch.fits:
         return
-    changes = [f"`{key}: {size}`" for change in nearest_fits(batch) for key, size in change.items()]
+    changes = []
+    for change in nearest_fits(batch):
+        changes += [f"`{key}: {size}`" for key, size in change.items()]
     nearest = f" Nearest sizes that fit: {', '.join(changes)}." if changes else ""
     if batch.completions % batch.micro_batch:
         yield Problem(

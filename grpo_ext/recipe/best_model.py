@@ -74,17 +74,24 @@ class EvaluationMetrics:
     def _growing_of_a_set(self) -> list[str]:
         if not self.decodes:
             return ["reward", *(f"rewards/{name}/mean" for name in self.rewards)]
+        metrics = [*self.rewards, "pass@1"]
         k = self.num_samples
-        several = [f"mean@{k}", f"pass@{k}"] if k > 1 else []
-        return [*self.rewards, "pass@1", *several]
+        if k > 1:
+            metrics += [f"mean@{k}", f"pass@{k}"]
+        return metrics
 
     def _known_of_a_set(self) -> list[str]:
+        metrics = self._growing_of_a_set()
         if self.decodes:
-            mixed = [f"mixed@{self.num_samples}"] if self.num_samples > 1 else []
-            return [*self._growing_of_a_set(), *mixed, "length"]
-        endings = ("std", *(("constant",) if self.constant else ()))
-        of_rewards = [f"rewards/{name}/{end}" for name in self.rewards for end in endings]
-        return [*self._growing_of_a_set(), "reward_std", *of_rewards]
+            if self.num_samples > 1:
+                metrics.append(f"mixed@{self.num_samples}")
+            return [*metrics, "length"]
+        metrics.append("reward_std")
+        for name in self.rewards:
+            metrics.append(f"rewards/{name}/std")
+            if self.constant:
+                metrics.append(f"rewards/{name}/constant")
+        return metrics
 
     def _of_sets(self, metrics: Sequence[str]) -> list[str]:
         return [f"{name}_{metric}" for name in self.sets for metric in metrics] or list(metrics)

@@ -116,7 +116,10 @@ def _shaping(key: str, value: Any) -> Any:
     """Return a key's value; for `environment`, omit options that do not affect training."""
     if key != "environment" or not isinstance(value, dict):
         return value
-    return {key: option for key, option in value.items() if key not in FREE_OF_ENVIRONMENT}
+    shaping = dict(value)
+    for option in FREE_OF_ENVIRONMENT:
+        shaping.pop(option, None)
+    return shaping
 
 
 def _plain(values: dict[str, Any]) -> dict[str, Any]:

@@ -72,16 +72,21 @@ def hints_of(cls: type) -> dict[str, Any]:
     `CHOICES` or by `BOUNDS`.
     """
     hints = typing.get_type_hints(cls, include_extras=True)
-    bounds = {name: kind.__metadata__[0] for kind, names in BOUNDS for name in names.split()}
+    bounds: dict[str, Any] = {}
+    for kind, names in BOUNDS:
+        bounds |= dict.fromkeys(names.split(), kind.__metadata__[0])
     narrowed = {}
     for f in dataclasses.fields(cls):
-        hint = narrowed[f.name] = TYPES.get(f.name, hints[f.name])
+        hint = TYPES.get(f.name, hints[f.name])
         choices = f.metadata.get("choices") or CHOICES.get(f.name)
         if choices:
-            null = type(None) in typing.get_args(hint)
-            narrowed[f.name] = Literal[tuple(choices)] | None if null else Literal[tuple(choices)]
+            allows_null = type(None) in typing.get_args(hint)
+            hint = Literal[tuple(choices)]
+            if allows_null:
+                hint = hint | None
         elif f.name in bounds:
-            narrowed[f.name] = Annotated[hint, bounds[f.name]]
+            hint = Annotated[hint, bounds[f.name]]
+        narrowed[f.name] = hint
     return narrowed
 
 

@@ -20,9 +20,11 @@ def recipe_folder() -> Path:
 def recipe_names() -> list[str]:
     """Return the names of the recipes that come with the package, such as `countdown/tiny`."""
     folder = recipe_folder()
-    paths = [path.relative_to(folder) for path in folder.glob("*/*.yaml")]
-    recipes = [path for path in paths if path.parts[0] != "accelerate"]
-    return sorted(path.with_suffix("").as_posix() for path in recipes)
+    names = []
+    for path in folder.glob("*/*.yaml"):
+        if path.parent.name != "accelerate":
+            names.append(path.relative_to(folder).with_suffix("").as_posix())
+    return sorted(names)
 
 
 def recipe_path(name: str | Path) -> Path:

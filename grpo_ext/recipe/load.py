@@ -32,6 +32,8 @@ from grpo_ext.recipe.several_tasks import TaskOfSeveral, read_tasks
 from grpo_ext.recipe.values import convert
 from grpo_ext.tasks import Task, get_task_class
 
+PRESET = "preset "  # the beginning of the place of a key that a preset sets
+
 
 @dataclass
 class Recipe:
@@ -92,9 +94,14 @@ class Recipe:
     def notes(self) -> list[Problem]:
         """Notes on idle keys and odd values, in the recipe's order; none on keys from a preset."""
         rules = GRPO_NOTES if "task" in self.schema else SFT_NOTES
-        notes = {note.key: note for note in notes_of(self.flat, rules, processes(self.flat))}
-        ordered = [notes[key].placed(self.places) for key in self.places if key in notes]
-        return [note for note in ordered if not (note.place or "").startswith("preset ")]
+        values = self.flat
+        note_of_key = {note.key: note for note in notes_of(values, rules, processes(values))}
+        notes = []
+        for key, place in self.places.items():
+            from_preset = place is not None and place.startswith(PRESET)
+            if key in note_of_key and not from_preset:
+                notes.append(note_of_key[key].placed(self.places))
+        return notes
 
     def get(self, key: str) -> Any:
         """Return the value of `key` or its default; raise `KeyError` for an unknown key."""
@@ -124,15 +131,11 @@ def load_recipe(
     """
     settings = read_settings(path, overrides)
     preset, _ = settings.get("preset", (None, None))
-    # the checks report an unknown preset
-    preset_values = PRESETS.get(preset, {}) if isinstance(preset, str) else {}
-    settings = {
-        **{
-            key: (value, f"preset {preset} ({source})")
-            for key, (value, source) in preset_values.items()
-        },
-        **settings,
-    }
+    if isinstance(preset, str) and preset in PRESETS:  # the checks report an unknown preset
+        preset_settings: Settings = {}
+        for key, (value, source) in PRESETS[preset].items():
+            preset_settings[key] = (value, f"{PRESET}{preset} ({source})")
+        settings = preset_settings | settings
     name, place = settings.get("task", (RunConfig.task, None))
     task_class: type[Task] = Task
     problems: list[Problem] = []

@@ -113,16 +113,28 @@ def memory_estimate(
     length = prompt + (v.max_completion_length or 0)
     layer = 34 * sequences * length * size.hidden_size
     kept = 2 * sequences * length * size.hidden_size * size.num_hidden_layers
-    weights = size.parameters * weight_bytes(size, v) // (share if sharding >= 3 else 1)
-    sampled = batch.completions // share * length
+    weights = size.parameters * weight_bytes(size, v)
+    gradients = size.trainable * trained_bytes(size, v)
+    optimizer = size.trainable * optimizer_bytes(size, v, deepspeed=1 <= sharding <= 3)
+    if sharding >= 3:
+        weights //= share
+    if sharding >= 2:
+        gradients //= share
+    if sharding >= 1:
+        optimizer //= share
+    activations = layer * size.num_hidden_layers
+    if v.gradient_checkpointing:
+        activations = layer + kept
+    cache = 0
+    if not v.use_vllm:
+        sampled = batch.completions // share * length
+        cache = 2 * size.num_hidden_layers * size.kv_width * 2 * sampled
     parts = {
         "weights": weights,
-        "gradients": size.trainable * trained_bytes(size, v) // (share if sharding >= 2 else 1),
-        "optimizer": size.trainable
-        * optimizer_bytes(size, v, 1 <= sharding <= 3)
-        // (share if sharding else 1),
+        "gradients": gradients,
+        "optimizer": optimizer,
         "reference": weights if v.beta and not v.use_peft else 0,
-        "activations": layer + kept if v.gradient_checkpointing else layer * size.num_hidden_layers,
-        "cache": 0 if v.use_vllm else 2 * size.num_hidden_layers * size.kv_width * 2 * sampled,
+        "activations": activations,
+        "cache": cache,
     }
     return {**parts, "total": sum(parts.values())}

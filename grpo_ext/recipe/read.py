@@ -4,7 +4,7 @@ This module imports nothing heavy, so the launcher can read a recipe immediately
 """
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +25,18 @@ NULL_TAG = "tag:yaml.org,2002:null"
 
 def read_settings(path: str | Path | None, overrides: Overrides) -> Settings:
     """Return the settings of the file, with the overrides taking precedence."""
-    settings: Settings = read_yaml(path) if path is not None else {}
+    settings: Settings = {}
+    if path is not None:
+        settings = read_yaml(path)
+    place = COMMAND_LINE
+    values: Mapping[str, Any] = {}
     if isinstance(overrides, dict):
-        settings |= {key: (value, "overrides") for key, value in overrides.items()}
+        place = "overrides"
+        values = overrides
     elif overrides:
-        settings |= {key: (word, COMMAND_LINE) for key, word in parse_words(overrides).items()}
+        values = parse_words(overrides)
+    for key, value in values.items():
+        settings[key] = (value, place)
     return settings
 
 
@@ -100,7 +107,8 @@ def _repeated_keys(node: yaml.Node) -> Iterator[tuple[yaml.Node, yaml.Node]]:
                 yield seen[key.value], key
     if isinstance(node, yaml.CollectionNode):
         for part in node.value:
-            yield from _repeated_keys(part[1] if isinstance(part, tuple) else part)
+            child = part[1] if isinstance(part, tuple) else part  # a mapping has (key, value)
+            yield from _repeated_keys(child)
 
 
 class Word(str):

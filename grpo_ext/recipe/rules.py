@@ -75,13 +75,16 @@ def flat_values(
     defaults: dict[str, Any] = {}
     for cls in schema.values():
         for f in dataclasses.fields(cls):
-            default = None if f.default is dataclasses.MISSING else f.default
-            defaults.setdefault(
-                f.name, default if f.default_factory is dataclasses.MISSING else f.default_factory()
-            )
-    return Values(
-        {key: value for part in values.values() for key, value in part.items()}, defaults, unsound
-    )
+            default = None
+            if f.default is not dataclasses.MISSING:
+                default = f.default
+            elif f.default_factory is not dataclasses.MISSING:
+                default = f.default_factory()
+            defaults.setdefault(f.name, default)
+    merged: dict[str, Any] = {}
+    for part in values.values():
+        merged |= part
+    return Values(merged, defaults, unsound)
 
 
 def processes(v: Values) -> int:
@@ -174,9 +177,10 @@ def argument_notes(args: GRPOExtConfig, num_processes: int) -> list[Problem]:
 def argument_values(args: GRPOExtConfig, unsound: set[str]) -> Values:
     """Convert trainer arguments to the `Values` that rules read, omitting those in `unsound`."""
     defaults = flat_values({}, {"training": GRPOExtConfig}).defaults
-    elsewhere = {f.name for cls in (RunConfig, ModelConfig) for f in dataclasses.fields(cls)} - set(
-        defaults
-    )
+    elsewhere: set[str] = set()
+    for cls in (RunConfig, ModelConfig):
+        elsewhere |= {f.name for f in dataclasses.fields(cls)}
+    elsewhere -= defaults.keys()
     values = {}
     for name in defaults.keys() - unsound:
         value = getattr(args, name)

@@ -131,23 +131,34 @@ def reward_specs(tasks: Mapping[str, TaskOfSeveral]) -> list[Spec]:
     specs: list[Spec] = []
     for name, entry in tasks.items():
         for spec in entry.reward_specs:
-            same = [one for one in specs if {**one, "tasks": None} == {**spec, "tasks": None}]
-            if same:
-                same[0]["tasks"].append(name)
-            else:
+            equal = first_equal(spec, specs)
+            if equal is None:
                 specs.append({**spec, "tasks": [name]})
+            else:
+                equal["tasks"].append(name)
     counts = Counter(metric_of(spec) for spec in specs)
     for spec in specs:
-        if "label" not in spec and counts[metric_of(spec)] > 1:
-            spec["label"] = f"{spec['tasks'][0]}_{metric_of(spec)}"
+        metric = metric_of(spec)
+        if "label" not in spec and counts[metric] > 1:
+            first_task = spec["tasks"][0]
+            spec["label"] = f"{first_task}_{metric}"
     return specs
+
+
+def first_equal(spec: Spec, specs: list[Spec]) -> Spec | None:
+    """Return the first of `specs` that equals `spec` apart from the key `tasks`."""
+    for candidate in specs:
+        if {**candidate, "tasks": None} == {**spec, "tasks": None}:
+            return candidate
+    return None
 
 
 def metric_of(spec: str | Spec) -> str:
     """Return the name of a reward's metric, like `rewards.reward_specs.metric_name`."""
-    if isinstance(spec, str):
-        return spec.rstrip("/").replace(":", "/").split("/")[-1]
-    return spec.get("label") or metric_of(str(spec.get("name")))
+    if not isinstance(spec, str):
+        return spec.get("label") or metric_of(str(spec.get("name")))
+    path = spec.rstrip("/").replace(":", "/")
+    return path.rpartition("/")[2]
 
 
 def keys_of_a_single_task(v: Values, _: int) -> Iterator[Problem]:
@@ -158,9 +169,9 @@ def keys_of_a_single_task(v: Values, _: int) -> Iterator[Problem]:
         yield Problem("tasks is empty. Write at least one task, or remove the key.", "tasks")
     for key in OF_EACH_TASK:
         if key in v and v[key] is not None:
-            where = (
-                "a weight for each reward" if key == "reward_weights" else f"{key} in each entry"
-            )
+            where = f"{key} in each entry"
+            if key == "reward_weights":
+                where = "a weight for each reward"
             yield Problem(f"{key} cannot be set beside tasks. Write {where} of tasks instead.", key)
 
 

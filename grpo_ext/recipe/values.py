@@ -79,13 +79,11 @@ def convert(key: str, value: Any, hint: Any) -> Any:
 
 def choices(hint: Any) -> list[Any]:
     """Return the values that a `Literal` type allows; an empty list for any other type."""
-    kinds = (hint, *typing.get_args(hint))
-    return [
-        word
-        for kind in kinds
-        if typing.get_origin(kind) is Literal
-        for word in typing.get_args(kind)
-    ]
+    allowed: list[Any] = []
+    for kind in (hint, *typing.get_args(hint)):
+        if typing.get_origin(kind) is Literal:
+            allowed += typing.get_args(kind)
+    return allowed
 
 
 def in_words(hint: Any) -> str:
@@ -112,7 +110,8 @@ def _numbers(value: Any) -> Iterable[float]:
     if isinstance(value, float):
         yield value
     elif isinstance(value, list | dict):
-        for part in value.values() if isinstance(value, dict) else value:
+        parts = value.values() if isinstance(value, dict) else value
+        for part in parts:
             yield from _numbers(part)
 
 
