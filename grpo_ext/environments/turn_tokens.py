@@ -24,10 +24,9 @@ OPENING = "the text with which an environment opens"
 TURN = "a turn"
 THOUGHT = "<think>\na thought\n</think>\n\n"  # some templates remove thoughts from earlier turns
 REWRITES = (
-    "This chat template changes earlier turns, so the model would not read them as it sampled "
-    "them: it drops thoughts, or a part of what opens a turn. Give the tokenizer a chat_template "
-    "that keeps earlier turns unchanged, or set an option of the template for this in "
-    "chat_template_kwargs."
+    "This chat template changes earlier turns (it drops thoughts, or a part of what opens a turn), "
+    "so the model would read other tokens than it sampled. Use a chat_template that keeps earlier "
+    "turns unchanged, or set the template's option for this in chat_template_kwargs."
 )
 MAX_DEPTH = 32  # deepest nesting of the arguments of a call
 PARSE_SECONDS = 5.0  # time limit for parsing the calls of a turn
@@ -64,7 +63,7 @@ class TurnTokens:
     ):
         if not tokenizer.chat_template:
             raise ValueError(
-                "Episodes need a chat template: set chat_template of the tokenizer, which has none."
+                "Episodes need a chat template, but the tokenizer has none: set its chat_template."
             )
         self.tokenizer = tokenizer
         self.ends = frozenset(ends)
@@ -89,7 +88,7 @@ class TurnTokens:
             if tool.__name__ not in prompt:
                 raise ValueError(
                     f"This chat template does not describe tools: {tool.__name__} is missing from "
-                    "the prompt. Use a template that writes the tools into it."
+                    "the prompt. Use a chat template that supports tools."
                 )
         self._opening_of_call: str | None = None
         if tools:
@@ -176,9 +175,9 @@ class TurnTokens:
         middle = text[len(before) : end]
         if text != before + middle + after or middle.strip() != opening.strip():
             raise ValueError(
-                "The text that reset returned contains a special token, which the model would "
-                "read as one, because this chat template changes the end of the last message: "
-                "remove the special token from the text."
+                "The text that reset returned contains a special token. This chat template changes "
+                "the end of the last message, so the token cannot be kept as plain text: remove "
+                "it from the text."
             )
         return before, middle, after
 
@@ -221,7 +220,9 @@ class TurnTokens:
         try:
             return str(self.tokenizer.apply_chat_template(messages, **options))
         except Exception as error:  # a template may raise anything
-            raise ValueError(f"The chat template cannot write an episode: {error}") from error
+            raise ValueError(
+                f"The chat template fails on messages of an episode: {error}"
+            ) from error
 
     def _end_of_turn(self) -> int:
         """Return the token with which the template ends a turn of the model."""

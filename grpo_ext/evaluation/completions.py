@@ -203,8 +203,8 @@ def generate_completions(
                 completion_ids = generate_batch(model, config, batch)
             if player is not None and not player.began:
                 raise ValueError(
-                    "Episodes are decoded within transformers' generate, but this model has its "
-                    "own: remove eval_temperature, with which training evaluates by decoding."
+                    "This model has its own `generate`, which cannot play episodes in an "
+                    "evaluation: remove eval_temperature."
                 )
             for ids, episode in zip(completion_ids, batch_episodes, strict=True):
                 completions.append(_completion(tokenizer, config, ids, episode))

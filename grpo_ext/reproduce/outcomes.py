@@ -61,7 +61,7 @@ def obstacle(matrix: Matrix, claim: Claim) -> str:
         return ""
     for name in claim.runs:
         if matrix.experiment.runs[name].start != matrix.experiment.usual_start:
-            return "it compares runs from different models, but --config has only one model."
+            return "it compares runs from several models, but --config gives only one model."
     for name in claim.runs:
         path, overrides = matrix.run(name, 0).arguments
         try:
@@ -126,7 +126,7 @@ def outcome_of(
         if figure is not None:
             outcome.by_seed.append(figure)
     if not outcome.by_seed:
-        outcome.why = f"the logs of its runs do not show the figure ({claim.figure})."
+        outcome.why = f"the logs of its runs lack this figure: {claim.figure}."
         return outcome
     outcome.estimate = mean_over_runs([figure.estimate for figure in outcome.by_seed])
     if out_of_scale(claim, scale):
