@@ -179,7 +179,9 @@ class DecodeBatch:
 
     def keep(self, rows: Tensor, leaving: Tensor) -> None:
         """Continue with `rows` and store `leaving`; both are indices into the current batch."""
-        self._left.append((self._rows[leaving], self.ids[leaving]))
+        left_rows = self._rows[leaving]
+        left_ids = self.ids[leaving]  # (n, P + t)
+        self._left.append((left_rows, left_ids))
         self._rows = self._rows[rows]
         self._ids = self._ids[rows]
         if self._mask is not None:
@@ -191,7 +193,7 @@ class DecodeBatch:
     def all_ids(self) -> Tensor:
         """Return all rows in their original order: (B, P + T)."""
         parts = [*self._left, (self._rows, self.ids)]
-        batch = sum(len(rows) for rows, _ in parts)
+        batch = sum(len(rows) for rows, _ in parts)  # B
         all_ids = self._ids.new_full((batch, self.length), self.pad)
         for rows, ids in parts:
             all_ids[rows, : ids.size(1)] = ids

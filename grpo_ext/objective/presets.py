@@ -4,10 +4,14 @@ from typing import Any
 
 from grpo_ext.common.files import data_yaml
 
-PRESETS: dict[str, dict[str, tuple[Any, str]]] = {
-    name: {
-        field: (value, f"{preset['source']}, {place}")
-        for field, (value, place) in preset["values"].items()
-    }
-    for name, preset in data_yaml("grpo_ext.objective", "presets.yaml").items()
-}
+
+def _with_source(preset: dict[str, Any]) -> dict[str, tuple[Any, str]]:
+    """Return the value of each field, and the place in the preset's source that it comes from."""
+    fields = {}
+    for field, (value, place) in preset["values"].items():
+        fields[field] = (value, f"{preset['source']}, {place}")
+    return fields
+
+
+_FILE = data_yaml("grpo_ext.objective", "presets.yaml")
+PRESETS = {name: _with_source(preset) for name, preset in _FILE.items()}

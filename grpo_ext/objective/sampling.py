@@ -156,7 +156,7 @@ def _number(name: str, value: Any) -> float:
     try:
         return float(value or 0)
     except (TypeError, ValueError):
-        raise SamplingError(name, f"{name} is {value!r}, which is no number") from None
+        raise SamplingError(name, f"{name} is {value!r}, which is not a number") from None
 
 
 def _token_ids(name: str, value: object) -> tuple[int, ...]:

@@ -47,7 +47,9 @@ def changes(run: RunData) -> list[dict[str, Any]]:
 
 
 def beside_constant(
-    columns: dict[str, Column], series: Series, change: dict[str, Any]
+    columns: dict[str, Column],
+    series: Series,
+    change: dict[str, Any],
 ) -> dict[str, Any] | None:
     """Return the last score of the best constant answer, and whether the model beats it.
 
@@ -64,11 +66,14 @@ def beside_constant(
     key = next((key for key in keys if key in columns), None)
     if key is None:
         return None
-    value = columns[key][1][-1]
+    _, values = columns[key]
+    value = values[-1]
     if value is None:
         return None
-    errors = columns.get(f"{key}_se")
-    error = errors[1][-1] if errors else None
+    error = None
+    if f"{key}_se" in columns:
+        _, errors = columns[f"{key}_se"]
+        error = errors[-1]
     beaten = clearly_above(change["last"], change["last_error"], value, error)
     return {"value": value, "error": error, "beaten": beaten}
 
@@ -82,9 +87,12 @@ def change_of_series(series: Series) -> dict[str, Any] | None:
     for step, value in zip(series.steps, series.values, strict=True):
         if value is not None:
             steps.append(step)
+    difference = None
+    if len(steps) > 1:
+        difference = change.last - change.first
     return {
         **asdict(change),
-        "change": change.last - change.first if len(steps) > 1 else None,
+        "change": difference,
         "first_steps": [steps[0], steps[change.count - 1]],
         "last_steps": [steps[-change.count], steps[-1]],
     }

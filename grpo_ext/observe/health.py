@@ -93,7 +93,8 @@ def reward_collapse(history: History) -> float | None:
     fall = best - float(means[-1])
     if fall <= 0.2 * abs(best):
         return 0.0
-    before = values[: int(means.argmax()) + window]
+    end_of_best = int(means.argmax()) + window
+    before = values[:end_of_best]
     autocorrelation = autocorrelation_of_neighbours(before)
     error = error_of_neighbours(values, window, autocorrelation)
     return fall / max(error, 1e-9)
@@ -156,7 +157,8 @@ def logp_difference(history: History) -> float | None:
 
 def not_finite(history: History) -> float:
     """Return 1 if one of the main metrics of the last log is not finite, otherwise 0."""
-    return float(bool(history.not_finite & {"loss", "grad_norm", "reward", "kl", "entropy"}))
+    main_metrics = {"loss", "grad_norm", "reward", "kl", "entropy"}
+    return float(not main_metrics.isdisjoint(history.not_finite))
 
 
 MEASURES: dict[str, Callable[[History], float | None]] = {
@@ -272,7 +274,8 @@ def repeats_itself(text: str) -> bool:
     start = text.encode("utf-8", "replace")[:4000]
     if len(start) < 200:
         return False
-    return len(zlib.compress(start, 1)) < len(start) / 10
+    compressed = zlib.compress(start, 1)
+    return len(compressed) < len(start) / 10
 
 
 logger = logging.getLogger(__name__)

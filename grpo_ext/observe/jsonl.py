@@ -217,7 +217,8 @@ def placed(
         skipped_before = skipped_lines
         try:
             with open_plain(part, path.parent) as file:
-                line_end = part_start + file.seek(min(max(0, start - part_start), size))
+                offset = min(max(0, start - part_start), size)
+                line_end = part_start + file.seek(offset)
                 for line in lines_of(file, part):
                     line_number += 1
                     if not line.endswith(b"\n"):
@@ -233,7 +234,7 @@ def placed(
                             if start:
                                 first_skipped = f"byte {line_start} of {path} ({error})"
                         if skipped_lines - skipped_before > MOST_SKIPPED:
-                            reason = f"more than {MOST_SKIPPED:,} of its lines are no rows"
+                            reason = f"more than {MOST_SKIPPED:,} of its lines are not valid rows"
                             raise ForeignFile(errno.EINVAL, reason, str(part)) from None
                         continue
                     yield line_start, row
@@ -312,7 +313,10 @@ def row_of(line: bytes | str, fields: Mapping[str, FieldType] | None = None) -> 
             nesting is too deep.
     """
     row = json.loads(
-        line, parse_int=number_of, parse_float=number_of, parse_constant=lambda _: None
+        line,
+        parse_int=number_of,
+        parse_float=number_of,
+        parse_constant=lambda _: None,
     )
     if not isinstance(row, dict):
         raise ValueError("it is not a mapping")
@@ -331,8 +335,9 @@ def _check_fields(row: dict[str, Any], fields: Mapping[str, FieldType]) -> None:
         inner = row.get(name, {})
         if not isinstance(inner, dict):
             raise ValueError(f"its {name!r} is not a mapping")
-        if not all(isinstance(entry, inner_type) for entry in inner.values()):
-            raise ValueError(f"its {name!r} has values of another type")
+        for entry in inner.values():
+            if not isinstance(entry, inner_type):
+                raise ValueError(f"its {name!r} has values of another type")
 
 
 def _check_depth(row: dict[str, Any]) -> None:

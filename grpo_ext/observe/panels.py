@@ -33,13 +33,21 @@ class Panel:
 PANELS = data_yaml("grpo_ext.observe", "panels.yaml")
 # Title, metric and note of each panel with a curve for each task.
 BY_TASK = (
-    ("Reward by task", "reward", "Weighted sum of the rewards of each task, mean over each step."),
+    (
+        "Reward by task",
+        "reward",
+        "Weighted sum of the rewards of each task, mean over each step.",
+    ),
     (
         "Right completions by task",
         "groups/pass_rate",
         "Share of the completions that the outcome reward passes.",
     ),
-    ("Groups whose rewards differ, by task", "groups/mixed", "Only such groups teach."),
+    (
+        "Groups whose rewards differ, by task",
+        "groups/mixed",
+        "Only such groups teach.",
+    ),
 )
 SECONDS = ("seconds/", "time/")
 NOT_DRAWN = ("step", "time", "epoch", "total_flos", "num_tokens")
@@ -47,9 +55,15 @@ CONSTANTS = ("_constant", "/constant")  # endings of the scores of the best cons
 COUNTS = ("_problems", "/problems")  # endings of the number of problems of an evaluation
 NOT_DRAWN_ENDINGS = ("_se", *COUNTS, "_runtime", "_per_second", "/std", *CONSTANTS)
 NOT_HELD_OUT_ENDINGS = (  # endings of evaluation metrics that are not rewards
-    *NOT_DRAWN_ENDINGS, "_length", "/length", "num_tokens", "_loss", "entropy",
-    "frac_reward_zero_std", "reward_std",
-)  # fmt: skip
+    *NOT_DRAWN_ENDINGS,
+    "_length",
+    "/length",
+    "num_tokens",
+    "_loss",
+    "entropy",
+    "frac_reward_zero_std",
+    "reward_std",
+)
 
 
 def panels(run: RunData) -> list[Panel]:
@@ -138,7 +152,8 @@ def at_steps(column: Column | None, steps: list[int]) -> Values | None:
     """
     if column is None:
         return None
-    by_step = dict(zip(*column, strict=True))
+    column_steps, values = column
+    by_step = dict(zip(column_steps, values, strict=True))
     return [by_step.get(step) for step in steps]
 
 
@@ -238,5 +253,6 @@ def seconds(columns: dict[str, Column]) -> Panel:
         panel.series.append(series("whole step", columns["step_time"]))
     for key, column in columns.items():
         if key.startswith(SECONDS):
-            panel.series.append(series(key.partition("/")[2], column))
+            _, _, phase = key.partition("/")
+            panel.series.append(series(phase, column))
     return panel

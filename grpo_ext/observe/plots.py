@@ -21,8 +21,15 @@ BAND: Style = {"alpha": 0.13, "linewidth": 0}
 DASHES = ("-", "--", ":", "-.")
 FEW = 25  # curves of at most this many values are drawn as dots, with error bars if known
 COLOURS = (  # the colors of the report page
-    "#1f4e8c", "#bf5a2a", "#1f7a6d", "#8a5a9e", "#b08a1e", "#5b8fb9", "#a33e5c", "#8b867c",
-)  # fmt: skip
+    "#1f4e8c",
+    "#bf5a2a",
+    "#1f7a6d",
+    "#8a5a9e",
+    "#b08a1e",
+    "#5b8fb9",
+    "#a33e5c",
+    "#8b867c",
+)
 LOOK = data_yaml("grpo_ext.observe", "look.yaml")
 
 

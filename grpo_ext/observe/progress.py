@@ -8,9 +8,14 @@ from transformers.trainer_callback import PrinterCallback, ProgressCallback, Tra
 from grpo_ext.common.estimates import with_error
 
 SHORT = {
-    "loss": "loss", "reward": "reward", "completions/mean_length": "length", "entropy": "entropy",
-    "frac_reward_zero_std": "no signal", "kl": "kl", "mean_token_accuracy": "token accuracy",
-}  # fmt: skip
+    "loss": "loss",
+    "reward": "reward",
+    "completions/mean_length": "length",
+    "entropy": "entropy",
+    "frac_reward_zero_std": "no signal",
+    "kl": "kl",
+    "mean_token_accuracy": "token accuracy",
+}
 
 # Endings of evaluation metrics that are not means.
 NOT_MEANS = ("_se", "_problems", "/problems", "_runtime", "_per_second")
@@ -52,7 +57,8 @@ def main_figures(logs: dict[str, Any]) -> dict[str, float]:
 
 def figures_line(logs: dict[str, Any]) -> str:
     """Format the main metrics of a training log as one line."""
-    return ", ".join(f"{name} {figure:.3g}" for name, figure in main_figures(logs).items())
+    figures = main_figures(logs)
+    return ", ".join(f"{name} {figure:.3g}" for name, figure in figures.items())
 
 
 def evaluation_line(logs: dict[str, Any]) -> str:

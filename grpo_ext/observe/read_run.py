@@ -134,7 +134,8 @@ def read_run(path: str | Path, name: str | None = None, max_samples: int = 50_00
     folder = find_folder(Path(path).expanduser())
     run = without_logs(folder, name)
     run.metrics = read_metrics(run)
-    run.curves = reward_curves(kept_samples(run, max_samples))
+    samples = kept_samples(run, max_samples)
+    run.curves = reward_curves(samples)
     return run
 
 
@@ -144,7 +145,9 @@ def read_metrics(run: RunData) -> list[Row]:
     What is left out is added to `run.faults`.
     """
     names = FirstNames("metrics", MOST_METRICS)
-    rows = [names.keep(row) for row in read(run.folder / METRICS, faults=run.faults)]
+    rows = []
+    for row in read(run.folder / METRICS, faults=run.faults):
+        rows.append(names.keep(row))
     run.faults += names.faults()
     return rows
 

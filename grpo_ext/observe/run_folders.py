@@ -87,7 +87,8 @@ def is_running(folder: Path) -> bool:
         return True
     except OSError:
         with suppress(OSError):  # the log may have been moved just now
-            return any(
-                time.time() - part.stat().st_mtime < QUIET for part in parts(folder / METRICS)
-            )
+            for part in parts(folder / METRICS):
+                age = time.time() - part.stat().st_mtime
+                if age < QUIET:
+                    return True
     return False

@@ -119,8 +119,10 @@ class RunLog(TrainerCallback):
 
     def on_samples(self, rows: list[dict[str, Any]]) -> None:
         """Append completions to `samples.jsonl`; called by the trainer on the main process."""
-        if self.samples is not None:
-            self.samples.append([row for row in rows if self.wants(row["step"], row["group"])])
+        if self.samples is None:
+            return
+        wanted_rows = [row for row in rows if self.wants(row["step"], row["group"])]
+        self.samples.append(wanted_rows)
 
     def on_save(
         self,
@@ -138,15 +140,21 @@ class RunLog(TrainerCallback):
         earlier_starts = []
         if step > 0:
             with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
-                earlier_starts = list(row_of(read_text(folder / RUN, within=folder))["starts"])
+                text = read_text(folder / RUN, within=folder)
+                earlier_starts = list(row_of(text)["starts"])
         start = {
             "step": step,
             "time": round(time.time(), 3),
             "processes": args.world_size,
             "device": args.device.type,
         }
-        about = {**self.about, "versions": versions(), "starts": [*earlier_starts, start]}
-        write_atomically(folder / RUN, json.dumps(about, indent=2, default=str) + "\n")
+        about = {
+            **self.about,
+            "versions": versions(),
+            "starts": [*earlier_starts, start],
+        }
+        text = json.dumps(about, indent=2, default=str)
+        write_atomically(folder / RUN, f"{text}\n")
 
 
 def set_aside(folder: Path, patterns: tuple[str, ...] = ()) -> None:

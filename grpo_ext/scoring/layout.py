@@ -63,7 +63,7 @@ def choose_layout(
     skips_masked = flash or attention == "flex_attention"
     unpackable = why_not_packed(model)
     if aux_loss:
-        unpackable = "the loss on the balance of experts is taken over a rectangle"
+        unpackable = "the load-balancing loss of the experts needs a rectangle"
     if option == "packed" and unpackable:
         refuse_packing(unpackable)
     rotary = has_rotary_positions(model)
@@ -76,13 +76,13 @@ def choose_layout(
         kind = "packed"
     if option == "auto" and skips_masked and unpackable is None:
         kind = "packed"
-        reason = f"{attention} skips what a token does not see"
+        reason = f"{attention} skips masked positions"
     elif not padded and (not rotary or aux_loss):
         kind = "padded"
         reason = str(unpackable)
     elif kind == "chunks" and one_call:
         kind = "padded"
-        reason = "sharded ranks call the model equally often"
+        reason = "sharded ranks must call the model equally often"
     caches_all = caches_every_token(model)
     by_cost = option == "auto" and flash and kind == "packed" and not one_call and caches_all
     may_share = kind == "chunks" or by_cost or (kind == "packed" and not flash)
@@ -108,25 +108,30 @@ def attention_of(model: PreTrainedModel) -> str:
 def has_rotary_positions(model: PreTrainedModel) -> bool:
     """Return whether attention depends on distances between tokens, not on absolute positions."""
     config = model.config.get_text_config()
-    return getattr(config, "rope_parameters", None) is not None or hasattr(config, "rope_theta")
+    has_parameters = getattr(config, "rope_parameters", None) is not None
+    return has_parameters or hasattr(config, "rope_theta")
 
 
 def caches_every_token(model: PreTrainedModel) -> bool:
     """Return whether a model's cache holds the keys and values of every token, in every layer."""
-    layers = DynamicCache(config=model.config.get_text_config()).layers
-    return all(type(layer) is DynamicLayer for layer in layers) and not _learns_prompt(model)
+    if _learns_prompt(model):
+        return False
+    cache = DynamicCache(config=model.config.get_text_config())
+    return all(type(layer) is DynamicLayer for layer in cache.layers)
 
 
 def why_not_packed(model: PreTrainedModel) -> str | None:
     """Return why a model cannot take packed rows, as far as its config shows; `None` if it can."""
     if not has_rotary_positions(model):
-        return "the positions of the model count padding, as learned ones do"
+        return "the model's positions count padding, as learned position embeddings do"
     if _learns_prompt(model):
         return "the adapter adds tokens before each prompt"
+    cache = DynamicCache(config=model.config.get_text_config())
     recurrent = model._is_stateful
-    for layer in DynamicCache(config=model.config.get_text_config()).layers:
+    for layer in cache.layers:
         is_linear = isinstance(layer, LinearAttentionCacheLayerMixin)
-        recurrent = recurrent or is_linear or not isinstance(layer, DynamicLayer)
+        if is_linear or not isinstance(layer, DynamicLayer):
+            recurrent = True
     if recurrent:
         return "the model's recurrent layers would pass the state of one sequence to the next"
     return None

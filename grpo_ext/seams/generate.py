@@ -76,7 +76,9 @@ def fast_generation(model: torch.nn.Module) -> Iterator[None]:
 
 @contextmanager
 def watching(
-    model: torch.nn.Module, recorder: Recorder | None, player: Player | None = None
+    model: torch.nn.Module,
+    recorder: Recorder | None,
+    player: Player | None = None,
 ) -> Iterator[None]:
     """Attach a recorder and a player to the model's `generate` within the context.
 
@@ -106,14 +108,17 @@ def watching(
             return criteria
         end_tokens = [c for c in criteria if isinstance(c, EosTokenCriteria)]
         others = [c for c in criteria if not isinstance(c, EosTokenCriteria)]
-        return StoppingCriteriaList([*others, EpisodeEnds(player, end_tokens[0].eos_token_id)])
+        episode_ends = EpisodeEnds(player, end_tokens[0].eos_token_id)
+        return StoppingCriteriaList([*others, episode_ends])
 
     with replaced(inner, _get_logits_processor=get_processors, _get_stopping_criteria=get_criteria):
         yield
 
 
 def generate_batch(
-    model: PreTrainedModel, config: GenerationConfig, prompt_ids: list[list[int]]
+    model: PreTrainedModel,
+    config: GenerationConfig,
+    prompt_ids: list[list[int]],
 ) -> list[list[int]]:
     """Return the completion ids of a batch, each cut after its first end-of-sequence token."""
     width = max(len(ids) for ids in prompt_ids)

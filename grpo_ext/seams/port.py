@@ -116,7 +116,10 @@ class TRLTrainer(TransformersTrainer, Protocol):
     def create_model_card(self, model_name: str | None = None) -> None: ...
 
     def get_high_entropy_mask(
-        self, entropies: Tensor, mask: Tensor, threshold: float
+        self,
+        entropies: Tensor,
+        mask: Tensor,
+        threshold: float,
     ) -> Tensor: ...
 
     def _tokenize_prompts(self, prompts: list[Any]) -> tuple[list[list[int]], Any, Any]: ...

@@ -91,7 +91,12 @@ def run_model(
 
 
 def score_images(
-    trainer: TRLTrainer, model: Any, table: Scored, head: Head, block: int | None, aux_loss: bool
+    trainer: TRLTrainer,
+    model: Any,
+    table: Scored,
+    head: Head,
+    block: int | None,
+    aux_loss: bool,
 ) -> Scores:
     """Score a table with images as TRL does, in rectangles, but with our head.
 

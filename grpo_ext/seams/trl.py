@@ -106,7 +106,9 @@ def completions_of(
 
 
 def complete(
-    trainer: TRLTrainer, prompt_ids: list[list[int]], num_generations: int
+    trainer: TRLTrainer,
+    prompt_ids: list[list[int]],
+    num_generations: int,
 ) -> list[list[int]]:
     """Generate one completion for each list of prompt tokens, with transformers."""
     training = trainer.model.training
@@ -218,10 +220,12 @@ def keep_completions(
         logs["rewards"][name].extend(rewards[:, i].tolist())
     logs["advantages"].extend(advantages.tolist())
     # a reward may have logged on some ranks only
-    for column in sorted(set(gather_object(list(trainer._pending_extra_logs)))):
+    extra_columns = gather_object(list(trainer._pending_extra_logs))
+    for column in sorted(set(extra_columns)):
         logged = trainer._pending_extra_logs.get(column, [None] * len(prompts))
         logs["extra"][column].extend(gather_object(logged))
-    for name in sorted(set(gather_object(list(trainer._pending_metrics)))):
+    metric_names = gather_object(list(trainer._pending_metrics))
+    for name in sorted(set(metric_names)):
         figures = gather_object(trainer._pending_metrics.get(name, []))
         mean = torch.tensor(figures, dtype=torch.float32).mean()
         metrics_of(trainer)[name].append(float(mean))
@@ -253,7 +257,10 @@ def _resize(logs: dict[str, Any], capacity: int) -> None:
             _resize(column, capacity)
 
 
-def last_completions(trainer: TRLTrainer, rows: int) -> tuple[list[Any], list[Any], Tensor, Tensor]:
+def last_completions(
+    trainer: TRLTrainer,
+    rows: int,
+) -> tuple[list[Any], list[Any], Tensor, Tensor]:
     """Return TRL's last generation on all ranks, which has `rows` completions.
 
     Returns:
@@ -261,10 +268,19 @@ def last_completions(trainer: TRLTrainer, rows: int) -> tuple[list[Any], list[An
     """
     logs = trainer._logs
     device = trainer.accelerator.device
-    columns = [list(logs["rewards"][name])[-rows:] for name in trainer.reward_func_names]
-    rewards = torch.tensor(columns, device=device).T  # (rows, R)
-    advantages = torch.tensor(list(logs["advantages"])[-rows:], device=device)  # (rows,)
-    return list(logs["prompt"])[-rows:], list(logs["completion"])[-rows:], rewards, advantages
+    prompts = list(logs["prompt"])[-rows:]
+    completions = list(logs["completion"])[-rows:]
+    advantages = list(logs["advantages"])[-rows:]
+    rewards = []
+    for name in trainer.reward_func_names:
+        column = list(logs["rewards"][name])
+        rewards.append(column[-rows:])
+    return (
+        prompts,
+        completions,
+        torch.tensor(rewards, device=device).T,
+        torch.tensor(advantages, device=device),
+    )
 
 
 def generate_and_score(trainer: TRLTrainer, rows: list[Row]) -> Any:

@@ -247,4 +247,4 @@ def test_of_a_log_of_blank_lines_the_rest_is_left_out(tmp_path):
     faults: list[str] = []
     assert [row["step"] for row in read(path, faults=faults)] == [1]
     assert "left out after line 10002" in faults[0]
-    assert "more than 10,000 of its lines are no rows" in faults[0]
+    assert "more than 10,000 of its lines are not valid rows" in faults[0]
