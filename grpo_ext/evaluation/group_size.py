@@ -65,7 +65,7 @@ class GroupSize:
         if present is not None and present != self.best and present in self.efficiency:
             text += (
                 f" With the recipe's {present}, the signal-to-noise ratio is "
-                f"{self.efficiency[present]:.0%} of the best for as many completions."
+                f"{self.efficiency[present]:.0%} of the best for the same number of completions."
             )
         return text
 
@@ -80,8 +80,8 @@ def advice_on_group_size(size: GroupSize | None, k: int, present: int | None) ->
     """
     if size is None:
         return (
-            f"No num_generations up to {k} gives signal: in every row whose completions were all "
-            "scored, they have the same outcome reward."
+            f"No num_generations up to {k} gives signal: where all completions of a row were "
+            "scored, their outcome rewards are equal."
         )
     return size.sentence(present)
 

@@ -267,7 +267,7 @@ def add_to_card(
         "",
         "### Recipe",
         "",
-        "Trained with grpo_ext, with these values that differ from the defaults:",
+        "Trained with grpo_ext. These values differ from the defaults:",
         "",
         indent(as_yaml(recipe), "    "),
     ]

@@ -184,6 +184,6 @@ def with_key(scope: Scope, key: str) -> Scope:
 async def refuse(send: Send) -> None:
     """Answer a request without a valid signature with status 401."""
     headers = [(b"content-type", b"text/plain")]
-    text = f"sign requests with the key of this server: set {KEY}, and compare the clocks"
+    text = f"sign requests with the key of this server: set {KEY}, and check that the clocks agree"
     await send({"type": "http.response.start", "status": 401, "headers": headers})
     await send({"type": "http.response.body", "body": text.encode()})
