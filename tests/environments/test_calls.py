@@ -26,6 +26,7 @@ from grpo_ext.environments.transcript import as_text
 from grpo_ext.environments.turn_tokens import TurnTokens
 from grpo_ext.recipe.schema import GRPOExtConfig
 from grpo_ext.samplers.lockstep_episodes import hear, write_turn
+from tests.support.forked import LIMIT
 
 TEMPLATES = Path(trl.__file__).parent / "chat_templates"
 ASKED = {"prompt": [{"role": "user", "content": "What is 3 times 4?"}]}
@@ -285,7 +286,8 @@ def test_ten_faulty_tools_are_answered_within_their_time(tokenizer):
         "unknown",
     ]
     for kind in kinds:
-        one = episode(tokenizer, step_timeout=5.0, answer_characters=200)
+        seconds = 0.3 if kind == "hang" else LIMIT
+        one = episode(tokenizer, step_timeout=seconds, answer_characters=200)
         before = time.process_time()
         say(one, called("fail", kind=kind))
         assert time.process_time() - before < 20

@@ -35,6 +35,17 @@ def ask(pool, reward, *texts, **columns):
     return pool.score(reward, {"completions": list(texts), **columns})
 
 
+def ask_too_long(pool, reward, *texts):
+    """The scores of rows that end their worker, or take longer than the half second they get."""
+    workers = pool._ready_worker_pool()
+    usual = workers.timeout
+    workers.timeout = 0.5
+    try:
+        return ask(pool, reward, *texts)[0]
+    finally:
+        workers.timeout = usual
+
+
 def test_scores_come_in_order(odd):
     texts = list(map(str, random.Random(0).sample(range(1000), 300)))
     with RewardPool(3) as pool:
@@ -107,9 +118,7 @@ def test_what_a_reward_writes_on_the_pipe_is_not_unpickled(odd):
 
 
 def test_a_few_hanging_rows_do_not_hold_up_the_batch(odd):
-    texts = list(map(str, range(256)))
-    for place, text in {0: "hang", 1: "sleep", 2: "hang", 3: "hang", 4: "sleep", 5: "bomb"}.items():
-        texts[place] = text
+    texts = ["hang", *["sleep"] * 4, "bomb", *map(str, range(6, 256))]
     with RewardPool(2, timeout=60.0) as pool:
         ask(pool, odd(), "1")
         worker_pool = pool._ready_worker_pool()
@@ -168,9 +177,9 @@ def test_overdue_workers_get_one_replacement_each(odd):
 
 
 def test_workers_that_are_killed_are_replaced(odd):
-    with RewardPool(2, timeout=HANG) as pool:
+    with RewardPool(2, timeout=LIMIT) as pool:
         before = set(ask(pool, odd(), *["pid"] * 20)[0])
-        ask(pool, odd(), "sleep", "sleep", "sleep")
+        assert ask_too_long(pool, odd(), "sleep", "sleep", "sleep") == [None] * 3
         after = set(ask(pool, odd(), *["pid"] * 20)[0])
         wait_until(lambda: len(pool._ready_worker_pool().workers) == 2)
     assert after and not any(alive(int(pid)) for pid in before | after)
@@ -251,11 +260,11 @@ def test_what_a_reward_has_started_ends_with_its_worker(odd):
 
 @pytest.mark.parametrize("end", ["close", "sleep", "die"])
 def test_what_a_reward_has_put_into_a_session_of_its_own_ends_with_its_worker(odd, end):
-    with RewardPool(1, timeout=HANG) as pool:
+    with RewardPool(1, timeout=LIMIT) as pool:
         started = list(map(int, ask(pool, odd(), "own session", "orphan")[0]))
         assert all(alive(pid) for pid in started)
         if end != "close":
-            ask(pool, odd(), end)
+            assert ask_too_long(pool, odd(), end) == [None]
             assert gone(started)
     assert gone(started)
 
