@@ -97,8 +97,8 @@ def are_prompts(rows: Sequence[Row], findings: Findings) -> bool:
     for row in rows:
         if not is_prompt(row["prompt"]):
             findings.problem(
-                "the task's prompt must be a text or chat messages with `role` and `content`, "
-                f"and not empty; got {row['prompt']!r}.",
+                "the task's prompt must be text, or chat messages with `role` and `content`, and "
+                f"not empty; got {row['prompt']!r}.",
                 "task",
             )
             return False

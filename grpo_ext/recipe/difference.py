@@ -112,7 +112,7 @@ def check_same_run(recipe: Recipe) -> None:
     )
 
 
-def _shaping(key: str, value: Any) -> Any:
+def _shaping(key: str, value: object) -> object:
     """Return a key's value; for `environment`, omit options that do not affect training."""
     if key != "environment" or not isinstance(value, dict):
         return value
@@ -128,6 +128,6 @@ def _plain(values: dict[str, Any]) -> dict[str, Any]:
     return without_secrets(json.loads(text))
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 80 else text[:77] + "..."

@@ -183,7 +183,7 @@ def reward_weights_of(v: Values) -> dict[str, float]:
     return dict(zip(names, weights, strict=True))
 
 
-def weight_of(spec: Any) -> float:
+def weight_of(spec: object) -> float:
     """Return the weight of an entry of `reward_funcs`; 1 if it states no number."""
     weight = spec.get("weight", 1.0) if isinstance(spec, Mapping) else 1.0
     return float(weight) if isinstance(weight, int | float) else 1.0

@@ -34,9 +34,9 @@ def ignored_buffers(v: Values, _: int) -> Iterator[Problem]:
 
 
 def no_learning_rate(v: Values, _: int) -> Iterator[Problem]:
-    """A learning rate of 0 changes no weight."""
+    """A learning rate of 0 leaves all weights unchanged."""
     if v.learning_rate == 0:
-        yield Problem("learning_rate: 0 changes no weight.", "learning_rate")
+        yield Problem("learning_rate: 0 leaves all weights unchanged.", "learning_rate")
 
 
 def held_back(v: Values, _: int) -> Iterator[Problem]:

@@ -84,7 +84,7 @@ def share_problems(entries: Mapping[str, Mapping[str, Any] | None]) -> Iterator[
         if share != other_share:
             yield Problem(
                 f"tasks with the same rows need the same held_out_share: {other} and {name} read "
-                f"{source[0]}, and one would train on rows that the other holds out.",
+                f"{source[0]}, so one would train on rows that the other holds out.",
                 "tasks",
             )
 

@@ -76,7 +76,7 @@ class TaskOfSeveral:
         return [{"name": spec} if isinstance(spec, str) else dict(spec) for spec in specs]
 
 
-def read_tasks(entries: Any) -> tuple[dict[str, TaskOfSeveral], list[Problem]]:
+def read_tasks(entries: object) -> tuple[dict[str, TaskOfSeveral], list[Problem]]:
     """Build the entries of the key `tasks`.
 
     Return the entries by name, and the problems of those that could not be built or of their

@@ -23,7 +23,7 @@ PositiveOrZero = Annotated[float, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
 PositiveShare = Annotated[float, Field(gt=0, le=1)]
 
-TYPE_WORDS = {
+TYPE_WORDS: dict[object, str] = {
     bool: "true or false",
     int: "a whole number",
     float: "a number",
@@ -41,7 +41,7 @@ def _adapter(hint: Any) -> TypeAdapter:
     return TypeAdapter(hint, config=config)
 
 
-def convert(key: str, value: Any, hint: Any) -> Any:
+def convert(key: str, value: Any, hint: object) -> Any:
     """Return `value` converted to the type `hint` of the field `key`.
 
     For example, `5e-7`, which YAML reads as text, becomes a number.
@@ -77,7 +77,7 @@ def convert(key: str, value: Any, hint: Any) -> Any:
         raise ValueError(f"{key} must be {in_words(hint)}; got {value!r}.{guess}") from None
 
 
-def choices(hint: Any) -> list[Any]:
+def choices(hint: object) -> list[Any]:
     """Return the values that a `Literal` type allows; an empty list for any other type."""
     allowed: list[Any] = []
     for kind in (hint, *typing.get_args(hint)):
@@ -86,7 +86,7 @@ def choices(hint: Any) -> list[Any]:
     return allowed
 
 
-def in_words(hint: Any) -> str:
+def in_words(hint: object) -> str:
     """Describe a type hint in words: `float | None` is "a number or null"."""
     if hint is type(None):
         return "null"
@@ -105,7 +105,7 @@ def in_words(hint: Any) -> str:
     return "a mapping" if origin is dict else getattr(hint, "__name__", str(hint))
 
 
-def _numbers(value: Any) -> Iterable[float]:
+def _numbers(value: object) -> Iterable[float]:
     """Yield the floating-point numbers in a value, including its nested lists and mappings."""
     if isinstance(value, float):
         yield value
@@ -115,12 +115,12 @@ def _numbers(value: Any) -> Iterable[float]:
             yield from _numbers(part)
 
 
-def _takes_mapping(hint: Any) -> bool:
+def _takes_mapping(hint: object) -> bool:
     kinds = typing.get_args(hint) or (hint,)
     return any((typing.get_origin(kind) or kind) is dict for kind in kinds)
 
 
-def _from_word(word: Word, hint: Any) -> Any:
+def _from_word(word: Word, hint: object) -> Any:
     """Parse a word from the command line as a value of type `hint`.
 
     Text fields keep it unchanged; other fields, and mappings in braces, are parsed as YAML.
