@@ -8,6 +8,7 @@ from bisect import bisect_left
 
 import numpy as np
 import torch
+from torch import Tensor
 
 MAX_CHUNKS = 8
 
@@ -22,12 +23,12 @@ def call_tokens(device: torch.device) -> int:
 
 
 def deal_rows(
-    prompts: torch.Tensor,
-    prompt_lengths: torch.Tensor,
-    completion_lengths: torch.Tensor,
-    live: torch.Tensor,
+    prompts: Tensor,
+    prompt_lengths: Tensor,
+    completion_lengths: Tensor,
+    live: Tensor,
     num_pieces: int,
-) -> list[torch.Tensor]:
+) -> list[Tensor]:
     """Distribute the live rows of a step over micro-batches so that the largest has few tokens.
 
     Rows are ordered so that those of one prompt stay together, with shorter groups first. The order
@@ -110,11 +111,11 @@ def _fill(costs: np.ndarray, bound: int) -> list[int]:
 
 
 def packs(
-    prompt_lengths: torch.Tensor,
-    lengths: torch.Tensor,
+    prompt_lengths: Tensor,
+    lengths: Tensor,
     max_tokens: int | None = None,
-    prompts: torch.Tensor | None = None,
-) -> list[torch.Tensor]:
+    prompts: Tensor | None = None,
+) -> list[Tensor]:
     """Group rows into packed rows, and return the row indices of each.
 
     Args:
@@ -149,11 +150,11 @@ def packs(
 
 
 def length_chunks(
-    lengths: torch.Tensor,
+    lengths: Tensor,
     per_row: int = 0,
     call: int | None = None,
     max_tokens: int | None = None,
-) -> list[torch.Tensor]:
+) -> list[Tensor]:
     """Split rows into chunks of similar length where this saves more padding than a call costs.
 
     For rows sorted by length, finds the cuts that minimize the sum over chunks of
@@ -204,9 +205,9 @@ def length_chunks(
 
 
 def equal_prompts(
-    prompt_ids: torch.Tensor,
-    prompt_mask: torch.Tensor,
-) -> tuple[torch.Tensor, torch.Tensor]:
+    prompt_ids: Tensor,
+    prompt_mask: Tensor,
+) -> tuple[Tensor, Tensor]:
     """Find the rows with the same prompt.
 
     Args:

@@ -121,8 +121,10 @@ class PassRates:
         number = self.numbers.get(key)
         if number is None or not samples:
             return
-        self.right[number] = self.decay * self.right[number] + right
-        self.samples[number] = self.decay * self.samples[number] + samples
+        self.right[number] *= self.decay
+        self.right[number] += right
+        self.samples[number] *= self.decay
+        self.samples[number] += samples
 
     def slots(self, num_generations: int, most: int) -> np.ndarray:
         """Return the number of slots of `num_generations` completions for each row (rows,).

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 # Rewards of a group count as equal if they differ by at most this many units in the last place: the
 # rounding error of a sum of up to 64 terms.
@@ -25,10 +26,10 @@ _ROUNDING_UNITS = 64
 
 
 def equal_in_group(
-    rewards: torch.Tensor,
+    rewards: Tensor,
     num_generations: int,
-    magnitudes: torch.Tensor | None = None,
-) -> torch.Tensor:
+    magnitudes: Tensor | None = None,
+) -> Tensor:
     """Return (B,), bool: whether the rewards of each completion's group are equal up to rounding.
 
     Args:
@@ -51,7 +52,7 @@ def equal_in_group(
     return is_equal.repeat_interleave(num_generations)
 
 
-def has_signal(advantages: torch.Tensor, num_generations: int) -> torch.Tensor:
+def has_signal(advantages: Tensor, num_generations: int) -> Tensor:
     """Return (B,), bool: whether any advantage in each completion's group is nonzero.
 
     Args:
@@ -65,7 +66,7 @@ def has_signal(advantages: torch.Tensor, num_generations: int) -> torch.Tensor:
     return any_nonzero.repeat_interleave(num_generations)
 
 
-def nan_std(values: torch.Tensor, dim: int, estimator: str = "sample") -> torch.Tensor:
+def nan_std(values: Tensor, dim: int, estimator: str = "sample") -> Tensor:
     """Return the standard deviation along `dim`, ignoring NaN entries.
 
     Args:
@@ -87,10 +88,10 @@ def nan_std(values: torch.Tensor, dim: int, estimator: str = "sample") -> torch.
 
 
 def group_stds(
-    rewards: torch.Tensor,
+    rewards: Tensor,
     num_generations: int,
     std_estimator: str = "sample",
-) -> torch.Tensor:
+) -> Tensor:
     """Return the std (N,) of the rewards within each group; NaN where fewer than two were scored.
 
     Args:
@@ -109,9 +110,9 @@ _EPSILON = 1e-4
 
 #: `estimate(rewards, std_estimator)`: maps the rewards (N, G) of N groups and the value of
 #: `std_estimator` to advantages (N, G)
-Estimate = Callable[[torch.Tensor, str], torch.Tensor]
+Estimate = Callable[[Tensor, str], Tensor]
 #: `estimate(rewards, weights)`: maps rewards (N, G, R) and their weights (R,) to advantages (N, G)
-JointEstimate = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+JointEstimate = Callable[[Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -218,7 +219,7 @@ def joint_advantage_names() -> tuple[str, ...]:
 
 
 @register_advantages("group")
-def by_group_std(rewards: torch.Tensor, std_estimator: str) -> torch.Tensor:
+def by_group_std(rewards: Tensor, std_estimator: str) -> Tensor:
     """A_i = (r_i - mean) / (std + 1e-4), with mean and std of the group: (N, G).
 
     GRPO (DeepSeekMath, arXiv 2402.03300, section 4.1.2).
@@ -228,7 +229,7 @@ def by_group_std(rewards: torch.Tensor, std_estimator: str) -> torch.Tensor:
 
 
 @register_advantages("batch", within_group=False)
-def by_batch_std(rewards: torch.Tensor, std_estimator: str) -> torch.Tensor:
+def by_batch_std(rewards: Tensor, std_estimator: str) -> Tensor:
     """A_i = (r_i - mean) / (std + 1e-4), with the group's mean and the std of all rewards: (N, G).
 
     Lite PPO of "Tricks or Traps" (arXiv 2508.08221).
@@ -238,18 +239,18 @@ def by_batch_std(rewards: torch.Tensor, std_estimator: str) -> torch.Tensor:
 
 
 @register_advantages("none")
-def unscaled(rewards: torch.Tensor, std_estimator: str) -> torch.Tensor:
+def unscaled(rewards: Tensor, std_estimator: str) -> Tensor:
     """A_i = r_i - mean of the group: (N, G). Dr. GRPO (arXiv 2503.20783)."""
     return rewards - rewards.nanmean(dim=1, keepdim=True)
 
 
 def group_advantages(
-    rewards: torch.Tensor,
+    rewards: Tensor,
     num_generations: int,
     scale_rewards: str = "group",
     std_estimator: str = "sample",
-    magnitudes: torch.Tensor | None = None,
-) -> torch.Tensor:
+    magnitudes: Tensor | None = None,
+) -> Tensor:
     """Return the advantages (B,) of whole groups, using the estimator named `scale_rewards`.
 
     A NaN reward marks a completion that was not scored: its advantage is 0, and it is excluded from
@@ -283,13 +284,13 @@ def group_advantages(
 
 
 def turn_advantages(
-    rewards: torch.Tensor,
-    gains: torch.Tensor,
-    turns: torch.Tensor,
+    rewards: Tensor,
+    gains: Tensor,
+    turns: Tensor,
     num_generations: int,
     scale_rewards: str = "group",
     std_estimator: str = "sample",
-) -> torch.Tensor:
+) -> Tensor:
     """Return the advantages of turns: their rewards-to-go, compared within the group.
 
         G_ik = r_i - sum over j < k of g_ij,    A_ik = (G_ik - mean_k) / (std_k + 1e-4)
@@ -314,7 +315,7 @@ def turn_advantages(
 
     max_turns = gains.size(1)  # K
 
-    def by_turn(table: torch.Tensor) -> torch.Tensor:
+    def by_turn(table: Tensor) -> Tensor:
         """Flatten (B, K) so that the values of one turn across a group's episodes are adjacent."""
         grouped = table.view(-1, num_generations, max_turns)  # (groups, G, K)
         return grouped.transpose(1, 2).reshape(-1)
@@ -337,11 +338,11 @@ def turn_advantages(
 
 
 def joint_advantages(
-    rewards: torch.Tensor,
-    weights: torch.Tensor,
+    rewards: Tensor,
+    weights: Tensor,
     num_generations: int,
     name: str,
-) -> torch.Tensor:
+) -> Tensor:
     """Return the advantages (B,) of whole groups, using an estimator that takes every reward.
 
     Args:
@@ -371,7 +372,7 @@ def joint_advantages(
 
 
 @register_joint_advantages("normalize_then_sum")
-def normalized_then_summed(rewards: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+def normalized_then_summed(rewards: Tensor, weights: Tensor) -> Tensor:
     """GDPO (arXiv 2601.05242): each reward is normalized separately.
 
     Like TRL, center each reward and divide it by its std within the group, then center the weighted

@@ -7,17 +7,17 @@ to the bounds; "mask" sets a ratio outside them to 0 (TRL's `vllm_importance_sam
 MIS).
 """
 
-import torch
+from torch import Tensor
 
 
 def sampler_correction(
-    logps: torch.Tensor,
-    sampled: torch.Tensor,
-    mask: torch.Tensor,
+    logps: Tensor,
+    sampled: Tensor,
+    mask: Tensor,
     mode: str,
     lowest: float | None = None,
     highest: float | None = None,
-) -> torch.Tensor:
+) -> Tensor:
     """Return the factor by which to multiply the policy term.
 
     Args:

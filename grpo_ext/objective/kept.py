@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -20,16 +21,16 @@ class KeptSet:
 
     vocab_size: int  # V
     # (N,), the number of ids stored for a position; -1 if it is stored as bits
-    counts: torch.Tensor
-    ids: torch.Tensor  # (sum of counts,), int32, position by position
+    counts: Tensor
+    ids: Tensor  # (sum of counts,), int32, position by position
     # (positions stored as bits, ceil(V / 8)), uint8; token 8 i + j is bit j of byte i
-    bits: torch.Tensor
+    bits: Tensor
 
     def __len__(self) -> int:
         return self.counts.size(0)
 
     @classmethod
-    def from_mask(cls, mask: torch.Tensor) -> KeptSet:
+    def from_mask(cls, mask: Tensor) -> KeptSet:
         """Compress a mask (N, V), bool, of kept tokens."""
         vocab_size = mask.size(-1)
         counts = mask.sum(-1)  # (N,)
@@ -49,7 +50,7 @@ class KeptSet:
             bits=packed.cpu(),
         )
 
-    def mask(self, device: torch.device | str = "cpu") -> torch.Tensor:
+    def mask(self, device: torch.device | str = "cpu") -> Tensor:
         """Return the kept tokens as a mask (N, V), bool."""
         mask = torch.zeros(len(self), self.vocab_size, dtype=torch.bool, device=device)
         dense = self.counts < 0  # (N,)
@@ -65,7 +66,7 @@ class KeptSet:
         mask[positions, ids] = True
         return mask
 
-    def select(self, positions: torch.Tensor) -> KeptSet:
+    def select(self, positions: Tensor) -> KeptSet:
         """Return the kept tokens at `positions`, in the given order."""
         positions = positions.cpu()  # (n,)
         num_ids = self.counts.clamp(min=0)  # (N,)

@@ -18,6 +18,7 @@ correction the table holds if p_old is p.
 """
 
 import torch
+from torch import Tensor
 
 # Combinations of an estimator and whether it is corrected whose gradient is not that of a KL, with
 # the reason and what to write instead.
@@ -34,11 +35,11 @@ REFUSED = {
 
 
 def kl_per_token(
-    logps: torch.Tensor,
-    ref_logps: torch.Tensor,
+    logps: Tensor,
+    ref_logps: Tensor,
     estimator: str = "k3",
-    ratio: torch.Tensor | None = None,
-) -> torch.Tensor:
+    ratio: Tensor | None = None,
+) -> Tensor:
     """Return an estimate of the KL divergence for each token: (B, T).
 
     Args:

@@ -45,7 +45,7 @@ class Projection:
     # c in `c tanh(logits / c)`, applied after the scale; `None`: no soft cap
     softcap: float | None = None
 
-    def __call__(self, logits: torch.Tensor) -> None:
+    def __call__(self, logits: Tensor) -> None:
         """Apply the scale and the soft cap to `logits` in place."""
         if self.scale != 1.0:
             logits.mul_(self.scale)
@@ -54,7 +54,7 @@ class Projection:
             logits.tanh_()
             logits.mul_(self.softcap)
 
-    def grad(self, grad: torch.Tensor, logits: torch.Tensor) -> None:
+    def grad(self, grad: Tensor, logits: Tensor) -> None:
         """Turn `grad`, the gradient of the output `logits`, into that of the input, in place."""
         if self.softcap is not None:
             grad.mul_(1 - (logits / self.softcap) ** 2)
@@ -63,14 +63,14 @@ class Projection:
 
 
 def sampling_log_probs(
-    hidden: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
-    targets: torch.Tensor,
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    targets: Tensor,
     params: SamplingParams,
     kept: KeptSet | None = None,
     projection: Projection | None = None,
-) -> tuple[torch.Tensor, torch.Tensor, KeptSet | None]:
+) -> tuple[Tensor, Tensor, KeptSet | None]:
     """Return log-probs and entropies under the distribution that the targets were sampled from.
 
     Args:
@@ -96,14 +96,14 @@ class _LogProb(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        hidden: torch.Tensor,
-        weight: torch.Tensor,
-        bias: torch.Tensor | None,
-        targets: torch.Tensor,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        targets: Tensor,
         params: SamplingParams,
         kept: KeptSet | None,
         projection: Projection,
-    ) -> tuple[torch.Tensor, torch.Tensor, KeptSet | None]:
+    ) -> tuple[Tensor, Tensor, KeptSet | None]:
         ctx.set_materialize_grads(False)  # entropy is often only logged
         num_positions = hidden.size(0)  # N
         vocab_size = weight.size(0)  # V
@@ -165,10 +165,10 @@ class _LogProb(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(
         ctx: Any,
-        grad_logps: torch.Tensor | None,
-        grad_entropy: torch.Tensor | None,
+        grad_logps: Tensor | None,
+        grad_entropy: Tensor | None,
         _: None,
-    ) -> tuple[torch.Tensor | None, ...]:
+    ) -> tuple[Tensor | None, ...]:
         hidden, weight, bias, targets, log_z, entropy, errors = ctx.saved_tensors
         params, kept_set, projection, dtype = ctx.plan
         needs_hidden, needs_weight, needs_bias = ctx.needs_input_grad[:3]
@@ -225,12 +225,12 @@ class _LogProb(torch.autograd.Function):
 
 
 def _grad_of_scores(
-    log_p: torch.Tensor,
-    removed: torch.Tensor | None,
-    target: torch.Tensor,
-    g: torch.Tensor | None,
-    h: torch.Tensor | None,
-    entropy: torch.Tensor,
+    log_p: Tensor,
+    removed: Tensor | None,
+    target: Tensor,
+    g: Tensor | None,
+    h: Tensor | None,
+    entropy: Tensor,
 ) -> None:
     """Overwrite `log_p` with the gradient with respect to the scores z.
 
@@ -259,7 +259,7 @@ def _grad_of_scores(
         log_p.scatter_add_(-1, target, g)
 
 
-def _mask(kept: KeptSet | None, rows: slice, device: torch.device) -> torch.Tensor | None:
+def _mask(kept: KeptSet | None, rows: slice, device: torch.device) -> Tensor | None:
     """Return the kept tokens at the positions `rows`: (n, V), bool; `None` if `kept` is `None`."""
     if kept is None:
         return None
@@ -267,23 +267,23 @@ def _mask(kept: KeptSet | None, rows: slice, device: torch.device) -> torch.Tens
     return kept.select(positions).mask(device)
 
 
-def _column(grad: torch.Tensor | None, rows: slice) -> torch.Tensor | None:
+def _column(grad: Tensor | None, rows: slice) -> Tensor | None:
     """Return `grad` at the positions `rows`: (n, 1), float32; `None` if `grad` is `None`."""
     if grad is None:
         return None
     return grad[rows].float().unsqueeze(-1)
 
 
-def _float_zeros(tensor: torch.Tensor) -> torch.Tensor:
+def _float_zeros(tensor: Tensor) -> Tensor:
     return torch.zeros(tensor.shape, device=tensor.device, dtype=torch.float32)
 
 
 def _removed_tokens(
-    target: torch.Tensor,
-    kept: torch.Tensor | None,
-    z: torch.Tensor,
+    target: Tensor,
+    kept: Tensor | None,
+    z: Tensor,
     params: SamplingParams,
-) -> torch.Tensor | None:
+) -> Tensor | None:
     """Return the tokens that could not be drawn: (n, V), bool; `None` if all could be drawn.
 
     The targets (n, 1) never count as removed.
@@ -297,7 +297,7 @@ def _removed_tokens(
     return removed.scatter_(-1, target, False)
 
 
-def _zero_removed(p: torch.Tensor, removed: torch.Tensor | None) -> torch.Tensor:
+def _zero_removed(p: Tensor, removed: Tensor | None) -> Tensor:
     """Set p to 0 for removed tokens, in place.
 
     This is done after the exponential, since the exponential of a very low score takes ten times as
@@ -369,11 +369,7 @@ def _sizes(hidden: Tensor, weight: Tensor, params: SamplingParams) -> tuple[int,
 
 
 def _slices(start: int, stop: int, step: int) -> list[slice]:
-    slices = []
-    for first in range(start, stop, step):
-        end = min(first + step, stop)
-        slices.append(slice(first, end))
-    return slices
+    return [slice(first, min(first + step, stop)) for first in range(start, stop, step)]
 
 
 def memory_for(rows: int, width: int) -> Tensor:

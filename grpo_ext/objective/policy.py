@@ -27,6 +27,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 AGGREGATIONS = ("sequence_mean", "token_mean", "sequence_sum", "constant")
 
@@ -45,18 +46,18 @@ class Stat:
     """A metric of one micro-batch, to be merged over micro-batches and ranks."""
 
     #: a partial sum if `kind` is "mean" or "sum", else a minimum or maximum
-    value: torch.Tensor | float
-    weight: torch.Tensor | float = 1.0  #: the divisor of a mean; 0 excludes the value
+    value: Tensor | float
+    weight: Tensor | float = 1.0  #: the divisor of a mean; 0 excludes the value
     kind: str = "mean"  #: "mean", "sum", "min" or "max"
 
 
 def aggregate(
-    per_token: torch.Tensor,
-    mask: torch.Tensor,
+    per_token: Tensor,
+    mask: Tensor,
     aggregation: str,
     counts: StepCounts,
     max_completion_length: int,
-) -> torch.Tensor:
+) -> Tensor:
     """Compute one micro-batch's share of the step's loss.
 
     Args:
@@ -100,20 +101,20 @@ class LossOptions:
 class LossInputs:
     """The inputs of a policy term."""
 
-    logps: torch.Tensor  #: (B, T), with gradient
-    old_logps: torch.Tensor  #: (B, T), under the policy that ratios are relative to
-    ratio: torch.Tensor  #: w, (B, T), with gradient; at the sequence level equal for all tokens
-    advantages: torch.Tensor  #: (B, 1) or (B, T)
-    mask: torch.Tensor  #: (B, T), 1 for counted tokens
+    logps: Tensor  #: (B, T), with gradient
+    old_logps: Tensor  #: (B, T), under the policy that ratios are relative to
+    ratio: Tensor  #: w, (B, T), with gradient; at the sequence level equal for all tokens
+    advantages: Tensor  #: (B, 1) or (B, T)
+    mask: Tensor  #: (B, T), 1 for counted tokens
     options: LossOptions
     #: (B, T) or (B, 1), p_old as scored here divided by the sampler's p_old; `None` without a
     #: separate sampler
-    sampler_ratio: torch.Tensor | None = None
+    sampler_ratio: Tensor | None = None
     #: "token" or "sequence": what ratios belong to, and what the clip metrics count
     level: str = "token"
 
 
-PolicyTerm = Callable[[LossInputs], torch.Tensor]
+PolicyTerm = Callable[[LossInputs], Tensor]
 LossStats = Callable[[LossInputs], dict[str, Stat]]
 
 
@@ -161,7 +162,7 @@ def clip_stats(x: LossInputs) -> dict[str, Stat]:
     return stats
 
 
-def mean_stat(values: torch.Tensor, mask: torch.Tensor, level: str = "token") -> Stat:
+def mean_stat(values: Tensor, mask: Tensor, level: str = "token") -> Stat:
     """Return the mean of `values` over the tokens, or over the sequences that have tokens.
 
     Args:
@@ -261,11 +262,11 @@ def ratios_move(accumulation: int, passes: int) -> bool:
 
 
 def importance_ratio(
-    logps: torch.Tensor,
-    old_logps: torch.Tensor,
-    mask: torch.Tensor,
+    logps: Tensor,
+    old_logps: Tensor,
+    mask: Tensor,
     level: str,
-) -> torch.Tensor:
+) -> Tensor:
     """Return the importance ratios w, (B, T), with gradient.
 
     At level "sequence", w is the ratio of GSPO-token (arXiv 2507.18071, section 4.3), sg(s) p /
@@ -289,7 +290,7 @@ def importance_ratio(
 @register_loss("dr_grpo", aggregation="constant", needs_advantage=True)
 @register_loss("bnpo", aggregation="token_mean", needs_advantage=True)
 @register_loss("grpo", aggregation="sequence_mean", needs_advantage=True)
-def clipped(x: LossInputs) -> torch.Tensor:
+def clipped(x: LossInputs) -> Tensor:
     """-min(w A, clip(w, 1 - eps_low, 1 + eps_high) A), PPO (arXiv 1707.06347, eq. 7).
 
     `delta` caps the first w: two-sided clipping, INTELLECT-2 (arXiv 2505.07291). Five losses share
@@ -310,7 +311,7 @@ def clipped(x: LossInputs) -> torch.Tensor:
 
 
 @register_loss("cispo", aggregation="token_mean", stats=cispo_stats, needs_advantage=True)
-def cispo(x: LossInputs) -> torch.Tensor:
+def cispo(x: LossInputs) -> Tensor:
     """CISPO of MiniMax-M1 (arXiv 2506.13585): -sg(min(w, eps_high)) A log p.
 
     Every token keeps its gradient. `epsilon_high` is the cap, as in TRL and ScaleRL (arXiv
@@ -321,11 +322,11 @@ def cispo(x: LossInputs) -> torch.Tensor:
 
 
 def _by_sign(
-    positive: torch.Tensor,
+    positive: Tensor,
     if_positive: float,
     otherwise: float,
     x: LossInputs,
-) -> torch.Tensor:
+) -> Tensor:
     """Return one of two constants for each advantage, in the dtype of the log-probs."""
     return torch.where(
         positive,
@@ -335,7 +336,7 @@ def _by_sign(
 
 
 @register_loss("sapo", aggregation="sequence_mean", needs_advantage=True, stats=lambda x: {})
-def sapo(x: LossInputs) -> torch.Tensor:
+def sapo(x: LossInputs) -> Tensor:
     """-(4 / tau) sigmoid(tau (w - 1)) A, with tau by the sign of A.
 
     SAPO, Soft Adaptive Policy Optimization (arXiv 2511.20347).
@@ -347,7 +348,7 @@ def sapo(x: LossInputs) -> torch.Tensor:
 
 
 @register_loss("dppo", aggregation="token_mean", stats=dppo_stats, needs_advantage=True)
-def dppo(x: LossInputs) -> torch.Tensor:
+def dppo(x: LossInputs) -> Tensor:
     """-M w A, with the mask of `dppo_mask` and no clip.
 
     DPPO, Divergence Proximal Policy Optimization (arXiv 2602.04879).
@@ -356,7 +357,7 @@ def dppo(x: LossInputs) -> torch.Tensor:
 
 
 @torch.no_grad()
-def dppo_mask(x: LossInputs) -> torch.Tensor:
+def dppo_mask(x: LossInputs) -> Tensor:
     """Return (B, T), 0 for tokens whose update would move further out of the trust region, else 1.
 
     The distance is the binary total variation: a token is outside if abs(p - p_old) is above
@@ -378,7 +379,7 @@ def dppo_mask(x: LossInputs) -> torch.Tensor:
     needs_advantage=True,
     corrects_sampler=True,
 )
-def vespo(x: LossInputs) -> torch.Tensor:
+def vespo(x: LossInputs) -> Tensor:
     """-phi(W) A log p, see `vespo_weight`.
 
     VESPO, Variational Sequence-Level Soft Policy Optimization (arXiv 2602.10693).
@@ -387,7 +388,7 @@ def vespo(x: LossInputs) -> torch.Tensor:
 
 
 @torch.no_grad()
-def vespo_weight(x: LossInputs) -> torch.Tensor:
+def vespo_weight(x: LossInputs) -> Tensor:
     """Return phi(W) = W^k exp(lambda (1 - W)), where W is the product of the sequence's ratios.
 
     k and lambda depend on the sign of A, so the shape is that of the advantages, (B, 1) or (B, T).

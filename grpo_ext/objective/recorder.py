@@ -3,6 +3,7 @@
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from grpo_ext.objective.kept import KeptSet
 from grpo_ext.objective.sampling import SamplingParams
@@ -49,11 +50,11 @@ class Recorder:
         self.every = every
         self._rows = torch.empty(0)  # (b,), the rows of the batch that are still being decoded
         # (b, V), of the step whose tokens are not drawn yet
-        self._scores: torch.Tensor | None = None
-        self._steps: list[torch.Tensor] = []  # the rows of each step
-        self._masks: list[torch.Tensor] = []  # (b, V) of the last steps, not stored yet
+        self._scores: Tensor | None = None
+        self._steps: list[Tensor] = []  # the rows of each step
+        self._masks: list[Tensor] = []  # (b, V) of the last steps, not stored yet
         self._kept: list[KeptSet] = []
-        self._logps: list[torch.Tensor] = []
+        self._logps: list[Tensor] = []
 
     def check(self, processors: list[Any]) -> None:
         """Check the sampler's processors against the resolved sampling parameters, if `strict`.
@@ -111,7 +112,7 @@ class Recorder:
         self._drawn(input_ids[:, -1])
         self._rows = self._rows[rows]
 
-    def _drawn(self, tokens: torch.Tensor) -> None:
+    def _drawn(self, tokens: Tensor) -> None:
         """Record the log-probs of the tokens (b,) that were drawn from the last scores."""
         if self._scores is None:
             return
@@ -126,7 +127,7 @@ class Recorder:
 
     def rows(
         self, completion_ids: list[list[int]]
-    ) -> tuple[list[KeptSet] | None, list[torch.Tensor] | None]:
+    ) -> tuple[list[KeptSet] | None, list[Tensor] | None]:
         """Return the kept tokens and the log-probs of each completion.
 
         Without truncation, the kept tokens are `None`. Log-probs that were not recorded are NaN.
@@ -160,14 +161,10 @@ class Recorder:
         num_recorded = (places >= 0).sum(-1)  # (B,), steps of each row
         if (torch.tensor(lengths) > num_recorded).any():
             raise RuntimeError("A completion has more tokens than the recorder saw.")
-        logps_by_row = []
-        for row, length in enumerate(lengths):
-            logps_by_row.append(logps[row, :length])
+        logps_by_row = [logps[row, :length] for row, length in enumerate(lengths)]
         self._store()
         if not self._kept:
             return None, logps_by_row
         kept_set = KeptSet.cat(self._kept)
-        kept_by_row = []
-        for row, length in enumerate(lengths):
-            kept_by_row.append(kept_set.select(places[row, :length]))
+        kept_by_row = [kept_set.select(places[row, :length]) for row, length in enumerate(lengths)]
         return kept_by_row, logps_by_row

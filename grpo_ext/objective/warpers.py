@@ -1,6 +1,7 @@
 """Find the tokens that a sampler keeps: truncation as in transformers and vLLM, including ties."""
 
 import torch
+from torch import Tensor
 from transformers import LogitsProcessor, MinPLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 from grpo_ext.objective.sampling import SamplingParams
@@ -8,7 +9,7 @@ from grpo_ext.objective.sampling import SamplingParams
 _NO_IDS = torch.empty(0, 0, dtype=torch.long)  # these warpers do not read the tokens
 
 
-def kept_tokens(scores: torch.Tensor, params: SamplingParams) -> torch.Tensor:
+def kept_tokens(scores: Tensor, params: SamplingParams) -> Tensor:
     """Return the tokens that suppression and truncation keep: (N, V), bool, at least one per row.
 
     The steps are those of transformers, which are equivalent to vLLM's `apply_top_k_top_p` and
@@ -37,7 +38,7 @@ def kept_tokens(scores: torch.Tensor, params: SamplingParams) -> torch.Tensor:
     return scores > -torch.inf
 
 
-def suppressed_ids(scores: torch.Tensor, params: SamplingParams) -> torch.Tensor:
+def suppressed_ids(scores: Tensor, params: SamplingParams) -> Tensor:
     """Return the suppressed token ids (S,) that are in the vocabulary of `scores` (N, V).
 
     Other ids are ignored, as in transformers.
