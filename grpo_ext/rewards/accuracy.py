@@ -76,10 +76,11 @@ def accuracy(
     Args:
         solution: the gold answer: after `####`, in `\\boxed{}`, or on its own.
     """
-    questions = prompts if prompts is not None else [None] * len(completions)
+    if prompts is None:
+        prompts = [None] * len(completions)
     return [
         score(text, gold, prompt)
-        for text, gold, prompt in zip(completions, solution, questions, strict=True)
+        for text, gold, prompt in zip(completions, solution, prompts, strict=True)
     ]
 
 
@@ -98,8 +99,10 @@ def score(completion: str, solution: Any, prompt: Any = None) -> float | None:
         in_words=is_text(gold),
         request=question.request,
     )
+    if answer is None and is_comparable(gold):
+        return 0.0
     if answer is None:
-        return 0.0 if is_comparable(gold) else None
+        return None
     marked = is_marked(completion)
     try:
         return float(is_right(question, str(solution), gold, plain(answer), marked))
@@ -144,7 +147,8 @@ def gold_answer(solution: str) -> str | None:
     marked = last_answer(solution) or boxed(solution)
     if sign:
         marked = behind
-    answer = plain(boxed(marked) or marked) if marked else plain(piece_of(solution) or "")
+    text = (boxed(marked) or marked) if marked else piece_of(solution)
+    answer = plain(text or "")
     if len(answer) > MAX_ANSWER or not _ALPHANUMERIC.search(answer):
         return None
     if number(answer):

@@ -47,13 +47,17 @@ def exact(completions: list[str], solution: list[Any], *, ignore_case: bool = Fa
 
     def plain(text: Any) -> str:
         words = " ".join(str(text).split())
-        return words.casefold() if ignore_case else words
+        if ignore_case:
+            return words.casefold()
+        return words
 
-    golds = [gold if isinstance(gold, list) else [gold] for gold in solution]
-    return [
-        float(plain(answer_of(t)) in map(plain, gold))
-        for t, gold in zip(completions, golds, strict=True)
-    ]
+    scores = []
+    for completion, golds in zip(completions, solution, strict=True):
+        if not isinstance(golds, list):
+            golds = [golds]
+        answer = plain(answer_of(completion))
+        scores.append(float(answer in map(plain, golds)))
+    return scores
 
 
 @register("choice")
@@ -79,8 +83,11 @@ def chosen(completion: str) -> str | None:
     alone = (last_boxed(text) or text).strip(" ().*:\n")
     if len(alone) == 1 and alone.isascii() and alone.isalpha():
         return alone.upper()
-    found = [next(filter(None, letters)) for letters in _CHOSEN.findall(text[-MAX_TAIL:])]
-    return found[-1] if found else None
+    choices = list(_CHOSEN.finditer(text[-MAX_TAIL:]))
+    if not choices:
+        return None
+    last = choices[-1]
+    return last[1] or last[2] or last[3]
 
 
 @register("number")
@@ -111,14 +118,21 @@ def value_of(text: str) -> float | None:
     if len(text) <= MAX_NUMBER and (whole := read_number(text)):
         with suppress(OverflowError):
             return float(whole.value)
-    found = _NUMERAL.findall(text[-MAX_TAIL:])
-    return float(found[-1].replace(",", "")) if found else None
+    numerals = _NUMERAL.findall(text[-MAX_TAIL:])
+    if not numerals:
+        return None
+    return float(numerals[-1].replace(",", ""))
 
 
 def close(value: float | None, gold: float | None, tolerance: float) -> float | None:
-    if gold is None or value is None:
-        return None if gold is None else 0.0
-    return float(math.isclose(value, gold, rel_tol=tolerance, abs_tol=tolerance * (gold == 0)))
+    if gold is None:
+        return None
+    if value is None:
+        return 0.0
+    absolute = 0.0
+    if gold == 0:
+        absolute = tolerance
+    return float(math.isclose(value, gold, rel_tol=tolerance, abs_tol=absolute))
 
 
 @register("regex")
@@ -138,11 +152,13 @@ def regex_(completions: list[str], *, pattern: str, whole: bool = False) -> list
 
 def matches(pattern: Any, text: str, whole: bool) -> float | None:
     try:
-        return float(
-            (pattern.fullmatch if whole else pattern.search)(text, timeout=PATIENCE) is not None
-        )
+        if whole:
+            match = pattern.fullmatch(text, timeout=PATIENCE)
+        else:
+            match = pattern.search(text, timeout=PATIENCE)
     except TimeoutError:
         return None
+    return float(match is not None)
 
 
 @register("json_schema", needs_cpu=True)
@@ -156,20 +172,25 @@ def json_schema(completions: list[str], json_schema: list[Any]) -> list[float]:
         json_schema: a schema, as a mapping or JSON text; it must have no `$ref` to other documents,
             which are never loaded.
     """
-    schemas = [schema if isinstance(schema, str) else json.dumps(schema) for schema in json_schema]
-    return [
-        fits(answer_of(text), schema) for text, schema in zip(completions, schemas, strict=True)
-    ]
+    scores = []
+    for text, schema in zip(completions, json_schema, strict=True):
+        if not isinstance(schema, str):
+            schema = json.dumps(schema)
+        scores.append(fits(answer_of(text), schema))
+    return scores
 
 
 def fits(answer: str, schema: str) -> float:
     blocks = _FENCE.findall(answer)
+    if blocks:
+        answer = blocks[-1]
     try:
-        found = json.loads(blocks[-1] if blocks else answer)
+        document = json.loads(answer)
     except (ValueError, RecursionError):
         return 0.0
     with suppress(RecursionError):
-        return 1.0 if validator(schema).is_valid(found) else 0.2
+        if validator(schema).is_valid(document):
+            return 1.0
     return 0.2
 
 

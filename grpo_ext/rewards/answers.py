@@ -34,7 +34,9 @@ def without_blocks(text: str) -> str:
 def lone_end(text: str) -> int:
     """Return the end of the last `</think>` in a text without `<think>` blocks; 0 if none."""
     start = text.rfind(THINK_END)
-    return 0 if start < 0 else start + len(THINK_END)
+    if start < 0:
+        return 0
+    return start + len(THINK_END)
 
 
 def only_thoughts(text: str) -> str:
@@ -94,7 +96,9 @@ def last_answer(text: str) -> str | None:
 
 def text_at(text: str, span: tuple[int, int] | None) -> str | None:
     """Return the text at `span`, or `None` without a span."""
-    return None if span is None else text[span[0] : span[1]]
+    if span is None:
+        return None
+    return text[slice(*span)]
 
 
 def last_boxed(text: str, limit: int = 10_000) -> str | None:

@@ -169,13 +169,15 @@ class Scanner:
         self.add_number(match[0].replace(",", ""), match)
 
     def add_number(self, digits: str, match: re.Match[str]) -> None:
-        negative = bool(self.side.tokens) and self.side.tokens[-1] == "negative"
-        if negative:
+        token = digits
+        sign = 1
+        if self.side.tokens and self.side.tokens[-1] == "negative":
             self.side.tokens.pop()
-        self.side.add(f"(0-{digits})" if negative else digits, match.start(), match.end())
+            token = f"(0-{digits})"
+            sign = -1
+        self.side.add(token, match.start(), match.end())
         if self.side.readable:
-            number = Fraction(digits)
-            self.side.operands.append(-number if negative else number)
+            self.side.operands.append(sign * Fraction(digits))
         self.side.complete = True
 
     def read_opening(self, match: re.Match[str]) -> None:
@@ -200,22 +202,26 @@ class Scanner:
     def read_operator(self, match: re.Match[str]) -> None:
         operator = _OPERATORS.get(match[0], match[0])
         follows = self.text[match.end() : match.end() + 1]
+        begins_number = follows.isdecimal() or follows == "."
+        is_list_marker = self.line_start and follows in (" ", "\t")
         if self.side.complete:
             # The side ends with its last operand, in case the operator belongs to the text after
             # it.
             self.side.add(operator, match.start(), self.side.end)
             self.side.operators.append(operator)
             self.side.complete = False
-        elif operator == "-" and (follows.isdecimal() or follows == ".") and self.may_have_sign():
+        elif operator == "-" and begins_number and self.may_have_sign():
             self.side.add("negative", match.start(), match.end())
-        elif not (self.line_start and follows in (" ", "\t")):  # else it is a list marker
+        elif not is_list_marker:
             self.side.readable = False
 
     def may_have_sign(self) -> bool:
         """Return whether a minus sign here may belong to the next number: `3 * -2`, not `x -2`."""
         if self.side.tokens:
             return self.side.tokens[-1] != "negative"
-        return not (self.previous[-1:].isalnum() or self.previous[-1:] in ("%", ")", "]", "}"))
+        last = self.previous[-1:]
+        follows_value = last.isalnum() or last in ("%", ")", "]", "}")
+        return not follows_value
 
     def read_power(self, match: re.Match[str]) -> None:
         self.side.readable = False
@@ -241,7 +247,8 @@ class Scanner:
 
     def read_other(self, match: re.Match[str]) -> None:
         touches = self.side.complete and self.side.end == match.start()
-        if touches and (match[0] in "^%°" or is_small_numeral(match[0])):
+        changes_value = match[0] in "^%°" or is_small_numeral(match[0])
+        if touches and changes_value:
             self.side.readable = False
         self.end_side()
 
@@ -251,9 +258,10 @@ class Scanner:
         last = before[-1:]
         if self.side.tokens or not last:
             return
-        letter = last.isascii() and last.isalpha()
-        time = last == ":" and before[:1].isdecimal()
-        if letter or time or last in "_^%\\√|}]" or is_small_numeral(last):
+        is_letter = last.isascii() and last.isalpha()
+        is_time = last == ":" and before[:1].isdecimal()
+        is_sign = last in "_^%\\√|}]"
+        if is_letter or is_time or is_sign or is_small_numeral(last):
             self.side.readable = False
 
 

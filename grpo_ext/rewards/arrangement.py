@@ -60,7 +60,9 @@ def arrangement_of(text: str) -> str | None:
     """Return "interval" or "tuple" if a question says which of them `(1, 2)` is, else `None`."""
     if _TUPLE.search(text):
         return "tuple"
-    return "interval" if _INTERVAL.search(text) else None
+    if _INTERVAL.search(text):
+        return "interval"
+    return None
 
 
 def asks_for_order(text: str) -> bool:
@@ -80,18 +82,23 @@ def is_list_for_interval(arrangement: str | None, gold: str, answer: str) -> boo
     `(0, 2)` is a point unless the question asks for an interval. Both are intervals if the list
     gives two values to one unknown: `x = 0, x = 2`.
     """
-    sides = collection(gold), collection(answer)
-    tuples = [side for side in sides if is_tuple(side) and len(side.parts) == 2]
-    lists = [side for side in sides if side.kind in ("list", "ordered", "set")]
-    if len(tuples) != 1 or len(lists) != 1:
+    pairs = []
+    lists = []
+    for side in (collection(gold), collection(answer)):
+        if is_tuple(side) and len(side.parts) == 2:
+            pairs.append(side)
+        elif side.kind in ("list", "ordered", "set"):
+            lists.append(side)
+    if len(pairs) != 1 or len(lists) != 1:
         return False
-    if any(region(part) is not None for part in lists[0].parts):
+    ends = lists[0]
+    if any(region(part) is not None for part in ends.parts):
         return False  # `-3 < x < -1, or (-3, -1)` gives the interval twice
-    if lists[0].kind == "list" and has_one_unknown(lists[0]):
+    if ends.kind == "list" and has_one_unknown(ends):
         return True
     if arrangement is not None:
-        return arrangement == "interval" and len(lists[0].names) < 2
-    enclosed = " ".join((tuples[0].kind, *tuples[0].parts))
+        return arrangement == "interval" and len(ends.names) < 2
+    enclosed = " ".join((pairs[0].kind, *pairs[0].parts))
     return _CLOSED.search(enclosed) is not None
 
 
@@ -105,15 +112,20 @@ def in_order(gold: str, answer: str) -> tuple[str, str]:
 
     If either answer has fewer than two values, both are returned unchanged.
     """
-    lists = [", ".join(split(without_brackets(text), _RELATIONS)) for text in (gold, answer)]
-    if any(len(alternatives(text)) < 2 for text in lists):
-        return gold, answer
-    return f"({lists[0]})", f"({lists[1]})"
+    tuples = []
+    for text in (gold, answer):
+        values = ", ".join(split(without_brackets(text), _RELATIONS))
+        if len(alternatives(values)) < 2:
+            return gold, answer
+        tuples.append(f"({values})")
+    return tuples[0], tuples[1]
 
 
 def without_brackets(text: str) -> str:
     enclosed = brackets(text)
-    return text if enclosed is None else enclosed[1]
+    if enclosed is None:
+        return text
+    return enclosed[1]
 
 
 def without_own_indices(indexed: frozenset[str], gold: str, answer: str) -> str:
@@ -123,11 +135,16 @@ def without_own_indices(indexed: frozenset[str], gold: str, answer: str) -> str:
     if the question uses that symbol with subscripts, or if the gold answer is ordered or uses
     other names.
     """
-    numbered = [_NUMBERED.fullmatch(name) for name in collection(answer).names]
-    symbols = {match[1] for match in numbered if match is not None}
-    if len(numbered) < 2 or None in numbered or len(symbols) != 1 or symbols & indexed:
+    actual = collection(answer)
+    symbols = set()
+    for name in actual.names:
+        numbered = _NUMBERED.fullmatch(name)
+        if numbered is None:
+            return answer
+        symbols.add(numbered[1])
+    if len(actual.names) < 2 or len(symbols) != 1 or symbols & indexed:
         return answer
     expected = collection(gold)
     if expected.kind not in ("list", "set") or not symbols.issuperset(expected.names):
         return answer
-    return ", ".join(collection(answer).parts)
+    return ", ".join(actual.parts)

@@ -44,12 +44,15 @@ _APPROXIMATION = re.compile(
     r"(?: [a-z]+){0,3}[.\s]*$"
 )
 # `which is 80 jumps per day`
+# `: 9 by Ann and 11 by Bob`
+_BREAKDOWN = re.compile(rf"[,:] (?={VALUE.pattern} [a-z])")
+_OF_FIRST = re.compile(r"(?:^|, )(?:out )?of (?:[a-z]+ )?$", re.IGNORECASE)  # `Of the 28 pies`
 # `since 3(5) + 7 = 22`, `after Doris spent $6`, but not `after 3 days`
 _RATE = re.compile(
     rf",? (?:which is|or|that is) {VALUE.pattern}(?: [a-z]+){{1,3}} (?:per|each|every|an?) [^,]*$"
 )
 _REASON = re.compile(
-    r"(?:,? (?:of which|of whom|including)\b|(?<! and),? (?:(?:since|because)\b"
+    rf"(?:,? (?:{AMOUNT} )?(?:of which|of whom|including)\b|(?<! and),? (?:(?:since|because)\b"
     r"|(?:after|before|once|when) (?=[A-Z]|(?:he|she|it|they|we|you)\b)))[^,]*$"
 )
 # `when x = 3`
@@ -89,7 +92,8 @@ def without_asides(sentence: str, request: Request) -> str:
     A condition such as `when x = 3` is kept if the question asks for x, and a comparison if it asks
     for a difference.
     """
-    sentence = _OR_ABOUT.sub(lambda match: match[1 if rounds(match[2], match[1]) else 0], sentence)
+    sentence = _OR_ABOUT.sub(without_rounded, sentence)
+    sentence = without_breakdown(sentence)
     for aside in (_DECIMAL_OF_FRACTION, _APPROXIMATION, _REASON):
         sentence = without_aside(sentence, aside)
     condition = _CONDITION.search(sentence)
@@ -105,9 +109,41 @@ def without_asides(sentence: str, request: Request) -> str:
 def without_aside(text: str, aside: re.Pattern[str]) -> str:
     """Remove an aside at the end of a text if a value comes before it."""
     match = aside.search(text)
-    if match is None or not VALUE.search(text, 0, match.start()):
+    if match is None:
         return text
-    return text[: match.start()]
+    start = match.start()
+    if not VALUE.search(text, 0, start):
+        return text
+    return text[:start]
+
+
+def without_breakdown(sentence: str) -> str:
+    """Remove the parts of a total that follow it, as in `20 streets: 9 by Ann and 11 by Bob`."""
+    for start in _BREAKDOWN.finditer(sentence):
+        totals = list(VALUE.finditer(sentence, 0, start.start()))
+        parts = VALUE.findall(sentence, start.end())
+        if not totals or len(parts) < 2 or NEW_CLAIM.search(sentence, start.end()):
+            continue
+        total = totals[-1]
+        is_stated = _OF_FIRST.search(sentence, 0, total.start(1)) is not None
+        if not is_stated and is_sum_of(total[1], parts):
+            return sentence[: start.start()]
+    return sentence
+
+
+def is_sum_of(total: str, parts: list[str]) -> bool:
+    """Return whether the numbers in `parts` add up to `total`."""
+    numbers = [number(text) for text in (total, *parts) if len(text) <= MAX_DIGITS]
+    values = [read.value for read in numbers if read is not None]
+    return len(values) == len(parts) + 1 and values[0] == sum(values[1:])
+
+
+def without_rounded(match: re.Match[str]) -> str:
+    """Return the exact value of `12.5, or about 13`; the whole text if they do not agree."""
+    exact, rounded = match.groups()
+    if rounds(rounded, exact):
+        return exact
+    return match[0]
 
 
 def rounds(decimal: str, exact: str) -> bool:
@@ -131,8 +167,10 @@ def without_circumstances(sentence: str, numbers: frozenset[Fraction]) -> str:
         value = values.pop()
         before = f"{sentence[: value.start()].rstrip()} "
         phrase = _CIRCUMSTANCE.search(before, max(0, len(before) - MAX_PHRASE))
+        if phrase is None or NEW_CLAIM.search(sentence, value.end()):
+            break
         is_known = are_stated([value[1]], numbers) or _DEFINITE.search(before) is not None
-        if phrase is None or not is_known or NEW_CLAIM.search(sentence, value.end()):
+        if not is_known and not phrase[0].endswith("out of "):
             break
         if _CLAUSE_END.search(sentence, values[-1].end(), phrase.start()):
             break
@@ -146,13 +184,20 @@ def is_circumstance(sentence: str, amount: re.Match[str], numbers: frozenset[Fra
     The question's numbers count as known, and so does any number after "the", "his" and the like.
     """
     value = VALUE.search(amount[0])
+    if value is None:
+        return False
     before = f" {sentence[: amount.start()]}"[-MAX_PHRASE:]
-    if value is None or not _CIRCUMSTANCE.search(before):
+    if not _CIRCUMSTANCE.search(before):
         return False
     return are_stated([value[1]], numbers) or _DEFINITE.search(before) is not None
 
 
 def are_stated(values: list[str], numbers: frozenset[Fraction]) -> bool:
     """Return whether every value is one of the question's numbers."""
-    read = [number(value) for value in values if len(value) <= MAX_DIGITS]
-    return len(read) == len(values) and all(value and value.value in numbers for value in read)
+    for value in values:
+        if len(value) > MAX_DIGITS:
+            return False
+        read = number(value)
+        if read is None or read.value not in numbers:
+            return False
+    return True

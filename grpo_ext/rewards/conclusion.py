@@ -5,6 +5,7 @@ A reader who knows the question ignores what follows: in `She fills 14 bags with
 """
 
 import re
+from collections.abc import Callable
 from itertools import pairwise
 
 from grpo_ext.rewards.asides import (
@@ -138,18 +139,26 @@ def in_requested_amounts(sentence: str, request: Request) -> str:
     amounts = list(request.amount.finditer(sentence))
     if not amounts:
         return sentence
-    unknown = [a for a in amounts if not is_circumstance(sentence, a, request.numbers)] or amounts
-    fitting = [a for a in unknown if is_rate(sentence, a) == request.is_rate] or unknown
-    precise = [a for a in fitting if has_nouns(sentence, a.start(), request.nouns)] or fitting
-    amount = described_amount(sentence, precise, request.words)
+    amounts = preferred(amounts, lambda a: not is_circumstance(sentence, a, request.numbers))
+    amounts = preferred(amounts, lambda a: is_rate(sentence, a) == request.is_rate)
+    is_only = len(amounts) == 1
+    amounts = preferred(amounts, lambda a: has_nouns(sentence, a.start(), request.nouns))
+    amount = described_amount(sentence, amounts, request.words)
     before = sentence[: amount.start()]
     alternative = _ALTERNATIVE.search(before)
-    if alternative is not None and len(fitting) == 1:
+    if alternative is not None and is_only:
         before = before[alternative.end() :]
     behind = sentence[amount.end() :]
     if not has_claim(behind, request):
         behind = ""
     return before + in_digits(amount[0]) + behind
+
+
+def preferred(
+    amounts: list[re.Match[str]], has_property: Callable[[re.Match[str]], bool]
+) -> list[re.Match[str]]:
+    """Return the amounts that have a property; all of them if none has it."""
+    return list(filter(has_property, amounts)) or amounts
 
 
 def is_rate(sentence: str, amount: re.Match[str]) -> bool:
@@ -171,21 +180,29 @@ def described_amount(
     Of `48 walls purple and 32 walls green`, `48 walls` is returned if the question has "purple".
     """
     last = amounts[-1]
+    last_noun = _DIGITS.sub("", last[0])
     for amount in reversed(amounts):
         next_word = _NEXT_WORD.match(sentence, amount.end())
-        has_noun_of_last = _DIGITS.sub("", amount[0]) == _DIGITS.sub("", last[0])
-        if next_word is not None and has_noun_of_last and words & words_of(next_word[0]):
+        if next_word is None or _DIGITS.sub("", amount[0]) != last_noun:
+            continue
+        if words & words_of(next_word[0]):
             return amount
     return last
 
 
 def last_sentence(text: str, request: Request) -> tuple[int, int]:
     """Return (start, end) of the last sentence with a number or amount; else of the whole text."""
-    ends = [match.end() for match in _SENTENCE_END.finditer(text)]
-    values = [VALUE] if request.amount is None else [VALUE, request.amount]
-    for start, end in reversed([*pairwise([0, *ends, len(text)])]):
+    values = [VALUE]
+    if request.amount is not None:
+        values.append(request.amount)
+    starts = [0]
+    for sentence_end in _SENTENCE_END.finditer(text):
+        starts.append(sentence_end.end())
+    end = len(text)
+    for start in reversed(starts):
         if any(value.search(text, start, end) for value in values):
             return start, end
+        end = start
     return 0, len(text)
 
 
@@ -202,9 +219,12 @@ def is_claimed(behind: str, value: re.Match[str], request: Request) -> bool:
     It has no noun, is no price unless the question asks for one, and is no number of the question,
     except as a result: `is 20`, `= 20`.
     """
-    if _NOUN.match(behind, value.end()) or ("$" in value[0] and request.amount is not PRICE):
+    if _NOUN.match(behind, value.end()):
         return False
     if _THAN.search(behind, 0, value.start()):
+        return False
+    is_price = "$" in value[0]
+    if is_price and request.amount is not PRICE:
         return False
     is_result = _RESULT_BEFORE.search(behind, 0, value.start()) is not None
     return is_result or not are_stated([value[1]], request.numbers)

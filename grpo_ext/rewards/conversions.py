@@ -40,9 +40,11 @@ def measured_text(text: str) -> str:
 
 def stated_quantities(text: str) -> frozenset[Quantity]:
     """Return the quantities with a unit of measure, or prices in $, that a question states."""
-    measures = [match[0].replace("-", " ") for match in _QUANTITY.finditer(measured_text(text))]
+    measures = _PRICE.findall(text)
+    for match in _QUANTITY.finditer(measured_text(text)):
+        measures.append(match[0].replace("-", " "))
     quantities = set()
-    for measure in measures + _PRICE.findall(text):
+    for measure in measures:
         amount = number(plain(measure))
         if amount is not None and amount.unit is not None:
             quantities.add((amount.value, amount.unit))

@@ -95,20 +95,27 @@ def last_clause(sentence: str) -> list[str] | None:
     for position, side in reversed(list(enumerate(sides))):
         is_last = position == len(sides) - 1
         is_product = position > 0 and _PRODUCT.fullmatch(side) is not None
-        start = 0 if is_last or is_product else last_break(side)
+        start = 0
+        if not is_last and not is_product:
+            start = last_break(side)
         clause.insert(0, side[start:].strip())
-        if start > 0:
-            before = " = ".join((*sides[:position], side[:start]))
-            is_listed = "=" in before and _LISTED.search(before) is not None
-            return None if is_listed or _HEDGED.search(before) else clause
+        if start == 0:
+            continue
+        before = " = ".join((*sides[:position], side[:start]))
+        is_listed = "=" in before and _LISTED.search(before) is not None
+        if is_listed or _HEDGED.search(before):
+            return None
+        return clause
     return clause
 
 
 def last_break(side: str) -> int:
     """Return the end of the last word, comma or arrow outside of brackets, or 0."""
-    ends = [match.end() for match in _BREAK.finditer(side)]
-    outside = [end for end in ends if closes_brackets(side[:end])]
-    return outside[-1] if outside else 0
+    last = 0
+    for match in _BREAK.finditer(side):
+        if closes_brackets(side[: match.end()]):
+            last = match.end()
+    return last
 
 
 def closes_brackets(text: str) -> bool:

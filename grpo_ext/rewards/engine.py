@@ -99,10 +99,15 @@ def same_equation(gold: tuple[str, str], answer: tuple[str, str]) -> bool:
     if formulas is None:
         return False
     pairs = pairs_of_values(*formulas)
-    if len(pairs) < 2 or any(x == 0 or y == 0 for x, y in pairs):
+    ratios = []
+    for x, y in pairs:
+        if x == 0 or y == 0:
+            return False
+        ratios.append(x / y)
+    if len(ratios) < 2:
         return False
-    ratios = [x / y for x, y in pairs]
-    return all(abs(ratio - ratios[0]) <= AGREED * abs(ratios[0]) for ratio in ratios)
+    tolerance = AGREED * abs(ratios[0])
+    return all(abs(ratio - ratios[0]) <= tolerance for ratio in ratios)
 
 
 def parsed(gold: str, answer: str) -> tuple[Any, Any] | None:
@@ -120,7 +125,9 @@ def parsed(gold: str, answer: str) -> tuple[Any, Any] | None:
     b = parse(answer)
     if a is None:
         raise Unreadable(gold)
-    return None if b is None else (a, b)
+    if b is None:
+        return None
+    return a, b
 
 
 @lru_cache(maxsize=4096)
@@ -205,7 +212,11 @@ def same_values(a: Any, b: Any, pairs: list[tuple[Any, Any]]) -> bool:
         b = b.doit()
         if a.is_Rational and b.is_Rational:
             return a == b
-    return all(abs(x - y) <= AGREED * max(abs(x), abs(y)) for x, y in pairs)
+    for x, y in pairs:
+        tolerance = AGREED * max(abs(x), abs(y))
+        if abs(x - y) > tolerance:
+            return False
+    return True
 
 
 def is_rounded(text: str, value: Any) -> bool:

@@ -107,7 +107,9 @@ def with_variable_of(gold: str, answer: str) -> str:
     For example, return `f(x) = x + 2` for `f(y) = y + 2`.
     """
     if gold.endswith("C") and _CONSTANT.search(gold) and _CONSTANT.search(answer):
-        return answer if "C" in answer else f"{answer[:-1]}C"
+        if "C" in answer:
+            return answer
+        return f"{answer[:-1]}C"
     expected = _FUNCTION.match(gold)
     actual = _FUNCTION.match(answer)
     if expected is None or actual is None or expected[1] != actual[1]:
@@ -131,21 +133,25 @@ def same_collection(expected: Collection, actual: Collection) -> bool:
         return False
     if {expected.kind, actual.kind} == {"single"}:
         return same_leaf(with_name(expected), with_name(actual))
-    if len(expected.names) == 1 and not actual.names and expected.kind == actual.kind == "list":
-        parts = tuple(f"{expected.names[0]} = {part}" for part in expected.parts)
-        if any("=" in part for part in actual.parts):  # y = \pm x, and x \pm y = 0
-            return matches(list(parts), list(actual.parts), equal)
+    has_one_name = len(expected.names) == 1 and not actual.names
+    are_lists = expected.kind == actual.kind == "list"
+    if has_one_name and are_lists and any("=" in part for part in actual.parts):
+        # y = \pm x, and x \pm y = 0
+        parts = [f"{expected.names[0]} = {part}" for part in expected.parts]
+        return matches(parts, list(actual.parts), equal)
     if expected.kind == "list" and actual.kind == "single" and len({*expected.parts}) == 1:
         return equal(expected.parts[0], with_name(actual))  # 40, of 40 and 40: "each is 40"
     if is_column(actual) and is_tuple(expected):
         return same_formula(as_column(expected), actual.parts[0])
     if len(expected.parts) != len(actual.parts) or len(expected.parts) > MAX_PARTS:
         return same_whole(expected, actual)
+    has_tuple = is_tuple(expected) or is_tuple(actual)
+    kinds = (expected.kind, actual.kind)
     if is_tuple(expected) and is_tuple(actual) and expected.kind != actual.kind:
         return False
-    if "set" in (expected.kind, actual.kind) and (is_tuple(expected) or is_tuple(actual)):
+    if has_tuple and "set" in kinds:
         return False
-    if is_tuple(expected) or is_tuple(actual) or "ordered" in (expected.kind, actual.kind):
+    if has_tuple or "ordered" in kinds:
         return all(map(equal, expected.parts, actual.parts))
     return matches(list(expected.parts), list(actual.parts), equal)
 

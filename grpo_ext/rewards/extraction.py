@@ -159,8 +159,10 @@ def find_answer(
 def is_marked(completion: str) -> bool:
     """Return whether a tag, a box, `####` or "answer is" marks the answer of a completion."""
     text = without_thoughts(completion)
-    has_mark = last_answer(text) is not None or boxed(text) is not None
-    return has_mark or _STATED.search(text[-MAX_TAIL:]) is not None
+    has_answer = last_answer(text) is not None
+    has_box = boxed(text) is not None
+    is_stated = _STATED.search(text[-MAX_TAIL:]) is not None
+    return has_answer or has_box or is_stated
 
 
 def chosen_letter(text: str) -> str | None:
@@ -205,8 +207,9 @@ def stated(text: str, in_words: bool = False) -> str | None:
     statements = list(_STATED.finditer(text))
     if not statements:
         return emphasised(text) or last_expression(text)
-    sentence = _SENTENCE.split(statements[-1][1], maxsplit=1)[0]
-    after = text[statements[-1].start(1) + len(sentence) :]
+    last = statements[-1]
+    sentence = _SENTENCE.split(last[1], maxsplit=1)[0]
+    after = text[last.start(1) + len(sentence) :]
     if not _WITHDRAWN.search(after):
         return piece_of(sentence, in_words)
     if _STATED.search(after):
@@ -222,17 +225,20 @@ def emphasised(text: str, *, in_words: bool = False) -> str | None:
     `**One moment**`.
     """
     match = _BOLD_AT_END.search(text[-MAX_ANSWER:])
-    if match is None or match[1].rstrip().endswith(":"):
+    if match is None:
         return None
-    numeral = _NUMERAL_IN_WORDS.fullmatch(match[1].strip(" ."))
-    if numeral is not None:
-        if _OPEN_BEFORE.search(text[: match.start()]):
+    bold = match[1]
+    if bold.rstrip().endswith(":"):
+        return None
+    numeral = _NUMERAL_IN_WORDS.fullmatch(bold.strip(" ."))
+    if numeral is None:
+        if not in_words and not _VALUE.search(bold):
             return None
-        sign = "-" if numeral[1] else ""
-        return sign + with_digits(numeral[2])
-    if not in_words and not _VALUE.search(match[1]):
+        return piece_of(bold, in_words)
+    if _OPEN_BEFORE.search(text[: match.start()]):
         return None
-    return piece_of(match[1], in_words)
+    sign = "-" if numeral[1] else ""
+    return sign + with_digits(numeral[2])
 
 
 def bold_in_last_sentence(text: str) -> str | None:
@@ -324,12 +330,13 @@ def undelimited(text: str, start: int) -> str | None:
     """
     text = _BLANKS.sub(" ", text[max(start, len(text) - MAX_ANSWER, 0) :])
     runs = [run for run in _MATH.finditer(text) if _OPERAND.search(run[0])]
-    if not runs or _DENIED.search(text[: runs[-1].start()]):
+    if not runs:
         return None
-    run = runs[-1][0].strip(" ,.=")
-    if len(run) > MAX_FORMULA:
+    last = runs[-1]
+    if _DENIED.search(text[: last.start()]) or _DENIED_AFTER.match(text, last.end()):
         return None
-    if _DENIED_AFTER.match(text, runs[-1].end()) or not is_balanced(run):
+    run = last[0].strip(" ,.=")
+    if len(run) > MAX_FORMULA or not is_balanced(run):
         return None
     parts = split(run, _SEPARATOR)
     if len(parts) > 1 and all(map(is_named, parts)):
@@ -337,8 +344,10 @@ def undelimited(text: str, start: int) -> str | None:
     has_mark = _MATH_MARK.search(run) is not None or run.count("=") > 1
     if not has_mark or _NUMBER_IN_BRACKETS.fullmatch(run):
         return None
-    unit_after = _UNIT_AFTER.match(text, runs[-1].end())
-    unit = f" {unit_after[1]}" if unit_after is not None else ""
+    unit = ""
+    unit_after = _UNIT_AFTER.match(text, last.end())
+    if unit_after is not None:
+        unit = f" {unit_after[1]}"
     if "=" in run:
         return value_of(parts[-1], unit)
     return value_of(run, unit)
@@ -396,21 +405,30 @@ def last_formula(text: str) -> tuple[int, int] | None:
 
     Formulas before it in the same list are included: `$x = 1$ and $x = 2$`.
     """
-    spans = [delimited(text, len(text), pair) for pair in _DISPLAY]
-    last = max((span for span in spans if span is not None), key=lambda span: span[1], default=None)
-    if last is None:
+    spans = delimited_spans(text, len(text))
+    if not spans:
         return None
-    start, end = last
+    start, end = max(spans, key=lambda span: span[1])
     for _ in range(MAX_FORMULAS):
         separator = _SEPARATOR_BEFORE.search(text, max(0, start - 20), start)
         if separator is None:
             break
-        before = [delimited(text, separator.start(), pair) for pair in _DISPLAY]
-        joined = [span for span in before if span is not None and span[1] == separator.start()]
-        if not joined or end - joined[0][0] > MAX_ANSWER:
+        limit = separator.start()
+        joined = [begin for begin, stop in delimited_spans(text, limit) if stop == limit]
+        if not joined or end - joined[0] > MAX_ANSWER:
             break
-        start = joined[0][0]
+        start = joined[0]
     return start, end
+
+
+def delimited_spans(text: str, limit: int) -> list[tuple[int, int]]:
+    """Return (start, end) of the last formula before `limit` in each pair of delimiters."""
+    spans = []
+    for pair in _DISPLAY:
+        span = delimited(text, limit, pair)
+        if span is not None:
+            spans.append(span)
+    return spans
 
 
 def delimited(text: str, limit: int, pair: tuple[str, str]) -> tuple[int, int] | None:
@@ -422,11 +440,13 @@ def delimited(text: str, limit: int, pair: tuple[str, str]) -> tuple[int, int] |
     opening, closing = pair
     if opening == "$":
         stop = last_dollar(text, limit, closes=True)
-        start = last_dollar(text, stop, closes=False) if stop > 0 else -1
+        start = last_dollar(text, max(stop, 0), closes=False)
     else:
         stop = text.rfind(closing, 0, limit)
-        start = text.rfind(opening, 0, stop) if stop > 0 else -1
-    content = text[start + len(opening) : stop].strip() if start >= 0 else ""
+        start = text.rfind(opening, 0, max(stop, 0))
+    if start < 0:
+        return None
+    content = text[start + len(opening) : stop].strip()
     if not content or len(content) > MAX_ANSWER or has_words(content):
         return None
     return start, stop + len(closing)

@@ -243,8 +243,8 @@ class Guard:
             self.fail(f"Reward {self.name!r} failed on {shown}: {error}")
         else:
             logger.warning(
-                f"Reward {self.name!r} failed on a row, which stays unscored. From now on failures "
-                f"like this one are only counted. The row: {shown}. The failure: {error}"
+                f"Reward {self.name!r} failed on a row, which is not scored. Further failures of "
+                f"this kind are counted, but not logged. The row: {shown}. The failure: {error}"
             )
 
     def fail(self, message: str) -> None:

@@ -96,7 +96,9 @@ def follows(text: str, name: str, parameters: Mapping[str, Any]) -> bool:
 
 
 def compare(number: int, relation: Relation, bound: int) -> bool:
-    return number < bound if relation == "less than" else number >= bound
+    if relation == "less than":
+        return number < bound
+    return number >= bound
 
 
 def words_of(text: str) -> list[str]:
@@ -106,9 +108,14 @@ def words_of(text: str) -> list[str]:
 
 def count_sentences(text: str) -> int:
     """Return the number of sentences; the last one needs no punctuation mark at its end."""
-    ends = list(SENTENCE_END.finditer(text))
-    tail = text[ends[-1].end() :] if ends else text
-    return len(ends) + bool(words_of(tail))
+    num_sentences = 0
+    end = 0
+    for mark in SENTENCE_END.finditer(text):
+        num_sentences += 1
+        end = mark.end()
+    if words_of(text[end:]):
+        num_sentences += 1
+    return num_sentences
 
 
 def parts_between(text: str, separator: str) -> list[str]:
@@ -205,7 +212,8 @@ def first_word_of_paragraph(
     paragraphs = [part.strip() for part in text.split("\n\n") if part.strip()]
     if len(paragraphs) != num_paragraphs or not 1 <= nth_paragraph <= num_paragraphs:
         return False
-    word = paragraphs[nth_paragraph - 1].split()[0].strip(string.punctuation + "“”‘’")
+    words = paragraphs[nth_paragraph - 1].split()
+    word = words[0].strip(string.punctuation + "“”‘’")
     return word.lower() == first_word.lower()
 
 

@@ -36,7 +36,9 @@ _QUANTIFIER = re.compile(
 def in_ascii(power: re.Match[str]) -> str:
     """Convert an exponent in superscript characters to `^2` or `^{-7}`."""
     digits = power[0].translate(_SUPERSCRIPTS)
-    return f"^{digits}" if len(digits) == 1 else f"^{{{digits}}}"
+    if len(digits) == 1:
+        return f"^{digits}"
+    return f"^{{{digits}}}"
 
 
 def without_quantifier(text: str) -> str:
@@ -51,9 +53,10 @@ def without_quantifier(text: str) -> str:
 def as_fraction(repeating: re.Match[str]) -> str:
     """Convert a decimal with a bar over its repeating digits to a fraction: 15/90 for 0.1666..."""
     integer, once, period = repeating.groups()
-    over = int(integer + once + period) - int(integer + once)
-    under = (10 ** len(period) - 1) * 10 ** len(once)
-    return rf"\frac{{{over}}}{{{under}}}"
+    digits = integer + once
+    numerator = int(digits + period) - int(digits)
+    denominator = (10 ** len(period) - 1) * 10 ** len(once)
+    return rf"\frac{{{numerator}}}{{{denominator}}}"
 
 
 _WORDING = [
@@ -63,7 +66,9 @@ _WORDING = [
 
 def with_ascii_signs(text: str) -> str:
     """Replace full-width characters, typographic minus signs and symbols with ASCII or LaTeX."""
-    return text if text.isascii() else _POWER.sub(in_ascii, text).translate(_SIGNS)
+    if text.isascii():
+        return text
+    return _POWER.sub(in_ascii, text).translate(_SIGNS)
 
 
 def with_repeating_decimals_as_fractions(text: str) -> str:

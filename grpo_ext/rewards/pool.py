@@ -53,10 +53,12 @@ class RewardPool(AbstractContextManager):
         """
         with suppress(Exception):
             packed, rows = prepared(reward, arguments)
-            _, futures = self._begun.pop((os.getpid(), packed), ([], []))
-            cancel(futures)
+            key = (os.getpid(), packed)
+            _, previous = self._begun.pop(key, ([], []))
+            cancel(previous)
             messages = [message for _, message in rows]
-            self._begun[os.getpid(), packed] = (messages, self._hand_out(reward, packed, rows))
+            futures = self._hand_out(reward, packed, rows)
+            self._begun[key] = (messages, futures)
 
     def score(
         self, reward: Reward, arguments: dict[str, Any]

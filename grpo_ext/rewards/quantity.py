@@ -170,16 +170,20 @@ def compound_number(text: str) -> Number | None:
     parts = _PARTS.findall(text)
     if len(parts) < 2 or _PARTS.sub("", text):
         return None
-    numbers = [number(part) for part in parts]
-    measured = [(n.value, n.unit) for n in numbers if n is not None and n.unit is not None]
-    if len(measured) < len(parts) or len({unit[0] for _, unit in measured}) > 1:
+    units = []
+    total = Fraction(0)
+    for part in parts:
+        measured = number(part)
+        if measured is None or measured.unit is None:
+            return None
+        _, size = measured.unit
+        total += measured.value * size
+        units.append(measured.unit)
+    dimensions = {dimension for dimension, _ in units}
+    sizes = [size for _, size in units]
+    if len(dimensions) > 1 or sizes != sorted({*sizes}, reverse=True):
         return None
-    sizes = [size for _, (_, size) in measured]
-    if sizes != sorted({*sizes}, reverse=True):
-        return None
-    first_unit = measured[0][1]
-    total = sum(value * size for value, (_, size) in measured)
-    return Number(total / first_unit[1], unit=first_unit)
+    return Number(total / sizes[0], unit=units[0])
 
 
 def multiple(match: re.Match[str]) -> Number | None:
@@ -284,22 +288,28 @@ def exact(text: str) -> tuple[Fraction, Fraction] | None:
 
     `place` is the value of the last decimal place, 0 if the number is not a decimal.
     """
-    match = _NUMBER.fullmatch(_FRAC.sub(lambda m: f" {m[1] or m[2]}/{m[3] or m[4]}", text).strip())
+    with_slashes = _FRAC.sub(lambda m: f" {m[1] or m[2]}/{m[3] or m[4]}", text)
+    match = _NUMBER.fullmatch(with_slashes.strip())
     if match is None:
         return None
     sign, minus, integer, over, under, decimal, *powers = match.groups()
     place = Fraction(0)
     if over is None:
         digits = decimal.replace(",", "").replace(" ", "")
-        power = Fraction(10) ** int(next(filter(None, powers), 0))
+        exponent = next(filter(None, powers), 0)
+        power = Fraction(10) ** int(exponent)
         value = Fraction(digits) * power
-        if "." in digits:
-            place = power / 10 ** len(digits.partition(".")[2])
+        _, point, decimals = digits.partition(".")
+        if point:
+            place = power / 10 ** len(decimals)
     elif int(under) == 0 or (integer and not 0 < int(over) < int(under)):
         return None
     else:
         value = int(integer or 0) + Fraction(int(over), int(under))
-    return (-value if (sign == "-") != bool(minus) else value), place
+    is_negative = (sign == "-") != bool(minus)
+    if is_negative:
+        value = -value
+    return value, place
 
 
 def same_number(gold: Number, answer: Number) -> bool:
@@ -312,15 +322,23 @@ def same_number(gold: Number, answer: Number) -> bool:
     if gold.unit and answer.unit:
         if gold.unit[0] != answer.unit[0]:
             return False
-        gold, answer = (
-            Number(n.value * u, n.place * u, n.percent)
-            for n, (_, u) in ((gold, gold.unit), (answer, answer.unit))
-        )
-    if gold.percent != answer.percent:  # with the sign or without
-        x, y = (Number(n.value / 100, n.place / 100) if n.percent else n for n in (gold, answer))
-        if same_value(x, y):
-            return True
-    return same_value(gold, answer)
+        gold = scaled(gold, gold.unit[1])
+        answer = scaled(answer, answer.unit[1])
+    if gold.percent == answer.percent:
+        return same_value(gold, answer)
+    hundredth = Fraction(1, 100)
+    gold_share = gold
+    share = answer
+    if gold.percent:
+        gold_share = scaled(gold, hundredth)
+    else:
+        share = scaled(answer, hundredth)
+    return same_value(gold_share, share) or same_value(gold, answer)
+
+
+def scaled(measured: Number, size: Fraction) -> Number:
+    """Return a number times `size`, without its unit."""
+    return Number(measured.value * size, measured.place * size, measured.percent)
 
 
 def same_value(x: Number, y: Number) -> bool:
@@ -329,12 +347,16 @@ def same_value(x: Number, y: Number) -> bool:
         return x.value == y.value
     if x.place and y.place:
         return approximates(x.value, max(x.place, y.place) / 2, y.value)
-    decimal, other = (x, y) if x.place else (y, x)
-    denominator = other.value.denominator
-    endless = pow(10, denominator.bit_length(), denominator) != 0  # as a decimal
-    return (
-        bool(decimal.place) and endless and approximates(decimal.value, decimal.place, other.value)
-    )
+    decimal = x
+    fraction = y
+    if not x.place:
+        decimal = y
+        fraction = x
+    denominator = fraction.value.denominator
+    has_end = pow(10, denominator.bit_length(), denominator) == 0  # as a decimal
+    if has_end or not decimal.place:
+        return False
+    return approximates(decimal.value, decimal.place, fraction.value)
 
 
 def approximates(decimal: Fraction, place: Fraction, value: Fraction) -> bool:
@@ -343,5 +365,6 @@ def approximates(decimal: Fraction, place: Fraction, value: Fraction) -> bool:
     The difference must be less than `place` and at most `TOLERANCE` times the value.
     """
     difference = abs(decimal - value)
-    has_six_digits = place < 10 * TOLERANCE * abs(value)
-    return has_six_digits and difference < place and difference <= TOLERANCE * abs(value)
+    tolerance = TOLERANCE * abs(value)
+    has_six_digits = place < 10 * tolerance
+    return has_six_digits and difference < place and difference <= tolerance

@@ -1,9 +1,11 @@
 r"""Parse from the question what answers are compared with: its choices, unit and formulas."""
 
 import re
-from collections.abc import Callable, Iterator
+import string
+from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from grpo_ext.rewards.answer_forms import FORMS, is_expanded, is_sum
@@ -32,6 +34,7 @@ from grpo_ext.rewards.texts import chosen_letter
 
 MAX_QUESTION = 5_000  # characters read from the end of a prompt
 MAX_CHOICE = 300  # characters kept of one choice
+LETTERS = string.ascii_uppercase
 MAX_DEPTH = 20  # nested brackets in a formula
 
 _FONT = re.compile(r"\\(?:text[a-z]*|math(?:rm|bf|it|sf))\s*\{\s*(\(?[A-H][).:]?\)?)\s*\}")
@@ -114,13 +117,25 @@ def question_of(prompt: Any) -> Question:
     Any other prompt yields an empty `Question`.
     """
     if isinstance(prompt, list | tuple):
-        users = [m for m in prompt if isinstance(m, dict) and m.get("role") == "user"]
-        content = users[-1].get("content") if users else None
-        if isinstance(content, list):
-            blocks = [block.get("text") for block in content if isinstance(block, dict)]
-            content = "\n".join(text for text in blocks if isinstance(text, str))
-        prompt = content
-    return read_question(prompt[-MAX_QUESTION:]) if isinstance(prompt, str) else Question()
+        prompt = last_user_content(prompt)
+    if not isinstance(prompt, str):
+        return Question()
+    return read_question(prompt[-MAX_QUESTION:])
+
+
+def last_user_content(messages: Sequence[Any]) -> Any:
+    """Return the content of the last user message; the texts of a list of blocks are joined."""
+    content = None
+    for message in messages:
+        if isinstance(message, dict) and message.get("role") == "user":
+            content = message.get("content")
+    if not isinstance(content, list):
+        return content
+    texts = []
+    for block in content:
+        if isinstance(block, dict) and isinstance(block.get("text"), str):
+            texts.append(block["text"])
+    return "\n".join(texts)
 
 
 @lru_cache(maxsize=1024)
@@ -132,26 +147,29 @@ def read_question(text: str) -> Question:
         units.discard("pounds")
     sizes = {size.lower() for size in _SIZE.findall(text)}
     multiples = set(_ASKED_MULTIPLE.findall(text))
+    formulas = {form for form in formulas_of(text) if form and not _ATOM.fullmatch(form)}
+    requested_forms: set[str] = set()
+    for formula in _ASKED.findall(text):
+        requested_forms.update(sides_of(formula, in_words=False))
+    numbers = stated_numbers(text)
     return Question(
-        choices_of(text),
-        only(units),
-        only(multiples),
-        frozenset(form for form in formulas_of(text) if form and not _ATOM.fullmatch(form)),
-        frozenset(
-            form for formula in _ASKED.findall(text) for form in sides_of(formula, in_words=False)
-        ),
-        _DIMENSIONS.get(only(sizes) or ""),
-        _PERCENT.search(text) is not None or not text,
-        asks_for_order(text),
-        _CONVERSION.search(text) is not None,
-        arrangement_of(text),
-        indexed_symbols(text) if text else None,
-        stated_numbers(text),
-        stated_quantities(text),
-        asks_for_unit(text),
-        tuple(has_form for request, has_form in FORMS.items() if request.search(text)),
-        asks_to_convert(text),
-        request_of(text, stated_numbers(text)),
+        choices=choices_of(text),
+        unit=only(units),
+        multiple=only(multiples),
+        formulas=frozenset(formulas),
+        asked=frozenset(requested_forms),
+        dimension=_DIMENSIONS.get(only(sizes) or ""),
+        percent=_PERCENT.search(text) is not None or not text,
+        ordered=asks_for_order(text),
+        converts=_CONVERSION.search(text) is not None,
+        arrangement=arrangement_of(text),
+        indexed=indexed_symbols(text) if text else None,
+        numbers=numbers,
+        quantities=stated_quantities(text),
+        names_unit=asks_for_unit(text),
+        forms=tuple(has_form for request, has_form in FORMS.items() if request.search(text)),
+        converts_unit=asks_to_convert(text),
+        request=request_of(text, numbers),
     )
 
 
@@ -163,20 +181,21 @@ def choices_of(text: str) -> tuple[tuple[str, str], ...]:
         letter = match[1] or match[2] or match[3]
         if letter == "A":
             labels = []
-        if letter == chr(ord("A") + len(labels)):
+        if letter == LETTERS[len(labels)]:
             labels.append(match)
         if len(labels) >= len(longest):
             longest = list(labels)
     if len(longest) < 2:
         return ()
-    ends = [match.start() for match in longest[1:]] + [len(text)]
+    contents = []
+    for label, next_label in pairwise(longest):
+        contents.append(text[label.end() : next_label.start()])
+    last_line = text[longest[-1].end() :].strip().partition("\n")[0]
+    contents.append(last_line)
     choices = []
-    for position, (match, end) in enumerate(zip(longest, ends, strict=True)):
-        content = text[match.end() : end]
-        if position == len(longest) - 1:
-            content = content.strip().partition("\n")[0]
+    for letter, content in zip(LETTERS, contents, strict=False):
         content = content.rstrip(" \t\r\n,;$&\\").lstrip(" \t\r\n,;$&")
-        choices.append((chr(ord("A") + position), content[:MAX_CHOICE]))
+        choices.append((letter, content[:MAX_CHOICE]))
     return tuple(choices)
 
 
@@ -271,7 +290,9 @@ def terms_of(pending: list[str], depth: int) -> str:
     if factors:
         terms.append(sign + product(factors))
     counted = sorted(term for term in terms if term.lstrip("-") != "0") or terms[:1]
-    return f"({'+'.join(counted)})" if len(counted) > 1 else "".join(counted)
+    if len(counted) > 1:
+        return f"({'+'.join(counted)})"
+    return "".join(counted)
 
 
 def operand_of(pending: list[str], depth: int) -> str:
@@ -358,12 +379,13 @@ def asked_value(question: Question, gold: str, answer: str) -> str:
     equations = [chain(part) for part in alternatives(answer)]
     if any({*operators} != {"="} for _, operators in equations):
         return answer
-    values = [
-        " = ".join(sides[1:])
-        for sides, _ in equations
-        if not question.asked.isdisjoint(sides_of(sides[0], in_words=False))
-    ]
-    return values[0] if len(values) == 1 else answer
+    values = []
+    for sides, _ in equations:
+        if not question.asked.isdisjoint(sides_of(sides[0], in_words=False)):
+            values.append(" = ".join(sides[1:]))
+    if len(values) != 1:
+        return answer
+    return values[0]
 
 
 def repeats(question: Question, gold: str, answer: str) -> bool:
@@ -419,8 +441,8 @@ def is_stated(question: Question, side: str) -> bool:
     """Return whether one value is a formula of the question."""
     if number(side) is not None and not question.converts:
         return False
-    forms = [form for form in sides_of(side, in_words=False) if form]
-    return len(forms) == 1 and forms[0] in question.formulas
+    form = only(form for form in sides_of(side, in_words=False) if form)
+    return form is not None and form in question.formulas
 
 
 def chosen_contents(question: Question, gold: str, answer: str) -> tuple[str, str] | None:
@@ -430,10 +452,12 @@ def chosen_contents(question: Question, gold: str, answer: str) -> tuple[str, st
     """
     gold_letter = chosen_letter(gold)
     letter = chosen_letter(answer)
-    if question.content(gold_letter) is not None and letter is None:
-        return question.content(gold_letter) or "", answer
-    if gold_letter is None and letter is not None and question.content(letter) is not None:
-        return gold, question.content(letter) or ""
+    gold_content = question.content(gold_letter)
+    content = question.content(letter)
+    if gold_content is not None and letter is None:
+        return gold_content, answer
+    if content is not None and gold_letter is None:
+        return gold, content
     return None
 
 
@@ -448,17 +472,21 @@ def in_asked_unit(question: Question, gold: str, answer: str, solution: str) -> 
         return gold
     if question.unit is not None:
         measured = f"{gold} {question.unit}"
-        return measured if number(measured) is not None else gold
+        if number(measured) is None:
+            return gold
+        return measured
     units = set(re.findall(rf"(?<![0-9.,]){re.escape(gold)} ({UNIT_NAMES})\b", solution))
     actual = number(answer)
     if len(units) != 1 or actual is None or actual.unit is None:
         return gold
     measured = f"{gold} {units.pop()}"
-    measured_number = number(measured)
-    if measured_number is None or measured_number.unit is None:
+    expected = number(measured)
+    if expected is None or expected.unit is None:
         return gold
-    is_same_kind = measured_number.unit[0] == actual.unit[0]
-    return measured if is_same_kind else gold
+    is_same_kind = expected.unit[0] == actual.unit[0]
+    if not is_same_kind:
+        return gold
+    return measured
 
 
 def in_asked_multiple(question: Question, gold: str, answer: str) -> str:
@@ -468,5 +496,9 @@ def in_asked_multiple(question: Question, gold: str, answer: str) -> str:
     """
     if question.multiple is None or question.multiple in gold:
         return answer
+    if number(gold) is None:
+        return answer
     counted = re.fullmatch(rf"(.+?) {question.multiple}s?\b.*", answer)
-    return answer if counted is None or number(gold) is None else counted[1]
+    if counted is None:
+        return answer
+    return counted[1]

@@ -59,12 +59,15 @@ def region(text: str) -> Region | None:
 def interval(text: str) -> Interval | None:
     """Parse an interval such as `[1, 2)`; `None` for any other text."""
     enclosed = brackets(text)
-    if enclosed is None or enclosed[0] not in ("(", "[") or enclosed[2] not in (")", "]"):
+    if enclosed is None:
         return None
-    ends = split(enclosed[1], COMMA)
+    opening, content, closing = enclosed
+    if opening not in ("(", "[") or closing not in (")", "]"):
+        return None
+    ends = split(content, COMMA)
     if len(ends) != 2:
         return None
-    return Interval(ends[0], ends[1], enclosed[0] == "[", enclosed[2] == "]")
+    return Interval(ends[0], ends[1], has_low=opening == "[", has_high=closing == "]")
 
 
 def inequality(relation: Chain) -> Region | None:
@@ -72,18 +75,21 @@ def inequality(relation: Chain) -> Region | None:
     sides, operators = relation
     closed = [operator == r"\le" for operator in operators]
     if len(sides) == 2 and operators == (r"\ne",) and is_name(sides[0]):
-        below = Interval(r"-\infty", sides[1], False, False)
-        above = Interval(sides[1], r"\infty", False, False)
+        below = Interval(r"-\infty", sides[1], has_low=False, has_high=False)
+        above = Interval(sides[1], r"\infty", has_low=False, has_high=False)
         return Region(sides[0], (below, above))
     if not operators or not all(operator in ("<", r"\le") for operator in operators):
         return None
     named = [is_name(side) for side in sides]
     if named == [True, False]:
-        return Region(sides[0], (Interval(r"-\infty", sides[1], False, closed[0]),))
+        below = Interval(r"-\infty", sides[1], has_low=False, has_high=closed[0])
+        return Region(sides[0], (below,))
     if named == [False, True]:
-        return Region(sides[1], (Interval(sides[0], r"\infty", closed[0], False),))
+        above = Interval(sides[0], r"\infty", has_low=closed[0], has_high=False)
+        return Region(sides[1], (above,))
     if named == [False, True, False]:
-        return Region(sides[1], (Interval(sides[0], sides[2], closed[0], closed[1]),))
+        between = Interval(sides[0], sides[2], has_low=closed[0], has_high=closed[1])
+        return Region(sides[1], (between,))
     return None
 
 
@@ -93,20 +99,28 @@ def merged(parts: Collection) -> Region | None:
     `None` for other collections, such as points or regions of different unknowns.
     """
     if is_tuple(parts):
-        closed = parts.kind[0] == "[", parts.kind[1] == "]"
         if len(parts.parts) != 2:
             return None
-        return Region(next(iter(parts.names), None), (Interval(*parts.parts, *closed),))
+        low, high = parts.parts
+        has_low = parts.kind.startswith("[")
+        has_high = parts.kind.endswith("]")
+        enclosed = Interval(low, high, has_low, has_high)
+        return Region(next(iter(parts.names), None), (enclosed,))
     if parts.kind not in ("single", "list"):
         return None
-    regions = [region(part) for part in parts.parts]
-    if not regions or None in regions:
+    names = set(parts.names)
+    intervals: list[Interval] = []
+    for part in parts.parts:
+        bounded = region(part)
+        if bounded is None:
+            return None
+        if bounded.name is not None:
+            names.add(bounded.name)
+        intervals += bounded.intervals
+    are_points = len(parts.parts) > 1 and not names  # such as (1,2), (3,4)
+    if not intervals or len(names) > 1 or are_points:
         return None
-    bounded = [part for part in regions if part is not None]
-    names = {part.name for part in bounded if part.name} | set(parts.names)
-    if len(names) > 1 or (len(bounded) > 1 and not names):  # points such as (1,2), (3,4)
-        return None
-    return Region(next(iter(names), None), tuple(i for part in bounded for i in part.intervals))
+    return Region(next(iter(names), None), tuple(intervals))
 
 
 def same_region(expected: Region, actual: Region, same: Same) -> bool:
@@ -123,6 +137,8 @@ def same_region(expected: Region, actual: Region, same: Same) -> bool:
 
 
 def same_interval(expected: Interval, actual: Interval, same: Same) -> bool:
-    if (expected.has_low, expected.has_high) != (actual.has_low, actual.has_high):
+    if expected.has_low != actual.has_low:
+        return False
+    if expected.has_high != actual.has_high:
         return False
     return same(expected.low, actual.low) and same(expected.high, actual.high)

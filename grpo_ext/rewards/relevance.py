@@ -180,6 +180,7 @@ class Comparison(NamedTuple):
 
     def pairs(self) -> dict[Key, Pair]:
         """Return the (prompt, text) pairs for all prompts, by key."""
-        return {
-            self.key(ids): (ids, self.text_ids) for ids in (self.prompt_ids, *self.unrelated_ids)
-        }
+        pairs = {}
+        for prompt_ids in (self.prompt_ids, *self.unrelated_ids):
+            pairs[self.key(prompt_ids)] = (prompt_ids, self.text_ids)
+        return pairs

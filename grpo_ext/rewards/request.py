@@ -21,7 +21,8 @@ WORDED_FRACTION = re.compile(  # two-thirds
 )
 
 _COUNT_OR_MEASURE = re.compile(
-    r"\b(?P<count>how many|number of)(?P<nouns>(?:\s+[a-z'-]+){1,4})|\bhow (?P<measure>[a-z]+)\b"
+    r"\b(?P<count>how many|number of)(?P<nouns>(?:\s+(?:[0-9]+-)?[a-z'-]+){1,4})"
+    r"|\bhow (?P<measure>[a-z]+)\b"
     r"|\b(?:what|find|calculate) [^.?$]{0,40}\b(?P<price>cost|price|profit|income|bill)\b"
     r"|\bwhat (?P<percent>percent)(?:age)?\b"
     r"|\b(?:what|which|find|compute) (?:is )?(?:the )?"
@@ -128,7 +129,7 @@ def requested_nouns(request: re.Match[str]) -> frozenset[str]:
     phrase = _LEADING_VERB.sub("", request["nouns"] or "")
     nouns = set()
     for word in _NOUN_ENDS.split(f"{phrase} ")[0].split():
-        if len(word) > 2 and word not in _NOT_NOUNS:
+        if len(word) > 2 and word not in _NOT_NOUNS and not word[0].isdecimal():
             nouns.add(_PLURAL.sub("", word))
     return frozenset(nouns)
 

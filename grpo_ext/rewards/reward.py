@@ -116,7 +116,7 @@ class Reward:
                 columns = [key for key in arguments if key not in EXTRAS]
                 raise ValueError(
                     f"Reward {self.name!r} reads the column {name!r}, which is missing. "
-                    f"There: {', '.join(columns) or 'none'}."
+                    f"The columns are: {', '.join(columns) or 'none'}."
                 )
         names: Sequence[str] = (*signature.columns, *signature.optional, *signature.extras)
         if signature.rest:
@@ -148,5 +148,5 @@ def plain_text(completion: object) -> str:
         if isinstance(content, list):
             return "".join(block.get("text") or "" for block in content if isinstance(block, dict))
     raise TypeError(
-        f"A completion is a string or a list of messages, not {type(completion).__name__}."
+        f"A completion must be a string or a list of messages, not {type(completion).__name__}."
     )

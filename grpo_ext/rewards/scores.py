@@ -74,12 +74,12 @@ def as_score(entry: Any) -> Score:
     if entry is None:
         return None
     if not hasattr(entry, "__float__") and not hasattr(entry, "__index__"):
-        raise TypeError(f"it returned {clipped(entry)}, which is no number")
+        raise TypeError(f"it returned {clipped(entry)}, which is not a number")
     score = float(entry)
     if not math.isfinite(score):
         raise ValueError(f"it returned {score}")
     if abs(score) > LARGEST:
-        raise ValueError(f"it returned {score}, beyond {LARGEST:g}")
+        raise ValueError(f"it returned {score}, beyond the limit of {LARGEST:g}")
     return score
 
 
@@ -187,6 +187,6 @@ class FailureCount:
         if calls < max(1, self.window / 4) or failed / calls <= self.max_failure_rate:
             return None
         return (
-            f"{self.name} failed on {failed} of the last {calls} {self.unit}, more than the share "
-            f"of {self.max_failure_rate:g} that is allowed. The last failure: {self.last_error}"
+            f"{self.name} failed on {failed} of the last {calls} {self.unit}; the allowed share is "
+            f"{self.max_failure_rate:g}. The last failure: {self.last_error}"
         )

@@ -138,7 +138,8 @@ def complete_options(reward: str, signature: Signature, given: dict[str, Any]) -
             known = [*takes, "weight", "label", "tasks"]
             raise ValueError(f"Reward {reward!r}: {unknown('option', name, known)}")
         annotation = signature.types.get(name, Any)
-        if wrong := misfit(value, annotation):
+        wrong = misfit(value, annotation)
+        if wrong:
             hint = did_you_mean(str(value), map(str, get_args(annotation)))
             shown = "" if hides_value(name) else f" = {value!r}"
             raise ValueError(f"Reward {reward!r}: option {name}{shown}: {wrong}.{hint}")

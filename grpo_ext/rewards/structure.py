@@ -84,7 +84,9 @@ def split(text: str, separator: re.Pattern[str]) -> list[str]:
 def only(values: Iterable[Value]) -> Value | None:
     """Return the only value, or `None` if there are none or several."""
     listed = list(values)
-    return listed[0] if len(listed) == 1 else None
+    if len(listed) != 1:
+        return None
+    return listed[0]
 
 
 def depth_change(token: str) -> int:
@@ -102,13 +104,18 @@ def brackets(text: str) -> tuple[str, str, str] | None:
     """
     depth = 0
     tokens = list(_TOKEN.finditer(text))
-    if len(tokens) < 2 or tokens[0][0] not in _OPENING or tokens[-1][0] not in _CLOSING:
+    if len(tokens) < 2:
+        return None
+    opening = tokens[0]
+    closing = tokens[-1]
+    if opening[0] not in _OPENING or closing[0] not in _CLOSING:
         return None
     for token in tokens[:-1]:
         depth += depth_change(token[0])
         if depth == 0:
             return None
-    return tokens[0][0], text[tokens[0].end() : tokens[-1].start()].strip(), tokens[-1][0]
+    content = text[opening.end() : closing.start()]
+    return opening[0], content.strip(), closing[0]
 
 
 def is_name(text: str) -> bool:
@@ -118,11 +125,13 @@ def is_name(text: str) -> bool:
 
 def chain(text: str) -> Chain:
     """Split a text at its relations; `a > b` becomes `b < a`."""
-    operators = [_SPELLING.get(sign, sign) for sign in top_relations(text)]
     sides = split(text, _RELATION)
-    if operators and all(operator in (">", r"\ge") for operator in operators):
+    operators = [_SPELLING.get(sign, sign) for sign in top_relations(text)]
+    descends = bool(operators) and all(operator in (">", r"\ge") for operator in operators)
+    if descends:
         sides.reverse()
-        operators = [_REVERSED[operator] for operator in reversed(operators)]
+        operators.reverse()
+        operators = [_REVERSED[operator] for operator in operators]
     return Chain(tuple(sides), tuple(operators))
 
 
@@ -169,10 +178,12 @@ def collection(text: str) -> Collection:
     if len(terms) > 2:  # 3:4:5; `number` reads 3:4
         return Collection("ordered", tuple(terms), names)
     parts = alternatives(text)
-    if len(parts) == 1:
-        values = signed([content])
-        return Collection("single" if len(values) == 1 else "list", values, names)
-    return labelled("ordered" if ";" in text else "list", parts)
+    if len(parts) > 1:
+        return labelled("ordered" if ";" in text else "list", parts)
+    values = signed([content])
+    if len(values) == 1:
+        return Collection("single", values, names)
+    return Collection("list", values, names)
 
 
 def alternatives(text: str) -> list[str]:
@@ -196,8 +207,10 @@ def signed(parts: list[str]) -> tuple[str, ...]:
         if not _SIGNS.search(part):
             values.append(part)
             continue
-        values.append(part.replace(r"\pm", "+").replace(r"\mp", "-").strip("+ "))
-        values.append(part.replace(r"\pm", "-").replace(r"\mp", "+").strip("+ "))
+        upper = part.replace(r"\pm", "+").replace(r"\mp", "-")
+        lower = part.replace(r"\pm", "-").replace(r"\mp", "+")
+        values.append(upper.strip("+ "))
+        values.append(lower.strip("+ "))
     return tuple(values)
 
 
@@ -225,8 +238,9 @@ def labelled(kind: str, parts: list[str]) -> Collection:
     values = []
     for part in parts:
         name, value = label(part)
-        carried = names[-1] if names and not any(top_relations(part)) else None
-        names.append(name or carried)
+        if name is None and names and not any(top_relations(part)):
+            name = names[-1]  # of the part before it
+        names.append(name)
         values.append(value)
     if None in names:
         return Collection(kind, signed(parts))
@@ -235,8 +249,10 @@ def labelled(kind: str, parts: list[str]) -> Collection:
         return Collection(kind, signed(values), (named[0],))
     if len(set(named)) < len(named):  # f(x) = 1, g(x) = 2, f(x) = 3
         return Collection(kind, signed(parts))
-    rows = sorted(zip(named, values, strict=True), key=lambda row: row[0].lstrip("\\"))  # r, \theta
-    return Collection("ordered", tuple(v for _, v in rows), tuple(n for n, _ in rows))
+    value_of = dict(zip(named, values, strict=True))
+    named.sort(key=lambda name: name.lstrip("\\"))  # r, \theta
+    sorted_values = tuple(value_of[name] for name in named)
+    return Collection("ordered", sorted_values, tuple(named))
 
 
 def is_tuple(parts: Collection) -> bool:

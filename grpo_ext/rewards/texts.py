@@ -92,17 +92,18 @@ def option(text: str) -> tuple[str, str] | None:
     if match is not None:
         return match[1], match[2]
     match = _OPTION_BEHIND.fullmatch(text)
-    return None if match is None else (match[2], match[1])
+    if match is None:
+        return None
+    return match[2], match[1]
 
 
 def same_special(gold: str, answer: str) -> bool | None:
     """Compare times of day and numerals in a base; `None` if neither answer is one of these."""
     expected_clock = _CLOCK.fullmatch(gold)
     actual_clock = _CLOCK.fullmatch(answer)
-    if any(clock is not None and clock[3] for clock in (expected_clock, actual_clock)):
-        if expected_clock is None or actual_clock is None:
-            return False
-        return same_clock(expected_clock, actual_clock)
+    clocks = [clock for clock in (expected_clock, actual_clock) if clock is not None]
+    if any(clock[3] for clock in clocks):
+        return len(clocks) == 2 and same_clock(*clocks)
     expected_base = _BASE.fullmatch(gold)
     actual_base = _BASE.fullmatch(answer)
     if expected_base is not None and actual_base is not None:
@@ -113,7 +114,9 @@ def same_special(gold: str, answer: str) -> bool | None:
             return digits_of(numeral[1]) == typography(other).replace(",", "")
     if expected_base is not None:  # the question names the base
         return digits_of(typography(answer)) == digits_of(expected_base[1])
-    return None if actual_base is None else False
+    if actual_base is not None:
+        return False
+    return None
 
 
 def digits_of(numeral: str) -> str:
@@ -143,13 +146,18 @@ def minutes_of(clock: re.Match[str]) -> set[int]:
     minute = int(clock[2] or 0)
     if hour > 23 or minute > 59:
         return set()
+    morning = hour % 12 * 60 + minute
+    afternoon = morning + 12 * 60
+    if clock[3] and not 1 <= hour <= 12:
+        return set()
     if clock[3]:
-        afternoon = 12 if clock[3].lower() == "p" else 0
-        return {(hour % 12 + afternoon) * 60 + minute} if 1 <= hour <= 12 else set()
+        return {afternoon} if clock[3].lower() == "p" else {morning}
     has_24_hours = hour > 12 or clock[1].startswith("0")
-    if has_24_hours:  # a bare 19 is a number
-        return {hour * 60 + minute} if clock[2] else set()
-    return {hour % 12 * 60 + minute, (hour % 12 + 12) * 60 + minute}
+    if has_24_hours and not clock[2]:  # a bare 19 is a number
+        return set()
+    if has_24_hours:
+        return {hour * 60 + minute}
+    return {morning, afternoon}
 
 
 def same_texts(gold: str, answer: str) -> bool | None:

@@ -109,7 +109,9 @@ def test_extras_come_only_when_named(forget):
 
 
 def test_missing_column_is_named():
-    with pytest.raises(ValueError, match=r"'countdown' reads the column 'target'.*There: nums"):
+    with pytest.raises(
+        ValueError, match=r"'countdown' reads the column 'target'.*columns are: nums"
+    ):
         build("countdown")(completions=["a"], nums=[[1]])
 
 

@@ -48,7 +48,7 @@ def test_a_reset_that_always_fails_stops_the_run_before_anything_is_sampled(tiny
 
 def test_a_share_of_failed_turns_stops_the_run(tiny_folder, tmp_path):
     """Three of four turns fail: too many, once 64 are there; a step has at most 8 x 4 of them."""
-    words = rf"(?s)step failed on \d\d of the last \d\d turns, more than the share of 0\.5.*{PLACE}"
+    words = rf"(?s)step failed on \d\d of the last \d\d turns; the allowed share is 0\.5.*{PLACE}"
     with pytest.raises(EnvironmentFailure, match=words):
         run(tiny_folder, tmp_path, environment=world(fails=[0, 1, 2]), max_steps=20)
     assert list(tmp_path.glob("checkpoint-*/model.safetensors"))

@@ -101,29 +101,48 @@ def known_names(imports: str) -> set[str]:
 def questions_of(condition: ast.expr, names: set[str]) -> list[Question]:
     """Split an assert's condition into `Question`s; `a and b` yields those of both parts."""
     if isinstance(condition, ast.BoolOp) and isinstance(condition.op, ast.And):
-        return [question for part in condition.values for question in questions_of(part, names)]
-    whole = ast.unparse(condition)
+        questions = []
+        for part in condition.values:
+            questions += questions_of(part, names)
+        return questions
     if isinstance(condition, ast.Compare):
-        sides = [condition.left, *condition.comparators]
-        if all(isinstance(operator, ast.Eq) for operator in condition.ops):
-            known = [side for side in sides if is_known(side, names)]
-            if known:
-                # Prefer a literal: a program may define a function that has the name of a builtin.
-                literals = [side for side in known if is_known(side, set())]
-                expected = (literals or known)[-1]
-                return [
-                    Question(ast.unparse(side), whole, ast.unparse(expected))
-                    for side in sides
-                    if side is not expected
-                ]
-        if len(sides) == 2 and isinstance(condition.ops[0], ast.Is):
-            constant = sides[1]
-            if isinstance(constant, ast.Constant) and isinstance(constant.value, bool | None):
-                left = ast.unparse(sides[0])
-                expression = f"(lambda value: (value, type(value).__name__))({left})"
-                expected_text = repr((constant.value, type(constant.value).__name__))
-                return [Question(expression, whole, expected_text)]
-    return [Question(f"bool({whole})", whole)]
+        questions = questions_of_equality(condition, names) or questions_of_identity(condition)
+        if questions:
+            return questions
+    source = ast.unparse(condition)
+    return [Question(f"bool({source})", source)]
+
+
+def questions_of_equality(comparison: ast.Compare, names: set[str]) -> list[Question]:
+    """Return a question for each side of `a == b` but the known one; `[]` if none is known."""
+    sides = [comparison.left, *comparison.comparators]
+    known_sides = [side for side in sides if is_known(side, names)]
+    if not known_sides or not all(isinstance(operator, ast.Eq) for operator in comparison.ops):
+        return []
+    # Prefer a literal: a program may define a function that has the name of a builtin.
+    literals = [side for side in known_sides if is_known(side, set())]
+    expected = (literals or known_sides)[-1]
+    questions = []
+    for side in sides:
+        if side is not expected:
+            question = Question(
+                ast.unparse(side), ast.unparse(comparison), expected=ast.unparse(expected)
+            )
+            questions.append(question)
+    return questions
+
+
+def questions_of_identity(comparison: ast.Compare) -> list[Question]:
+    """Return the question of `a is True`, `a is False` or `a is None`; `[]` for the rest."""
+    if len(comparison.ops) != 1 or not isinstance(comparison.ops[0], ast.Is):
+        return []
+    constant = comparison.comparators[0]
+    if not isinstance(constant, ast.Constant) or not isinstance(constant.value, bool | None):
+        return []
+    left = ast.unparse(comparison.left)
+    expression = f"(lambda value: (value, type(value).__name__))({left})"
+    expected_text = repr((constant.value, type(constant.value).__name__))
+    return [Question(expression, ast.unparse(comparison), expected_text)]
 
 
 def is_known(side: ast.expr, names: set[str]) -> bool:
@@ -159,8 +178,9 @@ def with_expected_texts(
     """
     sources = {question.expected for questions in asserts.tests for question in questions}
     texts = {source: literal_text(source) for source in sources if source is not None}
-    evaluated = (asserts.imports, tuple(sorted(s for s, text in texts.items() if text is None)))
-    if evaluated[1] and evaluated not in _evaluated:
+    no_literals = sorted(source for source, text in texts.items() if text is None)
+    evaluated = (asserts.imports, tuple(no_literals))
+    if no_literals and evaluated not in _evaluated:
         while len(_evaluated) >= MAX_REMEMBERED:
             del _evaluated[next(iter(_evaluated))]
         _evaluated[evaluated] = evaluate(*evaluated, limits, start_by)

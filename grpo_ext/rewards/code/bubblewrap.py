@@ -15,6 +15,7 @@ VERSION_SECONDS = 10.0
 NOBODY = "65534"
 HOME = "/tmp"  # the program's only writable folder
 HOME_BYTES = 32 << 20
+ENVIRONMENT = {"PYTHONHASHSEED": "0", "HOME": HOME, "MALLOC_ARENA_MAX": "2"}
 INSIDE = Path(__file__).with_name("inside")
 INSIDE_MOUNTED = "/inside"
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
@@ -99,9 +100,13 @@ def is_open(status: os.stat_result, needed: int) -> bool:
 
 def base_path(name: str) -> str:
     """Return a `sysconfig` path of the base Python, even in a virtual environment."""
-    base = {"base": sys.base_prefix, "platbase": sys.base_exec_prefix}
-    installed = {"installed_base": sys.base_prefix, "installed_platbase": sys.base_exec_prefix}
-    return sysconfig.get_path(name, vars=base | installed)
+    variables = {
+        "base": sys.base_prefix,
+        "installed_base": sys.base_prefix,
+        "platbase": sys.base_exec_prefix,
+        "installed_platbase": sys.base_exec_prefix,
+    }
+    return sysconfig.get_path(name, vars=variables)
 
 
 def wall_arguments(filter_fd: int) -> list[str]:
@@ -114,9 +119,11 @@ def wall_arguments(filter_fd: int) -> list[str]:
         filter_fd: the file descriptor from which to read the compiled seccomp filter.
     """
     arguments = ["--unshare-all", "--unshare-user", "--die-with-parent", "--new-session"]
-    arguments += ["--clearenv", "--setenv", "PYTHONHASHSEED", "0", "--setenv", "HOME", HOME]
-    arguments += ["--setenv", "MALLOC_ARENA_MAX", "2"]
-    arguments += ["--uid", NOBODY, "--gid", NOBODY, "--hostname", "sandbox"]
+    arguments += ["--clearenv"]
+    for name, value in ENVIRONMENT.items():
+        arguments += ["--setenv", name, value]
+    arguments += ["--uid", NOBODY, "--gid", NOBODY]
+    arguments += ["--hostname", "sandbox"]
     for device in DEVICES:
         arguments += ["--dev-bind", device, device]
     arguments += ["--symlink", f"{HOME}/stdin", "/dev/stdin"]
@@ -125,6 +132,10 @@ def wall_arguments(filter_fd: int) -> list[str]:
         arguments += ["--ro-bind", path, path]
     base_packages = base_path("purelib")
     if os.path.isdir(base_packages):
-        arguments += ["--size", "4096", "--tmpfs", base_packages, "--remount-ro", base_packages]
-    arguments += ["--ro-bind", str(INSIDE), INSIDE_MOUNTED, "--remount-ro", "/"]
-    return [*arguments, "--chdir", HOME, "--seccomp", str(filter_fd), "--"]
+        arguments += ["--size", "4096", "--tmpfs", base_packages]
+        arguments += ["--remount-ro", base_packages]
+    arguments += ["--ro-bind", str(INSIDE), INSIDE_MOUNTED]
+    arguments += ["--remount-ro", "/"]
+    arguments += ["--chdir", HOME]
+    arguments += ["--seccomp", str(filter_fd)]
+    return [*arguments, "--"]

@@ -110,9 +110,12 @@ class Answer:
 
     def texts(self, count: int) -> list[str | None]:
         """Return the canonical text of each of `count` expressions; `None` if it has none."""
-        lines: list[bytes] = self.output.split(b"\n")[:-1][:count]  # a last line may be cut off
-        texts = [None if line == b"!" else line.decode("utf-8", "replace") for line in lines]
-        return texts + [None] * (count - len(texts))
+        lines: list[bytes] = self.output.split(b"\n")[:-1]  # a last line may be cut off
+        texts: list[str | None] = [None] * count
+        for position, line in enumerate(lines[:count]):
+            if line != b"!":
+                texts[position] = line.decode("utf-8", "replace")
+        return texts
 
 
 def run(job: Job, limits: Limits, start_by: float | None = None) -> list[Answer]:

@@ -54,7 +54,9 @@ def forms(length: int, count: int) -> tuple[Form, ...]:
     for begin, end in product("仄平", "平仄"):  # tones of the first line
         lines = [line_pattern(begin, end, length)]
         for index in range(1, count):
-            second = begin if index % 4 in (0, 3) else OPPOSITE[begin]
+            second = begin
+            if index % 4 in (1, 2):
+                second = OPPOSITE[begin]
             last = "平" if index % 2 else "仄"
             lines.append(line_pattern(second, last, length))
         name = f"{LENGTHS[length]}{COUNTS[count]}({begin}起{end}收式)"

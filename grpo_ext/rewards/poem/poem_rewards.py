@@ -189,7 +189,10 @@ def judge_completions(
     """Return a verdict for each completion; None for rows without 3 or 7 given lines."""
     verdicts: list[Verdict | None] = []
     for completion, row in zip(completions, lines, strict=True):
-        given = given_lines(tuple(map(str, row)) if isinstance(row, list | tuple) else str(row))
+        if isinstance(row, list | tuple):
+            given = given_lines(tuple(map(str, row)))
+        else:
+            given = given_lines(str(row))
         if given is None:
             verdicts.append(None)
         else:

@@ -111,9 +111,11 @@ def end_of(pid: int, in_time: bool, deadline: float) -> int | None:
 
 
 def send_frame(status: int | None, output: bytes) -> None:
-    frame = json.dumps({"status": status, "length": len(output)}).encode() + b"\n" + output
+    head = json.dumps({"status": status, "length": len(output)})
+    frame = head.encode() + b"\n" + output
     while frame:
-        frame = frame[os.write(1, frame) :]
+        num_written = os.write(1, frame)
+        frame = frame[num_written:]
 
 
 def become_program(job: dict[str, Any], libc: Any, writing_fd: int, ready_fd: int) -> None:
