@@ -128,8 +128,8 @@ class Bench:
         free_memory()
         table = pd.DataFrame(logs[steps:])  # without the first generation
         phases = table.filter(items=PHASES).fillna(0.0).mean()
-        others = table.filter(items=OTHER_FIGURES).median()
-        return {**phases.to_dict(), **others.to_dict()}
+        medians = table.filter(items=OTHER_FIGURES).median()
+        return {**phases.to_dict(), **medians.to_dict()}
 
     @property
     def num_completions(self) -> int:

@@ -39,8 +39,8 @@ def run(args: argparse.Namespace) -> int:
         findings = Findings(places=recipe.places)
         check_model(recipe.flat, findings)
         findings.refuse()
-    server = server_of(recipe, args.num_processes, here=args.dry_run)
-    print("$ VLLM_SERVER_DEV_MODE=1", shlex.join(["python", *server.words[1:]]), flush=True)
+    server = server_of(recipe, args.num_processes, local_only=args.dry_run)
+    print("$ VLLM_SERVER_DEV_MODE=1", shlex.join(["python", *server.command[1:]]), flush=True)
     if args.dry_run:
         return 0
     # A background job of a script ignores SIGINT, so SIGTERM interrupts it.

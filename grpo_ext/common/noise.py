@@ -95,8 +95,8 @@ def whitened(columns: Array, r: float | Array) -> Array:
     (R, 1, 1), the result is (R, N, C).
     """
     first = np.sqrt(1 - r**2) * columns[:1]
-    others = columns[1:] - r * columns[:-1]
-    return np.concatenate([first, others], axis=-2)
+    later = columns[1:] - r * columns[:-1]
+    return np.concatenate([first, later], axis=-2)
 
 
 def whitened_products(columns: Array, autocorrelations: Array) -> Array:

@@ -72,13 +72,13 @@ def run_demo(demo: Demo, folder: Path, seed: int = 0, max_steps: int | None = No
         save_evaluation(folder / f"eval_{when}.json", evaluation)
         if demo.beside:
             beside = load_recipe(recipe_folder() / demo.beside)
-            others = evaluate_models(
+            beside_evaluation = evaluate_models(
                 beside,
                 [str(model)],
                 num_samples=0,
                 batch_size=demo.eval_batch_size,
             )
-            save_evaluation(folder / f"beside_{when}.json", others)
+            save_evaluation(folder / f"beside_{when}.json", beside_evaluation)
 
     task_inputs = {key: repr(value) for key, value in fields.items()}
     stages.run(

@@ -20,7 +20,7 @@ from grpo_ext.recipe.load import Recipe
 from grpo_ext.recipe.rules import Values
 from grpo_ext.vllm import EngineFailure
 from grpo_ext.vllm.http import PROBE_SECONDS, VllmLine, who_answers
-from grpo_ext.vllm.settings import TextModel, server_url, server_words
+from grpo_ext.vllm.settings import TextModel, server_command, server_url
 from grpo_ext.vllm.signature import KEY
 
 logger = logging.getLogger(__name__)
@@ -34,23 +34,23 @@ class Server:
     """The process of a vLLM server.
 
     Args:
-        words: the command line.
+        command: the command line.
         url: the address of the server.
         log: the file to which its output is appended.
         devices: the `CUDA_VISIBLE_DEVICES` of the server; `None` keeps that of this process.
     """
 
-    def __init__(self, words: list[str], url: str, log: Path, devices: str | None = None):
-        self.words = words
+    def __init__(self, command: list[str], url: str, log: Path, devices: str | None = None):
+        self.command = command
         self.url = url
         self.log = log
         self.environment = dict(os.environ)
         # enables the endpoints that take weights
         self.environment["VLLM_SERVER_DEV_MODE"] = "1"
-        if "--enable-lora" in words:
+        if "--enable-lora" in command:
             # enables the endpoints that take adapters
             self.environment["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "1"
-        # the last one would override the cache size in `words`
+        # the last one would override the cache size in `command`
         for name in (*RANK_VARIABLES, "VLLM_CPU_KVCACHE_SPACE"):
             self.environment.pop(name, None)
         if devices is not None:
@@ -74,7 +74,7 @@ class Server:
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with open(self.log, "ab") as out:
             self.process = subprocess.Popen(
-                self.words,
+                self.command,
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 env=self.environment,
@@ -160,13 +160,13 @@ def answers(url: str) -> bool:
         return False
 
 
-def server_of(recipe: Recipe, num_processes: int = 1, here: bool = False) -> Server:
+def server_of(recipe: Recipe, num_processes: int = 1, local_only: bool = False) -> Server:
     """Return the server of a recipe, without starting it.
 
     Args:
         recipe: a recipe with `vllm_mode: server`.
         num_processes: number of training processes.
-        here: whether to read only files that are already on this machine.
+        local_only: whether to read only files that are already on this machine.
 
     Raises:
         ValueError: if the recipe uses no server, its model cannot be served on this CPU, or other
@@ -182,17 +182,18 @@ def server_of(recipe: Recipe, num_processes: int = 1, here: bool = False) -> Ser
     model = None
     devices = v["vllm_server_devices"]
     if v["use_cpu"] or not gpu_is_there():
-        model = model_on_cpu(v, here)
+        model = model_on_cpu(v, local_only)
         devices = None
-    words = server_words(v, model, batch_of(v, num_processes).completions)
+    completions = batch_of(v, num_processes).completions
+    command = server_command(v, model, completions)
     log = recipe.output_dir.expanduser() / LOG
-    return Server(words, server_url(v), log, devices)
+    return Server(command, server_url(v), log, devices)
 
 
-def model_on_cpu(v: Values, here: bool) -> TextModel:
+def model_on_cpu(v: Values, local_only: bool) -> TextModel:
     """Return the model's dimensions from its config; raise `OSError` if it cannot be read.
 
-    `here`: read only files that are already on this machine.
+    `local_only`: read only files that are already on this machine.
     """
     from transformers import AutoConfig
 
@@ -202,10 +203,10 @@ def model_on_cpu(v: Values, here: bool) -> TextModel:
             name,
             revision=v["model_revision"],
             trust_remote_code=bool(v["trust_remote_code"]),
-            local_files_only=here,
+            local_files_only=local_only,
         )
     except OSError:
-        if not here:
+        if not local_only:
             raise
         raise OSError(
             f"the config of {name} is not on this machine, but the size of the server's cache "

@@ -126,7 +126,7 @@ def server_url(v: Mapping[str, Any]) -> str:
     return url.rstrip("/")
 
 
-def server_words(v: Values, model: TextModel | None, completions: int) -> list[str]:
+def server_command(v: Values, model: TextModel | None, completions: int) -> list[str]:
     """Return the command that starts the server of a recipe.
 
     Args:
@@ -164,11 +164,11 @@ def server_words(v: Values, model: TextModel | None, completions: int) -> list[s
     else:
         sequences = min(completions, MAX_SEQUENCES)
         flags |= cpu_settings(model, dtype, sequences, v["vllm_max_model_length"])
-    words = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
+    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
     for name, value in flags.items():
         if value is None or value is False or value == VLLM_DEFAULTS.get(name):
             continue
-        words.append(f"--{name.replace('_', '-')}")
+        command.append(f"--{name.replace('_', '-')}")
         if value is not True:
-            words.append(str(value))
-    return words
+            command.append(str(value))
+    return command

@@ -252,4 +252,4 @@ def test_what_a_server_runs_with(engine_folder, tmp_path, place):
 
 def test_another_server_on_the_port_is_told(server):
     with pytest.raises(ValueError, match="a server is already running at"):
-        type(server)(server.words, server.url, server.log).start()
+        type(server)(server.command, server.url, server.log).start()

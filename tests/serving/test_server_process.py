@@ -55,7 +55,7 @@ def test_starts_again_and_stops_with_its_children(server, capsys):
 
 
 def test_a_start_that_fails_shows_the_log(server):
-    server.words = [sys.executable, "-c", "print('no such model'); raise SystemExit(3)"]
+    server.command = [sys.executable, "-c", "print('no such model'); raise SystemExit(3)"]
     with (
         pytest.raises(EngineFailure, match=r"ended with code 3:\nno such model"),
         server.running(LIMIT, restarts=5),
@@ -64,7 +64,7 @@ def test_a_start_that_fails_shows_the_log(server):
 
 
 def test_a_start_that_takes_too_long_ends(server):
-    server.words = ["sh", "-c", "echo loading; exec sleep 6000"]
+    server.command = ["sh", "-c", "echo loading; exec sleep 6000"]
     with (
         pytest.raises(EngineFailure, match=r"did not answer within 3 s:\nloading"),
         server.running(3, restarts=5),
@@ -75,4 +75,4 @@ def test_a_start_that_takes_too_long_ends(server):
 
 def test_launchers_variables_are_kept_from_it(server, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "8")
-    assert "WORLD_SIZE" not in Server(server.words, server.url, server.log).environment
+    assert "WORLD_SIZE" not in Server(server.command, server.url, server.log).environment

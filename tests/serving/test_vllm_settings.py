@@ -10,7 +10,7 @@ from grpo_ext.recipe.problems import RecipeError
 from grpo_ext.recipe.rules import check_arguments
 from grpo_ext.vllm import server
 from grpo_ext.vllm.server import check_reach
-from grpo_ext.vllm.settings import MIB, TextModel, cpu_settings, server_words, vllm_dtype
+from grpo_ext.vllm.settings import MIB, TextModel, cpu_settings, server_command, vllm_dtype
 from grpo_ext.vllm.signature import KEY
 
 SMALL = TextModel(num_hidden_layers=2, kv_heads=2, head_size=32, longest=512, dtype="float32")
@@ -23,7 +23,7 @@ SERVER = {
 
 
 def flags(model, **options) -> dict[str, str]:
-    words = server_words(load_recipe(None, {**SERVER, **options}).flat, model, completions=64)
+    words = server_command(load_recipe(None, {**SERVER, **options}).flat, model, completions=64)
     assert words[1:3] == ["-m", "vllm.entrypoints.openai.api_server"]
     pairs = {}
     for word, following in zip(words[3:], [*words[4:], "--"], strict=True):
@@ -138,8 +138,8 @@ def test_a_server_that_others_reach_needs_a_key(host, monkeypatch, caplog):
     made = server.server_of(recipe)
     assert (
         "will listen at" in caplog.text
-        and "secret" not in " ".join(made.words)
-        and "--middleware" in made.words
+        and "secret" not in " ".join(made.command)
+        and "--middleware" in made.command
     )
     assert made.environment[KEY] == "secret"
 
