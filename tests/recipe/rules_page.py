@@ -154,25 +154,50 @@ def sources(room: str) -> Iterator[Source]:
             yield Source(importlib.import_module(f"{room}.{path.stem}"))
 
 
-def written(call: ast.Call, key: str, module: ModuleType) -> list[str]:
-    """Return the message of a call about `key`, with `…` for other values.
+def written(call: ast.Call, key: str, scope: ast.FunctionDef, module: ModuleType) -> list[str]:
+    """Return the messages that a call about `key` may give, with `…` for other values.
 
-    The list is empty if the message is not a literal.
+    Args:
+        call: a call of `Problem`, or of a method of `Findings`.
+        key: the key that it is about.
+        scope: the function that calls, which may assign the message to a variable.
+        module: its module, which may have the message, or a function that returns it.
     """
     message, name = call.args[:2]
-    if isinstance(message, ast.Name) and isinstance(getattr(module, message.id, None), str):
-        return [getattr(module, message.id)]
-    if isinstance(message, ast.Constant) and isinstance(message.value, str):
-        return [message.value]
-    if not isinstance(message, ast.JoinedStr):
-        return []
-    text = ""
-    for part in message.values:
-        if isinstance(part, ast.FormattedValue):
-            text += key if ast.unparse(part.value) == ast.unparse(name) else "…"
-        elif isinstance(part, ast.Constant):
-            text += part.value
-    return [text] if len(re.findall(r"\w+", text)) > 2 else []
+    found: list[str] = []
+    for literal in literals(message, scope, module):
+        text = ""
+        for part in literal.values if isinstance(literal, ast.JoinedStr) else [literal]:
+            if isinstance(part, ast.FormattedValue):
+                text += key if ast.unparse(part.value) == ast.unparse(name) else "…"
+            elif isinstance(part, ast.Constant):
+                text += str(part.value)
+        if len(re.findall(r"\w+", text)) > 2:
+            found.append(text)
+    return found
+
+
+def literals(node: ast.AST, scope: ast.FunctionDef, module: ModuleType) -> Iterator[ast.expr]:
+    """Yield the texts that an expression may evaluate to."""
+    if isinstance(node, ast.JoinedStr) or (
+        isinstance(node, ast.Constant) and isinstance(node.value, str)
+    ):
+        yield node
+    elif isinstance(node, ast.Name) and isinstance(getattr(module, node.id, None), str):
+        yield ast.Constant(getattr(module, node.id))
+    elif isinstance(node, ast.Name):
+        for part in ast.walk(scope):
+            if isinstance(part, ast.Assign | ast.NamedExpr):
+                target = part.target if isinstance(part, ast.NamedExpr) else part.targets[0]
+                if ast.unparse(target) == node.id:
+                    yield from literals(part.value, scope, module)
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+        called = getattr(module, node.func.id, None)
+        if inspect.isfunction(called):
+            function = ast.parse(inspect.getsource(called)).body[0]
+            for part in ast.walk(function):
+                if isinstance(part, ast.Return) and part.value is not None:
+                    yield from literals(part.value, function, inspect.getmodule(called))
 
 
 def summary_of(function: ast.FunctionDef) -> str:
@@ -193,7 +218,7 @@ def of_function(source: Source, name: str, kind: str, called: str = "") -> Itera
         if callee != "Problem":
             continue
         for key in source.keys(node.args[1], function):
-            messages.setdefault(key, []).extend(written(node, key, source.module))
+            messages.setdefault(key, []).extend(written(node, key, function, source.module))
     place = source.place(name)
     for key, texts in messages.items():
         yield Entry(key, kind, summary_of(rule), place, tuple(dict.fromkeys(texts)))
@@ -242,7 +267,9 @@ def of_checks(source: Source) -> Iterator[Entry]:
             keys = source.keys(node.args[1], function)
             assert keys, f"{source.place(name)}: line {node.lineno}: which key is this about?"
             for key in keys:
-                messages.setdefault((key, kind), []).extend(written(node, key, source.module))
+                messages.setdefault((key, kind), []).extend(
+                    written(node, key, function, source.module)
+                )
         for (key, kind), texts in messages.items():
             summary = summary_of(function)
             yield Entry(key, kind, summary, source.place(name), tuple(dict.fromkeys(texts)))
