@@ -60,7 +60,7 @@ def launch_command(
     name = config_name or ("single_gpu" if gpu_is_there() else "cpu")
     config = accelerate_settings(name)
     processes = num_processes or config.get("num_processes") or 1
-    command = [sys.executable, "-m", "accelerate.commands.launch", "--quiet"]
+    command = [sys.executable, "-m", "grpo_ext.run.accelerate_launch", "--quiet"]
     environment = {}
     if config.get("use_cpu") and processes > 1:
         environment["ACCELERATE_USE_CPU"] = "true"

@@ -42,7 +42,7 @@ def test_accelerate_knows_every_key_of_every_launcher(path):
 
 def test_one_cpu_process_uses_the_config():
     command, environment = launch_command("grpo_ext.train", ["--config", "x.yaml"], "cpu")
-    assert command[1:3] == ["-m", "accelerate.commands.launch"]
+    assert command[1:3] == ["-m", "grpo_ext.run.accelerate_launch"]
     assert str(recipe_folder() / "accelerate" / "cpu.yaml") in command
     assert command[-4:] == ["-m", "grpo_ext.train", "--config", "x.yaml"]
     assert environment == {}
