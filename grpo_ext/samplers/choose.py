@@ -101,7 +101,7 @@ def check_device(name: str) -> None:
     device = torch.device(name)
     num_gpus = torch.cuda.device_count()
     if device.type == "cuda" and (device.index or 0) >= num_gpus:
-        raise ValueError(f"sampler_device: {name} does not exist; {num_gpus} GPUs are visible.")
+        raise ValueError(f"sampler_device: {name} does not exist: {num_gpus} GPUs are visible.")
 
 
 def free_device(trainer: SampledTrainer) -> str:
@@ -139,9 +139,9 @@ def scoring_params(trainer: SampledTrainer, abilities: SamplerAbilities) -> Samp
     params = _sampling_of(trainer, abilities)
     if params.restricted and trainer.rollout_func is not None:
         raise ValueError(
-            "rollout_func may sample in any way, so excluded tokens cannot be scored exactly: set "
-            "top_k: 0, top_p: 1.0 and min_p: null, and remove options such as suppress_tokens; or "
-            "set logprob_policy: model."
+            "rollout_func may sample in any way, so truncated sampling cannot be scored exactly. "
+            "Set top_k: 0, top_p: 1.0 and min_p: null, and remove options such as suppress_tokens; "
+            "or set logprob_policy: model."
         )
     corrects = abilities.separate_engine and args.vllm_importance_sampling_correction
     old_pass = ratios_move(

@@ -62,13 +62,13 @@ class Parts:
         check_decoding(trainer, by_trl)
         if by_trl and args.max_slots_per_prompt > 1:
             raise ValueError(
-                "max_slots_per_prompt does not go with images and tools that TRL calls: take it "
-                "out."
+                "max_slots_per_prompt does not work with images or with tools that TRL calls. "
+                "Remove it."
             )
         if sampler is not None and (trainer.as_trl or by_trl):
             raise ValueError(
-                "TRL generates for images and loss_normalization: micro_batch, and would not use "
-                "the sampler that is given: remove it."
+                "With images or loss_normalization: micro_batch, TRL itself generates and would "
+                "ignore the sampler argument. Remove it."
             )
         if sampler is None:
             # only our own calls of `generate` can record the kept tokens
@@ -171,12 +171,12 @@ def check_separate(trainer: Trainer, sampler: Sampler | None, generations: Gener
         "images and tools that TRL calls": generations.by_trl,
         "loss_normalization: micro_batch": trainer.as_trl,
         "rollout_func": trainer.rollout_func,
-        "a sampler that is given": sampler and args.sampler,
+        "a sampler argument": sampler and args.sampler,
     }
     for other, is_used in reasons.items():
         if is_used:
             raise ValueError(
-                f"{keys[0]}: {getattr(args, keys[0])} does not go with {other}: remove one of "
+                f"{keys[0]}: {getattr(args, keys[0])} does not work with {other}. Remove one of "
                 "the two."
             )
 

@@ -64,8 +64,8 @@ class Checkpoints:
         sharded = trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled
         if sharded and self._reference_changes:
             raise ValueError(
-                "sync_ref_model changes the reference, and no checkpoint saves it while it is "
-                "sharded: set it to false."
+                "sync_ref_model changes the reference model, which checkpoints cannot save while "
+                "it is sharded. Set sync_ref_model: false."
             )
         if not sharded:
             seam.expect_tied_weights(trainer.accelerator.unwrap_model(trainer.model))
@@ -110,7 +110,8 @@ class Checkpoints:
             fault = from_main(self.trainer.accelerator, lambda: what_is_wrong(folder))
             if fault:
                 raise CheckpointMismatch(
-                    f"{folder} cannot be used: {fault}. `resume: auto` takes the newest whole one."
+                    f"{folder} cannot be used: {fault}. `resume: auto` uses the newest complete "
+                    "checkpoint."
                 )
         self._restore(folder)
         self.trainer.args.eval_on_start = False
@@ -137,10 +138,10 @@ class Checkpoints:
             # an incomplete checkpoint is useless, and its space is needed
             shutil.rmtree(folder, ignore_errors=True)
             previous = newest_whole(folder.parent)
-            fallback = f"{previous} is kept" if previous else "There is no earlier one"
+            fallback = f"{previous} is kept" if previous else "There is no earlier checkpoint"
             logger.warning(
                 f"{folder} could not be written ({self.error}). {fallback}, and the run continues. "
-                "The next one is tried as usual. Free space on that disk, or lower "
+                "The next checkpoint will be written as usual. Free space on that disk, or lower "
                 "save_total_limit."
             )
         trainer.accelerator.wait_for_everyone()
@@ -190,12 +191,13 @@ class Checkpoints:
         state = load_plain(path)
         if not isinstance(state, dict) or state.get("version") != VERSION:
             raise CheckpointMismatch(
-                f"{checkpoint} was saved by another version of this package: use that version."
+                f"{checkpoint} was saved by another version of this package. Resume with that "
+                "version, or start a new run."
             )
         if state["ranks"] != ranks:
             raise CheckpointMismatch(
-                f"{checkpoint} was saved by {state['ranks']} ranks, and now there are {ranks}: "
-                "start as many as then."
+                f"{checkpoint} was saved by {state['ranks']} ranks, but this run has {ranks}. "
+                "Start as many ranks as saved it."
             )
         self._trl_state = state["trl"]
         for name, part in self.parts.items():
@@ -221,13 +223,13 @@ def why_no_state(checkpoint: Path, missing: str, ranks: int) -> str:
     """
     if (checkpoint / STATE.format(0)).exists():
         return (
-            f"{checkpoint} has no {missing}: it was saved by fewer ranks, and now there are "
-            f"{ranks}."
+            f"{checkpoint} has no {missing}: it was saved by fewer ranks than this run has "
+            f"({ranks}). Start as many ranks as saved it."
         )
     return (
         f"{checkpoint} has no {missing}: it was saved with save_only_model: true, or by another "
-        "trainer, and has only a model. Start a new run from it: model_name_or_path: CHECKPOINT, "
-        "resume: never, another output_dir."
+        "trainer, so it holds only a model. To start a new run from that model, set "
+        "model_name_or_path to the checkpoint, resume: never, and another output_dir."
     )
 
 

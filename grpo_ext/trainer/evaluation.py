@@ -44,8 +44,9 @@ def check_decoding(trainer: Trainer, by_trl: bool) -> None:
     """Raise `ValueError` for `eval_temperature` if `generate` alone cannot complete prompts."""
     if trainer.eval_decoding is not None and (trainer.rollout_func is not None or by_trl):
         raise ValueError(
-            "eval_temperature decodes with the model's generate, without rollout_func, images and "
-            "tools that TRL calls: leave it out, and TRL evaluates as it trains."
+            "eval_temperature evaluates with the model's `generate`, which supports neither "
+            "rollout_func nor images nor tools that TRL calls. Remove it, and TRL evaluates with "
+            "the sampling settings of training."
         )
 
 
@@ -89,7 +90,7 @@ def evaluate_policy(
     start = time.perf_counter()
     rows = list(datasets or ())
     if not rows:
-        raise ValueError("There is nothing to evaluate on: pass an eval_dataset with rows.")
+        raise ValueError("There are no rows to evaluate on. Pass an eval_dataset that has rows.")
     samples = _decode_and_score(trainer, decoding, rows)
     trainer.parts.samples.hand_out_evaluation(samples, rows, prefix.removeprefix("eval_"))
     figures = figures_of(
@@ -108,7 +109,7 @@ def named_dataset(trainer: Trainer, name: str) -> Dataset:
     dataset = datasets.get(name)
     if dataset is None:
         names = ", ".join(datasets) or "none"
-        raise ValueError(f"There is no held-out data set {name!r}: write one of {names}.")
+        raise ValueError(f"There is no held-out data set {name!r}. Write one of: {names}.")
     return dataset
 
 

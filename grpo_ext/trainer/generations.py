@@ -373,18 +373,18 @@ class Generations:
         shut_out = [episode for episode in episodes if episode.ended]
         if not self.ranks.any(len(shut_out) < len(episodes)):
             raise ValueError(
-                "No prompt of a generation leaves room for a token in the engine's context of "
-                f"{self.ends.context} tokens. Raise vllm_max_model_length, or shorten the prompts "
-                "or the text of `reset`."
+                "No prompt of this generation leaves room for a completion in the engine's "
+                f"context of {self.ends.context} tokens. Raise vllm_max_model_length, or shorten "
+                "the prompts or the text of `reset`."
             )
         if shut_out and not self._said_shut_out:
             self._said_shut_out = True
             longest = max(len(episode.prompt_ids) for episode in shut_out)
             logger.warning(
-                f"{len(shut_out)} of {len(episodes)} prompts leave no room for a token in the "
+                f"{len(shut_out)} of {len(episodes)} prompts leave no room for a completion in the "
                 f"engine's context of {self.ends.context} tokens (the longest has {longest}). "
                 "Their episodes are cut off before the first turn; completions/clipped_ratio "
-                "counts them. From now on there is no warning."
+                "counts them. This warning is shown only once."
             )
 
     @property

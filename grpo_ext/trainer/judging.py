@@ -66,8 +66,8 @@ def rewards_for(
     if names != [metric_name(reward) for reward in rewards] and args.process_index == 0:
         logger.warning(
             "Some reward functions share a name. In the order of reward_funcs, their metrics are "
-            "called %s. To choose the names, write functions with def, or set __name__ on a "
-            "lambda, a partial or an object.",
+            "named %s. To choose the names, define the functions with `def`, or set `__name__` on "
+            "a lambda, a partial or an object.",
             ", ".join(names),
         )
     set_model(rewards, model, (args.model_init_kwargs or {}).get("revision"))
@@ -305,8 +305,8 @@ class Judge:
             if all(prompts_of_ranks) and len(set().union(*prompts_of_ranks)) > 1:
                 raise RewardFailure(
                     f"Reward {name!r} failed on every completion that it did not decline. Fix it, "
-                    f"try it with `grpo-ext check`, and resume; `reward_max_failure_rate: 1` "
-                    f"continues without it. The last failure: {errors[name]}"
+                    "try it with `grpo-ext check`, and resume. To continue without it, set "
+                    f"`reward_max_failure_rate: 1`. The last failure: {errors[name]}"
                 )
         for name, count in failed.items():
             if count:

@@ -46,7 +46,7 @@ def write_manifest(folder: Path) -> None:
 def what_is_wrong(folder: Path) -> str | None:
     """Return why a checkpoint cannot be used, or `None` if it is whole."""
     if not folder.is_dir():
-        return "there is no such folder"
+        return "the folder does not exist"
     try:
         special = special_file(folder)
         if special:
@@ -56,12 +56,12 @@ def what_is_wrong(folder: Path) -> str | None:
             if not (folder / name).is_file():
                 return f"{name} is missing"
             if leads_out(folder / name, folder):
-                return f"{name} is a link out of the checkpoint"
+                return f"{name} is a link to a file outside the checkpoint"
             if (folder / name).stat().st_size != size:
                 return f"{name} is damaged"
         hashes = _hashes((folder / name for name in entries), folder)
     except FileNotFoundError:
-        return "it was not written to its end"
+        return "it is incomplete"
     except (ValueError, RecursionError):
         return f"its {MANIFEST} is damaged"
     except OSError as error:
@@ -120,7 +120,7 @@ def newest_whole(run: Path) -> str | None:
         fault = what_is_wrong(folder)
         if fault is None:
             return str(folder)
-        logger.warning(f"{folder} is passed over: {fault}.")
+        logger.warning(f"{folder} is skipped: {fault}.")
     return None
 
 

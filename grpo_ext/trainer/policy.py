@@ -80,8 +80,8 @@ class OldAndReference:
         sampled = table.sampling_per_token_logps
         if sampled is None or (sampled.isnan() & table.loss_mask.bool()).any():
             raise ValueError(
-                "behaviour_policy: sampler needs the log-prob of each token, and the sampler did "
-                "not return all."
+                "behaviour_policy: sampler needs the log-prob of every sampled token, but the "
+                "sampler did not return all of them. Set behaviour_policy: decoupled."
             )
         return replace(table, old_per_token_logps=sampled.nan_to_num(nan=0.0))
 
@@ -145,8 +145,9 @@ class OldAndReference:
         assert old is not None
         if sampled is None:
             raise ValueError(
-                f"The sampler ({self.sampler.name}) returned no log-probs, which its correction "
-                "needs. Let it return them, or set vllm_importance_sampling_correction: false."
+                f"The sampler ({self.sampler.name}) returned no log-probs, but they are needed to "
+                "correct the gradient. Return them from the sampler, or set "
+                "vllm_importance_sampling_correction: false."
             )
         ratio = sampler_correction(
             old,

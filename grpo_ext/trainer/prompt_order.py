@@ -99,8 +99,8 @@ def make_rates(trainer: Trainer) -> PassRates | None:
         return None
     if not isinstance(dataset, Dataset):
         raise ValueError(
-            f"curriculum: {args.curriculum} chooses among all rows, and a stream gives them one by "
-            "one. Write curriculum: none."
+            f"curriculum: {args.curriculum} needs to choose among all rows, but the data set is a "
+            "stream. Write curriculum: none, or load the data set without streaming."
         )
     if args.curriculum != "adaptive":
         return None

@@ -156,8 +156,8 @@ class Rollout:
             judged = self.generations(self._copies(prompts), scored=False)
             if self.generations.by_trl and self.ranks.any(bool(judged.table.model_inputs)):
                 raise ValueError(
-                    "group_filter: refill does not take prompts with images. "
-                    "Write group_filter: drop."
+                    "group_filter: refill does not work with prompts that have images. Write "
+                    "group_filter: drop."
                 )
             rounds.append(judged)
             has_signal = self._judge_groups(prompts, judged).kept  # (groups,)
@@ -246,10 +246,10 @@ class Rollout:
             self._said_missing = True
             logger.warning(
                 f"Step {self.trainer.state.global_step + 1}: after {self.refill.max_rounds} "
-                f"further rounds {filled.used} of {num_groups} groups have signal. The step trains "
-                "on these, and its loss is divided by their counts. groups/missing counts the "
-                "missing groups from now on. A larger group_filter_max_rounds or num_generations "
-                "finds more."
+                f"further rounds, only {filled.used} of {num_groups} groups have signal. The step "
+                "trains on these, and its loss is normalized by them alone. From now on, missing "
+                "groups are only counted, in groups/missing. To find more groups with signal, "
+                "raise group_filter_max_rounds or num_generations."
             )
 
     # ---- logs

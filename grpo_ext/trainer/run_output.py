@@ -186,7 +186,8 @@ def first_lines(trainer: Trainer) -> str:
     tie_break = ""
     if args.tie_break_reward is not None:
         tie_break = (
-            f"; {args.tie_break_reward} breaks ties of right completions, x {args.tie_break_coef:g}"
+            f"; {args.tie_break_reward} breaks ties of correct completions, x "
+            f"{args.tie_break_coef:g}"
         )
     threads = ""
     if accelerator.device.type == "cpu":

@@ -145,7 +145,7 @@ def trl_generates(trainer: Trainer) -> bool:
             answers_texts=False,
         )
     except ValueError as error:
-        logger.warning("TRL generates and calls the tools, one rank at a time: %s", error)
+        logger.warning("TRL itself generates and calls the tools, one rank at a time: %s", error)
         return True
     return False
 
@@ -168,19 +168,19 @@ def episodes_of(trainer: Trainer, sampler: Sampler, by_trl: bool) -> Begin | Non
         return None
     if args.environment is not None and calls_tools(trainer):
         raise ValueError(
-            "environment in the arguments does not go with tools or environment_factory: remove "
+            "The argument `environment` does not work with tools or environment_factory. Remove "
             "one of the two."
         )
     if not sampler.abilities.plays_episodes or by_trl or trainer.as_trl:
         raise ValueError(
-            f"{sampler.name} cannot play the episodes that environment and tools need: sample with "
+            f"{sampler.name} cannot play the episodes that environment and tools need. Sample with "
             "transformers or vLLM, or remove environment and tools."
         )
     turn_ends = sorted(TURN_ENDS & {*(args.generation_kwargs or {})})
     if turn_ends:
         raise ValueError(
-            "A turn ends with an end token or at the limit: remove "
-            f"{turn_ends[0]} from generation_kwargs."
+            "With an environment or tools, a turn ends only with an end token or at its token "
+            f"limit. Remove {turn_ends[0]} from generation_kwargs."
         )
     tokenizer: Any = trainer.processing_class
     end_tokens = trainer.eos_token_ids
@@ -265,7 +265,7 @@ def cut_rule(trainer: Trainer, layout: Layout, settings: LossSettings) -> CutRul
             reason = "the balance of experts, which is taken over a micro-batch"
         if trainer.is_deepspeed_enabled:
             reason = "DeepSpeed, which counts backward passes"
-        raise ValueError(f"max_tokens_per_micro_batch does not go with {reason}. Remove it.")
+        raise ValueError(f"max_tokens_per_micro_batch does not work with {reason}. Remove it.")
     has_bonus = args.entropy_coef != 0.0 or args.use_adaptive_entropy
     only_advantages = settings.loss.needs_advantage and not settings.beta and not has_bonus
     return CutRule(

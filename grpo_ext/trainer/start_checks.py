@@ -75,8 +75,8 @@ def check_parameters(trainer: Trainer, optimizer: Optimizer) -> None:
     if len(missing) == len(trainable):
         raise CannotLearn(
             f"None of the {len(trainable)} trainable tensors of the policy is in the optimizer, "
-            "which has others. Make the optimizer of `optimizers` from model.parameters() of this "
-            "model, after its adapter was added."
+            "which holds other tensors. Create the optimizer from model.parameters() of this "
+            "model, after its adapter has been added."
         )
     if missing:
         logger.warning(

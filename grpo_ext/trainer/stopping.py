@@ -73,9 +73,9 @@ class StopSignals:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGINT)
         self.seen = number
-        again = " A second Ctrl-C ends it at once." if number == signal.SIGINT else ""
+        again = " Press Ctrl-C again to stop at once." if number == signal.SIGINT else ""
         logger.warning(
-            "%s: the run stops with a checkpoint at the end of this step.%s",
+            "%s: the run will save a checkpoint and stop at the end of this step.%s",
             signal.Signals(number).name,
             again,
         )
@@ -126,8 +126,8 @@ class FiniteSteps:
             # its engine has already taken the step; recent versions skip such steps
             raise NonFiniteSteps(
                 f"Step {trainer.state.global_step + 1} had no finite gradient, and DeepSpeed has "
-                "taken it: the weights are invalid. Resume from the last checkpoint with a lower "
-                "learning_rate and DeepSpeed 0.19 or later, which skips such steps."
+                "applied it, so the weights are invalid. Resume from the last checkpoint with a "
+                "lower learning_rate and with DeepSpeed 0.19 or later, which skips such steps."
             )
         self.skipped += 1
         self.in_a_row += 1
@@ -215,8 +215,8 @@ class Stopping(TrainerCallback):
             self._stop = Interrupted(signal.Signals(number).name)
         elif self.finite.in_a_row > limit:
             self._stop = NonFiniteSteps(
-                f"{self.finite.in_a_row} steps in a row had no finite gradient "
-                f"(max_skipped_steps: {limit}). They did not change the weights. Lower "
+                f"{self.finite.in_a_row} steps in a row had no finite gradient (max_skipped_steps: "
+                f"{limit}). They were skipped, so the weights are those before them. Lower "
                 "learning_rate, or train in bf16 or fp32."
             )
         if self._stop is not None:

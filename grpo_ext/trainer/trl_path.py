@@ -125,7 +125,8 @@ def as_scored(table: dict[str, Any]) -> Scored:
     unknown = columns.keys() - {*COLUMNS, *MODEL_INPUTS}
     if unknown:
         raise ValueError(
-            f"TRL added {', '.join(sorted(unknown))} to a batch, which this package does not know."
+            f"TRL added the fields {', '.join(sorted(unknown))} to a batch, which this package "
+            "does not know. Install the version of TRL that this package requires."
         )
     images = {name: columns.pop(name) for name in MODEL_INPUTS if name in columns}
     return Scored(**columns, model_inputs=images)

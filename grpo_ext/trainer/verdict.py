@@ -74,20 +74,19 @@ def why_nothing_was_learnt(
         return f"Nothing was learnt: {why_no_advantage(progress, judge)}"
     if watches_weights and not progress.gradient:
         return (
-            "Nothing was learnt: no step had a gradient. Look at the loss and at which parameters "
-            "require one."
+            "Nothing was learnt: no step had a gradient. Check the loss, and which parameters have "
+            "requires_grad."
         )
     if watches_weights and not progress.moved:
         return (
-            "Nothing was learnt: no step changed a weight. The learning rate was 0 in every step "
-            "(a warm-up begins at 0), or steps were so small that the weights' precision rounds "
-            "each change away: raise learning_rate, max_steps or max_grad_norm, or train float32 "
-            "weights."
+            "Nothing was learnt: no step changed a weight. Either the learning rate was 0 in every "
+            "step (a warm-up begins at 0), or the updates were too small for the precision of the "
+            "weights. Raise learning_rate, max_steps or max_grad_norm, or train float32 weights."
         )
     if watches_weights and progress.shift is not None and 0 < progress.shift < ROUNDING:
         return (
             f"Nothing was learnt: all steps together changed the weights by {progress.shift:.1g} "
-            "of their size, less than the rounding of float32. Raise learning_rate, max_steps or "
+            "of their size, less than float32 can resolve. Raise learning_rate, max_steps or "
             "max_grad_norm."
         )
     if progress.kl_steps >= ENOUGH_STEPS and progress.kl_alone >= MOST_STEPS * progress.kl_steps:
@@ -100,42 +99,42 @@ def why_no_advantage(progress: Progress, judge: str) -> str:
     none_had = f"none of {progress.completions} completions had an advantage"
     if progress.with_signal:
         return (
-            f"all {progress.with_signal} completions of groups whose rewards differed were left "
+            f"all {progress.with_signal} completions in groups with different rewards were left "
             "out of the loss, because they were truncated (mask_truncated_completions). Raise "
             "max_completion_length."
         )
     if progress.filtered:
         return (
-            f"group_filter left out every group, because {judge} was equal within it, so "
-            f"{none_had}. Other rewards, or the turns that earned them, differed in the groups of "
-            f"{progress.filtered} completions: an easier task or a warm start gives groups in "
-            "which the judging reward differs, group_filter_metric chooses another one, and "
-            "group_filter: off trains on all groups."
+            f"group_filter left out every group, because {judge} was the same for all its "
+            f"completions, so {none_had}. Other rewards, or the turns that earned them, did differ "
+            f"in the groups of {progress.filtered} completions. Use an easier task or a warm "
+            "start, choose another reward with group_filter_metric, or set group_filter: off to "
+            "train on all groups."
         )
     if progress.unscored and progress.unscored == progress.judged:
         return (
-            f"no reward scored any of {progress.judged} completions. Look at what the rewards "
-            "return, and at the columns that they read."
+            f"no reward scored any of {progress.judged} completions. Check what the rewards "
+            "return, and which columns they read."
         )
     if progress.varied:
         return (
-            f"within every group the weighted sums of the rewards were equal, so {none_had}, "
-            f"although single rewards differed in the groups of {progress.varied} completions. "
-            "Look at reward_weights."
+            f"the weighted sums of the rewards were equal within every group, so {none_had}, "
+            f"although individual rewards differed in the groups of {progress.varied} completions. "
+            "Check reward_weights."
         )
     return (
-        f"within every group all rewards were equal, so {none_had}. Look at completions and "
-        "rewards in the report; an easier task, a warm start, or a reward with more than two "
-        "values gives groups that differ."
+        f"all rewards were equal within every group, so {none_had}. Look at the completions and "
+        "rewards in the report. Use an easier task, a warm start, or a reward with more than two "
+        "values."
     )
 
 
 def kl_line(progress: Progress) -> str:
     """Say in how many steps the KL drowned out the rewards, and what to change."""
     return (
-        f"in {progress.kl_alone} of {progress.kl_steps} steps the KL to the reference made up "
-        f"more than {1 - LEAST_SHARE:.0%} of the gradient, which holds the policy at the "
-        "reference. Lower beta; usual are 0 to 0.1."
+        f"in {progress.kl_alone} of {progress.kl_steps} steps the KL to the reference made up more "
+        f"than {1 - LEAST_SHARE:.0%} of the gradient, which keeps the policy at the reference. "
+        "Lower beta; usual values are 0 to 0.1."
     )
 
 

@@ -73,7 +73,7 @@ AT_THE_END = {
     "gradients that are clipped away": (
         ["varied"],
         {"max_grad_norm": 1e-12},
-        "of their size, less than the rounding of float32",
+        "of their size, less than float32 can resolve",
     ),
     "a KL that outweighs the rewards": (
         ["varied"],
@@ -83,17 +83,17 @@ AT_THE_END = {
     "no group has two outcomes, and the filter leaves all out": (
         ["one", "varied"],
         {"group_filter": "drop", "reward_weights": [1.0, 0.5]},
-        "group_filter left out every group, because the reward 'one' was equal within it",
+        "group_filter left out every group, because the reward 'one' was the same for all its",
     ),
     "the same, and none is found instead": (
         ["one", "varied"],
         {"group_filter": "refill", "reward_weights": [1.0, 0.5], "group_filter_max_rounds": 1},
-        "group_filter left out every group, because the reward 'one' was equal within it",
+        "group_filter left out every group, because the reward 'one' was the same for all its",
     ),
     "the only reward that differs has no weight": (
         ["one", "varied"],
         {"reward_weights": [1.0, 0.0]},
-        "the weighted sums of the rewards were equal, so none of 16 completions",
+        "the weighted sums of the rewards were equal within every group, so none of 16 completions",
     ),
     "no reward scores anything": (["silent"], {}, "no reward scored any of 16 completions"),
     "all completions are truncated and masked": (

@@ -97,7 +97,7 @@ def test_a_manifest_of_another_shape_leaves_the_checkpoint_before_it(tmp_path, c
     (newest / MANIFEST).write_text(text, errors="surrogateescape")
     with caplog.at_level("WARNING"):
         assert newest_whole(tmp_path) == str(before)
-    assert f"{newest} is passed over" in caplog.text
+    assert f"{newest} is skipped" in caplog.text
 
 
 def test_so_does_a_folder_in_its_place_or_a_file_in_the_checkpoints(tmp_path):

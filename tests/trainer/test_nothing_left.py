@@ -179,7 +179,7 @@ def test_nothing_is_left_of_a_process_that_ends(tiny_folder, tmp_path, ranks, en
     for number in filter(None, ends):
         processes[-1].send_signal(number)
         if number == signal.SIGINT:  # two at once would arrive as one
-            processes[-1].wait_for("SIGINT: the run stops")
+            processes[-1].wait_for("SIGINT: the run will save a checkpoint")
     assert processes[-1].wait() == code, processes[-1].printed[-3000:]
     for other in processes[:-1]:  # it notices by itself
         assert other.wait() not in (0, -signal.SIGKILL), other.printed[-3000:]

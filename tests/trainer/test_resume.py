@@ -102,7 +102,7 @@ def test_true_takes_the_newest_that_is_whole_and_tells_the_others(tiny_folder, t
     damaged.write_bytes(content)
     with caplog.at_level(logging.WARNING):
         assert newest_whole(tmp_path) == str(tmp_path / "checkpoint-6")
-    assert "checkpoint-8 is passed over: it was not written to its end" in caplog.text
+    assert "checkpoint-8 is passed over: it is incomplete" in caplog.text
     assert "checkpoint-7 is passed over: model.safetensors is damaged" in caplog.text
     again = make(tiny_folder, tmp_path)
     again.train(True)
@@ -188,8 +188,8 @@ def test_a_resume_does_not_warn_of_tied_weights(tiny_folder, tmp_path, caplog):
 @pytest.mark.parametrize(
     "make_folder, words",
     [
-        (lambda path: None, "there is no such folder"),
-        (Path.mkdir, "it was not written to its end"),
+        (lambda path: None, "the folder does not exist"),
+        (Path.mkdir, "it is incomplete"),
         (Path.touch, "no such"),
     ],
 )

@@ -230,7 +230,7 @@ def test_another_engine_without_log_probs_is_told(tiny_folder, tmp_path):
 
 
 def test_a_sampler_that_would_not_be_asked_is_refused(tiny_folder, tmp_path):
-    with pytest.raises(ValueError, match="would not use the sampler that is given"):
+    with pytest.raises(ValueError, match="would ignore the sampler argument"):
         make(
             tiny_folder,
             tmp_path,

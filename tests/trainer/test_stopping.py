@@ -102,7 +102,7 @@ def test_pre_emption_ctrl_c_and_the_same_command_again(tiny_folder, tmp_path):
     for number, steps_first in ((signal.SIGTERM, 2), (signal.SIGINT, 6)):
         process = begun_and_held(words_for(tiny_folder, out), tmp_path, steps_first)
         process.send_signal(number)
-        process.wait_for(f"{number.name}: the run stops")
+        process.wait_for(f"{number.name}: the run will save a checkpoint and stop")
         let_go(tmp_path)
         assert process.wait() == EXIT_INTERRUPTED, process.printed[-3000:]
         assert (
@@ -136,7 +136,7 @@ def test_a_second_ctrl_c_leaves_at_once_and_another_run_or_recipe_is_refused(tin
         second.printed[-2000:]
     )
     process.send_signal(signal.SIGINT)
-    process.wait_for("SIGINT: the run stops")  # two at once would arrive as one
+    process.wait_for("SIGINT: the run will save a checkpoint")  # two at once would arrive as one
     process.send_signal(signal.SIGINT)
     assert process.wait() == 130, process.printed[-3000:]
     let_go(tmp_path)

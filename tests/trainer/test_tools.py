@@ -239,7 +239,7 @@ def test_a_prompt_without_room_beside_an_engine_leaves_the_others_theirs(
     samples = json_rows(tmp_path / "samples.jsonl")
     assert sorted(sample["finish_reason"] for sample in samples) == ["length"] * 4 + ["stop"] * 4
     trainer.parts.generations.ends = replace(trainer.parts.generations.ends, context=10)
-    with pytest.raises(ValueError, match="No prompt of a generation leaves room"):
+    with pytest.raises(ValueError, match="No prompt of this generation leaves room"):
         trainer.train()
 
 
@@ -343,7 +343,7 @@ def test_both_are_evaluated_greedily(tiny_folder, tokenizer, tmp_path):
 
 
 def test_one_world_at_a_time(tiny_folder, tokenizer, tmp_path):
-    with pytest.raises(ValueError, match="remove one of the two"):
+    with pytest.raises(ValueError, match="Remove one of the two"):
         run(
             tiny_folder,
             tokenizer,
