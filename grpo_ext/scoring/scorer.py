@@ -125,6 +125,11 @@ class Scorer:
             inputs["output_router_logits"] = True
         return self.run(model, head, labels, **inputs)
 
+    @property
+    def _recomputes(self) -> bool:
+        """Whether the pass recomputes activations, and so keeps no keys and values of prompts."""
+        return torch.is_grad_enabled() and self.layout.recomputes
+
     def _packs(self, table: Scored) -> bool:
         """Return whether to run the completions in packed rows rather than in chunks."""
         if self.layout.kind != "packed":
@@ -132,16 +137,15 @@ class Scorer:
         if not self.layout.by_cost:
             return True
         first, _ = equal_prompts(table.prompt_ids, table.prompt_mask)
-        shares = not (torch.is_grad_enabled() and self.layout.recomputes)
         lengths = table.completion_mask.sum(1)  # (B,)
         prompt_width = table.prompt_ids.size(1)
         call = call_tokens(lengths.device)
-        if shares:
-            per_row = 1
-            chunks_cost = len(first) * prompt_width + call
-        else:
+        if self._recomputes:
             per_row = prompt_width
             chunks_cost = 0
+        else:
+            per_row = 1
+            chunks_cost = len(first) * prompt_width + call
         for rows in length_chunks(lengths, per_row, max_tokens=self.layout.max_tokens):
             row_tokens = int(lengths[rows].max()) + per_row
             chunks_cost += len(rows) * row_tokens + call
@@ -178,8 +182,7 @@ class Scorer:
 
         Also return `None`, now and in later calls, if the model does not fill the cache.
         """
-        recomputes = torch.is_grad_enabled() and self.layout.recomputes
-        if not self.layout.shares or recomputes:
+        if not self.layout.shares or self._recomputes:
             return None
         prompts = ReadPrompts(table.prompt_ids, table.prompt_mask)
         if prompts.saved <= call_tokens(prompts.ids.device):
