@@ -9,9 +9,8 @@ examples:
 
 It runs `accelerate launch`. Any key of a recipe can be set on the command line as --key value,
 which overrides the recipe. Keys are the fields of TRL's GRPOConfig and ModelConfig, of
-GRPOExtConfig and RunConfig (grpo_ext/recipe/schema.py), of RowOptions
-(grpo_ext/recipe/row_options.py: which rows are used), and of the recipe's task. An unknown key is
-an error that names the closest one.
+GRPOExtConfig and RunConfig (grpo_ext/recipe/schema.py and the *_options.py next to it), and of the
+recipe's task. An unknown key is an error that names the closest one.
 """
 
 from __future__ import annotations

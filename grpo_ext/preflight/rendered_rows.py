@@ -161,8 +161,10 @@ def columns_read(rewards: Sequence[Any], columns: Sequence[str]) -> list[str]:
         if isinstance(function, Reward):
             parameters.update(function.registration.columns, function.registration.optional)
         elif callable(function):
-            parameters.update(parameter.name for parameter in parameters_of(function) or ())
-    return [name for name in columns if name in parameters and name != "prompt"]
+            for parameter in parameters_of(function) or ():
+                parameters.add(parameter.name)
+    parameters.discard("prompt")
+    return [name for name in columns if name in parameters]
 
 
 def unused_contexts(rows: Sequence[Row], columns: Sequence[str]) -> list[str]:
@@ -240,7 +242,10 @@ def message_text(message: dict[str, Any]) -> str:
     content = message.get("content")
     if not isinstance(content, list):
         return str(content or "")
-    texts = [str(part.get("text") or "") for part in content if isinstance(part, dict)]
+    texts = []
+    for part in content:
+        if isinstance(part, dict):
+            texts.append(str(part.get("text") or ""))
     return " ".join(texts)
 
 

@@ -104,12 +104,15 @@ def check_keys(rules: Iterable[Rule], classes: Iterable[type]) -> None:
         if isinstance(rule, Dependency):
             named = {rule.key, *rule.needed}
         if isinstance(rule, Idle):
-            named = {*rule.always, *(p for p in rule.patterns if not fnmatch.filter(fields, p))}
+            named = set(rule.always)
+            named |= {pattern for pattern in rule.patterns if not fnmatch.filter(fields, pattern)}
         if isinstance(rule, Refusal):
-            parts = Formatter().parse(rule.message)
-            named = {rule.key, *(name.partition("[")[0] for _, name, _, _ in parts if name)}
+            named = {rule.key}
+            for _, name, _, _ in Formatter().parse(rule.message):
+                if name:
+                    named.add(name.partition("[")[0])
         if not named <= fields:
-            raise KeyError(f"{rule} names what is no field of a recipe: {named - fields}")
+            raise KeyError(f"{rule} names keys that are not fields of a recipe: {named - fields}")
 
 
 # the plugins of `reward_options` may register what the rules after them look up
