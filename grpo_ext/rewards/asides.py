@@ -10,6 +10,7 @@ from grpo_ext.rewards.quantity import number
 from grpo_ext.rewards.request import AMOUNT, Request
 
 MAX_DIGITS = 40  # most characters of a number that is compared with the question's numbers
+MAX_BREAKDOWN = 300  # characters of a sentence that is searched for a total and its parts
 MAX_PHRASE = 80  # characters before a number that are searched for a preposition
 
 VALUE = re.compile(rf"\\?[$£€]?\s?({AMOUNT})")
@@ -118,7 +119,12 @@ def without_aside(text: str, aside: re.Pattern[str]) -> str:
 
 
 def without_breakdown(sentence: str) -> str:
-    """Remove the parts of a total that follow it, as in `20 streets: 9 by Ann and 11 by Bob`."""
+    """Remove the parts of a total that follow it, as in `20 streets: 9 by Ann and 11 by Bob`.
+
+    A sentence of more than `MAX_BREAKDOWN` characters is returned unchanged.
+    """
+    if len(sentence) > MAX_BREAKDOWN:
+        return sentence
     for start in _BREAKDOWN.finditer(sentence):
         totals = list(VALUE.finditer(sentence, 0, start.start()))
         parts = VALUE.findall(sentence, start.end())
