@@ -9,6 +9,9 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
+_before = ExitStack()  # restores the state before the first running call
+_calls = 0
+
 REPEAT_INTERVAL = 0.5  # seconds until a swallowed `TooLate` is raised again
 
 
@@ -41,10 +44,6 @@ def deadline(seconds: float | None) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, previous_handler)
-
-
-_before = ExitStack()  # restores the state before the first running call
-_calls = 0
 
 
 @contextmanager

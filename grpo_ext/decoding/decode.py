@@ -31,6 +31,8 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 from grpo_ext.batching.cuts import equal_prompts
 from grpo_ext.decoding.checks import ForcesTokens, SelectsRows, check_call, check_config, is_noisy
 
+ENDED_SHARE = 1 / 8  # rows that have ended are removed once they are this share of the batch
+
 SPARE = 64  # positions by which a full buffer grows
 
 
@@ -111,9 +113,6 @@ def expand(cache: DynamicCache, rows: Tensor) -> None:
             cache.layers[i] = BufferedLayer(layer, rows)
         else:
             layer.batch_select_indices(rows)
-
-
-ENDED_SHARE = 1 / 8  # rows that have ended are removed once they are this share of the batch
 
 
 class DecodeBatch:

@@ -20,6 +20,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+_EPSILON = 1e-4
+
 # Rewards of a group count as equal if they differ by at most this many units in the last place: the
 # rounding error of a sum of up to 64 terms.
 _ROUNDING_UNITS = 64
@@ -105,8 +107,6 @@ def group_stds(
     stds = nan_std(grouped, 1, std_estimator).squeeze(1)  # (N,)
     return stds.masked_fill(num_scored < 2, torch.nan)
 
-
-_EPSILON = 1e-4
 
 #: `estimate(rewards, std_estimator)`: maps the rewards (N, G) of N groups and the value of
 #: `std_estimator` to advantages (N, G)

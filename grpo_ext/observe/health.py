@@ -27,6 +27,9 @@ from grpo_ext.common.noise import (
 from grpo_ext.common.suggestions import did_you_mean
 from grpo_ext.observe.run_log import RunLog
 
+logger = logging.getLogger(__name__)
+GROUPS_READ = 4  # number of groups of each generation that are checked for repetition
+
 WINDOW = 10  # number of logs to average
 Action = Literal["warn", "checkpoint", "stop"]  # from the mildest to the strongest
 ACTIONS: tuple[Action, ...] = get_args(Action)
@@ -276,11 +279,6 @@ def repeats_itself(text: str) -> bool:
         return False
     compressed = zlib.compress(start, 1)
     return len(compressed) < len(start) / 10
-
-
-logger = logging.getLogger(__name__)
-
-GROUPS_READ = 4  # number of groups of each generation that are checked for repetition
 
 
 class HealthMonitor(TrainerCallback):

@@ -19,6 +19,15 @@ from grpo_ext.decoding.decode import decode
 from grpo_ext.decoding.play import EpisodeEnds, Player
 from grpo_ext.objective.recorder import Recorder
 
+logger = logging.get_logger(__name__)
+ARGUMENTS = {
+    "input_ids",
+    "attention_mask",
+    "generation_config",
+    "logits_processor",
+    "stopping_criteria",
+}
+
 
 @contextmanager
 def replaced(owner: object, **attributes: Any) -> Iterator[None]:
@@ -32,16 +41,6 @@ def replaced(owner: object, **attributes: Any) -> Iterator[None]:
         for name in attributes:
             del namespace[name]
         namespace.update(originals)
-
-
-logger = logging.get_logger(__name__)
-ARGUMENTS = {
-    "input_ids",
-    "attention_mask",
-    "generation_config",
-    "logits_processor",
-    "stopping_criteria",
-}
 
 
 @contextmanager

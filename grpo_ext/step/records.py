@@ -23,6 +23,16 @@ from torch.nn.utils.rnn import pad_sequence
 from grpo_ext.objective.kept import KeptSet
 from grpo_ext.objective.policy import Stat, StepCounts
 
+# The values of fields in tables that lack them, if other tables have them.
+MISSING = {
+    "tool_mask": 1.0,
+    "sampling_per_token_logps": torch.nan,
+    "old_per_token_logps": torch.nan,
+}
+# The padding value of a field; 0 for all other fields.
+PADDING = {"importance_sampling_ratio": 1.0}
+CPU = torch.device("cpu")
+
 PROMPT = ("prompt_ids", "prompt_mask")  # fields of `Scored` with one column per prompt token
 
 
@@ -234,16 +244,6 @@ class LossOutput:
 COLUMNS = tuple(f.name for f in fields(Scored) if f.name != "model_inputs")
 
 
-# The values of fields in tables that lack them, if other tables have them.
-MISSING = {
-    "tool_mask": 1.0,
-    "sampling_per_token_logps": torch.nan,
-    "old_per_token_logps": torch.nan,
-}
-# The padding value of a field; 0 for all other fields.
-PADDING = {"importance_sampling_ratio": 1.0}
-
-
 def join(parts: Sequence[Scored]) -> Scored:
     """Join tables into one, as wide as the widest; a single table is returned unchanged.
 
@@ -366,9 +366,6 @@ def table_of(
         kept=generation.kept,
     )
     return table.on(device)
-
-
-CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)

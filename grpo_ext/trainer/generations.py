@@ -39,6 +39,8 @@ from grpo_ext.trainer.policy import OldAndReference
 from grpo_ext.trainer.port import Trainer
 from grpo_ext.trainer.trl_path import scored_by_trl
 
+logger = logging.getLogger(__name__)
+
 
 class Ahead:
     """The requested generation, if there is one. All ranks must call all methods together."""
@@ -100,9 +102,6 @@ class Ahead:
         if self.sampler.load_state_dict(state["sampler"]):
             self.due = state["due"]
             self._arrived = state["generation"]
-
-
-logger = logging.getLogger(__name__)
 
 
 class Generations:

@@ -30,6 +30,8 @@ from grpo_ext.run.ranks import EXIT_INTERRUPTED, report_ready
 from grpo_ext.trainer.checkpoint import Checkpoints
 from grpo_ext.trainer.port import Trainer
 
+logger = logging.getLogger(__name__)
+
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
 
@@ -86,9 +88,6 @@ class StopSignals:
         All ranks must call it together.
         """
         return int(accelerator.gather(torch.tensor([self.seen], device=accelerator.device)).max())
-
-
-logger = logging.getLogger(__name__)
 
 
 class NonFiniteSteps(RuntimeError):
