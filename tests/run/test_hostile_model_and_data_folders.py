@@ -151,7 +151,7 @@ def test_a_link_out_of_a_checkpoint_is_noticed_though_size_and_hash_are_right(tm
     folder = checkpoint(tmp_path / "run", 1)
     (folder / "model.safetensors").rename(tmp_path / "weights")
     (folder / "model.safetensors").symlink_to(tmp_path / "weights")
-    assert what_is_wrong(folder) == "model.safetensors is a link out of the checkpoint"
+    assert what_is_wrong(folder) == "model.safetensors is a link to a file outside the checkpoint"
     (folder / "model.safetensors").unlink()
     (tmp_path / "weights").rename(folder / "weights")
     (folder / "model.safetensors").symlink_to("weights")
