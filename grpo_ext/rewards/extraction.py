@@ -37,7 +37,7 @@ _SUFFIX = (
 )
 _ONE = rf"(?:{_DATE}|{_MARKED}|{_SIGN}{_PLAIN_NUMBER}{_SUFFIX})"
 _OPERATOR = (
-    r"(?:\s?(?:[-+*/:=×÷]|\\times|\\cdot)\s*|\s[x]\s|(?<=[0-9])x(?=[0-9])|\s(?:to|out "
+    r"(?:\s?(?:[-+*/=×÷]|(?<![a-z]):|\\times|\\cdot)\s*|\s[x]\s|(?<=[0-9])x(?=[0-9])|\s(?:to|out "
     r"of|plus|minus|times)\s)"
 )
 _STEPS = rf"{_ONE}(?:{_OPERATOR}{_ONE})*"

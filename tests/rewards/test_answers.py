@@ -101,6 +101,6 @@ def test_answers_that_nothing_marks():
     `accuracy` was run on them. Wrong ones list candidates, restate the question and hedge.
     """
     rows, paid, refused = judged(UNMARKED)
-    assert len(rows) >= 1_440
+    assert len(rows) >= 1_500
     assert len(paid) <= 0.02 * sum(not row["right"] for row in rows), paid
     assert len(refused) <= 0.05 * sum(row["right"] for row in rows), refused
