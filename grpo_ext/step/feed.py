@@ -206,7 +206,7 @@ def cut(slices: list[Scored], rule: CutRule, ranks: Ranks) -> list[MicroBatch]:
     if has_model_inputs and rule.max_tokens:
         input_names = {name for table in slices for name in table.model_inputs}
         raise ValueError(
-            "max_tokens_per_micro_batch does not go with "
+            "max_tokens_per_micro_batch does not work with "
             f"{', '.join(sorted(input_names)) or 'images'}. Remove it."
         )
     tables = [(table, False) for table in slices]

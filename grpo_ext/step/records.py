@@ -397,7 +397,7 @@ class Ranks:
         flag = torch.tensor(float(condition), device=self.device)
         return bool(self.total(flag) > 0)
 
-    def mine(self, rows: int) -> slice:
+    def own_slice(self, rows: int) -> slice:
         """Return this rank's slice of `rows` rows, which are divided evenly among the ranks."""
         share = rows // self.count
         return slice(self.index * share, (self.index + 1) * share)

@@ -214,7 +214,7 @@ class Generations:
         rewards = shape.gather(filled_rewards)
         outcomes = shape.gather(spread_outcomes)
         table = self._compared(table, rewards, advantages, episodes, shape)
-        right = outcomes[self.ranks.mine(len(outcomes))] >= self.trainer.args.pass_threshold
+        right = outcomes[self.ranks.own_slice(len(outcomes))] >= self.trainer.args.pass_threshold
         table = replace(table, right=right.float())
         seam.keep_completions(self.trainer, prompts, completions, raw_rewards, advantages)
         lengths = [len(row) for row in ids]
@@ -262,7 +262,7 @@ class Generations:
         total = len(rows) * self.ranks.count
         if not self.trainer.model.training or self.trainer.args.max_slots_per_prompt == 1:
             return GroupShape.equal(total, size)
-        first = self.ranks.mine(total).start
+        first = self.ranks.own_slice(total).start
         # rows with the same prompt may have different answers
         slots = [prompt_id(row) for i, row in enumerate(rows) if (first + i) % size == 0]
         return GroupShape.of_slots(self.ranks.gather_objects(slots), size)
@@ -292,7 +292,7 @@ class Generations:
 
         With `credit: turn`, each turn has its own advantage.
         """
-        own_rows = self.ranks.mine(len(rewards))
+        own_rows = self.ranks.own_slice(len(rewards))
         if self.turn_weights is None:
             signal = shape.gather(has_signal(shape.spread(advantages, 0.0), shape.largest))
             compared = advantages[own_rows]

@@ -122,7 +122,7 @@ class Rollout:
         if self.group_filter != "drop":
             return judged.table
         dead = judged.shape.repeat(~stats.kept)  # (B of all ranks,)
-        table = judged.table.without(dead[self.ranks.mine(len(dead))])
+        table = judged.table.without(dead[self.ranks.own_slice(len(dead))])
         used = judged.rewards.masked_fill(dead.unsqueeze(1), torch.nan)
         return self._scaled(table, used, judged.shape)
 
@@ -182,7 +182,7 @@ class Rollout:
         self.log.filled = filled
         self._ask_ahead()
         self._say_what_is_missing(filled, num_groups)
-        own_rows = self.ranks.mine(len(filled.groups.table))
+        own_rows = self.ranks.own_slice(len(filled.groups.table))
         table = filled.groups.table.take(torch.arange(own_rows.start, own_rows.stop))
         shape = GroupShape.equal(len(filled.groups.table), size)
         table = self._scaled(table, filled.groups.rewards, shape)
@@ -198,7 +198,7 @@ class Rollout:
         if get_advantages(rule.scale_rewards).within_group:
             return table
         advantages = shape.gather(rule.advantages(shape.spread(rewards)))
-        own_rows = self.ranks.mine(len(rewards))
+        own_rows = self.ranks.own_slice(len(rewards))
         return replace(table, advantages=advantages[own_rows].to(table.advantages))
 
     def _judge_groups(self, prompts: list[Row], judged: Judged) -> GroupStats:
@@ -211,7 +211,7 @@ class Rollout:
             judged.raw_rewards,
             judged.table.signal,
             shape.repeat(left_out),
-            self.ranks.mine(len(judged.outcomes)),
+            self.ranks.own_slice(len(judged.outcomes)),
             shape,
         )
         rule = replace(self.generations.rule, num_generations=shape.largest)
@@ -230,7 +230,7 @@ class Rollout:
 
     def _whole_prompts(self, rows: list[Row]) -> list[Row]:
         """Return the prompts of all ranks, one row per slot of `num_generations` completions."""
-        first = self.ranks.mine(len(rows) * self.ranks.count).start
+        first = self.ranks.own_slice(len(rows) * self.ranks.count).start
         size = self.trainer.num_generations
         return self.ranks.gather_objects(
             [row for i, row in enumerate(rows) if (first + i) % size == 0]
@@ -239,7 +239,7 @@ class Rollout:
     def _copies(self, prompts: list[Row]) -> list[Row]:
         """Return this rank's rows, one per completion, for these prompts of all ranks."""
         copies = [dict(row) for row in prompts for _ in range(self.trainer.num_generations)]
-        return copies[self.ranks.mine(len(copies))]
+        return copies[self.ranks.own_slice(len(copies))]
 
     def _say_what_is_missing(self, filled: Filled, num_groups: int) -> None:
         if filled.missing and not self._said_missing and self.trainer.accelerator.is_main_process:

@@ -102,8 +102,8 @@ def test_true_takes_the_newest_that_is_whole_and_tells_the_others(tiny_folder, t
     damaged.write_bytes(content)
     with caplog.at_level(logging.WARNING):
         assert newest_whole(tmp_path) == str(tmp_path / "checkpoint-6")
-    assert "checkpoint-8 is passed over: it is incomplete" in caplog.text
-    assert "checkpoint-7 is passed over: model.safetensors is damaged" in caplog.text
+    assert "checkpoint-8 is skipped: it is incomplete" in caplog.text
+    assert "checkpoint-7 is skipped: model.safetensors is damaged" in caplog.text
     again = make(tiny_folder, tmp_path)
     again.train(True)
     assert all(torch.equal(p, weights(trainer)[n]) for n, p in weights(again).items())
@@ -163,7 +163,7 @@ def test_weights_alone_are_no_state_to_go_on_from(tiny_folder, tmp_path):
 
 def test_a_checkpoint_of_fewer_ranks_says_so(tmp_path):
     (tmp_path / "grpo_state_0.pt").touch()
-    assert "saved by fewer ranks, and now there are 2" in why_no_state(
+    assert "saved by fewer ranks than this run has (2)" in why_no_state(
         tmp_path, "grpo_state_1.pt", 2
     )
 
@@ -206,7 +206,7 @@ def test_another_number_of_ranks_is_refused(tiny_folder, tmp_path):
     with pytest.raises(ValueError, match="cannot be used: grpo_state_0"):
         make(tiny_folder, tmp_path).train(str(path.parent))
     write_manifest(path.parent)
-    with pytest.raises(ValueError, match="was saved by 2 ranks, and now there are 1"):
+    with pytest.raises(ValueError, match="was saved by 2 ranks, but this run has 1"):
         make(tiny_folder, tmp_path).train(str(path.parent))
 
 
