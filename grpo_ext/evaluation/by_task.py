@@ -1,4 +1,4 @@
-"""Compute the metrics of an evaluation over all rows and, with several tasks, for each task."""
+"""Compute the metrics of an evaluation over all rows and, if rows name a task, for each task."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -56,7 +56,7 @@ def scored_by(names: Sequence[str], samples: list[Sample]) -> list[str]:
 
 
 def samples_by_task(rows: Sequence[Row], samples: list[Sample]) -> dict[str, list[Sample]]:
-    """Return the samples of each task, sorted by task name; `{}` without a column "task"."""
+    """Return the samples of each task, sorted by task name; rows without a task are left out."""
     tasks: dict[str, list[Sample]] = {}
     for sample in samples:
         task = rows[sample.row].get(TASK)
@@ -121,12 +121,12 @@ def compare_by_task(
     names: list[str],
     outcomes: Sequence[str],
 ) -> dict[str, Any]:
-    """Like `compare`, but add the differences of each task under `tasks/NAME/`.
+    """Like `compare`, but also return the differences of each task, under `tasks/NAME/`.
 
     Args:
         rows: the evaluated rows.
-        before: the samples of the first evaluation by part, `greedy` and maybe `sampled`.
-        after: the samples of the second evaluation.
+        before: the samples of the first evaluation, by part: `greedy` and optionally `sampled`.
+        after: the samples of the second evaluation, with the same parts.
         names: the names of the rewards.
         outcomes: the outcome rewards in the order of `outcome_order`.
     """

@@ -20,7 +20,9 @@ def paired_difference(
     after: list[Sample],
     name: str | None,
 ) -> dict[str, Any] | None:
-    """Return the mean increase of a reward over paired rows, in which row difficulty cancels out.
+    """Return the mean increase of a reward from `before` to `after`, paired by row.
+
+    Pairing cancels out differences in difficulty between rows.
 
     Args:
         before: the samples of the first evaluation.
@@ -55,11 +57,13 @@ def compare(
     names: list[str],
     outcomes: Sequence[str],
 ) -> dict[str, Any]:
-    """Return the differences of all rewards between two evaluations of the same rows.
+    """Return the differences in rewards and length between two evaluations of the same rows.
+
+    Rewards without a row that both evaluations scored are left out.
 
     Args:
-        before: the samples of the first evaluation by part, `greedy` and maybe `sampled`.
-        after: the samples of the second evaluation.
+        before: the samples of the first evaluation, by part: `greedy` and optionally `sampled`.
+        after: the samples of the second evaluation, with the same parts.
         names: the names of the rewards.
         outcomes: the outcome rewards in the order of `outcome_order`; with none, the result has
             neither `became_right` nor `became_wrong`.

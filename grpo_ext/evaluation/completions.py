@@ -1,8 +1,8 @@
 """Complete prompts with a transformers model, leaving the caller's random state unchanged.
 
-`generate` takes options that its config leaves at their defaults from the model's own
-`generation_config` (Qwen2.5's has top_p 0.8 and a repetition penalty). Therefore the model's config
-is replaced during the call.
+If an option is left at its default, `generate` uses the value in the model's own
+`generation_config` (Qwen2.5's has top_p 0.8 and a repetition penalty). Therefore that config is
+replaced during the call.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -122,7 +122,7 @@ def _decoding_as(
     config: GenerationConfig,
     seed: int,
 ) -> Iterator[None]:
-    """Set the generation config, eval mode and random seed, and restore them all afterwards.
+    """Set generation config, eval mode, no-grad mode and random seed, and restore them on exit.
 
     The config is also set on the base model of an adapter, which has one of its own.
     """
@@ -168,7 +168,8 @@ def generate_completions(
             have ended.
         chat_template_kwargs: further arguments for the chat template.
         progress: the title of a progress bar; `None` shows none.
-        begin: creates the episodes for some rows; with `None`, a completion is a single turn.
+        begin: a function that starts one episode for each of the rows it is given; `None` means
+            that each completion is a single turn.
 
     Raises:
         ValueError: if `begin` is given, but the model has its own `generate`, which cannot decode

@@ -32,7 +32,7 @@ SUFFIX = "_constant"  # ending of the metrics' names
 def rewards_for_constants(rewards: Mapping[str, Any]) -> Rewards:
     """Return the rewards, by name, that are cheap enough to score constant answers with.
 
-    These are the guarded functions, with the same limits but without counting failures. Reward
+    These are the guarded functions; their limits still apply, but failures are not counted. Reward
     models, async functions and registered rewards that query a server or load a model are skipped.
     """
     cheap: Rewards = {}
@@ -99,8 +99,8 @@ def best_constant(
 ) -> Sample | None:
     """Return the sample whose text scores best as an answer to every row.
 
-    The mean of the outcome reward decides; ties are broken by the weighted sum of all rewards, then
-    by the order of `candidates`.
+    The `candidates` are tried on at most `TRIAL_ROWS` evenly spaced rows. The mean of the outcome
+    reward decides; ties are broken by the weighted sum of all rewards, then by their order.
 
     Args:
         rows: the evaluated rows.
@@ -113,7 +113,7 @@ def best_constant(
 
     Returns:
         The sample, or `None` if a constant answer is meaningless here: there are no rewards or no
-            samples, all rows are equal, or the samples are episodes.
+            samples, all rows are identical, or the samples are episodes.
     """
     distinct_rows = {repr(sorted(row.items(), key=itemgetter(0))) for row in rows}
     has_episodes = any(sample.episode for sample in samples)
@@ -154,7 +154,7 @@ def constant_figures(samples: list[Sample], names: Sequence[str]) -> dict[str, f
 
 
 def beats_constant(figures: Mapping[str, Any], key: str) -> bool | None:
-    """Return whether a metric is significantly above that of the best constant answer.
+    """Return whether a metric is significantly above the score of the best constant answer.
 
     Args:
         figures: the logged metrics of one evaluation.
@@ -175,7 +175,7 @@ def beats_constant(figures: Mapping[str, Any], key: str) -> bool | None:
 
 
 def constant_key(key: str) -> str:
-    """Return the metric of the best constant answer that belongs to the metric `key`."""
+    """Return the name of the metric that holds the best constant answer's score on `key`."""
     if key.endswith("/mean"):
         return f"{key.removesuffix('/mean')}/constant"
     return f"{key}{SUFFIX}"
@@ -186,7 +186,7 @@ def constant_sentence(
     key: str,
     text: str | None = None,
 ) -> str | None:
-    """Describe how a metric compares with that of the best constant answer.
+    """Describe how a metric compares with the score of the best constant answer.
 
     Args:
         figures: the logged metrics of one evaluation.
@@ -242,7 +242,7 @@ def constant_sentences(
 
 
 def is_outcome_key(key: str, outcome: str) -> bool:
-    """Return whether a metric is the outcome reward of an evaluation, over all rows or a task."""
+    """Return whether `key` is the outcome reward of an evaluation, over all rows or of one task."""
     if not key.startswith("eval_"):
         return False
     of_all_rows = key.endswith((f"_{outcome}", f"rewards/{outcome}/mean"))
@@ -250,7 +250,10 @@ def is_outcome_key(key: str, outcome: str) -> bool:
 
 
 def constant_doubts(figures: Mapping[str, Any], outcomes: Sequence[str]) -> list[str]:
-    """Return a sentence for each outcome reward, also of tasks, that does not beat a constant."""
+    """Return a sentence for each outcome metric that is not above the best constant answer.
+
+    Metrics of single tasks are included; those without a constant answer's score are not.
+    """
     doubts = []
     for key in figures:
         _, _, name = key.rpartition("/")
@@ -262,7 +265,7 @@ def constant_doubts(figures: Mapping[str, Any], outcomes: Sequence[str]) -> list
 
 
 def short(text: str, most: int = 60) -> str:
-    """Return the first `most` characters of a text on one line, without control characters."""
+    """Return a text on one line without control characters, cut (with ` ...`) after `most`."""
     one_line = " ".join(text.split())
     line = "".join(filter(str.isprintable, one_line))
     if len(line) > most:

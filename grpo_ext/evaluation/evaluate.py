@@ -29,7 +29,7 @@ def evaluate(
 ) -> tuple[dict[str, Any], dict[str, list[Sample]]]:
     """Evaluate a model greedily and, if `num_samples` is above 0, also by sampling.
 
-    The first of `outcomes` that scores a row decides pass@k.
+    For each row, pass@k counts the first of `outcomes` that scored any of its samples.
 
     Args:
         complete: a function that takes rows, a `Decoding` and `progress` (the title of a progress
@@ -94,9 +94,9 @@ def constants_by_task(
     rewards: Rewards,
     outcomes: list[str],
 ) -> dict[str, float]:
-    """Return the metrics of the best constant answer, for each task if there are several.
+    """Return the metrics of the best constant answer to each task, or to all rows without tasks.
 
-    Tasks for which `best_constant` returns `None` have none.
+    Tasks for which `best_constant` returns `None` are left out.
 
     Args:
         rows: the evaluated rows.

@@ -113,9 +113,9 @@ def rows_and_rewards(recipe: Recipe, num_train_rows: int = 0) -> tuple[list[Row]
 def save_evaluation(path: Path, results: dict[str, Any]) -> list[Path]:
     """Write the results of `evaluate_models` and return the paths of the two files.
 
-    `path` contains the metrics as JSON: the summary of a single model, or `models` and
-    `comparisons`. `<stem>_completions.jsonl` in the same folder contains every completion with its
-    row and rewards; its `part` is `greedy` or `sampled`.
+    `path` receives the metrics as JSON: with one model its summary, with several a mapping of
+    `models` and `comparisons`. `<stem>_completions.jsonl` in the same folder receives every
+    completion with its row, its rewards and its `part`, `greedy` or `sampled`.
     """
     summaries = results["summaries"]
     several_models = len(summaries) > 1
@@ -169,7 +169,7 @@ def evaluate_on(
     """Load a model with the settings of the recipe, and evaluate it on `rows`.
 
     Args:
-        recipe: the recipe, which determines how the model is loaded and the limits of completions.
+        recipe: the recipe, which determines how the model is loaded and how long completions get.
         model_name: a folder or a hub id.
         rows: the rows, with `prompt` and the columns that the rewards read.
         rewards: the rewards by name.

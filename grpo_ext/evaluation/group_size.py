@@ -13,7 +13,7 @@ square root of their number, so the signal-to-noise ratio is proportional to
 
 Large groups find the rare correct completion of a hard prompt, while small groups leave room for
 more prompts. If all prompts have the same low pass rate p, the best G is about sqrt(2 / p), and
-anything from half to twice of that loses little. If the gradients of prompts point in the same
+anything from half to twice that loses little. If the gradients of prompts point in the same
 direction, larger groups lose less than this formula says.
 
 The share of groups with signal per completion, E[1 - p^G - (1-p)^G] / G, is of no use here: it

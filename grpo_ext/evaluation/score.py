@@ -120,7 +120,7 @@ def row_means(samples: list[Sample], name: str | None) -> pd.Series:
 
 
 def problems_of(samples: list[Sample], rows: pd.Index) -> list[str | int]:
-    """Return the problem of each of these rows; the row number if the row has none."""
+    """Return the problem of each row in `rows`; its row number if its samples have no problem."""
     problems: dict[int, str | int] = {}
     for sample in samples:
         problem = sample.problem
@@ -129,9 +129,10 @@ def problems_of(samples: list[Sample], rows: pd.Index) -> list[str | int]:
 
 
 def over_rows(samples: list[Sample], values: pd.Series) -> Estimate | None:
-    """Return the mean of one value per row, indexed by row number, skipping NaN.
+    """Return the mean of `values`, one per row and indexed by row number, without NaN.
 
-    Rows of the same problem are not counted as independent. Returns `None` if no value is left.
+    Its standard error does not treat rows of the same problem as independent. Returns `None` if no
+    value is left.
     """
     problems = problems_of(samples, values.index)
     return mean_of(values.to_numpy(dtype=float), problems)
@@ -156,7 +157,7 @@ def with_errors(estimates: dict[str, Estimate | None]) -> Figures:
 
 
 def length_key(names: Sequence[str]) -> str:
-    """Return the key of the length: `completion_length` if a reward is called `length`."""
+    """Return the key of the length: `length`, or `completion_length` if a reward has that name."""
     return "completion_length" if "length" in names else "length"
 
 

@@ -47,7 +47,7 @@ def print_grid(
     whole: int = 0,
     lines: bool = False,
 ) -> None:
-    """Print a table that fits the terminal, or is wider if it must be.
+    """Print a table, wider than the terminal only if its columns need the room.
 
     Args:
         title: the title, printed above the table.
@@ -171,7 +171,7 @@ def question(row: Row) -> str:
 
 @dataclass(frozen=True)
 class Gain:
-    """First and last value of a metric with standard errors, and the verdict (may be empty)."""
+    """The first and last value of a metric, as text with standard errors, and a verdict or `""`."""
 
     name: str
     first: str

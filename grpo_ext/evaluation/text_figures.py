@@ -1,4 +1,4 @@
-"""Measure the text quality of completions, which a reward that ignores it may destroy."""
+"""Measure the text quality of completions, which training on other rewards may destroy."""
 
 from collections.abc import Sequence
 from itertools import chain

@@ -59,7 +59,8 @@ class VllmCompletions:
         tokenizer: the tokenizer of the model.
         dtype: the type of the weights, such as "bfloat16"; `None` or "auto" uses that of the
             checkpoint.
-        tokens: the maximum length of a prompt with its completion; `None` uses that of the model.
+        tokens: the maximum number of tokens of a prompt with its completion; `None` uses the
+            model's maximum.
         chat_template_kwargs: further arguments for the chat template.
         options: further arguments for `vllm.LLM`.
     """

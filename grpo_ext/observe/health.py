@@ -62,7 +62,7 @@ class History:
         return []
 
     def recent(self, *keys: str, window: int = WINDOW) -> float | None:
-        """Return the mean of the last `window` values of a metric; `None` if there are fewer."""
+        """Return the mean of the last `window` values of `of(*keys)`; `None` if there are fewer."""
         values = self.of(*keys)
         if len(values) < window:
             return None
@@ -84,8 +84,9 @@ class Rule:
 def reward_collapse(history: History) -> float | None:
     """Return how far the mean reward of 5 logs has fallen from its best, in standard errors.
 
-    Falls of at most a fifth of the best are 0. The standard error takes the autocorrelation of the
-    noise before the fall into account. Returns `None` with fewer than 10 logs.
+    Only the last 500 logs count. A fall of at most a fifth of the best returns 0. The standard
+    error takes the autocorrelation of the noise before the fall into account. Returns `None` with
+    fewer than 10 logs.
     """
     values = np.array(history.of("reward")[-500:])
     window = WINDOW // 2
@@ -135,7 +136,10 @@ def growth(values: list[float]) -> float | None:
 
 
 def fall_from_start(values: list[float]) -> float | None:
-    """Return the mean of the first 10 values divided by that of the last 5; `None` if under 20."""
+    """Return the mean of the first 10 values divided by that of the last 5.
+
+    Returns `None` with fewer than 20 values.
+    """
     if len(values) < 2 * WINDOW:
         return None
     first = fmean(values[:WINDOW])
@@ -188,8 +192,8 @@ RULES = {
 class Watch:
     """Applies the rules to each log.
 
-    A rule raises an alarm when it exceeds its threshold, and raises another one only after it was
-    below the threshold for `WINDOW` logs.
+    A rule raises an alarm when its value exceeds the threshold. It can raise the next one only
+    after `WINDOW` consecutive logs in which it did not.
     """
 
     rules: list[Rule]
@@ -367,7 +371,7 @@ def written_text(row: dict[str, Any]) -> str:
 
 
 def is_training_log(logs: dict[str, Any]) -> bool:
-    """Return whether a log is neither empty, of an evaluation, nor the summary at the end."""
+    """Return whether a log is of training: not empty, an evaluation's, or the final summary."""
     if not logs or "train_runtime" in logs:
         return False
     return not any(key.startswith("eval_") for key in logs)

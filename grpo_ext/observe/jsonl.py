@@ -92,7 +92,7 @@ class JsonLines:
             pending_bytes -= len(self._pending.pop(0))
 
     def sync(self) -> None:
-        """Flush the log to disk, so that no checkpoint is newer; only warn if this fails."""
+        """Flush the log to disk, so that it never lags a checkpoint; only warn if this fails."""
         try:
             with suppress(FileNotFoundError), open_plain(self.path, self.path.parent) as file:
                 os.fsync(file.fileno())
@@ -150,9 +150,9 @@ def parts(path: Path) -> list[Path]:
 def end_of(part: Path, step: int) -> int:
     """Return the position at which to truncate a part of the log, in bytes.
 
-    This is the position of the first line that is after `step`, incomplete, invalid or too long,
-    otherwise the size of the file. It is 0 for a file that is not a regular file of this log, such
-    as a link out of its folder.
+    This is where the first line begins that has a step above `step`, is incomplete, does not begin
+    with a step or is too long; if there is no such line, the size of the file. It is 0 for a file
+    that is not a regular file of this log, such as a link out of its folder.
     """
     position = 0
     try:

@@ -20,7 +20,10 @@ class Panel:
 
     @property
     def silent(self) -> bool:
-        """Whether no curve has two different values or, in panels of rewards, two values at all."""
+        """Whether there is nothing to see: no curve has two different values.
+
+        In panels of rewards, two equal values are enough.
+        """
         shows_rewards = "reward" in self.title.lower()
         for curve in self.series:
             values = [value for value in curve.values if value is not None]
@@ -84,7 +87,11 @@ def panels(run: RunData) -> list[Panel]:
 
 
 def more_panels(run: RunData) -> list[Panel]:
-    """Return a panel for each metric that the panels of `panels` do not show."""
+    """Return one panel for each metric that `panels` does not show, sorted by name.
+
+    Bookkeeping metrics (`NOT_DRAWN`, `NOT_DRAWN_ENDINGS`) and those that other panels summarize,
+    such as `reward_std`, are left out.
+    """
     columns = by_metric(run.metrics)
     drawn = {"reward", "reward_std", "step_time", *NOT_DRAWN}
     for layout in PANELS:
@@ -146,9 +153,9 @@ def series(
 
 
 def at_steps(column: Column | None, steps: list[int]) -> Values | None:
-    """Return the values of a column at these steps, or `None` if there is no column.
+    """Return the values of a column at `steps`, with `None` for each step that has no value.
 
-    The value at a step without one is `None`.
+    Returns `None` if `column` is `None`.
     """
     if column is None:
         return None

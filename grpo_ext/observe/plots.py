@@ -36,6 +36,8 @@ LOOK = data_yaml("grpo_ext.observe", "look.yaml")
 def plot_runs(runs: list[RunData], out: Path, most: int | None = None) -> None:
     """Draw the panels of one or several runs as one image.
 
+    Panels in which nothing changes are left out (see `Panel.silent`).
+
     Args:
         runs: the runs; their curves of the same panel share a plot.
         out: the image file, whose suffix determines the format.

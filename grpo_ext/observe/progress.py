@@ -74,7 +74,7 @@ def evaluation_line(logs: dict[str, Any]) -> str:
 
 
 class RunLines(TrainerCallback):
-    """Prints the same metrics as lines, for runs without a progress bar."""
+    """Prints the metrics that `RunProgress` shows as lines, for runs without a progress bar."""
 
     def on_log(
         self,
@@ -92,9 +92,9 @@ class RunLines(TrainerCallback):
 
 
 def show_progress(trainer: Trainer) -> None:
-    """Replace the callbacks that print all metrics by `RunProgress`, or `RunLines` without tqdm.
+    """Replace the callbacks that print all metrics with `RunProgress`, or `RunLines` without tqdm.
 
-    In a notebook, the table of transformers is kept.
+    In a notebook, the table that transformers shows is kept.
     """
     for callback in [*trainer.callback_handler.callbacks]:
         if type(callback) in (PrinterCallback, ProgressCallback):

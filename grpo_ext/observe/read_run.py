@@ -51,9 +51,9 @@ class Series:
 def reward_curves(rows: Iterable[Row]) -> dict[str, Series]:
     """Return the curve of each reward, and of their weighted sum `reward`, over training steps.
 
-    A value is the mean over the groups of a step of their mean scores. `spread` is the mean of
-    their (population) standard deviations, and `sampling_errors` are the standard errors of the
-    values.
+    Each value is the mean of the group means of a step. `spread` is the mean of the groups'
+    (population) standard deviations, and `sampling_errors` are the standard errors of the values.
+    Returns `{}` if there are no training rows.
 
     Args:
         rows: the lines of `samples.jsonl`; those of evaluations are skipped.
@@ -154,15 +154,15 @@ def read_metrics(run: RunData) -> list[Row]:
 
 @dataclass
 class FirstNames:
-    """Limits the lines of a log to the first `limit` different names."""
+    """Drops all but the first `limit` different names from the lines of a log."""
 
-    kind: str
+    kind: str  # what the names stand for, such as "metrics"
     limit: int
     names: set[str] = field(default_factory=lambda: {"step"})
     has_more: bool = False
 
     def keep(self, row: Row) -> Row:
-        """Return a row without names that exceed the limit."""
+        """Return the row without the names that exceed the limit."""
         if row.keys() <= self.names:
             return row
         shortened = {}

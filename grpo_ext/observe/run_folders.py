@@ -76,9 +76,10 @@ def unique_names(folders: list[Path]) -> dict[Path, str]:
 
 
 def is_running(folder: Path) -> bool:
-    """Return whether a run is in progress: its process holds the lock, or its log still grows.
+    """Return whether a run is in progress: its process holds the lock of its folder.
 
-    The log only matters if there is no lock file, as for a run started from Python.
+    A folder without a lock file, as of a run started from Python, counts as in progress if its
+    metrics were written in the last `QUIET` seconds.
     """
     try:
         with open_plain(folder / ".lock", folder) as lock:

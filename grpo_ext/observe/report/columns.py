@@ -140,7 +140,8 @@ class Explainer:
     def explain(self, row: Row) -> tuple[dict[str, str], list[Mark]]:
         """Return the explanation of each reward for a line of `samples.jsonl`, and all text marks.
 
-        Rewards whose columns were not logged are left out.
+        Rewards whose columns were not logged, or whose explanation fails, are left out. One that
+        takes too long is not asked again.
         """
         text, turns = conversation(row)
         start = 0

@@ -51,7 +51,8 @@ def write_report(
     Args:
         paths: folders of runs, or folders with runs in their subfolders.
         page: the HTML file to write.
-        picture: an image file of the curves to write too, in the format of its suffix, or `None`.
+        picture: the image file to draw the curves to, in the format given by its suffix; `None`
+            draws no image.
         max_samples: the maximum number of completions in the page, divided equally among the runs.
 
     Raises:
@@ -80,7 +81,7 @@ def build_page(
     Args:
         runs: the runs; empty for a live page, which gets its data from the server.
         renew: the seconds between the requests of a live page; `None` for a page without a server.
-        most: about how many of the newest completions a live page keeps.
+        most: the approximate number of newest completions that a live page keeps.
     """
     script_names = [*SCRIPTS, LIVE] if renew else SCRIPTS
     script = "\n".join(map(data_text, script_names))
@@ -126,7 +127,10 @@ def build_page(
 
 
 def texts(runs: list[RunData]) -> Iterator[tuple[str, str]]:
-    """Yield the id and content of the blocks `index-i`, `prompts-i`, `texts-i-0`, ... of run i."""
+    """Yield id and content of the blocks `index-i`, `prompts-i`, `texts-i-0`, ... for each run i.
+
+    Explanations that take too long are reported in the run's `faults`.
+    """
     for i, run in enumerate(runs):
         index, prompts = sample_columns(run)
         yield f"index-{i}", packed(index)
@@ -138,7 +142,7 @@ def texts(runs: list[RunData]) -> Iterator[tuple[str, str]]:
 
 
 def about(run: RunData) -> dict[str, Any]:
-    """Return the data of a run that are not in its logs, such as name, recipe and notes."""
+    """Return the data of a run that is not in its logs, such as name, recipe and notes."""
     note = ""
     with suppress(OSError), open_plain(run.folder / "notes.md", run.folder) as file:
         start_of_file = file.read(4 * MOST_NOTE)  # a character has at most 4 bytes

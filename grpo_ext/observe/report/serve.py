@@ -2,10 +2,10 @@
 
 The server answers only GET requests for the page and its data, and only if the Host header names
 this server, so that a page of another site cannot read the data through a name that resolves to
-127.0.0.1. It keeps no log data between requests. A page requests the lines from a place in a log,
-in bytes, and gets about `SLICE` bytes of them, up to the end of a step. It replaces the last step
-that it has, which may have been incomplete. If the log no longer has this place, as after a resume,
-the answer starts at 0.
+127.0.0.1. It keeps no log data between requests. A page requests the lines of a log from a byte
+offset on, and gets about `SLICE` bytes, up to the end of a step. The offset is where the last step
+that the page has begins, because that step may have been incomplete; the page replaces it. If no
+line of that step begins there any more, as after a resume, the response starts at 0.
 """
 
 import re
@@ -37,7 +37,7 @@ from grpo_ext.observe.run_folders import is_running, runs_in, unique_names
 from grpo_ext.observe.run_log import METRICS, RUN, SAMPLE, SAMPLES
 
 PORT = 8787
-SLICE = 4 * 2**20  # approximate size of the part of a log in one answer, in bytes
+SLICE = 4 * 2**20  # approximate size of the part of a log in one response, in bytes
 MOST_TEXTS = 50
 MOST_RUNS = 500
 HEADERS = {
@@ -54,7 +54,7 @@ class ReportServer(ThreadingHTTPServer):
     Args:
         paths: folders of runs, or folders with runs in their subfolders.
         port: the port at 127.0.0.1; if it is taken, a free one is used.
-        most: about how many of the newest completions the page keeps.
+        most: the approximate number of newest completions that the page keeps.
         renew: the seconds between the requests of the page.
     """
 
@@ -76,11 +76,14 @@ class ReportServer(ThreadingHTTPServer):
         self.url = f"http://127.0.0.1:{self.server_port}/"
         self.hosts = (f"127.0.0.1:{self.server_port}", f"localhost:{self.server_port}")
         self.folders: list[Path] = []  # the folders of the runs, indexed by run number
-        # Only one answer is computed at a time, so that memory use does not grow with open pages.
+        # One response is computed at a time, so that memory use does not grow with open pages.
         self.turn = Lock()
 
     def answer(self, path: str, query: dict[str, int]) -> Any:
-        """Return the data at a path; raise `LookupError` if the path or the run does not exist."""
+        """Return the data at a path.
+
+        Raises `LookupError` if the path or the run does not exist, or if the query lacks a key.
+        """
         if path == "/runs":
             return self.states()
         match = re.fullmatch(r"/(about|changes|metrics|samples|texts)/(\d{1,6})", path)
@@ -132,7 +135,7 @@ def since(
     start: int,
     step: int,
 ) -> dict[str, Any]:
-    """Return the rows of a log from `start` on, as curves and columns, and the next place.
+    """Return the rows of a log from `start` on, as curves and columns, and where to continue.
 
     Args:
         run: the run; it receives the rows.
