@@ -190,7 +190,7 @@ def test_a_resume_does_not_warn_of_tied_weights(tiny_folder, tmp_path, caplog):
     [
         (lambda path: None, "the folder does not exist"),
         (Path.mkdir, "it is incomplete"),
-        (Path.touch, "no such"),
+        (Path.touch, "the folder does not exist"),
     ],
 )
 def test_a_named_checkpoint_that_is_none_is_refused(tiny_folder, tmp_path, make_folder, words):
