@@ -12,8 +12,9 @@ from grpo_ext.environments.base import Environment, Row
 from grpo_ext.environments.episode_rules import EpisodeRules
 from grpo_ext.environments.tools import Misuse, Tool, call
 from grpo_ext.environments.turn_tokens import Message
+from grpo_ext.rewards.batch_rows import copy_containers
 from grpo_ext.rewards.deadline import waiting
-from grpo_ext.rewards.guard import checksum, copy_containers
+from grpo_ext.rewards.guard import checksum
 from grpo_ext.rewards.scores import clipped, in_full
 
 UNREADABLE = "error: the call could not be read; write its name and arguments as one JSON object"

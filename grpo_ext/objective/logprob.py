@@ -10,8 +10,6 @@ CPU would read and write such a tile about twenty times in main memory, so tiles
 rows and fit into its cache.
 """
 
-from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,33 +17,23 @@ import torch
 from torch import Tensor
 
 from grpo_ext.objective.kept import KeptSet
+from grpo_ext.objective.logit_blocks import add_product, give_back, logit_blocks, memory_for
 from grpo_ext.objective.sampling import SamplingParams
 from grpo_ext.objective.warpers import kept_tokens, suppressed_ids
 
-# A CPU multiplies fast if there are many rows, and reads fast if the data fits into its cache.
-BLOCK_LOGITS = 2**24  # 64 MiB in float32
-TILE_LOGITS = 2**19  # 2 MiB
-# On a GPU, and where truncation sorts, a block is one tile. Sorting a tile takes about 30 bytes per
-# logit. With this many logits per position, that is less memory than the (positions, 32768) tile of
-# TRL's fused head takes at 2 bytes per logit.
-_LOGITS_PER_POSITION = 2048
-_MAX_POSITIONS = 4096
-_MIN_TILE = 2**20
 # a CPU keeps the probabilities of a call with at most this many logits for the backward pass
-KEPT_LOGITS = 2**25  # 128 MiB
-# memory to reuse for the next logits, since first writes to new memory take as long as a softmax
-_spare: list[Tensor] = []
+MAX_SAVED_LOGITS = 2**25  # 128 MiB
 
 
 @dataclass(frozen=True)
-class Projection:
+class LogitTransform:
     """Scale and soft cap of a model's logits."""
 
     scale: float = 1.0
     # c in `c tanh(logits / c)`, applied after the scale; `None`: no soft cap
     softcap: float | None = None
 
-    def __call__(self, logits: Tensor) -> None:
+    def apply_(self, logits: Tensor) -> None:
         """Apply the scale and the soft cap to `logits` in place."""
         if self.scale != 1.0:
             logits.mul_(self.scale)
@@ -54,7 +42,7 @@ class Projection:
             logits.tanh_()
             logits.mul_(self.softcap)
 
-    def grad(self, grad: Tensor, logits: Tensor) -> None:
+    def grad_(self, grad: Tensor, logits: Tensor) -> None:
         """Turn `grad`, the gradient of the output `logits`, into that of the input, in place."""
         if self.softcap is not None:
             grad.mul_(1 - (logits / self.softcap) ** 2)
@@ -69,7 +57,7 @@ def sampling_log_probs(
     targets: Tensor,
     params: SamplingParams,
     kept: KeptSet | None = None,
-    projection: Projection | None = None,
+    logit_transform: LogitTransform | None = None,
 ) -> tuple[Tensor, Tensor, KeptSet | None]:
     """Return log-probs and entropies under the distribution that the targets were sampled from.
 
@@ -81,18 +69,25 @@ def sampling_log_probs(
         params: the sampling parameters.
         kept: the tokens that truncation kept; `None`: compute them from the logits. A target
             always counts as kept, so rounding never gives a sampled token probability 0.
-        projection: the logit scale and soft cap; `None`: neither.
+        logit_transform: the logit scale and soft cap; `None`: neither.
 
     Returns:
         Log-probs (N,) and entropies (N,), float32, both with gradient; and the kept tokens that
         were used, or `None` without truncation.
     """
     kept_set = kept if params.truncated else None
-    projection = projection or Projection()
-    return _LogProb.apply(hidden, weight, bias, targets, params, kept_set, projection)
+    logit_transform = logit_transform or LogitTransform()
+    return _LogProb.apply(hidden, weight, bias, targets, params, kept_set, logit_transform)
 
 
 class _LogProb(torch.autograd.Function):
+    """`sampling_log_probs`, with one of two backward passes.
+
+    A CPU with few logits saves p(v) - [v = target] in the forward pass, so the gradient of the
+    log-probs takes two matrix products. Otherwise, and for the gradient of the entropy, the
+    backward pass computes the logits again, block by block.
+    """
+
     @staticmethod
     def forward(
         ctx: Any,
@@ -102,7 +97,7 @@ class _LogProb(torch.autograd.Function):
         targets: Tensor,
         params: SamplingParams,
         kept: KeptSet | None,
-        projection: Projection,
+        logit_transform: LogitTransform,
     ) -> tuple[Tensor, Tensor, KeptSet | None]:
         ctx.set_materialize_grads(False)  # entropy is often only logged
         num_positions = hidden.size(0)  # N
@@ -119,17 +114,19 @@ class _LogProb(torch.autograd.Function):
         log_z = torch.empty(num_positions, device=hidden.device)  # (N,)
         logps = torch.empty(num_positions, device=hidden.device)  # (N,)
         entropy = torch.empty(num_positions, device=hidden.device)  # (N,)
-        errors = None  # (N, V), p(v) - [v = target]
+        # (N, V), p(v) - [v = target], saved for the backward pass; until then it holds the logits
+        prob_minus_onehot = None
         if (
             device == "cpu"
-            and num_positions * vocab_size <= KEPT_LOGITS
+            and num_positions * vocab_size <= MAX_SAVED_LOGITS
             and any(ctx.needs_input_grad[:3])
-            and projection.softcap is None
+            and logit_transform.softcap is None
             and dtype == weight.dtype == torch.float32
         ):
-            errors = memory_for(num_positions, vocab_size)
-        for _, logits, tiles in logit_blocks(hidden, weight, bias, dtype, params, errors):
-            projection(logits)
+            prob_minus_onehot = memory_for(num_positions, vocab_size)
+        blocks = logit_blocks(hidden, weight, bias, dtype, params, out=prob_minus_onehot)
+        for _, logits, tiles in blocks:
+            logit_transform.apply_(logits)
             for rows, z in tiles:  # (n, V)
                 target = targets[rows].unsqueeze(-1)  # (n, 1)
                 if params.temperature != 1.0:
@@ -150,15 +147,15 @@ class _LogProb(torch.autograd.Function):
                 # autocast would round a dot product to bfloat16
                 mean_score = z.mul_(p).sum(-1)  # (n,)
                 entropy[rows] = log_total - mean_score
-                if errors is not None:
+                if prob_minus_onehot is not None:
                     minus_one = p.new_full(target.shape, -1.0)
                     p.scatter_add_(-1, target, minus_one)
                     z.copy_(p)
                 del z, scores, p, mask, removed
             del logits, tiles
         used = KeptSet.cat(kept_parts) if finds_kept else kept
-        ctx.save_for_backward(hidden, weight, bias, targets, log_z, entropy, errors)
-        ctx.plan = (params, used, projection, dtype)
+        ctx.save_for_backward(hidden, weight, bias, targets, log_z, entropy, prob_minus_onehot)
+        ctx.plan = (params, used, logit_transform, dtype)
         return logps, entropy, used
 
     @staticmethod
@@ -169,29 +166,29 @@ class _LogProb(torch.autograd.Function):
         grad_entropy: Tensor | None,
         _: None,
     ) -> tuple[Tensor | None, ...]:
-        hidden, weight, bias, targets, log_z, entropy, errors = ctx.saved_tensors
-        params, kept_set, projection, dtype = ctx.plan
+        hidden, weight, bias, targets, log_z, entropy, prob_minus_onehot = ctx.saved_tensors
+        params, kept_set, logit_transform, dtype = ctx.plan
         needs_hidden, needs_weight, needs_bias = ctx.needs_input_grad[:3]
-        if errors is not None and grad_entropy is None:
+        if prob_minus_onehot is not None and grad_entropy is None:
             assert grad_logps is not None  # backward is called for at least one of them
-            factor = -projection.scale / params.temperature
+            factor = -logit_transform.scale / params.temperature
             scaled = grad_logps.mul(factor).unsqueeze(-1)  # (N, 1)
-            grad_hidden = (errors @ weight).mul_(scaled) if needs_hidden else None
-            grad_weight = errors.t() @ (hidden * scaled) if needs_weight else None
-            grad_bias = (errors.t() @ scaled).squeeze(-1) if needs_bias else None
+            grad_hidden = (prob_minus_onehot @ weight).mul_(scaled) if needs_hidden else None
+            grad_weight = prob_minus_onehot.t() @ (hidden * scaled) if needs_weight else None
+            grad_bias = (prob_minus_onehot.t() @ scaled).squeeze(-1) if needs_bias else None
             # If the graph runs again after another call has overwritten this memory, autograd
             # raises an error.
-            give_back(errors)
+            give_back(prob_minus_onehot)
             return grad_hidden, grad_weight, grad_bias, None, None, None, None
         # Sums over blocks are float32, regardless of the model's dtype.
         grad_hidden = _float_zeros(hidden) if needs_hidden else None  # (N, H)
         grad_weight = _float_zeros(weight) if needs_weight else None  # (V, H)
         grad_bias = _float_zeros(bias) if needs_bias else None  # (V,)
         for block, logits, tiles in logit_blocks(hidden, weight, bias, dtype, params):
-            projection(logits)
+            logit_transform.apply_(logits)
             for rows, z in tiles:  # (n, V)
                 target = targets[rows].unsqueeze(-1)  # (n, 1)
-                capped = z.clone() if projection.softcap is not None else z
+                capped = z.clone() if logit_transform.softcap is not None else z
                 z.div_(params.temperature)
                 mask = _mask(kept_set, rows, z.device)
                 removed = _removed_tokens(target, mask, z, params)
@@ -205,7 +202,7 @@ class _LogProb(torch.autograd.Function):
                     entropy=entropy[rows].unsqueeze(-1),
                 )
                 z.div_(params.temperature)  # z is now the gradient of the scores
-                projection.grad(z, capped)
+                logit_transform.grad_(z, capped)
             grad = logits.to(dtype)  # (n, V), of the logits; each tile has replaced its part
             if grad_hidden is not None:
                 grad_hidden[block] = (grad @ weight.to(dtype)).float()
@@ -306,95 +303,3 @@ def _zero_removed(p: Tensor, removed: Tensor | None) -> Tensor:
     if removed is None:
         return p
     return p.masked_fill_(removed, 0.0)
-
-
-def logit_blocks(
-    hidden: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    dtype: torch.dtype,
-    params: SamplingParams,
-    out: Tensor | None = None,
-) -> Iterator[tuple[slice, Tensor, list[tuple[slice, Tensor]]]]:
-    """Yield the positions of each block, their logits (n, V), and the tiles with their positions.
-
-    Logits are rounded to `dtype`, as the sampler rounds them, and then converted to float32.
-
-    Args:
-        hidden: (N, H), the last hidden states.
-        weight: (V, H), the weight of the language model head.
-        bias: (V,) or `None`.
-        dtype: the dtype in which the model computes logits.
-        params: the sampling parameters; truncation makes each block a single tile.
-        out: (N, V), float32, receives the logits of all positions. `None`: each block may overwrite
-            the previous one.
-    """
-    block_rows, tile_rows = _sizes(hidden, weight, params)
-    on_cpu = hidden.device.type == "cpu"
-    reuses_memory = out is None and on_cpu and dtype == weight.dtype == torch.float32
-    memory = out
-    if reuses_memory:
-        most_rows = min(block_rows, len(hidden))
-        memory = memory_for(most_rows, weight.size(0))
-    for block in _slices(0, len(hidden), block_rows):
-        x = hidden[block].to(dtype)  # (n, H)
-        if memory is None:
-            typed_bias = None if bias is None else bias.to(dtype)
-            logits = torch.nn.functional.linear(x, weight.to(dtype), typed_bias)
-            logits = logits.float()  # (n, V)
-        else:
-            logits = memory[: len(x)] if reuses_memory else memory[block]
-            added = logits if bias is None else bias  # not read with beta = 0
-            torch.addmm(added, x, weight.t(), beta=int(bias is not None), out=logits)
-        tile_positions = _slices(block.start, block.stop, tile_rows)
-        tiles = list(zip(tile_positions, logits.split(tile_rows), strict=True))
-        yield block, logits, tiles
-        del logits, tiles  # before the next product
-    if reuses_memory and memory is not None:
-        give_back(memory)
-
-
-def _sizes(hidden: Tensor, weight: Tensor, params: SamplingParams) -> tuple[int, int]:
-    """Return the number of positions in a block and in a tile."""
-    block_logits = BLOCK_LOGITS
-    tile_logits = TILE_LOGITS
-    if params.truncated or hidden.device.type != "cpu":
-        positions = min(len(hidden), _MAX_POSITIONS)
-        block_logits = max(_MIN_TILE, positions * _LOGITS_PER_POSITION)
-        tile_logits = block_logits
-    vocab_size = weight.size(0)
-    block_rows = max(1, block_logits // vocab_size)
-    tile_rows = max(1, tile_logits // vocab_size)
-    return block_rows, tile_rows
-
-
-def _slices(start: int, stop: int, step: int) -> list[slice]:
-    return [slice(first, min(first + step, stop)) for first in range(start, stop, step)]
-
-
-def memory_for(rows: int, width: int) -> Tensor:
-    """Return an uninitialized CPU tensor (rows, width), float32; reuse spare memory if possible."""
-    num_bytes = 4 * rows * width
-    with suppress(IndexError):  # no memory to reuse, or another thread has just taken it
-        spare = _spare.pop()
-        if rows and spare.untyped_storage().nbytes() >= num_bytes:
-            return spare.as_strided((rows, width), (width, 1), 0)
-        give_back(spare)
-    return torch.empty(rows, width, dtype=torch.float32, device="cpu")
-
-
-def give_back(memory: Tensor) -> None:
-    """Keep memory for the next logits, unless a larger block is already kept."""
-    if memory.is_inference():  # only `torch.inference_mode` can write to it
-        return
-    num_bytes = memory.untyped_storage().nbytes()
-    if all(num_bytes > spare.untyped_storage().nbytes() for spare in _spare):
-        _spare[:] = [memory]
-
-
-def add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
-    """Compute `total += a @ b` in float32."""
-    if total.is_cuda and a.dtype != torch.float32:
-        torch.addmm(total, a, b, out_dtype=torch.float32, out=total)
-    else:
-        total.addmm_(a.float(), b.float())

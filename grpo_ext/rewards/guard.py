@@ -19,8 +19,8 @@ from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import Any
 
-from grpo_ext.common.columns import TASK
 from grpo_ext.common.user_code import TooLate, deadline, exit_if_forked, preserve_process_state
+from grpo_ext.rewards.batch_rows import copy_containers, one_row, scatter, task_rows
 from grpo_ext.rewards.deadline import in_time
 from grpo_ext.rewards.pool import RewardPool
 from grpo_ext.rewards.reward import Reward, Score
@@ -83,7 +83,7 @@ class Guard:
         self.last_scores: list[Score] = []  # of the last batch
         self.last_failed: set[int] = set()  # rows of the last batch on which the reward failed
         # Checksums of the prompts of the batches without any score since the last score.
-        self.lost: set[int] = set()
+        self.lost_prompts: set[int] = set()
         self.count = FailureCount(
             f"Reward {self.name!r}",
             "rows",
@@ -221,17 +221,18 @@ class Guard:
         self.count.add(row in errors for row in range(len(scores)) if row not in declined)
         for row, error in sorted(errors.items()):
             self.count.last_error = error
-            self.log(error, arguments, row)
+            self.report_failure(error, arguments, row)
         prompts = arguments.get("prompts")
         if len(errors) + len(declined) < len(scores):
-            self.lost.clear()
+            self.lost_prompts.clear()
         elif self.max_failure_rate < 1 and prompts:
-            self.lost.update(checksum(prompts[row]) for row in errors)
+            # a run stops once no rank gets a score any more (`Judge.count_failures`)
+            self.lost_prompts.update(checksum(prompts[row]) for row in errors)
         reason = self.count.too_many()
         if reason is not None:
             self.fail(reason)
 
-    def log(self, error: str, arguments: dict[str, Any], row: int) -> None:
+    def report_failure(self, error: str, arguments: dict[str, Any], row: int) -> None:
         """Log a failure with its row, once for each kind; call `fail` if none is allowed."""
         if not self.count.is_new_kind(error) and self.max_failure_rate > 0:
             return
@@ -328,75 +329,6 @@ def failed_batch(count: int, error: str) -> tuple[list[Score], dict[int, str]]:
     return [None] * count, dict.fromkeys(range(count), error)
 
 
-def copy_containers(argument: Any) -> Any:
-    """Copy nested lists and dicts, so that a reward can change only its own copy of them."""
-    if isinstance(argument, list):
-        return [
-            copy_containers(entry) if isinstance(entry, list | dict) else entry
-            for entry in argument
-        ]
-    if isinstance(argument, dict):
-        return {key: copy_containers(entry) for key, entry in argument.items()}
-    return argument
-
-
 def checksum(content: object) -> int:
     """Return a 32-bit checksum of an object's `repr`, the same in every process."""
     return zlib.crc32(repr(content).encode("utf-8", "replace"))
-
-
-def one_row(arguments: dict[str, Any], row: int, count: int) -> dict[str, Any]:
-    """Return the arguments for one completion.
-
-    `log_extra` and `log_metric` become no-ops, since the batch may have logged before failing.
-    """
-    row_arguments = rows_of(arguments, [row], count)
-    for name in ("log_extra", "log_metric"):
-        if name in row_arguments:
-            row_arguments[name] = lambda *_: None
-    return row_arguments
-
-
-def task_rows(
-    arguments: dict[str, Any], tasks: Sequence[str] | None
-) -> tuple[list[int], dict[str, Any]]:
-    """Return the positions of the rows of `tasks`, and a reward's arguments for these rows alone.
-
-    `tasks=None` selects all rows. `log_extra` takes values for the selected rows, and logs None for
-    the others.
-    """
-    count = len(arguments["completions"])
-    if tasks is None:
-        return list(range(count)), arguments
-    rows = [row for row, task in enumerate(arguments.get(TASK, ())) if task in tasks]
-    task_arguments = rows_of(arguments, rows, count)
-    log_extra = arguments.get("log_extra")
-    if log_extra is not None:
-
-        def log_task_rows(column: str, values: list[Any]) -> None:
-            log_extra(column, scatter(values, rows, count))
-
-        task_arguments["log_extra"] = log_task_rows
-    return rows, task_arguments
-
-
-def rows_of(arguments: dict[str, Any], rows: Sequence[int], count: int) -> dict[str, Any]:
-    """Return the arguments for some rows of a batch of `count` completions.
-
-    An argument that is not a list or tuple of that length stays unchanged.
-    """
-    selected = {}
-    for name, argument in arguments.items():
-        if isinstance(argument, list | tuple) and len(argument) == count:
-            selected[name] = [argument[row] for row in rows]
-        else:
-            selected[name] = argument
-    return selected
-
-
-def scatter(values: Sequence[Any], rows: Sequence[int], count: int) -> list[Any]:
-    """Return a list of length `count` with `values` at the positions `rows`, and None elsewhere."""
-    scattered: list[Any] = [None] * count
-    for row, value in zip(rows, values, strict=True):
-        scattered[row] = value
-    return scattered

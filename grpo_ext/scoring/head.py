@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from grpo_ext.objective.kept import KeptSet
-from grpo_ext.objective.logprob import Projection, sampling_log_probs
+from grpo_ext.objective.logprob import LogitTransform, sampling_log_probs
 from grpo_ext.objective.sampling import SamplingParams
 from grpo_ext.step.records import Scores
 
@@ -32,7 +32,7 @@ class Head:
         weight: Tensor,
         bias: Tensor | None,
         targets: Tensor,
-        projection: Projection,
+        logit_transform: LogitTransform,
     ) -> tuple[Tensor, Tensor]:
         """Return log-probs (N,) and entropies (N,) of the next N positions of the pass.
 
@@ -50,7 +50,7 @@ class Head:
             targets,
             self.params,
             kept_set,
-            projection,
+            logit_transform,
         )
         self._scored = end
         if used is not None:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from trl.models.utils import disable_gradient_checkpointing
 from trl.trainer.utils import use_adapter
 
-from grpo_ext.objective.logprob import Projection
+from grpo_ext.objective.logprob import LogitTransform
 from grpo_ext.scoring.head import Head
 from grpo_ext.seams.generate import replaced
 from grpo_ext.seams.port import TRLTrainer
@@ -51,7 +51,7 @@ class _StandIn:
                 scale,
                 outputs,
             )
-        logps, entropy = self.head(hidden, weight, bias, targets, Projection(scale, softcap))
+        logps, entropy = self.head(hidden, weight, bias, targets, LogitTransform(scale, softcap))
         asked_entropy = entropy if "entropy" in outputs else None
         return logps, asked_entropy, None, None, None
 

@@ -18,7 +18,8 @@ from grpo_ext.rewards.reward_specs import check_columns
 from grpo_ext.samplers.base import Sampler
 from grpo_ext.samplers.choose import make_sampler, scoring_params
 from grpo_ext.seams import trl as seam
-from grpo_ext.step.feed import Feed, cut
+from grpo_ext.step.cut import cut
+from grpo_ext.step.feed import Feed
 from grpo_ext.step.loss import EntropyControl
 from grpo_ext.step.records import Ranks
 from grpo_ext.trainer.checkpoint import Checkpoints
@@ -91,8 +92,8 @@ class Parts:
             partial(seam.generate_and_score, trainer),
             partial(cut, rule=self.cut_rule, ranks=ranks),
             device=ranks.device,
-            slices=args.steps_per_generation,
-            uses=args.steps_per_generation * args.num_iterations,
+            num_slices=args.steps_per_generation,
+            num_handouts=args.steps_per_generation * args.num_iterations,
             trimmed=layout.trimmed,
             split_with_images=split_with_images,
         )

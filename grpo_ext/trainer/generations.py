@@ -1,12 +1,6 @@
-"""Make one generation: sample, judge, compare within groups, score old and reference.
+"""Make one generation: sample, score old and reference, judge, compare within groups.
 
-prompts ──► Sampler ──► Judge ──► advantages ──► old and reference log-probs ──► Judged
-
-With `overlap: one_step`, the next generation is sampled while the trainer trains on the current one
-(`Ahead`). Between two generations, the trainer waits for the completions that it requested one
-generation ago, loads its weights into the sampler, requests the next completions, and trains. All
-tokens of a completion are sampled by the same weights, those of the previous generation, unless
-`partial_rollouts` is set.
+prompts ──► Sampler ──► old and reference log-probs ──► Judge ──► advantages ──► Judged
 """
 
 import logging
@@ -33,6 +27,7 @@ from grpo_ext.step.groups import GroupShape
 from grpo_ext.step.judge import AdvantageRule, by_token, fill_unscored, group_outcomes
 from grpo_ext.step.metrics import episode_figures
 from grpo_ext.step.records import Generation, Ranks, Scored, table_of
+from grpo_ext.trainer.ahead import Ahead
 from grpo_ext.trainer.judging import Judge, Judged, outcomes_of_groups, tie_break_of
 from grpo_ext.trainer.phases import Phases
 from grpo_ext.trainer.policy import OldAndReference
@@ -40,68 +35,6 @@ from grpo_ext.trainer.port import Trainer
 from grpo_ext.trainer.trl_path import scored_by_trl
 
 logger = logging.getLogger(__name__)
-
-
-class Ahead:
-    """The requested generation, if there is one. All ranks must call all methods together."""
-
-    def __init__(self, sampler: Sampler):
-        self.sampler = sampler
-        self.due: int | None = None  # the step that the requested generation is for
-        self._arrived: Generation | None = None
-        self._under_way = False
-
-    def ask(self, request: Request | None, due: int) -> None:
-        """Start generating for step `due`; `request=None` means that nothing new is needed.
-
-        Only one generation can be in progress.
-        """
-        self.due = due
-        self._arrived = None
-        if request is not None:
-            self.sampler.submit(request)
-        self._under_way = request is not None
-
-    def wait(self) -> None:
-        """Wait until no generation is in progress; the sampler is then free for other requests."""
-        if self._under_way:
-            self._under_way = False
-            self._arrived = self.sampler.collect()
-
-    def take(self, step: int) -> Generation | None:
-        """Return the generation for this step, once; `None` if it was not requested.
-
-        After a failure the current generation is redone, so the one requested ahead belongs to a
-        later step. In-flight completions are then discarded, because their prompts will be
-        requested again.
-        """
-        self.wait()
-        generation = self._arrived if self.due == step else None
-        if generation is None:
-            self.sampler.discard_unfinished()
-        self.due = None
-        self._arrived = None
-        return generation
-
-    def stop(self) -> None:
-        """Discard the requested generation, and stop the sampler's background work."""
-        self.sampler.stop()
-        self.due = None
-        self._arrived = None
-        self._under_way = False
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the requested generation; call `wait` first."""
-        return {
-            "due": self.due,
-            "generation": self._arrived,
-            "sampler": self.sampler.state_dict(),
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        if self.sampler.load_state_dict(state["sampler"]):
-            self.due = state["due"]
-            self._arrived = state["generation"]
 
 
 class Generations:
@@ -119,7 +52,7 @@ class Generations:
         ranks: Ranks,
         by_trl: bool,
         phases: Phases,
-        played: Callable[[list[int]], None],
+        on_played: Callable[[list[int]], None],
     ):
         self.trainer = trainer
         self.sampler = sampler
@@ -131,19 +64,22 @@ class Generations:
             self.sync_check = SyncCheck(trainer, sampler, scorer, ranks)
         self.by_trl = by_trl  # whether TRL generates: for images, or tools that TRL calls
         self.phases = phases
-        self.played = played  # takes the number of failures of each episode that is trained on
+        # takes the number of failures of each episode that is trained on
+        self.on_played = on_played
         self.ends = settings.end_rule(trainer)
         self.begin = settings.episodes_of(trainer, sampler, by_trl)
         self.turn_weights = settings.turn_weights(trainer)
         self.outcome_order = outcomes_of_groups(trainer)
         self.tie_break = tie_break_of(trainer)
         args = trainer.args
+        ahead_sampler = sampler
         if args.partial_rollouts:
             rows = args.generation_batch_size // ranks.count
-            sampler = PartialSampler(
+            # requests ahead go through it; an evaluation uses the sampler itself
+            ahead_sampler = PartialSampler(
                 sampler, self.ends, args.partial_rollouts, rows, args.num_generations, ranks
             )
-        self.ahead = Ahead(sampler)
+        self.ahead = Ahead(ahead_sampler)
         self._said_shut_out = False
 
     def made_by_trl(self, rows: list[Row], table: dict[str, Any]) -> Judged:
@@ -158,15 +94,15 @@ class Generations:
         return replace(judged, tasks=self._tasks(judged.rows))
 
     def __call__(
-        self, rows: list[Row], scored: bool = True, sampled: Callable[[], None] | None = None
+        self, rows: list[Row], scored: bool = True, on_sampled: Callable[[], None] | None = None
     ) -> Judged:
         """Complete rows and judge the completions.
 
         Args:
             rows: the rows of the data set, one per completion of this rank.
             scored: whether to score old and reference log-probs.
-            sampled: called once the completions are sampled, before they are judged; not called if
-                TRL generates.
+            on_sampled: called once the completions are sampled, before they are judged; not called
+                if TRL generates.
         """
         if self.by_trl:
             with seam.whole_table(self.trainer, len(rows) * self.ranks.count):
@@ -180,8 +116,8 @@ class Generations:
             rows = generation.rows
             prompts = [row["prompt"] for row in rows]
         shape = self._shape(rows)
-        if sampled is not None:
-            sampled()
+        if on_sampled is not None:
+            on_sampled()
         self.check_environment(episodes)
         if episodes:
             self._log_episodes(episodes)
@@ -213,7 +149,7 @@ class Generations:
         advantages = shape.gather(rule.advantages(filled_rewards, ties))
         rewards = shape.gather(filled_rewards)
         outcomes = shape.gather(spread_outcomes)
-        table = self._compared(table, rewards, advantages, episodes, shape)
+        table = self._with_advantages(table, rewards, advantages, episodes, shape)
         right = outcomes[self.ranks.own_slice(len(outcomes))] >= self.trainer.args.pass_threshold
         table = replace(table, right=right.float())
         seam.keep_completions(self.trainer, prompts, completions, raw_rewards, advantages)
@@ -249,7 +185,7 @@ class Generations:
             world = episode.world
             counts.append((episode.turns, world.failures, world.calls, world.failed_calls))
         if self.trainer.model.training:
-            self.played([episode.world.failures for episode in episodes])
+            self.on_played([episode.world.failures for episode in episodes])
         has_tools = bool(episodes[0].tokens.tools)
         seam.log_figures(self.trainer, episode_figures(counts, has_tools, self.ranks))
 
@@ -280,7 +216,7 @@ class Generations:
         left_out = torch.tensor(truncated) & self.trainer.mask_truncated_completions
         return table_of(generation, seam.pad_token(self.trainer), left_out, self.ranks.device)
 
-    def _compared(
+    def _with_advantages(
         self,
         table: Scored,
         rewards: Tensor,
@@ -295,15 +231,15 @@ class Generations:
         own_rows = self.ranks.own_slice(len(rewards))
         if self.turn_weights is None:
             signal = shape.gather(has_signal(shape.spread(advantages, 0.0), shape.largest))
-            compared = advantages[own_rows]
+            own_advantages = advantages[own_rows]
         else:
             gains = self.ranks.gather_objects(
                 [episode.gains(self.turn_weights) for episode in episodes]
             )
             of_turns = self.rule.turn_advantages(rewards, gains)  # (B of all ranks, K)
             signal = has_signal(of_turns, self.rule.num_generations)
-            compared = by_token(table, of_turns[own_rows])
-        return replace(table, advantages=compared.float(), signal=signal[own_rows].float())
+            own_advantages = by_token(table, of_turns[own_rows])
+        return replace(table, advantages=own_advantages.float(), signal=signal[own_rows].float())
 
     def check_environment(self, episodes: list[Episode]) -> None:
         """Raise `EnvironmentFailure` on all ranks if the episodes' environment failed too often."""

@@ -332,4 +332,4 @@ def report_of(guard: Guard) -> tuple[str, int, int, str, set[int], str]:
     and its last error.
     """
     failure = str(guard.failure or "")
-    return guard.name, guard.failed, guard.asked, failure, guard.lost, guard.last_error
+    return guard.name, guard.failed, guard.asked, failure, guard.lost_prompts, guard.last_error

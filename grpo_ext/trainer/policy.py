@@ -21,7 +21,7 @@ from grpo_ext.samplers.base import Sampler
 from grpo_ext.scoring.scorer import Scorer
 from grpo_ext.seams import trl as seam
 from grpo_ext.seams.scoring import reference_of, without_checkpointing
-from grpo_ext.step.feed import step_counts
+from grpo_ext.step.cut import step_counts
 from grpo_ext.step.loss import EntropyControl, LossSettings, old_logps, step_loss
 from grpo_ext.step.metrics import StepStats, age_stats, sampler_stats
 from grpo_ext.step.records import LossOutput, MicroBatch, Ranks, Scored

@@ -69,7 +69,7 @@ class Rollout:
         if self.group_filter == "refill":
             table = self._refilled(rows)
         else:
-            judged = self.generations(rows, sampled=self._ask_ahead)
+            judged = self.generations(rows, on_sampled=self._ask_ahead)
             self._record([judged])
             table = self._filtered(judged)
         self.generated(table)

@@ -30,7 +30,7 @@ from grpo_ext.scoring.probe import Probe
 from grpo_ext.scoring.scorer import Scorer
 from grpo_ext.seams import trl as seam
 from grpo_ext.seams.scoring import run_model, score_images
-from grpo_ext.step.feed import CutRule
+from grpo_ext.step.cut import CutRule
 from grpo_ext.step.judge import EndRule
 from grpo_ext.step.loss import LossSettings
 from grpo_ext.trainer.port import Trainer

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from grpo_ext.objective.kept import KeptSet
-from grpo_ext.objective.logprob import add_product, sampling_log_probs
+from grpo_ext.objective.logit_blocks import add_product
+from grpo_ext.objective.logprob import sampling_log_probs
 from grpo_ext.objective.sampling import SamplingParams
 from grpo_ext.objective.warpers import kept_tokens
 from tests.support.gpu_parts import DEVICES, model_of, noted

@@ -6,15 +6,15 @@ import pytest
 import torch
 from torch.nn.functional import linear
 
-from grpo_ext.objective import logprob
-from grpo_ext.objective.logprob import Projection, sampling_log_probs
+from grpo_ext.objective import logit_blocks, logprob
+from grpo_ext.objective.logprob import LogitTransform, sampling_log_probs
 from grpo_ext.objective.sampling import SamplingParams
 
 
-def plain(hidden, weight, bias, targets, temperature, projection, suppressed=()):
-    logits = linear(hidden, weight, bias).double() * projection.scale
-    if projection.softcap is not None:
-        logits = projection.softcap * torch.tanh(logits / projection.softcap)
+def plain(hidden, weight, bias, targets, temperature, logit_transform, suppressed=()):
+    logits = linear(hidden, weight, bias).double() * logit_transform.scale
+    if logit_transform.softcap is not None:
+        logits = logit_transform.softcap * torch.tanh(logits / logit_transform.softcap)
     logits[:, list(suppressed)] = -torch.inf
     log_p = (logits / temperature).log_softmax(-1)
     drawn = log_p[:, [v for v in range(len(weight)) if v not in suppressed]]
@@ -22,16 +22,16 @@ def plain(hidden, weight, bias, targets, temperature, projection, suppressed=())
 
 
 @pytest.mark.parametrize("block, tile", [(1, 1), (40, 12), (64, 64), (2**21, 33)])
-@pytest.mark.parametrize("projection", [Projection(), Projection(0.5, 3.0)])
+@pytest.mark.parametrize("logit_transform", [LogitTransform(), LogitTransform(0.5, 3.0)])
 @pytest.mark.parametrize("wanted", ["logps", "entropy", "both"])
 @pytest.mark.parametrize("with_bias, suppressed", [(False, ()), (True, ()), (True, (3, 7, 4_000))])
 @pytest.mark.parametrize("keeps", [True, False])
 def test_values_and_gradients(
-    monkeypatch, block, tile, projection, wanted, with_bias, suppressed, keeps
+    monkeypatch, block, tile, logit_transform, wanted, with_bias, suppressed, keeps
 ):
-    monkeypatch.setattr(logprob, "BLOCK_LOGITS", block)
-    monkeypatch.setattr(logprob, "TILE_LOGITS", tile)
-    monkeypatch.setattr(logprob, "KEPT_LOGITS", logprob.KEPT_LOGITS if keeps else 0)
+    monkeypatch.setattr(logit_blocks, "BLOCK_LOGITS", block)
+    monkeypatch.setattr(logit_blocks, "TILE_LOGITS", tile)
+    monkeypatch.setattr(logprob, "MAX_SAVED_LOGITS", logprob.MAX_SAVED_LOGITS if keeps else 0)
     g = torch.Generator().manual_seed(0)
     tensors = [
         torch.randn(*shape, generator=g, requires_grad=True) for shape in ((7, 5), (11, 5), (11,))
@@ -42,10 +42,12 @@ def test_values_and_gradients(
     weights = torch.randn(2, 7, generator=g)
     targets[torch.isin(targets, torch.tensor([3, 7]))] = 0  # what is suppressed is not drawn
     params = SamplingParams(0.7, suppressed=suppressed)
-    *found, kept = sampling_log_probs(hidden, weight, bias, targets, params, projection=projection)
+    *found, kept = sampling_log_probs(
+        hidden, weight, bias, targets, params, logit_transform=logit_transform
+    )
     assert kept is None
     wanted_values = plain(
-        hidden, weight, bias, targets, 0.7, projection, [v for v in suppressed if v < 11]
+        hidden, weight, bias, targets, 0.7, logit_transform, [v for v in suppressed if v < 11]
     )
     for a, b in zip(found, wanted_values, strict=True):
         assert torch.allclose(a.double(), b, atol=1e-5)

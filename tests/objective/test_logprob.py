@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 
-from grpo_ext.objective import logprob
+from grpo_ext.objective import logit_blocks
 from grpo_ext.objective.kept import KeptSet
-from grpo_ext.objective.logprob import Projection, sampling_log_probs
+from grpo_ext.objective.logprob import LogitTransform, sampling_log_probs
 from grpo_ext.objective.sampling import SamplingParams
 from grpo_ext.objective.warpers import kept_tokens
 
@@ -123,8 +123,8 @@ def dense(hidden, weight, bias, targets, params, kept, scale=1.0, softcap=None):
 @pytest.mark.parametrize("params", GRID)
 @pytest.mark.parametrize("scale, softcap", [(1.0, None), (0.5, 4.0)])
 def test_values_and_gradients_equal_the_definition(params, scale, softcap, monkeypatch):
-    monkeypatch.setattr(logprob, "_MIN_TILE", 40 * 3)  # three positions a tile
-    monkeypatch.setattr(logprob, "_LOGITS_PER_POSITION", 0)
+    monkeypatch.setattr(logit_blocks, "_MIN_TILE", 40 * 3)  # three positions a tile
+    monkeypatch.setattr(logit_blocks, "_LOGITS_PER_POSITION", 0)
     g = torch.Generator().manual_seed(3)
     tensors = [
         torch.randn(*shape, generator=g, requires_grad=True) for shape in ((17, 8), (40, 8), (40,))
@@ -144,7 +144,7 @@ def test_values_and_gradients_equal_the_definition(params, scale, softcap, monke
         sum((a * b).sum() for a, b in zip(expected, up, strict=True)), tensors
     )
     logps, entropy, found = sampling_log_probs(
-        *tensors, targets, params, projection=Projection(scale, softcap)
+        *tensors, targets, params, logit_transform=LogitTransform(scale, softcap)
     )
     got = torch.autograd.grad((logps * up[0]).sum() + (entropy * up[1]).sum(), tensors)
 
@@ -217,7 +217,7 @@ def test_memory_that_another_call_has_used_gives_no_wrong_gradient() -> None:
 
 
 def test_calls_without_gradient_leave_what_a_backward_pass_needs(monkeypatch) -> None:
-    monkeypatch.setattr(logprob, "_spare", [])
+    monkeypatch.setattr(logit_blocks, "_spare", [])
     torch.manual_seed(0)
     hidden = torch.randn(50, 16, requires_grad=True)
     weight = torch.randn(300, 16)

@@ -266,9 +266,9 @@ def test_a_batch_that_a_reward_declines_whole_is_no_failure():
     guard = Guard(by_row(lambda text: 1 / 0 if text == "bad" else None), deferred=True)
     for i in range(100):
         guard(completions=["a", "b"], prompts=[f"{i}", "q"])
-    assert guard.failure is None and guard.lost == set()
+    assert guard.failure is None and guard.lost_prompts == set()
     guard(completions=["a", "bad"], prompts=["p", "q"])
-    assert len(guard.lost) == 1
+    assert len(guard.lost_prompts) == 1
 
 
 @pytest.mark.parametrize("awaited", [False, True])
@@ -300,7 +300,7 @@ def test_a_reward_of_some_tasks_sees_only_their_rows(awaited):
     assert extra == {"gold": ["1", None, "3"]}
     others = guard(**{**given, "task": ["code"] * 3})
     assert (asyncio.run(others) if awaited else others) == [None] * 3
-    assert len(seen) == 1 and guard.failed == 0 and guard.lost == set()
+    assert len(seen) == 1 and guard.failed == 0 and guard.lost_prompts == set()
 
 
 def test_what_a_completion_put_into_an_error_cannot_act_on_a_log_or_terminal(caplog):

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpo_ext.objective.policy import StepCounts
-from grpo_ext.step.feed import CutRule, cut, step_counts
+from grpo_ext.step.cut import CutRule, cut, step_counts
 from grpo_ext.step.records import Ranks, Scored
 
 

@@ -1,0 +1,117 @@
+"""Compute the logits of many positions, in blocks and tiles.
+
+A block is the result of one matrix product. A tile is a part of a block that is small enough to be
+read many times.
+"""
+
+from collections.abc import Iterator
+from contextlib import suppress
+
+import torch
+from torch import Tensor
+
+from grpo_ext.objective.sampling import SamplingParams
+
+# A CPU multiplies fast if there are many rows, and reads fast if the data fits into its cache.
+BLOCK_LOGITS = 2**24  # 64 MiB in float32
+TILE_LOGITS = 2**19  # 2 MiB
+# On a GPU, and where truncation sorts, a block is one tile. Sorting a tile takes about 30 bytes per
+# logit. With this many logits per position, that is less memory than the (positions, 32768) tile of
+# TRL's fused head takes at 2 bytes per logit.
+_LOGITS_PER_POSITION = 2048
+_MAX_POSITIONS = 4096
+_MIN_TILE = 2**20
+# memory to reuse for the next logits, since first writes to new memory take as long as a softmax
+_spare: list[Tensor] = []
+
+
+def logit_blocks(
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    dtype: torch.dtype,
+    params: SamplingParams,
+    out: Tensor | None = None,
+) -> Iterator[tuple[slice, Tensor, list[tuple[slice, Tensor]]]]:
+    """Yield the positions of each block, their logits (n, V), and the tiles with their positions.
+
+    Logits are rounded to `dtype`, as the sampler rounds them, and then converted to float32.
+
+    Args:
+        hidden: (N, H), the last hidden states.
+        weight: (V, H), the weight of the language model head.
+        bias: (V,) or `None`.
+        dtype: the dtype in which the model computes logits.
+        params: the sampling parameters; truncation makes each block a single tile.
+        out: (N, V), float32, receives the logits of all positions. `None`: each block may overwrite
+            the previous one.
+    """
+    block_rows, tile_rows = _sizes(hidden, weight, params)
+    on_cpu = hidden.device.type == "cpu"
+    reuses_memory = out is None and on_cpu and dtype == weight.dtype == torch.float32
+    memory = out
+    if reuses_memory:
+        most_rows = min(block_rows, len(hidden))
+        memory = memory_for(most_rows, weight.size(0))
+    for block in _slices(0, len(hidden), block_rows):
+        x = hidden[block].to(dtype)  # (n, H)
+        if memory is None:
+            typed_bias = None if bias is None else bias.to(dtype)
+            logits = torch.nn.functional.linear(x, weight.to(dtype), typed_bias)
+            logits = logits.float()  # (n, V)
+        else:
+            logits = memory[: len(x)] if reuses_memory else memory[block]
+            added = logits if bias is None else bias  # not read with beta = 0
+            torch.addmm(added, x, weight.t(), beta=int(bias is not None), out=logits)
+        tile_positions = _slices(block.start, block.stop, tile_rows)
+        tiles = list(zip(tile_positions, logits.split(tile_rows), strict=True))
+        yield block, logits, tiles
+        del logits, tiles  # before the next product
+    if reuses_memory and memory is not None:
+        give_back(memory)
+
+
+def _sizes(hidden: Tensor, weight: Tensor, params: SamplingParams) -> tuple[int, int]:
+    """Return the number of positions in a block and in a tile."""
+    block_logits = BLOCK_LOGITS
+    tile_logits = TILE_LOGITS
+    if params.truncated or hidden.device.type != "cpu":
+        positions = min(len(hidden), _MAX_POSITIONS)
+        block_logits = max(_MIN_TILE, positions * _LOGITS_PER_POSITION)
+        tile_logits = block_logits
+    vocab_size = weight.size(0)
+    block_rows = max(1, block_logits // vocab_size)
+    tile_rows = max(1, tile_logits // vocab_size)
+    return block_rows, tile_rows
+
+
+def _slices(start: int, stop: int, step: int) -> list[slice]:
+    return [slice(first, min(first + step, stop)) for first in range(start, stop, step)]
+
+
+def memory_for(rows: int, width: int) -> Tensor:
+    """Return an uninitialized CPU tensor (rows, width), float32; reuse spare memory if possible."""
+    num_bytes = 4 * rows * width
+    with suppress(IndexError):  # no memory to reuse, or another thread has just taken it
+        spare = _spare.pop()
+        if rows and spare.untyped_storage().nbytes() >= num_bytes:
+            return spare.as_strided((rows, width), (width, 1), 0)
+        give_back(spare)
+    return torch.empty(rows, width, dtype=torch.float32, device="cpu")
+
+
+def give_back(memory: Tensor) -> None:
+    """Keep memory for the next logits, unless a larger block is already kept."""
+    if memory.is_inference():  # only `torch.inference_mode` can write to it
+        return
+    num_bytes = memory.untyped_storage().nbytes()
+    if all(num_bytes > spare.untyped_storage().nbytes() for spare in _spare):
+        _spare[:] = [memory]
+
+
+def add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
+    """Compute `total += a @ b` in float32."""
+    if total.is_cuda and a.dtype != torch.float32:
+        torch.addmm(total, a, b, out_dtype=torch.float32, out=total)
+    else:
+        total.addmm_(a.float(), b.float())

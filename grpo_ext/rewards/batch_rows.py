@@ -1,0 +1,75 @@
+"""Select rows of a batch: the arguments of a reward for some of the completions."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from grpo_ext.common.columns import TASK
+
+
+def copy_containers(argument: Any) -> Any:
+    """Copy nested lists and dicts, so that a reward can change only its own copy of them."""
+    if isinstance(argument, list):
+        return [
+            copy_containers(entry) if isinstance(entry, list | dict) else entry
+            for entry in argument
+        ]
+    if isinstance(argument, dict):
+        return {key: copy_containers(entry) for key, entry in argument.items()}
+    return argument
+
+
+def one_row(arguments: dict[str, Any], row: int, count: int) -> dict[str, Any]:
+    """Return the arguments for one completion.
+
+    `log_extra` and `log_metric` become no-ops, since the batch may have logged before failing.
+    """
+    row_arguments = rows_of(arguments, [row], count)
+    for name in ("log_extra", "log_metric"):
+        if name in row_arguments:
+            row_arguments[name] = lambda *_: None
+    return row_arguments
+
+
+def task_rows(
+    arguments: dict[str, Any], tasks: Sequence[str] | None
+) -> tuple[list[int], dict[str, Any]]:
+    """Return the positions of the rows of `tasks`, and a reward's arguments for these rows alone.
+
+    `tasks=None` selects all rows. `log_extra` takes values for the selected rows, and logs None for
+    the others.
+    """
+    count = len(arguments["completions"])
+    if tasks is None:
+        return list(range(count)), arguments
+    rows = [row for row, task in enumerate(arguments.get(TASK, ())) if task in tasks]
+    task_arguments = rows_of(arguments, rows, count)
+    log_extra = arguments.get("log_extra")
+    if log_extra is not None:
+
+        def log_task_rows(column: str, values: list[Any]) -> None:
+            log_extra(column, scatter(values, rows, count))
+
+        task_arguments["log_extra"] = log_task_rows
+    return rows, task_arguments
+
+
+def rows_of(arguments: dict[str, Any], rows: Sequence[int], count: int) -> dict[str, Any]:
+    """Return the arguments for some rows of a batch of `count` completions.
+
+    An argument that is not a list or tuple of that length stays unchanged.
+    """
+    selected = {}
+    for name, argument in arguments.items():
+        if isinstance(argument, list | tuple) and len(argument) == count:
+            selected[name] = [argument[row] for row in rows]
+        else:
+            selected[name] = argument
+    return selected
+
+
+def scatter(values: Sequence[Any], rows: Sequence[int], count: int) -> list[Any]:
+    """Return a list of length `count` with `values` at the positions `rows`, and None elsewhere."""
+    scattered: list[Any] = [None] * count
+    for row, value in zip(rows, values, strict=True):
+        scattered[row] = value
+    return scattered
