@@ -16,7 +16,7 @@ from grpo_ext.recipe.problems import Problem
 from grpo_ext.recipe.typed_values import STEP_NORMALIZATION, Dependency, Rule, Values
 from grpo_ext.recipe.values import convert
 
-#: What options need that look at one reward per completion, the weighted sum of all rewards.
+#: Needed by options that work on a single reward per completion, the weighted sum of all rewards.
 WEIGHTED_SUM = {"multi_objective_aggregation": (SUM_THEN_NORMALIZE,)}
 
 
@@ -27,8 +27,8 @@ class AdvantageOptions:
     Args:
         std_estimator (`str`, defaults to `"sample"`): the standard deviation of rewards. `"sample"`
             divides by n - 1, as TRL does; `"population"` divides by n, as the GRPO paper does.
-        advantage_normalizer (`str`, defaults to `"all"`): the completions by whose number the
-            policy term is divided: `"all"`, or `"useful"`, those in groups whose rewards differ.
+        advantage_normalizer (`str`, defaults to `"all"`): which completions count in the divisor of
+            the policy term: `"all"`, or `"useful"`, those in groups whose rewards differ.
     """
 
     std_estimator: Literal["sample", "population"] = "sample"
@@ -36,7 +36,10 @@ class AdvantageOptions:
 
 
 def compares_groups(v: Values) -> bool:
-    """Return whether the advantage estimator compares groups, as `scale_rewards: batch` does."""
+    """Return whether `scale_rewards` compares groups with each other, as `batch` does.
+
+    False for an estimator that is not registered.
+    """
     return v.scale_rewards in advantage_names() and not get_advantages(v.scale_rewards).within_group
 
 

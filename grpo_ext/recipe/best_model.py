@@ -48,7 +48,10 @@ class EvaluationMetrics:
         return self._of_sets(self._known_of_a_set())
 
     def of_a_set(self, metric: str) -> str:
-        """Return a metric without the name of its data set."""
+        """Return the name of a metric without the name of its evaluation data set, if it has one.
+
+        If the names of several data sets match, the longest one is removed.
+        """
         prefixes = [f"{name}_" for name in self.sets if metric.startswith(f"{name}_")]
         return metric.removeprefix(max(prefixes, key=len, default=""))
 
@@ -98,7 +101,7 @@ class EvaluationMetrics:
 
 
 def chooses_by_metric(v: Values | GRPOConfig) -> str | None:
-    """Return the option that uses an evaluation metric to decide something, or `None`."""
+    """Return the option whose effect depends on an evaluation metric, or `None`."""
     if v.load_best_model_at_end:
         return "load_best_model_at_end"
     if v.save_strategy == "best":
@@ -114,7 +117,7 @@ def plain_metric(metric_for_best_model: str | None) -> str:
 
 
 def needs_a_metric(option: str, evaluation: EvaluationMetrics) -> str:
-    """Return the message that an option reads `eval_loss`, and what to write instead."""
+    """Return the error message for an option that uses `eval_loss`, with what to write instead."""
     proposal = evaluation.growing[0] if evaluation.growing else "the name of a reward"
     return (
         f"{option} uses eval_loss, which does not measure a policy trained with GRPO: advantages "
@@ -124,7 +127,7 @@ def needs_a_metric(option: str, evaluation: EvaluationMetrics) -> str:
 
 
 def lowest_reward(metric: str) -> str:
-    """Return the message that the model with the lowest reward would be kept."""
+    """Return the error message for `greater_is_better: false` with a metric of rewards."""
     return (
         f"greater_is_better: false with metric_for_best_model: {metric} keeps the model with "
         "the lowest reward. Write greater_is_better: true, or remove it."

@@ -55,8 +55,9 @@ def as_yaml(values: Mapping[str, Any]) -> str:
 def differences(recipe: Recipe, folder: Path) -> dict[str, tuple[Any, Any]]:
     """Return the (saved, new) values of changed keys that affect training.
 
-    The recipe is compared with the one saved in `folder`; a missing key counts as its default.
-    Return an empty dict if no recipe was saved or it cannot be read.
+    The recipe is first adapted to this machine, and then compared with the one saved in `folder`; a
+    missing key counts as its default. Return an empty dict if no recipe was saved or it cannot be
+    read.
     """
     try:
         saved = {key: value for key, (value, _) in read_yaml(folder / SAVED, folder).items()}
@@ -81,11 +82,11 @@ def differences(recipe: Recipe, folder: Path) -> dict[str, tuple[Any, Any]]:
 
 
 def check_same_run(recipe: Recipe) -> None:
-    """Raise `ValueError` if `output_dir` holds a run of another recipe.
+    """Raise `ValueError` if `output_dir` holds a run with a different recipe.
 
-    The message lists the differences. Nothing is checked unless the run would resume by itself
-    (`resume: auto` without `resume_from_checkpoint`). A finished run with checkpoints may be made
-    longer.
+    The message lists the differences. Nothing is checked unless the run would resume automatically
+    (`resume: auto` without `resume_from_checkpoint`). The length of a finished run with checkpoints
+    may be raised.
     """
     if not recipe.flat.has("resume"):
         return  # supervised training resumes only from an explicit `resume_from_checkpoint`
@@ -123,7 +124,7 @@ def _shaping(key: str, value: object) -> object:
 
 
 def _plain(values: dict[str, Any]) -> dict[str, Any]:
-    """Return a recipe's values as plain data without secrets."""
+    """Return a recipe's values as JSON types, without secrets."""
     text = json.dumps(values, default=lambda value: getattr(value, "value", None) or str(value))
     return without_secrets(json.loads(text))
 

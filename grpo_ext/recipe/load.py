@@ -32,7 +32,7 @@ from grpo_ext.recipe.several_tasks import TaskOfSeveral, read_tasks
 from grpo_ext.recipe.values import convert
 from grpo_ext.tasks import Task, get_task_class
 
-PRESET = "preset "  # the beginning of the place of a key that a preset sets
+PRESET = "preset "  # the places of keys that a preset sets begin with this
 
 
 @dataclass

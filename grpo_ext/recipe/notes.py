@@ -1,4 +1,4 @@
-"""Notes on a recipe: what is odd, wasteful or without effect, but trains as stated.
+"""Notes on a recipe: settings that are odd, wasteful or without effect, but are used as written.
 
 Settings that would be wrong are refused instead.
 """

@@ -72,7 +72,10 @@ def row_options_that_conflict(v: Values, _: int) -> Iterator[Problem]:
 
 
 def share_problems(entries: Mapping[str, Mapping[str, Any] | None]) -> Iterator[Problem]:
-    """Yield entries of `tasks` that read the same rows but hold out different ones."""
+    """Yield a problem for entries of `tasks` that read the same rows but hold out different ones.
+
+    `entries` maps the name of each entry to its options.
+    """
     first: dict[tuple[Any, ...], tuple[str, float | None]] = {}
     for name, entry in entries.items():
         options = entry or {}

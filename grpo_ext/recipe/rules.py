@@ -49,6 +49,8 @@ def check_values(
 ) -> list[Problem]:
     """Return all problems that `rules` find.
 
+    A rule that reads a refused or unknown value is skipped.
+
     Args:
         values: the values of the recipe.
         rules: the rules to apply.
@@ -70,7 +72,7 @@ def flat_values(
 ) -> Values:
     """Merge the values of all parts of a recipe into one mapping with the defaults of all fields.
 
-    `unsound` are the keys whose values were refused or are unknown.
+    `unsound` are the keys whose values were refused or are unknown; reading one raises `Unsound`.
     """
     defaults: dict[str, Any] = {}
     for cls in schema.values():
@@ -139,7 +141,7 @@ check_keys((*SFT_RULES, *SFT_NOTES), (SFTConfig, LaunchConfig, ModelConfig))
 
 
 def with_our_defaults(args: GRPOConfig) -> GRPOExtConfig:
-    """Add missing fields to a `GRPOConfig` with our defaults, and return the same object."""
+    """Set the fields that a `GRPOConfig` lacks to our defaults, and return the same object."""
     for name, default in flat_values({}, {"training": GRPOExtConfig}).defaults.items():
         if not hasattr(args, name):
             setattr(args, name, default)
@@ -151,8 +153,8 @@ def check_arguments(
 ) -> None:
     """Check arguments built in Python by the same rules as recipes.
 
-    Rules that depend on the model, its adapter or the data, which only a recipe states, are
-    skipped. A value that differs from its default counts as set.
+    Rules that depend on the model, its adapter or the data are skipped, because only a recipe names
+    these. A value that differs from its default counts as set.
 
     Args:
         args: the arguments of the trainer.
@@ -173,7 +175,7 @@ def check_arguments(
 
 
 def argument_notes(args: GRPOExtConfig, num_processes: int) -> list[Problem]:
-    """Return the notes on checked arguments: values that are odd but train as stated."""
+    """Return notes on arguments that were checked: values that are odd, but are used as given."""
     return notes_of(argument_values(args, set()), ARGUMENT_NOTES, num_processes)
 
 

@@ -1,4 +1,4 @@
-"""The trainer: TRL's class with few overrides, and the parts that they delegate to."""
+"""The trainer: a subclass of TRL's with few overrides, and the parts that they delegate to."""
 
 from grpo_ext.trainer.trainer import GRPOExtTrainer
 

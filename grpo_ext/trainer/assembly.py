@@ -43,7 +43,8 @@ class Parts:
     """The parts to which a `GRPOExtTrainer` delegates.
 
     Raises:
-        ValueError: if arguments do not fit the model, the data set, the sampler or the ranks.
+        ValueError: if arguments are incompatible with the model, the data set, the sampler or the
+            number of ranks.
     """
 
     def __init__(
@@ -158,7 +159,12 @@ class Parts:
 
 
 def check_separate(trainer: Trainer, sampler: Sampler | None, generations: Generations) -> None:
-    """Raise `ValueError` if options of a separate sampler are set but something else generates."""
+    """Raise `ValueError` if options of a separate sampler conflict with what generates.
+
+    The options are `overlap`, `sampler` and `behaviour_policy`. They do not work with environments,
+    tools, images, `loss_normalization: micro_batch` or a `rollout_func`. The option `sampler` also
+    conflicts with the argument `sampler`.
+    """
     args = trainer.args
     keys = [
         key
@@ -183,7 +189,12 @@ def check_separate(trainer: Trainer, sampler: Sampler | None, generations: Gener
 
 
 def check_data(trainer: Trainer) -> None:
-    """Raise `ValueError` if training data lack a reward's column or evaluation data the prompt."""
+    """Check that the data sets have the columns that the run needs, as far as these are known.
+
+    Raises:
+        ValueError: if the training set lacks a column that a reward reads, or a held-out set has no
+            readable `prompt` column.
+    """
     # TRL drops the column "completion"
     columns = [name for name in columns_of(trainer.train_dataset) if name != "completion"]
     if columns and trainer.rollout_func is None:

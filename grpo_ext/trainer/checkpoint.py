@@ -1,4 +1,4 @@
-"""Checkpoints from which a run resumes exactly.
+"""Write and restore checkpoints from which a run resumes exactly.
 
 transformers saves weights, optimizer, schedule and random states. The rest of a GRPO run's state is
 saved here, in one file per rank: the current generation and the position in it, the order of the
@@ -52,10 +52,11 @@ class Checkpoints:
 
     Args:
         trainer: the trainer whose state is saved.
-        parts: the parts of the trainer that have a state, by name.
+        parts: the parts of the trainer whose state is saved, by name.
 
     Raises:
-        ValueError: if the reference changes during training and is sharded.
+        ValueError: if the reference model changes during training (`sync_ref_model`) and the
+            trainer shards its models.
     """
 
     def __init__(self, trainer: Trainer, parts: dict[str, Stateful]):
@@ -84,22 +85,29 @@ class Checkpoints:
         return Path(self.trainer.args.output_dir) / name
 
     def newest(self) -> str | None:
-        """Return the newest whole checkpoint of `output_dir`, or `None`; all ranks must call it."""
+        """Return the newest complete checkpoint in `output_dir`, or `None`.
+
+        All ranks must call it.
+        """
         output_dir = Path(self.trainer.args.output_dir)
         return from_main(self.trainer.accelerator, lambda: newest_whole(output_dir))
 
     def begin(self, resume_from_checkpoint: str | bool | None) -> str | None:
-        """Restore the checkpoint that the run resumes from, and return it.
+        """Restore the checkpoint that the run resumes from, and return its folder.
+
+        TRL's own state is only loaded; `restore_trl` restores it later. A run that resumes does not
+        evaluate at its start. All ranks must call it.
 
         Args:
-            resume_from_checkpoint: a folder, or `True` for the newest whole checkpoint.
+            resume_from_checkpoint: a folder; `True` for the newest complete checkpoint; `None` or
+                `False` to start from scratch.
 
         Returns:
             The folder, or `None` if the run starts from scratch.
 
         Raises:
-            CheckpointMismatch: if the checkpoint is damaged, lacks training state, or was saved by
-                another number of ranks or another version of this package.
+            CheckpointMismatch: if the checkpoint is damaged, lacks training state, or was saved
+                with a different number of ranks or by a different version of this package.
         """
         newest = resume_from_checkpoint is True
         checkpoint = self.newest() if newest else resume_from_checkpoint
@@ -119,6 +127,8 @@ class Checkpoints:
 
     def save(self, write: Callable[[], None]) -> None:
         """Write a checkpoint and its manifest; on failure, delete it, warn, and continue the run.
+
+        Surplus older checkpoints are deleted afterwards. All ranks must call it.
 
         Args:
             write: saves the files that TRL and transformers write themselves.
@@ -147,11 +157,18 @@ class Checkpoints:
         trainer.accelerator.wait_for_everyone()
 
     def write(self, folder: Path, write: Callable[[], None]) -> None:
-        """Write the files of a checkpoint, except its manifest."""
+        """Write the files of a checkpoint, except its manifest.
+
+        An old manifest is deleted first. With `save_only_model`, no rank's state is written.
+
+        Args:
+            folder: the folder of the checkpoint.
+            write: saves the files that TRL and transformers write themselves.
+        """
         args = self.trainer.args
         if args.should_save:
             (folder / MANIFEST).unlink(missing_ok=True)
-        with seam.keeping_all(args):  # older ones are deleted after this one is whole
+        with seam.keeping_all(args):  # older ones are deleted once this one is complete
             write()
         if not args.save_only_model:  # without the optimizer's state, no run can resume exactly
             folder.mkdir(parents=True, exist_ok=True)
@@ -161,7 +178,8 @@ class Checkpoints:
     def save_failure(self) -> None:
         """Save a checkpoint in the middle of a step, after a failure.
 
-        If the current step already has a whole checkpoint, that one is kept instead.
+        If the current step already has a complete checkpoint, that one is kept instead. All ranks
+        must call it.
         """
         if from_main(self.trainer.accelerator, lambda: what_is_wrong(self.folder)) is not None:
             self.trainer.save_checkpoint()
@@ -207,7 +225,10 @@ class Checkpoints:
             accelerator.unwrap_model(trainer.ref_model).load_state_dict(reference)
 
     def restore_trl(self) -> None:
-        """Restore TRL's own state; call it after transformers' training loop has begun."""
+        """Restore TRL's own state; call it after transformers' training loop has begun.
+
+        It does nothing if the run did not resume, or if the state has already been restored.
+        """
         if self._trl_state is not None:
             seam.load_state(self.trainer, self._trl_state)
             self._trl_state = None
@@ -234,9 +255,10 @@ def why_no_state(checkpoint: Path, missing: str, ranks: int) -> str:
 
 
 def failure_of(trainer: TransformersTrainer, write: Callable[[], None]) -> str:
-    """Return why `write` failed on any rank; empty if it succeeded on all.
+    """Call `write`, and return its error on any rank, or "" if it succeeded on all ranks.
 
-    With a sharded model the error is raised, because the other ranks wait inside `write`.
+    With a sharded model an error is raised instead, because the other ranks wait inside `write`.
+    Errors other than `UNWRITABLE` are always raised. All ranks must call it.
     """
     error = ""
     try:
@@ -254,7 +276,8 @@ def save_result(trainer: TransformersTrainer) -> str:
     """Save the model and the trainer's state in `output_dir`.
 
     Returns:
-        The reason for a failure, or an empty string. After a failure, incomplete files are deleted.
+        The reason for a failure, or an empty string. After a failure, the files that were written
+        are deleted.
     """
 
     def write() -> None:
@@ -272,5 +295,5 @@ def save_result(trainer: TransformersTrainer) -> str:
 
 
 def modification_times(folder: Path) -> dict[Path, int]:
-    """Return the modification time of each file in a folder, in nanoseconds."""
+    """Return the modification time of each file directly in a folder, in nanoseconds."""
     return {path: path.stat().st_mtime_ns for path in folder.glob("*") if path.is_file()}

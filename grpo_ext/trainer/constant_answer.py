@@ -1,4 +1,7 @@
-"""Score the best constant answer in the evaluations of a run."""
+"""Score the best constant answer in the evaluations of a run.
+
+A constant answer is the same for every row, so it shows what the rewards pay without any skill.
+"""
 
 from dataclasses import replace
 from functools import partial
@@ -42,7 +45,7 @@ class ConstantAnswer:
         self._collected: list[tuple[Row, Sample]] = []  # from TRL's current evaluation
 
     def figures(self, rows: list[Row], samples: list[Sample]) -> dict[str, float]:
-        """Return `NAME_constant` and `NAME_constant_se` for each reward; empty if not applicable.
+        """Return `NAME_constant` and `NAME_constant_se` per reward; empty if `applies` is False.
 
         If the rows belong to several tasks, the metrics of each task are under `tasks/NAME/`.
 
@@ -84,7 +87,7 @@ class ConstantAnswer:
     # ---- an evaluation by TRL, which comes in batches
 
     def collect(self, judged: Judged) -> None:
-        """Keep a batch of TRL's evaluation until its metrics are logged."""
+        """Keep a batch of TRL's evaluation for `collected_figures`, if `applies` is True."""
         if not self.applies:
             return
         first = self.trainer.accelerator.process_index * len(judged.rows)
@@ -97,7 +100,11 @@ class ConstantAnswer:
             self._collected.append((row, Sample(0, text, rewards, judged.lengths[i], ids=ids)))
 
     def collected_figures(self) -> dict[str, float]:
-        """Return `eval_rewards/NAME/constant` and `..._se` for the batches since the last call."""
+        """Return `eval_rewards/NAME/constant` and `..._se` for the batches since the last call.
+
+        If the rows belong to several tasks, the names start with `eval_tasks/TASK/` instead of
+        `eval_`. Without batches, the result is empty.
+        """
         if not self._collected:  # true on all ranks or none; later, one rank alone may call `log`
             return {}
         collected = gather_object(self._collected)

@@ -41,7 +41,10 @@ def decoding_of(args: CheckedArguments) -> Decoding | None:
 
 
 def check_decoding(trainer: Trainer, by_trl: bool) -> None:
-    """Raise `ValueError` for `eval_temperature` if `generate` alone cannot complete prompts."""
+    """Raise `ValueError` if `eval_temperature` is set but `generate` cannot complete the prompts.
+
+    The model's `generate` supports neither a `rollout_func`, nor images, nor tools that TRL calls.
+    """
     if trainer.eval_decoding is not None and (trainer.rollout_func is not None or by_trl):
         raise ValueError(
             "eval_temperature evaluates with the model's `generate`, which supports neither "
@@ -60,6 +63,7 @@ def evaluate_policy(
 
     The rows are split among the ranks. The model's `generate` decodes, even if training samples
     with vLLM. It has a separate random state, so training is the same with and without evaluation.
+    The samples are also passed to the callbacks that want them. All ranks must call it.
 
     Args:
         trainer: the trainer with the policy and the rewards.

@@ -39,7 +39,8 @@ def rewards_for(
 ) -> list[Any]:
     """Look up the rewards that are given by name, and wrap functions in guards.
 
-    Reward models are left as they are. Functions that share a name are numbered, with a warning.
+    Reward models are left as they are, and `None` is skipped. Functions that share a name are
+    numbered, with a warning.
 
     Args:
         reward_funcs: one reward, or a list of rewards, as `GRPOExtTrainer` takes them.
@@ -49,7 +50,7 @@ def rewards_for(
 
     Raises:
         ValueError: if a name is unknown, reward models share a name, the trainer cannot call a
-            function, or a weight does not fit float32.
+            function, or a weight does not fit in float32.
     """
     if not isinstance(reward_funcs, list | tuple):
         reward_funcs = [reward_funcs]
@@ -83,9 +84,10 @@ def rewards_for(
 
 
 def rewards_of(trainer: Trainer) -> list[dict[str, Any]]:
-    """Describe each reward: name and weight and, if it is registered, its `reward` and `options`.
+    """Return the `name` and `weight` of each reward, with `reward` and `options` if registered.
 
-    The descriptions are for a log or a page, so options with a secret's name are left out.
+    A reward that scores only some tasks also has `tasks`. The descriptions are logged and shown, so
+    options whose names suggest a secret are left out.
     """
     descriptions = []
     weights = trainer.reward_weights.tolist()
@@ -107,8 +109,9 @@ def rewards_of(trainer: Trainer) -> list[dict[str, Any]]:
 def exact_weights(trainer: Trainer) -> Tensor:
     """Return the weights of the rewards (R,) in float64, exactly as in the arguments.
 
-    TRL rounds them to float32. TRL's weights are returned with `loss_normalization: micro_batch`,
-    which computes as TRL does, and on an Apple GPU, which has no float64.
+    TRL rounds them to float32. Its rounded weights are returned with
+    `loss_normalization: micro_batch`, which computes as TRL does, and on an Apple GPU, which has no
+    float64.
     """
     if trainer.as_trl or trainer.accelerator.device.type == "mps":  # which has no float64
         return trainer.reward_weights
@@ -121,7 +124,7 @@ def exact_weights(trainer: Trainer) -> Tensor:
 def outcomes_of_groups(trainer: Trainer) -> list[int]:
     """Return the indices of the rewards that judge groups, in `outcome_order`.
 
-    The pass rates count the same rewards.
+    The first of them that scores a group judges it. Pass rates are computed from the same rewards.
     """
     return outcome_order(
         trainer.reward_func_names, trainer.reward_weights.tolist(), trainer.args.group_filter_metric
@@ -132,8 +135,8 @@ def tie_break_of(trainer: Trainer) -> TieBreak | None:
     """Return the trainer's tie-break reward, or `None` if it has none.
 
     Raises:
-        ValueError: if it is not one of the trainer's rewards, has a weight in the sum, or judges
-            groups.
+        ValueError: if the tie-break reward is not one of the trainer's rewards, has a non-zero
+            weight, or judges groups.
     """
     args = trainer.args
     names = list(trainer.reward_func_names)
@@ -189,14 +192,14 @@ class Judge:
     def begin(
         self, rows: list[Row], prompts: list[Any], completions: list[Any], ids: list[list[int]]
     ) -> None:
-        """Start the rewards that run in worker processes.
+        """Start the rewards that run in worker processes, and return without waiting for them.
 
-        They run while old and reference log-probs are computed.
+        They run while old and reference log-probs are computed; `rewards` collects the results.
 
         Args:
             rows: the rows of the data set, one per completion of this rank.
             prompts: the prompts, one per completion.
-            completions: the completions, as texts or messages.
+            completions: the completions, each a text or a list of messages.
             ids: the tokens of the completions.
         """
         columns = {name: [row[name] for row in rows] for name in rows[0] if name != "prompt"}
@@ -214,14 +217,17 @@ class Judge:
         ids: list[list[int]],
         environments: Sequence[Any] = (),
     ) -> Tensor:
-        """Score the completions of all ranks.
+        """Score this rank's completions, and return the rewards of all ranks.
+
+        All ranks must call it.
 
         Args:
             rows: the rows of the data set, one per completion of this rank.
             prompts: the prompts, one per completion.
-            completions: the completions, as texts or messages.
+            completions: the completions, each a text or a list of messages.
             ids: the tokens of the completions.
-            environments: instances of environments as in TRL, one per completion, or none.
+            environments: instances of TRL environments, one per completion; empty without
+                environments.
 
         Returns:
             The rewards (B of all ranks, R); NaN if a reward did not score a completion.
@@ -260,7 +266,9 @@ class Judge:
         return torch.where(unchanged, scores_of_ranks, rounded.double())
 
     def failures(self, rows: int) -> Tensor:
-        """Return where each reward failed in its last call.
+        """Return a mask of the completions on which each reward failed in its last call.
+
+        All ranks must call it.
 
         Args:
             rows: the number of completions of this rank.
@@ -277,14 +285,15 @@ class Judge:
         return accelerator.gather(failed.to(accelerator.device))
 
     def count_failures(self, gather: Callable[[list[Any]], list[Any]] = gather_object) -> None:
-        """Count the rows on which rewards failed, over all ranks.
+        """Update the counts in `failed` and `asked` from the guards of all ranks.
 
         Args:
             gather: concatenates the lists of all ranks.
 
         Raises:
-            RewardFailure: on all ranks, if a reward failed too often on any rank, or if its latest
-                batches on every rank failed completely, on more than one prompt in all.
+            RewardFailure: on all ranks, if a reward failed too often on any rank, or if it has
+                scored nothing in its latest batches on every rank, with failures on more than one
+                prompt in total.
         """
         guards = [reward for reward in self.trainer.reward_funcs if isinstance(reward, Guard)]
         failed: Counter[str] = Counter()
@@ -328,8 +337,8 @@ def report_of(guard: Guard) -> tuple[str, int, int, str, set[int], str]:
     """Return the failure counts and errors of a guard that the other ranks need.
 
     These are its name, the number of rows that failed, the number that it was asked to score, why
-    it must stop the run (empty if it need not), the prompts on which it failed on every completion,
-    and its last error.
+    it must stop the run (empty if it need not), the prompts on which it failed in the batches since
+    it last scored anything, and its last error.
     """
     failure = str(guard.failure or "")
     return guard.name, guard.failed, guard.asked, failure, guard.lost_prompts, guard.last_error

@@ -1,8 +1,8 @@
 """Detect runs that learn nothing: no advantages, no gradients, or weights that never changed.
 
 The whole run is watched, from its first step to its last. A run in which one of the three never
-occurred learnt nothing, whatever its other metrics say. `verdict` says which one is missing, in
-words for the last lines, the model card and the exit status.
+occurred learnt nothing, whatever its other metrics say. `verdict` says which one is missing, for
+the last lines of the output, the model card and the exit status.
 """
 
 from dataclasses import dataclass, field
@@ -42,7 +42,10 @@ class Learning(TrainerCallback):
     # ---- from the parts of the trainer
 
     def generated(self, table: Scored) -> None:
-        """Count the completions of a generation that is trained on."""
+        """Add to `progress` the completions of a training generation.
+
+        Those in groups with signal, and those with an advantage in the loss, are counted as well.
+        """
         signal = table.signal > 0  # (B,)
         in_loss = table.loss_mask.any(dim=1)  # (B,)
         has_advantage = (table.row_advantages != 0).any(dim=1)  # (B,)
@@ -53,12 +56,13 @@ class Learning(TrainerCallback):
     def judged(
         self, rewards: Tensor, signal: Tensor, left_out: Tensor, rows: slice, shape: GroupShape
     ) -> None:
-        """Count the completions of a generation before any groups are left out.
+        """Add to `progress` this rank's completions, before any groups are left out.
 
         Args:
             rewards: the rewards (B of all ranks, R); NaN where a reward did not score a completion.
             signal: (b,), of this rank; 0 where no completion of the group has an advantage.
-            left_out: a bool mask (B of all ranks,) of the groups that `group_filter` leaves out.
+            left_out: a bool mask (B of all ranks,) of the completions whose group `group_filter`
+                leaves out.
             rows: the slice of this rank's completions among those of all ranks.
             shape: the groups of all ranks.
         """
@@ -82,9 +86,9 @@ class Learning(TrainerCallback):
             self.progress.kl_alone += share < LEAST_SHARE
 
     def played(self, failures: list[int]) -> None:
-        """Count the episodes of a generation that is trained on.
+        """Add to `progress` the episodes of a training generation.
 
-        `failures` has the number of environment failures of each episode.
+        `failures` holds the number of environment failures in each episode.
         """
         self.progress.episodes += len(failures)
         self.progress.failed_episodes += sum(count > 0 for count in failures)
@@ -94,7 +98,11 @@ class Learning(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Raise `CannotLearn` if the run would learn nothing."""
+        """Check that the run can learn (see `check_start`), and begin to watch its weights.
+
+        A run that starts from step 0 starts with new counts. A run that has already finished is not
+        checked.
+        """
         if state.global_step == 0:
             self.progress = Progress()
         self.verdict = None
@@ -167,7 +175,7 @@ class Learning(TrainerCallback):
 
     @property
     def watches_weights(self) -> bool:
-        """Whether gradients and weights can be observed here.
+        """Whether this run's gradients and weights can be observed.
 
         DeepSpeed keeps both elsewhere, and a layerwise optimizer keeps no gradients.
         """

@@ -44,7 +44,7 @@ def write_manifest(folder: Path) -> None:
 
 
 def what_is_wrong(folder: Path) -> str | None:
-    """Return why a checkpoint cannot be used, or `None` if it is whole."""
+    """Return why a checkpoint cannot be used, or `None` if it is complete and undamaged."""
     if not folder.is_dir():
         return "the folder does not exist"
     try:
@@ -73,7 +73,7 @@ def what_is_wrong(folder: Path) -> str | None:
 
 
 def read_manifest(path: Path) -> dict[str, tuple[int, str]]:
-    """Return size and hash by file name, or raise `ValueError` if the manifest is not valid."""
+    """Return each file's size and hash by name; raise `ValueError` if the manifest is invalid."""
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         if len(dict(pairs)) != len(pairs):
@@ -98,8 +98,13 @@ def read_manifest(path: Path) -> dict[str, tuple[int, str]]:
 def delete_older(newest: Path, most: int | None, best: str | None) -> None:
     """Keep at most `most` checkpoints (`None` or 0: all); never delete the newest or the best.
 
-    Checkpoints of later steps than `newest` are deleted first, because the run has been restarted
-    from before them; then the oldest ones. File times are not used.
+    Checkpoints of steps after `newest` are left over from before a restart, and are deleted first;
+    then the oldest ones are deleted. File times are not used.
+
+    Args:
+        newest: the checkpoint that was just written.
+        most: the number of checkpoints to keep, `newest` and `best` included.
+        best: the checkpoint with the best metric, if any.
     """
     protected = {newest.resolve()}
     if best:
@@ -115,7 +120,7 @@ def delete_older(newest: Path, most: int | None, best: str | None) -> None:
 
 
 def newest_whole(run: Path) -> str | None:
-    """Return the newest whole checkpoint of a run, or `None`; warn about damaged newer ones."""
+    """Return the newest complete checkpoint of a run, or `None`; warn about damaged newer ones."""
     for folder in reversed(checkpoints(run)):
         fault = what_is_wrong(folder)
         if fault is None:

@@ -6,7 +6,7 @@ those of the first rank.
 FLOPs utilisation compares the operations that training needs with the rate at which the device
 multiplies matrices. A weight takes 6 operations per token if it is trained, and 4 if it is frozen
 (forward, and the gradient of its input). Attention takes 12 operations per layer, per hidden
-dimension and per pair of tokens of which one sees the other. The head counts only for completion
+dimension and per pair of tokens where one attends to the other. The head counts only for completion
 tokens, and each distinct prompt counts once. Padding, recomputation and scoring without gradient do
 not count. (Korthikanti et al. 2022, arXiv 2205.05198, appendix A, with causal attention.)
 """
@@ -66,7 +66,10 @@ class Phases(TrainerCallback):
 
     @contextmanager
     def __call__(self, name: str) -> Iterator[None]:
-        """Count the time spent in the context towards this phase."""
+        """Count the time spent in the context towards this phase.
+
+        Within an evaluation, all time counts as `evaluation`.
+        """
         self._begin(name)
         try:
             yield
@@ -105,7 +108,7 @@ class Phases(TrainerCallback):
         self._end()
 
     def runs(self, rows: Scored) -> None:
-        """Count a micro-batch that is trained on."""
+        """Add the operations of a micro-batch that is trained on."""
         self._needed = self._needed + needed(rows)
 
     def figures(self) -> dict[str, float]:
@@ -191,7 +194,7 @@ def needed(rows: Scored) -> Tensor:
 
 
 def _operations(parameter: Tensor) -> int:
-    """Return the operations per token of a weight, whose size under ZeRO is in `ds_numel`."""
+    """Return the operations per token of a weight; under ZeRO, its full size is `ds_numel`."""
     size: int = getattr(parameter, "ds_numel", parameter.numel())
     per_token = 6 if parameter.requires_grad else 4
     return size * per_token

@@ -1,9 +1,9 @@
 """What a trainer computes with its policy: log-probs before an update, and the loss of the update.
 
 `OldAndReference` scores the log-probs of the old (sampling) and reference policies before training
-on them. Completions of the policy that takes the step need no extra pass: their old log-probs are
-those of the step, detached. An extra pass scores completions that a later step trains on,
-completions of another engine, and carried groups.
+on them. Completions sampled by the same policy that takes the step need no extra pass: their old
+log-probs are those of the step, detached. An extra pass scores completions that a later step trains
+on, completions sampled by another engine, and carried groups.
 
 `PolicyUpdate` computes the loss of micro-batches, and logs the metrics of each step.
 """
@@ -30,7 +30,7 @@ from grpo_ext.trainer.port import Trainer
 
 
 class OldAndReference:
-    """Scores tables before they are trained on."""
+    """Scores generations with the old and the reference policy before they are trained on."""
 
     def __init__(self, trainer: Trainer, sampler: Sampler, scorer: Scorer, ranks: Ranks):
         self.trainer = trainer
@@ -52,10 +52,10 @@ class OldAndReference:
         self.finds_kept = scorer.params.truncated and not sampler.abilities.returns_kept_tokens
 
     def __call__(self, table: Scored) -> Scored:
-        """Set the columns for old, reference and ratio, and `kept`, where they are needed.
+        """Return the table with the columns that training needs from these policies.
 
-        The columns are `old_per_token_logps`, `ref_per_token_logps` and
-        `importance_sampling_ratio`.
+        These are `old_per_token_logps`, `ref_per_token_logps`, `importance_sampling_ratio` and
+        `kept`; each is computed only if it is needed.
         """
         with torch.no_grad(), without_checkpointing(self.trainer):
             outlives = self.outlives and self.trainer.model.training
@@ -68,9 +68,9 @@ class OldAndReference:
         return table
 
     def with_sampler_logps(self, table: Scored) -> Scored:
-        """With `behaviour_policy: sampler`, use the sampler's log-probs as old log-probs.
+        """Return the table with the sampler's log-probs as old ones (`behaviour_policy: sampler`).
 
-        Otherwise return the table unchanged.
+        With another `behaviour_policy`, or without a separate sampler, the table is unchanged.
 
         Raises:
             ValueError: if the sampler did not return the log-prob of every token in the loss.
@@ -86,14 +86,18 @@ class OldAndReference:
         return replace(table, old_per_token_logps=sampled.nan_to_num(nan=0.0))
 
     def with_kept(self, table: Scored) -> Scored:
-        """Set `old_per_token_logps` and `kept` with a forward pass, before the policy changes."""
+        """Return the table with `old_per_token_logps` and the `kept` that the loss needs.
+
+        If they are missing, a forward pass computes them, so call it before the policy changes.
+        """
         with torch.no_grad(), without_checkpointing(self.trainer):
             return self._old(table)
 
     def scored_everywhere(self, table: Scored) -> Scored:
-        """Fill in missing old log-probs of a table of all ranks; each rank scores its share.
+        """Return a table of all ranks with the missing old log-probs; each rank scores a share.
 
-        Call it before the policy changes, that is, before the step that follows the generation.
+        All ranks must call it with the same table, and before the policy changes, that is, before
+        the step that follows the generation.
         """
         old = table.old_per_token_logps
         if old is None:
@@ -256,7 +260,7 @@ class PolicyUpdate:
         seam.log_figures(self.trainer, figures)
 
     def _move_coef(self, entropy: float | None) -> None:
-        """Update the bonus coefficient after a step; a step without tokens changes nothing."""
+        """Update the entropy coefficient after a step, unless the step had no tokens."""
         if entropy is not None:
             coef = self.entropy.coef_after(self.trainer.entropy_coef, entropy)
             seam.set_entropy_state(self.trainer, coef, entropy)

@@ -34,9 +34,10 @@ class PromptOrder:
             )
 
     def make_sampler(self, dataset: Dataset | None) -> PromptSampler:
-        """Make the sampler of prompts for a call of `train()`.
+        """Make the prompt sampler for a call of `train()`, and keep it as `sampler`.
 
-        `dataset=None` is the trainer's training set.
+        `dataset=None` stands for the trainer's training set. A state that was loaded from a
+        checkpoint is restored in the next sampler only.
         """
         trainer = self.trainer
         args = trainer.args
@@ -65,7 +66,12 @@ class PromptOrder:
         return self.sampler.draw_further(num, self.further.position)
 
     def observe(self, prompts: list[Row], stats: GroupStats) -> None:
-        """Record the results of the groups of these prompts, from all ranks, in the pass rates."""
+        """Update the pass rates, if there are any, with the groups of these prompts of all ranks.
+
+        Args:
+            prompts: the row of each group.
+            stats: the numbers of correct and of scored completions of each group.
+        """
         if self.rates is None:
             return
         right_counts = stats.right.tolist()
@@ -88,7 +94,7 @@ class PromptOrder:
 
 
 def make_rates(trainer: Trainer) -> PassRates | None:
-    """Return the initial pass rates for `curriculum: adaptive`; `None` for any other.
+    """Return the initial pass rates for `curriculum: adaptive`; `None` for other curricula.
 
     Raises:
         ValueError: if a curriculum is set and the data set is a stream.
@@ -114,7 +120,7 @@ def make_rates(trainer: Trainer) -> PassRates | None:
 
 
 def make_easy_first(trainer: Trainer) -> list[int] | None:
-    """Return the order of the rows for `curriculum: easy_to_hard`; `None` for any other.
+    """Return the order of the rows for `curriculum: easy_to_hard`; `None` for other curricula.
 
     Raises:
         ValueError: if the difficulty column is missing or not numeric.

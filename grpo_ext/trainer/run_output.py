@@ -61,7 +61,10 @@ class RunOutput(TrainerCallback):
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Draw curves, write the model card and print gains; from Python, also the next command."""
+        """Draw curves, write the model card and print gains; from Python, also the next command.
+
+        A run that stopped before its last step gets none of these.
+        """
         if not state.is_world_process_zero or state.global_step < state.max_steps:
             return
         try:
@@ -114,7 +117,7 @@ def columns_of(rows: object) -> list[str]:
 def check_prompt(rows: object) -> None:
     """Raise `ValueError` unless `rows` is one data set with a readable `prompt` column.
 
-    Nothing is known about the columns of some streams; these pass.
+    A stream whose columns are not known passes.
     """
     if isinstance(rows, Mapping):
         first = "train" if "train" in rows else next(iter(rows), "train")

@@ -1,8 +1,9 @@
-"""Give the scored completions to the callbacks that request them.
+"""Pass scored completions to the callbacks that ask for them.
 
-Such a callback has `wants(step, group) -> bool`, called on every rank, and `on_samples(rows)`,
-called on the main process. docs/report.md describes the rows. TRL also keeps completions, but mixes
-those of training and evaluation.
+Such a callback has two methods: `wants(step, group) -> bool`, which is called on every rank, and
+`on_samples(rows)`, which is called on the main process and gets every sample that at least one
+callback wants. docs/report.md describes the rows. TRL also keeps completions, but mixes those of
+training and evaluation.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class Samples:
-    """Gives a trainer's samples to its callbacks."""
+    """Passes a trainer's samples to its callbacks."""
 
     def __init__(self, trainer: Trainer):
         self.trainer = trainer
@@ -43,7 +44,10 @@ class Samples:
         return [c for c in self.trainer.callback_handler.callbacks if hasattr(c, "on_samples")]
 
     def hand_out(self, judged: Judged) -> None:
-        """Give out the samples of one generation from all ranks, in the order of the groups."""
+        """Pass the samples of one generation to the callbacks, if any of them wants the sample.
+
+        The samples are gathered from all ranks, in group order. All ranks must call it.
+        """
         callbacks = self._callbacks()
         if not callbacks:
             return
@@ -87,10 +91,11 @@ class Samples:
         self._give(gather_object(samples))
 
     def _tokens(self, table: Scored, row: int, step: int) -> dict[str, list[Any]]:
-        """Return the text and the metrics of each token of a completion.
+        """Return the texts and the metrics of a completion's tokens, as one list per metric.
 
-        The metrics are its advantage, its age at the first step that may train on it (and at the
-        last, if there are several), and its log-prob if the sampler or a scoring pass returned it.
+        The metrics of a token are its advantage, its age at the first step that may train on it
+        (and at the last, if there are several), and its log-prob if the sampler or a scoring pass
+        returned it.
         """
         counted = table.completion_mask[row].bool()  # (T,)
         ids = table.completion_ids[row][counted].tolist()
@@ -111,7 +116,7 @@ class Samples:
         return columns
 
     def hand_out_evaluation(self, samples: list[Sample], rows: list[Row], name: str) -> None:
-        """Give out the samples of one evaluation.
+        """Pass the samples of one evaluation to the callbacks, if any of them wants the sample.
 
         Args:
             samples: the samples, the same number for each row and in the order of the rows; the
@@ -158,7 +163,7 @@ class Samples:
         return [none_if_nan(weighted_sum) for weighted_sum in weighted_sums.tolist()]
 
     def _with_row(self, sample: Row, row: Row, weighted_sum: float | None) -> Row:
-        """Add to a sample its prompt's id, weighted sum, task and the columns that rewards read."""
+        """Return a sample with its prompt id, weighted sum, task and the columns rewards read."""
         columns: set[str] = set()
         for reward in self.trainer.reward_funcs:
             columns |= set(getattr(reward, "columns", ()))
@@ -177,7 +182,7 @@ class Samples:
                 callback.on_samples(samples)
 
     def _count_groups(self, step: int, dataset: str, groups: int) -> int:
-        """Return the index, within a step and data set, of the first of these new groups."""
+        """Count the next groups of a step and data set, and return the index of the first one."""
         if self._counted != (step, dataset):
             self._counted = (step, dataset)
             self._group_count = 0
@@ -201,9 +206,9 @@ def text_of(completion: Any, is_episode: bool) -> str:
 
 
 def failed_rewards(names: list[str], failed: Tensor | None, row: int) -> dict[str, list[str]]:
-    """Return the names of the rewards that failed on a completion, under "failed".
+    """Return a mapping from "failed" to the names of the rewards that failed on a completion.
 
-    The mapping is empty if none failed.
+    The mapping is empty if none failed. `row` is the index of the completion in `failed` (B, R).
     """
     if failed is None:
         return {}
@@ -212,7 +217,7 @@ def failed_rewards(names: list[str], failed: Tensor | None, row: int) -> dict[st
 
 
 def by_name(names: list[str], scores: list[float]) -> dict[str, float | None]:
-    """Return one completion's rewards by name; `None` where not scored (NaN)."""
+    """Return one completion's rewards by name; `None` for a reward that did not score it (NaN)."""
     return {name: none_if_nan(score) for name, score in zip(names, scores, strict=True)}
 
 

@@ -59,7 +59,8 @@ def checked_arguments(
             where it is read.
 
     Raises:
-        RecipeError: if arguments are wrong or contradict each other; its message lists all faults.
+        RecipeError: if arguments are invalid or contradict each other; its message lists all
+            faults.
         ValueError: if `model` is the folder of an adapter.
     """
     if isinstance(model, str):
@@ -123,10 +124,11 @@ def calls_tools(trainer: Trainer) -> bool:
 
 
 def trl_generates(trainer: Trainer) -> bool:
-    """Return whether TRL generates: for images, and for tools if we cannot play their episodes.
+    """Return whether TRL itself generates: for images, or for tools that we cannot call ourselves.
 
-    We cannot with `preset: trl`, continuous batching, a `rollout_func`, or a chat template that
-    does not keep turns as they were sampled; a warning says what is wrong with the template.
+    We cannot call tools with `loss_normalization: micro_batch`, continuous batching, a
+    `rollout_func`, or a chat template that does not keep turns as they were sampled. In the last
+    case, a warning says what is wrong with the template.
     """
     if isinstance(trainer.processing_class, ProcessorMixin):
         return True
@@ -151,7 +153,7 @@ def trl_generates(trainer: Trainer) -> bool:
 
 
 def episodes_of(trainer: Trainer, sampler: Sampler, by_trl: bool) -> Begin | None:
-    """Return the function that starts episodes for rows; `None` if a completion is one turn.
+    """Return the function that starts episodes for rows; `None` if we play no episodes.
 
     Args:
         trainer: the trainer, with the option `environment`, or tools.
@@ -159,9 +161,9 @@ def episodes_of(trainer: Trainer, sampler: Sampler, by_trl: bool) -> Begin | Non
         by_trl: whether TRL generates.
 
     Raises:
-        ValueError: if both an environment and tools are given, the sampler plays no episodes,
-            `generation_kwargs` ends turns, or the chat template does not keep turns as they were
-            sampled.
+        ValueError: if both an environment and tools are given, the sampler cannot play episodes,
+            `generation_kwargs` sets what ends a turn, or the chat template does not keep turns as
+            they were sampled.
     """
     args = trainer.args
     if args.environment is None and (by_trl or not calls_tools(trainer)):
@@ -190,10 +192,10 @@ def episodes_of(trainer: Trainer, sampler: Sampler, by_trl: bool) -> Begin | Non
 
 
 def turn_weights(trainer: Trainer) -> dict[str, float] | None:
-    """Return the weights of the state entries that turns earn advantages by (`credit: turn`).
+    """Return the weight of each state entry that gives turns their advantages (`credit: turn`).
 
-    These are the entries that the `environment` rewards read, with the weights of these rewards.
-    `None` without `credit: turn`.
+    These are the entries that the `environment` rewards read, with the weights of those rewards.
+    `None` without an environment or with `credit: episode`.
     """
     environment = trainer.args.environment
     if environment is None or episode_rules(environment).credit == "episode":

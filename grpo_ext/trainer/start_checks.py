@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 
 
 class CannotLearn(ValueError):
-    """The run would train nothing, or select its best model by a meaningless metric."""
+    """The run would change no weight, or would select its best model by a meaningless metric."""
 
 
 def check_start(trainer: Trainer, optimizer: Optimizer) -> None:
@@ -57,10 +57,10 @@ def check_start(trainer: Trainer, optimizer: Optimizer) -> None:
 
 
 def check_parameters(trainer: Trainer, optimizer: Optimizer) -> None:
-    """Check that the policy's parameters are trainable and in the optimizer.
+    """Raise `CannotLearn` if none of the policy's parameters is trainable and in the optimizer.
 
-    Raise `CannotLearn` if none is; warn if some trainable ones are not in the optimizer. A sharded
-    or layerwise optimizer is not checked.
+    If only some trainable ones are missing from the optimizer, warn. With a sharded or layerwise
+    optimizer, check only whether any parameter is trainable.
     """
     model = trainer.accelerator.unwrap_model(trainer.model)
     trainable = [(name, p) for name, p in used_parameters(model) if p.requires_grad]
@@ -88,7 +88,7 @@ def check_parameters(trainer: Trainer, optimizer: Optimizer) -> None:
 def steps_in_backward(args: TrainingArguments) -> bool:
     """Return whether weights change within the backward pass, which leaves no gradients.
 
-    That is so for layerwise GaLore and APOLLO.
+    This is the case for layerwise GaLore and APOLLO.
     """
     return OptimizerNames(args.optim).value.endswith("_layerwise")
 
@@ -190,6 +190,8 @@ def check_metric(
     callbacks: Iterable[TrainerCallback | type[TrainerCallback]],
 ) -> None:
     """Raise `CannotLearn` if an option decides by a metric that does not exist or is meaningless.
+
+    Nothing is checked if no option decides by a metric, or without an `eval_dataset`.
 
     Args:
         args: the training arguments.

@@ -1,7 +1,7 @@
 """Stop a run early: at the end of a step, on all ranks together, with a checkpoint.
 
-The cause is a signal, or too many steps in a row without a finite gradient. An alarm of the health
-monitor stops a run by itself.
+The cause is a signal, or too many steps in a row without a finite gradient. The health monitor
+stops runs in its own way, without this module.
 
 A signal is recorded on arrival, and all ranks act on it after the step (`StopSignals`).
 
@@ -47,8 +47,8 @@ class Interrupted(SystemExit):
 class StopSignals:
     """Handles SIGTERM, SIGUSR1 and Ctrl-C; a second Ctrl-C ends the process at once.
 
-    It leaves handlers that the program installed in place, and does nothing outside the main
-    thread.
+    Handlers that the program itself has installed are not replaced. Outside the main thread, no
+    signal is handled.
     """
 
     def __init__(self) -> None:
@@ -83,9 +83,9 @@ class StopSignals:
         )
 
     def agreed(self, accelerator: Accelerator) -> int:
-        """Return the signal that any rank has received, or 0; the same on every rank.
+        """Return the highest signal number that any rank has received, or 0 if there is none.
 
-        All ranks must call it together.
+        The result is the same on every rank. All ranks must call it together.
         """
         return int(accelerator.gather(torch.tensor([self.seen], device=accelerator.device)).max())
 
@@ -181,11 +181,15 @@ class Stopping(TrainerCallback):
     def train(
         self, train: Callable[[str | None], Any], resume_from_checkpoint: str | bool | None
     ) -> Any:
-        """Call `train` with the checkpoint to resume from, or `None`.
+        """Restore the checkpoint to resume from, and call `train` while signals are handled.
 
         Args:
             train: trains from the folder of a checkpoint, or from scratch if it is `None`.
-            resume_from_checkpoint: a folder, or `True` for the newest whole checkpoint.
+            resume_from_checkpoint: a folder; `True` for the newest complete checkpoint; `None` or
+                `False` to start from scratch.
+
+        Returns:
+            The output of `train`, with the `train_loss` of its metrics as `training_loss`.
 
         Raises:
             Interrupted: if a signal stopped the run.
@@ -207,7 +211,7 @@ class Stopping(TrainerCallback):
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Decide whether the run stops after this step."""
+        """Decide whether the run stops after this step; if so, request a checkpoint."""
         number = self._signals.agreed(self.trainer.accelerator)
         limit = self.trainer.args.max_skipped_steps
         if number:

@@ -55,11 +55,11 @@ class GRPOExtTrainer(GRPOTrainer):
             other.
         CannotLearn: a `ValueError` from `train()`, before the first generation, if the run would
             change no weight of the policy, or select its best model by a meaningless metric.
-        RuntimeError: if this package does not fit the installed TRL.
+        RuntimeError: if this package is incompatible with the installed TRL.
         RewardFailure: from `train()`, after saving a checkpoint, if a reward fails too often.
         EnvironmentFailure: likewise, if the environment fails too often.
-        EngineFailure: likewise, if a vLLM server does not come back, or the engine's weights differ
-            from the trainer's.
+        EngineFailure: likewise, if a vLLM server fails and does not recover, or the engine's
+            weights differ from the trainer's.
         NonFiniteSteps: likewise, if more than `max_skipped_steps` steps in a row have no finite
             gradient.
         Interrupted: likewise, on SIGTERM, SIGUSR1 or Ctrl-C; a script that does not catch it ends
@@ -111,9 +111,10 @@ class GRPOExtTrainer(GRPOTrainer):
     def train(
         self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any
     ) -> Any:
-        """Like TRL's `train`; `True` resumes from the newest whole checkpoint of `output_dir`.
+        """Like TRL's `train`; `True` resumes from the newest complete checkpoint in `output_dir`.
 
-        If there is none, the run starts from scratch.
+        If there is none, the run starts from scratch. If a reward, an environment or the sampler's
+        engine fails, a checkpoint is saved before the error is raised.
         """
         train = super().train
         self.accelerator.print(first_lines(self))
@@ -260,7 +261,7 @@ class GRPOExtTrainer(GRPOTrainer):
             self.parts.checkpoints.save(lambda: save(model, trial))
 
     def save_checkpoint(self) -> None:
-        """Save a checkpoint now."""
+        """Save a checkpoint now. All ranks must call it."""
         self._save_checkpoint(self.model, trial=None)
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
@@ -270,7 +271,10 @@ class GRPOExtTrainer(GRPOTrainer):
             self.parts.output.add_to_card()
 
     def newest_checkpoint(self) -> str | None:
-        """Return the newest whole checkpoint of `output_dir`, or `None`; all ranks must call it."""
+        """Return the newest complete checkpoint in `output_dir`, or `None`.
+
+        All ranks must call it.
+        """
         return self.parts.checkpoints.newest()
 
     @property

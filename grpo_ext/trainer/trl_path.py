@@ -38,16 +38,16 @@ def scored_by_trl(
     order: Sequence[int],
     failed: Tensor,
 ) -> Judged:
-    """Return the generation that TRL has just made and judged for this rank's rows.
+    """Return this rank's part of the generation that TRL has just made and scored.
 
     Args:
         trainer: the trainer that made the generation.
         rows: the rows of this rank, one per completion.
         table: the mapping that TRL returned.
-        ends: decides which completions are truncated.
-        rule: computes advantages from rewards.
+        ends: the rule that decides which completions are truncated.
+        rule: the rule that computes advantages from rewards.
         order: the indices of the rewards that judge groups, from `outcome_order`.
-        failed: a bool mask (B of all ranks, R) of where a reward failed.
+        failed: a bool mask (B of all ranks, R) of the completions on which a reward failed.
     """
     b = len(rows)  # completions of this rank
     first = trainer.accelerator.process_index * b
@@ -105,9 +105,10 @@ def unpadded(ids: Tensor, mask: Tensor) -> list[list[int]]:
 
 
 def as_scored(table: dict[str, Any]) -> Scored:
-    """Convert a mapping of TRL to a record, without old and reference log-probs.
+    """Convert a batch that TRL returned, a mapping of columns, to a record.
 
-    Our own scoring computes these.
+    Old and reference log-probs and importance ratios are left out, because our own scoring computes
+    them.
 
     Raises:
         ValueError: if TRL added a field that the record does not have.

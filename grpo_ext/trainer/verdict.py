@@ -1,4 +1,7 @@
-"""Count what a run has learnt, and say it in words for last lines, model card and exit status."""
+"""Decide whether a run has learnt anything, and explain why not in words.
+
+The words are for the last lines of the output, the model card and the exit status.
+"""
 
 from dataclasses import dataclass
 
@@ -66,7 +69,7 @@ def why_nothing_was_learnt(
         progress: the progress of all ranks together.
         watches_weights: whether `gradient`, `moved` and `shift` were observed.
         needs_advantage: whether the loss has no gradient without advantages.
-        judge: the reward that judges groups, in words.
+        judge: a phrase for the reward that judges groups, used in the explanation.
     """
     if progress.steps == 0:
         return None
@@ -130,7 +133,7 @@ def why_no_advantage(progress: Progress, judge: str) -> str:
 
 
 def kl_line(progress: Progress) -> str:
-    """Say in how many steps the KL drowned out the rewards, and what to change."""
+    """Describe in how many steps the KL drowned out the rewards, and what to change."""
     return (
         f"in {progress.kl_alone} of {progress.kl_steps} steps the KL to the reference made up more "
         f"than {1 - LEAST_SHARE:.0%} of the gradient, which keeps the policy at the reference. "
@@ -177,5 +180,5 @@ def failure_lines(failed: dict[str, int], asked: dict[str, int], progress: Progr
 
 
 def share_of(count: int, total: int, noun: str) -> str:
-    """Format a count with its total and its share in percent."""
+    """Format a count with its total, which must not be 0, and its share in percent."""
     return f"{count} of {total} {noun} ({count / total:.0%})"

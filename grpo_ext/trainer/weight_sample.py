@@ -15,7 +15,10 @@ def local(tensor: Tensor) -> Tensor:
 
 
 def checksum(tensor: Tensor) -> Tensor:
-    """Return the sum of a tensor's elements read as integers: a scalar on its device."""
+    """Return the sum of a tensor's elements, their bits read as integers: a scalar on its device.
+
+    Tensors with different bits nearly always have different sums.
+    """
     integers = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
     return tensor.view(integers[tensor.element_size()]).sum(dtype=torch.int64)
 
@@ -27,10 +30,10 @@ class WeightSample:
         self._before = {name: elements_of(tensor) for name, tensor in tensors.items()}
 
     def shift(self, tensors: Mapping[str, Tensor]) -> float | None:
-        """Return the norm of the change since then, divided by the norm of the current elements.
+        """Return the norm of the change since the sample was taken, relative to the current norm.
 
-        Tensors without elements on this rank, or whose shape has changed, are left out. `None` if
-        none is left, or if all elements are 0.
+        Tensors that have no elements on this rank, or whose shape has changed, are left out.
+        `None` if no tensor is left, or if all elements are 0.
         """
         change = 0.0
         size = 0.0
