@@ -32,7 +32,7 @@ def without_blocks(text: str) -> str:
 
 
 def lone_end(text: str) -> int:
-    """Return the end of the last `</think>` in a text without `<think>` blocks; 0 if none."""
+    """Return the end of the last `</think>`, or 0. `text` must have no `<think>` blocks left."""
     start = text.rfind(THINK_END)
     if start < 0:
         return 0
@@ -112,7 +112,8 @@ def last_boxed(text: str, limit: int = 10_000) -> str | None:
 def last_boxes(text: str) -> str | None:
     r"""Return the contents of the last `\boxed{...}` and of those before it in the same list.
 
-    For example, return `1, 2` for `x = \boxed{1} and x = \boxed{2}`; `None` without a box.
+    For example, return `1, 2` for `x = \boxed{1} and x = \boxed{2}`. `None` if there is no box, or
+    the last one does not close.
     """
     span = boxed_span(text, len(text))
     if span is None:

@@ -67,7 +67,7 @@ def asks_to_convert(text: str) -> bool:
 
 
 def repeats_quantity(quantities: frozenset[Quantity], gold: str, answer: str) -> bool:
-    """Return whether an answer only repeats quantities of the question, none of which is right."""
+    """Return whether an answer only repeats quantities of the question, none equal to `gold`."""
     values = [side for side in chain(answer).sides if not is_name(side)]
     measures = [number(value) for value in values]
     expected = number(gold)
@@ -98,9 +98,9 @@ def has_other_unit(gold: str, answer: str) -> bool:
 
 
 def repeats_number(numbers: frozenset[Fraction], gold: str, answer: str) -> bool:
-    """Return whether an answer is a number that the question states and the gold answer rewrites.
+    """Return whether an answer is a number from the question, and the gold answer a formula for it.
 
-    For example, 60 for `2^2 \\cdot 3 \\cdot 5`, 45000 for `4.5 \\times 10^4`.
+    Examples: 60 for `2^2 \\cdot 3 \\cdot 5`, and 45000 for `4.5 \\times 10^4`.
     """
     numeral = answer.strip("$ ")
     if not numeral or _NUMERAL.fullmatch(numeral) is None:

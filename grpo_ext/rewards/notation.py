@@ -42,7 +42,7 @@ def in_ascii(power: re.Match[str]) -> str:
 
 
 def without_quantifier(text: str) -> str:
-    """Remove a phrase after an equation such as "for all real x" or "where C is a constant"."""
+    """Remove a phrase such as "for all real x" or "where C is a constant" after an equation."""
     match = _QUANTIFIER.search(text, max(0, len(text) - 150))
     if match is None or "=" not in text[: match.start()]:
         return text
@@ -72,7 +72,7 @@ def with_ascii_signs(text: str) -> str:
 
 
 def with_repeating_decimals_as_fractions(text: str) -> str:
-    """Replace repeating decimals with fractions, like `plain`."""
+    """Replace repeating decimals with fractions, as `plain` does, and change nothing else."""
     for pattern, new in _WORDING:
         if new is as_fraction:
             text = pattern.sub(new, text)
@@ -96,6 +96,6 @@ _PLUS_INFINITY = re.compile(r"\+ ?\\infty")
 
 
 def typography(answer: str) -> str:
-    """Remove needless spaces, braces around a single sign, and the `+` before infinity."""
+    """Remove needless spaces, braces as in `x^{2}` or `a_{n}`, and the `+` before infinity."""
     answer = _PLUS_INFINITY.sub(r"\\infty", answer)
     return _BRACED.sub(r"\1\2", _BLANK.sub("", answer))

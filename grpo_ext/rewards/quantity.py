@@ -1,6 +1,6 @@
 """Parse numbers exactly, in the ways that people write them.
 
-Such as `-1,234.50`, `$5`, `1 1/2`, `6.63 \\times 10^{-34}` or `72 hours 30 minutes`.
+Examples: `-1,234.50`, `$5`, `1 1/2`, `6.63 \\times 10^{-34}` and `72 hours 30 minutes`.
 """
 
 import re
@@ -112,7 +112,7 @@ class Number(NamedTuple):
 
 
 def names_of_unit(name: str) -> set[str]:
-    """Return all names of a unit of measure: cm, centimeters and so on for `centimeter`."""
+    """Return all names of a unit, such as "cm" for "centimeter"; empty if the unit is unknown."""
     return {other for other, unit in _SIZES.items() if unit == _SIZES.get(name)}
 
 
@@ -123,7 +123,11 @@ def names_of_kind(kinds: tuple[str, ...]) -> set[str]:
 
 @lru_cache(maxsize=4096)
 def number(text: str) -> Number | None:
-    """Parse `text`, in plain notation, as one number; `None` if it is not a number as a whole."""
+    """Parse `text` (as returned by `notation.plain`) as a single number.
+
+    A percent sign, a unit of measure or a label (`10 paper clips`) may follow the number. `None` if
+    any other text is left over.
+    """
     text = _OUT_OF.sub(r"\1/\2", with_digits(text))
     compound = compound_number(text)
     if compound is not None:
@@ -141,9 +145,9 @@ def number(text: str) -> Number | None:
 
 
 def with_digits(text: str) -> str:
-    """Write the number in words that begins a text in digits.
+    """Convert a number in words at the beginning of a text to digits.
 
-    For example, return `24 apples` for `twenty-four apples`.
+    For example, return `24 apples` for `twenty-four apples`. Any other text is returned unchanged.
     """
     match = _WORDED.match(text)
     if match is None:
@@ -163,9 +167,10 @@ def with_digits(text: str) -> str:
 
 
 def compound_number(text: str) -> Number | None:
-    """Parse a quantity in several units, such as `72 hours 30 minutes`, into the first unit.
+    """Parse a quantity such as `72 hours 30 minutes` and convert it to its first unit.
 
-    `None` for any other text, and if a unit follows one of its size or a smaller one.
+    `None` for any other text, and unless the units are of one kind and each is smaller than the
+    one before it.
     """
     parts = _PARTS.findall(text)
     if len(parts) < 2 or _PARTS.sub("", text):
@@ -187,7 +192,10 @@ def compound_number(text: str) -> Number | None:
 
 
 def multiple(match: re.Match[str]) -> Number | None:
-    """Parse a match of `_MULTIPLIER`, such as `2.5 million dollars` or `3 dozen`."""
+    """Parse a match of `_MULTIPLIER`, such as `2.5 million dollars` or `3 dozen`.
+
+    `None` if the text before the multiplier is not a number, or is a percentage.
+    """
     factor = number(match[1])
     if factor is None or factor.percent:
         return None
@@ -197,7 +205,10 @@ def multiple(match: re.Match[str]) -> Number | None:
 
 
 def arithmetic(text: str) -> Number | None:
-    """Return the exact value of arithmetic such as `48/2 + 48`; `None` for any other text."""
+    """Evaluate arithmetic such as `48/2 + 48` exactly.
+
+    `None` for any other text, and if the expression divides by zero.
+    """
     text = _THOUSANDS.sub("", _TIMES.sub("*", text).replace("$", "").replace(r"^\circ", ""))
     if not _ARITHMETIC.fullmatch(text):
         return None
@@ -226,7 +237,7 @@ def without_label(text: str) -> str:
 
 
 def angle_in_radians(text: str) -> str | None:
-    """Return the formula in radians for an angle in degrees; `None` for any other text."""
+    """Convert an angle in degrees to a formula in radians; `None` for any other text."""
     angle = number(text)
     if angle is None or angle.unit != unit_of("degree"):
         return None
@@ -235,9 +246,11 @@ def angle_in_radians(text: str) -> str | None:
 
 @lru_cache(maxsize=4096)
 def split_unit(text: str) -> tuple[str, Unit | None]:
-    r"""Split a text into (rest, unit), where the unit of measure at its end may be `None`.
+    r"""Split the unit of measure off the end of a text; return (rest, unit).
 
-    A unit is a product of units with exponents: `cm^2`, `km/h`, `m s^{-2}`, `N \cdot m`.
+    A unit is a product of units with exponents: `cm^2`, `km/h`, `m s^{-2}`, `N \cdot m`. It is
+    `None` if there is none or if it may be a symbol, as in `10m`; the text then stays whole. It is
+    also `None` for a rate such as `$294 / week`, of which only `$294` is returned.
     """
     text = _FRACTION_OF_UNITS.sub(r" \1/\2", text.replace(" mph", " mile/hour"))
     for match in _UNIT_START.finditer(text, max(0, len(text) - MAX_UNIT)):
@@ -315,7 +328,9 @@ def exact(text: str) -> tuple[Fraction, Fraction] | None:
 def same_number(gold: Number, answer: Number) -> bool:
     """Return whether two numbers are equal, exactly or as a rounded or truncated decimal.
 
-    Units are converted. A unit or percent sign may be missing on one side.
+    Units are converted, and one of the numbers may lack its unit. If only one number has a percent
+    sign, the sign may be read or ignored: `36%` equals both `0.36` and `36`. A percentage never
+    equals a number with a unit.
     """
     if (gold.percent and answer.unit) or (gold.unit and answer.percent):
         return False
@@ -342,7 +357,11 @@ def scaled(measured: Number, size: Fraction) -> Number:
 
 
 def same_value(x: Number, y: Number) -> bool:
-    """Return whether two values are equal, ignoring units and percent signs."""
+    """Return whether two values are equal, ignoring units and percent signs.
+
+    An integer must match exactly. A decimal may approximate another decimal, or a fraction that has
+    no finite decimal expansion (see `approximates`).
+    """
     if x.value == y.value or 1 in (x.value.denominator, y.value.denominator):
         return x.value == y.value
     if x.place and y.place:
@@ -360,9 +379,10 @@ def same_value(x: Number, y: Number) -> bool:
 
 
 def approximates(decimal: Fraction, place: Fraction, value: Fraction) -> bool:
-    """Return whether a decimal with six or more digits is `value`, rounded or truncated.
+    """Return whether `decimal` is `value`, rounded or truncated.
 
-    The difference must be less than `place` and at most `TOLERANCE` times the value.
+    `False` if `decimal` has fewer than six significant digits. The difference must be less than
+    `place`, the value of the last decimal place, and at most `TOLERANCE` times the value.
     """
     difference = abs(decimal - value)
     tolerance = TOLERANCE * abs(value)

@@ -1,4 +1,4 @@
-r"""Parse from the question what answers are compared with: its choices, unit and formulas."""
+r"""Parse a question for what its answers are checked against: choices, units and formulas."""
 
 import re
 import string
@@ -112,9 +112,10 @@ class Question(NamedTuple):
 
 
 def question_of(prompt: Any) -> Question:
-    """Parse a prompt: a text, or messages of which the last user message is read.
+    """Parse a prompt: a string, or a list of messages, of which only the last user message counts.
 
-    Any other prompt yields an empty `Question`.
+    At most `MAX_QUESTION` characters are read, from the end. Any other type of prompt yields an
+    empty `Question`.
     """
     if isinstance(prompt, list | tuple):
         prompt = last_user_content(prompt)
@@ -124,7 +125,10 @@ def question_of(prompt: Any) -> Question:
 
 
 def last_user_content(messages: Sequence[Any]) -> Any:
-    """Return the content of the last user message; the texts of a list of blocks are joined."""
+    """Return the content of the last user message, or `None` if there is no user message.
+
+    If the content is a list of blocks, their texts are joined with line breaks.
+    """
     content = None
     for message in messages:
         if isinstance(message, dict) and message.get("role") == "user":
@@ -245,7 +249,7 @@ def without_zeros(token: str) -> str:
 
 
 def normal_form(tokens: list[str]) -> str:
-    """Sort the terms and factors of a formula, and drop `+ 0` and factors of 1.
+    """Return a formula with its terms and factors sorted, without `+ 0` and factors of 1.
 
     Nothing is computed: `(x + 1)(x + 2)` keeps its brackets.
     """
@@ -257,9 +261,10 @@ def normal_form(tokens: list[str]) -> str:
 
 
 def terms_of(pending: list[str], depth: int) -> str:
-    """Pop tokens from `pending` until a bracket closes, and return their normal form.
+    """Pop tokens from `pending` until a bracket closes or none are left; return their normal form.
 
-    `pending` holds the remaining tokens in reverse order.
+    `pending` holds the remaining tokens in reverse order. `depth` is the number of further nested
+    brackets that may be opened.
     """
     terms: list[str] = []
     factors: list[str] = []
@@ -296,7 +301,10 @@ def terms_of(pending: list[str], depth: int) -> str:
 
 
 def operand_of(pending: list[str], depth: int) -> str:
-    """Pop one atom, bracket or function with its arguments from `pending`; return its form."""
+    """Pop an atom, bracket, or function with its arguments from `pending`; return its normal form.
+
+    Return "" if no token is left. With `depth` 0, pop and return a single token as it is.
+    """
     if not pending:
         return ""
     token = pending.pop()
@@ -336,19 +344,24 @@ def restates(question: Question, answer: str) -> bool:
     """Return whether an answer only repeats formulas of the question.
 
     Terms and factors may come in any order, and neutral elements such as `+ 0` are ignored. A
-    plain number counts only if the question asks to rewrite or evaluate a number: other questions
-    may contain the number that answers them.
+    plain number counts as repeated only if the question asks to rewrite or evaluate a number: other
+    questions may contain the number that answers them.
     """
     sides = [side for side in chain(answer).sides if not is_name(side)]
     return bool(sides) and all(is_stated(question, side) for side in sides)
 
 
 def is_unfinished(question: Question, gold: str, answer: str, *, is_marked: bool) -> bool:
-    """Return whether an answer is left to compute: `\\sqrt{100} + 3` if the gold answer is 13.
+    """Return whether an answer is an expression that still has to be evaluated.
 
-    A marked answer (in a box, after "answer is", ...) is unfinished if the question asks to rewrite
-    or evaluate a number and the answer is a sum; an unmarked one if it ends in a sum, power, root
-    or factorial, or in a product of sums.
+    An example is `\\sqrt{100} + 3` for the gold answer 13. `False` if the gold answer is not a
+    number, or nothing is known about the question.
+
+    A marked answer (in a box, after "answer is", ...) is unfinished if it is a sum and the question
+    asks to rewrite or evaluate a number.
+
+    An unmarked answer is unfinished if its last side has a power, root, factorial or binomial, or
+    is a sum or a product of sums.
     """
     if question == Question() or number(gold) is None or (is_marked and not question.converts):
         return False
@@ -363,7 +376,10 @@ def is_unfinished(question: Question, gold: str, answer: str, *, is_marked: bool
 
 
 def has_asked_form(question: Question, gold: str, answer: str) -> bool:
-    """Return whether an answer has each form that the question asks for and the gold answer has."""
+    """Return whether an answer has every form that the question asks for, such as "reduced".
+
+    A form that the gold answer lacks is not required. Only the last side of the answer is checked.
+    """
     last = chain(answer).sides[-1]
     return all(has_form(last) or not has_form(gold) for has_form in question.forms)
 
@@ -405,7 +421,7 @@ def repeats(question: Question, gold: str, answer: str) -> bool:
 def arranged(question: Question, gold: str, answer: str) -> tuple[str, str]:
     """Return (gold, answer), both as tuples if the question asks to put values in order.
 
-    Otherwise subscripts that only the answer uses are removed from it.
+    Otherwise, names with subscripts that only the answer uses (`x_1 = 3, x_2 = 1`) are removed.
     """
     if question.ordered:
         return in_order(gold, answer)
@@ -415,9 +431,10 @@ def arranged(question: Question, gold: str, answer: str) -> tuple[str, str]:
 
 
 def has_asked_percent(question: Question, gold: str, answer: str) -> bool:
-    """Return `False` if the answer is the gold number with a percent sign that was not asked for.
+    """Return whether the question allows the percent sign that the answer may have.
 
-    36 % is not 36 unless the question may ask for a percentage.
+    `False` only if the answer is the gold number with a percent sign added, and the question does
+    not ask for a percentage: `36%` is then not `36`.
     """
     expected = number(gold)
     actual = number(answer)
@@ -438,7 +455,10 @@ def has_asked_dimension(question: Question, answer: str) -> bool:
 
 
 def is_stated(question: Question, side: str) -> bool:
-    """Return whether one value is a formula of the question."""
+    """Return whether a value is a formula of the question.
+
+    A plain number counts only if the question asks to rewrite or evaluate a number.
+    """
     if number(side) is not None and not question.converts:
         return False
     form = only(form for form in sides_of(side, in_words=False) if form)
@@ -446,9 +466,10 @@ def is_stated(question: Question, side: str) -> bool:
 
 
 def chosen_contents(question: Question, gold: str, answer: str) -> tuple[str, str] | None:
-    """If exactly one answer is the letter of a choice, return (gold, answer) with its content.
+    """If only one of the answers is the letter of a choice, replace it with the choice's content.
 
-    `None` for any other pair, or if the question has no such choice.
+    Return (gold, answer). `None` if both or neither are letters, or the question has no such
+    choice.
     """
     gold_letter = chosen_letter(gold)
     letter = chosen_letter(answer)
@@ -464,8 +485,9 @@ def chosen_contents(question: Question, gold: str, answer: str) -> tuple[str, st
 def in_asked_unit(question: Question, gold: str, answer: str, solution: str) -> str:
     """Add a unit to a gold answer that is a plain number.
 
-    The unit is the one that the question asks for, else the one in the solution if the answer has
-    a unit of the same kind. Without such a unit the gold answer is returned unchanged.
+    The unit is the one that the question asks for, or else the one that follows the number in the
+    solution, if the answer has a unit of the same kind. Without such a unit the gold answer is
+    returned unchanged.
     """
     plain_number = number(gold)
     if plain_number is None or plain_number.percent or plain_number.unit:

@@ -98,7 +98,10 @@ def option(text: str) -> tuple[str, str] | None:
 
 
 def same_special(gold: str, answer: str) -> bool | None:
-    """Compare times of day and numerals in a base; `None` if neither answer is one of these."""
+    """Compare times of day or numerals in a base; `None` if neither answer is one of these.
+
+    Answers such as `2:15` are compared as times only if at least one of them has a.m. or p.m.
+    """
     expected_clock = _CLOCK.fullmatch(gold)
     actual_clock = _CLOCK.fullmatch(answer)
     clocks = [clock for clock in (expected_clock, actual_clock) if clock is not None]
@@ -125,7 +128,7 @@ def digits_of(numeral: str) -> str:
 
 
 def base_of(numeral: re.Match[str]) -> str:
-    """Return the base of a numeral, in digits."""
+    """Return the base of a numeral; words up to "twelve" are converted to digits."""
     base = numeral[2] or numeral[3] or numeral[4]
     if base in _CARDINALS:
         return str(_CARDINALS.index(base))
@@ -140,7 +143,8 @@ def same_clock(expected: re.Match[str], actual: re.Match[str]) -> bool:
 def minutes_of(clock: re.Match[str]) -> set[int]:
     """Return the times of day, in minutes after midnight, that a clock time can mean.
 
-    There are two if the time is at most 12:59 and lacks a.m. or p.m., and none if it is not valid.
+    A time such as 2:15, without a.m. or p.m., has two meanings; 02:15 and 14:15 have only one. An
+    invalid time has none, and neither has a bare 19.
     """
     hour = int(clock[1])
     minute = int(clock[2] or 0)
@@ -173,16 +177,16 @@ def says_none(text: str) -> bool:
 
 
 def is_verdict(text: str) -> bool:
-    """Return whether an answer is yes, no, true or false, alone or followed by punctuation."""
+    """Return whether an answer is yes, no, true or false; more text may follow punctuation."""
     return _VERDICT.match(text) is not None
 
 
 def as_text(text: str) -> str:
-    """Normalize a text for comparison: drop words that do not count, and ignore case.
+    """Normalize a text for comparison: drop filler words and ignore case.
 
-    Ordinals and Roman numerals become digits, so that `second quadrant` equals `Quadrant II`; days
-    and months are cut to three letters; `Yes, it is.` becomes `yes`. A single letter keeps its
-    case.
+    Ordinals and Roman numerals are replaced by numbers, so that `second quadrant` equals `Quadrant
+    II`. Names of days and months are cut to three letters, and `Yes, it is.` becomes `yes`. A
+    single letter keeps its case.
     """
     text = text.strip("() .")
     if len(text) == 1 or text.isdecimal():
@@ -199,7 +203,10 @@ def as_text(text: str) -> str:
 
 
 def in_short(word: str) -> str:
-    """Shorten a word: ordinals and numerals become `2nd`, days and months three letters."""
+    """Normalize ordinals, Roman numerals and integers to the number plus `nd`: `1nd`, `3nd`.
+
+    Names of days and months are cut to three letters. Any other word is returned unchanged.
+    """
     if word.lower() in _ORDINALS:
         return f"{_ORDINALS.index(word.lower()) + 1}nd"
     if word in _ROMAN:
