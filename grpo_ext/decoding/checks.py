@@ -85,7 +85,7 @@ class NotSupported(Exception):
 
 @runtime_checkable
 class SelectsRows(Protocol):
-    """A logits processor with a state per row."""
+    """A logits processor that keeps per-row state and can drop finished rows."""
 
     def select_rows(self, input_ids: Tensor, rows: Tensor) -> None:
         """Continue with only some of the rows.
@@ -98,7 +98,7 @@ class SelectsRows(Protocol):
 
 @runtime_checkable
 class ForcesTokens(Protocol):
-    """A logits processor that forces tokens."""
+    """A logits processor that can force the next tokens."""
 
     def gives_all(self) -> bool:
         """Return whether it forces the next token of every row, so that logits do not matter."""
@@ -165,7 +165,10 @@ def check_call(processors: list[Any], criteria: list[Any], inputs: dict[str, Any
 
 
 def is_noisy(model: torch.nn.Module) -> bool:
-    """Return whether equal rows may differ: by dropout or router jitter in training mode."""
+    """Return whether identical rows may get different outputs from dropout or router jitter.
+
+    Only modules in training mode count.
+    """
     for module in model.modules():
         if not module.training:
             continue
@@ -189,7 +192,7 @@ def base_model(model: torch.nn.Module) -> PreTrainedModel:
 
 
 def has_selectable_rows(cache: object) -> TypeGuard[DynamicCache]:
-    """Return whether rows of the cache can be removed and repeated."""
+    """Return whether `cache` is a `DynamicCache` whose rows can be removed and repeated."""
     if type(cache) is not DynamicCache or cache.offloading:
         return False
     supported_layers = (DynamicLayer, DynamicSlidingWindowLayer)

@@ -98,12 +98,12 @@ class BufferedLayer(DynamicLayer):
 
 
 def with_room(states: Tensor, positions: int = 0) -> Tensor:
-    """Return a copy of states with room for `positions` more positions, plus `SPARE`."""
+    """Return a copy of states with zeros appended for `positions` + `SPARE` more positions."""
     return pad(states, (0, 0, 0, positions + SPARE))
 
 
 def expand(cache: DynamicCache, rows: Tensor) -> None:
-    """Select the rows `rows` (b,) of the cache, and make its layers writable in place.
+    """Select, and possibly repeat, rows (b,) of the cache; make its layers `BufferedLayer`s.
 
     Layers with a sliding window are short, so they remain those of transformers.
     """

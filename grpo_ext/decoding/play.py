@@ -34,7 +34,10 @@ class Player(LogitsProcessor):
         return self._width is not None
 
     def see(self, input_ids: Tensor) -> None:
-        """Process the last token of each row (b, P + t) once; the first call has only prompts."""
+        """Advance each episode by the last token of its row (b, P + t).
+
+        The first call, with only prompts, and repeated calls for the same length do nothing.
+        """
         before = self._width
         self._width = input_ids.size(1)
         if before in (None, self._width):

@@ -1,4 +1,4 @@
-"""Play episodes on a server: each requests its next turn once its environment has answered."""
+"""Play episodes on a server; each requests its next turn as soon as its environment answers."""
 
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -18,17 +18,21 @@ def play_as_ready(
     logps: LogProbs,
     complete: Callable[[list[int], int], Turn],
 ) -> ServerFailure | None:
-    """Play episodes until all have ended or a request fails; another call continues them.
+    """Play episodes until all have ended or a request fails.
+
+    After a failure, turns in flight are completed but no new ones are requested; call again to
+    continue the episodes.
 
     Threads send the requests. Environments answer in the calling thread, because deadlines work
     only in the main thread.
 
     Args:
         episodes: this rank's episodes.
-        prompt_ids: the tokens of their prompts.
+        prompt_ids: the token ids of each episode's prompt.
         logps: the log-probs of each episode's tokens so far, `None` for tokens of environments;
             extended in place.
-        complete: completes a list of tokens, given the maximum number of new tokens.
+        complete: a function that completes a list of tokens, given the maximum number of new
+            tokens; called from several threads.
 
     Returns:
         The failure of the first request that failed; `None` if all requests succeeded.

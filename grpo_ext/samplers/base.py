@@ -1,4 +1,4 @@
-"""The interface of every sampler."""
+"""The interface that every sampler implements."""
 
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -51,10 +51,10 @@ class SamplerAbilities:
 class Sampler:
     """Completes prompts.
 
-    All ranks call `load_weights`, `submit` and `collect`, in this order, for each generation.
+    All ranks must call `load_weights`, `submit` and `collect`, in this order, for each generation.
 
-    A subclass defines `name`, `abilities` and `sample`, and also `submit` if it works in parallel
-    with the trainer.
+    A subclass defines `name`, `abilities` and `sample`. One that generates in the background also
+    overrides `submit`.
     """
 
     name: str  #: the name in logs
@@ -66,52 +66,56 @@ class Sampler:
     _request: Request | None = None
 
     def submit(self, request: Request) -> None:
-        """Start a generation."""
+        """Start a generation; by default, only store the request for `collect`."""
         self._request = request
 
     def collect(self) -> Generation:
-        """Return the generation that `submit` started."""
+        """Return the generation that `submit` started; call it once for each `submit`."""
         request = self._request
         self._request = None
         assert request is not None, "call submit before collect"
         return self.sample(request)
 
     def sample(self, request: Request) -> Generation:
-        """Complete the prompts, or return the completions that `submit` started."""
+        """Complete the prompts, or wait for the completions that `submit` started."""
         raise NotImplementedError
 
     def generations_to_request(self) -> range:
-        """Return which generations to request prompts of, counted from the next one.
+        """Return the generations whose prompts the next request must contain; 0 is the next one.
 
-        A sampler that returns completions in another order needs prompts of later generations.
+        A sampler that returns completions out of order also needs prompts of later generations.
         """
         return range(1)
 
     @property
     def has_unfinished(self) -> bool:
-        """Whether a later generation will return completions that have begun."""
+        """Whether completions that have already begun are held back for a later generation."""
         return False
 
     def discard_unfinished(self) -> None:
-        """Forget the completions that have begun."""
+        """Discard the completions held back for a later generation."""
 
     def metrics(self, generation: Generation) -> dict[str, float]:
-        """Return metrics of a generation of this sampler, by their log names."""
+        """Return metrics of a generation, keyed by the name they are logged under."""
         return {}
 
     def probe(self, request: Request) -> Generation:
-        """Generate `PROBE_TOKENS` tokens for the first `PROBE_ROWS` prompts (`reports_weights`).
+        """Generate up to `PROBE_TOKENS` tokens for each of the first `PROBE_ROWS` prompts.
 
-        The log-probs of these tokens show which weights the engine has.
+        Their log-probs show which weights the engine has. Only samplers with `reports_weights`
+        define it.
         """
         raise NotImplementedError
 
     def dtype(self) -> str:
-        """Return the dtype that the engine computes in, such as `"float32"` (`reports_weights`)."""
+        """Return the dtype that the engine computes in, such as `"float32"`.
+
+        Only samplers with `reports_weights` define it.
+        """
         raise NotImplementedError
 
     def readable_weights(self) -> dict[str, Tensor]:
-        """Return the engine's weights by name, as far as this process can read them."""
+        """Return the engine weights that this process can read, by name; by default none."""
         return {}
 
     def describe(self) -> str:
@@ -119,14 +123,14 @@ class Sampler:
         return self.name
 
     def state_dict(self) -> Any:
-        """Return what a checkpoint must hold between two generations; `None` if nothing."""
+        """Return the state to save in a checkpoint between two generations; `None` if none."""
         return None
 
     def load_state_dict(self, state: Any) -> bool:
         """Restore what `state_dict` returned.
 
         Returns:
-            Whether the state fits. If it does not, the generation that was requested is requested
+            Whether the state was restored. If not, the caller requests the pending generation
             again.
         """
         return state is None
@@ -136,4 +140,7 @@ class Sampler:
         self._request = None
 
     def load_weights(self, step: int) -> None:
-        """Load the trainer's weights at this optimizer step, if the sampler has its own copy."""
+        """Load the trainer's weights, which are those of optimizer step `step`.
+
+        Does nothing if the sampler has no copy of its own.
+        """

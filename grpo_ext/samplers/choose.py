@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 
 def our_vllm(args: GRPOExtConfig) -> AbstractContextManager[None]:
-    """Return a context in which new trainers that use vLLM create our engine, not TRL's."""
+    """Return a context manager within which new trainers create our vLLM engine, not TRL's."""
     if args.vllm_sync_adapter != "adapter":
         return generates_with(partial(OurVLLM, args))
     # imports packages that only a client needs
@@ -45,7 +45,7 @@ def our_vllm(args: GRPOExtConfig) -> AbstractContextManager[None]:
 
 
 def make_sampler(trainer: SampledTrainer, watched: bool) -> tuple[Sampler, SamplingParams]:
-    """Return a trainer's sampler, and the parameters that its completions are scored with.
+    """Return a trainer's sampler, and the sampling parameters for scoring its completions.
 
     Args:
         trainer: the trainer whose model is sampled.
@@ -72,7 +72,8 @@ def process_sampler(trainer: SampledTrainer, params: SamplingParams) -> ProcessS
     """Return the `ProcessSampler` of this rank.
 
     Raises:
-        ValueError: if the model is sharded or on several GPUs, or `sampler_device` does not exist.
+        ValueError: if the model is sharded, this process trains on several GPUs, or
+            `sampler_device` does not exist.
     """
     if trainer.is_fsdp_enabled or is_deepspeed_zero3_enabled():
         raise ValueError(SHARDED)
@@ -97,7 +98,7 @@ def process_sampler(trainer: SampledTrainer, params: SamplingParams) -> ProcessS
 
 
 def check_device(name: str) -> None:
-    """Raise `ValueError` if `name` is a GPU that does not exist."""
+    """Raise `ValueError` if `name` is a CUDA device that does not exist; accept all others."""
     device = torch.device(name)
     num_gpus = torch.cuda.device_count()
     if device.type == "cuda" and (device.index or 0) >= num_gpus:
@@ -105,7 +106,10 @@ def check_device(name: str) -> None:
 
 
 def free_device(trainer: SampledTrainer) -> str:
-    """Return a GPU without a trainer for this rank's sampler, or the CPU if every GPU trains."""
+    """Return the device for this rank's sampler: a GPU that no trainer uses, or else the CPU.
+
+    Ranks share GPUs if there are too few. The main process warns if every GPU trains.
+    """
     num_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
     num_gpus = torch.cuda.device_count()
     num_free = num_gpus - num_ranks
@@ -120,7 +124,9 @@ def free_device(trainer: SampledTrainer) -> str:
 
 
 def scoring_params(trainer: SampledTrainer, abilities: SamplerAbilities) -> SamplingParams:
-    """Return the parameters that completions are scored with, according to `logprob_policy`.
+    """Return the sampling parameters for scoring completions, according to `logprob_policy`.
+
+    Unless it is "trl", warn about dropout; if it is "model", also warn about ignored settings.
 
     Args:
         trainer: the trainer whose arguments and model determine them.
@@ -159,7 +165,7 @@ def scoring_params(trainer: SampledTrainer, abilities: SamplerAbilities) -> Samp
 
 
 def _sampling_of(trainer: SampledTrainer, abilities: SamplerAbilities) -> SamplingParams:
-    """Resolve the sampling parameters from all the places where they can be set."""
+    """Resolve the sampling parameters from the config, `generation_kwargs` and model defaults."""
     args = trainer.args
     by_vllm = abilities.truncation_order == "vllm"
     generation_kwargs = dict(args.generation_kwargs or {})
@@ -226,7 +232,7 @@ def _warn_of_another_policy(trainer: SampledTrainer, abilities: SamplerAbilities
 
 
 def _refuse_raw_logprobs(trainer: SampledTrainer) -> None:
-    """Raise `ValueError` on all ranks if a vLLM server returns log-probs of raw logits."""
+    """Raise `ValueError` on all ranks unless the vLLM server returns processed log-probs."""
     info = from_main(
         trainer.accelerator, lambda: trainer.vllm_generation.vllm_client.get_server_info()
     )

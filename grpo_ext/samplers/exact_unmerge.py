@@ -16,10 +16,10 @@ from torch import Tensor
 
 @contextmanager
 def base_kept(model: PeftModel) -> Iterator[None]:
-    """Restore the base weights at the end of a context that merges and unmerges adapters.
+    """Restore the base weights after a `with` block that merges and unmerges adapters.
 
-    Each layer is merged and unmerged once beforehand, to find the values that change. They are
-    few, so they are kept on the CPU with their positions.
+    They are not restored if the block raises. Beforehand, each layer is merged and unmerged once to
+    find the values that change. These are few, and are kept on the CPU with their positions.
     """
     changes: list[tuple[Tensor, Tensor, Tensor]] = []
     for layer in model.modules():
@@ -32,7 +32,10 @@ def base_kept(model: PeftModel) -> Iterator[None]:
 
 @torch.no_grad()
 def changed_by_merging(layer: BaseTunerLayer) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Yield each weight that merge and unmerge alter, with positions and old values (N,)."""
+    """Yield each weight that merging and unmerging changes, and restore it.
+
+    Each comes with the flat positions (N,) that changed and their old values (N,).
+    """
     weights = list(layer.get_base_layer().parameters())
     before = [weight.detach().clone() for weight in weights]
     layer.merge()

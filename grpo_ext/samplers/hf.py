@@ -81,7 +81,7 @@ class HFSampler(Sampler):
         )
 
     def _turn(self, contexts: list[list[int]], max_tokens: int) -> Completed:
-        """Complete one turn of each episode with the model's own `generate`."""
+        """Complete one turn of each episode with the model's own `generate`, without log-probs."""
         completion_ids = seam.complete(self.trainer, contexts, 1)
         turns = [ids[:max_tokens] for ids in completion_ids]
         logps: list[list[float | None]] = [[None] * len(ids) for ids in turns]

@@ -16,17 +16,17 @@ Completed = tuple[list[list[int]], list[list[float | None]]]
 def play_by_turns(
     request: Request, turn: Callable[[list[list[int]], int], Completed]
 ) -> Generation:
-    """Play the episodes of a request on all ranks in lockstep.
+    """Play the episodes of a request in lockstep. All ranks must call it.
 
-    An engine that several ranks share divides its answers equally, so each rank requests the same
-    number of turns: a rank with fewer running episodes adds requests whose answers are unused. The
-    token limit of a request is the smallest that any episode on any rank has left; an unfinished
-    turn continues with the next request.
+    An engine shared by several ranks returns equally many completions to each, so all ranks request
+    the same number of turns: a rank with fewer running episodes adds requests and ignores their
+    completions. The token limit of a request is the smallest that any episode on any rank has left;
+    an unfinished turn continues with the next request.
 
     Args:
         request: a request with episodes.
-        turn: completes lists of tokens, given the maximum number of new tokens; all ranks call it
-            with the same number of lists.
+        turn: a function that completes lists of tokens, given the maximum number of new tokens;
+            all ranks call it with the same number of lists.
     """
     episodes = request.episodes
     logps: list[list[float | None]] = [[] for _ in episodes]
@@ -66,7 +66,7 @@ def of_played(request: Request, logps: list[list[float | None]]) -> Generation:
 
 
 def read_answer(episode: Episode, logps: list[float | None]) -> None:
-    """Append the tokens of the environment's last answer to an episode, without log-probs."""
+    """Append the environment's pending answer, if any, to an episode; its log-probs are `None`."""
     while episode.pending:
         episode.read()
         logps.append(None)

@@ -42,11 +42,12 @@ class PartialSampler(Sampler):
 
     Args:
         sampler: the sampler that completes lists of tokens.
-        ends: tells whether a completion has ended; its limit is a multiple of `tokens`.
+        ends: the rule that tells whether a completion has ended; its limit is a multiple of
+            `tokens`.
         tokens: maximum number of tokens that a round adds to a completion.
-        rows: number of completions per generation on this rank, in whole groups.
+        rows: number of completions per generation on this rank, a multiple of `size`.
         size: G, the number of completions per prompt.
-        ranks: the ranks that run rounds together, each with the same number of lists of tokens.
+        ranks: the ranks, all of which run each round, with the same number of rows.
     """
 
     def __init__(
@@ -69,7 +70,7 @@ class PartialSampler(Sampler):
         self.under_way: Sequence[PartialRollout] = ()  # in whole groups
 
     def generations_to_request(self) -> range:
-        """Return the next two generations; only the second if completions are unfinished."""
+        """Return the next two generations, or only the second if completions are held back."""
         return range(1, 2) if self.has_unfinished else range(2)
 
     @property
@@ -164,7 +165,7 @@ class PartialSampler(Sampler):
         return {"sizes": self._sizes, "under_way": self.under_way}
 
     def load_state_dict(self, state: Any) -> bool:
-        """Restore the completions that have begun, unless a size has changed."""
+        """Restore the unfinished completions; `False` without a state or if a size has changed."""
         fits = state is not None and state["sizes"] == self._sizes
         if fits:
             self.under_way = state["under_way"]

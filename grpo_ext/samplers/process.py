@@ -1,7 +1,7 @@
 """`sampler: process`: run transformers' `generate` in a second process, on another device.
 
-Each rank has its own sampler process. Trainer and process map the same memory, to which the trainer
-writes the weights while the process waits.
+Each rank has its own sampler process. The two processes share memory, to which the trainer writes
+the weights while the sampler process waits.
 """
 
 import contextlib
@@ -36,9 +36,9 @@ class ProcessSampler(Sampler):
     Args:
         model: the model without wrappers; `load_weights` gives its weights to the process.
         config: the config of `generate`.
-        params: the distribution that completions are drawn from and scored with.
+        params: the sampling parameters that completions are drawn and scored with.
         device: the device that the process samples on, such as `"cuda:1"` or `"cpu"`.
-        limit: seconds after which a request counts as hung.
+        limit: seconds without an answer after which the process counts as hung.
         fast: whether rows that have ended leave the batch (`fast_generate`).
     """
 
@@ -126,7 +126,8 @@ class ProcessSampler(Sampler):
     def sample(self, request: Request) -> Generation:
         """Return the generation; raise `EngineFailure` on all ranks if a sampler process fails.
 
-        A process that died is restarted up to `RESTARTS` times, with the same weights and request.
+        All ranks must call it. A process that died or hung is restarted up to `RESTARTS` times,
+        with the same weights and request.
         """
         answer = self._answer()
         for failure in gather_object([answer if isinstance(answer, Failure) else None]):

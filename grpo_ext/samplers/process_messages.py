@@ -39,7 +39,10 @@ class Job:
 
 @dataclass(frozen=True)
 class Completions:
-    """The answer to a job. One tensor holds all rows, as a pipe takes 0.3 ms per tensor."""
+    """The answer to a job.
+
+    One tensor holds all rows, because sending a tensor through a pipe takes 0.3 ms.
+    """
 
     ids: list[list[int]]  # B lists of tokens, N in all
     kept_sets: KeptSet | None  # N positions; `None` if sampling was not truncated
@@ -49,6 +52,6 @@ class Completions:
 
 @dataclass(frozen=True)
 class Failure:
-    """The answer to a job that raised an error."""
+    """The outcome of a job that raised an error or whose process ended."""
 
     message: str

@@ -54,7 +54,10 @@ def serve(connection: Connection) -> None:
 
 
 def loaded_model(start: Start, shared_weights: list[Tensor]) -> PreTrainedModel:
-    """Return the model. On a CPU it uses the shared weights, on other devices copies of them."""
+    """Return the model in evaluation mode.
+
+    On a CPU it uses the shared weights; on other devices it uses copies of them.
+    """
     weights = shared_weights
     if start.device != "cpu":
         weights = [tensor.to(start.device) for tensor in shared_weights]

@@ -15,7 +15,7 @@ REQUIRED = ("prompt_ids", "completion_ids", "logprobs")
 
 
 class FunctionSampler(Sampler):
-    """Calls a function that returns lists of tokens, and columns for the rewards.
+    """Calls the user's function, which returns lists of tokens, and columns for the rewards.
 
     Args:
         rollout_func: the function, called with the prompts and the trainer.
@@ -65,7 +65,7 @@ class FunctionSampler(Sampler):
 
 
 def logp_tensors(logprobs: list[list[float | None]] | None) -> list[torch.Tensor] | None:
-    """Return log-probs as tensors; a log-prob that vLLM did not return (`None`) becomes NaN."""
+    """Return a tensor for each row of log-probs, with NaN for `None`; `None` without log-probs."""
     if logprobs is None:
         return None
     tensors = []

@@ -23,10 +23,9 @@ Result = TypeVar("Result")
 
 
 class Session(VllmLine):
-    """The HTTP session of TRL's client, with errors that carry the status of the answer.
+    """The HTTP session of TRL's client, with errors that carry the status of the response.
 
-    A bad status raises a `StatusError`, except 404 and 405, for which TRL says what the server
-    lacks.
+    A bad status raises a `StatusError`, except 404 and 405, for which TRL has its own messages.
     """
 
     def get(self, *args: Any, **kwargs: Any) -> Answer:
@@ -47,7 +46,7 @@ class ServerConnection(VLLMClient):
 
     Args:
         args: the positional arguments of TRL's client.
-        request_timeout: time limit of an answer, in seconds.
+        request_timeout: time limit of a request, in seconds.
         kwargs: the keyword arguments of TRL's client.
     """
 
@@ -80,7 +79,7 @@ class ServerConnection(VLLMClient):
             time.sleep(retry_interval)
 
     def _get(self, url: str, **options: Any) -> dict[str, Any]:
-        """Return the JSON object of the answer; raise `StatusError` for a bad status."""
+        """Return the JSON object in the response; raise `StatusError` for a bad status."""
         answer = self.session.get(url, **options)
         answer.raise_for_status()
         return answer.json()
@@ -92,7 +91,7 @@ class ServerConnection(VLLMClient):
         return answer.json()
 
     def init_communicator(self, device: torch.device | str | int = 0) -> None:
-        """Join the workers of the server, with gloo if they use it, otherwise as TRL does.
+        """Join a process group with the server's workers: over gloo if they use it, else as in TRL.
 
         Raise `ValueError` if `device` is a CPU and the workers do not use gloo.
         """
@@ -159,12 +158,15 @@ class ServerConnection(VLLMClient):
         self._attempt(super().reset_prefix_cache)
 
     def failed(self, failure: ServerFailure | None) -> None:
-        """Store `failure`, if any, or otherwise that the server lacks the trainer's weights."""
+        """Store `failure`; if it is `None`, check that the server has the trainer's weights.
+
+        An earlier failure is kept.
+        """
         self.failure = self.failure or self._confirmed(failure)
         self._attempt(lambda: None)
 
     def reconnect(self, seconds: float) -> None:
-        """Find a server within `seconds` and join its workers; set `failure` if that fails."""
+        """Wait up to `seconds` for a server and join its workers; set `failure` if that fails."""
         self.failure = None
         self.version = None
         self._attempt(lambda: self._connect(seconds))
@@ -199,7 +201,7 @@ class ServerConnection(VLLMClient):
             return None
 
     def _confirmed(self, failure: ServerFailure | None) -> ServerFailure | None:
-        """Return `failure`; replace a refusal with the cause if no vLLM server answers any more."""
+        """Return `failure`; if it is a refusal but no vLLM server answers, return that failure."""
         if failure is not None and failure.refused:
             try:
                 who_answers(self._line, self.base_url)
@@ -208,7 +210,10 @@ class ServerConnection(VLLMClient):
         return failure
 
     def _check_weights(self, version: str | None, seconds: float = PROBE_SECONDS) -> None:
-        """Raise `ConnectionError` if the server's weights are not `version` (`None`: any)."""
+        """Raise `ConnectionError` if the server's weights are not `version`.
+
+        Nothing is checked if `version` is `None` or the server has no route `/weight_info`.
+        """
         if version is None:
             return
         answer = self._line.ask("GET", f"{self.base_url}/weight_info", None, seconds)

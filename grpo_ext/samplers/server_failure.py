@@ -17,7 +17,7 @@ class ServerFailure:
 
     Args:
         message: one short line for the user.
-        status: the HTTP status of the answer; `None` if no whole answer came.
+        status: the HTTP status of the response; `None` for an error other than a bad status.
     """
 
     message: str
@@ -25,14 +25,14 @@ class ServerFailure:
 
     @classmethod
     def of(cls, error: Exception) -> Self:
-        """Return the failure that describes an error of a request."""
+        """Return a failure with the type and message of `error`, and its HTTP status if any."""
         text = one_line(" ".join(str(error).split()))
         status = error.status if isinstance(error, StatusError) else None
         return cls(f"{type(error).__name__}: {text[:MAX_MESSAGE]}", status)
 
     @property
     def refused(self) -> bool:
-        """Whether the server refuses the request itself, so that retrying would fail again."""
+        """Whether the server rejects the request itself (4xx, unless it is busy); do not retry."""
         if self.status is None or self.status in BUSY_STATUSES:
             return False
         return 400 <= self.status < 500

@@ -23,7 +23,7 @@ ALIGNMENT = 64  # bytes
 
 @dataclass(frozen=True)
 class Place:
-    """Where a tensor is stored in the memory."""
+    """The location of a tensor in the shared memory."""
 
     start: int  # offset in bytes
     shape: tuple[int, ...]
@@ -32,12 +32,12 @@ class Place:
 
 
 def tensors_of(model: Module) -> list[Tensor]:
-    """Return parameters and buffers, each once, in a fixed order."""
+    """Return a model's parameters and buffers, each once, in a fixed order."""
     return [*model.parameters(), *model.buffers()]
 
 
 def places_of(tensors: list[Tensor]) -> tuple[list[Place], int]:
-    """Return a place for each tensor, and the total number of bytes."""
+    """Return consecutive, aligned places for the tensors, and their total size in bytes."""
     places = []
     start = 0
     for tensor in tensors:
@@ -48,7 +48,10 @@ def places_of(tensors: list[Tensor]) -> tuple[list[Place], int]:
 
 
 def new_memory(size: int) -> int:
-    """Return the descriptor of an unnamed file of `size` bytes, freed with its last process."""
+    """Create an unnamed file of `size` bytes, and return its descriptor.
+
+    The system frees it when the last process that uses it ends.
+    """
     if hasattr(os, "memfd_create"):
         fd = os.memfd_create("weights")
     else:
@@ -59,7 +62,7 @@ def new_memory(size: int) -> int:
 
 
 def mapped(fd: int, size: int, places: list[Place]) -> list[Tensor]:
-    """Return the tensors in a file, whose memory is shared by all processes that map it.
+    """Map a file and return its tensors, whose memory all processes that map it share.
 
     Args:
         fd: the descriptor of the file.
@@ -76,14 +79,17 @@ def mapped(fd: int, size: int, places: list[Place]) -> list[Tensor]:
 
 
 def no_hook(*args: object, **kwargs: object) -> None:
-    """Do nothing, in place of a hook that is defined inside a function.
+    """Do nothing; replaces a hook that is defined inside a function.
 
     Sampling does not need such hooks, for example that of gradient checkpointing.
     """
 
 
 def packed(model: Module) -> bytes:
-    """Pickle a model without its tensors; raise `ValueError` if it cannot be pickled."""
+    """Pickle a model without its tensors; raise `ValueError` if it cannot be pickled.
+
+    Functions defined inside other functions are replaced by `no_hook`.
+    """
     indices = {id(tensor): i for i, tensor in enumerate(tensors_of(model))}
 
     class Pickler(pickle.Pickler):
@@ -113,7 +119,7 @@ def packed(model: Module) -> bytes:
 
 
 def unpacked(model: bytes, places: list[Place], tensors: list[Tensor]) -> Any:
-    """Return a pickled model with the given tensors.
+    """Unpickle a model, with the given tensors; its parameters require no gradient.
 
     Args:
         model: the pickle, from `packed`.

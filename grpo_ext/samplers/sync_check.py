@@ -23,7 +23,8 @@ from grpo_ext.vllm import EngineFailure
 class SyncCheck:
     """Compares log-probs after the first weight sync, and then every `vllm_sync_check_steps` syncs.
 
-    It never compares them if the scored policy differs from the sampling policy.
+    It checks nothing if `vllm_sync_check_steps` is 0, or if completions are scored under another
+    policy than the one that sampled them.
 
     Args:
         trainer: the trainer whose weights the sampler should have.
@@ -65,14 +66,18 @@ class SyncCheck:
         )
 
     def check(self, table: Scored) -> None:
-        """Log the mean absolute difference of log-probs, if a check is due. All ranks call it.
+        """Refuse stale weights and, if a comparison is due, log the mean log-prob difference.
+
+        All ranks must call it. Nothing is compared if any rank's table has images, or no log-probs
+        from the sampler.
 
         Args:
             table: the completions that the engine has just sampled, without carried-over groups,
                 whose log-probs come from older weights.
 
         Raises:
-            EngineFailure: on all ranks, if the difference is above the limit.
+            EngineFailure: on all ranks, if the difference exceeds the limit; also see
+                `refuse_stale`.
         """
         self.refuse_stale()
         lacks_logps = bool(table.model_inputs) or table.sampling_per_token_logps is None
@@ -105,8 +110,8 @@ class SyncCheck:
     def refuse_stale(self) -> None:
         """Raise `EngineFailure` on all ranks if the last update did not reach the sampler.
 
-        That is so if weights have changed since the last sync, or if a tensor that arrived in the
-        first sync did not arrive in this one. All ranks call it.
+        The update is missing if weights have changed since the last sync, or if a tensor that
+        arrived in the first sync did not arrive in this one. All ranks must call it.
         """
         if not self.compares:
             return
@@ -156,9 +161,9 @@ class SyncCheck:
 
 
 def checksums(model: torch.nn.Module) -> list[int]:
-    """Return the sum of the bits of each trained tensor; even a tiny update changes some sums.
+    """Return a checksum of each trainable parameter: the sum of its values, read as integers.
 
-    For a sharded tensor, only this rank's shard is summed.
+    Even a tiny update changes some sums. For a sharded tensor, only this rank's shard is summed.
     """
     sums = []
     for parameter in model.parameters():

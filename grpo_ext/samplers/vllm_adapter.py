@@ -50,8 +50,8 @@ class AdapterVLLM(OurVLLM):
     """Like `OurVLLM`, but the engine gets only the adapter instead of all weights.
 
     Raises:
-        ValueError: if the adapter would have another output in vLLM than in the trainer, or the
-            model is sharded.
+        ValueError: if vLLM would run the adapter differently than the trainer, or the model is
+            sharded.
     """
 
     def _init_vllm(self) -> None:
@@ -97,7 +97,10 @@ class AdapterClient(ServerClient):
         super().__init__(*args, **kwargs)
 
     def init_communicator(self, device: torch.device | str | int = 0) -> None:
-        """Raise `ValueError` if the server takes no adapters of this rank; no group is joined."""
+        """Check that the server takes adapters of this rank; no process group is joined.
+
+        Raise `ValueError` if it does not.
+        """
         self._device = device
         config = self.get_server_info()["lora_config"]
         # an existing path answers with status 405, since it takes only POST
@@ -111,7 +114,10 @@ class AdapterClient(ServerClient):
             )
 
     def load_adapter(self, writing: AbstractContextManager[str]) -> None:
-        """Have the server load the adapter from the folder that `writing` yields, and use it."""
+        """Have the server load the adapter from the folder that `writing` yields, and use it.
+
+        A failure is stored in `failure`, not raised.
+        """
         self._attempt(lambda: self._load(writing))
 
     def _load(self, writing: AbstractContextManager[str]) -> None:
@@ -149,7 +155,7 @@ def trained(model: PeftModel) -> LoraConfig:
 
 
 def check_adapter(model: torch.nn.Module) -> None:
-    """Raise `ValueError` if a model has no adapter, or one that vLLM would run differently."""
+    """Raise `ValueError` if a model has no adapter or vLLM would compute different outputs."""
     if not isinstance(model, PeftModel):
         raise ValueError(
             "vllm_sync_adapter: adapter needs an adapter, but the model has none: pass a "

@@ -66,8 +66,8 @@ class ServerClient(ServerConnection):
     ) -> Answer:
         """Return completions like TRL's client, or `NOTHING` if the request fails.
 
-        With `starts` set, send the request in a thread and return `NOTHING`; the next call returns
-        the answer, whatever its arguments.
+        If `starts` is set, send the request from a thread and return `NOTHING`; the next call
+        returns its completions, whatever the arguments of that call.
 
         Args:
             prompts: texts or lists of tokens.
@@ -94,7 +94,7 @@ class ServerClient(ServerConnection):
         return NOTHING
 
     def drop_answer(self) -> None:
-        """Drop the answer to the request in flight; the next request waits until it has arrived."""
+        """Discard the response to the request in flight; the next request first waits for it."""
         self._dropped = self._answer or self._dropped
         self._answer = None
         self.starts = False
@@ -123,7 +123,7 @@ class ServerClient(ServerConnection):
         n: int,
         sampling: dict[str, Any],
     ) -> Answer:
-        """Return completions, and refuse an answer larger than these completions can be."""
+        """Return completions; refuse a response that is larger than they can be."""
         generation_kwargs = sampling.get("generation_kwargs") or {}
         settings = {"max_tokens": 16, "logprobs": 0, **sampling, **generation_kwargs}
         max_tokens = settings["max_tokens"]
@@ -171,7 +171,7 @@ class ServerClient(ServerConnection):
 
     @contextmanager
     def _size_limit(self, num_tokens: int) -> Iterator[None]:
-        """Within the context, accept answers of up to `num_tokens` tokens."""
+        """Within the context, accept responses of up to `num_tokens` tokens."""
         self._line.most = MOST_BYTES + num_tokens * TOKEN_BYTES
         try:
             yield
@@ -181,7 +181,7 @@ class ServerClient(ServerConnection):
     # ---- episodes, whose turns are requested by many threads
 
     def room_for(self, request: Request) -> AbstractContextManager[None]:
-        """Within the context, accept the answer to any single turn of a request's episodes."""
+        """Return a context manager that accepts the response to any one turn of the episodes."""
         num_tokens = 0
         for ids, episode in zip(request.prompt_ids, request.episodes, strict=True):
             num_tokens = max(num_tokens, len(ids) + episode.room)
@@ -198,7 +198,7 @@ class ServerClient(ServerConnection):
 
         Args:
             ids: the tokens of the context.
-            version: the version of the weights that the server must have.
+            version: the version of the weights that the server must have; `None`: any.
             max_tokens: maximum length of the completion.
             sampling: other options of TRL's `generate`.
 
@@ -206,7 +206,9 @@ class ServerClient(ServerConnection):
             One completion, with log-probs.
 
         Raises:
-            Exception: whatever the request raises.
+            ConnectionError: if the completion does not match the request, or the server has other
+                weights.
+            Exception: any other error of the request.
         """
         generation_kwargs = dict(sampling.pop("generation_kwargs") or {})
         for name in ("n", "max_tokens", "logprobs"):

@@ -30,7 +30,7 @@ Result = TypeVar("Result")
 
 
 class OurVLLM(VLLMGeneration):
-    """Like TRL's `VLLMGeneration`; `syncs` counts how often the engine got the weights."""
+    """Like TRL's `VLLMGeneration`, with retries; `syncs` counts how often weights were sent."""
 
     options: GRPOExtConfig  # the trainer's arguments
     model: Any
@@ -42,7 +42,7 @@ class OurVLLM(VLLMGeneration):
 
     @property
     def seconds(self) -> float:
-        """Seconds of a server's last generation; 0 when colocated and on ranks other than 0."""
+        """Duration of a server's last generation; 0 when colocated and on ranks other than 0."""
         if self.mode == "server" and self.accelerator.is_main_process:
             return self.vllm_client.seconds
         return 0.0
@@ -77,7 +77,7 @@ class OurVLLM(VLLMGeneration):
         return ServerClient
 
     def _settings(self) -> dict[str, Any]:
-        """Return the arguments of `vllm.LLM` to use in addition to TRL's."""
+        """Return arguments for `vllm.LLM` beyond TRL's: on a CPU, those of `cpu_settings`."""
         if self.accelerator.device.type != "cpu":
             return {}
         from grpo_ext.vllm.plugin import register
@@ -129,7 +129,10 @@ class OurVLLM(VLLMGeneration):
         return self._until_answered(partial(super().generate, *args, **kwargs))
 
     def start(self, *args: Any, **kwargs: Any) -> None:
-        """Send a server a request; the next `generate` with equal arguments returns the answer."""
+        """Send a request to the server; the next `generate`, with equal arguments, returns it.
+
+        All ranks must call it.
+        """
         if self.accelerator.is_main_process:
             self.vllm_client.starts = True
         # gathers the prompts of all ranks; the client returns `NOTHING` for now
@@ -176,7 +179,7 @@ class OurVLLM(VLLMGeneration):
         self._until_answered(play)
 
     def _client_of_rank(self) -> Any:
-        """Return this rank's client of the server.
+        """Return this rank's client of the server. All ranks must call it.
 
         Raises:
             EngineFailure: on all ranks, if any of them finds no server.
@@ -195,7 +198,7 @@ class OurVLLM(VLLMGeneration):
         return self.vllm_client
 
     def _until_answered(self, request: Callable[[], Result]) -> Result:
-        """Return the result of `request()`, repeated until the client has no failure.
+        """Return the result of `request()`; with a server, repeat it until it succeeds.
 
         Raises:
             EngineFailure: on all ranks, after `vllm_server_retries` retries or a refused request.
@@ -220,7 +223,7 @@ class OurVLLM(VLLMGeneration):
         )
 
     def _recover(self, attempt: str) -> None:
-        """Wait for the server and send the weights; the next request shows whether this worked."""
+        """Wait for the server and send it the weights; the next request shows whether it worked."""
         if self.accelerator.is_main_process:
             logger.warning(
                 f"The vLLM server failed: {self.vllm_client.failure.message}. Waiting up to "

@@ -1,4 +1,4 @@
-"""A frozen causal language model for rewards, which scores texts that follow prompts."""
+"""A frozen causal language model, with which rewards score texts given their prompts."""
 
 import inspect
 from collections.abc import Sequence
@@ -37,7 +37,10 @@ class FrozenModel:
         self.takes_logits_to_keep = "logits_to_keep" in parameters
 
     def prompt_ids(self, prompt: Prompt) -> list[int]:
-        """Return the token ids of a prompt, at least one; conversations are rendered first."""
+        """Return the token ids of a prompt; an empty one becomes a single end token.
+
+        A conversation is rendered first.
+        """
         if isinstance(prompt, str):
             ids = self.tokenizer(encodable(prompt)).input_ids
         else:
@@ -48,7 +51,7 @@ class FrozenModel:
         return list(ids)
 
     def rendered(self, messages: list[dict[str, Any]]) -> str:
-        """Render a conversation with the chat template; without one, write one content per line.
+        """Render a conversation with the chat template; without one, one line per message content.
 
         With a chat template, a final message of the assistant is left open, to be continued.
         """
@@ -76,7 +79,7 @@ class FrozenModel:
 
     @torch.no_grad()
     def log_probs(self, pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[Tensor]:
-        """Return the log-probs of each text after its prompt: (T,), float32, on the CPU.
+        """Return the log-probs of each text's tokens, given its prompt: (T,), float32, on the CPU.
 
         Args:
             pairs: prompts and texts as token ids, none of them empty. If a prompt and its text do
@@ -97,7 +100,10 @@ class FrozenModel:
         return logps
 
     def batches(self, sequences: list[list[int]], lengths: list[int]) -> list[list[int]]:
-        """Group rows of similar length into batches; `lengths` are the lengths of the texts."""
+        """Group rows of similar length into batches of up to `MOST_TOKENS` and `MOST_LOGITS`.
+
+        A larger row is a batch of its own. `lengths` are the lengths of the texts.
+        """
         batches: list[list[int]] = []
         text_width = 0
         by_width = sorted(range(len(sequences)), key=lambda row: len(sequences[row]))
@@ -115,14 +121,17 @@ class FrozenModel:
         return batches
 
     def fitted(self, prompt: Sequence[int], text: Sequence[int]) -> list[int]:
-        """Join prompt and text, dropping the beginning of a prompt that does not fit."""
+        """Join prompt and text, dropping the beginning of the prompt if they exceed the context.
+
+        At least the last token of the prompt is kept, and the text is never cut.
+        """
         if self.context is None:
             return [*prompt, *text]
         room = max(1, self.context - len(text))
         return [*prompt[-room:], *text]
 
     def batch(self, sequences: list[list[int]], lengths: list[int]) -> list[Tensor]:
-        """Return the log-probs of the last `lengths` tokens of each sequence, in one pass."""
+        """Return the log-probs of the last `lengths[i]` tokens of sequence i, in one pass."""
         width = max(len(sequence) for sequence in sequences)  # S
         text_width = max(lengths)  # T
         ids = torch.zeros(len(sequences), width, dtype=torch.long)  # (B, S), padded on the left
@@ -152,12 +161,12 @@ class FrozenModel:
 
 
 def encodable(text: str) -> str:
-    """Replace lone surrogates, which tokenizers reject."""
+    """Replace lone surrogates, which tokenizers reject, with question marks."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def content_of(message: dict[str, Any]) -> str:
-    """Return the text of a message, whose content may be a list of blocks or `None`."""
+    """Return the text of a message: text blocks are joined, and no content is an empty string."""
     content = message.get("content")
     if content is None:
         return ""
@@ -174,7 +183,7 @@ def load_frozen(
     dtype: str = "float32",
     device: str | None = None,
 ) -> FrozenModel:
-    """Load a causal language model, once per process for the same arguments.
+    """Load a causal language model; this process caches the four most recently used.
 
     Args:
         name: a folder or a Hugging Face hub id.

@@ -15,7 +15,7 @@ from grpo_ext.step.records import Scores
 
 @dataclass
 class Head:
-    """The scoring head of one forward pass, which may consist of several blocks of rows."""
+    """The scoring head of one forward pass, called once per block of rows, in order."""
 
     params: SamplingParams  # that the completions were sampled with
     # the kept tokens at each scored position of the pass; `None`: computed from the logits
@@ -77,7 +77,10 @@ def positions_of(mask: Tensor) -> Tensor:
 
 
 def labels_of(ids: Tensor, mask: Tensor, width: int) -> Tensor:
-    """Return the labels (B, L): the completion tokens, -100 for tokens that are not scored."""
+    """Return the labels (B, L): tokens of completions, and -100 for tokens that are not scored.
+
+    The completions are the last `width` columns, of which the mask selects the tokens.
+    """
     labels = ids.masked_fill(mask == 0, -100)
     labels[:, :-width] = -100
     return labels

@@ -1,4 +1,4 @@
-"""Choose how to lay out completions for a pass, by the model, its attention and the ranks."""
+"""Choose how completions are laid out for a pass, given the model, its attention and the ranks."""
 
 from dataclasses import dataclass
 from typing import Literal, NoReturn
@@ -106,14 +106,17 @@ def attention_of(model: PreTrainedModel) -> str:
 
 
 def has_rotary_positions(model: PreTrainedModel) -> bool:
-    """Return whether attention depends on distances between tokens, not on absolute positions."""
+    """Return whether the model has rotary positions, so only distances between tokens matter."""
     config = model.config.get_text_config()
     has_parameters = getattr(config, "rope_parameters", None) is not None
     return has_parameters or hasattr(config, "rope_theta")
 
 
 def caches_every_token(model: PreTrainedModel) -> bool:
-    """Return whether a model's cache holds the keys and values of every token, in every layer."""
+    """Return whether a model's cache holds the keys and values of every token, in every layer.
+
+    `False` for sliding windows, recurrent layers and adapters that learn a prompt.
+    """
     if _learns_prompt(model):
         return False
     cache = DynamicCache(config=model.config.get_text_config())
@@ -143,5 +146,5 @@ def _learns_prompt(model: torch.nn.Module) -> bool:
 
 
 def refuse_packing(reason: str) -> NoReturn:
-    """Raise a `ValueError` with the reason and the value to write instead."""
+    """Raise a `ValueError` that gives the reason and suggests `layout: chunks`."""
     raise ValueError(f"layout: packed cannot be used here: {reason}. Write layout: chunks.")

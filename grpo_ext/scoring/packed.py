@@ -1,7 +1,7 @@
 """Padding-free scoring: the sequences of a micro-batch are concatenated into a single row.
 
-Each sequence has its own positions and sees only itself. If the attention takes a mask, the
-completions of a prompt can share one copy of it.
+Each sequence has its own positions and sees only itself. If the attention takes a mask, all
+completions of a prompt can share one copy of the prompt.
 """
 
 from collections.abc import Callable
@@ -32,7 +32,7 @@ def run_packed(
     width: int,
     shares: bool,
 ) -> Scores:
-    """Run the tokens of a padded batch as one row.
+    """Run the tokens of a padded batch, without the padding, as one row.
 
     Args:
         run: calls the model.

@@ -22,13 +22,17 @@ class Probe:
     limit: float  # the largest difference of log-probs allowed, divided by their standard deviation
 
     def refuse_unless_separate(self, model: torch.nn.Module, shares: bool) -> None:
-        """Raise `ValueError` if `why_not_separate` gives a reason not to pack."""
+        """Raise `ValueError` if `why_not_separate` returns a reason."""
         reason = self.why_not_separate(model, shares)
         if reason is not None:
             refuse_packing(reason)
 
     def why_not_separate(self, model: torch.nn.Module, shares: bool) -> str | None:
-        """Return why packed rows change log-probs, or `None`; for `shares` see `run_packed`."""
+        """Return why the model cannot score packed rows; `None` if it can.
+
+        It cannot if it takes no positions, or if log-probs change by more than `limit`. For
+        `shares` see `run_packed`.
+        """
         try:
             apart = self._apart(model, "packed", shares)
         except (TypeError, NotImplementedError) as error:
@@ -41,7 +45,10 @@ class Probe:
         )
 
     def shares_prompts(self, model: torch.nn.Module) -> bool:
-        """Return whether reading a prompt once for its completions leaves log-probs unchanged."""
+        """Return whether reading a prompt only once changes log-probs by no more than `limit`.
+
+        `False` if the model raises an error.
+        """
         try:
             return self._apart(model, "chunks", True) <= self.limit
         except Exception:  # a model that cannot continue from a prompt may raise anything

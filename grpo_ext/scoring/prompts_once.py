@@ -65,7 +65,7 @@ class ReadPrompts:
         width: int,
         chunk: Tensor,
     ) -> Scores:
-        """Run completions after their prompts, starting with the last token of the prompt.
+        """Continue from the cached prompts with their last tokens and the completions.
 
         Args:
             run: calls the model.
@@ -105,7 +105,10 @@ class ReadPrompts:
 
 
 def of_rows(states: Tensor, rows: Tensor) -> Tensor:
-    """Select rows (b, ...) of the states (N, ...); copies of a single row share its memory."""
+    """Select rows (b, ...) of the states (N, ...) by index.
+
+    With N = 1 the result is an expanded view, otherwise a copy.
+    """
     row_shape = states.shape[1:]
     if len(states) == 1:
         return states.expand(len(rows), *row_shape)

@@ -178,9 +178,9 @@ class Scorer:
         )
 
     def _read_prompts(self, model: torch.nn.Module, table: Scored) -> ReadPrompts | None:
-        """Read the prompts if that saves more than the extra call costs; else return `None`.
+        """Read the prompts and return their cache; `None` if that does not save computation.
 
-        Also return `None`, now and in later calls, if the model does not fill the cache.
+        If the model does not fill the cache, return `None` in this and all later calls.
         """
         if not self.layout.shares or self._recomputes:
             return None
@@ -261,7 +261,10 @@ def blocks_of(table: Scored, block: int) -> list[Tensor]:
 
 
 def _by_row(head: Head, table: Scored) -> list[KeptSet] | None:
-    """Return the kept tokens that a pass used for each completion; `None` without truncation."""
+    """Return the kept tokens that a pass used for each completion; `None` without truncation.
+
+    Raise `ValueError` if it scored a different number of positions than the completions have.
+    """
     if not head.params.truncated or not head.used:
         return None
     lengths = table.completion_mask.sum(1).tolist()

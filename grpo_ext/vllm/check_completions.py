@@ -1,4 +1,4 @@
-"""Check a server's completions against the request: wrong ones would give a wrong signal."""
+"""Check that a server's completions match the request, since wrong ones would corrupt training."""
 
 from typing import Annotated
 
@@ -27,7 +27,7 @@ def completions_fault(
     """Return what is wrong with completions, or `None` if nothing is.
 
     Args:
-        answer: the answer of the server, which should have the form of `Completions`.
+        answer: the server's response, which should have the form of `Completions`.
         prompts: texts or lists of tokens.
         n: number of completions of each prompt.
         max_tokens: maximum length of a completion.
@@ -68,12 +68,15 @@ def are_logps_of(
     tokens: list[list[int]],
     num_logprobs: int,
 ) -> bool:
-    """Return whether log-probs belong to a completion.
+    """Return whether the log-probs have the right shape for `row`.
+
+    There must be one non-empty list per position, as long as its list in `tokens`, which has at
+    most `num_logprobs` tokens and includes the sampled one.
 
     Args:
         row: the T tokens of the completion.
         logps: the log-probs at each of the T positions.
-        tokens: the tokens that these log-probs belong to; must include those of `row`.
+        tokens: the tokens that these log-probs belong to.
         num_logprobs: maximum number of log-probs per position.
     """
     if not len(row) == len(logps) == len(tokens):

@@ -23,10 +23,10 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 class Guard:
-    """Answers each request that is signed with the key, once, and adds a proof to each answer.
+    """Passes each request signed with the key to the app once, and adds a proof to the response.
 
-    Other requests get status 401, except `/health`, which is answered without a proof. Web sockets
-    are refused, because their content is not signed. Answers are sent only when complete.
+    Other requests get status 401, except `/health`, whose response then has no proof. WebSockets
+    are refused, because their content is not signed. Responses are sent only when complete.
     """
 
     def __init__(self, app: App):
@@ -100,7 +100,7 @@ class Guard:
         is valid for no other request.
 
         Args:
-            send: sends the answer.
+            send: the ASGI function that sends the response.
             signature: the signature of the request.
             now: the server's clock, in seconds since 1970.
         """
@@ -114,7 +114,7 @@ class Guard:
 
 
 class Buffered:
-    """Collects what an app sends, and sends it with its proof once it is complete."""
+    """Collects the response of an app; `flush` sends it with its proof."""
 
     def __init__(self, send: Send):
         self.send = send
@@ -130,7 +130,7 @@ class Buffered:
             self.is_complete = not message.get("more_body", False)
 
     async def flush(self, key: str, signature: Signature) -> None:
-        """Send the answer, unless it is incomplete because the client left or the app failed."""
+        """Send the response, unless it is incomplete because the client left or the app failed."""
         if not self.is_complete:
             return
         body = b"".join(self.chunks)
@@ -175,14 +175,14 @@ def with_body(body: bytes, receive: Receive) -> Receive:
 
 
 def with_key(scope: Scope, key: str) -> Scope:
-    """Return the scope of a request with the key where vLLM's own check of `/v1` expects it."""
+    """Return a copy of the scope with the key in the header that vLLM's check of `/v1` reads."""
     headers = [(name, value) for name, value in scope["headers"] if name != b"authorization"]
     headers.append((b"authorization", f"Bearer {key}".encode()))
     return {**scope, "headers": headers}
 
 
 async def refuse(send: Send) -> None:
-    """Answer a request without a valid signature with status 401."""
+    """Respond with status 401 to a request without a valid signature."""
     headers = [(b"content-type", b"text/plain")]
     text = f"sign requests with the key of this server: set {KEY}, and check that the clocks agree"
     await send({"type": "http.response.start", "status": 401, "headers": headers})

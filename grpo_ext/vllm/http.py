@@ -2,7 +2,7 @@
 
 `VllmLine` replaces the `requests.Session` of TRL's client, which limits only the time of a single
 read from the socket and so waits forever for a server that sends byte by byte. With a key, requests
-are signed and answers are verified; the key itself is never sent.
+are signed and responses are verified; the key itself is never sent.
 """
 
 import os
@@ -44,10 +44,10 @@ SHAPES = {
 
 
 class VllmAnswer(Answer):
-    """An answer with the attributes of `requests.Response` that TRL reads."""
+    """A response with the attributes of `requests.Response` that TRL reads."""
 
     def json(self) -> Any:
-        """Return the object in the answer; raise `ConnectionError` if it lacks vLLM's format."""
+        """Return the JSON object in the body; raise `ConnectionError` if it lacks vLLM's format."""
         form: Any = dict[str, Any]
         for path, shape_of_path in SHAPES.items():
             if self.path.endswith(path):
@@ -60,9 +60,9 @@ class VllmAnswer(Answer):
 
 @dataclass
 class VllmLine(Line):
-    """A client of a vLLM server; with a key it signs requests and verifies answers.
+    """A client of a vLLM server; with a key it signs requests and verifies responses.
 
-    The proof of an answer is valid only for that answer to that request.
+    The proof in a response is valid only for that response to that request.
     """
 
     key: str | None = field(default_factory=lambda: os.environ.get(KEY), repr=False)
@@ -75,18 +75,18 @@ class VllmLine(Line):
         seconds: float,
         **headers: str,
     ) -> VllmAnswer:
-        """Send a request and return the answer; with a key, sign the request and verify the proof.
+        """Send a request and return the response; with a key, sign it and verify the proof.
 
         Args:
             method: the HTTP method, such as `"GET"`.
             url: the URL of the request.
             body: the content of the request; `None` if it has none.
-            seconds: time limit of the answer.
+            seconds: time limit of the request.
             headers: further headers.
 
         Raises:
-            ConnectionError: if there is no complete answer, its proof is missing, or the server
-                refuses the request because of its time.
+            ConnectionError: if there is no complete response, its proof is missing or wrong, or the
+                server rejects the time of the request.
         """
         if not self.key:
             unverified = super().ask(method, url, body, seconds, **headers)
@@ -116,7 +116,7 @@ class Clock(BaseModel):
 
 
 def clock_fault(answer: Answer) -> str | None:
-    """Explain a 401 that the server blames on its clock; `None` if `answer` reports no clock.
+    """Explain a 401 caused by clocks that disagree; `None` if `answer` does not report a clock.
 
     Check the proof of `answer` first.
     """
@@ -143,7 +143,8 @@ def clock_fault(answer: Answer) -> str | None:
 def who_answers(line: VllmLine, base: str) -> str:
     """Return the version of the vLLM server at `base` and its model, as "0.31.0 with NAME".
 
-    Raise `ConnectionError` if the server is not healthy, is not vLLM, or has another key.
+    Raises:
+        ConnectionError: if the server is not healthy, is not vLLM, or rejects the key.
     """
     answers = {}
     for path in ("/health", "/version", "/v1/models"):

@@ -20,10 +20,10 @@ def register() -> None:
 
 
 def keep_weight(layer: Any, remove_weight: bool) -> None:
-    """Make a layer multiply by its own weight; used in place of a function of vLLM.
+    """Make a layer multiply by its own weight; replaces a function of vLLM.
 
-    vLLM's function replaces the weight with a packed copy for oneDNN. A linear layer can then not
-    be loaded again, and an output head that is tied to the embedding keeps the first weights.
+    vLLM's function replaces the weight with a packed copy for oneDNN. After that, a linear layer
+    cannot load new weights, and an output head tied to the embedding keeps the first ones.
     """
     import torch
 

@@ -1,4 +1,4 @@
-"""The vLLM server of a recipe: a process that is started, watched, restarted and stopped."""
+"""Start, watch, restart and stop the vLLM server of a recipe."""
 
 import ipaddress
 import logging
@@ -58,7 +58,7 @@ class Server:
         self.process: Any = None  # a `Popen` once the server is started
 
     def start(self) -> subprocess.Popen:
-        """Start the server without waiting; raise `ValueError` if its address already answers."""
+        """Start the server without waiting; raise `ValueError` if its address is already in use."""
         place = urlsplit(self.url)
         with (
             suppress(OSError),
@@ -100,7 +100,7 @@ class Server:
             time.sleep(0.5)
 
     def stop(self) -> None:
-        """Stop the server and all its processes."""
+        """Stop the server and all its processes, if it was started; kill them after 20 s."""
         if self.process is None:
             return
         _signal_all(self.process, signal.SIGTERM)
@@ -118,7 +118,13 @@ class Server:
     def running(self, seconds: float, restarts: int) -> Iterator[None]:
         """Run the server during a `with` block, restarting it at most `restarts` times.
 
-        Raise `EngineFailure` if the server does not start; see `wait_ready`.
+        Args:
+            seconds: time limit of the first start.
+            restarts: maximum number of restarts if the server ends by itself.
+
+        Raises:
+            ValueError: if the server's address is already in use.
+            EngineFailure: if the server does not start in time.
         """
         done = threading.Event()
         self.start()
@@ -153,7 +159,7 @@ def _signal_all(process: subprocess.Popen, number: int) -> None:
 
 
 def answers(url: str) -> bool:
-    """Return whether a healthy vLLM server with the environment's key answers at `url`."""
+    """Return whether a healthy vLLM server at `url` accepts the key in the environment, if any."""
     try:
         return bool(who_answers(VllmLine(PROBE_SECONDS), url))
     except ConnectionError:
@@ -240,7 +246,7 @@ def check_reach(url: str) -> None:
 
 
 def trainer_devices(recipe: Recipe) -> dict[str, str]:
-    """Return `CUDA_VISIBLE_DEVICES` for the trainers: the GPUs that the server leaves free.
+    """Return environment variables that give the trainers the GPUs the server leaves free.
 
     The result is empty on a CPU. Raise `ValueError` if the recipe does not name the GPUs of the
     server, or leaves none to the trainers.

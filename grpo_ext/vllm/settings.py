@@ -90,7 +90,7 @@ def cpu_settings(
     sequences: int,
     tokens: int | None,
 ) -> dict[str, Any]:
-    """Return arguments of `vllm.LLM` for a CPU: eager mode (starts fast) and the cache size.
+    """Return arguments of `vllm.LLM` for a CPU: dtype, eager mode (starts fast) and cache size.
 
     Args:
         model: the model's dimensions.

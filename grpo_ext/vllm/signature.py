@@ -1,9 +1,9 @@
-"""Signatures of requests and proofs of answers between trainers and a vLLM server that share a key.
+"""Signatures of requests and proofs of responses between trainers and a vLLM server.
 
-The key itself is never sent. A request carries an HMAC-SHA256 (RFC 2104) of its method, path and
-query, body, time and a random number; an answer carries one of the request's signature, its own
-status and its body. So neither can be replayed, changed, or passed off as an answer to another
-request.
+Both sides share a key, which is never sent. A request carries an HMAC-SHA256 (RFC 2104) of its
+method, path and query, body, time and a random number; a response carries one of the request's
+signature, its own status and its body. So neither can be replayed, changed, or passed off as the
+response to another request.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ from typing import Self
 
 KEY = "VLLM_API_KEY"  # vLLM's environment variable for the key that trainers and server share
 SIGNATURE = "x-grpo-ext-signature"  # header of a request
-PROOF = "x-grpo-ext-proof"  # header of an answer
+PROOF = "x-grpo-ext-proof"  # header of a response
 WINDOW = 300  # seconds by which the clocks of trainer and server may differ
 
 
@@ -49,7 +49,7 @@ class Signature:
 
     @classmethod
     def parse(cls, header: str) -> Self | None:
-        """Parse the header of a signature; return `None` if it has another format."""
+        """Parse the value of a signature header; return `None` if it is malformed."""
         form = r"([0-9]{1,12}) ([0-9a-f]{32}) ([0-9]{1,12}) ([0-9a-f]{64}) ([0-9a-f]{64})"
         match = re.fullmatch(form, header)
         if match is None:
@@ -61,7 +61,9 @@ class Signature:
         return f"{self.seconds} {self.nonce} {self.size} {self.body} {self.mac}"
 
     def signs(self, key: str, method: str, target: str) -> bool:
-        """Return whether this signature was made with the key for a request.
+        """Return whether this signature was made with `key` for a request.
+
+        The caller checks the time and the body.
 
         Args:
             key: the key that trainer and server share.
@@ -74,34 +76,34 @@ class Signature:
 
 
 def proof_of(key: str, signature: Signature, status: int, body: bytes) -> str:
-    """Return the proof that a server with the key answered a request with this status and body.
+    """Return the proof that a server with the key sent this response to a request.
 
     Args:
         key: the key that trainer and server share.
         signature: the signature of the request.
-        status: the HTTP status of the answer.
-        body: the content of the answer.
+        status: the HTTP status of the response.
+        body: the content of the response.
     """
     digest = hashlib.sha256(body).hexdigest()
     return mac_of(key, "answer", signature.mac, status, digest)
 
 
 def is_proof(proof: str, key: str, signature: Signature, status: int, body: bytes) -> bool:
-    """Return whether `proof` is valid for this answer to a request.
+    """Return whether `proof` is valid for this response to a request.
 
     Args:
-        proof: the proof in the header of the answer.
+        proof: the proof in the header of the response.
         key: the key that trainer and server share.
         signature: the signature of the request.
-        status: the HTTP status of the answer.
-        body: the content of the answer.
+        status: the HTTP status of the response.
+        body: the content of the response.
     """
     expected_proof = proof_of(key, signature, status, body)
     return hmac.compare_digest(proof.encode(), expected_proof.encode())
 
 
 def mac_of(key: str, *fields: str | int) -> str:
-    """Return the hexadecimal HMAC-SHA256 of fields, which JSON separates unambiguously."""
+    """Return the HMAC-SHA256 of the fields, joined unambiguously as JSON, in hexadecimal."""
     message = json.dumps(fields).encode()
     key_bytes = key.encode(errors="surrogateescape")
     return hmac.new(key_bytes, message, hashlib.sha256).hexdigest()

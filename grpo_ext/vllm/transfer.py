@@ -30,7 +30,7 @@ class GlooInit(WeightTransferInitInfo):
 
 @dataclass
 class GlooUpdate(WeightTransferUpdateInfo):
-    """The tensors that follow, in order."""
+    """The names, dtypes and shapes of the tensors that follow, in order."""
 
     names: list[str]
     dtype_names: list[str]

@@ -24,7 +24,7 @@ def own_address(peer: str) -> str:
 
 
 def listening_store(address: str, port: int, world_size: int) -> TCPStore:
-    """Return the store through which workers find the trainer.
+    """Open the store through which workers find the trainer, at the first free port.
 
     Args:
         address: the trainer's address.
