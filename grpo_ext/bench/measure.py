@@ -133,7 +133,10 @@ class Bench:
 
     @property
     def num_completions(self) -> int:
-        """Completions per step of `training_phase`: whole groups, at most a step of the recipe."""
+        """Completions per step of `training_phase`: whole groups, at least one.
+
+        There are at most as many as in a step of the recipe, or as `MAX_TOKENS` allows.
+        """
         device = "cuda" if torch.cuda.is_available() else "cpu"
         affordable = MAX_TOKENS[device] / mean(self._lengths())
         group_size = self.batch.num_generations
@@ -150,10 +153,12 @@ class Bench:
         return [len(prompt) + len(completion) for prompt, completion in pairs]
 
     def training_phase(self, settings: Settings) -> Measurement | None:
-        """Train on the recorded completions with other settings, with signal in every group.
+        """Train on the recorded completions with other settings.
+
+        Rewards alternate between 0 and 1, so that every group has signal.
 
         Returns:
-            The fastest step, or `None` if memory runs out.
+            The fastest step, or `None` if GPU memory runs out.
 
         Raises:
             ValueError: if the model does not support the settings.

@@ -63,9 +63,10 @@ def make_random_model(recipe: Recipe) -> tuple[PreTrainedModel, PreTrainedTokeni
 
 
 def with_random_completions(generation: Generation, limit: int) -> Generation:
-    """Replace completions, which a random model never ends, by random ones of drawn lengths.
+    """Replace completions, which a random model never ends, with random ones of drawn lengths.
 
-    The tokens of each new completion are drawn from those of the completion that it replaces.
+    The tokens of each new completion are drawn from those of the completion that it replaces; their
+    sampling log-probs, if any, are set to 0.
     """
     generator = np.random.default_rng(0)
     lengths = draw_lengths(len(generation.completion_ids), limit)

@@ -60,7 +60,10 @@ class Search:
         self._measure_close_ones_again()
 
     def measure(self, settings: Settings, again: bool = False) -> Measurement | None:
-        """Measure settings, once unless `again` is set; return `None` if they cannot run."""
+        """Measure settings and return their fastest measurement; `None` if they cannot run.
+
+        Settings that have a measurement are run again only if `again` is set.
+        """
         key = tuple(settings.items())
         previous = self.measurements.get(key)
         if previous is not None and not again:
@@ -178,7 +181,7 @@ def largest_divisor(number: int, most: int) -> int:
 
 
 def token_budgets(lengths: list[int]) -> list[int]:
-    """Return the largest powers of 2, at most three, between the longest length and the sum."""
+    """Return up to three powers of 2, the largest between the longest length and the sum."""
     budgets = []
     for exponent in range(24):
         if max(lengths) < 2**exponent < sum(lengths):

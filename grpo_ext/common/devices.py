@@ -17,9 +17,10 @@ def gpu_is_there() -> bool:
 
 
 def settings_here(use_cpu: bool | None, bf16: bool | None) -> dict[str, bool]:
-    """Return `use_cpu` and `bf16` for a machine without an accelerator; `{}` if not needed.
+    """Return `use_cpu` and `bf16` for a machine without an accelerator.
 
-    Nothing is needed if `use_cpu` is set or if the machine has an accelerator.
+    Returns `{}` if the machine has one, or if `use_cpu` is already set. A `bf16` of `None` becomes
+    `False`.
     """
     import torch
 

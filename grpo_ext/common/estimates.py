@@ -94,9 +94,10 @@ def mean_of(
 
     The variance of the mean is s^2 / n, or cluster-robust if a problem has several rows (Liang and
     Zeger 1986), and the interval is Student's t. If all values are from 0 to 1, the interval is
-    Wilson's (1927) for the effective number of rows, with which a proportion has this variance
+    Wilson's (1927) for the effective number of rows, at which a proportion would have this variance
     (Korn and Graubard 1998), and the error is at least half of that interval's width over 1.96, so
-    that ten correct of ten do not give "1 ± 0".
+    that ten correct of ten do not give "1 ± 0". With a single problem, the error and the interval
+    are `None`.
 
     Args:
         values: (N,), one value for each row.

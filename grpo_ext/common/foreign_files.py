@@ -153,7 +153,10 @@ def lines_of(file: BinaryIO, path: Path) -> Iterator[bytes]:
 
 
 def entries(folder: Path) -> list[Path]:
-    """Return the sorted entries of a folder; raise `ForeignFile` if over `MOST_ENTRIES`."""
+    """Return the sorted entries of a folder.
+
+    Raises `ForeignFile` if there are more than `MOST_ENTRIES`, and `OSError` if it cannot be read.
+    """
     with os.scandir(folder) as listing:
         names = [entry.name for entry in islice(listing, MOST_ENTRIES + 1)]
     if len(names) > MOST_ENTRIES:

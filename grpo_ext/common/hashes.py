@@ -5,7 +5,10 @@ from hashlib import blake2b
 
 
 def in_share(key: str, share: float) -> bool:
-    """Return whether `key` belongs to a share (0 to 1); larger shares contain smaller ones."""
+    """Return whether the hash of `key` puts it in a share (0 to 1) of all keys.
+
+    A key in one share is also in every larger one.
+    """
     digest = blake2b(key.encode("utf-8", "replace"), digest_size=8).digest()
     return int.from_bytes(digest, "big") < share * 2**64
 

@@ -1,4 +1,4 @@
-"""HTTP requests to untrusted servers, with limits on the time and size of each answer."""
+"""HTTP requests to untrusted servers, with limits on the time and size of each response."""
 
 import json as jsons
 import socket
@@ -20,13 +20,13 @@ from grpo_ext.common.untrusted import one_line
 
 # Time limit for connecting, which includes the DNS lookup but not the TLS handshake.
 CONNECT_SECONDS = 5.0
-MOST_BYTES = 16 * 2**20  # size limit of an answer
-MAX_TEXT = 300  # maximum number of characters of an answer that an error shows
+MOST_BYTES = 16 * 2**20  # size limit of a response
+MAX_TEXT = 300  # maximum number of characters of a response that an error shows
 READ_BYTES = 2**16  # size of one read
 
 
 class StatusError(ConnectionError):
-    """Raised if the server answers with an unexpected HTTP status, available as `status`."""
+    """Raised if the server responds with an unexpected HTTP status, available as `status`."""
 
     def __init__(self, status: int, text: str):
         super().__init__(f"Request failed: {status}, {text}")
@@ -35,7 +35,7 @@ class StatusError(ConnectionError):
 
 @dataclass(frozen=True)
 class Answer:
-    """A server's answer to a request."""
+    """A server's response to a request."""
 
     path: str
     status_code: int
@@ -44,7 +44,7 @@ class Answer:
 
     @property
     def text(self) -> str:
-        """The beginning of the answer, without control characters."""
+        """The first `MAX_TEXT` characters of the body, on one line without control characters."""
         beginning = self.body[:MAX_TEXT].decode("utf-8", errors="replace")
         return one_line(beginning)[:MAX_TEXT]
 
@@ -53,7 +53,7 @@ class Answer:
 
         Raises:
             ValueError: if the body is not JSON or does not fit `kind`. The message is one line,
-                without any values from the answer.
+                without any values from the response.
         """
         try:
             # `validate_json` would take up to 2.5 times as much memory.
@@ -78,11 +78,11 @@ class Answer:
 class Line:
     """An HTTP client that opens a connection per request and does not follow redirects.
 
-    Requests raise `ConnectionError`, with a message of one line, unless a complete answer arrives.
+    Requests raise `ConnectionError`, with a one-line message, unless a complete response arrives.
     """
 
-    seconds: float  # time limit of a complete answer
-    most: int = MOST_BYTES  # size limit of an answer
+    seconds: float  # time limit for a complete response
+    most: int = MOST_BYTES  # size limit of a response
     headers: dict[str, str] = field(default_factory=dict, repr=False)  # sent with each request
 
     def get(
@@ -91,7 +91,7 @@ class Line:
         params: dict[str, str] | None = None,
         timeout: float | None = None,
     ) -> Answer:
-        """Send a GET request and return the answer, whatever its status.
+        """Send a GET request and return the response, whatever its status.
 
         Args:
             url: the URL.
@@ -103,7 +103,10 @@ class Line:
         return self.ask("GET", url, None, timeout or self.seconds)
 
     def post(self, url: str, json: Any = None) -> Answer:
-        """Send a POST request, with `json` as its body if given, and return the answer."""
+        """Send a POST request, with `json` as its body if given, and return the response.
+
+        Like `get`, it does not check the status.
+        """
         body = b"" if json is None else jsons.dumps(json).encode()
         return self.ask("POST", url, body, self.seconds)
 
@@ -115,17 +118,18 @@ class Line:
         seconds: float,
         **headers: str,
     ) -> Answer:
-        """Send a request and return the complete answer, whatever its status.
+        """Send a request and return the complete response, whatever its status.
 
         Args:
             method: the HTTP method.
             url: the URL, with its query.
             body: the body; `None` sends none.
-            seconds: the time limit for the complete answer, connecting included.
+            seconds: the time limit for the complete response, connecting included.
             headers: further headers of this request.
 
         Raises:
-            ConnectionError: if no complete answer arrives in time, or it exceeds `self.most` bytes.
+            ConnectionError: if no complete response arrives in time, if it is larger than
+                `self.most` bytes, or if it is not HTTP.
         """
         place = urlsplit(url)
         headers = {"Content-Type": "application/json", **self.headers, **headers}
@@ -149,7 +153,7 @@ class Line:
                         answer_headers[name.lower()] = value
                     content = self._read(response)
                     answer = Answer(place.path, response.status, content, answer_headers)
-                # An answer without a length looks complete when the timer closes the connection.
+                # A response without a length looks complete when the timer closes the connection.
                 if time.monotonic() >= end:
                     raise TimeoutError
             finally:

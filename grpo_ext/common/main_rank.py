@@ -8,7 +8,10 @@ from accelerate.utils import broadcast_object_list
 
 
 def from_main(accelerator: Accelerator, ask: Callable[[], Any]) -> Any:
-    """Run `ask()` on the main process and return its result, or raise its error, on all ranks."""
+    """Run `ask()` on the main process and return its result, or raise its error, on all ranks.
+
+    All ranks must call it. The result or error is sent to the other ranks by pickle.
+    """
     answer = None
     error = None
     if accelerator.is_main_process:

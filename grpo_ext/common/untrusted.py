@@ -65,7 +65,10 @@ def is_secret(name: str) -> bool:
 
 
 def without_secrets(value: Any) -> Any:
-    """Return plain data without entries that `is_secret`, and URLs without user and password."""
+    """Return a copy of plain data without secret entries and without credentials in URLs.
+
+    A mapping's entry is secret if its key is (see `is_secret`). Tuples become lists.
+    """
     if isinstance(value, Mapping):
         public = {}
         for key, entry in value.items():

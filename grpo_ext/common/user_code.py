@@ -1,4 +1,4 @@
-"""Run code of users within limits: a deadline, its own random state, and no forks that live on."""
+"""Run user code within limits: a deadline, a random state of its own, and no surviving forks."""
 
 import os
 import random
@@ -26,8 +26,9 @@ class TooLate(BaseException):
 def deadline(seconds: float | None) -> Iterator[None]:
     """Raise `TooLate` inside the block once it has run for `seconds`; `None` means no limit.
 
-    The limit has no effect outside the main thread, where signals do not arrive, or while another
-    timer is running.
+    It is raised again every 0.5 s until the block exits, also inside `except` and `finally`. The
+    limit has no effect outside the main thread, where signals do not arrive, or while another timer
+    is running.
     """
     in_main_thread = threading.current_thread() is threading.main_thread()
     if seconds is None or not in_main_thread or signal.getitimer(signal.ITIMER_REAL)[0]:
@@ -95,7 +96,10 @@ def random_generators() -> Iterator[
 
 @contextmanager
 def exit_if_forked() -> Iterator[None]:
-    """Exit any process that is forked in the block, before it continues as a second trainer."""
+    """At the end of the block, exit every process that was forked inside it.
+
+    Such a process would otherwise continue as a second trainer.
+    """
     pid = os.getpid()
     try:
         yield

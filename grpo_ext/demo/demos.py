@@ -45,8 +45,8 @@ class Demo:
     Attributes:
         recipe: the path of the recipe in `recipes/`.
         sft_recipe: the recipe of the warm start; `None`: GRPO starts from the prepared model.
-        beside: a recipe on which the model is also evaluated, to show what else changes; `None`:
-            none.
+        beside: a second recipe on which the model is evaluated before and after, to show what else
+            training changes; `None` for no second evaluation.
         judges_texts: whether to add the metrics of `add_text_figures` to the evaluations.
         settings: recipe keys that the demo overrides for GRPO.
         num_samples: the number of sampled completions per held-out row, before and after.

@@ -169,7 +169,7 @@ def figures_of(folder: Path, name: str) -> dict[str, Any]:
 
 
 def completions_rows(folder: Path, outcomes: list[str], count: int = 3) -> list[list[str]]:
-    """Return problems with the completions before and after, the largest gains first.
+    """Return the problems with the largest gains, each with its completions before and after.
 
     Args:
         folder: the folder of the demo.

@@ -265,7 +265,10 @@ def instances(episodes: Sequence[Episode]) -> list[Any]:
 
 
 def of_episodes(generation: Generation, episodes: Sequence[Episode]) -> Generation:
-    """Add the masks, messages and columns of its episodes to a generation."""
+    """Return a copy of a generation with the masks, messages and columns of its episodes.
+
+    There must be at least one episode.
+    """
     columns = [episode.columns() for episode in episodes]
     extra_fields = {}
     for name in columns[0]:

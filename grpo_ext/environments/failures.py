@@ -89,7 +89,10 @@ class EnvironmentFailures:
             )
 
     def tool_raised(self, tool: str, error: str, arguments: object) -> None:
-        """Log the first error of each kind, and warn if the tool has raised on all its calls.
+        """Count an error that a tool raised, which is not a failure of the environment.
+
+        The first error of each kind is logged. A warning is logged if the first `NEVER_WORKED`
+        calls of the tool all raised one.
 
         Args:
             tool: the name of the tool.
@@ -112,7 +115,7 @@ class EnvironmentFailures:
             )
 
     def report(self) -> list[FailureReport]:
-        """Return the calls of each method since the last report."""
+        """Return the calls of each method since the last report; the next one starts from here."""
         reports = []
         for method, count in self.methods.items():
             calls_before, failed_before = self._reported.get(method, (0, 0))

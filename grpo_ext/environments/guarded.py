@@ -22,7 +22,7 @@ Pending = Callable[[], Any]  # waits for a user's code, and returns its result o
 
 
 class GuardedEnvironment:
-    """Calls an environment, and turns errors, wrong types, hangs and long texts into answers.
+    """Calls an environment; errors, wrong types and hangs become answers, long texts are cut off.
 
     Args:
         environment: the environment of one episode.

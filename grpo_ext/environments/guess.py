@@ -64,7 +64,7 @@ class Guess(Environment):
 def number_in(text: str) -> int | None:
     """Return the whole number in a turn, inside the answer tags if there are any.
 
-    `None` if there is no number, or more than one.
+    Returns `None` if there is no number, or more than one.
     """
     answer = last_answer(text) or without_thoughts(text)
     numbers = re.findall(r"\d{1,9}", answer)

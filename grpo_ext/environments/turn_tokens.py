@@ -38,8 +38,8 @@ USER = (("user", ""),)
 class TurnTokens:
     """Converts prompts and answers to tokens with the chat template, and turns to messages.
 
-    If the chat template changes earlier turns, TRL's training variant of it is used if there is
-    one.
+    If the chat template changes earlier turns, TRL's training variant of it is used instead, if
+    there is one.
 
     Args:
         tokenizer: the model's tokenizer.
@@ -308,7 +308,7 @@ class TurnTokens:
 
 
 def plain_json(value: Any, depth: int = MAX_DEPTH) -> Any:
-    """Return parsed JSON without lone surrogates.
+    """Return a copy of parsed JSON in which lone surrogates are replaced by `?`.
 
     Raises:
         ValueError: if it is nested deeper than `depth`.

@@ -158,7 +158,9 @@ class RunLog(TrainerCallback):
 
 
 def set_aside(folder: Path, patterns: tuple[str, ...] = ()) -> None:
-    """Move the logs of an earlier run to `folder/earlier-N`, if there are any.
+    """Move the logs of an earlier run, and its `run.json`, to a new folder `folder/earlier-N`.
+
+    Does nothing if there are neither logs nor files that match `patterns`.
 
     Args:
         folder: the `output_dir` of the run.

@@ -147,7 +147,7 @@ class Experiment(Section):
 
 
 def load_experiment(name: str) -> Experiment:
-    """Load an experiment.
+    """Load and validate the claims of an experiment.
 
     Args:
         name: one of `EXPERIMENTS`.

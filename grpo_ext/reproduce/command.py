@@ -14,7 +14,7 @@ from grpo_ext.run.output_dir import hold
 
 
 def selected(names: list[str], claims: list[str]) -> dict[str, Experiment]:
-    """Return experiments with the selected claims, leaving out experiments without any.
+    """Return the named experiments with only the selected claims, without those that have none.
 
     Args:
         names: the names of the experiments.
@@ -69,7 +69,7 @@ def reproduce(
         folder: the folder that the runs and the page are written to.
         seeds: the number of seeds with which each run is repeated.
         scale: the scale of the models; claims that need a larger one get no verdict.
-        processes: the number of tiny runs at the same time.
+        processes: the number of tiny runs to execute in parallel.
         config: a recipe for another model, from which all runs start; `None`: tiny models.
         overrides: command-line arguments that override values of `config`.
         max_steps: the number of steps after which every run ends; `None`: as defined by the run.

@@ -44,7 +44,7 @@ def execute(jobs: list[Job], processes: int, by_launcher: bool = False) -> list[
 
     Args:
         jobs: the jobs; a job that needs another comes after it.
-        processes: the number of jobs at the same time.
+        processes: the number of jobs to run in parallel; ignored with `by_launcher`.
         by_launcher: whether to run jobs one after another, each with `accelerate launch` and the
             recipe's number of processes.
 
@@ -85,7 +85,10 @@ def execute(jobs: list[Job], processes: int, by_launcher: bool = False) -> list[
 
 
 def launch_in_turn(jobs: list[Job], progress: "Progress") -> list[Job]:
-    """Run jobs with `accelerate launch`, one after another, and return those that failed."""
+    """Run jobs with `accelerate launch`, one after another, and return those that failed.
+
+    Raises `SystemExit` if a signal stopped a job.
+    """
     from grpo_ext.recipe.load import load_recipe
     from grpo_ext.run.launch import launch
 
@@ -129,10 +132,10 @@ def finish(
 
 @contextmanager
 def running() -> Iterator[dict[Job, tuple[ForkServerProcess, float]]]:
-    """Yield a dictionary for the running processes and their start times.
+    """Yield a dictionary in which the caller keeps the running processes and their start times.
 
-    If this process is stopped, the running processes stop after their current step, with a
-    checkpoint.
+    Processes that still run when the block ends, as when SIGTERM stops this process, finish their
+    current step, write a checkpoint and exit.
     """
     started: dict[Job, tuple[ForkServerProcess, float]] = {}
     previous_handler = signal.signal(signal.SIGTERM, stop)
@@ -244,9 +247,9 @@ class Progress:
         print(f"{number}/{self.total} {job.name}: {seconds:.0f} s{self.remaining_time()}")
 
     def remaining_time(self) -> str:
-        """Return how long the unfinished jobs will take, judging by those that have ended.
+        """Return how long the unfinished jobs will take, as in `; about 3 minutes left`.
 
-        The string is empty if no job is left.
+        The estimate is based on the jobs that have ended. Returns `""` if no job is left.
         """
         if not self.unfinished:
             return ""

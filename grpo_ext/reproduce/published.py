@@ -69,7 +69,10 @@ def experiments() -> dict[str, Experiment]:
 
 
 def differences_table(experiment: Experiment) -> str:
-    """Return a Markdown table of the published values that differ in the recipe."""
+    """Return a Markdown table of where the recipe differs from published values, and why.
+
+    Differences that do not belong to a recipe key come last.
+    """
     lines = ["| | published | here | why |", "|---|---|---|---|"]
     for value in experiment.values.values():
         if value.differs and value.status != "not_published":

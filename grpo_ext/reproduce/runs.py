@@ -129,7 +129,7 @@ class Matrix:
         return list(jobs.values())
 
     def run(self, name: str, seed: int) -> Job:
-        """Return the job of a run with a seed."""
+        """Return the job of run `name` with a seed; it needs a start job unless `config` is set."""
         settings = self.settings(name, seed)
         folder = self.folder / self.name / f"{name}-seed{seed}"
         arguments = {**settings, "output_dir": folder}
@@ -169,7 +169,7 @@ class Matrix:
         return job
 
     def settings(self, name: str, seed: int) -> dict[str, Any]:
-        """Return the recipe keys of a run, with factors multiplied out."""
+        """Return the recipe keys that a run sets, with each `{times: F}` multiplied out."""
         run = self.experiment.runs[name]
         settings: dict[str, Any] = {}
         if self.config is None:

@@ -22,7 +22,7 @@ UNTIDY = 0.5  # share of the demonstrations with a tag omitted, doubled or mispl
 
 
 def untidy_tags(demonstrations: Demonstrations) -> Demonstrations:
-    """Give a share `UNTIDY` of the demonstrations a fault in their tags.
+    """Return a generator like `demonstrations`, in which a share `UNTIDY` has a fault in its tags.
 
     This leaves the format for GRPO to teach.
     """
@@ -39,7 +39,10 @@ def untidy_tags(demonstrations: Demonstrations) -> Demonstrations:
 
 
 def line_only(demonstrations: Demonstrations) -> Demonstrations:
-    """Reduce demonstrations to their answers, without thoughts and tags."""
+    """Return a generator like `demonstrations`, in which completions have no thoughts or tags.
+
+    Only the text of the answer is left.
+    """
 
     def answers(task: Task, count: int, *, seed: int = 0) -> Iterator[Demonstration]:
         for row in demonstrations(task, count, seed=seed):

@@ -96,7 +96,7 @@ def mix(
 
 
 def has_eval_rows(recipe: Recipe) -> bool:
-    """Return whether there may be held-out rows: with several tasks, for each of them."""
+    """Return whether there may be held-out rows; with several tasks, whether each may have some."""
     return all(can_hold_out(options) for _, options in task_options(recipe).values())
 
 
@@ -167,7 +167,7 @@ def adapter_of(recipe: Recipe) -> PeftConfig | None:
 
 
 def optimizer_of(recipe: Recipe) -> tuple[Any, dict[str, Any]] | None:
-    """Return the trainer's `optimizer_cls_and_kwargs`; `None` if `optim` names the optimizer."""
+    """Return the `optimizer_cls_and_kwargs` for `muon: true`; `None` if `optim` applies."""
     from grpo_ext.tiny.optimizer import MuonWithAdamW
 
     if not recipe.get("muon"):

@@ -51,7 +51,7 @@ def hold(folder: Path, seconds: float = 0.0) -> FileLock | None:
 
 
 def hold_folder(recipe: Recipe) -> None:
-    """Lock the run's folder until this process ends.
+    """Lock the run's folder until this process ends. All ranks must call it.
 
     Raises:
         ValueError: on all ranks, if another run holds the lock.
@@ -74,6 +74,8 @@ def hold_folder(recipe: Recipe) -> None:
 
 def checkpoint_to_resume(recipe: Recipe, trainer: TransformersTrainer) -> str | bool | None:
     """Choose the checkpoint to resume from; without one, move the files of an earlier run aside.
+
+    All ranks must call it; only the main process moves files.
 
     Returns:
         The checkpoint's folder; `True` for the newest one, which transformers finds; `None` to

@@ -139,8 +139,9 @@ def row_filters(recipe: Recipe, options: Options, held_out: bool) -> list[RowFil
 def can_hold_out(options: Options) -> bool:
     """Return whether the data may have held-out rows.
 
-    Without `held_out_share` or `eval_dataset_name`, a file has none, and neither has a folder that
-    `datasets` saved without the split for evaluation.
+    Without `held_out_share` or `eval_dataset_name`, a file has none, and neither does a folder that
+    `datasets` saved without the evaluation split. Returns `True` for a data set on the hub, without
+    a request.
     """
     if options.eval_dataset_name or options.held_out_share or not options.dataset_name:
         return True

@@ -40,7 +40,8 @@ def run_training(
     """Train from a recipe and save the model.
 
     Args:
-        words: the recipe and overrides of its keys, as words. `None`: the command line.
+        words: command-line arguments that name the recipe and override its keys; `None` uses
+            `sys.argv`.
         make_trainer: a function that returns the trainer of a recipe.
         supervised: whether the recipe is for supervised training.
 
@@ -110,7 +111,10 @@ def _train(words: list[str] | None, make_trainer: MakeTrainer, supervised: bool)
 
 
 def save_model(recipe: Recipe, trainer: TransformersTrainer) -> int:
-    """Save the trained model and suggest the next commands; return the exit code."""
+    """Save the trained model and suggest the next commands; return the exit code.
+
+    All ranks must call it. The code is 1 if saving failed or the run learned nothing, otherwise 0.
+    """
     from grpo_ext.trainer.checkpoint import save_result
 
     failure = save_result(trainer)
@@ -156,7 +160,10 @@ def next_commands(recipe: Recipe, folder: str) -> list[str]:
 
 
 def end_early(trainer: TransformersTrainer, reason: object, code: int) -> int:
-    """Print why the run ended early; return `code`, or 1 if no checkpoint could be written."""
+    """Print why the run ended early; return `code`, or 1 if no checkpoint could be written.
+
+    All ranks must call it.
+    """
     error = getattr(trainer, "save_error", None)
     saved = "with a checkpoint"
     if error:

@@ -187,7 +187,7 @@ def chat(system: str | None, user: str | Messages) -> Messages:
 
 
 def template_fields(template: str) -> set[str]:
-    """Return the names of the fields in braces.
+    """Return the names of the fields that a template has in braces.
 
     Raises:
         ValueError: if the braces do not match.

@@ -72,7 +72,7 @@ def check_folder(folder: Path) -> None:
 
 @lru_cache(maxsize=1024)
 def _check(path: Path, size: int, changed: int, inode: int) -> None:
-    """Check a file, and check it again only if it has changed."""
+    """Check a file according to its suffix; one that passed is checked again only if it changed."""
     if path.suffix == ".parquet":
         _check_parquet(path, size)
     elif path.suffix == ".jsonl":

@@ -36,7 +36,7 @@ class HeldOutFilter:
         return "hold out rows"
 
     def keeps(self, task: Task, rows: Sequence[Row]) -> list[bool]:
-        """Return for each row whether it stays."""
+        """Return for each row whether it stays, and count the rows in `read` and `kept`."""
         stays = [self.is_held_out(task, row) == self.held_out for row in rows]
         self.read += len(rows)
         self.kept += sum(stays)
@@ -71,7 +71,7 @@ def canonical(key: object) -> str:
 
 
 def normalized(key: object) -> object:
-    """Remove from a key what depends on other rows."""
+    """Return a copy of a key without null entries, and with whole floats as integers."""
     if isinstance(key, Mapping):
         return {str(name): normalized(part) for name, part in key.items() if part is not None}
     if isinstance(key, list | tuple):

@@ -28,7 +28,10 @@ class RowFilter(Protocol):
         """The title of the progress bar."""
 
     def keeps(self, task: Task, rows: Sequence[Row]) -> list[bool]:
-        """Return whether each row stays; the rows are as they were read from the data."""
+        """Return for each row whether it stays, and count the rows in `read` and `kept`.
+
+        The rows are as they were read from the data, before `Task.example`.
+        """
 
     def summary(self, part: str = "") -> str:
         """Return how many rows stayed, as a text; `part`, e.g. "the first ", precedes the total."""

@@ -57,7 +57,7 @@ class LengthFilter:
         return f"{self.limits}: {self.kept:,} of {part}{self.read:,} rows stay"
 
     def keeps(self, task: Task, rows: Sequence[Row]) -> list[bool]:
-        """Return for each row whether it stays.
+        """Return for each row whether it stays, and update the counts and shortest lengths.
 
         Raises:
             ValueError: with `max_prompt_tokens`, if prompts have images, whose tokens only the

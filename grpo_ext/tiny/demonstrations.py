@@ -87,10 +87,10 @@ def attempts_downwards(
     operators: str,
     largest: int,
 ) -> list[tuple[int, str, str]]:
-    """Return (value, steps, equation) for each value from 1 to `largest`, in descending order.
+    """Return (value, steps, equation) for each value that `chains` can make, in descending order.
 
-    For each value, the equation of `chains` that starts with the largest numbers is chosen. If no
-    value is in that range, all values are returned.
+    Only values from 1 to `largest` are returned, or all of them if none is in that range. For each
+    value, the equation that starts with the largest numbers is chosen.
     """
     by_value = chains(nums, operators, largest)
     if not any(by_value):

@@ -63,10 +63,10 @@ def compose_numbers(
     tokenizer: PreTrainedTokenizerBase,
     seed: int = 0,
 ) -> None:
-    """Set the embedding of each one-token number up to 99 to the sum of those of its two digits.
+    """Set the embedding of each one-token number up to 99 to a sum of two random digit vectors.
 
-    Tens and ones have separate embeddings. After 38,400 demonstrations, a model with this start
-    adds 9 of 10 pairs correctly, and one with independent embeddings 1 of 4.
+    Tens and ones have separate vectors. After 38,400 demonstrations, a model with this start adds 9
+    of 10 pairs correctly, and one with independent embeddings 1 of 4.
     """
     weight = model.get_input_embeddings().get_parameter("weight")  # (V, H)
     scale = model.config.initializer_range / 2**0.5

@@ -209,6 +209,6 @@ def draw_line(
     rng: random.Random,
     used: set[str],
 ) -> str:
-    """Draw a character from the urn of each tone."""
+    """Return a text with a character from the urn of each tone, and add them to `used`."""
     characters = [urns[tone].draw(rng, used) for tone in tones]
     return "".join(characters)

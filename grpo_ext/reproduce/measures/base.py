@@ -46,7 +46,7 @@ def figure(
     details: str = "",
     freedom: float = np.inf,
 ) -> Figure:
-    """Return a number with its confidence interval.
+    """Return a `Figure` for a number, with its confidence interval by Student's t.
 
     Args:
         value: the number.
@@ -97,9 +97,10 @@ def seconds_of(run: RunData) -> Array:
 
 
 def mean_error(values: Array, count: int) -> float | None:
-    """Return the standard error of a mean of `count` neighbors in a curve (N,), around its trend.
+    """Return the standard error of the mean of `count` neighboring values of a curve (N,).
 
-    The result is `None` for fewer than ten values, and 0 for a constant curve.
+    It comes from the noise of the curve around its trend, fitted to the last `MOST_VALUES` values.
+    Returns `None` for fewer than ten values, and 0 for a constant curve.
     """
     if len(values) < FEWEST_VALUES:
         return None

@@ -21,7 +21,10 @@ from grpo_ext.reproduce.measures.curves import beginning_and_end, reaches
 
 @measure
 def difference(runs: Runs, metric: str) -> Figure | None:
-    """Return the end of a curve in the first run minus that in the second run."""
+    """Return the final value of a metric in the first run minus that in the second run.
+
+    A final value is the mean of the last tenth of a curve. Returns `None` if a run has no values.
+    """
     first = end_of(runs[0], metric)
     second = end_of(runs[1], metric)
     if first is None or second is None:
@@ -39,16 +42,17 @@ def reaches_sooner(
     by: str = "steps",
     share: float = 0.8,
 ) -> Figure | None:
-    """Return the steps or seconds of the first run to reach a level, divided by the second run's.
+    """Return the cost for `runs[0]` to reach a common level, divided by that for `runs[1]`.
 
-    Above 1, the second run is sooner. The level is at `share` of the way from the mean of both
-    beginnings to the lower of both ends.
+    Above 1, `runs[1]` gets there sooner. Returns `None` if either run never reaches the level, or
+    if the second cost is 0.
 
     Args:
         runs: two runs.
         metric: the name of the metric.
-        by: "steps" or "seconds".
-        share: the share of the way at which the level is.
+        by: the unit of the cost, "steps" or "seconds".
+        share: the position of the level, as a fraction of the way from the mean of both beginnings
+            (0) to the lower of both ends (1).
     """
     first, second = runs[:2]
     first_begin, first_end = beginning_and_end(first, metric)
@@ -74,7 +78,10 @@ def reaches_sooner(
 
 @measure
 def seconds_ratio(runs: Runs) -> Figure | None:
-    """Return the ratio of the median seconds per step of the first run to those of the second."""
+    """Return the first run's median seconds per step, divided by the second run's.
+
+    Returns `None` if a run logged no times.
+    """
     first = seconds_of(runs[0])
     second = seconds_of(runs[1])
     if not len(first) or not len(second):
@@ -88,7 +95,8 @@ def seconds_ratio(runs: Runs) -> Figure | None:
 def at_equal_time(runs: Runs, metric: str) -> Figure | None:
     """Return a metric of the first run minus that of the second, after equal training time.
 
-    The values are means over the last fifth of the seconds of the shorter run.
+    Each value is a mean over the last fifth of the shorter run's training time. Returns `None` if a
+    run logged no value in it.
     """
     totals = [float(seconds_of(run).sum()) for run in runs[:2]]
     total = min(totals)
@@ -111,10 +119,11 @@ def at_equal_time(runs: Runs, metric: str) -> Figure | None:
 
 @measure
 def bend(runs: Runs) -> Figure | None:
-    """Return the quadratic part of the seconds per step, over runs with different lengths.
+    """Fit the seconds per step by a quadratic in the length, and return the share of its square.
 
-    The quadratic part is a share of the seconds per step for the longest completions. It is 0 if
-    the seconds grow linearly with the length.
+    The runs differ in the length of their completions. The share is that of the seconds per step
+    for the longest completions; it is 0 if the seconds grow linearly with the length. Returns
+    `None` if a run logged fewer than two steps.
     """
     lengths = []
     medians = []
@@ -136,15 +145,16 @@ def bend(runs: Runs) -> Figure | None:
 
 @measure
 def best_group_size(runs: Runs, metric: str, success: str) -> Figure | None:
-    """Return log2 of the best group size times the initial success rate.
+    """Return log2 of the product of the best group size and the initial success rate.
 
     The result is 0 if the best size is the inverse of the success rate. The best size is that of
-    the run with the best end.
+    the run in which `metric` ends highest; the success rate is the mean of the first five values in
+    each run. Returns `None` if a run has no values, or if nothing succeeded at first.
 
     Args:
         runs: runs with different group sizes.
-        metric: the metric whose end decides.
-        success: the metric of the success rate.
+        metric: the name of the metric whose final value decides.
+        success: the name of the metric that is the success rate.
     """
     levels = []
     sizes = []

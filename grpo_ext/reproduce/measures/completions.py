@@ -25,7 +25,7 @@ PASS = 1.0 - 1e-9  # the least reward of a correct completion
 
 
 def training_samples(run: RunData) -> Samples:
-    """Return the completions of training, oldest first."""
+    """Return the training completions of a run (not those of evaluations), oldest first."""
     return [sample for sample in run.samples if sample["mode"] == "train"]
 
 
@@ -41,7 +41,7 @@ def of_steps(samples: Samples, steps: Iterable[int]) -> Samples:
 
 
 def first_and_last(samples: Samples, share: float = 0.2) -> tuple[Samples, Samples]:
-    """Return the completions of the first and of the last part of the steps."""
+    """Return the completions of the first and of the last `share` of the steps (at least one)."""
     steps = steps_in(samples)
     count = max(1, int(len(steps) * share))
     early = of_steps(samples, steps[:count])
@@ -60,7 +60,10 @@ def share_with(samples: Samples, has_property: Callable[[Sample], bool]) -> Esti
 
 
 def kind_of_fault(sample: Sample) -> str:
-    """Return `right`, `no form`, `wrong numbers` or `wrong sum` for a completion of Countdown."""
+    """Return `right`, `no form`, `wrong numbers` or `wrong sum` for a completion of Countdown.
+
+    `no form` means that it has no answer that can be evaluated.
+    """
     answer = first_answer(sample["text"])
     if answer is None:
         return "no form"
@@ -78,7 +81,10 @@ def kind_of_fault(sample: Sample) -> str:
 
 @measure
 def share_of_faults(runs: Runs, kind: str) -> Figure | None:
-    """Return a kind of fault's share of the wrong completions in the last fifth of the steps."""
+    """Return the share of fault `kind` among the wrong completions of the last fifth of the steps.
+
+    Returns `None` if none of them is wrong.
+    """
     _, late = first_and_last(training_samples(runs[0]))
     faulty = [sample for sample in late if kind_of_fault(sample) != "right"]
     estimate = share_with(faulty, lambda sample: kind_of_fault(sample) == kind)
@@ -91,7 +97,10 @@ def share_of_faults(runs: Runs, kind: str) -> Figure | None:
 
 @measure
 def change_of_fault(runs: Runs, kind: str) -> Figure | None:
-    """Return the share of completions with a kind of fault in the last fifth minus the first."""
+    """Return how much the share of completions with fault `kind` grew during training.
+
+    This is the share in the last fifth of the steps minus that in the first fifth.
+    """
     early, late = first_and_last(training_samples(runs[0]))
     before = share_with(early, lambda sample: kind_of_fault(sample) == kind)
     after = share_with(late, lambda sample: kind_of_fault(sample) == kind)
@@ -142,7 +151,10 @@ def halves(samples: Samples) -> tuple[Samples, Samples]:
 
 
 def as_sentence(moves: dict[str, float]) -> str:
-    """Describe the phrases whose shares grow and shrink most, none part of another."""
+    """Describe the phrases whose shares grow and shrink most.
+
+    Phrases that contain a listed phrase, or are contained in one, are left out.
+    """
     parts = []
     for word, sign in (("more", 1), ("less", -1)):
         phrases: list[str] = []
@@ -157,7 +169,7 @@ def as_sentence(moves: dict[str, float]) -> str:
 
 
 def shares_of_phrases(samples: Samples) -> dict[str, float]:
-    """Return the share of the completions that use each phrase."""
+    """Return, for each phrase, the share of the completions that use it."""
     counts: Counter[str] = Counter()
     for sample in samples:
         counts.update(phrases_of(sample["text"]))
@@ -168,7 +180,7 @@ def shares_of_phrases(samples: Samples) -> dict[str, float]:
 
 
 def phrases_of(text: str) -> set[str]:
-    """Return the phrases in a completion's thoughts, with each number written as #."""
+    """Return the phrases in a completion's thoughts, in lower case, with each number as `#`."""
     _, _, after_tag = text.partition(THINK)
     thoughts = after_tag or text
     for end in (THINK_END, ANSWER):  # the tag that ends them may be missing
@@ -193,10 +205,10 @@ def groups_of(samples: Samples) -> list[Samples]:
 
 @measure
 def groups_with_a_right_one(runs: Runs, success: str, steps: int = 5) -> Figure | None:
-    """Return the share of groups with a correct completion if their size is 1 / success rate.
+    """Return the chance that a group of 1 / success rate completions has a correct one.
 
-    Groups of this size are drawn without replacement from the larger groups of the first steps
-    (pass@k).
+    This is pass@k for groups of that size, drawn without replacement from the groups of the first
+    steps. Returns `None` if none of their completions is correct, or if all groups are smaller.
 
     Args:
         runs: a run with large groups.

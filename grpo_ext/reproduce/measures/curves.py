@@ -25,7 +25,7 @@ from grpo_ext.reproduce.measures.base import (
 
 @measure
 def end(runs: Runs, metric: str) -> Figure | None:
-    """Return the mean of the last tenth of a curve."""
+    """Return the mean of the last tenth of a curve; `None` if it has no values."""
     last = end_of(runs[0], metric)
     return None if last is None else figure(*last)
 
@@ -102,9 +102,9 @@ def later(
     second: str,
     share: float = 0.5,
 ) -> Figure | None:
-    """Return by how many steps the second metric reaches a share of its rise later than the first.
+    """Return how many steps later `second` reaches `share` of its rise than `first` does.
 
-    The result is `None` if one of the metrics did not rise.
+    Returns `None` if one of the metrics did not rise.
 
     Args:
         runs: the run.
@@ -170,7 +170,8 @@ def dip(runs: Runs, metric: str) -> Figure | None:
 def fall(runs: Runs, metrics: list[str]) -> Figure | None:
     """Return how far metrics end below their best part, corrected for what chance would show.
 
-    A fall is negative. With several metrics, return the smallest fall.
+    A fall is a negative number. With several metrics, the smallest fall is returned; `None` if one
+    has too few values.
     """
     falls = []
     details = []
@@ -214,7 +215,7 @@ def alarm_agrees(runs: Runs, rule: str, metric: str = "reward") -> Figure | None
 
 
 def by_chance(error: float, count: int) -> float:
-    """Return how far the lowest of `count` means of pure noise is expected below their mean."""
+    """Return how far below their mean the lowest of `count` means of pure noise is expected."""
     standard_errors = np.sqrt(2 * np.log(max(count, 1)))
     return error * float(standard_errors)
 

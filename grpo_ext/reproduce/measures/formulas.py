@@ -15,7 +15,7 @@ def token_weight(
     length: int,
     against: int,
 ) -> Figure:
-    """Return the weight of a token in a completion of one length, relative to another length.
+    """Return the weight of a token in a completion of `length` tokens, relative to `against`.
 
     Args:
         runs: not used.
