@@ -136,13 +136,17 @@ def is_right(question: Question, solution: str, gold: str, answer: str, marked: 
 
 
 def is_comparable(gold: str) -> bool:
-    """Return whether answers that differ from the gold answer can be compared with it."""
+    """Return whether the gold answer is a number, a text, or a formula that the engine accepts."""
     return number(gold) is not None or is_text(gold) or is_within_limits(gold)
 
 
 @lru_cache(maxsize=4096)
 def gold_answer(solution: str) -> str | None:
-    """Return the gold answer in plain notation, or `None` if the solution clearly has none."""
+    """Return the gold answer in plain notation.
+
+    `None` if the solution clearly has none: if what is found is too long, has no letter or digit,
+    or is prose.
+    """
     _, sign, behind = solution.rpartition("####")
     marked = last_answer(solution) or boxed(solution)
     if sign:

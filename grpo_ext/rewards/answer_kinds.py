@@ -111,9 +111,9 @@ def number(
 
 
 def value_of(text: str) -> float | None:
-    """Return the value of a text that is one number, or else the last decimal number in it.
+    """Parse a text as one number, or else return the last decimal number in it.
 
-    Only a whole text may be a fraction or mixed number. `None` without a number.
+    A fraction or mixed number is read only if it is the whole text. `None` without a number.
     """
     if len(text) <= MAX_NUMBER and (whole := read_number(text)):
         with suppress(OverflowError):

@@ -271,9 +271,10 @@ def is_small_numeral(character: str) -> bool:
 
 
 def step_between(left: Side, right: Side, link: str) -> Step | None:
-    """Return the step that two sides make, or `None`.
+    """Return the step that two sides make; `None` if there is none.
 
-    There is none if a side is not an expression, or if nothing is computed.
+    Both sides must be expressions, and at least one must compute something. Text that does not
+    belong to the step, such as trailing operators, is first removed from the sides.
     """
     right.drop_operators()
     if right.opened:

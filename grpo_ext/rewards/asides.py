@@ -31,7 +31,7 @@ _CHECK = re.compile(
     r"(?:(?!≠|\b(?:so|thus|therefore|hence|not|wrong|but|however)\b).)*\Z",
     re.IGNORECASE | re.DOTALL,
 )
-# `12.5 items, or about 12`
+# `25/3, or about 8.33`
 _OR_ABOUT = re.compile(rf"({AMOUNT}),? or (?:about|approximately|roughly) ({AMOUNT})")
 # `5/12 ≈ 0.4167`
 _DECIMAL_OF_FRACTION = re.compile(
@@ -108,7 +108,7 @@ def without_asides(sentence: str, request: Request) -> str:
 
 
 def without_aside(text: str, aside: re.Pattern[str]) -> str:
-    """Remove an aside at the end of a text if a value comes before it."""
+    """Cut a text where `aside` first matches, if a value comes before; else leave it unchanged."""
     match = aside.search(text)
     if match is None:
         return text
@@ -145,7 +145,10 @@ def is_sum_of(total: str, parts: list[str]) -> bool:
 
 
 def without_rounded(match: re.Match[str]) -> str:
-    """Return the exact value of `12.5, or about 13`; the whole text if they do not agree."""
+    """Return `25/3` for a match such as `25/3, or about 8.33`.
+
+    If the second number is not a rounding of the first, return the whole match.
+    """
     exact, rounded = match.groups()
     if rounds(rounded, exact):
         return exact
@@ -153,7 +156,11 @@ def without_rounded(match: re.Match[str]) -> str:
 
 
 def rounds(decimal: str, exact: str) -> bool:
-    """Return whether `decimal` is the integer or fraction `exact`, rounded or truncated."""
+    """Return whether `decimal` is the integer or fraction `exact`, rounded or truncated.
+
+    `False` if `decimal` has no decimal places, `exact` is itself a decimal, or either text is
+    longer than `MAX_DIGITS`.
+    """
     if max(len(decimal), len(exact)) > MAX_DIGITS:
         return False
     rounded = number(decimal)

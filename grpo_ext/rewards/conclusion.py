@@ -78,9 +78,10 @@ def with_conclusion(text: str, request: Request) -> str:
 
 
 def before_definition(sentence: str, request: Request) -> str:
-    """Cut `36 is the least common multiple of 12 and 18` after 36; other sentences unchanged.
+    """Cut `36 is the least common multiple of 12 and 18` after 36.
 
-    All numbers after the first must be numbers of the question.
+    The sentence is returned unchanged if it does not have this form, or if a number after the first
+    is not one of the question's.
     """
     claim = _INVERTED.search(sentence)
     if claim is None:
@@ -121,7 +122,7 @@ def clauses_of(sentence: str, start: re.Pattern[str]) -> list[str]:
 
 
 def subject_of(clause: str) -> str:
-    """Return the four words before the verb of a clause, such as "is"; "" without a verb."""
+    """Return the last four words before a clause's verb, such as "is"; "" without a verb."""
     verb = _VERB.search(clause)
     if verb is None:
         return ""
@@ -157,7 +158,7 @@ def in_requested_amounts(sentence: str, request: Request) -> str:
 def preferred(
     amounts: list[re.Match[str]], has_property: Callable[[re.Match[str]], bool]
 ) -> list[re.Match[str]]:
-    """Return the amounts that have a property; all of them if none has it."""
+    """Return the amounts that have a property, or all amounts if none has it."""
     return list(filter(has_property, amounts)) or amounts
 
 
@@ -167,7 +168,7 @@ def is_rate(sentence: str, amount: re.Match[str]) -> bool:
 
 
 def has_nouns(sentence: str, start: int, nouns: frozenset[str]) -> bool:
-    """Return whether all `nouns` occur between this number and the next."""
+    """Return whether all `nouns` occur between the number at `start` and the next number."""
     phrase = _PHRASE.match(sentence, start)
     return phrase is not None and all(noun in phrase[0] for noun in nouns)
 
@@ -175,9 +176,10 @@ def has_nouns(sentence: str, start: int, nouns: frozenset[str]) -> bool:
 def described_amount(
     sentence: str, amounts: list[re.Match[str]], words: frozenset[str]
 ) -> re.Match[str]:
-    """Return the last amount, or the last one of its noun that a word of the question follows.
+    """Return the last amount that a word of the question follows, or else the last amount.
 
-    Of `48 walls purple and 32 walls green`, `48 walls` is returned if the question has "purple".
+    For example, return `48 walls` in `48 walls purple and 32 walls green` if the question has
+    "purple". Only amounts with the same noun as the last one are considered.
     """
     last = amounts[-1]
     last_noun = _DIGITS.sub("", last[0])
@@ -214,10 +216,10 @@ def has_claim(behind: str, request: Request) -> bool:
 
 
 def is_claimed(behind: str, value: re.Match[str], request: Request) -> bool:
-    """Return whether a value behind the amount may answer the question, too.
+    """Return whether a value after the amount may also answer the question.
 
-    It has no noun, is no price unless the question asks for one, and is no number of the question,
-    except as a result: `is 20`, `= 20`.
+    It may not if a noun follows it, if "than" precedes it, or if it is a price that is not asked
+    for. A number of the question counts only as a result: `is 20`, `= 20`.
     """
     if _NOUN.match(behind, value.end()):
         return False

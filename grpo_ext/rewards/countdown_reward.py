@@ -81,7 +81,10 @@ def listing(numbers: Sequence[int | Fraction]) -> str:
 
 
 def readable(number: int | Fraction) -> str:
-    """Format a number: exactly if that takes at most 20 characters, else to five digits."""
+    """Format a number: exactly if that takes at most 20 characters, else to five digits.
+
+    For a number too large for a float, only its number of digits is given.
+    """
     text = str(number)
     if len(text) <= 20:
         return text

@@ -15,7 +15,7 @@ from typing import Any
 
 from grpo_ext.common.user_code import TooLate
 
-RESPONSE_LIMIT = 1.0  # seconds; a loop that does not respond within them counts as blocked
+RESPONSE_LIMIT = 1.0  # seconds after which a loop that does not respond counts as blocked
 
 # Keyed by process id, since a forked process does not have the loop's thread.
 _loops: dict[int, asyncio.AbstractEventLoop] = {}

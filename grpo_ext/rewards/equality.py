@@ -128,7 +128,7 @@ def parts_of(text: str) -> Collection:
 
 
 def same_collection(expected: Collection, actual: Collection) -> bool:
-    """Compare parts: in any order for lists and sets, in the given order for tuples."""
+    """Return whether two collections are equal; order counts only for tuples and ordered lists."""
     if not same_names(expected.names, actual.names):
         return False
     if {expected.kind, actual.kind} == {"single"}:
@@ -199,7 +199,7 @@ def with_name(single: Collection) -> str:
 
 
 def same_whole(expected: Collection, actual: Collection) -> bool:
-    r"""Compare collections of different shapes as sets, if one of them has a `\setminus`.
+    r"""Compare collections of different shapes as sets; `False` if neither has a `\setminus`.
 
     For example, `(0,9) \cup (9,36)` equals `(0,36) \setminus \{9\}`.
     """

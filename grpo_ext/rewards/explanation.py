@@ -13,16 +13,16 @@ class Explanation(NamedTuple):
 
 
 def clip(text: str) -> str:
-    """Cut a text that an explanation quotes if it is longer than 80 characters."""
+    """Shorten a quoted text of more than 80 characters to 60, followed by its full length."""
     if len(text) <= 80:
         return text
     return f"{text[:60]}... ({len(text)} characters)"
 
 
 def answer_marks(text: str, span: tuple[int, int] | None) -> tuple[Mark, ...]:
-    """Return a mark on the answer at `span`, excluding the white space around it.
+    """Return one mark, on the answer at `span` without the white space around it.
 
-    Empty without a span, or if the answer is blank.
+    Return `()` if `span` is `None` or the answer is blank.
     """
     if span is None:
         return ()

@@ -245,7 +245,8 @@ def bold_in_last_sentence(text: str) -> str | None:
     """Return the only bold words of the last sentence.
 
     They must begin the sentence, or a reason must follow, as in `It is **green**, since two of five
-    sections are.` Otherwise, and if the sentence denies, doubts or compares, return `None`.
+    sections are.` Otherwise, return `None`, and also if the sentence has a word of denial, doubt or
+    comparison.
     """
     sentence = _SENTENCE_END.split(text.strip().removesuffix("."))[-1]
     bold = _BOLD_WORDS.findall(sentence)
@@ -300,7 +301,10 @@ def has_words(text: str) -> bool:
 
 
 def last_expression(text: str) -> str | None:
-    """Return the last formula or number in `text` that the text does not deny, or `None`."""
+    """Return the last formula or number in `text` that the text does not deny, or `None`.
+
+    If it is an alternative (`12 or 13`), it is returned together with the value before "or".
+    """
     text = _SHARE_OF.sub("", without_remarks(with_ascii_signs(text)))
     text = without_quantifier(text.rstrip(" \t\r\n."))
     value = ending_chain(text)
@@ -379,7 +383,7 @@ def is_named(text: str) -> bool:
 
 
 def is_balanced(text: str) -> bool:
-    """Return whether all brackets in a formula close; `[0, 1)` may mix their kinds."""
+    """Return whether all brackets in a formula match, whatever their kinds, as in `[0, 1)`."""
     depth = 0
     for character in text:
         depth += (character in "([{") - (character in ")]}")
@@ -470,8 +474,9 @@ def last_dollar(text: str, end: int, *, closes: bool) -> int:
 def last_number(text: str, start: int) -> str | None:
     """Return the last number, arithmetic or list of numbers after `start` that is not denied.
 
-    A date counts only if there is no other number. `None` if there is no number, or if the last one
-    is a side of an equation for an unknown.
+    A date counts only if there is no other number, and an alternative (`12 or 13`) is returned
+    together with the value before "or". `None` if there is no number, or if the last one is a side
+    of an equation for an unknown.
     """
     last_digit = max(text.rfind(digit, start + 1) for digit in "0123456789")
     matches = list(_VALUES.finditer(text, max(start, last_digit - WINDOW, 0)))

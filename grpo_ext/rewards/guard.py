@@ -143,7 +143,10 @@ class Guard:
         return self.last_scores
 
     def try_out(self, /, **arguments: Any) -> list[Score]:
-        """Score completions under the same limits, without counting or logging failures."""
+        """Score completions under the same limits, without counting or logging failures.
+
+        Rows that fail get None.
+        """
         rows, task_arguments = task_rows(arguments, self.tasks)
         scores: list[Score] = []
         if rows:
@@ -151,14 +154,14 @@ class Guard:
         return scatter(scores, rows, len(arguments["completions"]))
 
     def scores_and_errors(self, arguments: dict[str, Any]) -> tuple[list[Score], dict[int, str]]:
-        """Return the scores and, by row, the errors; use the worker processes if there are any."""
+        """Return the scores and, by row, the errors; uses the pool if there is one."""
         if self.pool is not None and isinstance(self.reward, Reward):
             return self.pool.score(self.reward, arguments)
         with preserve_process_state(self.seed(arguments)):
             return self.score_batch(arguments)
 
     def begin(self, **arguments: Any) -> None:
-        """Start scoring the rows of a later call, if the reward runs in worker processes."""
+        """Start scoring the rows of a later call; no effect unless the reward uses the pool."""
         if self.pool is None or not isinstance(self.reward, Reward):
             return
         rows, task_arguments = task_rows(arguments, self.tasks)

@@ -42,10 +42,10 @@ ANSWERS = ("My answer is yes.", "My answer is no.", "My answer is maybe.")
 
 
 def instruction(name: str) -> Callable[[Check], Check]:
-    """Decorator that registers `check(text, *, ...)` as the check of an instruction.
+    """Return a decorator that registers `check(text, *, ...)` as the check of an instruction.
 
-    The keyword parameters of `check` are those of the instruction. Their types are validated at
-    each call.
+    The keyword parameters of `check` are the instruction's parameters. Their types are validated
+    at each call.
     """
 
     def decorate(check: Check) -> Check:
@@ -61,13 +61,14 @@ def instruction_names() -> list[str]:
 
 
 def follows(text: str, name: str, parameters: Mapping[str, Any]) -> bool:
-    """Return whether a text follows an instruction.
+    """Return whether a text follows an instruction; `False` if it is longer than `MAX_LENGTH`.
 
     Args:
         text: the text, without thoughts.
         name: the name of the instruction, such as `length_constraints:number_words`.
-        parameters: the parameters of the instruction. `None` counts as missing, because in a table
-            each row has the parameters of all rows. Unknown parameters are ignored.
+        parameters: the parameters of the instruction. `None` counts as missing, because a table
+            fills in `None` for parameters that only other rows have. Unknown parameters are
+            ignored.
 
     Raises:
         ValueError: if the instruction is unknown, or a parameter is missing or has the wrong type.

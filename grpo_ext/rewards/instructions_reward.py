@@ -21,7 +21,7 @@ Parameters = Mapping[str, Any] | None
 
 @dataclass(frozen=True)
 class Acceptance:
-    """Requirements on a text, whatever its instructions; the fields are options of the reward.
+    """Requirements on a text in addition to its instructions; each field is a reward option.
 
     Attributes:
         min_words: the minimum number of words, unless an instruction asks for fewer.
@@ -41,7 +41,7 @@ class Acceptance:
         Args:
             text: the text.
             prompt: the text of the prompt, which must not be copied.
-            topic: a string that the text must contain; `None` if there is no topic.
+            topic: a string that the text must contain, ignoring case; `None` if there is no topic.
             limit: the exclusive word limit that an instruction sets; `None` if there is none.
         """
         words = lowered_words(text)
@@ -141,14 +141,15 @@ def instructions(
 ) -> list[float]:
     """The share of a row's verifiable instructions that the text follows.
 
-    The columns are those of IFEval (arXiv 2311.07911). A text that is not acceptable earns 0. The
-    options define what is acceptable; without them and a topic, every text is.
+    The columns are those of IFEval (arXiv 2311.07911). A row without instructions earns 1. A text
+    that is not acceptable earns 0. The options define what is acceptable; without them and a topic,
+    every text is.
 
     Args:
         instruction_id_list: the names of the instructions, such as
             `length_constraints:number_words`; a list for each row.
         kwargs: the parameters of each instruction; a list of mappings for each row.
-        topic: a text that the completion must contain.
+        topic: a string that the text must contain, ignoring case.
         prompts: the prompts, which the completion must not copy if `allow_copies` is false.
         credit: "share" pays for each instruction, "all" only if all of them are followed.
         part: "answer" judges the answer, "thoughts" the thoughts, "all" the whole completion.

@@ -82,8 +82,8 @@ def ask(body: dict[str, Any], *, url: str, seconds: float, headers: dict[str, st
         headers: the headers of the request. If there are any, errors do not quote the server.
 
     Raises:
-        ConnectionError: if the server refuses the request or does not answer in time.
-        ValueError: if the answer is not a chat completion.
+        ConnectionError: if the server refuses the request or does not respond in time.
+        ValueError: if the response is not a chat completion.
     """
     end = time.monotonic() + seconds
     pause = PAUSE
@@ -120,9 +120,9 @@ def model_at(url: str) -> str:
     """Return the name of the first model that the server at `url` lists; send no key.
 
     Raises:
-        ConnectionError: if there is no answer.
-        ValueError: if `url` is not the URL of a server, or the answer is not a list of models with
-            plain names.
+        ConnectionError: if the server does not respond.
+        ValueError: if `url` is not the URL of a server, or the response is not a list of models
+            with plain names.
     """
     check_server_url(url)
     answer = Line(10.0, most=MAX_REPLY).get(f"{url.rstrip('/')}/models")

@@ -1,8 +1,8 @@
 """The reward `judge`: a language model behind an OpenAI-compatible API grades by a rubric.
 
-The judge reads text that another model wrote to please it. That text is enclosed by two markers
-that it cannot contain. The grade is in the last line of a finished reply, which repeats the marker;
-a row without a valid grade fails instead of getting a score.
+The judge reads text that another model wrote to please it. That text is enclosed in two copies of a
+random marker, which the text cannot contain. The grade is in the last line of a finished reply,
+which repeats the marker. A row without a valid grade fails instead of getting a score.
 """
 
 import hashlib
@@ -76,8 +76,8 @@ def judge(
             thoughts, or the "thoughts". If the part is missing or empty, the grade is 0.
 
     Returns:
-        The grades; a `NoGrade` if there was an error, no answer in time, or a reply without a grade
-        from 0 to `scale`.
+        The grades; a `NoGrade` if there was an error, no response in time, or a reply without a
+        grade from 0 to `scale`.
     """
     headers = key_headers(url, api_key_env)
     rules = Path(rubric).read_text(encoding="utf-8") if rubric.endswith((".md", ".txt")) else rubric
@@ -213,14 +213,17 @@ def grade_in(reply: Reply, mark: str, scale: int, *, show: bool) -> float:
 
 @lru_cache(maxsize=64)
 def grades_at(path: str) -> sqlite3.Connection:
-    """Open a file of grades, keyed by the hash of the request; several ranks may share it."""
+    """Open an SQLite file of grades, keyed by request hash, and create it if it does not exist.
+
+    Several ranks may share a file. Repeated calls return the same connection.
+    """
     file = sqlite3.connect(path, timeout=30, isolation_level=None, check_same_thread=False)
     file.execute("CREATE TABLE IF NOT EXISTS grades (request TEXT PRIMARY KEY, grade REAL)")
     return file
 
 
 def kept_grades(graded: sqlite3.Connection, digests: list[str]) -> dict[str, float]:
-    """Return a file's grades by digest, without those that are not a number from 0 to 1."""
+    """Return the stored grades of `digests`, leaving out any that is not a number from 0 to 1."""
     kept = {}
     for digest in digests:
         row = graded.execute("SELECT grade FROM grades WHERE request = ?", (digest,)).fetchone()

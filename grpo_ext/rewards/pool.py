@@ -47,9 +47,10 @@ class RewardPool(AbstractContextManager):
         self._begun: dict[tuple[int, bytes], tuple[list[bytes], list[Future]]] = {}
 
     def begin(self, reward: Reward, arguments: dict[str, Any]) -> None:
-        """Start scoring the rows of a later call of `score`, instead of rows begun before.
+        """Start scoring the rows of a later call of `score`.
 
-        Errors are ignored here, since `score` reports all of them.
+        This cancels rows that were begun earlier for the same reward. Errors are ignored here,
+        since `score` reports all of them.
         """
         with suppress(Exception):
             packed, rows = prepared(reward, arguments)
@@ -63,7 +64,9 @@ class RewardPool(AbstractContextManager):
     def score(
         self, reward: Reward, arguments: dict[str, Any]
     ) -> tuple[list[float | None], dict[int, str]]:
-        """Return the scores in the order of the completions and, by row, the errors.
+        """Return the scores, in the order of the completions, and the error texts by row.
+
+        A row with an error has the score `None`. Rows that `begin` has started are not sent again.
 
         Args:
             reward: a registered reward.

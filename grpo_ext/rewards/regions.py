@@ -124,7 +124,10 @@ def merged(parts: Collection) -> Region | None:
 
 
 def same_region(expected: Region, actual: Region, same: Same) -> bool:
-    """Compare two regions interval by interval, in any order; names count if both have one."""
+    """Return whether two regions have the same intervals, in any order.
+
+    If both name an unknown, the names must be equal as well.
+    """
     if expected.name and actual.name and not same(expected.name, actual.name):
         return False
     remaining = list(actual.intervals)

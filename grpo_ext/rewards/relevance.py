@@ -1,4 +1,4 @@
-"""Score how much likelier a completion is after its own prompt than after other prompts.
+"""Score how much more likely a completion is after its own prompt than after other prompts.
 
     gain(token) = log p(token | own prompt) - mean over other prompts of log p(token | other prompt)
     score = sum of gain(token) over tokens / max(number of tokens, min_tokens)
@@ -113,8 +113,8 @@ def relevance(
             outside a run, the prompts of the same call.
         num_unrelated: how many other prompts each prompt is compared with.
         part: the part of a completion that is judged: "answer", "thoughts" or "all".
-        min_tokens: the score of a shorter text is divided by this number, so that a single keyword
-            does not get the highest mean.
+        min_tokens: the sum over a shorter text is divided by this number instead of the number of
+            tokens, so that a single keyword does not get the highest mean.
         max_tokens: how many tokens of a text are judged.
         copied: tokens in a run of at least this many that also occurs in the prompt count as 0.
         dtype: the dtype of the model's weights.

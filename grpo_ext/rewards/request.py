@@ -111,7 +111,7 @@ def request_of(question: str, numbers: frozenset[Fraction]) -> Request:
 
 
 def bound_of(question: str) -> str | None:
-    """Return the bound that a question asks for: "at least" if it asks for a minimum."""
+    """Return "at least" if a question asks for a minimum, "at most" for a maximum, else `None`."""
     if _MINIMUM.search(question):
         return "at least"
     if _MAXIMUM.search(question):
@@ -120,7 +120,7 @@ def bound_of(question: str) -> str | None:
 
 
 def words_of(text: str) -> frozenset[str]:
-    """Return the stems of the words in a text, without names and the most frequent words."""
+    """Return the stems of the lower-case words in a text, without the most frequent words."""
     return frozenset(_PLURAL.sub("", word) for word in _WORD.findall(text))
 
 

@@ -41,7 +41,7 @@ class Example:
 
 
 def shipped_examples(reward: str) -> tuple[Example, ...]:
-    """Return a reward's examples from `data/examples.yaml`, which has none for users' rewards."""
+    """Return a reward's examples from `data/examples.yaml`; `()` if it has none there."""
     examples = []
     for group in _SHIPPED.get(reward, ()):
         columns = group.get("columns", {})
@@ -106,6 +106,8 @@ class Reward:
 
     def select_arguments(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Return those of `arguments` that the function reads, apart from `completions`.
+
+        An option that is set takes precedence over a column of the same name.
 
         Raises:
             ValueError: if a column that the function needs is missing.

@@ -124,7 +124,11 @@ def resolve(spec: Any) -> tuple[Any, Any]:
 
 
 def find(name: str, options: dict[str, Any]) -> Any:
-    """Return the callable or reward-model id that a name refers to."""
+    """Return the callable or reward-model id that a name refers to, with its options set.
+
+    Raises:
+        ValueError: if there is no such reward, or it does not take the options.
+    """
     if name in names():
         return build(name, **options)
     if ":" in name and not Path(name).exists():
@@ -196,7 +200,7 @@ def checked_weight(name: str, weight: Any) -> float:
 
 
 def renaming(column: str, there: Sequence[str]) -> str:
-    """Return how to rename one of the columns `there` to `column`, which a reward reads."""
+    """Return advice on how to rename one of the columns `there` to `column`."""
     answers = [name for name in ANSWERS if name in there]
     answers += [path for path in NESTED_ANSWERS if path.partition(".")[0] in there]
     if column in ANSWERS and answers:

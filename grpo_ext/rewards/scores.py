@@ -173,7 +173,10 @@ class FailureCount:
         self._recent.extend(outcomes)
 
     def is_new_kind(self, error: str) -> bool:
-        """Return whether this is the first error of its type; `error` is a text from `in_full`."""
+        """Return whether this is the first error of its type, and remember the type.
+
+        `error` is a text from `in_full`.
+        """
         last_line = error.rpartition("\n")[2]
         kind = last_line.partition(":")[0]
         is_new = kind not in self._kinds
@@ -181,7 +184,10 @@ class FailureCount:
         return is_new
 
     def too_many(self) -> str | None:
-        """Return why the run must stop, or `None` while the failure rate is acceptable."""
+        """Return why the run must stop, or `None` if the failure rate is acceptable.
+
+        Also `None` until a quarter of the window is filled.
+        """
         calls = len(self._recent)
         failed = sum(self._recent)
         if calls < max(1, self.window / 4) or failed / calls <= self.max_failure_rate:

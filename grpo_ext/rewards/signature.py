@@ -151,7 +151,7 @@ def complete_options(reward: str, signature: Signature, given: dict[str, Any]) -
 
 
 def hides_value(name: str) -> bool:
-    """Return whether messages must hide an option's value, which may contain a secret."""
+    """Return whether an option's name suggests a secret or URL, which messages must not show."""
     return is_secret(name) or is_secret(name.removesuffix("_env")) or name.endswith("url")
 
 
@@ -159,8 +159,8 @@ def misfit(value: Any, annotation: Any) -> str | None:
     """Return why `value` does not fit a type with its bounds, or None if it does.
 
     Uses JSON rules: a list is accepted for a tuple, but a string is not accepted for a number. A
-    value that JSON cannot represent must have the type itself. Types that pydantic does not know
-    accept any value.
+    value that JSON cannot represent must be an instance of the type. A type that pydantic does not
+    know accepts any value.
     """
     try:
         adapter = TypeAdapter(annotation, config=ConfigDict(strict=True, allow_inf_nan=False))

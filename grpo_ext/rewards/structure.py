@@ -124,7 +124,10 @@ def is_name(text: str) -> bool:
 
 
 def chain(text: str) -> Chain:
-    """Split a text at its relations; `a > b` becomes `b < a`."""
+    r"""Split a text at its relations outside of brackets.
+
+    If all of them are `>` or `\ge`, the chain is reversed: `a > b` becomes `b < a`.
+    """
     sides = split(text, _RELATION)
     operators = [_SPELLING.get(sign, sign) for sign in top_relations(text)]
     descends = bool(operators) and all(operator in (">", r"\ge") for operator in operators)
@@ -159,7 +162,10 @@ def without_builder(text: str) -> str:
 
 
 def collection(text: str) -> Collection:
-    """Split an answer into its parts."""
+    """Split a set, tuple, ratio or list into its parts; any other answer is a single part.
+
+    A name before the answer (`x = ...`) is separated from it.
+    """
     if text == r"\emptyset":
         return Collection("set", ())
     text = without_builder(text)

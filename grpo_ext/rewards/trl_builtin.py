@@ -112,11 +112,12 @@ def reasoning_accuracy(
 ) -> list[float | None]:
     """1 if the answer after the reasoning equals the gold answer, else 0 (from TRL).
 
-    It is also 0 if the reasoning does not end.
+    It is also 0 if the completion has none of the delimiters.
 
     Args:
         solution: the gold answer.
-        reasoning_delimiters: texts that end the reasoning; None: `</think>`.
+        reasoning_delimiters: texts that end the reasoning; None: `</think>`. The first in the list
+            that the completion contains is used.
     """
     scores: list[float | None] = []
     questions = prompts if prompts is not None else [None] * len(completions)

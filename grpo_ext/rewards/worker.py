@@ -93,8 +93,9 @@ def serve(connection: Connection) -> None:
     """Answer messages until the pipe is closed.
 
     A message is a pickled pair: a pickled reward, and a row to score or None to load the reward.
-    One answer is sent at the start, and one for each message. Answers are JSON, so that the trainer
-    unpickles nothing from a worker.
+    The worker sends `null` when it is ready, and then one answer for each message: `[score, error]`
+    for a row, or `null` once a reward is loaded. Answers are JSON, so that the trainer unpickles
+    nothing from a worker.
     """
     rewards: dict[bytes, Reward | str] = {}  # a string is the error from loading the reward
     connection.send_bytes(b"null")

@@ -33,10 +33,10 @@ class WorkerPool:
 
     A row that takes far longer than usual makes its worker overdue: the worker continues at low
     priority and another one is started, so that a few hanging rows do not hold up a batch. Methods
-    may be called from any thread; those that say so need the lock `changed`.
+    may be called from any thread; some require that the caller holds the lock `changed`.
 
     Args:
-        size: the number of workers that are not overdue.
+        size: the number of workers to keep running, not counting overdue ones.
         timeout: seconds that a row may take.
         memory_limit: bytes of data that a worker may hold.
     """
@@ -87,9 +87,10 @@ class WorkerPool:
                 worker.join(timeout=5)
 
     def fill(self) -> None:
-        """Start the workers that are missing or overdue, or give up the waiting rows.
+        """Start missing workers and replacements for overdue ones, or give up the waiting rows.
 
-        The caller must hold the lock.
+        Rows are given up if the pool is stopped or workers repeatedly fail to start. The caller
+        must hold the lock.
         """
         if self.stopped:
             self.give_up("the pool has ended")
@@ -103,13 +104,19 @@ class WorkerPool:
                 worker.start()
 
     def give_up(self, reason: str) -> None:
-        """Leave the waiting rows unscored, with `reason` as their error; needs the lock."""
+        """Leave the waiting rows unscored, with `reason` as their error.
+
+        The caller must hold the lock.
+        """
         while job := self.next_row():
             future, _ = job
             future.set_result((None, f"RuntimeError: {reason}"))
 
     def next_row(self) -> Job | None:
-        """Remove and return the next row that is not cancelled, or None; needs the lock."""
+        """Remove and return the next row that is not cancelled, or None if there is none.
+
+        The caller must hold the lock.
+        """
         while self.queue:
             future, message = self.queue.popleft()
             if future.set_running_or_notify_cancel():
@@ -138,7 +145,11 @@ class WorkerPool:
         return None
 
     def replace(self, worker: "Worker", failed: bool) -> None:
-        """Replace a worker that is spent or, if `failed`, could not start or load a reward."""
+        """Remove a worker whose thread is about to end, and start another one if needed.
+
+        `failed` says whether its process did not start, died while idle, or failed to load a
+        reward.
+        """
         with self.changed:
             self.workers.remove(worker)
             self.failed_starts += failed
@@ -203,7 +214,10 @@ class Worker(threading.Thread):
         self.connection.recv_bytes()
 
     def score(self, message: bytes) -> Result:
-        """Send a row to the process and return its answer, or an error if there is none."""
+        """Send a row to the process and return its score and error.
+
+        If the process does not answer in time, or dies, the score is None and the error says so.
+        """
         timeout = self.pool.timeout
         patience = self.pool.patience
         start = time.monotonic()

@@ -114,7 +114,11 @@ def questions_of(condition: ast.expr, names: set[str]) -> list[Question]:
 
 
 def questions_of_equality(comparison: ast.Compare, names: set[str]) -> list[Question]:
-    """Return a question for each side of `a == b` but the known one; `[]` if none is known."""
+    """Return a question for each side of `a == b` except the expected value.
+
+    The expected value is a side that needs only `names`; return `[]` if there is no such side, or
+    the comparison has other operators.
+    """
     sides = [comparison.left, *comparison.comparators]
     known_sides = [side for side in sides if is_known(side, names)]
     if not known_sides or not all(isinstance(operator, ast.Eq) for operator in comparison.ops):
@@ -133,7 +137,7 @@ def questions_of_equality(comparison: ast.Compare, names: set[str]) -> list[Ques
 
 
 def questions_of_identity(comparison: ast.Compare) -> list[Question]:
-    """Return the question of `a is True`, `a is False` or `a is None`; `[]` for the rest."""
+    """Return the question of `a is True`, `a is False` or `a is None`; `[]` for any other."""
     if len(comparison.ops) != 1 or not isinstance(comparison.ops[0], ast.Is):
         return []
     constant = comparison.comparators[0]
@@ -164,9 +168,9 @@ def with_expected_texts(
 ) -> list[list[tuple[Question, str]]]:
     """Return the questions of each assert, each with the canonical text of the correct answer.
 
-    Literals are read here. Other right sides are evaluated in a sandbox without the program. If the
-    value there has no canonical text, such as an object of a class, the question becomes one about
-    the whole condition.
+    Literals are parsed in this process. Other right sides are evaluated in a sandbox without the
+    program. If the resulting value has no canonical text, such as an object of a class, the
+    question becomes one about the whole condition.
 
     Args:
         asserts: the asserts of a row.
@@ -194,7 +198,13 @@ def with_expected_texts(
 def evaluate(
     imports: str, sources: tuple[str, ...], limits: Limits, start_by: float
 ) -> dict[str, str | None]:
-    """Evaluate expressions in a sandbox without the program; return each one's canonical text."""
+    """Evaluate expressions in a sandbox without the program; return each one's canonical text.
+
+    The text is `None` if an expression fails or its value has no canonical text.
+
+    Raises:
+        TimeoutError: if the expressions are not evaluated within the limits.
+    """
     job = Job("", imports=imports, expressions=sources, expected=True)
     share = replace(limits, seconds=START_SHARE * limits.seconds)
     answers = run(job, share, start_by)

@@ -62,7 +62,10 @@ def code(
 
 
 def program_of(completion: str) -> str:
-    """Return the program in a completion."""
+    """Return the last code block, else the last `<answer>` block, else the whole completion.
+
+    Thoughts are ignored, and at most `MAX_PROGRAM_CHARACTERS` are returned.
+    """
     text = without_thoughts(completion)
     blocks = _BLOCK.findall(text)
     program = blocks[-1] if blocks else last_answer(text) or text
@@ -133,7 +136,7 @@ def values_right(
 
 
 def check_not_cheatable(conditions: list[str]) -> None:
-    """Raise `ValueError` if there are any conditions on which a program could cheat."""
+    """Raise `ValueError` unless `conditions`, on which a program could cheat, is empty."""
     if conditions:
         raise ValueError(
             f"code: a program could cheat on assert {conditions[0]:.80}, which cheatable_asserts: "

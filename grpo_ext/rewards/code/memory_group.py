@@ -25,7 +25,10 @@ JOIN = 'echo $$ > "$0" && exec "$@"'
 
 @contextmanager
 def memory_group(megabytes: int) -> Iterator[list[str]]:
-    """Create a cgroup for a sandbox; yield the command prefix that joins it (or `[]`)."""
+    """Create a cgroup for a sandbox, and yield the command prefix that makes a command join it.
+
+    The prefix is `[]` if this user cannot create cgroups. The cgroup is removed at the end.
+    """
     parent = parent_of_groups()
     if parent is None:
         yield []
@@ -41,7 +44,8 @@ def memory_group(megabytes: int) -> Iterator[list[str]]:
 def parent_of_groups() -> Path | None:
     """Return the folder where this user may create cgroups with a memory limit, or `None`.
 
-    A process must also be able to join such a group, which is tried out.
+    The function creates a cgroup and runs a process in it to find out. It also removes cgroups that
+    earlier processes left behind. The result is cached.
     """
     for parent in candidates():
         with suppress(OSError, subprocess.SubprocessError):
@@ -101,7 +105,10 @@ def join_command(group: Path) -> list[str]:
 
 
 def remove(group: Path) -> None:
-    """Remove a cgroup whose processes have ended or are about to end."""
+    """Remove a cgroup whose processes have ended or are about to end.
+
+    Give up silently after `REMOVAL_SECONDS`.
+    """
     until = time.monotonic() + REMOVAL_SECONDS
     while True:
         try:

@@ -30,7 +30,7 @@ from grpo_ext.rewards.code.bubblewrap import (
 from grpo_ext.rewards.code.conversation import GRACE_SECONDS, Conversation
 from grpo_ext.rewards.code.memory_group import memory_group
 
-# The share of the time budget, in addition to it, for evaluating right sides and starting up.
+# Extra time for starting up and evaluating right sides, as a share of the time budget.
 START_SHARE = 0.4
 MIN_START_SECONDS = 1.5
 MIN_MEGABYTES = 64
@@ -229,7 +229,10 @@ def end(process: subprocess.Popen, isolated: bool) -> None:
 
 
 def fault(conversation: Conversation, limits: Limits) -> MachineFault:
-    """Return why the program did not run; the message quotes only bubblewrap and Python."""
+    """Return the exception that says why the program did not run.
+
+    Its message quotes only bubblewrap and Python, not the program.
+    """
     complaint = conversation.complaints.decode("utf-8", "replace").strip()
     reason = one_line(complaint)
     closed = closed_path() if reason and limits.isolated else None

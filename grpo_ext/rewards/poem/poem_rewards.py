@@ -99,13 +99,16 @@ def explain_yun(
 def judged_verse(
     completion: str, lines: Sequence[str], **options: Any
 ) -> tuple[list[str], list[int], Verdict]:
-    """Return the poem's lines, the places of its last line in the completion, and the verdict."""
+    """Return the lines and positions that `locate_verse` returns, and the verdict on the poem."""
     poem, places = locate_verse(completion, lines)
     return poem, places, judge(poem, **options)
 
 
 def locate_verse(completion: str, lines: Sequence[str] | str) -> tuple[list[str], list[int]]:
-    """Return the poem's lines, and where the last line's characters are in the completion."""
+    """Return the poem's lines, and the positions in the completion of the last line's characters.
+
+    There are no positions if the completion has no last line.
+    """
     given = verse_lines(lines)
     line = last_line(completion, given)
     poem = [*given, line]
@@ -205,7 +208,7 @@ def judge_completions(
 def given_lines(row: str | tuple[str, ...]) -> tuple[str, ...] | None:
     """Return the given lines of a row, which is a list of lines or one text.
 
-    Warn and return None if there are not 3 or 7 lines.
+    Return None if there are not 3 or 7 lines, and warn the first time that this row is read.
     """
     lines = tuple(verse_lines(row))
     if len(lines) + 1 in COUNTS:
