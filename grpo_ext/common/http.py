@@ -138,7 +138,7 @@ class Line:
         late = f"no connection within {connect_seconds:.3g} s"
         try:
             connection = connect(place, connect_seconds)
-            late = f"no complete answer within {seconds:.3g} s"
+            late = f"no complete response within {seconds:.3g} s"
             seconds_left = end - time.monotonic()
             ending = Timer(seconds_left, _hang_up, [connection.sock])
             ending.start()
@@ -174,10 +174,10 @@ class Line:
         buffer = bytearray(READ_BYTES)
         while size := response.readinto(buffer):
             if len(body) + size > self.most:
-                raise OSError(f"the answer has more than {self.most:,} bytes")
+                raise OSError(f"the response is larger than {self.most:,} bytes")
             body += memoryview(buffer)[:size]
         if response.length:
-            raise OSError("the answer ended early")
+            raise OSError("the response ended early")
         return bytes(body)
 
 

@@ -83,8 +83,9 @@ class EnvironmentFailures:
         self._seeds[method].add(str(seed))
         if count.is_new_kind(error):
             logger.warning(
-                f"{count.name} failed, and the model receives the error as its answer. Failures of "
-                "this kind are only counted from now on (episodes/failures). It was called with "
+                f"{count.name} failed, and the model receives the error in place of the "
+                "environment's answer. Further failures of this kind are counted "
+                "(episodes/failures), but not logged. The arguments of the call: "
                 f"{clipped(arguments)}. The failure: {error}"
             )
 
@@ -104,9 +105,9 @@ class EnvironmentFailures:
         self.raised[tool] += 1
         if count.is_new_kind(error):
             logger.warning(
-                f"{count.name} raised an error, and the model receives it as its answer. Errors of "
-                "this kind are only counted from now on (tools/failure_frequency). It was called "
-                f"with {clipped(arguments)}. The error: {error}"
+                f"{count.name} raised an error, which the model receives as the tool's result. "
+                "Further errors of this kind are counted (tools/failure_frequency), but not "
+                f"logged. The arguments of the call: {clipped(arguments)}. The error: {error}"
             )
         if self.raised[tool] == count.calls == NEVER_WORKED:
             logger.warning(
@@ -160,7 +161,7 @@ class EnvironmentFailures:
             if all(report.failed == report.calls for report in of_method):
                 raise EnvironmentFailure(
                     f"{self.subject}: {method} failed on every call. Fix it, test it with "
-                    "`grpo-ext check`, and resume the run; to train on despite failures, write "
+                    "`grpo-ext check`, and resume the run; to continue despite failures, write "
                     "`max_failure_rate: 1` in `environment`. The last failure: "
                     f"{failing[0].last_error}"
                 )

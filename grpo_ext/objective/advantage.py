@@ -159,7 +159,7 @@ def register_advantages(
         ValueError: if the name is taken.
     """
     if name in _ESTIMATORS:
-        raise ValueError(f"scale_rewards {name!r} is registered already: choose another name.")
+        raise ValueError(f"scale_rewards {name!r} is already registered: choose another name.")
 
     def register(estimate: Estimate) -> Estimate:
         _ESTIMATORS[name] = AdvantageEstimator(
@@ -188,7 +188,7 @@ def register_joint_advantages(name: str) -> Callable[[JointEstimate], JointEstim
     """
     if name in joint_advantage_names():
         raise ValueError(
-            f"multi_objective_aggregation {name!r} is registered already: choose another name."
+            f"multi_objective_aggregation {name!r} is already registered: choose another name."
         )
 
     def register(estimate: JointEstimate) -> JointEstimate:

@@ -196,7 +196,7 @@ def register_loss(
         ValueError: if the name is taken, or the aggregation unknown.
     """
     if name in _LOSSES:
-        raise ValueError(f"loss {name!r} is registered already: choose another name.")
+        raise ValueError(f"loss {name!r} is already registered: choose another name.")
     if aggregation not in AGGREGATIONS:
         raise ValueError(f"aggregation is {aggregation!r}: write one of {', '.join(AGGREGATIONS)}.")
 

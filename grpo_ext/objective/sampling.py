@@ -131,7 +131,8 @@ def resolve_sampling(
     if not temperature > 0:
         raise SamplingError(
             "temperature",
-            f"temperature is {temperature}: training samples, so it must be above 0",
+            f"temperature is {temperature:g}, but training draws samples",
+            "Set it above 0.",
         )
     if not 0 < top_p <= 1:
         raise SamplingError(

@@ -51,7 +51,7 @@ def judge_rows(
     if share_of(map(is_identifier, questions)) > MAX_SHARE:
         findings.problem(
             f"the prompts are identifiers, such as {questions[0][:80]!r}. Name the column of the "
-            'question in user_prompt, as in "{question}".',
+            'question in user_prompt, such as "{question}".',
             key,
         )
     columns = columns_read(rewards, list(rows[0]))

@@ -101,12 +101,12 @@ def check_tests(rows: Sequence[Row], refuses_cheatable: bool, findings: Findings
             KEY,
         )
     if cheatable:
-        consequence = "cheatable_asserts: refuse leaves such rows unscored"
+        consequence = "To leave such rows unscored, set `cheatable_asserts: refuse`."
         if refuses_cheatable:
-            consequence = "rows with such asserts stay unscored (cheatable_asserts: refuse)"
+            consequence = "Such rows stay unscored, because of `cheatable_asserts: refuse`."
         findings.note(
-            f"code: {len(cheatable)} asserts in the first {len(rows)} rows are evaluated with the "
-            f"program's objects, which could cheat; {consequence}. The first: assert "
+            f"code: {len(cheatable)} asserts in the first {len(rows)} rows compare objects that "
+            f"the program itself defines, so it could cheat. {consequence} The first: assert "
             f"{cheatable[0]:.80}",
             KEY,
         )

@@ -130,6 +130,7 @@ def model_at(url: str) -> str:
         return answer.read_as(_Models).data[0].id
     except ValueError as error:
         raise ValueError(
-            f"{url}/models returned status {answer.status_code} and no valid list of models, "
-            f"whose names have at most 200 letters, digits and ._/:@+- ({error})"
+            f"{url}/models returned status {answer.status_code}, but its body is not a valid "
+            f"model list ({error}). Names may have up to 200 characters: letters, digits and "
+            "._/:@+-"
         ) from None

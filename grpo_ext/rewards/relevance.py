@@ -141,8 +141,8 @@ def relevance(
         others = unrelated_to(prompt, sample, num_unrelated)
         if not others:
             raise ValueError(
-                "relevance: there is no other prompt to compare with. Add some to the "
-                "option `unrelated`."
+                "relevance: there is no other prompt to compare with. Add prompts to "
+                "the option `unrelated`."
             )
         text_ids = frozen.text_ids(text, max_tokens)
         if text_ids:

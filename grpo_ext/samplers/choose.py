@@ -82,8 +82,9 @@ def process_sampler(trainer: SampledTrainer, params: SamplingParams) -> ProcessS
         check_device(args.sampler_device)
     if args.n_gpu > 1:
         raise ValueError(
-            "sampler: process needs one GPU for each training process: start the run with "
-            "accelerate launch."
+            "`sampler: process` cannot be used when one process drives several GPUs (this one sees "
+            f"{args.n_gpu}). Start one process per GPU with `accelerate launch`, or set "
+            "CUDA_VISIBLE_DEVICES."
         )
     config = copy.deepcopy(trainer.generation_config)
     config.eos_token_id = trainer.eos_token_ids

@@ -169,7 +169,7 @@ class ProcessSampler(Sampler):
             except (EOFError, OSError):
                 continue
         return Failure(
-            f"it ended {1 + RESTARTS} times: it ran out of memory, crashed, or did not answer for "
+            f"it ended {1 + RESTARTS} times: it ran out of memory, crashed, or did not respond for "
             f"{self.limit:g} s. Its messages are in the output of this run."
         )
 

@@ -58,7 +58,7 @@ class AdapterVLLM(OurVLLM):
         check_adapter(self.model)
         if self._dist.is_fsdp or self._dist.is_zero3:
             raise ValueError(
-                "vllm_sync_adapter: adapter cannot gather a sharded adapter: train without FSDP "
+                "`vllm_sync_adapter: adapter` cannot gather a sharded adapter: train without FSDP "
                 f"or ZeRO-3{OR_MERGED}"
             )
         self.request: Any = None  # vLLM's LoRARequest for the adapter of the last sync
@@ -158,7 +158,7 @@ def check_adapter(model: torch.nn.Module) -> None:
     """Raise `ValueError` if a model has no adapter or vLLM would compute different outputs."""
     if not isinstance(model, PeftModel):
         raise ValueError(
-            "vllm_sync_adapter: adapter needs an adapter, but the model has none: pass a "
+            "`vllm_sync_adapter: adapter` needs an adapter, but the model has none: pass a "
             "peft_config to the trainer."
         )
     config = trained(model)

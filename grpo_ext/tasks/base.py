@@ -196,7 +196,7 @@ def template_fields(template: str) -> set[str]:
         parts = list(string.Formatter().parse(template))
     except ValueError as error:
         raise ValueError(
-            f"user_prompt is not a format template ({error}): write {{{{ for a brace."
+            f"user_prompt is not a valid format string ({error}): write {{{{ for a brace."
         ) from error
     return {field for _, field, _, _ in parts if field is not None}
 

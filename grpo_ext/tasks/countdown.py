@@ -66,13 +66,13 @@ class Countdown(Task):
             )
         if not self.operators or set(self.operators) - set("+-*/"):
             raise ValueError(
-                f"operators={self.operators!r}: write one or more of + - * /, as in '+-'."
+                f"operators={self.operators!r}: write one or more of + - * /, such as '+-'."
             )
         if self.max_target < 1:
             raise ValueError(f"max_target={self.max_target}: write a number of at least 1.")
         if not 0 < self.test_fraction < 1:
             raise ValueError(
-                f"test_fraction={self.test_fraction}: write a share between 0 and 1, as in 0.15."
+                f"test_fraction={self.test_fraction}: write a share between 0 and 1, such as 0.15."
             )
         check_template(
             self.user_prompt, {"nums", "target"}, {"nums", "target", "operators", "example"}

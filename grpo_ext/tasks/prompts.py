@@ -87,7 +87,7 @@ class Prompts(Task):
         if column is None:
             raise ValueError(
                 "max_answer_tokens: no column holds a reference answer. Name it in rename_columns, "
-                "as in {solution: my_column}, or remove max_answer_tokens."
+                "such as {solution: my_column}, or remove max_answer_tokens."
             )
         answer = value_at(row, column)
         if not isinstance(answer, str):

@@ -92,10 +92,12 @@ class Server:
         while not answers(self.url):
             code = self.process.poll()
             if code is not None:
-                raise EngineFailure(f"The vLLM server ended with code {code}:\n{self.last_lines()}")
+                raise EngineFailure(
+                    f"The vLLM server exited with code {code}:\n{self.last_lines()}"
+                )
             if time.monotonic() > end:
                 raise EngineFailure(
-                    f"The vLLM server did not answer within {seconds:g} s:\n{self.last_lines()}"
+                    f"The vLLM server did not respond within {seconds:g} s:\n{self.last_lines()}"
                 )
             time.sleep(0.5)
 
@@ -145,8 +147,8 @@ class Server:
                 if done.wait(0.5):
                     return
             print(
-                f"The vLLM server ended with code {self.process.returncode}; restart {number} of "
-                f"{restarts}. Its log is {self.log}.",
+                f"The vLLM server exited with code {self.process.returncode}; restarting it "
+                f"({number} of {restarts}). Its log is {self.log}.",
                 flush=True,
             )
             self.stop()
@@ -240,8 +242,8 @@ def check_reach(url: str) -> None:
             "or write vllm_server_host: 127.0.0.1."
         )
     logger.warning(
-        f"The vLLM server will listen at {host}. Its key and its answers are not encrypted on the "
-        "network."
+        f"The vLLM server will listen at {host}. The network carries its key and its responses "
+        "without encryption."
     )
 
 

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from grpo_ext.recipe.memory import BYTES
 from grpo_ext.recipe.rules import Values
-from grpo_ext.recipe.vllm_options import vllm_rank
+from grpo_ext.recipe.vllm_options import LORA_RANKS, vllm_rank
 from grpo_ext.vllm.signature import KEY
 
 if TYPE_CHECKING:
@@ -114,7 +114,10 @@ def adapter_settings(r: int) -> dict[str, Any]:
     """Return arguments of `vllm.LLM` for LoRA rank `r`; raise `ValueError` if it is too large."""
     rank = vllm_rank(r)
     if rank is None:
-        raise ValueError(f"vLLM supports no adapter of rank {r}: write vllm_sync_adapter: merged.")
+        raise ValueError(
+            f"vLLM supports LoRA ranks up to {LORA_RANKS[-1]}, not {r}: write "
+            "`vllm_sync_adapter: merged`."
+        )
     return {"enable_lora": True, "max_loras": 1, "max_lora_rank": rank}
 
 

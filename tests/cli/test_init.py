@@ -235,7 +235,7 @@ def test_a_judges_name_that_is_no_name_is_refused(kind, tiny_folder, tmp_path, m
         words = ["init", write(tmp_path, "free.jsonl"), str(tiny_folder), "--yes"]
         assert main([*words, "--judge", f"{base}/v1"]) == 2
     said = capsys.readouterr()
-    assert "no valid list of models" in said.err and "owned" not in said.err
+    assert "not a valid model list" in said.err and "owned" not in said.err
     assert "\x1b" not in said.out + said.err
     assert not (tmp_path / "mine").exists() and not (tmp_path / "ran").exists()
     assert len(heard) == 1 and "sk-secret" not in str(heard)

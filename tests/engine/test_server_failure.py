@@ -143,7 +143,7 @@ def test_run_that_serves_itself_goes_on(recipe, tmp_path):
     finally:
         run.terminate()
     said = path.with_suffix(".log").read_text()
-    assert "The vLLM server ended with code -9; restart 1 of 3" in said
+    assert "The vLLM server exited with code -9; restarting it (1 of 3)" in said
     assert "The vLLM server failed: ConnectionError" in said
     steps = history(tmp_path / "run")
     assert len(steps) == STEPS

@@ -229,7 +229,7 @@ BAD = {
     "moved": (reply(b"", 307, ["Location: http://127.0.0.1:1/"]), "status 307"),
     "always_busy": (reply({}, 503), "status 503"),
     "garbled": (b"SSH-2.0\r\n\r\n", "does not speak HTTP"),
-    "too_long": (reply(b"x" * 2**21), "the answer has more than"),
+    "too_long": (reply(b"x" * 2**21), "the response is larger than"),
 }
 
 

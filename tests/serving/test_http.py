@@ -31,8 +31,8 @@ FAST = {"pause": 0.0, "for_ever": True}
 
 # what the server sends to every request, and what the error says
 GARBLED = "does not speak HTTP"
-LATE = "no complete answer within 0.5 s"
-LONG = "more than 65,536 bytes"
+LATE = "no complete response within 0.5 s"
+LONG = "larger than 65,536 bytes"
 ZOO = {
     "not_http": (says(b"SSH-2.0-OpenSSH_9.2\r\n\x1b[31m\x00\xff\r\n"), GARBLED),
     "random_bytes": (says(bytes(range(256)) * 40), GARBLED),
@@ -364,7 +364,7 @@ def test_a_handshake_without_an_end_is_hung_up():
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         threading.Thread(target=drips, args=(listener,), daemon=True).start()
-        with pytest.raises(ConnectionError, match=r"no complete answer within 0\.3 s"):
+        with pytest.raises(ConnectionError, match=r"no complete response within 0\.3 s"):
             VllmLine(0.3).get(f"https://127.0.0.1:{listener.getsockname()[1]}/x")
         assert closed.wait(LIMIT)
 

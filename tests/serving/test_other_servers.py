@@ -81,14 +81,14 @@ def test_a_generation_is_bounded_in_size(monkeypatch):
     endless = says(b"HTTP/1.1 200 OK\r\n\r\n", b"x" * 65536, for_ever=True)
     found, failure = generate(after(WELL, endless))
     assert (
-        found == NOTHING and "more than 65,546 bytes" in failure.message
+        found == NOTHING and "larger than 65,546 bytes" in failure.message
     )  # two of two tokens of prompt and three of completion
 
 
 def test_a_generation_is_bounded_in_time():
     dripping = says(b"HTTP/1.1 200 OK\r\n\r\n", b" ", pause=0.05, for_ever=True)
     found, failure = generate(after(WELL, dripping), seconds=0.5)
-    assert found == NOTHING and "no complete answer within 0.5 s" in failure.message
+    assert found == NOTHING and "no complete response within 0.5 s" in failure.message
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ def test_starts_again_and_stops_with_its_children(server, capsys):
         first = server.process.pid
         os.kill(first, signal.SIGKILL)
         wait_until(lambda: server.process.pid != first and answers(server.url))
-    assert "ended with code -9; restart 1 of 1" in capsys.readouterr().out
+    assert "exited with code -9; restarting it (1 of 1)" in capsys.readouterr().out
     said = [line.split() for line in server.log.read_text().splitlines()]
     children = [int(words[1]) for words in said if words[0] == "child"]
     assert len(children) == 2
@@ -57,7 +57,7 @@ def test_starts_again_and_stops_with_its_children(server, capsys):
 def test_a_start_that_fails_shows_the_log(server):
     server.command = [sys.executable, "-c", "print('no such model'); raise SystemExit(3)"]
     with (
-        pytest.raises(EngineFailure, match=r"ended with code 3:\nno such model"),
+        pytest.raises(EngineFailure, match=r"exited with code 3:\nno such model"),
         server.running(LIMIT, restarts=5),
     ):
         raise AssertionError("it never answered")
@@ -66,7 +66,7 @@ def test_a_start_that_fails_shows_the_log(server):
 def test_a_start_that_takes_too_long_ends(server):
     server.command = ["sh", "-c", "echo loading; exec sleep 6000"]
     with (
-        pytest.raises(EngineFailure, match=r"did not answer within 3 s:\nloading"),
+        pytest.raises(EngineFailure, match=r"did not respond within 3 s:\nloading"),
         server.running(3, restarts=5),
     ):
         raise AssertionError("it never answered")

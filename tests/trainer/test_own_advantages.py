@@ -164,9 +164,9 @@ def test_a_wrong_shape_and_a_taken_name_are_refused():
     register_joint_advantages("wide")(lambda rewards, _: rewards)
     with pytest.raises(ValueError, match=r"wide returned advantages of shape .2, 3, 1."):
         joint_advantages(torch.ones(6, 1), torch.ones(1), 3, "wide")
-    with pytest.raises(ValueError, match="scale_rewards 'group' is registered already"):
+    with pytest.raises(ValueError, match="scale_rewards 'group' is already registered"):
         register_advantages("group")
-    with pytest.raises(ValueError, match="'sum_then_normalize' is registered already"):
+    with pytest.raises(ValueError, match="'sum_then_normalize' is already registered"):
         register_joint_advantages("sum_then_normalize")
     with pytest.raises(ValueError, match="scale_rewards is 'grp': write one of group, batch"):
         group_advantages(torch.arange(6.0), 3, "grp")
