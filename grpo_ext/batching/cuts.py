@@ -14,7 +14,7 @@ MAX_CHUNKS = 8
 
 
 def call_tokens(device: torch.device) -> int:
-    """Return the overhead of a call of the model, in tokens, on top of the tokens that it runs.
+    """Return the fixed overhead of a model call, as the number of tokens that take as long.
 
     On a CPU, 64 to 128 was fastest for models of two and four layers. The overhead is higher on a
     GPU, where batches also have more tokens.
@@ -71,7 +71,7 @@ def deal_rows(
 
 
 def even_cuts(costs: np.ndarray, num_pieces: int) -> list[int]:
-    """Return the ascending positions of cuts that make the largest sum of a piece minimal.
+    """Return `num_pieces - 1` ascending cut positions that minimize the largest sum of a piece.
 
     No piece is empty if there are enough items.
     """
@@ -99,7 +99,7 @@ def even_cuts(costs: np.ndarray, num_pieces: int) -> list[int]:
 
 
 def _fill(costs: np.ndarray, bound: int) -> list[int]:
-    """Cut before each item that would raise the running sum above the bound."""
+    """Return the greedy cuts: one before each item that would raise the sum above the bound."""
     cuts = []
     total = 0
     for position, cost in enumerate(costs.tolist()):
@@ -121,8 +121,8 @@ def packs(
     Args:
         prompt_lengths: (B,), in tokens.
         lengths: (B,), the lengths of the completions, in tokens.
-        max_tokens: the maximum length of a packed row of several rows; `None`: pack all rows into
-            one.
+        max_tokens: the maximum length of a packed row; a longer row stays alone. `None`: pack all
+            rows into one.
         prompts: (B,), the index of each row's prompt, which a packed row then contains only once;
             `None`: each row has its own copy.
     """

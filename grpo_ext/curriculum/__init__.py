@@ -1,1 +1,1 @@
-"""Choose training prompts by difficulty or pass rate, and compute the metrics of groups."""
+"""Choose training prompts by difficulty or by how often they are solved."""

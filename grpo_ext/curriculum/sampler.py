@@ -65,7 +65,7 @@ class PromptSampler(Sampler):
         return self.rows // self.prompts
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch and forget the generations of another one; called by the trainer."""
+        """Set the epoch; a new one discards the generations drawn so far. The trainer calls it."""
         if epoch != self.epoch:
             self.epoch = epoch
             self.drawn = []
@@ -140,7 +140,7 @@ class PromptSampler(Sampler):
         return indices.tolist()
 
     def draw_further(self, num: int, position: int) -> list[int]:
-        """Draw `num` additional prompt indices by the pass rates.
+        """Draw `num` additional prompt indices by the pass rates; only for "adaptive".
 
         `position` is the number of prompts that this method has drawn before; it seeds the draw.
         """

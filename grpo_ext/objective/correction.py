@@ -1,4 +1,4 @@
-"""The correction for a separate sampler: p as scored here divided by p of the sampler.
+"""The correction for a separate sampler: probabilities as scored here, divided by the sampler's.
 
 Both probabilities are of the same policy, computed by two engines. "token" modes weight each token
 by its own ratio, "sequence" modes by the product over the completion, and "geometric" modes by the

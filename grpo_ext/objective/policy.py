@@ -7,13 +7,13 @@ gradient. A loss consists of a policy term, which is the loss of one token, and 
 
 An optimizer step is split into micro-batches and across ranks. Its loss is
 
-    loss = sum over the step's tokens of w(token) loss(token),    w as below,
+    loss = sum over the step's tokens of weight(token) loss(token),
 
 so each micro-batch contributes its own sum, and the sums add up to the same loss regardless of how
 the step is split.
 
 =============  =====================================  ==============================================
-aggregation    w(token)                               weight of a token in a completion of n tokens
+aggregation    weight(token)                          its size, with n tokens in the completion
 =============  =====================================  ==============================================
 sequence_mean  1 / (sequences n)                      lower in longer completions
 token_mean     1 / tokens                             equal in all completions
@@ -137,9 +137,9 @@ _LOSSES: dict[str, Loss] = {}
 def clip_stats(x: LossInputs) -> dict[str, Stat]:
     """Return the shares of tokens, or of sequences, that are clipped.
 
-    That is, the ratio is below the clip range and the advantage negative, or above it and the
-    advantage positive. At the sequence level each sequence counts once, as in TRL. Sequences
-    without tokens do not count.
+    A token is clipped if its ratio is below the clip range and its advantage is negative, or if its
+    ratio is above the range and its advantage is positive. At the sequence level each sequence
+    counts once, as in TRL. Sequences without tokens do not count.
     """
     is_below = x.ratio < 1 - x.options.epsilon_low
     is_above = x.ratio > 1 + x.options.epsilon_high
@@ -327,7 +327,7 @@ def _by_sign(
     otherwise: float,
     x: LossInputs,
 ) -> Tensor:
-    """Return one of two constants for each advantage, in the dtype of the log-probs."""
+    """Return `if_positive` where `positive`, else `otherwise`, in the dtype of the log-probs."""
     return torch.where(
         positive,
         x.logps.new_tensor(if_positive),

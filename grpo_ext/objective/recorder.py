@@ -34,7 +34,9 @@ _MASK_BYTES = 2**24
 
 
 class Recorder:
-    """The sampler's last logits processor, which records kept tokens and log-probs.
+    """A logits processor that records the kept tokens and the log-probs of one `generate` call.
+
+    It must be the last processor and returns the scores unchanged.
 
     Args:
         params: the resolved sampling parameters.
@@ -103,7 +105,7 @@ class Recorder:
             self._masks = []
 
     def select_rows(self, input_ids: torch.LongTensor, rows: torch.LongTensor) -> None:
-        """Drop the rows that have ended.
+        """Stop recording the rows that have ended.
 
         Args:
             input_ids: (b, P + t), of all rows so far, including the tokens drawn last.

@@ -7,7 +7,7 @@ from trl.chat_template_utils import add_response_schema, get_training_chat_templ
 
 
 def can_parse(tokenizer: PreTrainedTokenizerBase) -> bool:
-    """Return whether the tokenizer can parse the answers of its model."""
+    """Return whether the tokenizer has a response template or schema, which `parse` needs."""
     return any(
         getattr(tokenizer, name, None) is not None
         for name in ("response_template", "response_schema")
@@ -15,7 +15,7 @@ def can_parse(tokenizer: PreTrainedTokenizerBase) -> bool:
 
 
 def learn_to_parse(tokenizer: PreTrainedTokenizerBase) -> None:
-    """Enable the tokenizer to parse tool calls.
+    """Add a response schema to the tokenizer in place, unless it can already parse tool calls.
 
     Raises:
         ValueError: if TRL does not know the tokenizer's chat template.
@@ -33,7 +33,7 @@ def parse(
     """Parse a turn of the model.
 
     Args:
-        tokenizer: a tokenizer that can parse the answers of its model (see `can_parse`).
+        tokenizer: a tokenizer for which `can_parse` is true.
         ids: the tokens of the turn.
         prefix: the tokens before the turn.
         tools: the functions that the turn may call.
@@ -47,9 +47,9 @@ def parse(
 
 
 def training_template(tokenizer: PreTrainedTokenizerBase) -> str | None:
-    """Return TRL's variant of a chat template that keeps earlier turns as they were sampled.
+    """Return TRL's training variant of the chat template, which keeps earlier turns as sampled.
 
-    Return `None` if TRL does not know the tokenizer's template.
+    Return `None` if the template needs no variant, or TRL does not know it.
     """
     try:
         return get_training_chat_template(tokenizer)

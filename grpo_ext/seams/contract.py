@@ -52,7 +52,7 @@ def version_changes() -> Iterator[str]:
 
 
 def method_changes() -> Iterator[str]:
-    """Yield a message for each method whose parameters are not those that we rely on."""
+    """Yield a message for each method that is missing or whose first parameters have changed."""
     expected_methods = [
         (resolve_name(path), CONTRACT["methods"][path]) for path in CONTRACT["methods"]
     ]
@@ -100,7 +100,7 @@ def attribute_changes() -> Iterator[str]:
 
 
 def code_changes() -> Iterator[str]:
-    """Yield a message for each code fragment that our patches expect and a function lacks."""
+    """Yield a message for each code fragment that our patches expect but a function lacks."""
     for path, texts in CONTRACT["code"].items():
         owner_path, _, name = path.rpartition(".")
         owner = resolve_name(owner_path)
@@ -111,7 +111,7 @@ def code_changes() -> Iterator[str]:
 
 
 def field_changes() -> Iterator[str]:
-    """Yield a message for each field that we read and that `GRPOConfig` no longer has."""
+    """Yield a message for each field that we read but `GRPOConfig` no longer has."""
     fields = {field.name for field in dataclasses.fields(trl.GRPOConfig)}
     for name in CONTRACT["config_fields"]:
         if name not in fields:

@@ -119,7 +119,10 @@ def generate_batch(
     config: GenerationConfig,
     prompt_ids: list[list[int]],
 ) -> list[list[int]]:
-    """Return the completion ids of a batch, each cut after its first end-of-sequence token."""
+    """Return the completion ids of a batch, each cut after its first end-of-sequence token.
+
+    `config` gives the pad and end tokens; `generate` itself uses the model's own config.
+    """
     width = max(len(ids) for ids in prompt_ids)
     padded_ids = []
     padding_masks = []

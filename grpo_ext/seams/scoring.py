@@ -124,9 +124,10 @@ def score_images(
 
 @contextmanager
 def reference_of(trainer: TRLTrainer) -> Iterator[nn.Module]:
-    """Yield the reference model, which is separate or the policy without its trained adapter.
+    """Yield the reference model: a separate one, or else the policy without its trained adapter.
 
-    In the latter case, the adapter "ref" is used if there is one.
+    The policy then uses the adapter "ref" within the context if there is one, and no adapter
+    otherwise.
     """
     if trainer.ref_model is not None:
         yield trainer.ref_model

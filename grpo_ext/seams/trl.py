@@ -36,7 +36,7 @@ from grpo_ext.seams.port import Row, TRLTrainer
 
 
 def metrics_of(trainer: TRLTrainer) -> dict[str, list[float]]:
-    """Return the metrics that TRL averages at its next log, for training or evaluation."""
+    """Return the metric lists that TRL averages at its next log, for the model's current mode."""
     return trainer._metrics["train" if trainer.model.training else "eval"]
 
 
@@ -73,7 +73,10 @@ def set_entropy_state(trainer: TRLTrainer, coef: float, last_entropy: float) -> 
 
 
 def prompt_tokens(trainer: TRLTrainer, prompts: list[Any]) -> list[list[int]]:
-    """Tokenize prompts, with the chat template for conversations; adjacent copies only once."""
+    """Tokenize prompts, using the chat template for conversations.
+
+    Adjacent copies of a prompt are tokenized only once.
+    """
     distinct_prompts = []
     copy_counts = []
     for prompt, copies in groupby(prompts):
@@ -149,7 +152,7 @@ def pad_token(trainer: TRLTrainer) -> int:
 
 
 def count_tokens(trainer: TRLTrainer, tokens: int) -> None:
-    """Add a generation's tokens on all ranks to the run's total, if training; log the total."""
+    """Log the run's total of tokens; in training, first add a generation's tokens of all ranks."""
     if trainer.model.training:
         trainer.state.num_input_tokens_seen += tokens
     metrics_of(trainer)["num_tokens"] = [trainer.state.num_input_tokens_seen]
@@ -166,7 +169,9 @@ def calculate_rewards(
     completion_ids: list[list[int]],
     environments: list[Any],
 ) -> Tensor:
-    """Compute the rewards of this rank's completions with TRL.
+    """Compute the rewards of this rank's completions with TRL, and gather those of all ranks.
+
+    All ranks must call it.
 
     Args:
         trainer: the trainer with the reward functions.
@@ -205,6 +210,8 @@ def keep_completions(
     advantages: Tensor,
 ) -> None:
     """Add a generation to TRL's table of completions, and what rewards have logged to TRL's logs.
+
+    All ranks must call it.
 
     Args:
         trainer: the trainer that holds the table.
@@ -261,7 +268,7 @@ def last_completions(
     trainer: TRLTrainer,
     rows: int,
 ) -> tuple[list[Any], list[Any], Tensor, Tensor]:
-    """Return TRL's last generation on all ranks, which has `rows` completions.
+    """Return the last `rows` rows of TRL's table of completions, which come from all ranks.
 
     Returns:
         Prompts, completions, rewards (rows, R) and advantages (rows,).

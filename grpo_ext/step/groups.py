@@ -73,9 +73,10 @@ class GroupShape:
         return numbers
 
     def spread(self, values: Tensor, fill: float = math.nan) -> Tensor:
-        """Return (N * largest, ...) from `values` (B, ...); places without a member hold `fill`.
+        """Pad each group of `values` (B, ...) to the largest size: (N * largest, ...).
 
-        In bool tensors they hold `False`.
+        The padding is `fill`, or `False` in bool tensors. If all groups have the same size,
+        `values` itself is returned.
         """
         if self._are_equal:
             return values
@@ -187,7 +188,7 @@ class Groups:
         return len(self.steps)
 
     def on(self, device: torch.device | str) -> Groups:
-        """Return the groups with their tensors on another device."""
+        """Return the groups with their tensors on `device`."""
         return replace(
             self,
             table=self.table.on(device),
@@ -231,7 +232,7 @@ def join_groups(parts: Sequence[Groups | None]) -> Groups | None:
 
 
 def silenced(groups: Groups) -> Groups:
-    """Return the groups as fillers of a batch, which do not affect the loss.
+    """Return a copy of the groups that can fill a batch without affecting the loss.
 
     They have no tokens in the loss, no advantages and NaN rewards, and are not counted.
     """

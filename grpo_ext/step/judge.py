@@ -163,7 +163,10 @@ class AdvantageRule:
 
 
 def by_token(table: Scored, of_turns: Tensor) -> Tensor:
-    """Return the advantage of each token's turn (B, T), from the advantages of turns (B, K)."""
+    """Return the advantage of each token's turn (B, T), from the advantages of turns (B, K).
+
+    A token of an environment belongs to the turn before it. Padding gets 0.
+    """
     assert table.tool_mask is not None
     by_policy = table.tool_mask.bool()  # (B, T), whether the policy wrote the token
     previous_by_policy = torch.nn.functional.pad(by_policy, (1, -1))  # (B, T)
@@ -244,9 +247,9 @@ def group_outcomes(
 ) -> Tensor:
     """Return the outcome reward of each completion, (B,).
 
-    It is the first reward in `order` that scored any completion of the group. If a reward comes
-    first that failed on the group and scored none of it, the group stays unjudged (NaN): no other
-    reward takes its place.
+    It is the first reward in `order` that scored any completion of the group. If an earlier reward
+    failed on the group and scored none of it, the group stays unjudged (NaN), and no other reward
+    takes its place.
 
     Args:
         rewards: the rewards (B, R) of whole groups; NaN if a reward did not score a completion.

@@ -10,8 +10,8 @@ entropy mask. Ranks average their gradients, so each rank multiplies its share b
 ranks.
 
 The coefficient of the entropy bonus is constant, or keeps the entropy near a target
-(`EntropyControl`; Skywork-OR1, arXiv 2505.22312): it rises while the entropy is at or below the
-target, falls while it is above, and applies only while it is at or below.
+(`EntropyControl`; Skywork-OR1, arXiv 2505.22312): the coefficient rises while the entropy is at or
+below the target and falls while it is above, and there is a bonus only while it is at or below.
 """
 
 from dataclasses import dataclass, field
@@ -219,10 +219,11 @@ def _policy_term(
 
 
 def _near_the_sampler(inputs: LossInputs, rows: Scored, threshold: float) -> Tensor:
-    """Return 0 where the advantage is negative and the policy has moved away from the sampler.
+    """Return a mask that excludes negative advantages where the policy has left the sampler.
 
-    It is 1 elsewhere; the shape is that of the advantages, (B, 1) or (B, T). This is the off-policy
-    sequence masking of DeepSeek-V3.2 (arXiv 2512.02556).
+    It is 0 where the advantage is negative and the completion's mean log-ratio of sampler to policy
+    is above `threshold`, and 1 elsewhere. Its shape is that of the advantages, (B, 1) or (B, T).
+    This is the off-policy sequence masking of DeepSeek-V3.2 (arXiv 2512.02556).
     """
     mask = inputs.mask  # (B, T)
     sampled = _where_known(rows.sampling_per_token_logps, inputs.old_logps)  # (B, T)
@@ -272,7 +273,7 @@ def _entropy_stats(scores: Scores, mask: Tensor, entropy_mask: Tensor | None) ->
 
 @dataclass(frozen=True)
 class EntropyControl:
-    """Settings that control the coefficient of the entropy bonus.
+    """The settings and the update rule of the entropy bonus's coefficient.
 
     The coefficient itself is the trainer's `entropy_coef`, as in TRL.
     """

@@ -91,7 +91,8 @@ def _merged(table: Tensor, kind: str) -> Tensor:
 def length_figures(lengths: Tensor, truncated: Tensor) -> dict[str, float]:
     """Return metrics of the lengths (B,) of all ranks' completions.
 
-    `truncated` is a bool mask (B,).
+    `truncated` is a bool mask (B,). If all are truncated, the lengths of the others are logged as
+    0.
     """
     figures = {"completions/clipped_ratio": truncated.float().mean().item()}
     columns = {
@@ -194,7 +195,7 @@ def generation_figures(
 
 
 def rows_by_task(tasks: Sequence[str]) -> dict[str, list[int]]:
-    """Return the row indices of each task, in sorted order; empty for more than `MOST_TASKS`."""
+    """Return the row indices of each task, by name; empty if there are more than `MOST_TASKS`."""
     names = sorted(set(tasks))
     if len(names) > MOST_TASKS:
         return {}
@@ -207,8 +208,8 @@ def rows_by_task(tasks: Sequence[str]) -> dict[str, list[int]]:
 def episode_figures(counts: Sequence[Sequence[int]], tools: bool, ranks: Ranks) -> dict[str, float]:
     """Return means per episode over all ranks; with `tools`, also those of tool calls, as in TRL.
 
-    `counts` holds, for each episode of this rank, its turns, failures, tool calls and failed tool
-    calls.
+    All ranks must call it. `counts` holds, for each episode of this rank, its turns, failures, tool
+    calls and failed tool calls.
     """
     table = torch.tensor(counts, dtype=torch.float32, device=ranks.device)  # (B, 4)
     number = table.new_tensor([len(counts)])
@@ -290,7 +291,7 @@ def _spread(name: str, values: Tensor, *kinds: str) -> dict[str, Stat]:
 
 
 class GroupLog:
-    """Group counts of the current generation, over all groups and by task."""
+    """Group counts of the current generation, in total and by task; call `start` first."""
 
     def start(self) -> None:
         """Begin a generation and reset all counts."""
@@ -329,7 +330,7 @@ class GroupLog:
 
 
 def add_sums(sums: dict[str, float], stats: GroupStats, reward_stds: Tensor) -> None:
-    """Accumulate group counts by kind, completion counts and reward stds into `sums`.
+    """Add the group counts, completion counts and reward stds of some groups to `sums`.
 
     Args:
         sums: the sums, changed in place.

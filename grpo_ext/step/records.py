@@ -176,11 +176,14 @@ class Scored:
         return replace(self, **columns)
 
     def has_tokens(self, value: Tensor) -> bool:
-        """Return whether a field has one column per completion token."""
+        """Return whether `value`, a field of this table, has one column per completion token.
+
+        With T = 1, this is also true of a field (B, 1) with one value per row.
+        """
         return value.dim() == 2 and value.size(1) == self.width > 0
 
     def on(self, device: torch.device | str) -> Scored:
-        """Return the table with its tensors on another device; kept sets stay in host memory."""
+        """Return the table with its tensors on `device`; kept sets stay in host memory."""
         columns: dict[str, Any] = {}
         for name in COLUMNS:
             column = getattr(self, name)
@@ -370,7 +373,7 @@ def table_of(
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process and its collectives; all processes make the same calls in the same order."""
+    """This process's rank and its collectives, which all ranks must call in the same order."""
 
     index: int = 0  # the rank of this process
     count: int = 1  # the number of processes
@@ -398,6 +401,6 @@ class Ranks:
         return bool(self.total(flag) > 0)
 
     def own_slice(self, rows: int) -> slice:
-        """Return this rank's slice of `rows` rows, which are divided evenly among the ranks."""
+        """Return this rank's slice of `rows` rows; the number of ranks must divide them."""
         share = rows // self.count
         return slice(self.index * share, (self.index + 1) * share)

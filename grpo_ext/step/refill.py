@@ -90,7 +90,9 @@ def refill(
     step: int,
     rule: RefillRule,
 ) -> Filled:
-    """Generate until enough groups have signal or rounds run out, then pad with masked groups.
+    """Fill a step with carried and new groups that have signal, then with silenced groups.
+
+    Groups are generated until enough have signal or the rounds run out. All ranks must call it.
 
     Args:
         wanted: the number of groups that the step needs.
@@ -156,9 +158,9 @@ def first_round(wanted: int, carried: Groups | None, step: int, rule: RefillRule
 
 
 def not_too_old(carried: Groups | None, step: int, max_staleness: int) -> tuple[Groups | None, int]:
-    """Return the carried groups that are not too old, and the number of the others.
+    """Return the carried groups at most `max_staleness` steps old, and the number of older ones.
 
-    Groups may be at most `max_staleness` steps old. `None` if none is left.
+    The groups are `None` if none is left.
     """
     if carried is None:
         return None, 0
