@@ -96,7 +96,10 @@ def figure_lines(bench: Bench, figures: dict[str, float]) -> Iterator[str]:
 
 
 def settings_label(settings: Settings) -> str:
-    """Describe settings at the start of a row; the recipe's own have a micro-batch size."""
+    """Return the label of a row of measurements.
+
+    Only the recipe's own settings contain `per_device_train_batch_size`, which marks them.
+    """
     label = settings["layout"]
     if "per_device_train_batch_size" in settings:
         label = f"recipe: {label}, {settings['per_device_train_batch_size']} rows"

@@ -15,7 +15,7 @@ def add_command(
     Args:
         subparsers: the subparsers of `grpo-ext`.
         doc: the help text, which begins with "`grpo-ext NAME`: what it does.".
-        run: called with the parsed arguments; returns the exit code.
+        run: the function that is called with the parsed arguments and returns the exit code.
         settings: further arguments of `argparse.ArgumentParser`.
     """
     names, _, summary = (doc or "").partition("\n")[0].partition("`: ")

@@ -123,7 +123,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def check_folder(folder: Path) -> None:
-    """Raise `ValueError` if the folder has a recipe, or a name that would break the files."""
+    """Raise `ValueError` if the folder has a recipe, or a name that cannot be written into files.
+
+    Such names contain quotes, backslashes or control characters.
+    """
     if not str(folder).isprintable() or set(str(folder)) & set("\"'`\\"):
         raise ValueError(
             "--output: the folder's name must not contain quotes, backslashes or control "
@@ -134,7 +137,7 @@ def check_folder(folder: Path) -> None:
 
 
 def ask_about(proposal: Proposal, rows: list[dict[str, Any]]) -> Proposal:
-    """Ask about prompt and reward; return the proposal with the answers."""
+    """Ask at the terminal about the prompt and the reward; return the proposal as answered."""
     from grpo_ext.preflight.first_recipe import REWARD_PROMPTS
     from grpo_ext.preflight.proposal import propose
 

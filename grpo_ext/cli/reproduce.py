@@ -30,7 +30,7 @@ NAMES = ("countdown", "gsm8k", "verse")
 
 
 class RecipeOfModel(argparse.Action):
-    """Stores the recipe, and allows its keys on the command line."""
+    """Stores the value of `--config`, and allows the recipe's keys on the command line."""
 
     def __call__(
         self,

@@ -94,6 +94,9 @@ def run(args: argparse.Namespace) -> int:
 def run_beside_server(job: Callable[..., int], recipe: Recipe, num_processes: int) -> int:
     """Run a job alongside the vLLM server of its recipe, with the same key for both.
 
+    The key is put into this process's environment, unless it has one. From then on, SIGTERM ends
+    the process with exit code 143, after the server has been stopped.
+
     Args:
         job: a function that takes environment variables and returns an exit code, which is
             returned.

@@ -41,7 +41,7 @@ def check_recipe(
 ) -> Findings:
     """Run all checks of a recipe that need no GPU and no loaded model.
 
-    If single values of the recipe are wrong, nothing else is checked.
+    If individual values of the recipe are invalid, nothing else is checked.
 
     Args:
         path: the recipe's file, as for `load_recipe`.
@@ -135,7 +135,9 @@ def rows_to_read(batch: Batch) -> int:
 def check_parts(
     recipe: Recipe, batch: Batch, rows: list[Row], rewards: list[Any], findings: Findings
 ) -> None:
-    """Check rows, prompts, environment and rewards together.
+    """Check the rows, prompts, environment and rewards of a recipe.
+
+    The later checks are skipped if they depend on something that has already failed.
 
     Args:
         recipe: the recipe.
@@ -195,9 +197,9 @@ def check_difficulty(v: Values, rows: list[Row], findings: Findings) -> None:
 
 
 def check_schedule(v: Values, findings: Findings) -> None:
-    """Check that `lr_scheduler_type` takes `lr_scheduler_kwargs`.
+    """Check that the scheduler `lr_scheduler_type` accepts `lr_scheduler_kwargs`.
 
-    transformers would find out only when training begins.
+    transformers checks it only when training begins.
     """
     kwargs = v["lr_scheduler_kwargs"]
     try:
@@ -245,7 +247,7 @@ def check_training_arguments(recipe: Recipe, batch: Batch, findings: Findings) -
 def argument_at_fault(
     config_class: type, arguments: dict[str, Any], replaced: dict[str, Any]
 ) -> str | None:
-    """Return the first argument whose removal makes the rest acceptable; `None` if there is none.
+    """Return the first argument without which the others are accepted; `None` if there is none.
 
     Args:
         config_class: the class of the training arguments, which refuses all of them together.

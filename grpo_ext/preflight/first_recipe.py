@@ -1,7 +1,7 @@
 """Create a first recipe for a data file and a model.
 
-The prompt and reward are chosen from the rows, the sizes and learning rate from the model and this
-machine.
+The prompt and the reward are chosen to suit the rows. The sizes and the learning rate are chosen to
+suit the model and this machine.
 """
 
 import re
@@ -36,7 +36,10 @@ REWARD_PROMPTS = {
 
 
 def user_prompt(proposal: Proposal, names: list[str]) -> str:
-    """Return the user prompt as a template of columns, with the options of a choice."""
+    """Return the user prompt as a template of columns; for the reward `choice`, add the options.
+
+    `names` are the columns of the data. Options are columns such as `A` or `option_a`.
+    """
     question = proposal.prompt if "{" in proposal.prompt else f"{{{proposal.prompt}}}"
     lines = [question]
     if proposal.reward == "choice":
@@ -89,8 +92,8 @@ def recipe_of(
 def sizes(values: dict[str, Any], max_tokens: int, lora: bool) -> dict[str, Any]:
     """Return the recipe's sizes and its learning rate.
 
-    A step has 64 completions; the micro-batch is the largest that fits in memory by estimate, or
-    the smallest if none fits.
+    A step has 64 completions. The micro-batch is the largest that fits in memory by estimate, the
+    smallest if none fits, and the largest of all if the size of the model is unknown.
 
     Args:
         values: the other values of the recipe.

@@ -59,7 +59,7 @@ def read_rows(
     """Read the first rows of a data set; if that fails, report why and return an empty list.
 
     Args:
-        open_rows: opens the data set.
+        open_rows: the function that opens the data set.
         count: maximum number of rows to return.
         key: the key that the findings are about.
         findings: gets the faults of the data.
@@ -85,7 +85,7 @@ def read_rows(
 
 
 def take(rows: Iterable[Row], count: int) -> list[Row]:
-    """Return the first rows of a data set or stream."""
+    """Return the first `count` rows of a data set or stream, or all rows if there are fewer."""
     try:
         return list(islice(rows, count))
     except StopIteration:  # `datasets` raises it for an empty file
@@ -93,7 +93,10 @@ def take(rows: Iterable[Row], count: int) -> list[Row]:
 
 
 def are_prompts(rows: Sequence[Row], findings: Findings) -> bool:
-    """Check that all prompts are texts or chat messages; report the first that is not."""
+    """Check that all prompts are texts or chat messages, and not empty; report the first fault.
+
+    Return whether there is no fault.
+    """
     for row in rows:
         if not is_prompt(row["prompt"]):
             findings.problem(
@@ -106,7 +109,10 @@ def are_prompts(rows: Sequence[Row], findings: Findings) -> bool:
 
 
 def is_prompt(prompt: object) -> bool:
-    """Return whether `prompt` is a non-empty text or list of chat messages."""
+    """Return whether `prompt` is a non-empty text, or chat messages of which the last has content.
+
+    Each message must be a mapping with `role` and `content`.
+    """
     if isinstance(prompt, str):
         return prompt != ""
     if not isinstance(prompt, list) or not prompt:
@@ -119,7 +125,7 @@ def is_prompt(prompt: object) -> bool:
 
 @contextmanager
 def quiet(name: str) -> Iterator[None]:
-    """Suppress the warnings of one logger and its children."""
+    """Suppress warnings and errors (but not critical messages) of one logger and its children."""
     logger = logging.getLogger(name)
     level = logger.level
     logger.setLevel(logging.CRITICAL)

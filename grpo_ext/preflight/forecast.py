@@ -1,4 +1,4 @@
-"""Forecast a recipe's run: steps, rows, tokens of prompts, size of the model, memory."""
+"""Forecast a recipe's run: steps, rows, prompt lengths, the size of the model and memory."""
 
 from collections.abc import Callable, Sized
 from contextlib import suppress
@@ -108,6 +108,8 @@ def make_forecast(
 def count(recipe: Recipe, rows_of: Callable[..., Sized]) -> int:
     """Return how many rows of `train_rows` or `eval_rows` the run will use.
 
+    The progress bars of `datasets` stay disabled afterwards.
+
     Raises:
         FileNotFoundError: if there is no such data.
         ValueError: if the rows cannot be read here.
@@ -182,7 +184,10 @@ def model_size(v: Values, model_config: ModelConfig) -> ModelSize | None:
 
 
 def known_config(name: str) -> PretrainedConfig | None:
-    """Return the config of a model that `shapes.yaml` lists, with or without `-Instruct`."""
+    """Return the config of a model that `shapes.yaml` lists, or `None` for any other model.
+
+    The suffix `-Instruct` of a name is ignored.
+    """
     shape = data_yaml("grpo_ext.preflight", "shapes.yaml").get(name.removesuffix("-Instruct"))
     if shape is None:
         return None

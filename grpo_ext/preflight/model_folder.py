@@ -17,7 +17,11 @@ KEY = "model_name_or_path"
 
 
 def check_model(v: Values, findings: Findings) -> None:
-    """Check the folder or name of the recipe's model."""
+    """Check the recipe's model, which is a folder or a name on the hub.
+
+    A hub that cannot be reached is a problem, or a note if the run will be on another machine.
+    Without a name, nothing is reported.
+    """
     name = v[KEY]
     if not name:
         return  # the recipe's rules report it
@@ -33,7 +37,7 @@ def check_model(v: Values, findings: Findings) -> None:
 
 
 def repo_faults(name: str) -> Iterator[str]:
-    """Yield a fault if a model on the hub is only an adapter, as far as the cache shows.
+    """Yield a fault if a model on the hub is only an adapter, which only the cache can show.
 
     Raises:
         FileNotFoundError: if neither the cache nor the hub has the model.

@@ -44,7 +44,8 @@ class Proposal:
     reason: str  # why the reward fits, as a clause
     options: dict[str, Any] = field(default_factory=dict)  # options of the reward
     guessed: bool = False  # whether no column has the usual name of a question
-    answer_column: str | None = None  # gets the assistant's last message, cut from the prompt
+    # the column for the assistant's last message, which is cut from the prompt
+    answer_column: str | None = None
 
 
 def propose(rows: list[Row], prompt: str | None = None) -> Proposal:
@@ -94,12 +95,15 @@ def propose(rows: list[Row], prompt: str | None = None) -> Proposal:
 
 
 def with_messages(row: Row) -> Row:
-    """Return a row with its conversations converted to chat messages."""
+    """Return a row with its ShareGPT conversations converted to chat messages."""
     return {name: chat_messages(value) for name, value in row.items()}
 
 
 def usual_question(rows: list[Row]) -> str | None:
-    """Return the first column that has a usual name of a question; `None` if there is none."""
+    """Return the first name in `QUESTIONS` that is a column, but not one of identifiers.
+
+    `None` if there is no such column.
+    """
     for name in QUESTIONS:
         if name in rows[0] and not is_identifier_column(rows, name):
             return name
@@ -165,16 +169,16 @@ def propose_reward(prompt: str, rows: list[Row], names: list[str]) -> Proposal:
 
 
 def with_judge(proposal: Proposal, url: str, folder: str) -> Proposal:
-    """Return a proposal that uses the model of a server as the judge.
+    """Return a proposal with a server's model as the judge, instead of `like_reference`.
 
     Args:
         proposal: a proposal with the reward `like_reference`.
-        url: the URL of a server with OpenAI's API.
-        folder: the folder with the rubric.
+        url: the URL of an OpenAI-compatible server.
+        folder: the folder that will contain `rubric.md`.
 
     Raises:
-        ConnectionError: if the server does not answer.
-        ValueError: if the server does not report the name of its model.
+        ConnectionError: if the server does not respond.
+        ValueError: if the URL is invalid, or the server does not report the name of its model.
     """
     model = model_at(url)
     columns = {}

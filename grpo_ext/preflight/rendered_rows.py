@@ -1,4 +1,4 @@
-"""Find faults of the first rows, such as ambiguous prompts or answers given away in prompts."""
+"""Find faults in the first rows, such as ambiguous prompts or prompts that contain the answer."""
 
 import re
 from collections import defaultdict
@@ -32,7 +32,8 @@ def judge_rows(
     Problems: prompts that end with the assistant's message, rows with equal prompts but different
     answers, and identifiers in place of prompts. Notes: rows with equal prompts that differ in
     other columns that a reward reads, answers contained in the prompt, and columns that look like
-    part of the question but that neither the prompt nor a reward uses.
+    part of the question but that neither the prompt nor a reward uses. After a prompt that ends
+    with the assistant's message, nothing else is checked.
 
     Args:
         rows: the rows, with their prompts and all columns.
@@ -81,10 +82,10 @@ def report_equal_prompts(
     key: str,
     findings: Findings,
 ) -> None:
-    """Report rows that share their prompt with a row that has other values in the columns.
+    """Report rows with the same prompt as a row with different values in the columns.
 
-    This is a problem if most rows share their prompt with a row that has another answer, and a note
-    otherwise: columns that only the user's own functions read may be ids or limits.
+    This is a problem if most rows have the same prompt as a row with a different answer. Otherwise
+    it is a note, because columns that only the user's own functions read may be ids or limits.
 
     Args:
         rows: the rows, with their prompts and all columns.
@@ -116,7 +117,10 @@ def report_equal_prompts(
 
 
 def ambiguous_prompts(rows: Sequence[Row], columns: Sequence[str]) -> list[bool]:
-    """Return for each row whether another has its prompt but other values of `columns`."""
+    """Return for each row whether another row has the same prompt but different `columns`.
+
+    Worked solutions differ only if their final answers do.
+    """
     answers_of_prompt: dict[str, set[str]] = defaultdict(set)
     prompts = []
     for row in rows:
@@ -256,7 +260,10 @@ def is_identifier(text: str) -> bool:
 
 
 def contains_answer(row: Row, column: str) -> bool:
-    """Return whether a row's prompt contains its answer; False if that is short or not a text."""
+    """Return whether a row's prompt contains the text in `column`.
+
+    False if the column is not a text, or has fewer than `LONG_ANSWER` characters.
+    """
     answer = row.get(column)
     if not isinstance(answer, str) or len(answer.strip()) < LONG_ANSWER:
         return False

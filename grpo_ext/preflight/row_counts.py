@@ -27,7 +27,7 @@ MAX_COUNTED = 20_000  # maximum number of rows counted per task
 
 
 def count_train_rows(recipe: Recipe, findings: Findings) -> bool:
-    """Count the training rows that each filter of each task keeps, as the figure "rows".
+    """Record how many training rows each filter of each task keeps, as the figure "rows".
 
     There is no figure without filters, or if the rows cannot be read (`first_rows` reports that).
 
@@ -60,10 +60,10 @@ def count_train_rows(recipe: Recipe, findings: Findings) -> bool:
 
 
 def check_eval_rows(recipe: Recipe, findings: Findings) -> None:
-    """Record on which and how many rows each task is evaluated, as the figure "evaluation".
+    """Record which rows each task is evaluated on, and how many, as the figure "evaluation".
 
-    If the run evaluates, missing or unreadable rows are findings; otherwise only the figure says
-    so.
+    If the run evaluates, missing or unreadable rows are reported as findings; otherwise only the
+    figure mentions them. After a problem, there is no figure.
     """
     if str(recipe.flat["eval_strategy"]) != "no":
         key = "eval_dataset_name" if recipe.run.eval_dataset_name else "eval_strategy"
@@ -108,7 +108,7 @@ def describe_eval_rows(recipe: Recipe, task: Task, options: Options) -> str:
 
 
 def count(opened: TaskRows) -> int | None:
-    """Return the number of rows.
+    """Read the rows, and return their number.
 
     `None` if there are `MAX_COUNTED` or more, or if reading them fails or takes too long.
     """

@@ -17,7 +17,7 @@ OPEN_TAG = "<think>"
 def load_tokenizer(v: Values, findings: Findings) -> PreTrainedTokenizerBase | None:
     """Load the model's tokenizer; if that fails, report why and return `None`.
 
-    It is a problem if the model is a folder, otherwise a note. Nothing is downloaded.
+    A failure is a problem if the model is a folder, and otherwise a note. Nothing is downloaded.
     """
     name = v["model_name_or_path"]
     try:
@@ -46,7 +46,7 @@ def local_options(v: Values) -> dict[str, Any]:
 
 
 def context_length(v: Values) -> int | None:
-    """Return how many tokens prompt and completion together may have in the model and vLLM.
+    """Return the most tokens that a prompt with its completion may have in the model and in vLLM.
 
     `None` if neither limit is known.
     """

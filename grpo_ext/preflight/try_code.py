@@ -51,7 +51,10 @@ def check_code(
 
 
 def check_isolation(limits: Limits, findings: Findings) -> None:
-    """Check isolation by running an empty program, and note how memory is limited."""
+    """Check isolation by running an empty program, and note how memory is limited.
+
+    With `isolation: none`, only note the risk. If the run will be on another machine, do nothing.
+    """
     if not limits.isolated:
         findings.note(
             "code: with isolation: none, the model's programs run with your permissions.", KEY

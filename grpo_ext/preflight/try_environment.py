@@ -96,7 +96,10 @@ def read_prompts(
 
 
 def first_episodes(begin: Begin, rows: Sequence[Row]) -> list[Episode]:
-    """Begin the episodes of the first rows until the time is up, but at least one."""
+    """Begin episodes of the first rows, at most `MAX_EPISODES`, until the time is up.
+
+    At least one is begun.
+    """
     until = time.monotonic() + BUDGET
     episodes: list[Episode] = []
     with quiet(LOGGER):
@@ -108,19 +111,19 @@ def first_episodes(begin: Begin, rows: Sequence[Row]) -> list[Episode]:
 
 
 def try_environment(begin: Begin, row: Row, texts: Sequence[str], findings: Findings) -> bool:
-    """Play an episode for each text, in which each turn is that text.
+    """Play one episode per text, with the text as each of the model's turns.
 
     A method that failed on all its calls, including those from `first_episodes`, is a problem; one
     that failed on some is a note.
 
     Args:
-        begin: creates the episodes.
+        begin: the function that starts the episodes.
         row: the row that each episode begins with.
-        texts: for each episode, the text of the model's turns.
+        texts: for each episode, the text of the model's turns; at least one.
         findings: gets the problems and notes.
 
     Returns:
-        Whether there is no problem.
+        Whether no method failed on all its calls.
     """
     until = time.monotonic() + BUDGET
     with quiet(LOGGER):
@@ -146,7 +149,7 @@ def try_environment(begin: Begin, row: Row, texts: Sequence[str], findings: Find
 
 
 def play(episode: Episode, text: str, until: float) -> None:
-    """Play turns with this text until the episode is over, has failed, or the time is up.
+    """Play at most `MAX_TURNS` turns, until the episode is over, has failed, or the time is up.
 
     Args:
         episode: an episode that has begun.

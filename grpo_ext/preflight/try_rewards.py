@@ -23,7 +23,7 @@ KEY = "reward_funcs"
 
 
 def three_completions(row: Row, prefilled: bool) -> dict[str, str]:
-    """Return named completions: an empty one, one in prose, one with tags and the row's answer.
+    """Return three completions by name: empty, in prose, and in tags with the row's answer.
 
     With `prefilled`, the prompt already opens the think tag, so the completion does not.
     """
@@ -54,7 +54,7 @@ def try_rewards_of_tasks(
         rows: the first rows, with their prompts and columns.
         prefilled: see `try_rewards`.
         findings: gets the problems and notes.
-        begin: creates episodes; see `try_rewards`.
+        begin: the function that starts episodes; see `try_rewards`.
 
     Returns:
         The figures `{"rewards": trial}`, or `{"rewards_by_task": {"math": trial, ...}}` if some
@@ -97,11 +97,11 @@ def try_rewards(
         row: a row with its prompt and columns.
         prefilled: whether the prompt opens the think tag.
         findings: gets the problems and notes.
-        begin: creates episodes; each completion is then the first turn of one.
+        begin: the function that starts episodes, if each completion is to be the first turn of one.
 
     Returns:
         `{"completions": {"empty": "", ...}, "scores": {"format": [0.0, 0.0, 1.0], ...}}`, with
-        `None` for no score.
+        `None` for a completion that was not scored.
     """
     texts = three_completions(row, prefilled)
     completions = [made_up(text, row, begin) for text in texts.values()]
@@ -157,7 +157,8 @@ def made_up(text: str, row: Row, begin: Begin | None) -> Completion:
     Args:
         text: the text of the completion.
         row: the row with the prompt.
-        begin: creates an episode whose first turn is the text; `None`: no episode.
+        begin: the function that starts an episode, whose first turn is the text; `None`: no
+            episode.
     """
     if begin is None:
         return Completion(text, [])
@@ -173,7 +174,7 @@ def score_until(
     """Score completions one after another until the time is up, and report failures.
 
     A reward that fails on all completions is a problem; one that fails on some, or is slow, is a
-    note. The result has fewer scores than there are completions if the time was up.
+    note. If the time is up early, there are fewer scores than completions.
 
     Args:
         guard: the reward, in its guard.

@@ -44,7 +44,7 @@ def compares_groups(v: Values) -> bool:
 
 
 def unknown_advantages(v: Values, _: int) -> Iterator[Problem]:
-    """Advantage estimators must be registered, and stay within groups if ties are broken."""
+    """Advantage estimators must be registered, and compare within groups if ties are broken."""
     registered = {
         "scale_rewards": (*advantage_names(), True, False),
         "multi_objective_aggregation": joint_advantage_names(),

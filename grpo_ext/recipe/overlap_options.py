@@ -120,7 +120,7 @@ def older_weights_without_a_correction(v: Values) -> bool:
 
 
 def overlap_without_its_sampler(v: Values, num_processes: int) -> Iterator[Problem]:
-    """Overlap and the sampler's policy need a separate sampler and settings that suit it."""
+    """`overlap` and `behaviour_policy: sampler` need a separate sampler and suitable settings."""
     sampling: dict[str, Any] = {"top_k": v.top_k, "top_p": v.top_p, "min_p": v.min_p}
     sampling |= v.generation_kwargs or {}
     truncated = sampling["top_k"] or sampling["top_p"] not in (None, 1) or sampling["min_p"]
@@ -153,7 +153,7 @@ def overlap_without_its_sampler(v: Values, num_processes: int) -> Iterator[Probl
 
 
 def rounds_that_do_not_fit(v: Values, num_processes: int) -> Iterator[Problem]:
-    """Partial rollouts need rounds that fit the length, whole groups and no stop options."""
+    """`partial_rollouts` must divide the length, and needs whole groups and no stop options."""
     key = "partial_rollouts"
     if not v.partial_rollouts:
         return

@@ -61,7 +61,7 @@ class TaskOptions(RowOptions):
 
 @dataclass(frozen=True)
 class TaskOfSeveral:
-    """One entry of `tasks`, built."""
+    """One entry of `tasks`: the task with its fields set, and its other options."""
 
     task: Task
     options: TaskOptions
@@ -79,8 +79,8 @@ class TaskOfSeveral:
 def read_tasks(entries: object) -> tuple[dict[str, TaskOfSeveral], list[Problem]]:
     """Build the entries of the key `tasks`.
 
-    Return the entries by name, and the problems of those that could not be built or of their
-    shares. Both are empty if `entries` is not a mapping.
+    Return the entries by name, and the problems: entries that could not be built, and a `share`
+    that only some entries have. Both are empty if `entries` is not a mapping.
     """
     tasks: dict[str, TaskOfSeveral] = {}
     problems: list[Problem] = []
@@ -103,7 +103,7 @@ def read_tasks(entries: object) -> tuple[dict[str, TaskOfSeveral], list[Problem]
 
 
 def _built(name: str, values: Mapping[str, Any]) -> TaskOfSeveral:
-    """Build an entry; raise `ValueError` with one argument for each fault."""
+    """Build the entry `name`; raise `ValueError` with one argument for each fault."""
     task_class: type = get_task_class(values.get("task") or name)
     hints = {**hints_of(task_class), **hints_of(TaskOptions)}
     converted: dict[str, Any] = {}

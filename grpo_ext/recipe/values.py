@@ -44,7 +44,8 @@ def _adapter(hint: Any) -> TypeAdapter:
 def convert(key: str, value: Any, hint: object) -> Any:
     """Return `value` converted to the type `hint` of the field `key`.
 
-    For example, `5e-7`, which YAML reads as text, becomes a number.
+    For example, `5e-7`, which YAML reads as text, becomes a number. A single value is accepted for
+    a list of one.
 
     Raises:
         ValueError: if the value does not fit the type, its choices or its bounds. The message is a

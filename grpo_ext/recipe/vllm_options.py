@@ -35,9 +35,9 @@ class EngineOptions:
     Args:
         vllm_sync_adapter (`str`, defaults to `"merged"`): what the trainer sends to vLLM when it
             trains a LoRA adapter. `"merged"`: all weights, with the adapter merged into them, as in
-            TRL. `"adapter"`: only the adapter, which has megabytes instead of gigabytes and is
-            applied to the base model that the engine was started with. A server must share the file
-            system, because it reads the adapter in `output_dir`.
+            TRL. `"adapter"`: only the adapter, megabytes instead of gigabytes; the engine applies
+            it to the base model that it was started with. A server must share the file system,
+            because it reads the adapter in `output_dir`.
         vllm_sync_check_steps (`int`, defaults to 1): after the first weight sync and then every N
             syncs, compare the engine's log-probs of a few completions with the trainer's, which
             costs a forward pass over them; 0 disables the check.
