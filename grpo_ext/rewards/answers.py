@@ -85,7 +85,7 @@ def last_span(text: str) -> tuple[int, int] | None:
 
 
 def first_answer(text: str) -> str | None:
-    """Return the content of the first `<answer>` block, or `None` if it is not closed."""
+    """Return the content of the first `<answer>` block; `None` if it is missing or not closed."""
     return text_at(text, first_span(text))
 
 
@@ -95,7 +95,7 @@ def last_answer(text: str) -> str | None:
 
 
 def text_at(text: str, span: tuple[int, int] | None) -> str | None:
-    """Return the text at `span`, or `None` without a span."""
+    """Return the text at `span`, or `None` if `span` is `None`."""
     if span is None:
         return None
     return text[slice(*span)]

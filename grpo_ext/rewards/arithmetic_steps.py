@@ -216,7 +216,10 @@ class Scanner:
             self.side.readable = False
 
     def may_have_sign(self) -> bool:
-        """Return whether a minus sign here may belong to the next number: `3 * -2`, not `x -2`."""
+        """Return whether a minus sign here can be the sign of a number, as in `3 * -2`.
+
+        In `x -2`, it cannot.
+        """
         if self.side.tokens:
             return self.side.tokens[-1] != "negative"
         last = self.previous[-1:]

@@ -57,7 +57,7 @@ _CLOSED = re.compile(r"\[|\]|\\infty")
 
 
 def arrangement_of(text: str) -> str | None:
-    """Return "interval" or "tuple" if a question says which of them `(1, 2)` is, else `None`."""
+    """Return "interval" or "tuple" if a question tells what `(1, 2)` means, else `None`."""
     if _TUPLE.search(text):
         return "tuple"
     if _INTERVAL.search(text):
@@ -103,7 +103,7 @@ def is_list_for_interval(arrangement: str | None, gold: str, answer: str) -> boo
 
 
 def has_one_unknown(values: Collection) -> bool:
-    """Return whether a list gives all its values to one unknown: `x = 0, x = 2`."""
+    """Return whether a list assigns all of its values to one unknown, as in `x = 0, x = 2`."""
     return len(values.names) == 1 and values.names[0][0] in r"\abcdefghijklmnopqrstuvwxyz"
 
 

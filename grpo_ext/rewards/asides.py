@@ -44,14 +44,14 @@ _APPROXIMATION = re.compile(
     rf" (?:about|approximately|roughly) \\?[$£€]?{AMOUNT}(?:\\?%)?\$?"
     r"(?: [a-z]+){0,3}[.\s]*$"
 )
-# `which is 80 jumps per day`
 # `: 9 by Ann and 11 by Bob`
 _BREAKDOWN = re.compile(rf"[,:] (?={VALUE.pattern} [a-z])")
 _OF_FIRST = re.compile(r"(?:^|, )(?:out )?of (?:[a-z]+ )?$", re.IGNORECASE)  # `Of the 28 pies`
-# `since 3(5) + 7 = 22`, `after Doris spent $6`, but not `after 3 days`
+# `which is 80 jumps per day`
 _RATE = re.compile(
     rf",? (?:which is|or|that is) {VALUE.pattern}(?: [a-z]+){{1,3}} (?:per|each|every|an?) [^,]*$"
 )
+# `since 3(5) + 7 = 22`, `after Doris spent $6`, but not `after 3 days`
 _REASON = re.compile(
     rf"(?:,? (?:{AMOUNT} )?(?:of which|of whom|including)\b|(?<! and),? (?:(?:since|because)\b"
     r"|(?:after|before|once|when) (?=[A-Z]|(?:he|she|it|they|we|you)\b)))[^,]*$"
@@ -83,15 +83,15 @@ def without_remarks(text: str) -> str:
 
 
 def without_check(text: str) -> str:
-    """Remove the sentences at the end of a text that check the answer without correcting it."""
+    """Remove sentences after the answer that only check it, at the end of a text."""
     return without_aside(text, _CHECK)
 
 
 def without_asides(sentence: str, request: Request) -> str:
     """Remove approximations, reasons, conditions and comparisons from the end of a sentence.
 
-    A condition such as `when x = 3` is kept if the question asks for x, and a comparison if it asks
-    for a difference.
+    A condition such as `when x = 3` is kept if the question asks for x, a rate if it asks for a
+    rate, and a comparison if it asks for a difference.
     """
     sentence = _OR_ABOUT.sub(without_rounded, sentence)
     sentence = without_breakdown(sentence)

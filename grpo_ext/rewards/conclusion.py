@@ -60,9 +60,9 @@ _AND = re.compile(r"\band (?:then|so|hence|thus|therefore|thereby)\b(?= \$?[a-z]
 
 
 def with_conclusion(text: str, request: Request) -> str:
-    """Cut the last sentence that has a value right after the value that was asked for.
+    """In the last sentence with a value, remove what follows the value that was asked for.
 
-    The amount that was asked for is written in digits.
+    The value is written in digits. Text that may change the answer, such as a new claim, is kept.
     """
     text = without_check(without_remarks(text))
     text = _WORD_AT_END.sub(lambda match: with_digits(match[0]), text)
@@ -93,10 +93,12 @@ def before_definition(sentence: str, request: Request) -> str:
 
 
 def own_clause(sentence: str, request: Request) -> str:
-    """Cut a sentence after the one clause that answers the question; else leave it unchanged.
+    """Cut a sentence after the clause that answers the question.
 
     That is the only clause with the name in the question or, if names do not split the sentence,
-    the one whose subject shares the most words with the question.
+    the one whose subject shares the most words with the question. The sentence is returned
+    unchanged if there is a tie, if the clause has no value or a list of values, or if the rest of
+    the sentence makes a new claim.
     """
     clauses = [sentence]
     if request.name is not None:
@@ -130,10 +132,10 @@ def subject_of(clause: str) -> str:
 
 
 def in_requested_amounts(sentence: str, request: Request) -> str:
-    """Cut a sentence after the last amount of what was asked for, and write it in digits.
+    """Cut a sentence after the amount that was asked for, and write the amount in digits.
 
     The rest of the sentence is kept if it claims another value. An alternative in another unit
-    before the amount is removed.
+    before the amount is removed. A sentence without such an amount is returned unchanged.
     """
     if request.amount is None:
         return sentence
@@ -209,7 +211,10 @@ def last_sentence(text: str, request: Request) -> tuple[int, int]:
 
 
 def has_claim(behind: str, request: Request) -> bool:
-    """Return whether `behind` makes a new claim: a value without a noun, or "or", "so", "not"."""
+    """Return whether `behind`, the text after the answer, makes a new claim.
+
+    A new claim is a value without a noun, or a word such as "or", "so" or "not".
+    """
     if NEW_CLAIM.search(behind):
         return True
     return any(is_claimed(behind, value, request) for value in VALUE.finditer(behind))

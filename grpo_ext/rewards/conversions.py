@@ -33,7 +33,7 @@ _OPERATION = re.compile(r"\\(?:times|cdot)(?![A-Za-z])|(?<!^)[*^!+]")
 
 
 def measured_text(text: str) -> str:
-    """Return a question with the LaTeX around its units removed, so that they are plain text."""
+    """Return a question with the LaTeX around units and degree signs replaced by plain text."""
     text = _SPACE.sub(" ", _FONT.sub(r" \1 ", _COMMA.sub(",", text)))
     return _DEGREE.sub(" degree", text)
 

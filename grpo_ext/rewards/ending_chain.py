@@ -153,9 +153,9 @@ def has_symbol(formula: str) -> bool:
 
 
 def is_evidence(side: str, last: str) -> bool:
-    """Return whether the gold answer must equal this side as well as the last one.
+    """Return whether a side counts as part of the answer, so that the gold answer must equal it.
 
-    Such a side has no symbols, and the last side is a number but not merely its rounded value.
+    Such a side has no symbols, and the last side is a number other than a rounding of its value.
     """
     is_readable = not _UNREAD.search(side) and not _APPROXIMATE.search(side)
     if has_symbol(side) or not is_readable or not _VALUE.search(side):

@@ -177,7 +177,7 @@ def same_name(expected: str | None, actual: str | None) -> bool:
 
 
 def matches(expected: list[str], actual: list[str], same: Callable[..., bool]) -> bool:
-    """Return whether `same` pairs off all parts; paired parts are removed from `actual`."""
+    """Return whether `same` pairs all parts, in any order; removes paired parts from `actual`."""
     for part in expected:
         partner = next((other for other in actual if same(part, other)), None)
         if partner is None:

@@ -236,7 +236,7 @@ class Guard:
             self.fail(reason)
 
     def report_failure(self, error: str, arguments: dict[str, Any], row: int) -> None:
-        """Log a failure with its row, once for each kind; call `fail` if none is allowed."""
+        """Log the first failure of each kind, with its row; call `fail` if none is allowed."""
         if not self.count.is_new_kind(error) and self.max_failure_rate > 0:
             return
         columns = one_row(arguments, row, len(arguments["completions"]))

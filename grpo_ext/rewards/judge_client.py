@@ -73,7 +73,7 @@ def is_loopback(host: str) -> bool:
 
 
 def ask(body: dict[str, Any], *, url: str, seconds: float, headers: dict[str, str]) -> Reply:
-    """Post a request for a chat completion and return the reply; retry while the server is busy.
+    """Request a chat completion and return it; retry while the server is busy or unreachable.
 
     Args:
         body: the request, as JSON.

@@ -335,7 +335,7 @@ def argument_of(pending: list[str], depth: int) -> str:
 
 
 def product(factors: list[str]) -> str:
-    """Return the product of the sorted factors, without factors of 1."""
+    """Return the product of the sorted factors other than 1, or "1" if there are none."""
     counted = sorted(factor for factor in factors if factor not in ("1", "/1"))
     return "*".join(counted) or "1"
 

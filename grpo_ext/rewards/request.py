@@ -125,7 +125,7 @@ def words_of(text: str) -> frozenset[str]:
 
 
 def requested_nouns(request: re.Match[str]) -> frozenset[str]:
-    """Return the stems of the nouns that a question counts."""
+    """Return the stems of the nouns that a question asks to count: "bag" for "how many bags"."""
     phrase = _LEADING_VERB.sub("", request["nouns"] or "")
     nouns = set()
     for word in _NOUN_ENDS.split(f"{phrase} ")[0].split():

@@ -24,7 +24,7 @@ REQUIRED = inspect.Parameter.empty
 
 @dataclass(frozen=True)
 class Signature:
-    """The parameters of a reward function, by what they are used for."""
+    """The parameters of a reward function, grouped by their use."""
 
     columns: tuple[str, ...] = ()  # columns of the data set that it needs
     # other parameters with defaults; each may be set as an option or else be a column
@@ -65,7 +65,7 @@ def object_of(reward: Callable) -> Callable:
 
 
 def is_async(function: Callable) -> bool:
-    """Return whether calling the function returns an awaitable."""
+    """Return whether a reward is an async function, or an object whose `__call__` is async."""
     return inspect.iscoroutinefunction(routine_of(function))
 
 
@@ -156,7 +156,7 @@ def hides_value(name: str) -> bool:
 
 
 def misfit(value: Any, annotation: Any) -> str | None:
-    """Return why `value` does not fit a type with its bounds, or None if it does.
+    """Return why `value` does not match a type annotation and its bounds, or None if it does.
 
     Uses JSON rules: a list is accepted for a tuple, but a string is not accepted for a number. A
     value that JSON cannot represent must be an instance of the type. A type that pydantic does not

@@ -64,7 +64,10 @@ class Collection(NamedTuple):
 
 
 def split(text: str, separator: re.Pattern[str]) -> list[str]:
-    """Split at matches of `separator` outside of all brackets and environments."""
+    """Split a text at matches of `separator` outside of all brackets and LaTeX environments.
+
+    White space around the parts is stripped; parts may be empty.
+    """
     parts = []
     depth = start = position = 0
     while position < len(text):
@@ -193,7 +196,10 @@ def collection(text: str) -> Collection:
 
 
 def alternatives(text: str) -> list[str]:
-    """Split a list at `and`, `or`, semicolons and commas; `5 * 1,234` stays whole."""
+    """Split a list at "and", "or", semicolons and commas, but not at the comma in `5 * 1,234`.
+
+    Empty parts are dropped.
+    """
     parts = []
     for clause in split(text, _WORD_SEPARATOR):
         for phrase in split(clause, _COMMA_SPACE):

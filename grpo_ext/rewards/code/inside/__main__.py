@@ -96,9 +96,9 @@ def read_output(fd: int, deadline: float, room: int) -> tuple[bytes, bool]:
 
 
 def end_of(pid: int, in_time: bool, deadline: float) -> int | None:
-    """Wait for the program, which may outlive its output, and return its exit code.
+    """Wait for the program, which may run on after closing its output; return its exit code.
 
-    Kill it and return None at the deadline, or at once if it is not `in_time`.
+    At the deadline, or at once if `in_time` is false, kill the program and return None.
     """
     while in_time and time.monotonic() < deadline:
         ended_pid, status = os.waitpid(pid, os.WNOHANG)
