@@ -29,9 +29,12 @@ class Search:
         self.refused: dict[str, str] = {}
 
     def run(self) -> Iterator[tuple[Settings, Measurement | None]]:
-        """Yield settings and measurements: each layout, then token limits, then no checkpointing.
+        """Yield settings, each with its measurement, or `None` if they could not run.
 
-        Finally, all settings within `CLOSE` of the fastest are measured two more times.
+        The recipe's own settings come first, then each layout, then token limits with the fastest
+        layout, then, if the recipe uses gradient checkpointing, the fastest settings without it.
+        Finally, all settings within `CLOSE` of the fastest are measured two more times; nothing is
+        yielded for that.
 
         Raises:
             ValueError: if no layout fits into memory.

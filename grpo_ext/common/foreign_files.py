@@ -200,7 +200,8 @@ def special_file(folder: Path) -> Path | None:
 def check_tree(folder: Path) -> None:
     """Raise `ForeignFile` unless a folder has only regular files and no links out, at any depth.
 
-    Call it before a library that opens the files of a folder itself.
+    A tree of more than `MOST_ENTRIES` entries is refused too. Call it before a library that opens
+    the files of a folder itself.
     """
     waiting = [folder]
     num_entries = 0

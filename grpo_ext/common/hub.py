@@ -52,7 +52,10 @@ def find_repo(name: str, kind: str) -> None:
 
 
 def neighbours(name: str) -> list[str]:
-    """Return the paths in the same folder as the path `name`, written in the same form."""
+    """Return the paths next to the path `name`, written like it (relative, or with `~`).
+
+    Returns an empty list if their folder does not exist or cannot be read.
+    """
     try:
         inside = entries(Path(name).expanduser().parent)
     except OSError:  # the folder does not exist, or has too many files

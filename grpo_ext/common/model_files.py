@@ -59,7 +59,10 @@ def model_files_fault(folder: Path) -> str | None:
 
 
 def growth_of_text(tokenizer: Any) -> int:
-    """Return the factor by which the replacements of a `tokenizer.json` can lengthen a text."""
+    """Return an upper bound on how many times as long a `tokenizer.json` can make a text.
+
+    It is the product of the lengths of all replacements; 1 if there are none.
+    """
     growth = 1
     if not isinstance(tokenizer, dict):
         return growth
@@ -72,7 +75,7 @@ def growth_of_text(tokenizer: Any) -> int:
 
 
 def read_json(path: Path) -> Any:
-    """Return the content of a JSON file; `None` if missing or invalid, which loading reports."""
+    """Return the content of a JSON file; `None` if it is missing, too large or invalid."""
     try:
         return json.loads(read_text(path, MOST_BYTES))
     except (OSError, ValueError, RecursionError):

@@ -257,7 +257,10 @@ class Episode:
 
 
 def instances(episodes: Sequence[Episode]) -> list[Any]:
-    """Return the instances of TRL's environments, one per episode; none for other environments."""
+    """Return the instance of TRL's environment of each episode, `None` for one without.
+
+    Returns an empty list if no episode has one.
+    """
     instances = [getattr(episode.environment, "instance", None) for episode in episodes]
     if all(instance is None for instance in instances):
         return []

@@ -24,7 +24,10 @@ def as_text(messages: Sequence[Message]) -> str:
 
 
 def transcript(messages: Iterable[tuple[bool, str]]) -> str:
-    """Return the text of messages, given as pairs: whether the model wrote it, its content."""
+    """Return messages as one text, in the form of `as_text`.
+
+    Each message is a pair: whether the model wrote it, and its content.
+    """
     parts = []
     for is_turn, content in messages:
         if is_turn:

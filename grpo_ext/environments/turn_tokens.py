@@ -262,7 +262,7 @@ class TurnTokens:
         return self._around[shape]
 
     def _after_a_turn(self, shape: Shape) -> str:
-        """Return the template's text that follows a turn's end token, including such an answer."""
+        """Return what the template writes after a turn's end token for an answer of this shape."""
         answer: list[Message] = []
         calls: list[Message] = []
         for number, (role, name) in enumerate(shape):

@@ -25,9 +25,10 @@ def figures_of(
     outcomes: Sequence[str],
     k: int,
 ) -> Figures:
-    """Return means, standard errors, pass@k and the number of different problems.
+    """Return means with standard errors, pass@k and the number of different problems.
 
-    If the rows have a column "task", the metrics of each task are added under `tasks/NAME/`.
+    If the rows have a column "task", the metrics of each task are added under `tasks/NAME/`,
+    without rewards that scored none of its samples.
 
     Args:
         rows: the evaluated rows.
@@ -81,6 +82,8 @@ def parts_of_tasks(
     outcomes: Sequence[str],
 ) -> list[PartOfTask]:
     """Split an evaluation by task; without a column "task", return a single part with all rows.
+
+    Rows that name no task, while others do, are left out.
 
     Args:
         rows: the evaluated rows.

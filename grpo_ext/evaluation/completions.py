@@ -84,8 +84,8 @@ class Completion:
     """One completion: its text, its token ids, and why it ended.
 
     The text has no special tokens, while `ids` include the end-of-sequence token. `finish_reason`
-    is `"length"` if the completion reached the limit, otherwise `"stop"`. `episode` is set for
-    episodes in an environment.
+    is `"length"` if the completion reached the limit, otherwise `"stop"`. For an episode in an
+    environment, `episode` is set, and text and ids include the environment's answers.
     """
 
     text: str

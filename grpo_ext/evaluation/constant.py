@@ -141,7 +141,8 @@ def constant_figures(samples: list[Sample], names: Sequence[str]) -> dict[str, f
 
     Args:
         samples: the samples of `answer_all`.
-        names: the names of the rewards; those that scored no sample are omitted.
+        names: the names of the rewards; those that scored no sample are omitted, and so is a
+            standard error that is unknown.
     """
     figures = {}
     for name in names:

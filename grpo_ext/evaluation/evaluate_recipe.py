@@ -49,7 +49,8 @@ def evaluate_models(
     Returns:
         `rows`; `outcomes` from `outcomes_of`; `summaries` and `samples` from `evaluate`, by model;
         `comparisons`, the results of `compare_by_task` with the keys `model` and `against`; and
-        `advice`, by model a line on `num_generations` if training rows were sampled.
+        `advice`, for each model a line on `num_generations`, empty unless training rows were
+        sampled.
 
     Raises:
         ValueError: if a model is named twice, or if `check_model_folder` refuses one.

@@ -233,7 +233,7 @@ def mixed_share(samples: list[Sample], name: str) -> Estimate | None:
     """Return the share of rows whose samples got different scores from the reward `name`.
 
     With k samples per row, this estimates the share of groups with signal when training with
-    `num_generations: k`.
+    `num_generations: k`. Rows without a score are left out; `None` if no row is left.
     """
     scores = by_row(samples, name).dropna()
     scores = scores.astype("float32")  # the trainer compares float32 too

@@ -144,7 +144,7 @@ def figure_rows(summaries: dict[str, Row]) -> list[list[str]]:
 
 
 def table(head: list[str], body: list[list[str]]) -> list[str]:
-    """Return the lines of a Markdown table."""
+    """Return the lines of a Markdown table; `cell` escapes and truncates each cell."""
     lines = []
     for row in (head, ["---"] * len(head), *body):
         cells = " | ".join(map(cell, row))
@@ -162,7 +162,7 @@ def cell(text: str) -> str:
 
 
 def question(row: Row) -> str:
-    """Return the text of the prompt's last message."""
+    """Return the text of the prompt's last message, or the prompt itself if it is a text."""
     prompt = row["prompt"]
     if isinstance(prompt, str):
         return prompt

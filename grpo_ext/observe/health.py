@@ -148,10 +148,10 @@ def fall_from_start(values: list[float]) -> float | None:
 
 
 def logp_difference(history: History) -> float | None:
-    """Return the mean difference between the log-probs of sampler and trainer over 3 logs.
+    """Return the mean difference between sampler's and trainer's log-probs over the last 3 logs.
 
-    With overlapped generation, use the difference right after a weight sync. Returns `None` while
-    there are too few logs.
+    With overlapped generation, only the differences right after a weight sync count. Returns `None`
+    while there are fewer than 3.
     """
     if "overlap/age" in history.values:
         return history.recent("sampling/sync_difference", window=3)
@@ -218,7 +218,7 @@ class Watch:
 
 
 def alarm(rule: Rule, figure: float) -> dict[str, Any]:
-    """Return the row for `metrics.jsonl` of a rule that exceeds its threshold."""
+    """Return an alarm, as a row for `metrics.jsonl`, for a rule whose value is `figure`."""
     meaning = rule.meaning[0].upper() + rule.meaning[1:]
     return {
         "alarm": rule.name,

@@ -130,7 +130,10 @@ class JsonLines:
 
 
 def parts(path: Path) -> list[Path]:
-    """Return the files of a log, oldest first."""
+    """Return the existing files of a log, oldest first; `[]` if there are none.
+
+    `path` is the newest part, which comes last.
+    """
     try:
         siblings = entries(path.parent)
     except (FileNotFoundError, NotADirectoryError):

@@ -193,7 +193,10 @@ def zero_for_none(values: Values | None) -> list[float] | None:
 
 
 def smooth(values: list[float], weight: float = 0.8) -> list[float]:
-    """Return the bias-corrected exponential moving average; NaNs stay NaN."""
+    """Return the bias-corrected exponential moving average; NaNs stay NaN.
+
+    `weight` is the weight of the previous average, 0 for no smoothing.
+    """
     raw = pd.Series(values, dtype=float)
     means = raw.ewm(alpha=1 - weight, ignore_na=True).mean()
     return means.where(raw.notna()).tolist()

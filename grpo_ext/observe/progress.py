@@ -43,7 +43,10 @@ class RunProgress(ProgressCallback):
 
 
 def main_figures(logs: dict[str, Any]) -> dict[str, float]:
-    """Return the main metrics of a training log: the mean of each reward, then those in `SHORT`."""
+    """Return the main metrics of a log by short name: reward means, then those in `SHORT`.
+
+    Metrics that the log does not have are left out.
+    """
     names = {}
     for key in logs:
         if key.startswith("rewards/") and key.endswith("/mean"):

@@ -216,7 +216,7 @@ def kept_samples(run: RunData, most: int) -> Iterator[Row]:
 
 
 def learnt_nothing(folder: Path) -> bool:
-    """Return whether the run in a folder has finished and reported that it learned nothing."""
+    """Return whether the log in a folder says that its run finished without learning anything."""
     return any(row.get("alarm") == LEARNT_NOTHING for row in read(folder / METRICS))
 
 

@@ -103,7 +103,8 @@ class RunLog(TrainerCallback):
     def note(self, step: int, figures: dict[str, Any]) -> None:
         """Append a line to `metrics.jsonl`.
 
-        A metric named `step`, `time` or `not_finite` is renamed to `logged/NAME`.
+        A metric named `step`, `time` or `not_finite` is renamed to `logged/NAME`. Nothing is
+        written before training begins, or by other processes than the main one.
         """
         row: dict[str, Any] = {"step": step, "time": round(time.time(), 3)}
         for name, figure in figures.items():

@@ -155,7 +155,7 @@ def stop(number: int, frame: FrameType | None) -> None:
 
 
 def begin_process(job: Job) -> ForkServerProcess:
-    """Start a job in a process in which torch and TRL are already loaded."""
+    """Start a job in a new process, forked from one that has already loaded torch and TRL."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["grpo_ext.reproduce.preloaded"])
     log = job.folder / LOG

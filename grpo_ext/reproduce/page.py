@@ -69,7 +69,7 @@ def print_table(outcomes: list[Outcome]) -> None:
 
 
 def by_experiment(outcomes: list[Outcome]) -> dict[str, list[Outcome]]:
-    """Group outcomes by experiment, in their order."""
+    """Group outcomes by experiment; experiments and outcomes keep their order."""
     groups: dict[str, list[Outcome]] = {}
     for outcome in outcomes:
         groups.setdefault(outcome.experiment, []).append(outcome)

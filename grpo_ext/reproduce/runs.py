@@ -49,7 +49,7 @@ class Job:
 
     @property
     def state(self) -> dict[str, Any]:
-        """The state recorded in the job's folder; empty if the job was not begun."""
+        """The state recorded in the job's folder; empty if there is none or it is unreadable."""
         try:
             text = read_text(self.folder / STATE, within=self.folder)
             state = json.loads(text)

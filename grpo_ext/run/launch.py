@@ -158,7 +158,11 @@ class Launched:
         )
 
     def wait(self) -> int:
-        """Wait for the launcher and all its ranks; return the exit code of the ranks."""
+        """Wait for the launcher and all its ranks, and return the exit code of the run.
+
+        It is `EXIT_INTERRUPTED` or 2 if a rank exited with it, and 128 plus the signal's number if
+        a signal ended the ranks before they could report. Otherwise it is that of the launcher.
+        """
         try:
             code = self.process.wait()
             while any(map(is_alive, self.ranks())):
@@ -175,7 +179,7 @@ class Launched:
         return 2 if code and 2 in rank_codes else code
 
     def ranks(self) -> list[int]:
-        """Return the process ids of the ranks."""
+        """Return the process ids of the ranks that have reported so far, ended ones included."""
         names = [path.name for path in self.folder.glob("rank-*")]
         return [int(name.removeprefix("rank-")) for name in names]
 

@@ -24,7 +24,8 @@ RANKS = "GRPO_EXT_RANKS"  # folder where ranks report that they handle signals, 
 def end_with_launcher() -> None:
     """Make this process die with the `grpo-ext train` that started it.
 
-    If it kept running, it would write to the same files as a second start of the command.
+    If it kept running, it would write to the same files as a second start of the command. Does
+    nothing if this process was started in another way.
     """
     launcher = os.environ.get(LAUNCHER)
     if launcher:
@@ -117,7 +118,7 @@ def check_sharding(fsdp: bool, deepspeed: bool) -> None:
 
 
 def is_set(variable: str) -> bool:
-    """Return whether an environment variable of accelerate is true."""
+    """Return whether an environment variable is "true" (in any case), as accelerate writes it."""
     return os.environ.get(variable, "").lower() == "true"
 
 

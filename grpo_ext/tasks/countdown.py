@@ -159,7 +159,7 @@ class Countdown(Task):
 
 
 def apply(operator: str, a: int, b: int) -> int | None:
-    """Return `a operator b` if it is a whole number of at least 0, else None."""
+    """Return `a operator b`, or `None` if it is negative or not a whole number."""
     if operator == "+":
         return a + b
     if operator == "-":
@@ -172,7 +172,7 @@ def apply(operator: str, a: int, b: int) -> int | None:
 def random_value(nums: list[int], operators: str, rng: random.Random) -> int | None:
     """Return the value of a random equation that uses every number once.
 
-    Return `None` if the result of a step is negative or not whole.
+    Returns `None` if the result of a step is negative or not whole.
     """
     values = list(nums)
     while len(values) > 1:
@@ -194,7 +194,7 @@ def random_index(sequence: Sequence[object], rng: random.Random) -> int:
 def reachable(nums: tuple[int, ...], operators: str) -> set[int]:
     """Return the values of all equations that use each number once.
 
-    The result of every step is whole and not negative.
+    Equations in which the result of a step is negative or not whole do not count.
     """
     if len(nums) == 1:
         return {nums[0]}

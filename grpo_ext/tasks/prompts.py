@@ -77,7 +77,9 @@ class Prompts(Task):
     def reference_answer(self, row: Row) -> str:
         """Return the text of the column that contains the answers.
 
-        This is `answer_column`, a column created by `rename_columns`, or one with a usual name.
+        This is `answer_column`, a column created by `rename_columns`, or one with a usual name (see
+        `grpo_ext.common.columns.ANSWERS`). Raises `ValueError` if there is none, or if its value is
+        not a text.
         """
         column = self.answer_column
         if column is None:

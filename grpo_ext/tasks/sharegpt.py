@@ -27,7 +27,7 @@ def chat_messages(prompt: object) -> Any:
 
 
 def is_sharegpt(prompt: object) -> TypeGuard[list[dict[str, Any]]]:
-    """Return whether a prompt is a list of messages that have `from` and `value`."""
+    """Return whether a prompt is a non-empty list of messages that all have `from` and `value`."""
     if not isinstance(prompt, list) or not prompt:
         return False
     return all(isinstance(message, dict) and message.keys() >= KEYS for message in prompt)

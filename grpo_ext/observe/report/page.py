@@ -161,7 +161,7 @@ def about(run: RunData) -> dict[str, Any]:
 
 
 def logged(run: RunData) -> dict[str, Any]:
-    """Return the panels and alarms of a run's metrics."""
+    """Return what the page shows of a run's metrics: panels, more panels, facts and alarms."""
     columns = by_metric(run.metrics)
     facts = []
     for key in ("time", "num_tokens", "train_runtime"):

@@ -32,7 +32,7 @@ MEASURES: dict[str, Measure] = {}
 
 
 def measure(function: Measure) -> Measure:
-    """Register a measure under the name of its function.
+    """Register a measure under the name of its function, and return the function.
 
     The function takes the `Runs` of a claim, followed by the claim's `arguments` by name.
     """

@@ -32,10 +32,12 @@ def end(runs: Runs, metric: str) -> Figure | None:
 
 @measure
 def end_of_sum(runs: Runs, metrics: list[str], weights: list[float]) -> Figure | None:
-    """Return the weighted sum of the ends of several curves of one run.
+    """Return the weighted sum of the final values of several metrics of one run.
+
+    Returns `None` if one of the metrics has no values.
 
     Args:
-        runs: the run.
+        runs: a list with the run.
         metrics: the names of the metrics.
         weights: the weights of the metrics, in the same order.
     """
@@ -53,7 +55,10 @@ def end_of_sum(runs: Runs, metrics: list[str], weights: list[float]) -> Figure |
 
 @measure
 def change(runs: Runs, metric: str) -> Figure | None:
-    """Return the mean of the last fifth of a curve minus that of the first fifth."""
+    """Return the mean of the last fifth of a curve minus that of the first fifth.
+
+    Returns `None` with fewer than five values.
+    """
     values = values_of(runs[0], metric)
     if len(values) < 5:
         return None
@@ -75,8 +80,10 @@ def mean_where(
 ) -> Figure | None:
     """Return the mean of a metric over the steps in which another metric is within bounds.
 
+    Returns `None` if there are no such steps.
+
     Args:
-        runs: the run.
+        runs: a list with the run.
         metric: the name of the metric.
         other: the name of the other metric.
         at_least: the lower bound of the other metric.
@@ -107,10 +114,10 @@ def later(
     Returns `None` if one of the metrics did not rise.
 
     Args:
-        runs: the run.
+        runs: a list with the run.
         first: the name of a metric.
         second: the name of another metric.
-        share: the share of each metric's own rise.
+        share: the share of each metric's own rise, from 0 to 1.
     """
     steps = []
     for metric in (first, second):
@@ -127,8 +134,10 @@ def later(
 def noisier(runs: Runs, first: str, second: str) -> Figure | None:
     """Return the step-to-step standard deviation of the first metric minus that of the second.
 
+    Only the last half of the values counts. Returns `None` with fewer than 8 values.
+
     Args:
-        runs: the run, of which only the last half counts.
+        runs: a list with the run.
         first: the name of a metric.
         second: the name of another metric.
     """
@@ -148,7 +157,8 @@ def dip(runs: Runs, metric: str) -> Figure | None:
     """Return the depth of a dip, the smaller of its fall and rise, minus what chance would show.
 
     The lowest of m means of noise is below their mean by about sqrt(2 ln m) standard errors, which
-    is subtracted. The result is negative if the curve only falls or only rises.
+    is subtracted. The result is negative if the curve only falls or only rises. Returns `None` with
+    too few values.
     """
     values = values_of(runs[0], metric)
     count = ends(len(values))
