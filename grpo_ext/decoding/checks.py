@@ -105,7 +105,10 @@ class ForcesTokens(Protocol):
 
 
 def check_model(model: PreTrainedModel) -> None:
-    """Raise `NotSupported` for a model that the loop cannot call."""
+    """Raise `NotSupported` for a model that the loop cannot call.
+
+    That is one with an encoder, with its own preparation of inputs, on several devices, or sharded.
+    """
     if model.config.is_encoder_decoder:
         raise NotSupported("the model has an encoder")
     for name in ("prepare_inputs_for_generation", "_update_model_kwargs_for_generation"):

@@ -33,7 +33,7 @@ def logit_blocks(
     params: SamplingParams,
     out: Tensor | None = None,
 ) -> Iterator[tuple[slice, Tensor, list[tuple[slice, Tensor]]]]:
-    """Yield the positions of each block, their logits (n, V), and the tiles with their positions.
+    """Yield each block's positions, its logits (n, V), and its tiles as (positions, logits) pairs.
 
     Logits are rounded to `dtype`, as the sampler rounds them, and then converted to float32.
 
@@ -101,7 +101,7 @@ def memory_for(rows: int, width: int) -> Tensor:
 
 
 def give_back(memory: Tensor) -> None:
-    """Keep memory for the next logits, unless a larger block is already kept."""
+    """Keep `memory` for `memory_for` to reuse, if it is larger than what is already kept."""
     if memory.is_inference():  # only `torch.inference_mode` can write to it
         return
     num_bytes = memory.untyped_storage().nbytes()
@@ -110,7 +110,7 @@ def give_back(memory: Tensor) -> None:
 
 
 def add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
-    """Compute `total += a @ b` in float32."""
+    """Add `a @ b` to `total` in place; `total` and the computation are in float32."""
     if total.is_cuda and a.dtype != torch.float32:
         torch.addmm(total, a, b, out_dtype=torch.float32, out=total)
     else:

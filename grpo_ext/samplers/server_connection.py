@@ -201,7 +201,7 @@ class ServerConnection(VLLMClient):
             return None
 
     def _confirmed(self, failure: ServerFailure | None) -> ServerFailure | None:
-        """Return `failure`; if it is a refusal but no vLLM server answers, return that failure."""
+        """Return `failure`; replace a refusal by a connection failure if no vLLM server answers."""
         if failure is not None and failure.refused:
             try:
                 who_answers(self._line, self.base_url)

@@ -32,7 +32,10 @@ class ServerFailure:
 
     @property
     def refused(self) -> bool:
-        """Whether the server rejects the request itself (4xx, unless it is busy); do not retry."""
+        """Whether the server rejected the request itself (4xx, except the codes for a busy server).
+
+        A retry would fail again.
+        """
         if self.status is None or self.status in BUSY_STATUSES:
             return False
         return 400 <= self.status < 500

@@ -110,7 +110,7 @@ class SyncCheck:
     def refuse_stale(self) -> None:
         """Raise `EngineFailure` on all ranks if the last update did not reach the sampler.
 
-        The update is missing if weights have changed since the last sync, or if a tensor that
+        It did not if the trainer's weights have changed since the last sync, or if a tensor that
         arrived in the first sync did not arrive in this one. All ranks must call it.
         """
         if not self.compares:
@@ -161,7 +161,7 @@ class SyncCheck:
 
 
 def checksums(model: torch.nn.Module) -> list[int]:
-    """Return a checksum of each trainable parameter: the sum of its values, read as integers.
+    """Return a checksum of each trainable parameter: the sum of its bit patterns as integers.
 
     Even a tiny update changes some sums. For a sharded tensor, only this rank's shard is summed.
     """

@@ -123,7 +123,7 @@ class ServerClient(ServerConnection):
         n: int,
         sampling: dict[str, Any],
     ) -> Answer:
-        """Return completions; refuse a response that is larger than they can be."""
+        """Return completions; reject a response larger than the requested completions can be."""
         generation_kwargs = sampling.get("generation_kwargs") or {}
         settings = {"max_tokens": 16, "logprobs": 0, **sampling, **generation_kwargs}
         max_tokens = settings["max_tokens"]
@@ -181,7 +181,7 @@ class ServerClient(ServerConnection):
     # ---- episodes, whose turns are requested by many threads
 
     def room_for(self, request: Request) -> AbstractContextManager[None]:
-        """Return a context manager that accepts the response to any one turn of the episodes."""
+        """Within the context, accept responses as large as any one turn of the episodes needs."""
         num_tokens = 0
         for ids, episode in zip(request.prompt_ids, request.episodes, strict=True):
             num_tokens = max(num_tokens, len(ids) + episode.room)
@@ -194,7 +194,7 @@ class ServerClient(ServerConnection):
         max_tokens: int,
         **sampling: Any,
     ) -> Answer:
-        """Complete a list of tokens once.
+        """Request one completion of a list of tokens.
 
         Args:
             ids: the tokens of the context.

@@ -129,7 +129,7 @@ class OurVLLM(VLLMGeneration):
         return self._until_answered(partial(super().generate, *args, **kwargs))
 
     def start(self, *args: Any, **kwargs: Any) -> None:
-        """Send a request to the server; the next `generate`, with equal arguments, returns it.
+        """Send a request to the server; `generate` with equal arguments then returns the result.
 
         All ranks must call it.
         """

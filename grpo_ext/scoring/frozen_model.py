@@ -51,7 +51,7 @@ class FrozenModel:
         return list(ids)
 
     def rendered(self, messages: list[dict[str, Any]]) -> str:
-        """Render a conversation with the chat template; without one, one line per message content.
+        """Render a conversation with the chat template; without one, put each content on a line.
 
         With a chat template, a final message of the assistant is left open, to be continued.
         """

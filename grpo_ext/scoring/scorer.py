@@ -131,7 +131,10 @@ class Scorer:
         return torch.is_grad_enabled() and self.layout.recomputes
 
     def _packs(self, table: Scored) -> bool:
-        """Return whether to run the completions in packed rows rather than in chunks."""
+        """Return whether to run the completions in packed rows rather than in chunks.
+
+        With a layout `by_cost`, the one that runs fewer tokens is chosen.
+        """
         if self.layout.kind != "packed":
             return False
         if not self.layout.by_cost:
@@ -246,7 +249,7 @@ def _joined(parts: list[Tensor], width: int) -> Tensor:
 
 
 def blocks_of(table: Scored, block: int) -> list[Tensor]:
-    """Split the rows into blocks, of which none takes more memory than `block` rows."""
+    """Split the rows into `ceil(B / block)` blocks of about equally many tokens."""
     num_rows = len(table)
     if num_rows <= block:
         return [torch.arange(num_rows)]

@@ -86,7 +86,7 @@ def cut(slices: list[Scored], rule: CutRule, ranks: Ranks) -> list[MicroBatch]:
 def step_counts(slices: list[Scored], ranks: Ranks) -> tuple[StepCounts, StepCounts, bool]:
     """Return the counts of the step and of its groups with signal, summed over all ranks.
 
-    The third element is whether any rank has model inputs.
+    The third element is whether any rank has model inputs. All ranks must call it.
     """
     sums = torch.zeros(7, dtype=ranks.float_type, device=ranks.device)
     for table in slices:
@@ -107,9 +107,9 @@ def step_counts(slices: list[Scored], ranks: Ranks) -> tuple[StepCounts, StepCou
 def dealt(slices: list[Scored], rule: CutRule, ranks: Ranks) -> list[tuple[Scored, bool]]:
     """Redistribute the step's rows, and return this rank's tables and whether each is a filler.
 
-    A filler has no row that can change the gradient, and keeps only one completion token. If no row
-    of the step can change the gradient, no table counts as a filler, so that entropy is still
-    logged.
+    All ranks must call it. A filler has no row that can change the gradient, and keeps only one
+    completion token. If no row of the step can change the gradient, no table counts as a filler, so
+    that entropy is still logged.
     """
     table = join(slices)
     if ranks.count > 1:

@@ -219,7 +219,7 @@ def _policy_term(
 
 
 def _near_the_sampler(inputs: LossInputs, rows: Scored, threshold: float) -> Tensor:
-    """Return a mask that excludes negative advantages where the policy has left the sampler.
+    """Return a mask that drops negative advantages where the policy is far from the sampler.
 
     It is 0 where the advantage is negative and the completion's mean log-ratio of sampler to policy
     is above `threshold`, and 1 elsewhere. Its shape is that of the advantages, (B, 1) or (B, T).

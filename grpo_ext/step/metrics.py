@@ -91,8 +91,7 @@ def _merged(table: Tensor, kind: str) -> Tensor:
 def length_figures(lengths: Tensor, truncated: Tensor) -> dict[str, float]:
     """Return metrics of the lengths (B,) of all ranks' completions.
 
-    `truncated` is a bool mask (B,). If all are truncated, the lengths of the others are logged as
-    0.
+    `truncated` is a bool mask (B,). If all are truncated, the metrics of terminated lengths are 0.
     """
     figures = {"completions/clipped_ratio": truncated.float().mean().item()}
     columns = {

@@ -23,10 +23,11 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 class Guard:
-    """Passes each request signed with the key to the app once, and adds a proof to the response.
+    """Passes requests signed with the key to the app, and adds a proof to each response.
 
-    Other requests get status 401, except `/health`, whose response then has no proof. WebSockets
-    are refused, because their content is not signed. Responses are sent only when complete.
+    Replayed and unsigned requests get status 401. Only `/health` also answers without a signature,
+    but then without a proof. WebSockets are refused, because their content is not signed. Responses
+    are sent only when complete.
     """
 
     def __init__(self, app: App):
@@ -82,7 +83,7 @@ class Guard:
         return signature
 
     def is_first_use(self, signature: Signature, now: float) -> bool:
-        """Return whether a signature is new, and remember it as long as it could be accepted."""
+        """Return whether a signature is new; remember it for as long as it could be accepted."""
         while self.ends and self.ends[0][0] < now:
             _, expired_nonce = self.ends.popleft()
             self.nonces.remove(expired_nonce)

@@ -248,7 +248,7 @@ def check_reach(url: str) -> None:
 
 
 def trainer_devices(recipe: Recipe) -> dict[str, str]:
-    """Return environment variables that give the trainers the GPUs the server leaves free.
+    """Return environment variables that limit the trainers to GPUs that the server does not use.
 
     The result is empty on a CPU. Raise `ValueError` if the recipe does not name the GPUs of the
     server, or leaves none to the trainers.
