@@ -113,7 +113,8 @@ def score(completion: str, solution: Any, prompt: Any = None) -> float | None:
 def is_right(question: Question, solution: str, gold: str, answer: str, marked: bool) -> bool:
     """Return whether an answer equals the gold answer and answers the question as asked.
 
-    Raises the same exceptions as `equal`.
+    `solution` is the whole solution, in which `gold` was found; `marked` says whether the
+    completion marks its answer, as with a box. Raises the same exceptions as `equal`.
     """
     if typography(gold) == typography(answer):
         return True

@@ -173,7 +173,8 @@ def rounds(decimal: str, exact: str) -> bool:
 def without_circumstances(sentence: str, numbers: frozenset[Fraction]) -> str:
     """Drop trailing prepositional phrases with known numbers from a sentence.
 
-    A phrase is dropped only if a value precedes it in the same clause.
+    `numbers` are those of the question, which are known; a number after "the", "his" and the like
+    is known as well. A phrase is dropped only if a value precedes it in the same clause.
     """
     values = list(VALUE.finditer(sentence))
     while len(values) > 1:

@@ -48,7 +48,7 @@ def without_engine() -> Iterator[None]:
 
 @lru_cache(maxsize=1)
 def math_verify() -> Any:
-    """Import math-verify, without its warnings that its timeouts are disabled.
+    """Import and return math-verify, with its warnings about disabled timeouts silenced.
 
     Its timeouts use alarm signals, which would cancel the guard's deadline.
     """

@@ -107,7 +107,10 @@ def in_full(error: BaseException, function: Callable[..., Any] | None = None) ->
 
 
 def place_of(stack: Iterable[traceback.FrameSummary], function: Callable[..., Any] | None) -> str:
-    """Return an error's place in the user's code as ` (file:line, in name)`; "" if unknown."""
+    """Return an error's place in the user's code as ` (file:line, in name)`; "" if unknown.
+
+    If no frame of `stack` is outside this package's machinery, this is the place of `function`.
+    """
     frames = [frame for frame in stack if frame.filename not in MACHINERY]
     user_frames = [frame for frame in frames if not in_standard_library(frame.filename)] or frames
     if user_frames:

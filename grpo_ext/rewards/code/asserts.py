@@ -99,7 +99,10 @@ def known_names(imports: str) -> set[str]:
 
 
 def questions_of(condition: ast.expr, names: set[str]) -> list[Question]:
-    """Split an assert's condition into `Question`s; `a and b` yields those of both parts."""
+    """Split an assert's condition into `Question`s; `a and b` yields those of both parts.
+
+    `names` are those that an expected value may use (see `known_names`).
+    """
     if isinstance(condition, ast.BoolOp) and isinstance(condition.op, ast.And):
         questions = []
         for part in condition.values:

@@ -80,7 +80,10 @@ def candidates() -> list[Path]:
 
 
 def new_group(parent: Path, megabytes: int) -> Path:
-    """Create a cgroup with memory and task limits; raise `OSError` without permission."""
+    """Create a cgroup with limits on memory and tasks; raise `OSError` without permission.
+
+    Its processes together may use `megabytes` and another `OVERHEAD_MEGABYTES`.
+    """
     group = parent / f"{PREFIX}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
     group.mkdir()
     size = str((megabytes + OVERHEAD_MEGABYTES) << 20)

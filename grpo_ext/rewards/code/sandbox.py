@@ -186,7 +186,11 @@ def open_pipe(stack: ExitStack) -> tuple[FileIO, FileIO]:
 
 
 def start_filter(stack: ExitStack) -> FileIO:
-    """Return the read end of a pipe that holds the compiled filter `start`."""
+    """Return the read end of a pipe that holds the compiled filter `start`.
+
+    Raises:
+        NoIsolation: if there is no filter for this machine's architecture.
+    """
     reader, writer = open_pipe(stack)
     writer.write(filter_bytes("start"))
     writer.close()

@@ -188,7 +188,7 @@ def fault_at(place: int, line: str, pattern: str, start: int) -> Fault:
 def rhymes_of(line: str, length: int, rhyme_book: RhymeBook) -> tuple[str, ...]:
     """Return the groups in which a line can rhyme.
 
-    Return `()` if its length is wrong or it does not end on a level tone.
+    Return `()` if it does not have `length` characters, or its last character has no level tone.
     """
     if len(line) != length:
         return ()

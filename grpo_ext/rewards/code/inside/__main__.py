@@ -162,7 +162,10 @@ def limit(seconds: float, megabytes: int) -> None:
 
 
 def confine(libc: Any, filter_bytes: bytes) -> None:
-    """Load a compiled seccomp filter into this process; threads started later inherit it."""
+    """Load a compiled seccomp filter into this process; raise `OSError` if the kernel refuses.
+
+    Threads that are started later inherit the filter.
+    """
     instructions = ctypes.create_string_buffer(filter_bytes, len(filter_bytes))
     program = struct.pack("HxxxxxxP", len(filter_bytes) // 8, ctypes.addressof(instructions))
     libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
