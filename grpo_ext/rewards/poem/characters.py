@@ -99,7 +99,7 @@ def syllables(character: str) -> tuple[Syllable, ...]:
 
 
 def parse(reading: str) -> Syllable:
-    """Parse a reading that ends in the digit of its tone (shi2), or in none if it is neutral (le)."""
+    """Parse a reading with its tone as the last digit (shi2); no digit means neutral (le)."""
     from pypinyin.contrib.tone_convert import to_finals, to_initials
 
     letters = reading.rstrip("1234")
