@@ -197,7 +197,7 @@ class Bench:
     def longest_completion(self) -> int | None:
         """Estimate the longest completion, in tokens, that fits on this GPU.
 
-        Return `None` without a GPU, or if the model's size is not known.
+        Returns `None` without a GPU, or if the model's size is not known.
         """
         if not torch.cuda.is_available() or self.forecast.size is None:
             return None

@@ -40,7 +40,7 @@ class Estimate:
 
     @property
     def verdict(self) -> Verdict | None:
-        """Whether this mean, read as a change, clearly rose or fell; `None` without an interval."""
+        """The verdict on this mean, read as a change; `None` without an interval."""
         if self.low is None or self.high is None:
             return None
         return verdict_of(self.low, self.high)
@@ -205,7 +205,10 @@ def clusters(
     problems: Sequence[Hashable] | None,
     keep: NDArray[np.bool_],
 ) -> NDArray[np.int64]:
-    """Return the problem of each kept row as an index, numbered from 0."""
+    """Return the problem of each kept row as an index, numbered from 0.
+
+    If `problems` is `None`, each row is a separate problem.
+    """
     if problems is None:
         return np.arange(int(keep.sum()))
     numbers: dict[Hashable, int] = {}
@@ -228,7 +231,7 @@ def variance_of_mean(values: Array, cluster: NDArray[np.int64]) -> float:
 
 
 def effective_rows(share: float, variance: float, count: int) -> float:
-    """Return the number of independent rows for which a proportion has this variance.
+    """Return the number of independent rows with which a proportion would have this variance.
 
     Args:
         share: the proportion, from 0 to 1.
@@ -244,6 +247,8 @@ def wilson(share: float, rows: float) -> tuple[float, float]:
     """Return the bounds of Wilson's score interval for a proportion (Wilson 1927).
 
     (share + z^2 / 2n +- z sqrt(share (1 - share) / n + z^2 / 4n^2)) / (1 + z^2 / n)
+
+    Here n is `rows`, which need not be whole.
     """
     shrink = 1 + Z**2 / rows
     center = (share + Z**2 / (2 * rows)) / shrink

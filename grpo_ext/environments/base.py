@@ -39,9 +39,9 @@ class Environment:
     def reset(self, row: Row) -> str | None:
         """Begin an episode with a row of the data set.
 
-        `row["seed"]`, a column or else an int computed from the columns, is the same for all
-        completions of a prompt. Derive all randomness from it, so that the completions of a group
-        face the same world.
+        `row["seed"]` is the row's column of that name, otherwise an int computed from its columns,
+        so it is the same for all completions of a prompt. Derive all randomness from it, so that
+        the completions of a group face the same world.
 
         Returns:
             Text to append to the last message of the prompt, or `None`.

@@ -59,7 +59,8 @@ class GuardedEnvironment:
     def ask(self, turn: Message, broken: bool) -> None:
         """Pass a turn of the model to the environment.
 
-        Async code runs until `answer`, concurrently with that of other environments.
+        Async code runs in the background until `answer` waits for it, concurrently with that of
+        other environments.
 
         Args:
             turn: the turn as a chat message.

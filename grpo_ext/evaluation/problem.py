@@ -37,7 +37,10 @@ def problem_of(row: Row, completion: Completion, rewards: Iterable[Any]) -> str:
 
 
 def columns_read(row: Row, rewards: Iterable[Any]) -> set[str]:
-    """Return the columns of a row that rewards read; an unregistered function reads them all."""
+    """Return the columns of a row that rewards read.
+
+    An unregistered function is assumed to read all of them, and a reward model only the prompt.
+    """
     columns: set[str] = set()
     for reward in rewards:
         function = getattr(reward, "reward", reward)  # unwraps a guard

@@ -145,7 +145,10 @@ def number_of_problems(samples: list[Sample]) -> int:
 
 
 def with_errors(estimates: dict[str, Estimate | None]) -> Figures:
-    """Return the means by name, and their standard errors under `NAME_se`."""
+    """Return the means by name, and their standard errors under `NAME_se`.
+
+    Both are `None` for an estimate that is `None`.
+    """
     figures: Figures = {}
     for name, estimate in estimates.items():
         figures[name] = None

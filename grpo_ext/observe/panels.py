@@ -211,7 +211,7 @@ def logged_rewards(columns: dict[str, Column]) -> list[Series]:
 
 
 def held_out(columns: dict[str, Column]) -> list[Panel]:
-    """Return two panels of the held-out rewards: over all rows, and by task."""
+    """Return two panels of the held-out rewards, over all rows and by task; either may be empty."""
     note = "Mean over all held-out prompts; bars are one standard error."
     of_all = Panel("Held-out rewards", note)
     of_each_task = Panel("Held-out rewards, by task", note)

@@ -25,7 +25,7 @@ LOG = "log.txt"  # the output of a job, in its folder
 def predicted_minutes(jobs: list[Job], processes: int) -> float | None:
     """Return the minutes that unfinished jobs take with one idle core per process, or `None`.
 
-    The result is `None` if the time of a job is unknown.
+    The result is `None` if the time of an unfinished job is unknown.
     """
     total = 0.0
     for job in jobs:

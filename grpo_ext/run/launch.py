@@ -79,7 +79,7 @@ def threads_of(recipe: Recipe) -> int | None:
 
     With a tiny model, threads would wait for each other longer than they compute. Only the model
     decides: a different number of threads rounds sums differently, and a run would not resume bit
-    for bit. `None` also with a GPU, or if `OMP_NUM_THREADS` is set.
+    for bit. Returns `None` also with a GPU, or if `OMP_NUM_THREADS` is set.
     """
     if gpu_is_there() or "OMP_NUM_THREADS" in os.environ:
         return None

@@ -28,7 +28,7 @@ RUN_FILES = (
 def hold(folder: Path, seconds: float = 0.0) -> FileLock | None:
     """Lock a folder until the lock is released or the process ends; create the folder if needed.
 
-    On a file system that does not support locks, nothing is locked.
+    On a file system that does not support locks, a lock is returned that locks nothing.
 
     Args:
         folder: the folder of a run.

@@ -102,7 +102,7 @@ def check_ranks() -> None:
 
 
 def check_sharding(fsdp: bool, deepspeed: bool) -> None:
-    """Raise `SystemExit` if the launcher asked for sharding that the trainer does not do.
+    """Raise `SystemExit` if the launcher asked for sharding that was not set up in the trainer.
 
     Args:
         fsdp: whether the trainer shards the model with FSDP.

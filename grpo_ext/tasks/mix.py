@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 def mixed(parts: Mapping[str, Dataset], shares: Mapping[str, float] | None = None) -> Dataset:
-    """Interleave the rows of all tasks evenly.
+    """Return the rows of all tasks, evenly interleaved, with the name of each row's task.
 
-    Columns that a task lacks are `None` in its rows.
+    The name is in the column "task". Columns that a task lacks are `None` in its rows.
 
     Args:
         parts: the rows of each task, by its name.

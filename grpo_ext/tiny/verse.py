@@ -89,7 +89,7 @@ class Urn:
         self.cumulative = list(accumulate(weights.values()))
 
     def draw(self, rng: random.Random, used: set[str]) -> str:
-        """Draw a character, if possible not in `used` (within 20 draws), and add it to `used`."""
+        """Draw a character and add it to `used`; draw up to 20 times for one that is not in it."""
         for _ in range(20):
             (character,) = rng.choices(self.characters, cum_weights=self.cumulative)
             if character not in used:
@@ -185,7 +185,7 @@ class Poet:
         rhymes: bool,
         rng: random.Random,
     ) -> str:
-        """Return a last line, of which only the last character may occur in the previous lines.
+        """Return a last line whose characters, except the last, avoid those of the previous lines.
 
         Args:
             lines: the previous lines.

@@ -115,7 +115,7 @@ def attempt(
 def equation(max_number: int, rng: random.Random) -> str:
     """Return a correct equation with numbers like those in the stories.
 
-    In a sum or a difference, one number may be as large as a product.
+    In a sum or a difference, one number may be as large as a product of two such numbers.
     """
     operator = rng.choice("++--*/")
     while True:

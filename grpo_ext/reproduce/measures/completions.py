@@ -196,7 +196,7 @@ def phrases_of(text: str) -> set[str]:
 
 
 def groups_of(samples: Samples) -> list[Samples]:
-    """Return the completions of each group."""
+    """Group completions by step and group number, and return the groups."""
     groups: dict[tuple[int, int], Samples] = defaultdict(list)
     for sample in samples:
         groups[sample["step"], sample["group"]].append(sample)

@@ -204,8 +204,8 @@ def fall(runs: Runs, metrics: list[str]) -> Figure | None:
 def alarm_agrees(runs: Runs, rule: str, metric: str = "reward") -> Figure | None:
     """Return the share of runs in which an alarm was correct.
 
-    An alarm is correct if it was raised in a run whose metric ended more than a fifth below its
-    best, or not raised in another run.
+    It is correct if it was raised and the metric ended more than a fifth below its best, or if
+    neither is the case. Returns `None` if a run has too few values.
 
     Args:
         runs: the runs.
@@ -242,7 +242,10 @@ def beginning_and_end(run: RunData, metric: str) -> tuple[float, float]:
 
 
 def rose(run: RunData, metric: str) -> bool:
-    """Return whether a curve's last fifth is above the first by more than two standard errors."""
+    """Return whether a curve's last fifth is above the first by more than two standard errors.
+
+    An unknown error counts as 0. Returns `False` with fewer than five values.
+    """
     rise = change([run], metric)
     if rise is None:
         return False

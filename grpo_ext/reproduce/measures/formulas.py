@@ -30,7 +30,7 @@ def token_weight(
 def token_weights(loss: str, lengths: Sequence[int]) -> list[float]:
     """Return the weight of a token in a completion of each length.
 
-    The weight is the gradient of the loss's aggregation.
+    The weight is the derivative of the aggregated loss with respect to the token's loss.
     """
     import torch
 
@@ -48,9 +48,9 @@ def token_weights(loss: str, lengths: Sequence[int]) -> list[float]:
 
 @measure
 def kl_bias(runs: Runs, turned_round: bool = False) -> Figure:
-    """Return the expected estimate of the KL minus the KL itself, by enumerating four tokens.
+    """Return the bias of a KL estimator: its expectation minus the KL, exact over four tokens.
 
-    The estimate is k3, r - 1 - log r, with r = reference / policy, or with r = policy / reference
+    The estimator is k3, r - 1 - log r, with r = reference / policy, or with r = policy / reference
     if `turned_round`.
     """
     import torch
