@@ -31,9 +31,9 @@ def deal_rows(
 ) -> list[Tensor]:
     """Distribute the live rows of a step over micro-batches so that the largest has few tokens.
 
-    Rows are ordered so that those of one prompt stay together, with shorter groups first. The order
-    is then cut such that the largest piece is as small as possible, and so never larger than with
-    equal numbers of rows. A piece without a live row gets a dead row.
+    Rows are ordered so that those of one prompt stay together, with shorter groups first. This
+    order is cut into pieces of which the largest is as small as possible, and so never larger than
+    if all had the same number of rows. A piece without a live row gets a dead row.
 
     Args:
         prompts: (B,), the index of each row's prompt.

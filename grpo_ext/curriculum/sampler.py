@@ -33,7 +33,7 @@ _FURTHER = 3
 
 @dataclass(eq=False, repr=False)
 class PromptSampler(Sampler):
-    """Sampler of prompt indices with the repetitions of TRL's `RepeatSampler`.
+    """Yields prompt indices with the same repetitions as TRL's `RepeatSampler`.
 
     Each prompt of a generation is yielded `num_generations` times in a row, and the whole sequence
     of the generation `repeat_count` times.
@@ -193,7 +193,7 @@ class PromptSupply:
         return rows
 
     def take(self, num: int) -> list[Row]:
-        """Take and return the next `num` rows."""
+        """Return the next `num` rows: first those that were put back, then new ones."""
         rows = self.waiting[:num]
         self.waiting = self.waiting[num:]
         num_missing = num - len(rows)

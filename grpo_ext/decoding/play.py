@@ -1,8 +1,9 @@
 """Play episodes within one call of `generate`: rows continue after each turn.
 
 When a turn of the model ends, its environment answers. The tokens of the answer are forced on the
-row, one per step, while other rows are sampled. Every token goes through the model only once, and
-answers go through in a single pass while all rows are reading one. A row ends with its episode.
+row, one per step, while other rows are sampled. Every token goes through the model only once. While
+all rows are reading answers, the model is not called, and then reads their tokens in a single pass.
+A row ends with its episode.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ def sampler_correction(
     lowest: float | None = None,
     highest: float | None = None,
 ) -> Tensor:
-    """Return the factor by which to multiply the policy term.
+    """Return the importance weights that multiply the policy term.
 
     Args:
         logps: (B, T), the log-probs under the policy that sampled, as scored here.

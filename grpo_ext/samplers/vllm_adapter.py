@@ -103,7 +103,7 @@ class AdapterClient(ServerClient):
         """
         self._device = device
         config = self.get_server_info()["lora_config"]
-        # an existing path answers with status 405, since it takes only POST
+        # an existing path returns status 405, since it takes only POST
         path = self.session.get(f"{self.base_url}/v1/load_lora_adapter")
         if config is None or config["max_lora_rank"] < self._rank or path.status_code == 404:
             rank = adapter_settings(self._rank)["max_lora_rank"]
@@ -130,7 +130,7 @@ class AdapterClient(ServerClient):
             self._tell("unload_lora_adapter", lora_name=former)
 
     def _tell(self, route: str, **body: str) -> None:
-        # on success the answer is not JSON
+        # on success the response is not JSON
         answer = self.session.post(f"{self.base_url}/v1/{route}", json=body)
         if answer.status_code == 404 and "lora_path" in body:
             raise StatusError(

@@ -18,7 +18,7 @@ from grpo_ext.samplers.base import Request
 from grpo_ext.samplers.server_connection import ServerConnection
 from grpo_ext.vllm.check_completions import completions_fault
 
-TOKEN_BYTES = 512  # maximum size of one token in an answer: its text, id and log-prob
+TOKEN_BYTES = 512  # maximum size of one token in a response: its text, id and log-prob
 Prompts = list[str] | list[list[int]]
 Features = list[dict | None] | None
 Answer = dict[str, Any]  # completions in TRL's format
@@ -42,8 +42,8 @@ class ServerClient(ServerConnection):
     def __init__(self, *args: Any, vocabulary: int, **kwargs: Any):
         self.starts = False
         self.seconds = 0.0
-        self._answer: Future[Answer] | None = None  # the answer to the request in flight
-        self._dropped: Future[Answer] | None = None  # an answer that is no longer wanted
+        self._answer: Future[Answer] | None = None  # the response to the request in flight
+        self._dropped: Future[Answer] | None = None  # a response that is no longer wanted
         self._vocabulary = vocabulary
         super().__init__(*args, **kwargs)
 

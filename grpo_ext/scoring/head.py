@@ -79,7 +79,7 @@ def positions_of(mask: Tensor) -> Tensor:
 def labels_of(ids: Tensor, mask: Tensor, width: int) -> Tensor:
     """Return the labels (B, L): tokens of completions, and -100 for tokens that are not scored.
 
-    The completions are the last `width` columns, of which the mask selects the tokens.
+    The completions are the last `width` columns; `mask` (B, L) is 1 for their tokens.
     """
     labels = ids.masked_fill(mask == 0, -100)
     labels[:, :-width] = -100

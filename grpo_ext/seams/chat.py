@@ -1,4 +1,4 @@
-"""TRL's support for chat templates: parsing tool calls in answers, and templates for training."""
+"""TRL's support for chat templates: parsing a model's tool calls, and templates for training."""
 
 from typing import Any
 

@@ -37,7 +37,11 @@ class EndRule:
         prompt_ids: Sequence[Sequence[int]],
         completion_ids: Sequence[Sequence[int]],
     ) -> list[bool]:
-        """Return whether each completion is truncated; an empty one is not."""
+        """Return for each completion whether it is truncated.
+
+        It is if it lacks an end token and no stop string can have ended it. An empty completion is
+        not truncated.
+        """
         truncated = []
         for prompt, completion in zip(prompt_ids, completion_ids, strict=True):
             truncated.append(self._is_truncated(len(prompt), completion))

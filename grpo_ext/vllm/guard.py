@@ -71,7 +71,7 @@ class Guard:
             await answer.flush(self.key, signature)
 
     def signature_of(self, scope: Scope) -> Signature | None:
-        """Return the signature of a request; `None` if it was not made with the key."""
+        """Return a request's signature; `None` if it is missing, malformed or of another key."""
         header = dict(scope["headers"]).get(SIGNATURE.encode(), b"")
         signature = Signature.parse(header.decode("latin-1"))
         target = scope["raw_path"].decode("latin-1")
@@ -143,7 +143,10 @@ class Buffered:
 
 
 async def body_of(receive: Receive, signature: Signature) -> bytes | None:
-    """Read the body of a request up to its signed length; return `None` if it is not as signed."""
+    """Read the body of a request; return `None` if it is not as signed or the client disconnects.
+
+    Reading stops as soon as the body exceeds its signed size.
+    """
     chunks = []
     size = 0
     is_complete = False

@@ -83,7 +83,7 @@ class Server:
         return self.process
 
     def wait_ready(self, seconds: float) -> None:
-        """Wait until the server answers.
+        """Wait until the server is healthy.
 
         Raise `EngineFailure`, with the end of the log, if the server exits or needs more than
         `seconds`.
@@ -266,13 +266,16 @@ def trainer_devices(recipe: Recipe) -> dict[str, str]:
 
 
 def names_in(devices: str) -> list[str]:
-    """Return the names in a comma-separated list."""
+    """Return the non-empty names in a comma-separated list."""
     names = [name.strip() for name in devices.split(",")]
     return [name for name in names if name]
 
 
 def visible_gpus() -> list[str]:
-    """Return the ids of the GPUs that this process may use."""
+    """Return the ids of the GPUs that this process may use.
+
+    They come from `CUDA_VISIBLE_DEVICES` or, if that is not set, from `/dev`.
+    """
     devices = os.environ.get("CUDA_VISIBLE_DEVICES")
     if devices is not None:
         return names_in(devices)
