@@ -120,7 +120,10 @@ def measurement_cells(measurement: Measurement | None) -> str:
 
 
 def measurement_rows(search: Search) -> list[dict[str, object]]:
-    """Return settings and measurements as plain data for JSON."""
+    """Return settings and measurements as plain data for JSON.
+
+    Settings that did not fit into memory have `out_of_memory` instead of a measurement.
+    """
     rows = []
     for key, measurement in search.measurements.items():
         row: dict[str, object] = dict(key)

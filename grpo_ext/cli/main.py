@@ -83,7 +83,10 @@ def main(words: list[str] | None = None) -> int:
 
 
 def print_error(error: Exception) -> int:
-    """Print an error without its traceback, and return its exit code."""
+    """Print an error without its traceback, and return its exit code.
+
+    The code is 2 for a `ValueError` or `OSError`, which the user can correct, and 1 for others.
+    """
     message = printable(str(error))
     if isinstance(error, ValueError | OSError):
         print(f"grpo-ext: {message}", file=sys.stderr)

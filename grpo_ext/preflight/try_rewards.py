@@ -152,7 +152,7 @@ def prefix_advice(reward: object) -> str:
 
 
 def made_up(text: str, row: Row, begin: Begin | None) -> Completion:
-    """Return a made-up completion.
+    """Return a completion with the given text.
 
     Args:
         text: the text of the completion.

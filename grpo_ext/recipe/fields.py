@@ -66,7 +66,7 @@ BOUNDS: tuple[tuple[Any, str], ...] = (
 
 @cache
 def hints_of(cls: type) -> dict[str, Any]:
-    """Return the type of each field of a dataclass, as narrow as it is known.
+    """Return the type of each field of a dataclass, as narrow as possible.
 
     Types are replaced by those in `TYPES`, and narrowed by the choices in the field's metadata, by
     `CHOICES` or by `BOUNDS`.

@@ -13,7 +13,7 @@ MOST_BYTES = 2**18  # size limit of an accelerate config
 
 
 def recipe_folder() -> Path:
-    """Return the package's folder of recipes, which in a checkout is a link to `recipes/`."""
+    """Return the package's folder of recipes; in a checkout, it is a link to `recipes/`."""
     return Path(grpo_ext.__file__).parent / "recipes"
 
 

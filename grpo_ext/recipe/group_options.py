@@ -187,7 +187,7 @@ def reward_weights_of(v: Values) -> dict[str, float]:
 
 
 def weight_of(spec: object) -> float:
-    """Return the weight of an entry of `reward_funcs`; 1 if it states no number."""
+    """Return the weight of an entry of `reward_funcs`; 1 if it has no weight that is a number."""
     weight = spec.get("weight", 1.0) if isinstance(spec, Mapping) else 1.0
     return float(weight) if isinstance(weight, int | float) else 1.0
 

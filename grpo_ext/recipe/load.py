@@ -54,8 +54,8 @@ class Recipe:
     def fit_machine(self) -> None:
         """Adapt the trainer's arguments to this machine.
 
-        Without an accelerator and if `use_cpu` is unset, set `use_cpu`, and `bf16` to false if it
-        is unset.
+        If there is no accelerator and `use_cpu` is unset, set `use_cpu: true`, and `bf16: false` if
+        `bf16` is also unset.
         """
         training = self.values["training"]
         training |= settings_here(training.get("use_cpu"), training.get("bf16"))
@@ -92,7 +92,10 @@ class Recipe:
 
     @property
     def notes(self) -> list[Problem]:
-        """Notes on idle keys and odd values, in the recipe's order; none on keys from a preset."""
+        """Notes on keys without effect and on odd values, in the order of the recipe's keys.
+
+        There are no notes on keys that a preset sets.
+        """
         rules = GRPO_NOTES if "task" in self.schema else SFT_NOTES
         values = self.flat
         note_of_key = {note.key: note for note in notes_of(values, rules, processes(values))}
@@ -166,7 +169,15 @@ def _checked(
     problems: list[Problem],
     ranks: int | None,
 ) -> Recipe:
-    """Return the recipe of `settings`, or raise `RecipeError` with `problems` and all others."""
+    """Return the recipe of `settings`; raise `RecipeError` if there are problems.
+
+    Args:
+        path: the recipe's file, which names the default `output_dir`; `None`: there is no file.
+        settings: the value and the place of each key.
+        schema: the dataclass of each part of the recipe.
+        problems: the problems found so far; the others are added.
+        ranks: the number of training processes, as for `load_recipe`.
+    """
     fields = {
         key: (part, hint)
         for part, cls in reversed(schema.items())

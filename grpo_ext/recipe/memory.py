@@ -36,13 +36,13 @@ class ModelSize:
 
 
 def weight_bytes(size: ModelSize, v: Values) -> int:
-    """Return the bytes per weight in the dtype that the recipe loads."""
+    """Return the bytes per weight in the dtype that the recipe loads; 4 for an unknown dtype."""
     dtype = v.dtype if v.dtype not in (None, "auto") else size.dtype
     return BYTES.get(str(dtype).removeprefix("torch."), 4)
 
 
 def trained_bytes(size: ModelSize, v: Values) -> int:
-    """Return the bytes per trained weight; peft keeps adapters in float32."""
+    """Return the bytes per trained weight: 4 with an adapter, because peft keeps it in float32."""
     return 4 if v.use_peft else weight_bytes(size, v)
 
 

@@ -28,7 +28,7 @@ def unread_by_supervised(v: Values, _: int) -> Iterator[Problem]:
 
 
 def ignored_buffers(v: Values, _: int) -> Iterator[Problem]:
-    """A key of TRL's scripts has no effect here."""
+    """`ignore_bias_buffers`, a key of TRL's scripts, has no effect here."""
     if v.ignore_bias_buffers:
         yield Problem("ignore_bias_buffers does nothing here. Remove it.", "ignore_bias_buffers")
 

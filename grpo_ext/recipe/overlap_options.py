@@ -74,7 +74,10 @@ class OverlapOptions:
 
 
 def separate(v: Values) -> bool:
-    """Return whether something other than the trained model samples."""
+    """Return whether the sampler is separate from the trained model.
+
+    True with vLLM, with `sampler: process`, and if the trainer was given a separate engine.
+    """
     return bool(v.use_vllm or v.sampler or v.get(SEPARATE_SAMPLER))
 
 

@@ -34,7 +34,10 @@ class ScoringOptions:
 
 
 def corrected(v: Values) -> bool:
-    """Return whether the log-probs of a separate sampler correct the gradient."""
+    """Return whether the gradient is corrected by the log-probs of a separate sampler.
+
+    False with `behaviour_policy: sampler`, whose ratios need no correction.
+    """
     return (
         separate(v) and v.vllm_importance_sampling_correction and v.behaviour_policy == "decoupled"
     )

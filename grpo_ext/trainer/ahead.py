@@ -13,7 +13,7 @@ from grpo_ext.step.records import Generation
 
 
 class Ahead:
-    """The requested generation, if there is one. All ranks must call all methods together."""
+    """Holds the generation requested ahead, if any. All ranks must call all methods together."""
 
     def __init__(self, sampler: Sampler):
         self.sampler = sampler
@@ -61,7 +61,7 @@ class Ahead:
         self._under_way = False
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the requested generation; call `wait` first."""
+        """Return the requested generation and the sampler's state; call `wait` first."""
         return {
             "due": self.due,
             "generation": self._arrived,

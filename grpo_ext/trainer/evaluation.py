@@ -139,7 +139,7 @@ def name_evaluation(trainer: Trainer, logs: dict[str, float]) -> None:
 
 
 def _decode_and_score(trainer: Trainer, decoding: Decoding, rows: list[Row]) -> list[Sample]:
-    """Return the samples of all rows in order, the same on every rank."""
+    """Return the samples of all rows in order, the same on every rank; all ranks must call it."""
     rank = trainer.accelerator.process_index
     ranks = trainer.accelerator.num_processes
     # Every rank makes the same number of calls, because all of them gather a sharded model
@@ -224,7 +224,10 @@ def _decode(trainer: Trainer, decoding: Decoding, rows: list[Row]) -> list[list[
 
 
 def outcomes_of(trainer: Trainer) -> list[str]:
-    """Return the rewards that decide pass@k, in `outcome_order`, excluding reward models."""
+    """Return the names of the rewards that decide pass@k, in `outcome_order`.
+
+    Reward models are excluded; the result is empty if all rewards are models.
+    """
     names = []
     weights = []
     all_weights = trainer.reward_weights.tolist()

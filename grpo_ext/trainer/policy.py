@@ -1,4 +1,4 @@
-"""What a trainer computes with its policy: log-probs before an update, and the loss of the update.
+"""Compute log-probs with the policy before an update, and the loss of the update.
 
 `OldAndReference` scores the log-probs of the old (sampling) and reference policies before training
 on them. Completions sampled by the same policy that takes the step need no extra pass: their old
@@ -226,7 +226,10 @@ class PolicyUpdate:
         )
 
     def whole_batch(self, rows: Scored) -> MicroBatch:
-        """Return a batch of TRL's evaluation as a step with one micro-batch."""
+        """Return a batch of TRL's evaluation as a step with one micro-batch.
+
+        All ranks must call it.
+        """
         counts, useful, _ = step_counts([rows], self.ranks)
         return MicroBatch(rows, counts, useful)
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Trainer(SampledTrainer, Protocol):
-    """The attributes and methods of `GRPOExtTrainer` that its parts read."""
+    """The attributes and methods of `GRPOExtTrainer` that its parts use."""
 
     as_trl: bool  # whether TRL generates and computes the loss (`loss_normalization: micro_batch`)
     eval_decoding: Decoding | None  # `None`: TRL evaluates

@@ -1,4 +1,4 @@
-"""Print and write what a run shows at start and end: lines, `recipe.yaml`, the model card."""
+"""Print the first and last lines of a run, and write its `recipe.yaml` and model card."""
 
 import logging
 import shlex
@@ -143,7 +143,11 @@ def check_prompt(rows: object) -> None:
 
 
 def as_given(trainer: Trainer) -> dict[str, Any]:
-    """Return a trainer's model, arguments and rewards as recipe values, without most defaults."""
+    """Return a trainer's model, arguments and rewards as recipe values, without most defaults.
+
+    Arguments in `SHOWN` are included even at their defaults. Those in `DERIVED`, and those that
+    were adapted to this machine, are left out.
+    """
     args = trainer.args
     model_name = trainer.model.config.name_or_path
     rewards = rewards_of(trainer)
@@ -175,7 +179,7 @@ def reward_entry(reward: dict[str, Any]) -> str | dict[str, Any]:
 
 
 def first_lines(trainer: Trainer) -> str:
-    """Describe the run: ranks, sharding, rewards, batch, generation and training."""
+    """Describe the run in five lines: ranks and sharding, rewards, batch, generation, training."""
     args = trainer.args
     accelerator = trainer.accelerator
     ranks = accelerator.num_processes

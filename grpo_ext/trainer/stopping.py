@@ -104,7 +104,7 @@ class FiniteSteps:
         self._losses: list[torch.Tensor] = []  # the losses of this step's micro-batches
 
     def after(self, loss: torch.Tensor) -> None:
-        """Record the loss of a micro-batch that has run; ignored during evaluation."""
+        """Record the loss of a micro-batch that has run; do nothing during evaluation."""
         if self.trainer.model.training:
             self._losses.append(loss.detach())
 
@@ -205,7 +205,7 @@ class Stopping(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Restore TRL's own state of the trainer."""
+        """Restore TRL's own state, if the run resumes from a checkpoint."""
         self.checkpoints.restore_trl()
 
     def on_step_end(

@@ -294,10 +294,10 @@ class GRPOExtTrainer(GRPOTrainer):
 
     @property
     def learnt_nothing(self) -> str | None:
-        """Why the finished run learnt nothing; `None` if it learnt something."""
+        """Why the run learnt nothing; `None` if it learnt something or has not ended yet."""
         return self.parts.learning.verdict
 
     @property
     def save_error(self) -> str | None:
-        """Why the last checkpoint could not be written; `None` if it was written."""
+        """Why the last checkpoint could not be written; `None` if it was, or there is none yet."""
         return self.parts.checkpoints.error

@@ -1,6 +1,6 @@
-"""Decide whether a run has learnt anything, and explain why not in words.
+"""Decide whether a run has learnt anything and, if it has not, explain why.
 
-The words are for the last lines of the output, the model card and the exit status.
+The verdict goes into the last lines of the output and the model card, and decides the exit status.
 """
 
 from dataclasses import dataclass
