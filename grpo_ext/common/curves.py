@@ -49,9 +49,9 @@ def curve_change(
         errors: (N,), the standard errors of the values; ignored for a single value.
         problems: (N,), the number of problems of each value, for the degrees of freedom of its
             error (Welch); `None` means that the errors are known exactly.
-        sampling_errors: (N,), the standard errors of the values of a training curve, each of which
-            is a mean over other prompts. The noise is assumed to be at least as large. Ignored
-            unless all remaining values have one.
+        sampling_errors: (N,), the standard errors of the values of a training curve, where each
+            value is a mean over different prompts. The noise is assumed to be at least as large.
+            Ignored unless all remaining values have one.
     """
     curve = np.array(values, dtype=float)  # `None` becomes NaN
     keep = np.isfinite(curve)

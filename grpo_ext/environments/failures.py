@@ -19,7 +19,7 @@ UNITS = {
     "state": "states",
     "tools": "episodes",
 }
-NEVER_WORKED = 64  # warn about a tool that has raised an error on all of this many calls
+NEVER_WORKED = 64  # warn about a tool if its first calls, this many, all raised errors
 
 
 class EnvironmentFailure(UserCodeFailure):

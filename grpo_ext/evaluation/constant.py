@@ -266,7 +266,10 @@ def constant_doubts(figures: Mapping[str, Any], outcomes: Sequence[str]) -> list
 
 
 def short(text: str, most: int = 60) -> str:
-    """Return a text on one line without control characters, cut (with ` ...`) after `most`."""
+    """Return a text on one line, without control characters.
+
+    If it is longer than `most` characters, the rest is replaced with ` ...`.
+    """
     one_line = " ".join(text.split())
     line = "".join(filter(str.isprintable, one_line))
     if len(line) > most:

@@ -94,9 +94,10 @@ def constants_by_task(
     rewards: Rewards,
     outcomes: list[str],
 ) -> dict[str, float]:
-    """Return the metrics of the best constant answer to each task, or to all rows without tasks.
+    """Return the metrics of the best constant answer to each task.
 
-    Tasks for which `best_constant` returns `None` are left out.
+    Without a column "task", there is one answer to all rows. Tasks for which `best_constant`
+    returns `None` are left out.
 
     Args:
         rows: the evaluated rows.

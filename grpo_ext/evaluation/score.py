@@ -160,7 +160,10 @@ def with_errors(estimates: dict[str, Estimate | None]) -> Figures:
 
 
 def length_key(names: Sequence[str]) -> str:
-    """Return the key of the length: `length`, or `completion_length` if a reward has that name."""
+    """Return the name of the length metric, `length`.
+
+    If a reward is called `length`, it is `completion_length`.
+    """
     return "completion_length" if "length" in names else "length"
 
 

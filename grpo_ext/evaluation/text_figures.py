@@ -1,4 +1,4 @@
-"""Measure the text quality of completions, which training on other rewards may destroy."""
+"""Measure the text quality of completions, which training may destroy if no reward checks it."""
 
 from collections.abc import Sequence
 from itertools import chain

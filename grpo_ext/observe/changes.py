@@ -79,7 +79,10 @@ def beside_constant(
 
 
 def change_of_series(series: Series) -> dict[str, Any] | None:
-    """Return the fields of `changes` that depend only on the values; `None` if there are none."""
+    """Return the change of one curve, with steps; `None` if the curve has no value.
+
+    The keys are those of `changes`, except `title`, `label` and `constant`.
+    """
     change = curve_change(series.values, series.errors, series.problems, series.sampling_errors)
     if change is None:
         return None

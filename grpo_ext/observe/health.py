@@ -371,7 +371,10 @@ def written_text(row: dict[str, Any]) -> str:
 
 
 def is_training_log(logs: dict[str, Any]) -> bool:
-    """Return whether a log is of training: not empty, an evaluation's, or the final summary."""
+    """Return whether a log is a training log: neither empty, nor an evaluation, nor the summary.
+
+    The summary is the log at the end of a run, with `train_runtime`.
+    """
     if not logs or "train_runtime" in logs:
         return False
     return not any(key.startswith("eval_") for key in logs)

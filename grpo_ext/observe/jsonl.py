@@ -92,7 +92,7 @@ class JsonLines:
             pending_bytes -= len(self._pending.pop(0))
 
     def sync(self) -> None:
-        """Flush the log to disk, so that it never lags a checkpoint; only warn if this fails."""
+        """Flush the log to disk, so that no checkpoint is ahead of it; only warn if this fails."""
         try:
             with suppress(FileNotFoundError), open_plain(self.path, self.path.parent) as file:
                 os.fsync(file.fileno())

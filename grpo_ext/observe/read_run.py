@@ -39,7 +39,7 @@ class Series:
     steps: list[int]
     values: Values
     errors: Values | None = None  # standard errors of evaluations, drawn as bars
-    # standard errors of training values, each of which is a mean over other prompts
+    # standard errors of training values; each value is a mean over different prompts
     sampling_errors: Values | None = None
     problems: Values | None = None  # number of independent problems behind each value
     spread: Values | None = None  # mean standard deviation within a group, drawn as a band

@@ -33,10 +33,10 @@ class Range(Section):
         return self
 
     def verdict(self, estimate: Estimate) -> Verdict:
-        """Return the verdict on an estimate.
+        """Return whether the interval of an estimate agrees with this range.
 
         The verdict is "agrees" if the interval is inside the range, "does not" if it is outside,
-        and "cannot be seen" if it is partly inside or unknown.
+        and "cannot be seen" if it is partly inside, or if the estimate has no interval.
         """
         low = estimate.low
         high = estimate.high

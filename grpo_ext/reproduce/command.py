@@ -14,7 +14,9 @@ from grpo_ext.run.output_dir import hold
 
 
 def selected(names: list[str], claims: list[str]) -> dict[str, Experiment]:
-    """Return the named experiments with only the selected claims, without those that have none.
+    """Return the named experiments, with only the selected claims.
+
+    Experiments without a selected claim are left out.
 
     Args:
         names: the names of the experiments.

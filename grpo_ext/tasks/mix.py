@@ -60,7 +60,7 @@ def mixed(parts: Mapping[str, Dataset], shares: Mapping[str, float] | None = Non
 
 
 def repeated_counts(sizes: np.ndarray, shares: np.ndarray) -> np.ndarray:
-    """Return how many rows of each task (tasks,) give these shares, at least its own size each."""
+    """Return how many rows of each task (tasks,) give these shares, never fewer than it has."""
     total = (sizes / shares).max()
     return np.maximum(np.rint(total * shares).astype(int), sizes)
 

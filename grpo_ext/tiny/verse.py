@@ -89,7 +89,10 @@ class Urn:
         self.cumulative = list(accumulate(weights.values()))
 
     def draw(self, rng: random.Random, used: set[str]) -> str:
-        """Draw a character and add it to `used`; draw up to 20 times for one that is not in it."""
+        """Draw a character and add it to `used`.
+
+        Draws again, up to 20 times in all, if the character is already in `used`.
+        """
         for _ in range(20):
             (character,) = rng.choices(self.characters, cum_weights=self.cumulative)
             if character not in used:
@@ -209,6 +212,6 @@ def draw_line(
     rng: random.Random,
     used: set[str],
 ) -> str:
-    """Return a text with a character from the urn of each tone, and add them to `used`."""
+    """Draw a character from the urn of each tone, add them to `used`, and return them as a text."""
     characters = [urns[tone].draw(rng, used) for tone in tones]
     return "".join(characters)
