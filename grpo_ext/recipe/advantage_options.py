@@ -13,7 +13,8 @@ from grpo_ext.objective.advantage import (
     joint_advantage_names,
 )
 from grpo_ext.recipe.problems import Problem
-from grpo_ext.recipe.typed_values import STEP_NORMALIZATION, Dependency, Rule, Values
+from grpo_ext.recipe.rule_kinds import STEP_NORMALIZATION, Dependency, Rule
+from grpo_ext.recipe.typed_values import Values
 from grpo_ext.recipe.values import convert
 
 #: Needed by options that work on a single reward per completion, the weighted sum of all rewards.

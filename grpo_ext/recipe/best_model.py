@@ -12,7 +12,8 @@ from grpo_ext.common.suggestions import did_you_mean
 from grpo_ext.objective.policy import get_loss
 from grpo_ext.recipe.group_options import reward_weights_of
 from grpo_ext.recipe.problems import Problem
-from grpo_ext.recipe.typed_values import Rule, Values
+from grpo_ext.recipe.rule_kinds import Rule
+from grpo_ext.recipe.typed_values import Values
 
 OF_REWARDS = (
     "rewards/",

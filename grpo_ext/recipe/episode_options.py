@@ -7,7 +7,8 @@ from grpo_ext.environments.episode_rules import episode_rules
 from grpo_ext.objective.advantage import SUM_THEN_NORMALIZE
 from grpo_ext.recipe.advantage_options import compares_groups
 from grpo_ext.recipe.problems import Problem
-from grpo_ext.recipe.typed_values import STEP_NORMALIZATION, Dependency, Rule, Values
+from grpo_ext.recipe.rule_kinds import STEP_NORMALIZATION, Dependency, Rule
+from grpo_ext.recipe.typed_values import Values
 
 # keys of `generation_kwargs` that would end turns in other ways
 TURN_ENDS = {"stop", "stop_strings", "stop_token_ids", "max_tokens", "max_new_tokens", "max_time"}

@@ -8,15 +8,9 @@ from typing import Any, Literal
 from grpo_ext.common.suggestions import did_you_mean
 from grpo_ext.recipe.advantage_options import WEIGHTED_SUM
 from grpo_ext.recipe.problems import Problem
+from grpo_ext.recipe.rule_kinds import STEP_NORMALIZATION, Dependency, Idle, Rule, refuses
 from grpo_ext.recipe.several_tasks import metric_of, read_tasks, reward_specs
-from grpo_ext.recipe.typed_values import (
-    STEP_NORMALIZATION,
-    Dependency,
-    Idle,
-    Rule,
-    Values,
-    refuses,
-)
+from grpo_ext.recipe.typed_values import Values
 from grpo_ext.recipe.values import Count, CountOrZero, Positive, Share
 from grpo_ext.tasks import task_classes
 

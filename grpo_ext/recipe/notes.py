@@ -15,7 +15,8 @@ from grpo_ext.recipe import (
 )
 from grpo_ext.recipe.objective_options import low_cap
 from grpo_ext.recipe.problems import Problem
-from grpo_ext.recipe.typed_values import Rule, Values
+from grpo_ext.recipe.rule_kinds import Rule
+from grpo_ext.recipe.typed_values import Values
 
 
 def unread_by_supervised(v: Values, _: int) -> Iterator[Problem]:

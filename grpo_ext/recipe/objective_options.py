@@ -8,15 +8,9 @@ from grpo_ext.objective.kl import REFUSED
 from grpo_ext.objective.policy import get_loss, loss_names, ratios_move
 from grpo_ext.recipe.batch import batch_of
 from grpo_ext.recipe.problems import Problem
+from grpo_ext.recipe.rule_kinds import STEP_NORMALIZATION, Dependency, Idle, Rule, refuses
 from grpo_ext.recipe.scoring_options import corrected
-from grpo_ext.recipe.typed_values import (
-    STEP_NORMALIZATION,
-    Dependency,
-    Idle,
-    Rule,
-    Values,
-    refuses,
-)
+from grpo_ext.recipe.typed_values import Values
 from grpo_ext.recipe.values import PositiveOrZero, PositiveShare, convert
 
 CLIPPED_LOSSES = ("grpo", "bnpo", "dr_grpo", "dapo", "luspo")  # `objective.policy.clipped`

@@ -7,14 +7,8 @@ from typing import Any, Literal
 from grpo_ext.recipe.batch import batch_of
 from grpo_ext.recipe.folder import sharding
 from grpo_ext.recipe.problems import Problem
-from grpo_ext.recipe.typed_values import (
-    STEP_NORMALIZATION,
-    Dependency,
-    Idle,
-    Rule,
-    Values,
-    refuses,
-)
+from grpo_ext.recipe.rule_kinds import STEP_NORMALIZATION, Dependency, Idle, Rule, refuses
+from grpo_ext.recipe.typed_values import Values
 from grpo_ext.recipe.values import CountOrZero
 
 # an extra key, set if the trainer was given a sampler that is a separate engine

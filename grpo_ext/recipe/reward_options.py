@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from grpo_ext.common.modules import load_file
 from grpo_ext.recipe.problems import Problem
-from grpo_ext.recipe.typed_values import Rule, Values
+from grpo_ext.recipe.rule_kinds import Rule
+from grpo_ext.recipe.typed_values import Values
 from grpo_ext.recipe.values import CountOrZero, Positive, Share
 
 

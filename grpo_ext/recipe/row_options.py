@@ -7,7 +7,8 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from grpo_ext.recipe.problems import Problem
-from grpo_ext.recipe.typed_values import Rule, Values
+from grpo_ext.recipe.rule_kinds import Rule
+from grpo_ext.recipe.typed_values import Values
 from grpo_ext.recipe.values import Count
 
 OpenShare = Annotated[float, Field(gt=0, lt=1)]

@@ -37,8 +37,9 @@ from grpo_ext.recipe.folder import settings_of
 from grpo_ext.recipe.notes import ARGUMENT_NOTES, GRPO_NOTES, SFT_NOTES, notes_of
 from grpo_ext.recipe.overlap_options import SEPARATE_SAMPLER
 from grpo_ext.recipe.problems import Problem, RecipeError
+from grpo_ext.recipe.rule_kinds import Dependency, Idle, Refusal, Rule
 from grpo_ext.recipe.schema import GRPOExtConfig, LaunchConfig, RunConfig
-from grpo_ext.recipe.typed_values import Dependency, Idle, Refusal, Rule, Unsound, Values
+from grpo_ext.recipe.typed_values import Unsound, Values
 
 
 def check_values(

@@ -5,7 +5,8 @@ Rules about a single group of options are in the module of those options.
 
 from pathlib import Path
 
-from grpo_ext.recipe.typed_values import Idle, Refusal, Rule, Values, refuses
+from grpo_ext.recipe.rule_kinds import Idle, Refusal, Rule, refuses
+from grpo_ext.recipe.typed_values import Values
 
 
 @refuses("model_name_or_path", "model_name_or_path is missing. Write a model folder or a hub id.")

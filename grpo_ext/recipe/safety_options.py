@@ -6,7 +6,8 @@ from typing import Any, Literal
 
 from grpo_ext.observe.health import Action, chosen_rules
 from grpo_ext.recipe.problems import Problem
-from grpo_ext.recipe.typed_values import Rule, Values
+from grpo_ext.recipe.rule_kinds import Rule
+from grpo_ext.recipe.typed_values import Values
 from grpo_ext.recipe.values import CountOrZero
 
 

@@ -14,7 +14,8 @@ from grpo_ext.objective.sampling import (
 from grpo_ext.recipe.batch import batch_of
 from grpo_ext.recipe.overlap_options import separate
 from grpo_ext.recipe.problems import Problem
-from grpo_ext.recipe.typed_values import Rule, Values, refuses
+from grpo_ext.recipe.rule_kinds import Rule, refuses
+from grpo_ext.recipe.typed_values import Values
 
 
 @dataclass

@@ -9,7 +9,8 @@ from grpo_ext.common.suggestions import unknown
 from grpo_ext.recipe.fields import hints_of
 from grpo_ext.recipe.problems import Problem
 from grpo_ext.recipe.row_options import RowOptions
-from grpo_ext.recipe.typed_values import Rule, Values
+from grpo_ext.recipe.rule_kinds import Rule
+from grpo_ext.recipe.typed_values import Values
 from grpo_ext.recipe.values import Positive, convert
 from grpo_ext.tasks import Task, get_task_class
 

@@ -3,14 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from grpo_ext.recipe.typed_values import (
-    STEP_NORMALIZATION,
-    Dependency,
-    Idle,
-    Rule,
-    Values,
-    refuses,
-)
+from grpo_ext.recipe.rule_kinds import STEP_NORMALIZATION, Dependency, Idle, Rule, refuses
+from grpo_ext.recipe.typed_values import Values
 from grpo_ext.recipe.values import Count, CountOrZero, PositiveOrZero, PositiveShare, Share
 
 

@@ -10,7 +10,8 @@ from grpo_ext.common.untrusted import check_server_url
 from grpo_ext.recipe.folder import sharding
 from grpo_ext.recipe.overlap_options import separate
 from grpo_ext.recipe.problems import Problem
-from grpo_ext.recipe.typed_values import Idle, Rule, Values, refuses
+from grpo_ext.recipe.rule_kinds import Idle, Rule, refuses
+from grpo_ext.recipe.typed_values import Values
 from grpo_ext.recipe.values import CountOrZero, Positive
 
 LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # adapter sizes that vLLM 0.31 can allocate

@@ -20,9 +20,9 @@ from typing import Any
 from trl import ModelConfig, SFTConfig
 
 from grpo_ext.recipe.notes import GRPO_NOTES, SFT_NOTES
+from grpo_ext.recipe.rule_kinds import Dependency, Idle, Refusal, Rule
 from grpo_ext.recipe.rules import GRPO_RULES, SFT_RULES
 from grpo_ext.recipe.schema import GRPOExtConfig, LaunchConfig, RunConfig
-from grpo_ext.recipe.typed_values import Dependency, Idle, Refusal, Rule
 from tests.support.places import REPO
 
 PAGE = REPO / "docs" / "rules.md"

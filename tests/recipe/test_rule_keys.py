@@ -20,9 +20,10 @@ from grpo_ext.objective.sampling import FIELD_DEFAULTS
 from grpo_ext.recipe import difference, fields, vllm_options
 from grpo_ext.recipe.load import load_sft_recipe
 from grpo_ext.recipe.notes import GRPO_NOTES
+from grpo_ext.recipe.rule_kinds import Dependency, Idle, Refusal
 from grpo_ext.recipe.rules import GRPO_RULES, SFT_RULES, check_keys, check_values
 from grpo_ext.recipe.schema import GRPOExtConfig, LaunchConfig, RunConfig
-from grpo_ext.recipe.typed_values import Dependency, Idle, Refusal, Values
+from grpo_ext.recipe.typed_values import Values
 from grpo_ext.recipe.values import choices
 from tests.support.places import REPO
 

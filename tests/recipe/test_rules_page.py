@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from grpo_ext.recipe.notes import GRPO_NOTES, SFT_NOTES
+from grpo_ext.recipe.rule_kinds import Dependency, Idle, Refusal
 from grpo_ext.recipe.rules import GRPO_RULES, SFT_RULES
-from grpo_ext.recipe.typed_values import Dependency, Idle, Refusal
 from tests.recipe.rules_page import FIELDS, PAGE, entries, page
 
 SILENT = {"load_plugins"}  # it only registers what later rules look up
