@@ -123,7 +123,7 @@ class Sampler:
         return self.name
 
     def state_dict(self) -> Any:
-        """Return the state to save in a checkpoint between two generations; `None` if none."""
+        """Return the state to save in a checkpoint between two generations, or `None`."""
         return None
 
     def load_state_dict(self, state: Any) -> bool:

@@ -18,9 +18,9 @@ def play_by_turns(
 ) -> Generation:
     """Play the episodes of a request in lockstep. All ranks must call it.
 
-    An engine shared by several ranks returns equally many completions to each, so all ranks request
-    the same number of turns: a rank with fewer running episodes adds requests and ignores their
-    completions. The token limit of a request is the smallest that any episode on any rank has left;
+    An engine shared by several ranks returns the same number of completions to each, so all ranks
+    request the same number of turns: a rank with fewer running episodes adds requests and ignores
+    their completions. The token limit of a request is the smallest that any episode on any rank has left;
     an unfinished turn continues with the next request.
 
     Args:

@@ -65,7 +65,7 @@ class FunctionSampler(Sampler):
 
 
 def logp_tensors(logprobs: list[list[float | None]] | None) -> list[torch.Tensor] | None:
-    """Return a tensor for each row of log-probs, with NaN for `None`; `None` without log-probs."""
+    """Convert rows of log-probs to tensors, with NaN for `None` entries; `None` stays `None`."""
     if logprobs is None:
         return None
     tensors = []

@@ -62,7 +62,7 @@ def new_memory(size: int) -> int:
 
 
 def mapped(fd: int, size: int, places: list[Place]) -> list[Tensor]:
-    """Map a file and return its tensors, whose memory all processes that map it share.
+    """Map a file and return the tensors in it; all processes that map the file share them.
 
     Args:
         fd: the descriptor of the file.
@@ -119,7 +119,7 @@ def packed(model: Module) -> bytes:
 
 
 def unpacked(model: bytes, places: list[Place], tensors: list[Tensor]) -> Any:
-    """Unpickle a model, with the given tensors; its parameters require no gradient.
+    """Unpickle a model and give it these tensors; its parameters do not require gradients.
 
     Args:
         model: the pickle, from `packed`.

@@ -23,8 +23,8 @@ from grpo_ext.vllm import EngineFailure
 class SyncCheck:
     """Compares log-probs after the first weight sync, and then every `vllm_sync_check_steps` syncs.
 
-    It checks nothing if `vllm_sync_check_steps` is 0, or if completions are scored under another
-    policy than the one that sampled them.
+    It checks nothing if `vllm_sync_check_steps` is 0, or if completions are scored under a
+    different policy than the one that sampled them.
 
     Args:
         trainer: the trainer whose weights the sampler should have.
@@ -68,8 +68,8 @@ class SyncCheck:
     def check(self, table: Scored) -> None:
         """Refuse stale weights and, if a comparison is due, log the mean log-prob difference.
 
-        All ranks must call it. Nothing is compared if any rank's table has images, or no log-probs
-        from the sampler.
+        All ranks must call it. Nothing is compared if any rank's table has images or lacks the
+        sampler's log-probs.
 
         Args:
             table: the completions that the engine has just sampled, without carried-over groups,
@@ -110,8 +110,8 @@ class SyncCheck:
     def refuse_stale(self) -> None:
         """Raise `EngineFailure` on all ranks if the last update did not reach the sampler.
 
-        It did not if the trainer's weights have changed since the last sync, or if a tensor that
-        arrived in the first sync did not arrive in this one. All ranks must call it.
+        The update is missing if the trainer's weights have changed since the last sync, or if a
+        tensor that arrived in the first sync did not arrive in this one. All ranks must call it.
         """
         if not self.compares:
             return
@@ -140,7 +140,7 @@ class SyncCheck:
     def _differences(self, table: Scored) -> Tensor:
         """Return the absolute log-prob differences (N,) of a few completions of this rank.
 
-        If sampling is truncated, the tenth of the tokens that differ most is dropped, because
+        If sampling is truncated, the 10% of tokens that differ most are dropped, because
         rounding may keep or remove a token at the edge of the kept set.
         """
         table = table.take(torch.arange(min(PROBE_ROWS, len(table))))

@@ -195,7 +195,7 @@ def check_adapter(model: torch.nn.Module) -> None:
 def saved(model: PeftModel, parent: Path | str | None = None) -> Iterator[str]:
     """Save the adapter in a temporary folder for the context, and yield its absolute path.
 
-    The folder is created in `parent`; `None`: in the system's default folder.
+    The folder is created in `parent`, or in the system's temporary folder if that is `None`.
     """
     if parent is not None:
         parent = Path(parent).absolute()

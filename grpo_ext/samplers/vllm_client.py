@@ -67,7 +67,7 @@ class ServerClient(ServerConnection):
         """Return completions like TRL's client, or `NOTHING` if the request fails.
 
         If `starts` is set, send the request from a thread and return `NOTHING`; the next call
-        returns its completions, whatever the arguments of that call.
+        returns the completions of this request and ignores its own arguments.
 
         Args:
             prompts: texts or lists of tokens.

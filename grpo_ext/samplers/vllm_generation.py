@@ -139,7 +139,7 @@ class OurVLLM(VLLMGeneration):
         super().generate(*args, **kwargs)
 
     def play(self, request: Request, logps: LogProbs) -> None:
-        """Play a request's episodes. All ranks play at the same time, each with its own requests.
+        """Play a request's episodes. All ranks must call it, each with its own episodes.
 
         If the server fails, wait for it and send it the current weights; the episodes continue.
 

@@ -65,7 +65,7 @@ class ReadPrompts:
         width: int,
         chunk: Tensor,
     ) -> Scores:
-        """Continue from the cached prompts with their last tokens and the completions.
+        """Score completions by continuing from the cached prompts, from each prompt's last token.
 
         Args:
             run: calls the model.
