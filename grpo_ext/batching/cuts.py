@@ -14,7 +14,7 @@ MAX_CHUNKS = 8
 
 
 def call_tokens(device: torch.device) -> int:
-    """Return the fixed overhead of a model call, as the number of tokens that take as long.
+    """Return the fixed overhead of a model call, as a number of tokens that takes as long to run.
 
     On a CPU, 64 to 128 was fastest for models of two and four layers. The overhead is higher on a
     GPU, where batches also have more tokens.
@@ -29,7 +29,7 @@ def deal_rows(
     live: Tensor,
     num_pieces: int,
 ) -> list[Tensor]:
-    """Distribute the live rows of a step over micro-batches so that the largest has few tokens.
+    """Distribute the live rows of a step over micro-batches, keeping the largest one small.
 
     Rows are ordered so that those of one prompt stay together, with shorter groups first. This
     order is cut into pieces of which the largest is as small as possible, and so never larger than

@@ -29,7 +29,7 @@ def difficulty_fault(
     Args:
         column: the name of the column, from `difficulty_column`.
         column_names: the names of all columns.
-        values: returns the values of the column; called only if the column exists.
+        values: a function that returns the column's values; called only if the column exists.
     """
     if column not in column_names:
         hint = did_you_mean(column, column_names)

@@ -19,7 +19,9 @@ def read_pass_rates(
     rewards: Sequence[str],
     threshold: float,
 ) -> dict[str, tuple[int, int]]:
-    """Return how many completions of each prompt are correct, and how many scored, by prompt id.
+    """Return how many completions of each prompt were correct and how many were scored.
+
+    The keys are prompt ids.
 
     The first of `rewards` that scored or failed on any completion of a prompt judges that prompt. A
     prompt is omitted if its judge scored none of its completions.

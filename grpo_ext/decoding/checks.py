@@ -91,7 +91,7 @@ class SelectsRows(Protocol):
         """Continue with only some of the rows.
 
         Args:
-            input_ids: prompts and tokens so far, (b, P + t), of the rows before some leave.
+            input_ids: prompts and tokens so far, (b, P + t), including the rows that leave.
             rows: indices of the rows that continue, (b',).
         """
 
@@ -101,13 +101,14 @@ class ForcesTokens(Protocol):
     """A logits processor that can force the next tokens."""
 
     def gives_all(self) -> bool:
-        """Return whether it forces the next token of every row, so that logits do not matter."""
+        """Return whether it now forces the next token of every row, so logits do not matter."""
 
 
 def check_model(model: PreTrainedModel) -> None:
     """Raise `NotSupported` for a model that the loop cannot call.
 
-    That is one with an encoder, with its own preparation of inputs, on several devices, or sharded.
+    It cannot call a model that has an encoder, prepares its inputs in its own way, is on several
+    devices, or is sharded over several ranks.
     """
     if model.config.is_encoder_decoder:
         raise NotSupported("the model has an encoder")

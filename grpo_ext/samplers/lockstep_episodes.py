@@ -20,8 +20,8 @@ def play_by_turns(
 
     An engine shared by several ranks returns the same number of completions to each, so all ranks
     request the same number of turns: a rank with fewer running episodes adds requests and ignores
-    their completions. The token limit of a request is the smallest that any episode on any rank has left;
-    an unfinished turn continues with the next request.
+    their completions. The token limit of a request is the smallest that any episode on any rank has
+    left; an unfinished turn continues with the next request.
 
     Args:
         request: a request with episodes.

@@ -39,8 +39,8 @@ class EndRule:
     ) -> list[bool]:
         """Return for each completion whether it is truncated.
 
-        It is if it lacks an end token and no stop string can have ended it. An empty completion is
-        not truncated.
+        A completion is truncated if it has no end token and no stop string can have ended it. An
+        empty completion is not truncated.
         """
         truncated = []
         for prompt, completion in zip(prompt_ids, completion_ids, strict=True):
@@ -182,7 +182,7 @@ def by_token(table: Scored, of_turns: Tensor) -> Tensor:
 
 
 def fill_unscored(rewards_per_func: Tensor, num_generations: int) -> Tensor:
-    """Replace missing rewards (NaN) by the group's mean of the same reward.
+    """Replace missing rewards (NaN) with the group's mean of the same reward.
 
     TRL sums the rewards that are not NaN, so a missing reward counts as 0 and lowers the completion
     relative to its group. With the group's mean, a completion is judged by the rewards that scored

@@ -232,9 +232,9 @@ def sampler_stats(
 ) -> dict[str, Stat]:
     """Return stats on how far the trainer's log-probs are from the sampler's.
 
-    `sampling/kl` estimates the KL divergence of the policy, as scored by the trainer, from the
-    sampler, in nats per token: the mean of r - 1 - log r, where r is the ratio of the probabilities
-    (http://joschu.net/blog/kl-approx.html, k3).
+    `sampling/kl` estimates KL(sampler || policy), with the policy as scored by the trainer, in nats
+    per token: the mean of r - 1 - log r, where r is the policy's probability divided by the
+    sampler's (http://joschu.net/blog/kl-approx.html, k3).
 
     Args:
         scored: the log-probs (B, T) of the policy that sampled, as scored by the trainer.
@@ -268,7 +268,7 @@ def age_stats(policy_step: Tensor, mask: Tensor, step: int) -> dict[str, Stat]:
     Args:
         policy_step: the step whose weights sampled each token, (B, T).
         mask: the loss mask (B, T).
-        step: the current step, so tokens grow older with each update on the same generation.
+        step: the current step; tokens grow older with each update on the same generation.
     """
     age = (step - policy_step) * mask  # (B, T)
     return {"overlap/age": Stat(age.sum(), mask.sum())}

@@ -304,7 +304,7 @@ def padded(
 ) -> Tensor:
     """Stack lists or tensors of different lengths into one padded tensor (B, longest).
 
-    It has at least one column.
+    The result has at least one column.
 
     Args:
         lists: B lists or tensors of numbers.

@@ -96,9 +96,9 @@ def refill(
 
     Args:
         wanted: the number of groups that the step needs.
-        take: returns the given number of further prompts.
-        generate: generates the groups of some prompts, and says which have signal; all ranks call
-            it together.
+        take: a function that returns the given number of further prompts.
+        generate: a function that generates the groups of some prompts and tells which have signal;
+            all ranks call it together.
         carried: the groups carried from the previous generation, or `None`.
         step: the current optimizer step.
         rule: the limits on refilling.

@@ -70,8 +70,8 @@ def are_logps_of(
 ) -> bool:
     """Return whether the log-probs have the right shape for `row`.
 
-    There must be one non-empty list per position, as long as its list in `tokens`, which has at
-    most `num_logprobs` tokens and includes the sampled one.
+    At each position, there must be as many log-probs as `tokens`, at most `num_logprobs` of them,
+    and the tokens must include the sampled one.
 
     Args:
         row: the T tokens of the completion.

@@ -2,8 +2,8 @@
 
 Both sides share a key, which is never sent. A request carries an HMAC-SHA256 (RFC 2104) of its
 method, path and query, body, time and a random number; a response carries one of the request's
-signature, its own status and its body. So neither can be replayed, changed, or passed off as the
-response to another request.
+signature, its own status and its body. So a request cannot be changed or replayed, and a response
+cannot be changed or passed off as the response to another request.
 """
 
 import hashlib
