@@ -133,9 +133,10 @@ class Bench:
 
     @property
     def num_completions(self) -> int:
-        """Completions per step of `training_phase`: whole groups, at least one.
+        """Completions per step of `training_phase`, in whole groups.
 
-        There are at most as many as in a step of the recipe, or as `MAX_TOKENS` allows.
+        As many as in a step of the recipe or as `MAX_TOKENS` allows, whichever is fewer, but at
+        least one group.
         """
         device = "cuda" if torch.cuda.is_available() else "cpu"
         affordable = MAX_TOKENS[device] / mean(self._lengths())

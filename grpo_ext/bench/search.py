@@ -184,7 +184,7 @@ def largest_divisor(number: int, most: int) -> int:
 
 
 def token_budgets(lengths: list[int]) -> list[int]:
-    """Return up to three powers of 2, the largest between the longest length and the sum."""
+    """Return the three largest powers of 2 (or fewer) between the longest length and the sum."""
     budgets = []
     for exponent in range(24):
         if max(lengths) < 2**exponent < sum(lengths):

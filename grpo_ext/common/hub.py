@@ -52,7 +52,7 @@ def find_repo(name: str, kind: str) -> None:
 
 
 def neighbours(name: str) -> list[str]:
-    """Return the paths next to the path `name`, written like it (relative, or with `~`).
+    """Return the paths in the folder of the path `name`, in the same form (relative, or with `~`).
 
     Returns an empty list if their folder does not exist or cannot be read.
     """

@@ -170,7 +170,7 @@ def evaluate_on(
     """Load a model with the settings of the recipe, and evaluate it on `rows`.
 
     Args:
-        recipe: the recipe, which determines how the model is loaded and how long completions get.
+        recipe: the recipe; it sets how the model is loaded and how long completions may be.
         model_name: a folder or a hub id.
         rows: the rows, with `prompt` and the columns that the rewards read.
         rewards: the rewards by name.

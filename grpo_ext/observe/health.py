@@ -192,8 +192,8 @@ RULES = {
 class Watch:
     """Applies the rules to each log.
 
-    A rule raises an alarm when its value exceeds the threshold. It can raise the next one only
-    after `WINDOW` consecutive logs in which it did not.
+    A rule raises an alarm when its value exceeds the threshold, and another one only if `WINDOW`
+    consecutive logs in between did not exceed it.
     """
 
     rules: list[Rule]

@@ -153,9 +153,9 @@ def parts(path: Path) -> list[Path]:
 def end_of(part: Path, step: int) -> int:
     """Return the position at which to truncate a part of the log, in bytes.
 
-    This is where the first line begins that has a step above `step`, is incomplete, does not begin
-    with a step or is too long; if there is no such line, the size of the file. It is 0 for a file
-    that is not a regular file of this log, such as a link out of its folder.
+    The part is cut before its first line that has a step above `step`, is incomplete, does not
+    begin with a step or is too long. Without such a line, the result is the size of the file. It is
+    0 for a file that is not a regular file of this log, such as a link out of its folder.
     """
     position = 0
     try:

@@ -22,7 +22,7 @@ class Panel:
     def silent(self) -> bool:
         """Whether there is nothing to see: no curve has two different values.
 
-        In panels of rewards, two equal values are enough.
+        In panels of rewards, two equal values are worth seeing too.
         """
         shows_rewards = "reward" in self.title.lower()
         for curve in self.series:

@@ -89,7 +89,7 @@ def attempts_downwards(
 ) -> list[tuple[int, str, str]]:
     """Return (value, steps, equation) for each value that `chains` can make, in descending order.
 
-    Only values from 1 to `largest` are returned, or all of them if none is in that range. For each
+    Only values from 1 to `largest` are returned, or all values if none is in that range. For each
     value, the equation that starts with the largest numbers is chosen.
     """
     by_value = chains(nums, operators, largest)

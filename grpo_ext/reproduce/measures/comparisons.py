@@ -119,7 +119,7 @@ def at_equal_time(runs: Runs, metric: str) -> Figure | None:
 
 @measure
 def bend(runs: Runs) -> Figure | None:
-    """Fit a quadratic of the length to the seconds per step, and return its quadratic term's share.
+    """Fit seconds per step as a quadratic of length, and return the share of the quadratic term.
 
     The runs differ in the length of their completions. The share is that of the seconds per step
     for the longest completions; it is 0 if the seconds grow linearly with the length. Returns
