@@ -7,9 +7,10 @@ examples:
 It runs the recipe for a few generations, then only the training phase on the same completions with
 each layout, with token limits per micro-batch, and without gradient checkpointing if that is on. It
 prints lines to paste into the recipe, which change neither the completions per step nor the
-objective. A model that is not on this machine gets random weights, if its shape is known. Training
-counts 6 operations per token for each trained weight and 4 for each frozen one, plus attention and
-the head, but no recomputation; the rate of matrix products is measured.
+objective. A model that is not on this machine gets random weights, if its shape is known. The share
+of the rate compares the operations of training with the measured rate of matrix products: 6 per
+token for each trained weight and 4 for each frozen one, plus attention and the head, but no
+recomputation.
 
 exit codes: 0 done; 2 the recipe cannot be used, or nothing fits into memory
 """
@@ -136,7 +137,7 @@ def measurement_rows(search: Search) -> list[dict[str, object]]:
 
 
 def advice_lines(search: Search) -> Iterator[str]:
-    """Yield the layouts that the model does not support, and the lines to paste into the recipe."""
+    """Yield lines that say which layouts were not measured, and what to paste into the recipe."""
     import yaml
 
     for layout, reason in search.refused.items():

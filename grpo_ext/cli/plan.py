@@ -6,9 +6,9 @@ examples:
   grpo-ext plan --config mine.yaml --num_generations 16 --json
   grpo-ext plan --config mine.yaml --gpu h100
 
-The numbers are those of the run. Memory is an estimate; its formulas are in
+The numbers are exactly those of the run, except memory, which is an estimate with the formulas in
 grpo_ext/recipe/memory.py. Set --rows to the number of training rows if the data set cannot be read
-on this machine. If sizes do not fit, the nearest ones that do are shown.
+on this machine. If batch sizes do not fit together, the nearest ones that do are shown.
 
 exit codes: 0 done; 2 the recipe or its data cannot be used
 """

@@ -8,11 +8,12 @@ examples:
   grpo-ext reproduce verse --plan                which runs, and how many minutes
   grpo-ext reproduce countdown --config countdown/qwen2.5-3b --seeds 1      another model
 
-It makes tiny models, trains them once per seed, measures, and prints for each claim what was
-published, what is seen here with its standard error over seeds, and a verdict from 95 % intervals:
-agrees, does not, or cannot be seen at this size, and why. The page claims.html in the folder has
-plots. Finished runs are not repeated, and a killed run continues. With --config, the same claims
-are measured on the model of that recipe; any of its keys can be set as --key value.
+It makes tiny models, trains them once per seed, measures them, and prints for each claim what was
+published, what was measured here with its standard error over seeds, and a verdict based on 95 %
+intervals: it agrees, it does not agree, or it cannot be seen at this size, and why. The page
+claims.html in the folder has plots. Finished runs are not repeated, and a killed run continues.
+With --config, the same claims are measured on the model of that recipe; any of its keys can be set
+as --key value.
 """
 
 import argparse

@@ -98,7 +98,7 @@ def run_beside_server(job: Callable[..., int], recipe: Recipe, num_processes: in
     the process with exit code 143, after the server has been stopped.
 
     Args:
-        job: a function that takes environment variables and returns an exit code, which is
+        job: a function that takes environment variables and returns an exit code; its code is
             returned.
         recipe: a recipe that uses a vLLM server.
         num_processes: the number of processes that the job trains with.

@@ -181,7 +181,7 @@ def check_parts(
 
 
 def check_difficulty(v: Values, rows: list[Row], findings: Findings) -> None:
-    """Check that the rows have the column by which `curriculum: easy_to_hard` sorts them.
+    """Check the column by which `curriculum: easy_to_hard` sorts the rows; ignore other curricula.
 
     Args:
         v: the values of the recipe.

@@ -37,7 +37,7 @@ def check_model(v: Values, findings: Findings) -> None:
 
 
 def repo_faults(name: str) -> Iterator[str]:
-    """Yield a fault if a model on the hub is only an adapter, which only the cache can show.
+    """Yield a fault if the cache shows that a model on the hub is only an adapter.
 
     Raises:
         FileNotFoundError: if neither the cache nor the hub has the model.

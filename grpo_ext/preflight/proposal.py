@@ -100,9 +100,9 @@ def with_messages(row: Row) -> Row:
 
 
 def usual_question(rows: list[Row]) -> str | None:
-    """Return the first name in `QUESTIONS` that is a column, but not one of identifiers.
+    """Return the first of `QUESTIONS` that names a column, skipping columns of identifiers.
 
-    `None` if there is no such column.
+    `None` if there is none.
     """
     for name in QUESTIONS:
         if name in rows[0] and not is_identifier_column(rows, name):

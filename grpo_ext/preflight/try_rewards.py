@@ -140,7 +140,7 @@ def try_rewards(
 
 
 def prefix_advice(reward: object) -> str:
-    """Return what to change for a reward that expects the tag that the prompt already opens."""
+    """Return advice for a reward that expects `<think>`, although the prompt already opens it."""
     if isinstance(reward, Reward):
         info = reward.registration
         if "prefix" in {*info.options, *info.optional}:

@@ -57,7 +57,10 @@ class EvaluationMetrics:
         return metric.removeprefix(max(prefixes, key=len, default=""))
 
     def fault(self, metric: str) -> str | None:
-        """Return why a metric does not exist; `None` if it does, or if a reward may log it."""
+        """Return an error message if evaluations do not log `metric`, or else `None`.
+
+        A name that resembles no known metric also gives `None`, because a reward may log it.
+        """
         name = metric.removesuffix("_se")
         if name in self.known:
             return None
@@ -102,7 +105,10 @@ class EvaluationMetrics:
 
 
 def chooses_by_metric(v: Values | GRPOConfig) -> str | None:
-    """Return the option whose effect depends on an evaluation metric, or `None`."""
+    """Return the first option that decides something by an evaluation metric, or `None`.
+
+    These are `load_best_model_at_end`, `save_strategy: best` and `reduce_lr_on_plateau`.
+    """
     if v.load_best_model_at_end:
         return "load_best_model_at_end"
     if v.save_strategy == "best":

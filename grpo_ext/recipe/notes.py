@@ -57,7 +57,7 @@ def held_back(v: Values, _: int) -> Iterator[Problem]:
 
 
 def only_model(v: Values, _: int) -> Iterator[Problem]:
-    """Checkpoints of the model alone cannot be resumed from."""
+    """A run cannot resume from checkpoints that contain only the model."""
     if v.save_only_model and v.save_strategy != "no":
         yield Problem(
             "save_only_model: true does not save the optimizer's state, so the run cannot be "

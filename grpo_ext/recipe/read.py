@@ -45,7 +45,7 @@ def read_yaml(path: str | Path, within: Path | None = None) -> Settings:
 
     Args:
         path: the file or the name of a recipe.
-        within: the folder that the file must be in, as for `open_plain`.
+        within: the folder that the file must be in, as for `open_plain`; `None`: any folder.
 
     Raises:
         FileNotFoundError: if there is no such recipe.

@@ -181,7 +181,11 @@ def argument_notes(args: GRPOExtConfig, num_processes: int) -> list[Problem]:
 
 
 def argument_values(args: GRPOExtConfig, unsound: set[str]) -> Values:
-    """Convert trainer arguments to the `Values` that rules read, omitting those in `unsound`."""
+    """Convert trainer arguments to the `Values` that rules read, omitting those in `unsound`.
+
+    Arguments that equal their defaults count as unset. `steps_per_generation` always does, because
+    TRL sets it in addition to `generation_batch_size`.
+    """
     defaults = flat_values({}, {"training": GRPOExtConfig}).defaults
     elsewhere: set[str] = set()
     for cls in (RunConfig, ModelConfig):

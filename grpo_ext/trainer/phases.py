@@ -112,7 +112,7 @@ class Phases(TrainerCallback):
         self._needed = self._needed + needed(rows)
 
     def figures(self) -> dict[str, float]:
-        """Return the metrics since the last call; empty if no step has ended since.
+        """Return the metrics since the last call that returned some; empty before a step has ended.
 
         `time/PHASE`: seconds per optimizer step. `throughput/tokens_per_second`: prompt and
         completion tokens of all ranks per second, excluding evaluations and checkpoints.
@@ -154,7 +154,10 @@ def peak_bytes(device: str) -> int:
 
 @cache
 def matrix_rate(device: str, dtype: torch.dtype) -> float:
-    """Return a device's operations per second in the fastest of 10 large matrix products."""
+    """Return a device's operations per second in the fastest of 10 large matrix products.
+
+    The device is measured once per dtype.
+    """
     size = 512 if device == "cpu" else 8192
     # its own generator, so that measuring does not change the random numbers of a run
     generator = torch.Generator(device).manual_seed(0)

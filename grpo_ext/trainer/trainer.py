@@ -244,8 +244,9 @@ class GRPOExtTrainer(GRPOTrainer):
 
         Returns:
             The metrics of TRL or, with `eval_temperature`, means over completions, such as
-            `eval_countdown` and `eval_length`, and `eval_pass@1`, ... of the outcome reward. They
-            are under `eval_NAME_...` if `eval_dataset` is a mapping of named data sets.
+            `eval_countdown` and `eval_length`, and `eval_pass@1` and the like for the outcome
+            reward. Their names start with `eval_NAME_` if `eval_dataset` is a mapping of named data
+            sets.
         """
         with self.parts.phases("evaluation"):
             if self.eval_decoding is not None:

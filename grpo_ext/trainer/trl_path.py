@@ -38,7 +38,10 @@ def scored_by_trl(
     order: Sequence[int],
     failed: Tensor,
 ) -> Judged:
-    """Return this rank's part of the generation that TRL has just made and scored.
+    """Return the generation that TRL has just made and scored as a `Judged` record.
+
+    Its lists and table hold this rank's completions; its rewards and advantages, those of all
+    ranks.
 
     Args:
         trainer: the trainer that made the generation.
