@@ -1,4 +1,4 @@
-"""Check that a recipe's model is a complete folder, or a name that the cache or the hub has."""
+"""Check that a recipe's model is a complete folder, or a name in the cache or on the hub."""
 
 import json
 from collections.abc import Iterator

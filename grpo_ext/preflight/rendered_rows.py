@@ -117,7 +117,7 @@ def report_equal_prompts(
 
 
 def ambiguous_prompts(rows: Sequence[Row], columns: Sequence[str]) -> list[bool]:
-    """Return for each row whether another row has the same prompt but different `columns`.
+    """Return for each row whether another has the same prompt but different values in `columns`.
 
     Worked solutions differ only if their final answers do.
     """
@@ -242,7 +242,7 @@ def last_message(prompt: Prompt) -> str:
 
 
 def message_text(message: dict[str, Any]) -> str:
-    """Return the text of a chat message, whose content may have several parts."""
+    """Return the text of a chat message; if its content has several parts, join their texts."""
     content = message.get("content")
     if not isinstance(content, list):
         return str(content or "")

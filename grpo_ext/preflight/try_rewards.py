@@ -89,8 +89,8 @@ def try_rewards(
 ) -> dict[str, Any]:
     """Score three made-up completions of a row with each reward.
 
-    A reward that fails on all of them is a problem. A slow reward is only a note, because this
-    machine may be busy.
+    A reward that fails on all of them is reported as a problem. A slow one is only noted, because
+    this machine may be busy.
 
     Args:
         rewards: the rewards; those that load a model are noted but not tried.

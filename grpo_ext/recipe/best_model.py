@@ -45,7 +45,7 @@ class EvaluationMetrics:
 
     @property
     def known(self) -> list[str]:
-        """All metrics whose names follow from the settings."""
+        """The metrics that evaluations log with these settings, except those that rewards add."""
         return self._of_sets(self._known_of_a_set())
 
     def of_a_set(self, metric: str) -> str:

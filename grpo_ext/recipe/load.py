@@ -67,7 +67,7 @@ class Recipe:
 
     @cached_property
     def model(self) -> ModelConfig:
-        """TRL's model arguments: name, dtype, LoRA, quantisation."""
+        """TRL's model arguments: name, dtype, LoRA, quantization."""
         return self._build("model")
 
     @cached_property

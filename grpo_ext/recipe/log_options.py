@@ -14,7 +14,7 @@ class LogOptions:
             `samples.jsonl` in `output_dir`; 0 writes none.
         log_tokens (`bool`, defaults to `False`): whether these lines also contain each token with
             its advantage, its age in steps, and its log-prob if it is known before the step. The
-            report shows them. Lines become ten times as long.
+            report shows them. The lines become about ten times as long.
     """
 
     log_samples: Share = 1.0

@@ -69,7 +69,7 @@ class Findings:
         self.notes.append(Problem(str(message), key).placed(self.places))
 
     def absent(self, message: object, key: str | None = None) -> None:
-        """Add something this machine lacks: a problem, or a note if the run will be elsewhere."""
+        """Add what this machine lacks as a problem, or as a note if the run will be elsewhere."""
         (self.note if self.elsewhere else self.problem)(message, key)
 
     def refuse(self) -> None:

@@ -35,7 +35,7 @@ class RewardOptions:
 
 
 def load_plugins(v: Values, _: int) -> Iterator[Problem]:
-    """Load the plugin files, which may register what the next rules look up; yield nothing."""
+    """Load the plugin files, which may register names that later rules look up; yield nothing."""
     for path in v.reward_plugins or ():
         with suppress(Exception):  # reported where the rewards are built
             load_file(path)

@@ -1,4 +1,4 @@
-"""Apply the rules between the values of a recipe, or of arguments built in Python.
+"""Check the values of a recipe, or arguments built in Python, against the rules between them.
 
 A rule is a short function of the values and the number of processes that yields problems. Rules
 need neither a GPU nor the data.

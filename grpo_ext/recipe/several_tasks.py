@@ -127,7 +127,8 @@ def reward_specs(tasks: Mapping[str, TaskOfSeveral]) -> list[Spec]:
     """Return the rewards of all tasks as specs with the key `tasks`, in order of appearance.
 
     A reward that several tasks list with the same weight and options becomes one spec for these
-    tasks. Rewards that share a name but differ in anything else are labelled `TASK_NAME`.
+    tasks. If rewards share a name but differ in anything else, each gets a label `TASK_NAME` made
+    of its first task and its name.
     """
     specs: list[Spec] = []
     for name, entry in tasks.items():

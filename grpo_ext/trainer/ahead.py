@@ -39,7 +39,7 @@ class Ahead:
             self._arrived = self.sampler.collect()
 
     def take(self, step: int) -> Generation | None:
-        """Return the generation for this step, once; `None` if it was not requested.
+        """Wait for the generation of this step and return it, once; `None` if none was requested.
 
         After a failure the current generation is redone, so the one requested ahead belongs to a
         later step. In-flight completions are then discarded, because their prompts will be

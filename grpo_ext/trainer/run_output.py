@@ -47,7 +47,7 @@ class RunOutput(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Write `recipe.yaml`, and print a notice if the run had already finished."""
+        """Write `recipe.yaml`, and print a notice if the run has already finished."""
         if not state.is_world_process_zero:
             return
         write_atomically(Path(self.trainer.args.output_dir) / SAVED, as_yaml(self.recipe))
