@@ -1,9 +1,9 @@
-"""Where time goes: seconds per phase, tokens per second, FLOPs utilisation, peak memory.
+"""Where time goes: seconds per phase, tokens per second, FLOPs utilization, peak memory.
 
 A phase that begins within another one interrupts it, so no second is counted twice. The metrics are
 those of the first rank.
 
-FLOPs utilisation compares the operations that training needs with the rate at which the device
+FLOPs utilization compares the operations that training needs with the rate at which the device
 multiplies matrices. A weight takes 6 operations per token if it is trained, and 4 if it is frozen
 (forward, and the gradient of its input). Attention takes 12 operations per layer, per hidden
 dimension and per pair of tokens where one attends to the other. The head counts only for completion

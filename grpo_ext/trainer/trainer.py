@@ -290,7 +290,7 @@ class GRPOExtTrainer(GRPOTrainer):
 
     @property
     def stopped_by(self) -> str | None:
-        """The alarm that stopped the run; `None` if none did."""
+        """The message of the alarm that stopped the run; `None` if no alarm did."""
         return self.parts.monitor.stopped_by if self.parts.monitor else None
 
     @property
