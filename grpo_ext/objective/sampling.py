@@ -103,13 +103,13 @@ def resolve_sampling(
             raise SamplingError(
                 name,
                 f"{name} is {field} and generation_kwargs says {name}: {value}",
-                "Keep one of the two: drop it from generation_kwargs.",
+                f"Remove {name} from generation_kwargs.",
             )
     if overrides.get("do_sample", True) is False:
         raise SamplingError(
             "do_sample",
-            "do_sample: false decodes greedily, and a greedy policy has no gradient",
-            "Leave it out.",
+            "`do_sample: false` decodes greedily, and a greedy policy has no gradient",
+            "Remove it.",
         )
     # a `None` in generation_kwargs overrides the field, so that the model's value applies
     options: dict[str, Any] = dict(model_defaults or {})
@@ -136,11 +136,15 @@ def resolve_sampling(
         )
     if not 0 < top_p <= 1:
         raise SamplingError(
-            "top_p", f"top_p is {top_p:g} and must lie in (0, 1]", "Write top_p: 1.0 to keep all."
+            "top_p",
+            f"top_p is {top_p:g} and must lie in (0, 1]",
+            "Write `top_p: 1.0` to keep all tokens.",
         )
     if not 0 <= min_p <= 1:
         raise SamplingError(
-            "min_p", f"min_p is {min_p:g} and must lie in [0, 1]", "Write min_p: null to keep all."
+            "min_p",
+            f"min_p is {min_p:g} and must lie in [0, 1]",
+            "Write `min_p: null` to keep all tokens.",
         )
     return SamplingParams(
         temperature=temperature,
@@ -179,20 +183,22 @@ def _masks(values: Mapping[str, Any]) -> list[str]:
 
 def _refuse(values: Mapping[str, Any], watched: bool) -> None:
     way_out = (
-        "Leave it out, or set logprob_policy: model to train the policy without it, or "
-        "logprob_policy: trl."
+        "Remove it, or set `logprob_policy: model` to train the policy without it, or "
+        "`logprob_policy: trl`."
     )
     for name, reason in OPTIONS["not_scorable"].items():
         if values.get(name) not in NEUTRAL:
             raise SamplingError(
-                name, f"{name}: {values[name]} cannot be scored exactly, since {reason}", way_out
+                name,
+                f"`{name}: {values[name]}` cannot be scored exactly, because {reason}",
+                way_out,
             )
     if watched:
         return
     for name in _masks(values):
         raise SamplingError(
             name,
-            f"{name}: {values[name]} cannot be scored exactly with this sampler, which does not "
+            f"`{name}: {values[name]}` cannot be scored exactly with this sampler, which does not "
             "return the tokens that it removed",
             way_out,
         )

@@ -39,7 +39,7 @@ def check_packages(v: Values, findings: Findings) -> None:
         option = str(getattr(v[key], "value", v[key]))
         if re.fullmatch(pattern, option) and not any(map(find_spec, packages)):
             findings.problem(
-                f"{key}: {option} needs the package {' or '.join(packages)}, which is not "
+                f"`{key}: {option}` needs the package {' or '.join(packages)}, which is not "
                 "installed.",
                 key,
             )
@@ -56,7 +56,8 @@ def check_launcher(v: Values, findings: Findings) -> None:
         launcher = accelerate_settings(config).get("distributed_type")
         if launcher == "DEEPSPEED" and find_spec("deepspeed") is None:
             findings.problem(
-                f"accelerate_config: {config} needs the package deepspeed, which is not installed.",
+                f"`accelerate_config: {config}` needs the package deepspeed, which is not "
+                "installed.",
                 "accelerate_config",
             )
         load_config_from_file(str(accelerate_config(config)))
@@ -96,7 +97,7 @@ def check_reporting(v: Values, findings: Findings) -> None:
             continue
         if tracker in names:
             findings.problem(
-                f"report_to: {tracker} is not installed. Run `pip install {tracker}`, or write "
+                f"`report_to: {tracker}` is not installed. Run `pip install {tracker}`, or write "
                 "report_to: none.",
                 "report_to",
             )

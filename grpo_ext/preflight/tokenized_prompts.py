@@ -129,7 +129,8 @@ def note_unused_arguments(
     for name in kwargs:
         if name not in parameters and name not in names_in_template:
             findings.note(
-                f"{key}: {name} does nothing, because the model's chat template does not read it.",
+                f"`{key}: {name}` does nothing, because the model's chat template does not read "
+                "it.",
                 key,
             )
 

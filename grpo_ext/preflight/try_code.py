@@ -41,9 +41,10 @@ def check_code(
             continue
         if limits.row_seconds > reward_timeout:
             findings.problem(
-                f"code: a row may take {limits.row_seconds:.1f} seconds with seconds: "
-                f"{limits.seconds:g}, but reward_timeout: {reward_timeout:g} leaves such a row "
-                f"unscored. Set reward_timeout: {limits.row_seconds + 0.1:.1f} or lower seconds.",
+                f"code: a row may take {limits.row_seconds:.1f} seconds with "
+                f"`seconds: {limits.seconds:g}`, but `reward_timeout: {reward_timeout:g}` leaves "
+                f"such a row unscored. Set `reward_timeout: {limits.row_seconds + 0.1:.1f}`, or "
+                "lower `seconds`.",
                 KEY,
             )
         check_isolation(limits, findings)

@@ -50,15 +50,17 @@ def environment_that_does_not_fit(v: Values, _: int) -> Iterator[Problem]:
     if rules.credit == "turn":
         if v.tie_break_reward is not None:
             yield Problem(
-                "environment: credit: turn compares the rewards to go of turns, but "
+                "environment: `credit: turn` compares the rewards-to-go of turns, but "
                 "tie_break_reward compares whole episodes. Remove tie_break_reward.",
                 "tie_break_reward",
             )
         if compares_groups(v):
-            yield Problem("environment: credit: turn needs scale_rewards: group.", "scale_rewards")
+            yield Problem(
+                "environment: `credit: turn` needs `scale_rewards: group`.", "scale_rewards"
+            )
         for key, value in WITH_CREDIT_BY_TURN.items():
             if v[key] != value:
-                yield Problem(f"environment: credit: turn needs {key}: {value}.", key)
+                yield Problem(f"environment: `credit: turn` needs `{key}: {value}`.", key)
     if v.curriculum == "adaptive" or v.pass_rates_file:
         yield Problem(
             "environment: pass rates are counted per prompt, but episodes of the same prompt "

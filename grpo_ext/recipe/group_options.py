@@ -77,7 +77,7 @@ class GroupOptions:
 
 @refuses(
     "curriculum",
-    "curriculum: {curriculum} needs all rows before training begins. Remove dataset_streaming.",
+    "`curriculum: {curriculum}` needs all rows before training begins. Remove dataset_streaming.",
 )
 def curriculum_of_a_stream(v: Values) -> bool:
     return v.curriculum != "none" and v.dataset_streaming
@@ -85,7 +85,7 @@ def curriculum_of_a_stream(v: Values) -> bool:
 
 @refuses(
     "curriculum",
-    "curriculum: easy_to_hard needs difficulty_column, the name of a numeric column that says "
+    "`curriculum: easy_to_hard` needs difficulty_column, the name of a numeric column that says "
     "how hard each row is.",
 )
 def order_without_a_difficulty(v: Values) -> bool:
@@ -149,12 +149,12 @@ def tie_break_fault(name: str, weights: Mapping[str, float], outcome: str) -> st
         )
     if weights[name] != 0:
         return (
-            f"tie_break_reward: {name} has weight {weights[name]:g} in the sum of the rewards, so "
-            "it cannot break ties. Give it weight: 0."
+            f"`tie_break_reward: {name}` has weight {weights[name]:g} in the sum of the rewards, "
+            "so it cannot break ties. Give it `weight: 0`."
         )
     if name == outcome:
         return (
-            f"tie_break_reward: {name} also decides which completions are correct. Name another "
+            f"`tie_break_reward: {name}` also decides which completions are correct. Name another "
             "reward here, or another one in group_filter_metric."
         )
     return None

@@ -37,20 +37,20 @@ def ignored_buffers(v: Values, _: int) -> Iterator[Problem]:
 def no_learning_rate(v: Values, _: int) -> Iterator[Problem]:
     """A learning rate of 0 leaves all weights unchanged."""
     if v.learning_rate == 0:
-        yield Problem("learning_rate: 0 leaves all weights unchanged.", "learning_rate")
+        yield Problem("`learning_rate: 0` leaves all weights unchanged.", "learning_rate")
 
 
 def held_back(v: Values, _: int) -> Iterator[Problem]:
     """A large KL coefficient, or strong gradient clipping, keeps the policy from moving."""
     if v.beta > 1:
         yield Problem(
-            f"beta: {v.beta:g} keeps the policy close to the reference, because the KL outweighs "
+            f"`beta: {v.beta:g}` keeps the policy close to the reference, because the KL outweighs "
             "the advantages, which are about 1. Usual values are 0 to 0.1.",
             "beta",
         )
     if 0 < v.max_grad_norm < 1e-6:
         yield Problem(
-            f"max_grad_norm: {v.max_grad_norm:g} makes gradients smaller than the epsilon of "
+            f"`max_grad_norm: {v.max_grad_norm:g}` makes gradients smaller than the epsilon of "
             "Adam, so steps hardly change the weights.",
             "max_grad_norm",
         )
@@ -60,7 +60,7 @@ def only_model(v: Values, _: int) -> Iterator[Problem]:
     """A run cannot resume from checkpoints that contain only the model."""
     if v.save_only_model and v.save_strategy != "no":
         yield Problem(
-            "save_only_model: true does not save the optimizer's state, so the run cannot be "
+            "`save_only_model: true` does not save the optimizer's state, so the run cannot be "
             "resumed from its checkpoints.",
             "save_only_model",
         )

@@ -65,7 +65,7 @@ def delta_below_the_upper_clip(v: Values) -> bool:
 
 @refuses(
     "vllm_importance_sampling_mode",
-    "loss_type: vespo multiplies the ratios of a sequence's tokens itself, so they must be "
+    "`loss_type: vespo` multiplies the ratios of a sequence's tokens itself, so they must be "
     "corrected per token. Write vllm_importance_sampling_mode: token_truncate or token_mask.",
 )
 def vespo_with_ratios_of_sequences(v: Values) -> bool:
@@ -115,7 +115,7 @@ def loss_without_its_divisor(v: Values, _: int) -> Iterator[Problem]:
         return
     if v.max_completion_length is None:
         yield Problem(
-            f"loss_type: {name} divides the loss by max_completion_length, which is null. Set "
+            f"`loss_type: {name}` divides the loss by max_completion_length, which is null. Set "
             "max_completion_length to a number.",
             "max_completion_length",
         )
@@ -142,7 +142,7 @@ def unclipped(v: Values, num_processes: int) -> Iterator[Problem]:
     if not moves and v.epsilon_high is not None and v.loss_type != "cispo":
         slices = 16 * batch.gradient_accumulation_steps
         yield Problem(
-            "epsilon_high clips nothing: each generation is trained on in one optimizer step, so "
+            "epsilon_high clips nothing: each generation is used for one optimizer step only, so "
             f"all ratios are 1. Write steps_per_generation: {slices} for 16 steps, as in DAPO "
             "(section 4.1).",
             key,
@@ -155,7 +155,7 @@ def low_cap(v: Values, _: int) -> Iterator[Problem]:
     if v.loss_type == "cispo" and cap < 1:
         key = "loss_type" if v.epsilon_high is None else "epsilon_high"
         yield Problem(
-            f"loss_type: cispo caps ratios at epsilon_high ({cap:g}). A cap below 1 applies to "
+            f"`loss_type: cispo` caps ratios at epsilon_high ({cap:g}). A cap below 1 applies to "
             f"nearly every token, so the gradient is about {cap:g} times that of REINFORCE and "
             "hardly depends on the ratios. ScaleRL (arXiv 2510.13786) uses epsilon_high: 5.0.",
             key,

@@ -14,7 +14,7 @@ from grpo_ext.recipe.values import CountOrZero
 # an extra key, set if the trainer was given a sampler that is a separate engine
 SEPARATE_SAMPLER = "separate_sampler"
 SHARDED = (
-    "sampler: process needs whole weights on each rank, but ZeRO-3 and FSDP shard them. Use a "
+    "`sampler: process` needs whole weights on each rank, but ZeRO-3 and FSDP shard them. Use a "
     "vLLM server, or train with ddp or zero2."
 )
 
@@ -77,7 +77,7 @@ def separate(v: Values) -> bool:
 
 @refuses(
     "sampler",
-    "sampler: process cannot be combined with another sampler. Remove use_vllm and "
+    "`sampler: process` cannot be combined with another sampler. Remove use_vllm and "
     "use_transformers_continuous_batching.",
 )
 def two_samplers(v: Values) -> object:
@@ -91,7 +91,7 @@ def process_without_whole_weights(v: Values) -> object:
 
 @refuses(
     "sampler",
-    "sampler: process does not support environment yet. Remove one of them.",
+    "`sampler: process` does not support environment yet. Remove one of them.",
 )
 def process_that_plays_an_environment(v: Values) -> object:
     return v.sampler == "process" and v.environment is not None
@@ -99,8 +99,8 @@ def process_that_plays_an_environment(v: Values) -> object:
 
 @refuses(
     "overlap",
-    "overlap: one_step needs separate devices for sampling and training, but vllm_mode: colocate "
-    "shares one. Write vllm_mode: server.",
+    "`overlap: one_step` needs separate devices for sampling and training, but "
+    "`vllm_mode: colocate` shares one. Write `vllm_mode: server`.",
 )
 def overlap_on_one_device(v: Values) -> bool:
     return v.overlap != "off" and v.use_vllm and v.vllm_mode == "colocate"
@@ -108,8 +108,8 @@ def overlap_on_one_device(v: Values) -> bool:
 
 @refuses(
     "overlap",
-    "overlap: one_step trains on completions of older weights, which needs a correction. Write "
-    "vllm_importance_sampling_correction: true, or behaviour_policy: sampler.",
+    "`overlap: one_step` trains on completions of older weights, which needs a correction. Write "
+    "`vllm_importance_sampling_correction: true`, or `behaviour_policy: sampler`.",
 )
 def older_weights_without_a_correction(v: Values) -> bool:
     corrects = v.vllm_importance_sampling_correction or v.behaviour_policy == "sampler"
@@ -126,24 +126,24 @@ def overlap_without_its_sampler(v: Values, num_processes: int) -> Iterator[Probl
             continue
         if v.environment is not None:
             yield Problem(
-                f"{key}: {v[key]} does not support environment yet. Remove one of them.", key
+                f"`{key}: {v[key]}` does not support environment yet. Remove one of them.", key
             )
         if not separate(v):
             yield Problem(
-                f"{key}: {v[key]} needs a separate sampler. Write sampler: process, or use_vllm: "
-                "true with vllm_mode: server.",
+                f"`{key}: {v[key]}` needs a separate sampler. Write `sampler: process`, or "
+                "`use_vllm: true` with `vllm_mode: server`.",
                 key,
             )
         if v.use_vllm and truncated:
             yield Problem(
-                f"{key}: {v[key]} needs the tokens that top_k, top_p and min_p keep, which vLLM "
+                f"`{key}: {v[key]}` needs the tokens that top_k, top_p and min_p keep, which vLLM "
                 "does not return. Set top_k: 0, top_p: 1.0 and min_p: null.",
                 key,
             )
     batch = batch_of(v, num_processes)
     if v.overlap != "off" and batch.passes % batch.gradient_accumulation_steps:
         yield Problem(
-            f"overlap: one_step needs steps_per_generation x num_iterations ({batch.passes}) to "
+            f"`overlap: one_step` needs steps_per_generation x num_iterations ({batch.passes}) to "
             f"be a multiple of gradient_accumulation_steps ({batch.gradient_accumulation_steps}).",
             "overlap",
         )

@@ -54,7 +54,7 @@ class Dependency:
         for other, fitting in self.needed.items():
             if v[other] not in fitting:
                 proposed = "null" if fitting[0] is None else str(fitting[0]).lower()
-                yield Problem(f"{self.key}: {v[self.key]} needs {other}: {proposed}.", self.key)
+                yield Problem(f"`{self.key}: {v[self.key]}` needs `{other}: {proposed}`.", self.key)
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,7 @@ def batch_size_that_is_halved(v: Values) -> bool:
 
 @refuses(
     "max_steps",
-    "max_steps: 0 trains nothing. Write a number above 0, or -1 to use num_train_epochs.",
+    "`max_steps: 0` trains nothing. Write a number above 0, or -1 to use num_train_epochs.",
 )
 def no_steps(v: Values) -> bool:
     return v.max_steps == 0
@@ -114,7 +114,7 @@ def weights_rounded_by_continuous_batching(v: Values) -> bool:
 
 @refuses(
     "max_completion_length",
-    "max_completion_length: null makes transformers end completions after 20 tokens. Write a "
+    "`max_completion_length: null` makes transformers end completions after 20 tokens. Write a "
     "number.",
 )
 def transformers_without_a_length(v: Values) -> bool:

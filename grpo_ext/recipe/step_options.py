@@ -86,7 +86,7 @@ class SpeedOptions:
 
 @refuses(
     "eval_num_samples",
-    "eval_temperature: 0 gives the same completion {eval_num_samples} times. Write "
+    "`eval_temperature: 0` gives the same completion {eval_num_samples} times. Write "
     "eval_num_samples: 1, or raise eval_temperature.",
 )
 def several_greedy_samples(v: Values) -> bool:

@@ -15,7 +15,7 @@ from grpo_ext.recipe.typed_values import Values
 from grpo_ext.recipe.values import CountOrZero, Positive
 
 LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # adapter sizes that vLLM 0.31 can allocate
-OR_MERGED = ", or write vllm_sync_adapter: merged."
+OR_MERGED = ", or write `vllm_sync_adapter: merged`."
 NOT_WITH_ADAPTER = {
     "vllm_enable_sleep_mode": (
         "a sleeping engine loses its base model, which the trainer does not send again. Remove it"
@@ -118,8 +118,8 @@ def adapter_that_vllm_cannot_take(v: Values, _: int) -> Iterator[Problem]:
             yield Problem(f"{key}: {reason}{OR_MERGED}", key)
     if not v.use_peft:
         yield Problem(
-            "vllm_sync_adapter: adapter needs an adapter, but this recipe trains none. Write "
-            "use_peft: true, or vllm_sync_adapter: merged.",
+            "`vllm_sync_adapter: adapter` needs an adapter, but this recipe trains none. Write "
+            "`use_peft: true`, or `vllm_sync_adapter: merged`.",
             "vllm_sync_adapter",
         )
         return
@@ -138,7 +138,7 @@ def adapter_that_vllm_cannot_take(v: Values, _: int) -> Iterator[Problem]:
             )
     if sharding(v) >= 3:
         yield Problem(
-            "vllm_sync_adapter: adapter does not support ZeRO-3 and FSDP, which shard the "
+            "`vllm_sync_adapter: adapter` does not support ZeRO-3 and FSDP, which shard the "
             f"adapter. Train with ddp or zero2{OR_MERGED}",
             "accelerate_config",
         )

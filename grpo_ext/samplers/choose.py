@@ -118,8 +118,8 @@ def free_device(trainer: SampledTrainer) -> str:
         return f"cuda:{num_ranks + trainer.accelerator.local_process_index % num_free}"
     if num_gpus > 0 and trainer.accelerator.is_main_process:
         logger.warning(
-            "sampler: process samples on the CPU, because every visible GPU trains. To use another "
-            "device, set sampler_device."
+            "`sampler: process` samples on the CPU, because every visible GPU trains. To use "
+            "another device, set sampler_device."
         )
     return "cpu"
 
@@ -225,7 +225,7 @@ def _warn_of_another_policy(trainer: SampledTrainer, abilities: SamplerAbilities
         sampling = error.problem
     if trainer.accelerator.is_main_process:
         logger.warning(
-            "logprob_policy: model scores completions without the temperature and truncation "
+            "`logprob_policy: model` scores completions without the temperature and truncation "
             f"that they are sampled with ({sampling}), so the gradient is that of a policy which "
             "did not sample them. sampling/logp_difference and sampling/ratio show the difference; "
             "write logprob_policy: sampling to score the policy that sampled them."

@@ -112,7 +112,7 @@ def packed(model: Module) -> bytes:
         Pickler(buffer).dump(model)
     except Exception as error:
         raise ValueError(
-            f"sampler: process cannot copy this model to another process ({error}): use a vLLM "
+            f"`sampler: process` cannot copy this model to another process ({error}): use a vLLM "
             "server."
         ) from error
     return buffer.getvalue()

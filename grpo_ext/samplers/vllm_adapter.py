@@ -108,8 +108,8 @@ class AdapterClient(ServerClient):
         if config is None or config["max_lora_rank"] < self._rank or path.status_code == 404:
             rank = adapter_settings(self._rank)["max_lora_rank"]
             raise ValueError(
-                f"The vLLM server at {self.base_url} takes no adapters of rank {self._rank}: start "
-                f"it with `grpo-ext serve`, or with --enable-lora --max-lora-rank {rank} and "
+                f"The vLLM server at {self.base_url} does not accept LoRA rank {self._rank}: "
+                f"start it with `grpo-ext serve`, or with --enable-lora --max-lora-rank {rank} and "
                 f"VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 in its environment{OR_MERGED}"
             )
 

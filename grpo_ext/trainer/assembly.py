@@ -183,7 +183,7 @@ def check_separate(trainer: Trainer, sampler: Sampler | None, generations: Gener
     for other, is_used in reasons.items():
         if is_used:
             raise ValueError(
-                f"{keys[0]}: {getattr(args, keys[0])} does not work with {other}. Remove one of "
+                f"`{keys[0]}: {getattr(args, keys[0])}` does not work with {other}. Remove one of "
                 "the two."
             )
 

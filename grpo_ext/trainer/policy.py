@@ -80,7 +80,7 @@ class OldAndReference:
         sampled = table.sampling_per_token_logps
         if sampled is None or (sampled.isnan() & table.loss_mask.bool()).any():
             raise ValueError(
-                "behaviour_policy: sampler needs the log-prob of every sampled token, but the "
+                "`behaviour_policy: sampler` needs the log-prob of every sampled token, but the "
                 "sampler did not return all of them. Set behaviour_policy: decoupled."
             )
         return replace(table, old_per_token_logps=sampled.nan_to_num(nan=0.0))

@@ -105,8 +105,8 @@ def make_rates(trainer: Trainer) -> PassRates | None:
         return None
     if not isinstance(dataset, Dataset):
         raise ValueError(
-            f"curriculum: {args.curriculum} needs to choose among all rows, but the data set is a "
-            "stream. Write curriculum: none, or load the data set without streaming."
+            f"`curriculum: {args.curriculum}` needs to choose among all rows, but the data set is "
+            "a stream. Write `curriculum: none`, or load the data set without streaming."
         )
     if args.curriculum != "adaptive":
         return None

@@ -103,6 +103,6 @@ def test_a_server_for_smaller_ranks_is_refused(engine_folder, tmp_path, place):
     config = lora()
     config.r = 16
     with pytest.raises(
-        ValueError, match=r"takes no adapters of rank 16.* --enable-lora --max-lora-rank 16"
+        ValueError, match=r"does not accept LoRA rank 16.* --enable-lora --max-lora-rank 16"
     ):
         make_trainer(engine_folder, tmp_path, config, **place)

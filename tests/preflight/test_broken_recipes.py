@@ -102,9 +102,9 @@ BROKEN = {
     "two_temperatures": (
         {"temperature": 0.7, "generation_kwargs": {"temperature": 1.1}},
         "generation_kwargs",
-        "drop it",
+        "Remove temperature from generation_kwargs",
     ),
-    "unscorable": ({"repetition_penalty": 1.2}, "repetition_penalty", "Leave it out"),
+    "unscorable": ({"repetition_penalty": 1.2}, "repetition_penalty", "Remove it, or set"),
     "no_room_for_a_prompt": (
         {"use_vllm": True, "vllm_max_model_length": 32},
         "vllm_max_model_length",

@@ -96,8 +96,8 @@ def test_arguments_that_the_template_does_not_read_are_noted(tokenizer, tiny_fol
     _, findings = seen(tokenizer, CHAT, tiny_folder, **arguments)
     assert list(map(str, findings.notes)) == [
         (
-            "chat_template_kwargs: enable_thinking does nothing, because the model's chat template "
-            "does not read it."
+            "`chat_template_kwargs: enable_thinking` does nothing, because the model's chat "
+            "template does not read it."
         )
     ]
     _, of_texts = seen(tokenizer, ["Hi"], tiny_folder, **arguments)

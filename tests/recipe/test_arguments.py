@@ -65,18 +65,18 @@ def test_text_becomes_the_number_that_it_stands_for():
         ({"loss_type": "drgrpo"}, "Did you mean 'dr_grpo'?"),
         (
             {"group_filter": "drop", "loss_normalization": "micro_batch"},
-            "group_filter: drop needs loss_normalization: step",
+            "`group_filter: drop` needs `loss_normalization: step`",
         ),
         ({"neftune_noise_alpha": 5.0}, "neftune_noise_alpha adds noise"),
         (
             {"group_filter": "drop", "multi_objective_aggregation": "normalize_then_sum"},
-            "group_filter: drop needs multi",
+            "`group_filter: drop` needs `multi",
         ),
         (
             {"advantage_normalizer": "useful", "loss_normalization": "micro_batch"},
-            "needs loss_normalization: step",
+            "needs `loss_normalization: step`",
         ),
-        ({"generation_kwargs": {"num_beams": 4}}, "num_beams: 4 cannot be scored exactly"),
+        ({"generation_kwargs": {"num_beams": 4}}, "num_beams: 4` cannot be scored exactly"),
         (
             {
                 "use_vllm": True,
@@ -89,7 +89,7 @@ def test_text_becomes_the_number_that_it_stands_for():
         ({"eval_temperature": 0, "eval_num_samples": 8}, "the same completion 8 times"),
         (
             {"layout": "padded", "max_tokens_per_micro_batch": 64},
-            "max_tokens_per_micro_batch: 64 needs layout: auto",
+            "`max_tokens_per_micro_batch: 64` needs `layout: auto`",
         ),
         (
             {"max_tokens_per_micro_batch": 64, "top_entropy_quantile": 0.5},
@@ -148,11 +148,11 @@ def test_a_sampler_from_python_that_is_another_engine_counts_as_separate():
     by_sequence = {"loss_type": "vespo", "vllm_importance_sampling_mode": "sequence_mask"}
     check_arguments(config(**by_sequence), 1)
     with pytest.raises(
-        RecipeError, match="vespo multiplies the ratios of a sequence's tokens itself"
+        RecipeError, match="vespo` multiplies the ratios of a sequence's tokens itself"
     ):
         check_arguments(config(**by_sequence), 1, separate_sampler=True)
     check_arguments(config(behaviour_policy="sampler"), 1, separate_sampler=True)
-    with pytest.raises(RecipeError, match="behaviour_policy: sampler needs a separate sampler"):
+    with pytest.raises(RecipeError, match="`behaviour_policy: sampler` needs a separate sampler"):
         check_arguments(config(behaviour_policy="sampler"), 1)
 
 
@@ -160,7 +160,7 @@ def test_a_registered_loss_is_a_loss():
     register_loss("mine", aggregation="token_mean")(lambda x: x.logps)
     try:
         check_arguments(config(loss_type="mine"), 1)
-        with pytest.raises(RecipeError, match="loss_type: mine needs loss_normalization: step"):
+        with pytest.raises(RecipeError, match="`loss_type: mine` needs `loss_normalization: step`"):
             check_arguments(config(loss_type="mine", loss_normalization="micro_batch"), 1)
     finally:
         del _LOSSES["mine"]

@@ -201,7 +201,7 @@ def test_all_faults_are_told_at_once(tmp_path):
         ),
         (
             "kl_estimator: k1\nloss_normalization: micro_batch\n",
-            "kl_estimator: k1 needs loss_normalization: step",
+            "`kl_estimator: k1` needs `loss_normalization: step`",
         ),
         (
             "beta: 0.1\nkl_estimator: k2\n",
@@ -213,17 +213,17 @@ def test_all_faults_are_told_at_once(tmp_path):
         ),
         (
             "std_estimator: population\nmulti_objective_aggregation: normalize_then_sum\n",
-            "needs multi_objective_aggregation",
+            "needs `multi_objective_aggregation",
         ),
         ("reward_weights: [1.0]\n", "needs reward_funcs"),
         ("sync_ref_model: true\n", "beta above 0"),
         (
             "layout: padded\nmax_tokens_per_micro_batch: 64\n",
-            "max_tokens_per_micro_batch: 64 needs layout: auto",
+            "`max_tokens_per_micro_batch: 64` needs `layout: auto`",
         ),
         (
             "max_tokens_per_micro_batch: 9\nloss_normalization: micro_batch\n",
-            "needs loss_normalization: step",
+            "needs `loss_normalization: step`",
         ),
         ("task: countdwon\n", "'countdown'"),
         ("task: [a]\n", "unknown task"),
@@ -238,11 +238,11 @@ def test_all_faults_are_told_at_once(tmp_path):
         ("temperature: 0\n", "greater than 0"),
         (
             "curriculum: easy_to_hard\n",
-            "recipe.yaml:2: curriculum: easy_to_hard needs difficulty_column",
+            "recipe.yaml:2: `curriculum: easy_to_hard` needs difficulty_column",
         ),
         (
             "curriculum: easy_to_hard\ndifficulty_column: x\ngroup_filter: refill\n",
-            "curriculum: easy_to_hard needs group_filter: drop.",
+            "`curriculum: easy_to_hard` needs `group_filter: drop`.",
         ),
         (
             (
@@ -251,7 +251,7 @@ def test_all_faults_are_told_at_once(tmp_path):
                 "dataset_streaming: true\n"
                 "max_steps: 3\n"
             ),
-            "curriculum: easy_to_hard needs all rows before training begins. "
+            "`curriculum: easy_to_hard` needs all rows before training begins. "
             "Remove dataset_streaming.",
         ),
         ("generation_batch_size: 16\nsteps_per_generation: 2\n", "both set. Remove one of them"),
@@ -267,7 +267,7 @@ def test_all_faults_are_told_at_once(tmp_path):
         ("fp16: true\nbf16: true\n", "Remove fp16, or write `bf16: false`"),
         (
             "temperature: 0.7\ngeneration_kwargs: {temperature: 0.9}\n",
-            "drop it from generation_kwargs",
+            "Remove temperature from generation_kwargs",
         ),
         ("use_vllm: true\ngeneration_kwargs: {logprobs: 5}\n", "Remove n and logprobs"),
         ("repetition_penalty: 1.1\n", "cannot be scored exactly"),
@@ -331,7 +331,7 @@ def test_keys_that_do_nothing_are_noted(tmp_path):
 @pytest.mark.parametrize(
     "values, words",
     [
-        ({"loss_type": "cispo"}, "loss_type: cispo caps ratios at epsilon_high (0.2)"),
+        ({"loss_type": "cispo"}, "`loss_type: cispo` caps ratios at epsilon_high (0.2)"),
         ({"loss_type": "sapo", "delta": 2.0}, "delta does nothing without a loss_type that clips"),
         ({"max_staleness": 2}, "max_staleness does nothing without group_filter: refill"),
         ({"pass_rate_decay": 0.1}, "pass_rate_decay does nothing without curriculum: adaptive"),
@@ -424,7 +424,7 @@ LIMITLESS = "use_vllm: true\nvllm_mode: server\nmax_completion_length: null\n"
 def test_a_loss_that_divides_by_the_longest_length_needs_one(tmp_path):
     text = "model_name_or_path: m\nloss_type: dr_grpo\n"
     told = faults(tmp_path, text + LIMITLESS)
-    expected = "loss_type: dr_grpo divides the loss by max_completion_length, which is null"
+    expected = "`loss_type: dr_grpo` divides the loss by max_completion_length, which is null"
     assert f"recipe.yaml:5: {expected}. Set max_completion_length to a number." in told
     load_recipe(write(tmp_path, "model_name_or_path: m\n" + LIMITLESS))
 
@@ -438,7 +438,7 @@ def test_a_loss_of_a_plugin_that_divides_by_the_longest_length_needs_one(tmp_pat
         "    return -x.advantages * x.ratio\n"
     )
     text = f"model_name_or_path: m\nreward_plugins: [{plugin}]\nloss_type: mine_constant\n"
-    assert "loss_type: mine_constant divides the loss" in faults(tmp_path, text + LIMITLESS)
+    assert "`loss_type: mine_constant` divides the loss" in faults(tmp_path, text + LIMITLESS)
 
 
 @pytest.mark.parametrize(
@@ -607,7 +607,7 @@ def test_the_metric_of_groups_is_named_as_it_is_logged(tmp_path):
 @pytest.mark.parametrize(
     "given, words",
     [
-        ({"min_p": 2}, "min_p is 2 and must lie in [0, 1]. Write min_p: null"),
+        ({"min_p": 2}, "min_p is 2 and must lie in [0, 1]. Write `min_p: null`"),
         ({"temperature": "hot"}, "temperature is 'hot', which is not a number"),
         ({"top_k": [1]}, "top_k is [1], which is not a number"),
         ({"suppress_tokens": 5}, "suppress_tokens is 5 and must be a list of token ids"),
@@ -640,7 +640,7 @@ def test_generation_kwargs_as_text_are_read_as_a_mapping(tmp_path, key, values):
 
 def test_a_sampler_process_plays_no_environment_and_needs_our_loss():
     given = {**MODEL, "sampler": "process"}
-    with pytest.raises(RecipeError, match="sampler: process does not support environment yet"):
+    with pytest.raises(RecipeError, match="`sampler: process` does not support environment yet"):
         load_recipe(None, {**given, "environment": "guess"})
-    with pytest.raises(RecipeError, match="sampler: process needs loss_normalization: step"):
+    with pytest.raises(RecipeError, match="`sampler: process` needs `loss_normalization: step`"):
         load_recipe(None, {**given, "loss_normalization": "micro_batch"})

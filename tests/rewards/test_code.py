@@ -706,7 +706,7 @@ def test_the_advised_timeout_of_rewards_is_accepted(monkeypatch, seconds):
     monkeypatch.undo()
     findings = Findings(elsewhere=True)
     check_code([build("code", seconds=seconds)], [], 0.5, findings)
-    advised = re.search(r"Set reward_timeout: (\S+) or", findings.problems[0].message)
+    advised = re.search(r"Set `reward_timeout: (\S+)`, or", findings.problems[0].message)
     assert advised is not None
     findings = Findings(elsewhere=True)
     check_code([build("code", seconds=seconds)], [], float(advised[1]), findings)
@@ -717,7 +717,7 @@ def test_check_refuses_a_budget_beyond_the_timeout_of_rewards(monkeypatch):
     monkeypatch.undo()
     findings = Findings(elsewhere=True)
     check_code([build("code", seconds=5.0)], [], 5.0, findings)
-    assert "Set reward_timeout: 7.4 or lower seconds" in findings.problems[0].message
+    assert "Set `reward_timeout: 7.4`, or lower `seconds`" in findings.problems[0].message
     findings = Findings(elsewhere=True)
     check_code([build("code", isolation="none")], [], 5.0, findings)
     assert "with your permissions" in findings.notes[0].message and not findings.problems

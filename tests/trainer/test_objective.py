@@ -250,7 +250,7 @@ def test_a_policy_changed_in_memory_is_its_own_reference(tiny_folder, tmp_path, 
     [
         (
             {"loss_normalization": "micro_batch", "kl_estimator": "k1"},
-            "kl_estimator: k1 needs loss_normalization: step",
+            "`kl_estimator: k1` needs `loss_normalization: step`",
         ),
         (
             {"advantage_normalizer": "useful", "multi_objective_aggregation": "normalize_then_sum"},

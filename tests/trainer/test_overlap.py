@@ -370,7 +370,7 @@ def test_a_sampler_that_dies_again_and_again_ends_the_run(tiny_folder, tmp_path)
             "multiple of gradient_accumulation_steps",
         ),
         ({"vllm_importance_sampling_correction": False}, "completions of older weights"),
-        ({"logprob_policy": "model"}, "needs logprob_policy: sampling"),
+        ({"logprob_policy": "model"}, "needs `logprob_policy: sampling`"),
         ({"sampler": None, "use_vllm": True, "vllm_mode": "colocate"}, "shares one"),
         (
             {"sampler": None, "use_vllm": True, "vllm_mode": "server", "top_k": 5},
@@ -378,8 +378,8 @@ def test_a_sampler_that_dies_again_and_again_ends_the_run(tiny_folder, tmp_path)
         ),
         ({"environment": "guess"}, "does not support environment"),
         ({"partial_rollouts": 4}, "must divide max_completion_length; 4 does not divide 6"),
-        ({"partial_rollouts": 3, "overlap": "off"}, "needs overlap: one_step"),
-        ({"partial_rollouts": 3, "group_filter": "refill"}, "needs group_filter: drop"),
+        ({"partial_rollouts": 3, "overlap": "off"}, "needs `overlap: one_step`"),
+        ({"partial_rollouts": 3, "group_filter": "refill"}, "needs `group_filter: drop`"),
         (
             {"partial_rollouts": 3, "generation_kwargs": {"stop_strings": ["x"]}},
             "cannot be combined with stop_strings",

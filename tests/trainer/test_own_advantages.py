@@ -147,9 +147,15 @@ def test_what_needs_comparisons_within_groups_refuses_other_estimators():
     register_advantages("batch_mean", within_group=False)(deviation_from_batch)
     register_advantages("mean", zero_if_equal=False)(lambda rewards, _: rewards - 0.5)
     for settings, words in (
-        ({"tie_break_reward": "shaped"}, "tie_break_reward: shaped needs scale_rewards: group."),
-        ({"environment": {"name": "guess", "credit": "turn"}}, "turn needs scale_rewards: group."),
-        ({"loss_normalization": "micro_batch"}, "batch_mean needs loss_normalization: step."),
+        (
+            {"tie_break_reward": "shaped"},
+            "`tie_break_reward: shaped` needs `scale_rewards: group`.",
+        ),
+        (
+            {"environment": {"name": "guess", "credit": "turn"}},
+            "turn` needs `scale_rewards: group`.",
+        ),
+        ({"loss_normalization": "micro_batch"}, "batch_mean` needs `loss_normalization: step`."),
     ):
         with pytest.raises(ValueError, match=re.escape(words)):
             check_arguments(arguments(scale_rewards="batch_mean", **settings), 1)

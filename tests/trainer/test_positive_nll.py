@@ -132,7 +132,7 @@ def test_what_cannot_have_the_term_is_refused():
     for more, said in (
         (
             {"loss_normalization": "micro_batch"},
-            "positive_nll_coef: 0.1 needs loss_normalization: step",
+            "`positive_nll_coef: 0.1` needs `loss_normalization: step`",
         ),
         ({"positive_nll_coef": -0.1}, "positive_nll_coef"),
     ):

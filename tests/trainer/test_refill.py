@@ -248,7 +248,7 @@ def test_the_shaped_reward_is_not_asked(tiny_folder, tmp_path):
 
 
 def test_refusals(tiny_folder, tmp_path):
-    with pytest.raises(ValueError, match="needs loss_normalization: step"):
+    with pytest.raises(ValueError, match="needs `loss_normalization: step`"):
         train(tiny_folder, tmp_path, group_filter="drop", loss_normalization="micro_batch")
     with pytest.raises(
         ValueError, match=r"one of off, drop, refill; got 'fill'\. Did you mean 'refill'\?"

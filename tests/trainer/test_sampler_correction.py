@@ -183,7 +183,7 @@ def test_a_ratio_to_the_sampler_still_shows_how_far_the_sampler_is(tiny_folder, 
 
 def test_vespo_needs_the_ratios_of_tokens_of_a_sampler_that_is_given(tiny_folder, tmp_path):
     settings = {"loss_type": "vespo", "vllm_importance_sampling_mode": "geometric_mask"}
-    with pytest.raises(RecipeError, match="vespo multiplies the ratios of a sequence"):
+    with pytest.raises(RecipeError, match="vespo` multiplies the ratios of a sequence"):
         make(tiny_folder, tmp_path, 0.05, 8, **settings)
 
 

@@ -75,16 +75,16 @@ RECIPE = {"model_name_or_path": "m", "curriculum": "adaptive", "max_slots_per_pr
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"curriculum": "none"}, "max_slots_per_prompt: 2 needs curriculum: adaptive."),
-        ({"group_filter": "refill"}, "max_slots_per_prompt: 2 needs group_filter: drop."),
+        ({"curriculum": "none"}, "`max_slots_per_prompt: 2` needs `curriculum: adaptive`."),
+        ({"group_filter": "refill"}, "`max_slots_per_prompt: 2` needs `group_filter: drop`."),
         (
             {
                 "tie_break_reward": "length",
                 "reward_funcs": ["countdown", {"name": "length", "target": 1, "weight": 0}],
             },
-            "max_slots_per_prompt: 2 needs tie_break_reward: null.",
+            "`max_slots_per_prompt: 2` needs `tie_break_reward: null`.",
         ),
-        ({"loss_normalization": "micro_batch"}, "needs loss_normalization: step."),
+        ({"loss_normalization": "micro_batch"}, "needs `loss_normalization: step`."),
         ({"max_slots_per_prompt": 0}, "max_slots_per_prompt"),
     ],
 )

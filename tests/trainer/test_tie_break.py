@@ -158,28 +158,28 @@ def test_a_recipe_names_a_reward_of_weight_0():
     weights = {"reward_funcs": ["countdown", "format"], "tie_break_reward": "format"}
     assert load_recipe(None, {**RECIPE, **weights, "reward_weights": [1.0, 0.0]})
     [message] = messages(**weights, reward_weights=[1.0, 0.5])
-    assert "format has weight 0.5" in message and "weight: 0" in message
+    assert "format` has weight 0.5" in message and "weight: 0" in message
     [message] = messages(tie_break_reward="lenght")
     assert (
         "no reward 'lenght'. Its rewards are countdown, length. Did you mean 'length'?" in message
     )
     [message] = messages(group_filter_metric="length")
-    assert "length also decides which completions are correct" in message
+    assert "length` also decides which completions are correct" in message
     [message] = messages(reward_funcs=None, tie_break_reward="countdown")
-    assert "countdown has weight 1" in message
+    assert "countdown` has weight 1" in message
 
 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"scale_rewards": "batch"}, "tie_break_reward: length needs scale_rewards: group."),
+        ({"scale_rewards": "batch"}, "`tie_break_reward: length` needs `scale_rewards: group`."),
         (
             {"multi_objective_aggregation": "normalize_then_sum"},
-            "needs multi_objective_aggregation: sum_then_normalize.",
+            "needs `multi_objective_aggregation: sum_then_normalize`.",
         ),
         (
             {"loss_normalization": "micro_batch"},
-            "tie_break_reward: length needs loss_normalization: step.",
+            "`tie_break_reward: length` needs `loss_normalization: step`.",
         ),
         ({"tie_break_coef": 0}, "tie_break_coef"),
         ({"environment": {"name": "guess", "credit": "turn"}}, "Remove tie_break_reward."),
@@ -200,10 +200,10 @@ def test_a_coefficient_without_the_reward_is_noted():
     ("settings", "said"),
     [
         ({"tie_break_reward": "shapely"}, "no reward 'shapely'. Its rewards are solved, shaped."),
-        ({"tie_break_reward": "shaped"}, "shaped has weight 0.25"),
+        ({"tie_break_reward": "shaped"}, "shaped` has weight 0.25"),
         (
             {"tie_break_reward": "solved", "reward_weights": [0.0, -1.0]},
-            "solved also decides which completions are correct",
+            "solved` also decides which completions are correct",
         ),
     ],
 )
