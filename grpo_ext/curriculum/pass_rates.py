@@ -47,7 +47,8 @@ def read_pass_rates(
                 except (ValueError, RecursionError) as error:
                     raise ValueError(
                         f"{part}:{number}: not a completion with the reward {rewards[0]} "
-                        f"({error}). `grpo-ext eval --train_rows N --output FILE.json` writes them."
+                        f"({error}). Write the file with `grpo-ext eval --train_rows N --output "
+                        "FILE.json`."
                     ) from None
                 if row.get("part") == "greedy":
                     continue

@@ -25,8 +25,8 @@ TURN = "a turn"
 THOUGHT = "<think>\na thought\n</think>\n\n"  # some templates remove thoughts from earlier turns
 REWRITES = (
     "This chat template changes earlier turns (it drops thoughts, or a part of what opens a turn), "
-    "so the model would read other tokens than it sampled. Use a chat_template that keeps earlier "
-    "turns unchanged, or set the template's option for this in chat_template_kwargs."
+    "so the model would not read the tokens that it sampled. Use a chat_template that keeps "
+    "earlier turns unchanged, or set the template's option for this in chat_template_kwargs."
 )
 MAX_DEPTH = 32  # deepest nesting of the arguments of a call
 PARSE_SECONDS = 5.0  # time limit for parsing the calls of a turn

@@ -261,12 +261,12 @@ def chosen_rules(settings: dict[str, Any] | None, action: str = "warn") -> list[
         has_number = type(setting["threshold"]) in (int, float)
         if setting.keys() != {"threshold", "action"} or not has_number:
             raise ValueError(
-                f"health_rules: {name} is false, a number, or {{threshold: NUMBER, action: "
+                f"health_rules: {name} must be false, a number, or {{threshold: NUMBER, action: "
                 f"ACTION}}."
             )
         if setting["action"] not in ACTIONS:
             raise ValueError(
-                f"health_rules: the action of {name} is one of {', '.join(ACTIONS)}; got "
+                f"health_rules: the action of {name} must be one of {', '.join(ACTIONS)}; got "
                 f"{setting['action']!r}."
             )
         rules.append(replace(rule, **setting))

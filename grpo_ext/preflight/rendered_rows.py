@@ -107,8 +107,8 @@ def report_equal_prompts(
     hint = f" The rows also differ in {unused[0]!r}, which is in no prompt." if unused else ""
     message = (
         f"{share_of(ambiguous):.0%} of the first {len(rows)} rows have the same prompt as a row "
-        f"with a different {' or '.join(differing)}, so the prompt does not say which one is "
-        f"asked for.{hint} Example: {example[:200]!r}"
+        f"with a different {' or '.join(differing)}, so the prompt does not say which "
+        f"answer is expected.{hint} Example: {example[:200]!r}"
     )
     if is_problem:
         findings.problem(message, key)

@@ -51,7 +51,7 @@ def key_headers(url: str, api_key_env: str | None) -> dict[str, str]:
         return {}
     if place.scheme != "https" and not is_loopback(place.hostname or ""):
         raise ValueError(
-            f"api_key_env: over http the key would travel in clear text to {place.hostname}. "
+            f"api_key_env: http would send the key in clear text to {place.hostname}. "
             "Write an https URL."
         )
     key = os.environ.get(variable, "")

@@ -71,7 +71,7 @@ def resolve_rewards(
         if len(reward_weights) != len(rewards):
             raise WeightsError(
                 f"The number of reward_weights ({len(reward_weights)}) is not the number of "
-                f"rewards ({len(rewards)}). Write one for each reward."
+                f"rewards ({len(rewards)}). Write one weight for each reward."
             )
         weights = list(reward_weights)
     check_rewards(rewards, specs)

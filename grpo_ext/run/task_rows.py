@@ -104,7 +104,7 @@ def eval_rows_of(
     name = options.eval_dataset_name or options.dataset_name
     if not can_hold_out(options) and is_unsplit(Path(str(name)).expanduser()):
         raise ValueError(
-            f"{name} has no held-out rows: set held_out_share, as in `held_out_share: 0.05`, or "
+            f"{name} has no held-out rows: set held_out_share to a share such as 0.05, or "
             "eval_dataset_name to a file or folder of held-out rows."
         )
     filters = row_filters(recipe, options, held_out=True)

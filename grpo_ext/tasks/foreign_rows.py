@@ -283,7 +283,7 @@ def _refuse_group(path: Path, size: str) -> NoReturn:
         path,
         f"it has a row group of {size}. A row group is loaded as a whole, so at most "
         f"{MAX_GROUP_ROWS:,} rows and {MAX_GROUP_BYTES:,} bytes are accepted. Write the file "
-        "again with smaller ones: pyarrow.parquet.write_table(table, path, "
+        "again with smaller row groups: pyarrow.parquet.write_table(table, path, "
         "row_group_size=10_000).",
     )
 

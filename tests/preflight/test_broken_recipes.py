@@ -411,7 +411,7 @@ def test_weights_that_do_not_match_are_told_once(folder, tiny_folder):
     report = check_recipe(written(folder, tiny_folder, changes))
     assert [problem.message for problem in report.problems] == [
         "The number of reward_weights (2) is not the number of rewards (1). "
-        "Write one for each reward."
+        "Write one weight for each reward."
     ]
 
 

@@ -243,17 +243,17 @@ def fault(conversation: Conversation, limits: Limits) -> MachineFault:
     if closed is not None:
         return NoIsolation(
             f"code: programs cannot run isolated here: {sys.executable} needs {closed}, but "
-            "isolated programs may not open it, because they run without root privileges, also if "
+            "isolated programs may not open it, because they run without root privileges, even if "
             f"you are root. Open it with `chmod o+rx {closed}`, or train with a Python that every "
-            "user can read. Or set `isolation: none`; the programs then run with your rights."
+            "user can read. Or set `isolation: none`; programs then run with your permissions."
         )
     if "bwrap:" in complaint:
         return NoIsolation(no_isolation(reason))
     if reason:
         return MachineFault(f"code: the sandbox did not start: {reason}.")
     return MachineFault(
-        f"code: the sandbox did not start within {limits.start_seconds:g} seconds. Is the machine "
-        "overloaded?"
+        f"code: the sandbox did not start within {limits.start_seconds:g} seconds. The machine "
+        "may be overloaded."
     )
 
 
@@ -264,7 +264,7 @@ def no_isolation(reason: str) -> str:
         "namespaces (in Docker `--security-opt seccomp=unconfined --security-opt "
         "apparmor=unconfined`, on Ubuntu `sysctl "
         "kernel.apparmor_restrict_unprivileged_userns=0`). Or set `isolation: none`; the "
-        "programs then run with your rights."
+        "programs then run with your permissions."
     )
 
 
