@@ -240,8 +240,9 @@ class PromptSupply:
                 yield row
             if row is None:
                 raise ValueError(
-                    "dataset_name: the stream of training rows is empty, so group_filter: refill "
-                    "cannot draw further prompts. Check dataset_name and dataset_train_split."
+                    "dataset_name: the stream of training rows is empty, so "
+                    "`group_filter: refill` cannot draw further prompts. Check dataset_name and "
+                    "dataset_train_split."
                 )
 
     def state_dict(self) -> dict[str, Any]:

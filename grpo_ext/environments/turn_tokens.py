@@ -235,7 +235,7 @@ class TurnTokens:
             end = (after.split() or [after])[0]
             raise ValueError(
                 f"The chat template ends a turn with {end!r}, but the model has other end tokens: "
-                "set eos_token in the model's tokenizer_config.json to it."
+                f"set eos_token in the model's tokenizer_config.json to {end!r}."
             )
         return tokens[0]
 

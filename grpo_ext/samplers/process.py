@@ -85,8 +85,8 @@ class ProcessSampler(Sampler):
             return
         if [tensor.shape for tensor in tensors] != [tensor.shape for tensor in self._shared]:
             raise ValueError(
-                "The shapes of the model's weights have changed since its trainer was made: make a "
-                "new trainer, because sampler: process keeps memory for the old shapes."
+                "The shapes of the model's weights have changed since its trainer was made. Create "
+                "a new trainer, because `sampler: process` keeps memory for the old shapes."
             )
         with torch.no_grad():
             for place, shared, tensor in zip(self._places, self._shared, tensors, strict=True):

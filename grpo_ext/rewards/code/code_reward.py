@@ -139,9 +139,9 @@ def check_not_cheatable(conditions: list[str]) -> None:
     """Raise `ValueError` unless `conditions`, on which a program could cheat, is empty."""
     if conditions:
         raise ValueError(
-            f"code: a program could cheat on assert {conditions[0]:.80}, which cheatable_asserts: "
-            "refuse does not allow. Write it like assert f(2) == 3, with a right side that is "
-            "plain data and does not depend on the program."
+            f"code: a program could cheat on assert {conditions[0]:.80}, which "
+            "`cheatable_asserts: refuse` does not allow. Write it like assert f(2) == 3, with a "
+            "right side that is plain data and does not depend on the program."
         )
 
 
