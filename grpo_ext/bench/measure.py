@@ -146,7 +146,7 @@ class Bench:
 
     @property
     def sequence_lengths(self) -> list[int]:
-        """Tokens of prompt and completion, for each completion of `training_phase`."""
+        """Number of tokens, prompt included, of each completion that `training_phase` trains on."""
         return self._lengths()[: self.num_completions]
 
     def _lengths(self) -> list[int]:

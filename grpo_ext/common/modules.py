@@ -86,7 +86,8 @@ def exits_as_errors(what: str) -> Iterator[None]:
         yield
     except SystemExit as error:
         raise ImportError(
-            f"{what} ends the process when it is imported: remove sys.exit({error.code})"
+            f"{what} exits with {error.code!r} when it is imported: move what it runs below "
+            '`if __name__ == "__main__":`'
         ) from error
 
 

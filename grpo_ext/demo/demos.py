@@ -167,9 +167,10 @@ def demonstrations_of_two(
 
 
 def check_tokenizer(task: Task) -> dict[str, Any]:
-    """Return options of `build_tokenizer` with Qwen2.5's template.
+    """Return keyword arguments of `build_tokenizer` for the demo `check`, which calls a tool.
 
-    The description of the tool, and the markup of a call, become single tokens.
+    They are Qwen2.5's chat template, with the tool's description and the markup of a call as single
+    tokens.
     """
     prompt = build_tokenizer([]).apply_chat_template(
         [{"role": "user", "content": "?"}],

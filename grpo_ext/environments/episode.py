@@ -48,7 +48,7 @@ class Episode:
         prompt = row.get("prompt", [{"role": "user", "content": ""}])
         if isinstance(prompt, str) or not isinstance(prompt[-1]["content"], str):
             raise ValueError(
-                "environment needs prompts that are lists of messages whose content is text."
+                "`environment` needs chat prompts: lists of messages whose content is text."
             )
         self.ids: list[int] = []  #: tokens of turns and answers so far
         #: for each token, 1 if the model wrote it, 0 if the environment did

@@ -63,7 +63,8 @@ class TurnTokens:
     ):
         if not tokenizer.chat_template:
             raise ValueError(
-                "Episodes need a chat template, but the tokenizer has none: set its chat_template."
+                "Episodes need a chat template, but the tokenizer has none. Use an instruct model, "
+                "or put a chat_template.jinja next to the tokenizer."
             )
         self.tokenizer = tokenizer
         self.ends = frozenset(ends)

@@ -243,7 +243,7 @@ def constant_sentences(
 
 
 def is_outcome_key(key: str, outcome: str) -> bool:
-    """Return whether `key` is the outcome reward of an evaluation, over all rows or of one task."""
+    """Return whether `key` is the metric of the reward `outcome`, over all rows or for one task."""
     if not key.startswith("eval_"):
         return False
     of_all_rows = key.endswith((f"_{outcome}", f"rewards/{outcome}/mean"))

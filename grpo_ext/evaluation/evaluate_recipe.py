@@ -199,7 +199,7 @@ def evaluate_on(
     if not tokenizer.chat_template and not isinstance(rows[0]["prompt"], str):
         raise ValueError(
             f"the tokenizer of {model_name} has no chat template, but the prompts are chat "
-            "messages: set chat_template of the tokenizer."
+            "messages. Use an instruct model, or put a chat_template.jinja next to the tokenizer."
         )
     template_options: Any = training.chat_template_kwargs  # already parsed as a mapping
     settings |= {"max_new_tokens": training.max_completion_length, "seed": training.seed}

@@ -193,14 +193,14 @@ def room_for_prompts(lengths: list[int], v: Values, findings: Findings) -> tuple
     key = "max_completion_length"
     if over == 1 and context > longest:
         findings.problem(
-            f"100% of the first {len(lengths)} prompts leave no room for max_completion_length "
+            f"None of the first {len(lengths)} prompts leaves room for max_completion_length "
             f"{completion} in the context of {context} tokens (the longest has {longest}). Lower "
             f"max_completion_length to at most {context - longest}.",
             key,
         )
     elif over == 1:
         findings.problem(
-            f"100% of the first {len(lengths)} prompts leave no room for a completion in the "
+            f"None of the first {len(lengths)} prompts leaves room for a completion in the "
             f"context of {context} tokens (the longest has {longest}). Shorten the prompts, or "
             "use a model with a longer context.",
             key,

@@ -51,7 +51,10 @@ def without_quantifier(text: str) -> str:
 
 
 def as_fraction(repeating: re.Match[str]) -> str:
-    """Convert a decimal with a bar over its repeating digits to a fraction: 15/90 for 0.1666..."""
+    r"""Return a repeating decimal as LaTeX: `0.1\overline{6}` becomes `\frac{15}{90}`.
+
+    The groups of the match are the integer part, the digits before the bar, and those under it.
+    """
     integer, once, period = repeating.groups()
     digits = integer + once
     numerator = int(digits + period) - int(digits)

@@ -1,4 +1,4 @@
-"""Lock the folder of a run, and choose the checkpoint from which the next run there begins."""
+"""Lock a run's folder, and choose the checkpoint to resume from or move older files aside."""
 
 from __future__ import annotations
 

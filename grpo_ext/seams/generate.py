@@ -60,12 +60,15 @@ def fast_generation(model: torch.nn.Module) -> Iterator[None]:
         try:
             unsupported = ", ".join(sorted(set(kwargs) - ARGUMENTS))
             if args or unsupported:
-                raise NotSupported(f"generate gets {unsupported or 'unnamed arguments'}")
+                raise NotSupported(
+                    f"`generate` was called with {unsupported or 'positional arguments'}"
+                )
             check_model(inner)
             return original_generate(**kwargs, custom_generate=decode)
         except NotSupported as reason:
             logger.warning_once(
-                f"transformers generates without the faster loop of fast_generate, since {reason}."
+                "transformers generates with its own decoding loop, which is slower than that of "
+                f"fast_generate: {reason}."
             )
         return original_generate(*args, **kwargs)
 

@@ -172,7 +172,7 @@ def held_out(split: str) -> bool:
         ValueError: if `split` is neither "train" nor "test".
     """
     if split not in ("train", "test"):
-        raise ValueError(f"The task makes the splits 'train' and 'test', not {split!r}.")
+        raise ValueError(f"This task has only the splits 'train' and 'test', not {split!r}.")
     return split == "test"
 
 

@@ -112,9 +112,10 @@ class Instructions(Task):
         return parameters
 
     def _of_split(self, text: str, values: list[Any], test: bool) -> list[Any]:
-        """Return the values of a split, at least one; a hash decides which are held out.
+        """Return those of `values` that belong to the test or training split; never empty.
 
-        With fewer than `SPLIT_FROM` values, both splits have all of them.
+        The hash of an instruction's `text` and the value decides which are held out. With fewer
+        than `SPLIT_FROM` values, both splits have all of them.
         """
         if len(values) < SPLIT_FROM:
             return values

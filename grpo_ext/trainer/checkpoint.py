@@ -151,8 +151,8 @@ class Checkpoints:
             fallback = f"{previous} is kept" if previous else "There is no earlier checkpoint"
             logger.warning(
                 f"{folder} could not be written ({self.error}). {fallback}, and the run continues. "
-                "The next checkpoint will be written as usual. Free space on that disk, or lower "
-                "save_total_limit."
+                "The next checkpoint will be tried at its usual step. If the disk is full, free "
+                "space, or set a lower save_total_limit."
             )
         trainer.accelerator.wait_for_everyone()
 

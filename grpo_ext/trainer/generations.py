@@ -224,7 +224,9 @@ class Generations:
         episodes: list[Episode],
         shape: GroupShape,
     ) -> Scored:
-        """Set the advantages of this rank's completions, and which groups have signal.
+        """Return a copy of this rank's `table` with `advantages` and `signal`.
+
+        `rewards` and `advantages` are those of all ranks.
 
         With `credit: turn`, each turn has its own advantage.
         """

@@ -80,8 +80,8 @@ def check_parameters(trainer: Trainer, optimizer: Optimizer) -> None:
         )
     if missing:
         logger.warning(
-            f"{len(missing)} of the {len(trainable)} trainable tensors of the policy are not in "
-            f"the optimizer and will not change, such as {missing[0]}."
+            f"{len(missing)} of the policy's {len(trainable)} trainable tensors (such as "
+            f"{missing[0]}) are not in the optimizer and will not be updated."
         )
 
 

@@ -97,7 +97,8 @@ class Server:
                 )
             if time.monotonic() > end:
                 raise EngineFailure(
-                    f"The vLLM server did not respond within {seconds:g} s:\n{self.last_lines()}"
+                    f"The vLLM server was not ready within {seconds:g} s. If it is still loading, "
+                    f"raise vllm_server_timeout. The end of its log:\n{self.last_lines()}"
                 )
             time.sleep(0.5)
 

@@ -60,7 +60,7 @@ def told(monkeypatch):
         (
             {},
             {"prefix_allowed_tokens_fn": lambda row, ids: [20, 21]},
-            "generate gets prefix_allowed_tokens_fn",
+            "called with prefix_allowed_tokens_fn",
         ),
     ],
     ids=["beams", "static", "no_cache", "outputs", "penalty", "processor", "criterion", "prefix"],

@@ -237,8 +237,12 @@ BROKEN = {
         "model_name_or_path",
         "Did you mean 'warm'?",
     ),
-    "plugin_that_exits": ({"reward_plugins": ["exits.py"]}, "reward_funcs", "ends the process"),
-    "task_that_exits": ({"task": "exits:Task"}, "task", "ends the process"),
+    "plugin_that_exits": (
+        {"reward_plugins": ["exits.py"]},
+        "reward_funcs",
+        "exits with 0 when it is imported",
+    ),
+    "task_that_exits": ({"task": "exits:Task"}, "task", "exits with 0 when it is imported"),
     "label": (
         {"reward_funcs": [{"name": "format", "label": 3}]},
         "reward_funcs",

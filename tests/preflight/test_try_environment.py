@@ -211,7 +211,7 @@ def test_a_prompt_that_only_reset_makes_too_long_is_a_problem(tool_model, tmp_pa
     file = write(tmp_path, TALKING.replace("LENGTH", "500"))
     findings = check_recipe(None, values(tmp_path, folder, f"{file}:World"))
     [problem] = findings.problems
-    assert "100% of the first 32 prompts leave no room" in problem.message
+    assert "None of the first 32 prompts leaves room" in problem.message
     assert "in the context of 2048 tokens" in problem.message
     longest = findings.figures["prompts"]["tokens"]["max"]
     assert longest > 2048 and f"the longest has {longest}" in problem.message

@@ -155,7 +155,7 @@ def test_wrong_options_of_functions_are_found(tmp_path):
         ("def f(:", "SyntaxError"),
         ("import no_such_module", "No module named"),
         ("1 / 0", "ZeroDivisionError"),
-        ("raise SystemExit(0)", "ends the process"),
+        ("raise SystemExit(0)", "exits with 0 when it is imported"),
     ],
 )
 def test_broken_plugins_are_named(tmp_path, text, words):

@@ -85,8 +85,8 @@ def tests_passed(
         return outputs_right(program, tests, limits)
     if not all(isinstance(test, str) for test in tests):
         raise ValueError(
-            "code: a row mixes asserts with other tests. Write all of its tests as asserts, "
-            "or all as mappings with `input` and `output`."
+            "code: the tests of a row must be all asserts (texts) or all mappings with `input` "
+            f"and `output`, not {', '.join(sorted({type(test).__name__ for test in tests}))}."
         )
     return values_right(program, parse_asserts(tuple(tests)), limits, refuse_cheatable)
 
