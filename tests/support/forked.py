@@ -56,6 +56,8 @@ class Forked:
         self._process.start()
         assert self._process.pid is not None
         self.pid = self._process.pid
+        # those that have ended are let go, with the descriptors that they hold
+        STARTED[:] = [process for process in STARTED if process.poll() is None]
         STARTED.append(self)
 
     def poll(self) -> int | None:

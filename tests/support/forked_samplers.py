@@ -22,7 +22,6 @@ from grpo_ext.samplers import process
 from tests.support.forked import Forked, run_module
 
 ADDRESS = "FORKED_SAMPLERS"  # the variable with the path of the server's socket
-FREE = 500  # descriptors from here on are free in a fork
 MESSAGE = 2**20  # bytes
 
 
@@ -50,6 +49,8 @@ class ForkedSampler:
     def __init__(self, pid: int):
         self.pid = pid
         self._descriptor = os.pidfd_open(pid)
+        self._ended = select.poll()  # `select.select` takes no descriptor from 1,024 on
+        self._ended.register(self._descriptor, select.POLLIN)
 
     def __del__(self) -> None:
         os.close(self._descriptor)
@@ -59,11 +60,10 @@ class ForkedSampler:
             signal.pidfd_send_signal(self._descriptor, signal.SIGKILL)
 
     def poll(self) -> int | None:
-        ended, _, _ = select.select([self._descriptor], [], [], 0)
-        return -signal.SIGKILL if ended else None
+        return -signal.SIGKILL if self._ended.poll(0) else None
 
     def wait(self) -> int:
-        select.select([self._descriptor], [], [])
+        self._ended.poll()
         return -signal.SIGKILL
 
 
@@ -124,12 +124,13 @@ def become(
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         os.setpgid(0, 0)
-        for place, descriptor in enumerate(received, FREE):
+        first_free = 1 + max(*numbers, *received)
+        for place, descriptor in enumerate(received, first_free):
             os.dup2(descriptor, place)
-        os.closerange(3, FREE)
-        for place, number in enumerate(numbers, FREE):
+        os.closerange(3, first_free)
+        for place, number in enumerate(numbers, first_free):
             os.dup2(place, number)
-        os.closerange(FREE, FREE + len(numbers))
+        os.closerange(first_free, first_free + len(numbers))
         os.environ.clear()
         os.environ.update(variables)
         sys.path[:] = path

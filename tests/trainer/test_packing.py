@@ -248,5 +248,7 @@ def test_micro_batches_cut_by_tokens_have_the_gradient_of_plain_trl(settings):
 
 @pytest.mark.parametrize("settings", [{"top_entropy_quantile": 0.5}, {"layout": "padded"}], ids=str)
 def test_what_cannot_be_cut_is_refused(settings):
-    with pytest.raises(ValueError, match=r"max_tokens_per_micro_batch(: 200 needs layout| splits)"):
+    with pytest.raises(
+        ValueError, match=r"max_tokens_per_micro_batch(: 200` needs `layout| splits)"
+    ):
         steps(SMALL, max_tokens_per_micro_batch=200, **settings)
