@@ -149,7 +149,7 @@ def test_first_generation_after_a_resume_has_the_adapter(engine_folder, tmp_path
         ({"modules_to_save": ["lm_head"]}, "modules_to_save"),
         ({"rank_pattern": {"q_proj": 4}}, "rank_pattern"),
         ({"init_lora_weights": "pissa"}, "init_lora_weights"),
-        ({"r": 1024}, "rank 1024"),
+        ({"r": 1024}, "not 1024"),
         ({"target_modules": ["q_proj", "embed_tokens"]}, "embeddings"),
     ],
 )
