@@ -116,7 +116,7 @@ class RunLog(TrainerCallback):
 
     def wants(self, step: int, group: int) -> bool:
         """Return whether the completions of a group are to be written."""
-        return self.share == 1 or in_share(f"{step}:{group}", self.share)
+        return in_share(f"{step}:{group}", self.share)
 
     def on_samples(self, rows: list[dict[str, Any]]) -> None:
         """Append completions to `samples.jsonl`; called by the trainer on the main process."""

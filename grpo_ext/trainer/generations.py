@@ -135,8 +135,7 @@ class Generations:
         with self.phases("scoring"):
             table = self.old_and_reference(table) if scored else table
         with self.phases("rewards"):
-            environments = instances(episodes) if episodes else []
-            raw_rewards = self.judge.rewards(rows, prompts, completions, ids, environments)
+            raw_rewards = self.judge.rewards(rows, prompts, completions, ids, instances(episodes))
         failed = self.judge.failures(len(rows))
         # as groups of equal size: (N * largest, R) and (N * largest,)
         rule = replace(self.rule, num_generations=shape.largest)

@@ -217,8 +217,7 @@ class Rollout:
         rule = replace(self.generations.rule, num_generations=shape.largest)
         tasks = [judged.tasks[first] for first in shape.starts] if judged.tasks else []
         self.log.generated(stats, rule.group_stds(shape.spread(judged.rewards)), tasks)
-        if prompts:
-            self.order.observe(prompts, stats)
+        self.order.observe(prompts, stats)
         return stats
 
     def _seen_prompts(self, judged: Judged) -> list[Row]:
