@@ -10,18 +10,13 @@ from typing import Any
 
 from grpo_ext.rewards.answers import last_answer, last_span, without_thoughts
 from grpo_ext.rewards.arrangement import is_list_for_interval
+from grpo_ext.rewards.dates import date_of
 from grpo_ext.rewards.engine import Unreadable
 from grpo_ext.rewards.equality import equal
 from grpo_ext.rewards.explanation import Explanation, answer_marks
-from grpo_ext.rewards.extraction import (
-    MAX_ANSWER,
-    boxed,
-    find_answer,
-    has_words,
-    is_marked,
-    piece_of,
-)
+from grpo_ext.rewards.extraction import boxed, find_answer, is_marked, piece_of
 from grpo_ext.rewards.formula_limits import is_within_limits
+from grpo_ext.rewards.last_expression import MAX_ANSWER, has_words
 from grpo_ext.rewards.notation import plain, typography
 from grpo_ext.rewards.quantity import number, without_label
 from grpo_ext.rewards.question import (
@@ -41,7 +36,7 @@ from grpo_ext.rewards.question import (
 )
 from grpo_ext.rewards.registry import register
 from grpo_ext.rewards.structure import alternatives
-from grpo_ext.rewards.texts import is_text, letter_of
+from grpo_ext.rewards.texts import is_proper_name, is_text, letter_of
 
 _PHRASE = re.compile(
     r"no (?:real )?solutions?|infinite(?:ly many)?(?: number of)? solutions|does not exist|none "
@@ -137,8 +132,9 @@ def is_right(question: Question, solution: str, gold: str, answer: str, marked: 
 
 
 def is_comparable(gold: str) -> bool:
-    """Return whether the gold answer is a number, a text, or a formula that the engine accepts."""
-    return number(gold) is not None or is_text(gold) or is_within_limits(gold)
+    """Return whether the gold answer is a number, a date, a text, or a formula within limits."""
+    is_read = number(gold) is not None or date_of(gold) is not None
+    return is_read or is_text(gold) or is_within_limits(gold)
 
 
 @lru_cache(maxsize=4096)
@@ -156,11 +152,11 @@ def gold_answer(solution: str) -> str | None:
     answer = plain(text or "")
     if len(answer) > MAX_ANSWER or not _ALPHANUMERIC.search(answer):
         return None
-    if number(answer):
+    if number(answer) or date_of(answer):
         return answer
     if is_text(answer):
-        is_short = " " not in answer or _PHRASE.fullmatch(answer) is not None
-        if not marked and r"\text" not in solution and not is_short:
+        is_phrase = _PHRASE.fullmatch(answer) is not None or is_proper_name(answer)
+        if not marked and r"\text" not in solution and " " in answer and not is_phrase:
             return None
         return answer
     formulas = " ".join(without_label(part) for part in alternatives(answer))

@@ -31,6 +31,23 @@ _CHECK = re.compile(
     r"(?:(?!≠|\b(?:so|thus|therefore|hence|not|wrong|but|however)\b).)*\Z",
     re.IGNORECASE | re.DOTALL,
 )
+# A last line or sentence such as `Note: this assumes that a dozen is 12.` or `I hope this helps!`
+_NOTE_START = (
+    r"(?:(?:please )?(?:note|remember)\b|(?:remark|assumption|disclaimer)s?\b|i hope\b|hope this\b"
+    r"|let me know\b|feel free\b|if you have any\b)"
+)
+_NOTE = re.compile(
+    rf"\n[\s(*_>]{{0,10}}{_NOTE_START}[^\n]*\Z"
+    rf"|[.!?][\s(*_]{{1,10}}{_NOTE_START}[^\n.!?]*[.!?)*_]*\Z",
+    re.IGNORECASE,
+)
+# What shows that a note corrects the answer
+_CORRECTION = re.compile(
+    r"[=≈]|\b(?:so|thus|therefore|hence|wrong|incorrect|however|but|actually|instead|should|must"
+    r"|total|mistake|error|correct(?:ion|ed)?|answer (?:is|was|would)|####)\b|answer:|boxed",
+    re.IGNORECASE,
+)
+MAX_NOTES = 3  # notes that are removed from the end of a text
 # `25/3, or about 8.33`
 _OR_ABOUT = re.compile(rf"({AMOUNT}),? or (?:about|approximately|roughly) ({AMOUNT})")
 # `5/12 ≈ 0.4167`
@@ -63,6 +80,13 @@ _COMPARISON = re.compile(
     rf",? (?:which is )?(?:{VALUE.pattern}(?: [a-z]+)? (?:more|less|fewer|[a-z]+er) than"
     r"|compared (?:to|with)|as opposed to|instead of|(?:up|down) from)\b[^,]*$"
 )
+# `than Mara, who has 24`
+_COMPARED_PERSON = re.compile(r"\bthan [^,.;]{0,40}?([A-Za-z]+), who [^,]*$")
+# `5, i.e. the point (0, 5)`
+_POINT = re.compile(
+    r"(-?[0-9][0-9./]*)[*$\s]{0,4},? (?:i\.e\.,?|that is,?|which is) (?:at )?the point"
+    r" \$?\(([^()]{1,80})\)[.*$\s]*\Z"
+)
 # What precedes a number in a phrase such as `after 60 days`, `out of the 12`
 _KNOWN_BY = r"(?:the|his|her|its|their|all|those|these)"
 _CIRCUMSTANCE = re.compile(
@@ -87,6 +111,37 @@ def without_check(text: str) -> str:
     return without_aside(text, _CHECK)
 
 
+def without_notes(text: str) -> str:
+    """Remove notes such as `Note: ...` and `I hope this helps!` from the end of a text.
+
+    A note is kept if it may correct the answer, or if it has a value and the text before has none.
+    """
+    for _ in range(MAX_NOTES):
+        text = text.rstrip()
+        note = _NOTE.search(text)
+        if note is None or _CORRECTION.search(note[0]):
+            return text
+        before = text[: note.start() + 1]  # with the sign that ends the sentence
+        if not before.strip() or (VALUE.search(note[0]) and not VALUE.search(before)):
+            return text
+        text = before
+    return text
+
+
+def without_point(text: str, request: Request) -> str:
+    """Remove the point that restates a value, as in `5, i.e. the point (0, 5)`.
+
+    It is kept if it does not have the value, or if the question asks for a point.
+    """
+    match = _POINT.search(text)
+    if match is None or request.words & {"point", "coordinate", "pair"}:
+        return text
+    value, coordinates = match.groups()
+    if value not in [coordinate.strip() for coordinate in coordinates.split(",")]:
+        return text
+    return text[: match.end(1)]
+
+
 def without_asides(sentence: str, request: Request) -> str:
     """Remove approximations, reasons, conditions and comparisons from the end of a sentence.
 
@@ -100,6 +155,9 @@ def without_asides(sentence: str, request: Request) -> str:
     condition = _CONDITION.search(sentence)
     if condition is not None and condition[1] not in request.letters:
         sentence = without_aside(sentence, _CONDITION)
+    compared = _COMPARED_PERSON.search(sentence)
+    if compared is not None and compared[1] != request.name:
+        sentence = without_aside(sentence, _COMPARED_PERSON)
     if not request.is_rate:
         sentence = without_aside(sentence, _RATE)
     if not request.is_difference:

@@ -16,6 +16,7 @@ from grpo_ext.rewards.asides import (
     without_asides,
     without_check,
     without_circumstances,
+    without_point,
     without_remarks,
 )
 from grpo_ext.rewards.quantity import WORDED, with_digits
@@ -64,7 +65,8 @@ def with_conclusion(text: str, request: Request) -> str:
 
     The value is written in digits. Text that may change the answer, such as a new claim, is kept.
     """
-    text = without_check(without_remarks(text))
+    text = without_point(without_check(without_remarks(text)), request)
+    text = without_counts(text, request)
     text = _WORD_AT_END.sub(lambda match: with_digits(match[0]), text)
     start, end = last_sentence(text, request)
     sentence = own_clause(_AND.sub("and", text[start:end]), request)
@@ -75,6 +77,27 @@ def with_conclusion(text: str, request: Request) -> str:
     sentence = before_definition(without_asides(sentence, request), request)
     sentence = in_requested_amounts(sentence, request)
     return text[:start] + without_circumstances(sentence, request.numbers) + text[end:]
+
+
+def without_counts(text: str, request: Request) -> str:
+    """Remove a last sentence with counts that the question states, if it asks for money.
+
+    For example, `She also needs cups for her 30 guests.` after `She will spend $12.` The sentence
+    is kept if it makes a new claim, or if no price precedes it.
+    """
+    if request.amount is not PRICE:
+        return text
+    start, end = last_sentence(text, request)
+    values = list(VALUE.finditer(text, start, end))
+    has_nouns = all(_NOUN.match(text, value.end()) for value in values)
+    has_price = "$" in text[start:end] or PRICE.search(text, start, end) is not None
+    are_known = are_stated([value[1] for value in values], request.numbers)
+    has_new_claim = NEW_CLAIM.search(text, start, end) is not None
+    if not has_nouns or not are_known or has_price or has_new_claim:
+        return text
+    if not PRICE.search(text, 0, start):
+        return text
+    return text[:start]
 
 
 def before_definition(sentence: str, request: Request) -> str:

@@ -8,6 +8,7 @@ as texts (`texts`), or as formulas (`engine`).
 import re
 from collections.abc import Callable
 
+from grpo_ext.rewards.dates import date_of, same_date
 from grpo_ext.rewards.engine import same_equation, same_formula, same_set
 from grpo_ext.rewards.notation import typography
 from grpo_ext.rewards.quantity import (
@@ -59,6 +60,9 @@ def equal(gold: str, answer: str) -> bool:
     """
     if typography(gold) == typography(answer):
         return True
+    expected_date = date_of(gold)
+    if expected_date is not None:
+        return same_date(expected_date, date_of(answer))
     gold_letter = chosen_letter(gold)
     letter = chosen_letter(answer)
     if gold_letter is not None and letter is not None:

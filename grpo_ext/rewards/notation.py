@@ -82,6 +82,14 @@ def with_repeating_decimals_as_fractions(text: str) -> str:
     return text
 
 
+def with_temperatures(text: str) -> str:
+    """Write the scales of temperatures as `plain` does (`25 celsius`), and change nothing else."""
+    for pattern, new in _WORDING:
+        if new in (" celsius", " fahrenheit", " kelvin"):
+            text = pattern.sub(new, text)
+    return text
+
+
 @lru_cache(maxsize=4096)
 def plain(answer: str) -> str:
     """Return an answer in plain notation: without markup that does not change its meaning."""

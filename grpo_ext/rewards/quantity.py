@@ -334,7 +334,7 @@ def same_number(gold: Number, answer: Number) -> bool:
     """
     if (gold.percent and answer.unit) or (gold.unit and answer.percent):
         return False
-    if gold.unit and answer.unit:
+    if gold.unit and answer.unit and not is_bare_degree(gold.unit, answer.unit):
         if gold.unit[0] != answer.unit[0]:
             return False
         gold = scaled(gold, gold.unit[1])
@@ -349,6 +349,12 @@ def same_number(gold: Number, answer: Number) -> bool:
     else:
         share = scaled(answer, hundredth)
     return same_value(gold_share, share) or same_value(gold, answer)
+
+
+def is_bare_degree(unit: Unit, other: Unit) -> bool:
+    """Return whether one unit is a degree without a scale, and the other one of temperature."""
+    dimensions = {unit[0], other[0]}
+    return dimensions in ({"angle^1", "celsius^1"}, {"angle^1", "fahrenheit^1"})
 
 
 def scaled(measured: Number, size: Fraction) -> Number:

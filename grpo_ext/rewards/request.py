@@ -12,7 +12,8 @@ from grpo_ext.rewards.quantity import DECIMAL, WORDED, alternation, names_of_kin
 from grpo_ext.rewards.structure import only
 
 CURRENCY = r"(?:dollars?|cents?|pounds?|euros?)\b"
-AMOUNT = rf"(?<![0-9A-Za-z.,/])(?:[0-9]+/[0-9]+|{DECIMAL})"
+# a number that does not belong to a compound such as 100-meter
+AMOUNT = rf"(?<![0-9A-Za-z.,/^])(?![0-9.,/]+-[A-Za-z]{{2}})(?:[0-9]+/[0-9]+|{DECIMAL})"
 PRICE = re.compile(rf"[$£€]\s?{DECIMAL}|{AMOUNT} {CURRENCY}")
 PERCENTAGE = re.compile(rf"{AMOUNT} ?(?:\\?%|percent\b)")
 WORDED_FRACTION = re.compile(  # two-thirds
@@ -29,7 +30,11 @@ _COUNT_OR_MEASURE = re.compile(
     r"(?P<share>fraction|part|portion|probability|chance)\b",
     re.IGNORECASE,
 )
-_REQUEST = re.compile(r"\b(?:find|what (?:is|are|was)|determine|calculate)\b[^.?]*", re.IGNORECASE)
+_REQUEST = re.compile(
+    r"\b(?:find|what (?:is|are|was)|determine|calculate|who|which (?:of|[a-z]+ (?:is|was|has|had)))"
+    r"\b[^.?]*",
+    re.IGNORECASE,
+)
 _KINDS = {
     "old": ("calendar", "time"),
     "long": ("calendar", "time", "length"),
@@ -51,7 +56,8 @@ _LEADING_VERB = re.compile(r"^ (?:are|is|were|was) ")
 _PLURAL = re.compile(r"(?:ies|y|es|s)$")
 _NOT_NOUNS = {"more", "total", "different", "whole", "fewer", "less", "other", "additional"}
 _BETWEEN = r"(?:[ -](?!(?:and|or|of|in|for|with|per|than|to|is|are)\b)[A-Za-z']+){0,2}?"
-_NAME = re.compile(r"(?<=[a-z,] )[A-Z][a-z]+\b")
+CAPITALIZED = re.compile(r"\b[A-Z][a-z]+\b")
+_NAME = re.compile(rf"(?<=[a-z,] ){CAPITALIZED.pattern}")
 _LETTER = re.compile(r"\b(?:find|values? of|solve for|what is|which|real|all) \$?([a-z])\b")
 _WORD = re.compile(
     r"\b(?!(?:the|and|how|many|much|what|each|will|does|have|there|they)\b)[a-z]{3,}\b"
@@ -62,6 +68,13 @@ _DIFFERENCE = re.compile(
 )
 _MINIMUM = re.compile(r"\b(?:minimum|at least|least|fewest|smallest)\b")
 _MAXIMUM = re.compile(r"\b(?:maximum|at most|most|largest|greatest)\b")
+_VERB_FIRST = (
+    r"(?:is|are|was|were|do|does|did|has|have|had|can|could|will|would|should|must)(?:n't)?"
+)
+_YES_OR_NO = re.compile(
+    rf"(?:^|[.:,?!\n]\s*){_VERB_FIRST} [^.?\n]{{1,300}}\?|\b(?:whether|yes or no|true or false)\b",
+    re.IGNORECASE,
+)
 _PER = re.compile(r"\b(?:per|each|every)\b")
 
 
@@ -70,6 +83,7 @@ class Request(NamedTuple):
 
     amount: re.Pattern[str] | None = None  # matches `14 bags` for "how many bags"
     name: str | None = None  # the only name in the request
+    names: frozenset[str] = frozenset()  # capitalized words of the question
     numbers: frozenset[Fraction] = frozenset()  # those that the question states
     letters: frozenset[str] = frozenset()  # unknowns whose values it asks for
     nouns: frozenset[str] = frozenset()  # stems: "red", "balloon" for "how many red balloons"
@@ -77,6 +91,7 @@ class Request(NamedTuple):
     negated: bool = False  # "how many are not red"
     is_rate: bool = False  # "how many miles per day"
     is_difference: bool = False  # "how many more miles"
+    is_yes_or_no: bool = False  # "is 7 prime"
     bound: str | None = None  # "at least" for "the minimum number of rides"
 
 
@@ -87,10 +102,12 @@ def request_of(question: str, numbers: frozenset[Fraction]) -> Request:
     if not matches:
         requests = ["", *_REQUEST.findall(question)]
         return Request(
+            names=frozenset(CAPITALIZED.findall(question)),
             numbers=numbers,
             letters=letters,
             words=words_of(requests[-1]),
             is_difference=_DIFFERENCE.search(question) is not None,
+            is_yes_or_no=_YES_OR_NO.search(question) is not None,
             bound=bound_of(question),
         )
     request = matches[-1]
@@ -99,6 +116,7 @@ def request_of(question: str, numbers: frozenset[Fraction]) -> Request:
     return Request(
         amount=requested_amount(question, request, nouns),
         name=only({*_NAME.findall(sentence)}),
+        names=frozenset(CAPITALIZED.findall(question)),
         numbers=numbers,
         letters=letters,
         nouns=nouns,
@@ -106,6 +124,7 @@ def request_of(question: str, numbers: frozenset[Fraction]) -> Request:
         negated=NEGATION.search(sentence) is not None,
         is_rate=_PER.search(sentence) is not None,
         is_difference=_DIFFERENCE.search(question) is not None,
+        is_yes_or_no=_YES_OR_NO.search(question) is not None,
         bound=bound_of(question),
     )
 

@@ -2,9 +2,14 @@
 
 import re
 
+from grpo_ext.rewards.dates import MONTH, WEEKDAY
 from grpo_ext.rewards.notation import typography
 
 _TEXT = re.compile(r"\(?(?:[A-Z]|[Nn]o|NO|II|I?[VX]I?|(?=.*[A-Za-z]{3})[A-Za-z][A-Za-z '.-]*)\)?")
+_CAPITALIZED = r"[A-Z][A-Za-z'.-]*"
+_PROPER_NAME = re.compile(
+    rf"{_CAPITALIZED}(?: (?:of|the|and|de|da|van|von|{_CAPITALIZED})){{0,3}} {_CAPITALIZED}"
+)
 _OPTION = re.compile(r"\(?([A-H])(?:\)| ?[.:])\s*(\S.*)")
 _OPTION_BEHIND = re.compile(r"(\S.*\S) \(([A-H])\)")
 _LETTER = re.compile(r"\(?([A-H])[).:]?\)?")
@@ -23,13 +28,7 @@ _NONE = re.compile(
 )
 _VERDICT = re.compile(r"(yes|no|true|false)\b(?:[,.;:-].*)?$", re.IGNORECASE)
 _COUNTED = re.compile(r"([0-9]+)(?:st|nd|rd|th)?")
-_DATE_WORD = re.compile(
-    r"(?:Mon|Tues?|Wed(?:nes)?|Thu(?:rs?)?|Fri|Sat(?:ur)?|Sun)(?:day)?\.?"
-    r"|Jan(?:uary)?|Feb(?:ruary)?|Mar(?:ch)?"
-    r"|Apr(?:il)?|May|June?|July?|Aug(?:ust)?|Sept?(?:ember)?|Oct(?:ober)?|Nov(?:ember)?"
-    r"|Dec(?:ember)?",
-    re.IGNORECASE,
-)
+_DATE_WORD = re.compile(rf"{WEEKDAY}\.?|{MONTH}", re.IGNORECASE)
 _ORDINALS = [
     "first",
     "second",
@@ -70,6 +69,11 @@ _FILLERS = re.compile(
 def is_text(text: str) -> bool:
     """Return whether an answer is a text, such as a name or the letter of a choice."""
     return _TEXT.fullmatch(text) is not None
+
+
+def is_proper_name(text: str) -> bool:
+    """Return whether a text is a name of at most five words, such as `Leonardo da Vinci`."""
+    return _PROPER_NAME.fullmatch(text) is not None
 
 
 def letter_of(text: str) -> str | None:

@@ -14,6 +14,8 @@ from tests.support.logs import json_rows
 REAL = [Path(__file__).with_name(f"answers_{name}.tsv") for name in ("real", "fresh", "third")]
 WITH_QUESTIONS = Path(__file__).with_name("answers_with_questions.jsonl")
 UNMARKED = Path(__file__).with_name("answers_unmarked.jsonl")
+MIXED = Path(__file__).with_name("answers_mixed.jsonl")
+MIRRORED = Path(__file__).with_name("answers_mirrored.jsonl")
 TABLE = Path(__file__).with_name("answers.tsv")
 VERDICTS = {"1": 1.0, "0": 0.0, "None": None}
 MISJUDGED = {  # right by the table, 0 by the reward, and why
@@ -104,3 +106,21 @@ def test_answers_that_nothing_marks():
     assert len(rows) >= 1_500
     assert len(paid) <= 0.02 * sum(not row["right"] for row in rows), paid
     assert len(refused) <= 0.05 * sum(row["right"] for row in rows), refused
+
+
+def test_answers_of_all_kinds():
+    """Two sets of 200 pairs, marked and unmarked, of numbers, formulas, units, choices, dates and
+    names, judged by hand before `accuracy` was run on them.
+    """
+    rows, paid, refused = judged(MIXED)
+    assert len(rows) == 400
+    assert len(paid) <= 1, paid
+    assert len(refused) <= 1, refused
+
+
+def test_rules_hold_in_both_directions():
+    """Each form comes with the right answer and, in the same form, with a wrong one."""
+    rows, paid, refused = judged(MIRRORED)
+    assert len(rows) >= 280
+    assert not paid
+    assert not refused

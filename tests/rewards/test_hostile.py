@@ -73,6 +73,17 @@ PHRASES = [
     "between 2 and 2 ",
     r"\Rightarrow ",
     "2(3)",
+    "2 m s^2/",
+    "2-meter ",
+    "\nNote: ",
+    "2. Note ",
+    "2, i.e. the point (",
+    "than Tom, who ",
+    "\nQuestion",
+    "\n- x = 2",
+    "the answer is A ",
+    "2 degrees ",
+    "July 2, ",
 ]
 
 

@@ -1,0 +1,296 @@
+r"""Find the last formula or number in a text, unless the text denies it."""
+
+import re
+
+from grpo_ext.rewards.asides import without_remarks
+from grpo_ext.rewards.dates import DATE
+from grpo_ext.rewards.ending_chain import ending_chain
+from grpo_ext.rewards.notation import with_ascii_signs, with_temperatures, without_quantifier
+from grpo_ext.rewards.quantity import DECIMAL, UNIT_NAMES
+from grpo_ext.rewards.structure import chain, is_name, split
+
+MAX_ANSWER = 300  # characters of an answer
+MAX_FORMULA = 250  # characters of a formula without delimiters
+MAX_FORMULAS = 20  # formulas joined into one list
+WINDOW = 160  # the last number begins at most this many characters before the last digit
+_DATE_ALONE = re.compile(DATE)
+_IN_COMPOUND = re.compile(r"-[A-Za-z]{2}")  # 100-meter
+_MARKED = r"[0-9][0-9.,]*(?:[_'’`^][0-9]+)+"  # 72_8, 7'2: not numbers, but read as a whole
+_SIGN = r"(?:(?i:negative|minus) )?[-+]?"
+_PLAIN_NUMBER = rf"[$€£]?(?:[0-9]+ [0-9]+/[0-9]+|{DECIMAL}(?:[eE][-+]?[0-9]{{1,2}})?)"
+_UNIT = rf"(?:{UNIT_NAMES})(?![A-Za-z])(?:\^(?:-?[1-4]|\{{-?[1-4]\}}))?"  # s, s^2, s^{-2}
+_UNITS = rf"{_UNIT}(?:(?: ?/ ?| per | (?=[A-Za-z]+\^)){_UNIT}){{0,3}}"  # kg/m^3, m s^-2
+_SUFFIX = (
+    rf"(?:\s?\\?%|\s?{_UNITS}|\sK(?![A-Za-z])|\s?[ap]\.?m\b\.?"
+    r"|\s(?:hundred|thousand|million|billion|trillion|dozen)\b)?"
+)
+_ONE = rf"(?:{DATE}|{_MARKED}|{_SIGN}{_PLAIN_NUMBER}{_SUFFIX})"
+_OPERATOR = (
+    r"(?:\s?(?:[-+*/=×÷]|(?<![a-z]):|\\times|\\cdot)\s*|\s[x]\s|(?<=[0-9])x(?=[0-9])|\s(?:to|out "
+    r"of|plus|minus|times)\s)"
+)
+_STEPS = rf"{_ONE}(?:{_OPERATOR}{_ONE})*"
+_HEDGE = r"(?:about|around|maybe|perhaps|possibly)"
+_VALUES = re.compile(
+    rf"(?<![0-9A-Za-z.,_'’])({_STEPS}(?:(?:,? (?:and|or) (?:{_HEDGE} )?|, |(?<=[a-z]) ){_STEPS})*)"
+    r"(?![0-9A-Za-z]|[_'’^/:-][0-9])"
+)
+_DENIED = re.compile(
+    r"(?:\bnot|n't|\bnever|\b(?:any|no)thing but|\bthan|\binstead of|\bat (?:least|most)"
+    r"|(?<!add)(?<!dds)(?<!ing) up to"
+    r"|\bexcept|\bexcluding|\bnor|\bneither|\b(?i:maybe|perhaps|possibly)"
+    r"|\b(?i:step|case|part|equation|problem|question|figure|page|example))\s*$"
+)
+# `12.5 items, or about 12`
+_ALTERNATIVE = re.compile(rf"[0-9][^.!?\n]{{0,40}}\b(or) (?:{_HEDGE} )?$")
+_DENIED_AFTER = re.compile(r"\s*(?:(?:is|was|are) )?(?:not|wrong|incorrect|false|impossible)\b")
+_DISPLAY = ((r"\[", r"\]"), (r"\(", r"\)"), ("$$", "$$"), ("$", "$"))
+_NAMED = re.compile(r"\\[A-Za-z]+\{[A-Za-z ]*\}")  # \text{apples}, \begin{pmatrix}
+_WORD = re.compile(r"(?<![\\A-Za-z0-9])(?!and\b)[A-Za-z]{3,}")
+# `x^2 - 4x + 3 = `: an equation for an unknown; its other side is not an answer
+_UNKNOWN = r"(?:[0-9.]*(?<![A-Za-z])[b-hj-z](?:\^\{?[0-9]+\}?)?(?![A-Za-z]))"
+_TERM = rf"(?:{_UNKNOWN}|[0-9.]+(?:\^[0-9]+)?)"
+_EQUATION_BEFORE = re.compile(
+    rf"(?=[^=]*[a-z])(?:{_TERM}\s?[-+*/]\s?)+{_TERM}\s*=\s*$"
+    r"|(?:[0-9]+[a-z]|\b[a-z]\^\{?[0-9]+\}?)\s*=\s*$"
+)
+_OPERATOR_BEFORE = re.compile(r"(?:[-+*/×÷)]|(?<=\s)x)\s*$")
+# Formulas without delimiters: `the area is 6√5`, `x = 2 and y = 3`, `the point (1, -2)`
+_FUNCTION = r"(?:sqrt|sin|cos|tan|log|ln|pi)"
+_SIGNS = r"-+*/_=>()\[\]{}|!√"
+_MATH = re.compile(
+    rf"(?:\\[A-Za-z]+\s?|\\[{{}}]|(?<![A-Za-z\\])(?:[A-Za-z](?!['’0-9])|{_FUNCTION})(?![A-Za-z])"
+    rf"|(?<![A-Za-z]{{2}}\^)(?<![A-Za-z])[0-9.]+(?:,[0-9]{{3}})*|<(?!/)"
+    rf"|(?<![A-Za-z]{{2}})\^|[{_SIGNS}]"
+    rf"|\s(?=[{_SIGNS}<^\\])|(?<=[{_SIGNS}<^])\s(?!(?:and|or)\s[(\[])"
+    r"|(?:,?\s(?:and|or)|,)\s?(?=(?:[A-Za-z]|[-(\[√0-9]|\\[a-z{])))+"
+)
+_MATH_MARK = re.compile(r"[√^(\[{]|\\[A-Za-z]+|[<>]|[0-9][a-z]")
+_OPERAND = re.compile(
+    r"[0-9]|\\(?:pi|infty|emptyset)|√|[a-zA-Z]\s?[-+*/^=<>]|[-+*/^=<>]\s?[a-zA-Z]"
+)
+_ARROW = re.compile(r"\\(?:Rightarrow|implies|iff|Longrightarrow|Leftrightarrow)(?![A-Za-z])|[⇒⟹]")
+_UNIT_AFTER = re.compile(rf"\s?({_UNITS})")
+_UNIT_OF_VALUE = re.compile(rf"(?<=[0-9)}}\]])\s?{_UNITS}[ .,]*")
+_SHARE_OF = re.compile(rf"(?:{DECIMAL}\\?%|[0-9]+/[0-9]+) of \$?{DECIMAL}(?= ?=)")
+_BLANKS = re.compile(r"[ \t]{2,}")
+_NUMBER_IN_BRACKETS = re.compile(r"\([0-9]+\)")
+_SEPARATOR = re.compile(r",?\s(?:and|or)\s|,\s?")
+_SEPARATOR_BEFORE = re.compile(r"\s*(?:[,;]|,?\s(?:and|or))\s*\Z")
+_GLUED_UNIT = re.compile(rf"(?<=[0-9])(?=(?:{UNIT_NAMES})$)")
+
+
+def last_expression(text: str) -> str | None:
+    """Return the last formula or number in `text` that the text does not deny, or `None`.
+
+    If it is an alternative (`12 or 13`), it is returned together with the value before "or".
+    """
+    text = with_temperatures(with_ascii_signs(text))
+    text = _SHARE_OF.sub("", without_remarks(text))
+    text = without_quantifier(text.rstrip(" \t\r\n."))
+    value = ending_chain(text)
+    if value is not None:
+        return value
+    span = last_formula(text)
+    end = -1 if span is None else span[1]
+    formula = undelimited(text, end)
+    if formula is not None:
+        return formula
+    number = last_number(text, end)
+    if number is not None or span is None or _DENIED.search(text[: span[0]][-60:]):
+        return number
+    if _DENIED_AFTER.match(text, span[1]):
+        return None
+    formula = without_delimiters(text[slice(*span)])
+    alternative = _ALTERNATIVE.search(text[: span[0]])
+    if alternative is None:
+        return formula
+    return f"{last_expression(text[: alternative.start(1)])}, or {formula}"
+
+
+def undelimited(text: str, start: int) -> str | None:
+    """Return the last formula after `start` that is written without math delimiters.
+
+    `None` if there is none, if it is denied or too long, or if `last_number` reads all of it.
+    """
+    text = _BLANKS.sub(" ", text[max(start, len(text) - MAX_ANSWER, 0) :])
+    units = [unit.span() for unit in _UNIT_OF_VALUE.finditer(text)]
+    formulas = []
+    for formula in _MATH.finditer(text):
+        is_unit = any(start <= formula.start() and formula.end() <= end for start, end in units)
+        if _OPERAND.search(formula[0]) and not is_unit:
+            formulas.append(formula)
+    if not formulas:
+        return None
+    last = formulas[-1]
+    if _DENIED.search(text[: last.start()]) or _DENIED_AFTER.match(text, last.end()):
+        return None
+    run = last[0].strip(" ,.=")
+    if len(run) > MAX_FORMULA or not is_balanced(run):
+        return None
+    parts = split(run, _SEPARATOR)
+    if len(parts) > 1 and all(map(is_named, parts)):
+        return run
+    has_mark = _MATH_MARK.search(run) is not None or run.count("=") > 1
+    if not has_mark or _NUMBER_IN_BRACKETS.fullmatch(run):
+        return None
+    unit = ""
+    unit_after = _UNIT_AFTER.match(text, last.end())
+    if unit_after is not None:
+        unit = f" {unit_after[1]}"
+    if "=" in run:
+        return value_of(parts[-1], unit)
+    return value_of(run, unit)
+
+
+def value_of(formula: str, unit: str) -> str | None:
+    """Return the answer that a formula gives, followed by `unit`.
+
+    A chain such as `x = 3 + 4 = 7` is reduced to its name and last side. `None` for other equations
+    that end in a number, which `last_number` reads.
+    """
+    if formula.startswith("{"):
+        return rf"\{formula[:-1]}\}}"
+    sides, operators = chain(formula)
+    if {*operators} != {"="}:
+        return formula + unit
+    has_name = is_name(sides[0])
+    if has_name and len(sides) > 2:
+        return f"{sides[0]} = {sides[-1]}{unit}"
+    if _VALUES.fullmatch(sides[-1]):
+        return None
+    return formula + unit
+
+
+def is_named(text: str) -> bool:
+    """Return whether a text gives a value to a name: `x = 2`."""
+    sides, operators = chain(text)
+    return operators == ("=",) and is_name(sides[0])
+
+
+def is_balanced(text: str) -> bool:
+    """Return whether all brackets in a formula match, whatever their kinds, as in `[0, 1)`."""
+    depth = 0
+    for character in text:
+        depth += (character in "([{") - (character in ")]}")
+        if depth < 0:
+            return False
+    return depth == 0
+
+
+def without_delimiters(formula: str) -> str:
+    """Remove the math delimiters around a formula, and what precedes the last arrow in it.
+
+    A text with several formulas is returned unchanged.
+    """
+    for opening, closing in _DISPLAY:
+        inner = formula.removeprefix(opening).removesuffix(closing)
+        if len(inner) == len(formula) - len(opening + closing) and opening not in inner:
+            return _ARROW.split(inner)[-1].strip()
+    return formula
+
+
+def last_formula(text: str) -> tuple[int, int] | None:
+    """Return (start, end) of the last formula between math delimiters, or `None`.
+
+    Formulas before it in the same list are included: `$x = 1$ and $x = 2$`.
+    """
+    spans = delimited_spans(text, len(text))
+    if not spans:
+        return None
+    start, end = max(spans, key=lambda span: span[1])
+    for _ in range(MAX_FORMULAS):
+        separator = _SEPARATOR_BEFORE.search(text, max(0, start - 20), start)
+        if separator is None:
+            break
+        limit = separator.start()
+        joined = [begin for begin, stop in delimited_spans(text, limit) if stop == limit]
+        if not joined or end - joined[0] > MAX_ANSWER:
+            break
+        start = joined[0]
+    return start, end
+
+
+def delimited_spans(text: str, limit: int) -> list[tuple[int, int]]:
+    """Return (start, end) of the last formula before `limit` in each pair of delimiters."""
+    spans = []
+    for pair in _DISPLAY:
+        span = delimited(text, limit, pair)
+        if span is not None:
+            spans.append(span)
+    return spans
+
+
+def delimited(text: str, limit: int, pair: tuple[str, str]) -> tuple[int, int] | None:
+    """Return (start, end) of the last formula before `limit` in this pair of delimiters.
+
+    The delimiters are included. `None` if there is no such formula, or if it is empty, longer than
+    `MAX_ANSWER` or contains words.
+    """
+    opening, closing = pair
+    if opening == "$":
+        stop = last_dollar(text, limit, closes=True)
+        start = last_dollar(text, max(stop, 0), closes=False)
+    else:
+        stop = text.rfind(closing, 0, limit)
+        start = text.rfind(opening, 0, max(stop, 0))
+    if start < 0:
+        return None
+    content = text[start + len(opening) : stop].strip()
+    if not content or len(content) > MAX_ANSWER or has_words(content):
+        return None
+    return start, stop + len(closing)
+
+
+def last_dollar(text: str, end: int, *, closes: bool) -> int:
+    r"""Return the position of the last `$` before `end` that is not `\$`, or -1.
+
+    With `closes`, a `$` before a digit is skipped: it is a price.
+    """
+    position = text.rfind("$", 0, end)
+    while position > 0:
+        escaped = text[position - 1] == "\\"
+        is_price = closes and text[position + 1 : position + 2].isdecimal()
+        if not escaped and not is_price:
+            break
+        position = text.rfind("$", 0, position)
+    return position
+
+
+def last_number(text: str, start: int) -> str | None:
+    """Return the last number, arithmetic or list of numbers after `start` that is not denied.
+
+    A date or a number such as `100-meter` counts only if there is no other number, and an
+    alternative (`12 or 13`) is returned together with the value before "or". `None` if there is no
+    number, or if the last one is a side of an equation for an unknown.
+    """
+    last_digit = max(text.rfind(digit, start + 1) for digit in "0123456789")
+    matches = list(_VALUES.finditer(text, max(start, last_digit - WINDOW, 0)))
+    fallback = None
+    for position, match in reversed(list(enumerate(matches))):
+        before = text[max(0, match.start() - 60) : match.start()]
+        if len(match[1]) > MAX_ANSWER or _DENIED.search(before):
+            continue
+        if _DENIED_AFTER.match(text, match.end()):
+            continue
+        # The answer may come before these: `$130 by June 2020`, `212 seconds for 100-meter races`
+        if _DATE_ALONE.fullmatch(match[1]) or _IN_COMPOUND.match(text, match.end()):
+            fallback = fallback or match[1]
+            continue
+        steps = match[1]
+        if _OPERATOR_BEFORE.search(before):  # `5 apples * 3 = 15` begins in words: only 15 counts
+            first_sides, sign, steps = steps.rpartition("=")
+            before += first_sides + sign
+        if _EQUATION_BEFORE.search(before):
+            return None
+        value = _GLUED_UNIT.sub(" ", steps.strip())
+        if _ALTERNATIVE.search(before):
+            earlier = matches[position - 1][1] if position else ""
+            return f"{earlier}, or {value}"
+        return value
+    return fallback
+
+
+def has_words(text: str) -> bool:
+    """Return whether `text` has words of three or more letters besides "and" and LaTeX commands."""
+    return _WORD.search(_NAMED.sub("", text)) is not None
