@@ -8,32 +8,42 @@ completions are drawn at random.
 from __future__ import annotations
 
 import gc
+import math
 import os
 from contextlib import redirect_stdout, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
+import psutil
 import torch
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.utils.logging import disable_progress_bar
 
+from grpo_ext.bench.budget import Budget, BudgetSpent
 from grpo_ext.bench.random_model import has_weights, make_random_model, with_random_completions
 from grpo_ext.bench.replay import Replay, recorded_generation
 from grpo_ext.preflight.forecast import make_forecast
+from grpo_ext.recipe.batch import Batch
 from grpo_ext.recipe.load import load_recipe
-from grpo_ext.recipe.memory import longest_completion
+from grpo_ext.recipe.memory import longest_completion, memory_estimate
 from grpo_ext.train import make_trainer
 
 if TYPE_CHECKING:
+    from grpo_ext.step.records import Generation
     from grpo_ext.trainer import GRPOExtTrainer
 
 Settings = dict[str, Any]  # values of recipe keys
 
-GENERATIONS = 4  # generations of the recipe as it is written; the first is a warm-up
+GENERATIONS = 4  # most generations of the recipe as it is written; the first is a warm-up
+RECIPE_SHARE = 1 / 3  # share of the budget for these generations
 STEPS = 3  # steps of a run with other settings; the first is a warm-up
+FEWEST_STEPS = 2  # if time is short
+CANDIDATES = 8  # runs with other settings that should fit into the budget
+MEMORY_SHARE = 0.5  # share of the available memory that estimated activations may take
 # most tokens, prompts included, of a step with other settings
 MAX_TOKENS = {"cpu": 32_768, "cuda": 131_072}
 RANDOM_COMPLETION_LENGTH = 128  # tokens per completion of a model with random weights
@@ -75,7 +85,6 @@ ONE_PASS: Settings = {
     "group_filter": "off",
     "curriculum": "none",
     "reward_workers": 0,
-    "max_steps": STEPS,
 }
 
 
@@ -95,54 +104,156 @@ class Bench:
     Args:
         config: the recipe's file or name.
         overrides: further keys and values, as on the command line.
+        budget: the time for all measurements; unlimited by default.
+
+    Attributes:
+        device: "cpu" or "cuda".
+        figures: the figures of `as_it_stands`; empty before the first generation has ended.
+        sizes: the batch sizes that these figures were measured with.
+        warm: whether they leave out the first generation.
+        layout: the layout that the trainer chose for the recipe.
+        gradient_checkpointing: whether the trainer used it with the recipe.
+        num_completions: the completions per step of `training_phase`, in whole groups.
     """
 
-    def __init__(self, config: str, overrides: list[str]):
+    completions: Generation  # the recorded ones
+    replay: Replay
+
+    def __init__(self, config: str, overrides: list[str], budget: Budget | None = None):
         disable_progress_bar()
+        self.budget = budget or Budget()
         self.recipe = load_recipe(config, overrides, 1)
         self.forecast = make_forecast(self.recipe, 1)
         self.batch = self.forecast.plan.batch
         self.random_weights = not has_weights(self.recipe.flat["model_name_or_path"])
+        on_gpu = torch.cuda.is_available() and not self.recipe.flat["use_cpu"]
+        self.device = "cuda" if on_gpu else "cpu"
+        self.figures: dict[str, float] = {}
+        self.sizes = self.batch
+        self.warm = False
+        self.layout = "chunks"
+        self.gradient_checkpointing = False
+        self.num_completions = 0
+        self._steps = STEPS
+        self._skips = False  # whether the recipe leaves out completions without gradient
+        self._seconds_to_start = 0.0  # the most that a trainer has taken
 
     def as_it_stands(self) -> dict[str, float]:
         """Run the recipe for a few generations, and keep the completions of the last one.
 
+        If the budget is limited, one generation of a single group comes first, which shows how many
+        groups fit into `RECIPE_SHARE` of the budget. If no others do, its figures are returned.
+
         Returns:
             The mean seconds per optimizer step of each phase, and the medians of `OTHER_FIGURES`.
+
+        Raises:
+            ValueError: if the budget ends before the first generation has been trained on.
         """
-        steps = max(1, self.batch.passes // self.batch.gradient_accumulation_steps)
-        settings: Settings = {"max_steps": GENERATIONS * steps}
+        groups = self.batch.prompts
+        if math.isinf(self.budget.seconds):
+            self._run_recipe(groups, GENERATIONS)
+        else:
+            reserve = (1 - RECIPE_SHARE) * self.budget.seconds
+            try:
+                self._run_recipe(1, GENERATIONS if groups == 1 else 1, reserve)
+            except BudgetSpent:
+                raise ValueError(
+                    f"A step with one group takes more than {self.budget.seconds / 60:g} minutes, "
+                    "so nothing was measured. Write more --minutes, or a smaller "
+                    "max_completion_length."
+                ) from None
+            affordable = min(groups, self._affordable_groups(self.budget.left - reserve))
+            if affordable > 1:
+                with suppress(BudgetSpent):  # the figures of one group remain
+                    self._run_recipe(affordable, GENERATIONS, reserve, reserve)
+        self._choose_size()
+        return self.figures
+
+    def _affordable_groups(self, seconds: float) -> int:
+        """Return how many groups two generations may have in so many seconds; 0 if none.
+
+        A GPU takes about as long for the completions of one group as for those of several.
+        """
+        phases = [self.figures.get(name, 0.0) for name in PHASES]
+        generation = self.figures.get("time/generation", 0.0)
+        steps = self.sizes.passes // self.sizes.gradient_accumulation_steps
+        training = max(sum(phases) - generation, 1e-6)
+        available = (seconds - self._seconds_to_start) / (2 * steps)
+        groups = available / (generation + training)
+        if self.device != "cpu":
+            groups = (available - generation) / training
+        return max(0, int(groups))
+
+    def _run_recipe(
+        self, groups: int, generations: int, reserve: float = 0.0, pass_reserve: float = 0.0
+    ) -> None:
+        """Run the recipe for up to `generations` generations; set figures and completions.
+
+        Args:
+            groups: the number of groups per generation. If it is smaller than the recipe's, each
+                optimizer step has its own generation.
+            generations: the number of generations.
+            reserve: the seconds of the budget that another step must leave.
+            pass_reserve: the seconds of the budget that another pass of the model must leave.
+
+        Raises:
+            BudgetSpent: if time is over during a pass of the model.
+        """
+        sizes = self.batch
+        settings: Settings = {}
+        if groups < sizes.prompts:
+            sizes = with_groups(sizes, groups)
+            settings |= batch_settings(sizes)
+        steps = max(1, sizes.passes // sizes.gradient_accumulation_steps)
+        settings["max_steps"] = generations * steps
         if self.random_weights:
             settings["max_completion_length"] = RANDOM_COMPLETION_LENGTH
         with TemporaryDirectory() as folder:
             trainer = self._make_trainer(folder, settings)
-            logs = train_silently(trainer)
+            train_silently(trainer, TimeLimit(self.budget, reserve, pass_reserve))
         slices = trainer.generation
-        assert slices is not None, "a run of several steps generates"
+        assert slices is not None, "a run of at least one step generates"
         self.completions = recorded_generation(slices)
         if self.random_weights:
             limit = self.recipe.flat["max_completion_length"]
             self.completions = with_random_completions(self.completions, limit)
         self.replay = Replay(self.completions, trainer.sampler)
+        self.layout = trainer.parts.scorer.layout.kind
+        self.gradient_checkpointing = bool(trainer.args.gradient_checkpointing)
+        self._skips = trainer.parts.cut_rule.skips
+        logs = step_logs(trainer)
         del trainer
         free_memory()
-        table = pd.DataFrame(logs[steps:])  # without the first generation
+        self.sizes = sizes
+        self.warm = len(logs) > steps
+        table = pd.DataFrame(logs[steps:] if self.warm else logs)
         phases = table.filter(items=PHASES).fillna(0.0).mean()
         medians = table.filter(items=OTHER_FIGURES).median()
-        return {**phases.to_dict(), **medians.to_dict()}
+        self.figures = {**phases.to_dict(), **medians.to_dict()}
 
-    @property
-    def num_completions(self) -> int:
-        """Completions per step of `training_phase`, in whole groups.
+    def _choose_size(self) -> None:
+        """Choose the completions per step of `training_phase`, in whole groups, and its steps.
 
-        As many as in a step of the recipe or as `MAX_TOKENS` allows, whichever is fewer, but at
-        least one group.
+        As many completions as in a step of the recipe, as were recorded, as `MAX_TOKENS` allows, or
+        as fit `CANDIDATES` times into the budget, whichever is fewest, but at least one group.
         """
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-        affordable = MAX_TOKENS[device] / mean(self._lengths())
+        lengths = self._lengths()
         group_size = self.batch.num_generations
-        groups = int(min(self.batch.completions_per_step, affordable)) // group_size
-        return max(1, groups) * group_size
+        affordable = MAX_TOKENS[self.device] / mean(lengths)
+        most = int(min(self.batch.completions_per_step, len(lengths), affordable))
+        most_groups = max(1, most // group_size)
+        trained = float(self.sizes.completions_per_step)
+        if self._skips:
+            trained *= 1 - self.figures.get("frac_reward_zero_std", 0.0)
+        per_group = group_size * training_seconds(self.figures) / max(1.0, trained)
+        seconds = self.budget.left / CANDIDATES - self._seconds_to_start
+        for steps in (STEPS, FEWEST_STEPS):
+            groups = max(1, int(min(most_groups, seconds / max(steps * per_group, 1e-6))))
+            self._steps = steps
+            if groups == most_groups and seconds > steps * groups * per_group:
+                break
+        self.num_completions = groups * group_size
 
     @property
     def sequence_lengths(self) -> list[int]:
@@ -163,12 +274,15 @@ class Bench:
 
         Raises:
             ValueError: if the model does not support the settings.
+            BudgetSpent: if the budget ends before `FEWEST_STEPS` steps do.
         """
         settings = {
             "per_device_train_batch_size": self.num_completions,
             **ONE_PASS,
+            "max_steps": self._steps,
             **settings,
         }
+        logs = []
         with TemporaryDirectory() as folder:
             trainer = self._make_trainer(
                 folder,
@@ -180,10 +294,14 @@ class Bench:
                 # From here on, Linux measures the peak memory of this process anew.
                 Path("/proc/self/clear_refs").write_text("5")
             try:
-                logs = train_silently(trainer)[1:]
+                train_silently(trainer, TimeLimit(self.budget, steps=FEWEST_STEPS))
             except torch.OutOfMemoryError:
                 return None
+            except BudgetSpent:
+                if len(step_logs(trainer)) < FEWEST_STEPS:
+                    raise
             finally:
+                logs = step_logs(trainer)[1:]
                 del trainer
                 free_memory()
         fastest = min(logs, key=training_seconds)
@@ -194,6 +312,22 @@ class Bench:
             share=fastest.get("throughput/share_of_rate"),
             peak_gib=max(log["memory/peak_gib"] for log in logs),
         )
+
+    def fits_without_checkpointing(self) -> bool:
+        """Return whether one micro-batch without gradient checkpointing should fit into memory.
+
+        A CPU process that fills the memory is killed, so this compares an estimate with the memory
+        that is available. Always true on a GPU, where running out of memory is a result, and for a
+        model of unknown size.
+        """
+        if self.device != "cpu" or self.forecast.size is None:
+            return True
+        values = self.recipe.flat.replaced(
+            gradient_checkpointing=False, max_completion_length=max(self.sequence_lengths)
+        )
+        batch = replace(self.batch, per_device_train_batch_size=self.num_completions)
+        activations = memory_estimate(self.forecast.size, values, batch)["activations"]
+        return activations < MEMORY_SHARE * psutil.virtual_memory().available
 
     def longest_completion(self) -> int | None:
         """Estimate the longest completion, in tokens, that fits on this GPU.
@@ -212,19 +346,110 @@ class Bench:
 
     def _make_trainer(self, folder: str, settings: Settings, **arguments: Any) -> GRPOExtTrainer:
         """Make the recipe's trainer with other settings and arguments; it writes to `folder`."""
+        begun = self.budget.clock()
         values = {**self.recipe.flat, **ISOLATED, **settings, "output_dir": folder}
         recipe = load_recipe(None, values, 1)
         if self.random_weights:
             arguments["model"], arguments["processing_class"] = make_random_model(recipe)
         with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):
-            return make_trainer(recipe, **arguments)
+            trainer = make_trainer(recipe, **arguments)
+        self._seconds_to_start = max(self._seconds_to_start, self.budget.clock() - begun)
+        return trainer
 
 
-def train_silently(trainer: GRPOExtTrainer) -> list[dict[str, float]]:
-    """Train without printing anything, and return the logs of the steps."""
-    with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):
-        trainer.train()
+class TimeLimit(TrainerCallback):
+    """Ends a run when its time is over.
+
+    The run stops after a step if another one would not fit. If time is over within a step, the next
+    pass of the model raises `BudgetSpent`.
+
+    Args:
+        budget: the time of the benchmark.
+        reserve: the seconds of the budget that another step must leave.
+        pass_reserve: the seconds of the budget that another pass of the model must leave.
+        steps: the number of steps after which the run may stop.
+    """
+
+    def __init__(
+        self, budget: Budget, reserve: float = 0.0, pass_reserve: float = 0.0, steps: int = 1
+    ):
+        self.budget = budget
+        self.reserve = reserve
+        self.pass_reserve = pass_reserve
+        self.steps = steps
+        self._begun = 0.0
+
+    def before_pass(self, module: torch.nn.Module, inputs: object) -> None:
+        """Raise `BudgetSpent` if time is over; the hook of the model's embedding."""
+        self.budget.check(self.pass_reserve)
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self._begun = self.budget.clock()
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        per_step = (self.budget.clock() - self._begun) / state.global_step
+        if state.global_step >= self.steps and self.budget.left - self.reserve < per_step:
+            control.should_training_stop = True
+
+
+def train_silently(trainer: GRPOExtTrainer, limit: TimeLimit) -> None:
+    """Train without printing anything, until the last step or the limit.
+
+    Raises:
+        BudgetSpent: if the limit ends a step.
+    """
+    trainer.add_callback(limit)
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    hook = model.get_input_embeddings().register_forward_pre_hook(limit.before_pass)
+    try:
+        with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):
+            trainer.train()
+    finally:
+        hook.remove()
+
+
+def step_logs(trainer: GRPOExtTrainer) -> list[dict[str, float]]:
+    """Return the logs of the optimizer steps that have ended."""
     return [log for log in trainer.state.log_history if "loss" in log]
+
+
+def with_groups(batch: Batch, groups: int) -> Batch:
+    """Return sizes with fewer groups: each step has its own generation of `groups` groups.
+
+    The micro-batch is at most as large as before.
+    """
+    completions = groups * batch.num_generations
+    size = largest_divisor(completions, batch.per_device_train_batch_size)
+    return replace(
+        batch,
+        per_device_train_batch_size=size,
+        gradient_accumulation_steps=completions // size,
+        steps_per_generation=None,
+        generation_batch_size=None,
+    )
+
+
+def batch_settings(batch: Batch) -> Settings:
+    """Return the recipe keys of batch sizes."""
+    keys = (
+        "per_device_train_batch_size",
+        "gradient_accumulation_steps",
+        "steps_per_generation",
+        "generation_batch_size",
+    )
+    return {key: getattr(batch, key) for key in keys}
+
+
+def largest_divisor(number: int, most: int) -> int:
+    """Return the largest divisor of `number` that is at most `most`; 1 if `most` is below 1."""
+    size = max(1, min(number, most))
+    while number % size:
+        size -= 1
+    return size
 
 
 def training_seconds(log: dict[str, float]) -> float:

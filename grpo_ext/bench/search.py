@@ -1,21 +1,31 @@
 """Find the layout, token limit per micro-batch and checkpointing that train fastest."""
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterable, Iterator
 
-from grpo_ext.bench.measure import Bench, Measurement, Settings
+from grpo_ext.bench.budget import MINUTES, Budget, BudgetSpent, interruptible
+from grpo_ext.bench.measure import Bench, Measurement, Settings, largest_divisor
 from grpo_ext.recipe.folder import sharding
 
 Key = tuple[tuple[str, object], ...]  # the items of settings
 
-LAYOUTS = ("chunks", "packed", "padded")
+# Layouts in the order in which they are likely to win. On a CPU, packed rows take at best as long
+# as chunks; on a GPU, whose calls cost more, padding takes longest.
+LAYOUTS = {"cpu": ("chunks", "padded", "packed"), "cuda": ("chunks", "packed", "padded")}
 # Timings are noisy: settings within this factor of the fastest are measured two more times.
 CLOSE = 1.5
 # Other settings replace the recipe's only if they take less than this share of its time.
 WORTHWHILE = 0.97
+# Token limits beyond one that takes this many times as long as the one before cannot win.
+SLOWER = 1.2
 
 
 class Search:
     """Measures settings of one recipe, and keeps the fastest measurement of each.
+
+    Args:
+        bench: measures the settings.
+        announce: is called with settings before they are measured.
 
     Attributes:
         measurements: the measurements by the items of their settings; `None` for settings that did
@@ -23,70 +33,184 @@ class Search:
         refused: layouts that the model does not support, each with the reason.
     """
 
-    def __init__(self, bench: Bench):
+    def __init__(self, bench: Bench, announce: Callable[[Settings], None] = lambda settings: None):
         self.bench = bench
+        self.announce = announce
         self.measurements: dict[Key, Measurement | None] = {}
         self.refused: dict[str, str] = {}
+        self._seconds_to_measure = (
+            math.inf
+        )  # the shortest run so far, with the start of its trainer
 
     def run(self) -> Iterator[tuple[Settings, Measurement | None]]:
         """Yield settings, each with its measurement, or `None` if they could not run.
 
-        The recipe's own settings come first, then each layout, then token limits with the fastest
-        layout, then, if the recipe uses gradient checkpointing, the fastest settings without it.
-        Finally, all settings within `CLOSE` of the fastest are measured two more times; nothing is
-        yielded for that.
+        The settings come in the order of `candidates`. Then all within `CLOSE` of the fastest are
+        measured two more times; nothing is yielded for that. The search ends when the time of the
+        bench is over.
 
         Raises:
-            ValueError: if no layout fits into memory.
+            ValueError: if nothing fits into memory.
         """
-        checkpointing = self.own["gradient_checkpointing"]
-        yield self.own, self.measure(self.own)
-        for layout in LAYOUTS:
-            settings = {
-                "layout": layout,
-                "max_tokens_per_micro_batch": None,
-                "gradient_checkpointing": checkpointing,
-            }
-            yield settings, self.measure(settings)
-        if not self._fastest_other():
-            raise ValueError(
-                "No layout fits into memory: write a smaller num_generations or "
-                "max_completion_length."
-            )
-        for budget in token_budgets(self.bench.sequence_lengths):
-            settings = {**self._fastest_other(), "max_tokens_per_micro_batch": budget}
-            if settings["layout"] != "padded":  # recipes refuse a budget there
+        try:
+            for settings in self.candidates():
+                if tuple(settings.items()) in self.measurements:
+                    continue
+                if not self._has_time():
+                    return
                 yield settings, self.measure(settings)
-        if checkpointing:
-            settings = {**self._fastest_other(), "gradient_checkpointing": False}
-            yield settings, self.measure(settings)
-        self._measure_close_ones_again()
+            if not self._seconds():
+                raise ValueError(
+                    "No layout fits into memory: write a smaller num_generations or "
+                    "max_completion_length."
+                )
+            self._measure_close_ones_again()
+        except BudgetSpent:
+            return
+
+    def candidates(self) -> Iterator[Settings]:
+        """Yield the settings to measure, those that are likely to win first.
+
+        The recipe's own settings come first, then:
+
+        - the layout that the recipe's trainer has chosen, unless this repeats the recipe's own
+        - if the recipe uses gradient checkpointing, the fastest settings without it
+        - token limits with the fastest layout, up to one after which others cannot win
+        - the other layouts, and token limits again if one of them is the fastest
+        - the fastest settings with gradient checkpointing if they are without it, and the reverse
+
+        Settings without gradient checkpointing are left out if they should not fit into memory.
+        What is fastest depends on the measurements so far, so settings come twice if nothing new
+        was measured.
+        """
+        own = self.own
+        yield own
+        first, *others = self._layouts()
+        if not self._repeats_own(first):
+            yield layout_settings(first, own["gradient_checkpointing"])
+        if own["gradient_checkpointing"]:
+            yield from self._other_checkpointing(first)
+        yield from self._limits(self._fastest_or(first))
+        for layout in others:
+            yield layout_settings(layout, self._fastest_or(first)["gradient_checkpointing"])
+        yield from self._limits(self._fastest_or(first))
+        yield from self._other_checkpointing(first)
+        if not self._seconds():  # smaller micro-batches with checkpointing need the least memory
+            yield from self._limits(layout_settings(first, True))
+
+    def _layouts(self) -> list[str]:
+        """Return the layouts, the one that the trainer has chosen first."""
+        layouts = LAYOUTS[self.bench.device]
+        return sorted(layouts, key=lambda layout: layout != self.bench.layout)
+
+    def _repeats_own(self, layout: str) -> bool:
+        """Return whether one micro-batch with a layout is what the recipe's own settings run."""
+        own = self.own
+        same = own["layout"] == layout or (own["layout"] == "auto" and layout == "chunks")
+        one = own["gradient_accumulation_steps"] == 1 and own["max_tokens_per_micro_batch"] is None
+        return same and one and self.bench.layout == layout
+
+    def _fastest_or(self, layout: str) -> Settings:
+        """Return `_fastest_other`, or if none ran, one micro-batch with a layout."""
+        return self._fastest_other() or layout_settings(layout, self.own["gradient_checkpointing"])
+
+    def _other_checkpointing(self, layout: str) -> Iterator[Settings]:
+        """Yield `_fastest_or` with gradient checkpointing switched, if that should fit."""
+        settings = self._fastest_or(layout)
+        switched = {**settings, "gradient_checkpointing": not settings["gradient_checkpointing"]}
+        if switched["gradient_checkpointing"] or self.bench.fits_without_checkpointing():
+            yield switched
+
+    def _limits(self, settings: Settings) -> Iterator[Settings]:
+        """Yield settings with each token limit, up to one after which others cannot win.
+
+        A CPU, whose caches are small, begins with the smallest limit, and a GPU with the largest.
+        """
+        previous = math.inf
+        for limited in self._all_limits(settings):
+            yield limited
+            measurement = self.measurements.get(tuple(limited.items()))
+            if measurement is not None:
+                if measurement.seconds > SLOWER * previous:
+                    return
+                previous = measurement.seconds
+
+    def _all_limits(self, settings: Settings) -> list[Settings]:
+        """Return settings with each token limit; none for `layout: padded`, which takes none."""
+        if settings["layout"] == "padded":
+            return []
+        budgets = token_budgets(self.bench.sequence_lengths)
+        if self.bench.device != "cpu":
+            budgets.reverse()
+        return [{**settings, "max_tokens_per_micro_batch": budget} for budget in budgets]
+
+    def _has_time(self) -> bool:
+        """Return whether the quickest run so far would fit into the time that is left."""
+        left = self.bench.budget.left
+        return left > 0 and (not self.measurements or left > self._seconds_to_measure)
+
+    @property
+    def not_tried(self) -> list[Settings]:
+        """The candidates that were not measured; empty before the recipe's own settings."""
+        return self._not_measured(self.candidates()) if self.measurements else []
+
+    @property
+    def cannot_win(self) -> list[Settings]:
+        """The token limits that were left out, because training got slower towards them."""
+        if not self.measurements:
+            return []
+        not_tried = self.not_tried
+        limits = self._all_limits(self._fastest_or(self._layouts()[0]))
+        return [settings for settings in self._not_measured(limits) if settings not in not_tried]
+
+    @property
+    def left_out_for_memory(self) -> bool:
+        """Whether no settings without checkpointing were tried, because memory might run out."""
+        tried = [dict(key)["gradient_checkpointing"] for key in self.measurements]
+        return bool(tried) and all(tried) and not self.bench.fits_without_checkpointing()
+
+    def _not_measured(self, candidates: Iterable[Settings]) -> list[Settings]:
+        """Return candidates without a measurement, each once."""
+        settings = []
+        for candidate in candidates:
+            if tuple(candidate.items()) not in self.measurements and candidate not in settings:
+                settings.append(candidate)
+        return settings
 
     def measure(self, settings: Settings, again: bool = False) -> Measurement | None:
         """Measure settings and return their fastest measurement; `None` if they cannot run.
 
         Settings that have a measurement are run again only if `again` is set.
+
+        Raises:
+            BudgetSpent: if the time of the bench ends first.
         """
         key = tuple(settings.items())
         previous = self.measurements.get(key)
-        if previous is not None and not again:
+        if key in self.measurements and not again:
             return previous
+        self.announce(settings)
+        clock = self.bench.budget.clock
+        begun = clock()
         try:
             measurement = self.bench.training_phase(settings)
         except ValueError as error:
             self.refused[settings["layout"]] = str(error)
             measurement = None
+        else:
+            self._seconds_to_measure = min(self._seconds_to_measure, clock() - begun)
         if measurement is None or (previous and previous.seconds < measurement.seconds):
             measurement = previous
         self.measurements[key] = measurement
         return measurement
 
     def _measure_close_ones_again(self) -> None:
+        """Measure the settings within `CLOSE` of the fastest two more times, fastest first."""
         first = self._seconds()
         limit = CLOSE * min(first.values())
         for _ in range(2):
-            for key, seconds in first.items():
-                if seconds < limit:
+            for key in sorted(first, key=first.__getitem__):
+                if first[key] < limit and self._has_time():
                     self.measure(dict(key), again=True)
 
     @property
@@ -98,7 +222,7 @@ class Search:
         return {
             "layout": recipe["layout"],
             "max_tokens_per_micro_batch": recipe["max_tokens_per_micro_batch"],
-            "gradient_checkpointing": recipe["gradient_checkpointing"],
+            "gradient_checkpointing": self.bench.gradient_checkpointing,
             "per_device_train_batch_size": size,
             "gradient_accumulation_steps": num_completions // size,
         }
@@ -135,10 +259,11 @@ class Search:
     def lines(self) -> Settings:
         """Return the best settings as recipe keys; empty if the recipe's own settings are the best.
 
-        They change neither the completions per step nor those per generation.
+        Also empty if none ran. They change neither the completions per step nor those per
+        generation.
         """
         best = self.best
-        if best == self.own:
+        if not best or best == self.own:
             return {}
         batch = self.bench.batch
         lengths = self.bench.sequence_lengths
@@ -146,6 +271,10 @@ class Search:
         budget = best["max_tokens_per_micro_batch"]
         if budget is None and len(lengths) < num_completions:
             budget = sum(lengths)  # the size of the one micro-batch that was measured
+            checkpointing = best["gradient_checkpointing"] or not self.bench.gradient_checkpointing
+            if self.bench.device != "cpu" and checkpointing:
+                # the recipe's micro-batch needs no less memory; a GPU is no faster with small ones
+                budget = max(budget, budget * batch.per_device_train_batch_size // len(lengths))
         lines = {"layout": best["layout"]}
         if best["layout"] == "padded" or sharding(self.bench.recipe.flat):
             # No token limit here, so convert it to a number of rows of mean length.
@@ -166,21 +295,27 @@ class Search:
 
 
 def fastest_settings(config: str) -> Settings:
-    """Measure a recipe on this machine like `grpo-ext bench`, and return `Search.lines`."""
-    bench = Bench(config, [])
-    bench.as_it_stands()
-    search = Search(bench)
-    for _ in search.run():
-        pass
+    """Measure a recipe on this machine like `grpo-ext bench`, and return `Search.lines`.
+
+    Ctrl-C raises `KeyboardInterrupt`.
+    """
+    budget = Budget(60 * MINUTES)
+    with interruptible(budget):
+        bench = Bench(config, [], budget)
+        bench.as_it_stands()
+        search = Search(bench)
+        for _ in search.run():
+            pass
     return search.lines()
 
 
-def largest_divisor(number: int, most: int) -> int:
-    """Return the largest divisor of `number` that is at most `most`; 1 if `most` is below 1."""
-    size = max(1, min(number, most))
-    while number % size:
-        size -= 1
-    return size
+def layout_settings(layout: str, checkpointing: bool) -> Settings:
+    """Return the settings of one micro-batch with a layout."""
+    return {
+        "layout": layout,
+        "max_tokens_per_micro_batch": None,
+        "gradient_checkpointing": checkpointing,
+    }
 
 
 def token_budgets(lengths: list[int]) -> list[int]:

@@ -1,30 +1,38 @@
-"""`grpo-ext bench`: measure a recipe for about two minutes, and print its fastest settings.
+"""`grpo-ext bench`: measure a recipe for two minutes, and print its fastest settings.
 
 examples:
   grpo-ext bench --config recipes/countdown/tiny.yaml
-  grpo-ext bench --config recipes/gsm8k/qwen2.5-1.5b.yaml --json
+  grpo-ext bench --config recipes/gsm8k/qwen2.5-1.5b.yaml --minutes 10 --json
 
-It runs the recipe for a few generations, then only the training phase on the same completions with
-each layout, with token limits per micro-batch, and without gradient checkpointing if that is on. It
+It runs the recipe for up to four generations, then only the training phase on the same completions
+with each layout, with token limits per micro-batch, with and without gradient checkpointing. It
 prints lines to paste into the recipe, which change neither the completions per step nor the
-objective. A model that is not on this machine gets random weights, if its shape is known. The share
-of the rate compares the operations of training with the measured rate of matrix products: 6 per
-token for each trained weight and 4 for each frozen one, plus attention and the head, but no
-recomputation.
+objective. Where a step takes long, it measures fewer groups and fewer steps, and says so. When the
+time is over, or after Ctrl-C, it prints the best so far and what was not tried.
 
-exit codes: 0 done; 2 the recipe cannot be used, or nothing fits into memory
+A model that is not on this machine gets random weights, if its shape is known. The share of the
+rate compares the operations of training with the measured rate of matrix products: 6 per token for
+each trained weight and 4 for each frozen one, plus attention and the head, but no recomputation.
+
+exit codes: 0 done; 2 the recipe cannot be used, nothing fits into memory, or the time is too short
+for one step; 130 interrupted by Ctrl-C, also with results
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
+import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from grpo_ext.bench.budget import MINUTES, Budget, interruptible
 from grpo_ext.cli.command import add_recipe_command
 
 if TYPE_CHECKING:
+    from grpo_ext.bench.display import Display
     from grpo_ext.bench.measure import Bench, Measurement, Settings
     from grpo_ext.bench.search import Search
 
@@ -33,59 +41,110 @@ COLUMNS = "seconds, tokens/s, share of the rate, peak GiB"
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
     parser = add_recipe_command(subparsers, __doc__, run)
+    parser.add_argument(
+        "--minutes",
+        type=minutes,
+        default=MINUTES,
+        metavar="N",
+        help=f"the time for all measurements (default: {MINUTES:g})",
+    )
     parser.add_argument("--json", action="store_true", help="print the measurements as JSON")
 
 
+def minutes(text: str) -> float:
+    """Return a positive number of minutes; an argparse `type`."""
+    number = float(text)
+    if not 0 < number < math.inf:
+        raise ValueError(text)
+    return number
+
+
 def run(args: argparse.Namespace) -> int:
-    from grpo_ext.bench.measure import Bench
-    from grpo_ext.bench.search import Search
+    from grpo_ext.bench.display import Bar, Lines
 
-    def show(line: str) -> None:
-        if not args.json:
-            print(line, flush=True)
+    budget = Budget(60 * args.minutes)
+    with interruptible(budget):
+        if args.json or not sys.stdout.isatty():
+            return measure(args, budget, Lines(budget, results=not args.json))
+        with Bar(budget) as bar:
+            return measure(args, budget, bar)
 
-    bench = Bench(args.config, args.overrides)
-    if bench.random_weights:
-        show(
-            "The model is not on this machine: random weights of its shape and random lengths "
-            "are measured."
-        )
-    figures = bench.as_it_stands()
-    for line in figure_lines(bench, figures):
-        show(line)
-    search = Search(bench)
-    show(f"\ntraining phase, {bench.num_completions} completions: {COLUMNS}")
-    for settings, measurement in search.run():
-        show(f"{settings_label(settings):44} {measurement_cells(measurement)}")
-    for line in advice_lines(search):
-        show(line)
-    longest = bench.longest_completion()
-    if longest:
-        show(
-            "\nestimated longest completion that fits, one per micro-batch with checkpointing: "
-            f"{longest:,} tokens"
-        )
+
+def measure(args: argparse.Namespace, budget: Budget, display: Display) -> int:
+    """Measure a recipe until the budget ends, and show the results; return the exit code."""
+    search = None
+    with suppress(KeyboardInterrupt):
+        display.begin("reading the recipe")
+        from grpo_ext.bench.measure import Bench
+        from grpo_ext.bench.search import Search
+
+        bench = Bench(args.config, args.overrides, budget)
+        search = Search(bench, lambda settings: display.begin(settings_label(settings)))
+        if bench.random_weights:
+            display.result(
+                "The model is not on this machine: random weights of its shape and random lengths "
+                "are measured."
+            )
+        display.begin("the recipe as it is written")
+        bench.as_it_stands()
+    if search is None or not search.bench.figures:
+        print("grpo-ext: interrupted before anything was measured", file=sys.stderr)
+        return 130
+    for line in figure_lines(search.bench):
+        display.result(line)
+    with suppress(KeyboardInterrupt):
+        for line in training_lines(search):
+            display.result(line)
+    longest = search.bench.longest_completion()
+    for line in advice_lines(search, longest):
+        display.result(line)
     if args.json:
-        report = {
-            "recipe": args.config,
-            "random_weights": bench.random_weights,
-            "as_it_stands": figures,
-            "training_phase": measurement_rows(search),
-            "settings": search.lines(),
-            "longest_completion": longest,
-        }
-        print(json.dumps(report, indent=2))
-    return 0
+        print(json.dumps(report(args.config, search, longest), indent=2))
+    return 130 if budget.interrupted else 0
 
 
-def figure_lines(bench: Bench, figures: dict[str, float]) -> Iterator[str]:
-    """Yield the lines about the recipe as it is written."""
+def report(recipe: str, search: Search, longest: int | None) -> dict[str, object]:
+    """Return the measurements as plain data for JSON.
+
+    Args:
+        recipe: the recipe's file or name.
+        search: the search, whether or not it has ended.
+        longest: the longest completion that fits; `None` if unknown.
+    """
+    bench = search.bench
+    return {
+        "recipe": recipe,
+        "random_weights": bench.random_weights,
+        "interrupted": bench.budget.interrupted,
+        "seconds": bench.budget.spent,
+        "completions_per_step": {
+            "recipe": bench.batch.completions_per_step,
+            "as_it_stands": bench.sizes.completions_per_step,
+            "training_phase": bench.num_completions,
+        },
+        "as_it_stands": bench.figures,
+        "training_phase": measurement_rows(search),
+        "not_tried": search.not_tried,
+        "cannot_win": search.cannot_win,
+        "settings": search.lines(),
+        "longest_completion": longest,
+    }
+
+
+def figure_lines(bench: Bench) -> Iterator[str]:
+    """Yield the lines about the recipe as it is written, or with fewer groups per step."""
+    figures = bench.figures
     phases = []
     for name, seconds in figures.items():
         if name.startswith("time/") and seconds >= 0.001:
             phases.append(f"{name.removeprefix('time/')} {seconds:.3g}")
-    yield f"recipe as written, seconds per step: {', '.join(phases)}"
-    tokens = figures["completions/mean_length"] * bench.batch.completions
+    subject = "recipe as written"
+    if bench.sizes != bench.batch:
+        subject = f"recipe with {completions(bench, bench.sizes.completions_per_step)} per step"
+    if not bench.warm:
+        subject += ", first generation"
+    yield f"{subject}, seconds per step: {', '.join(phases)}"
+    tokens = figures["completions/mean_length"] * bench.sizes.completions
     sampled = tokens / figures["sampling/generation_time"]
     total = figures["throughput/tokens_per_second"]
     rates = f"{sampled:,.0f} sampled tokens/s, {total:,.0f} tokens/s in all"
@@ -94,6 +153,22 @@ def figure_lines(bench: Bench, figures: dict[str, float]) -> Iterator[str]:
         yield f"{rates}; training at {share:.0%} of the matrix rate"
     else:
         yield f"{rates}; no group has signal yet"
+
+
+def completions(bench: Bench, count: int) -> str:
+    """Say how many completions of a step are measured: "8 of 64 completions"."""
+    step = bench.batch.completions_per_step
+    return f"{count} of {step} completions" if count < step else f"{count} completions"
+
+
+def training_lines(search: Search) -> Iterator[str]:
+    """Measure the training phase with other settings; yield a line for each."""
+    if search.bench.budget.interrupted:
+        return
+    count = completions(search.bench, search.bench.num_completions)
+    yield f"\ntraining phase, {count}: {COLUMNS}"
+    for settings, measurement in search.run():
+        yield f"{settings_label(settings):44} {measurement_cells(measurement)}"
 
 
 def settings_label(settings: Settings) -> str:
@@ -136,20 +211,42 @@ def measurement_rows(search: Search) -> list[dict[str, object]]:
     return rows
 
 
-def advice_lines(search: Search) -> Iterator[str]:
-    """Yield lines that say which layouts were not measured, and what to paste into the recipe."""
+def advice_lines(search: Search, longest: int | None) -> Iterator[str]:
+    """Yield lines that say what was not measured, and what to paste into the recipe.
+
+    Args:
+        search: the search, whether or not it has ended.
+        longest: the longest completion that fits; `None` if unknown.
+    """
     import yaml
 
     for layout, reason in search.refused.items():
         yield f"layout {layout} was not measured: {reason}"
+    if search.cannot_win:
+        labels = "; ".join(map(settings_label, search.cannot_win))
+        yield f"left out, since the limits before were already slower: {labels}"
+    if search.left_out_for_memory:
+        yield "left out, since memory might run out: no gradient checkpointing"
+    if search.not_tried:
+        reason = "before Ctrl-C" if search.bench.budget.interrupted else "in the time"
+        labels = "; ".join(map(settings_label, search.not_tried))
+        yield f"not tried {reason}: {labels}"
     lines = search.lines()
-    if not lines:
-        yield "\nthe recipe's own settings are the fastest"
-        return
-    own = search.measurements[tuple(search.own.items())]
-    best = search.measurements[tuple(search.best.items())]
-    gain = ""
-    if own and best:
-        gain = f", {own.seconds / best.seconds:.2f} times as fast as its own"
-    yield f"\nthe fastest settings, as lines of the recipe{gain}:"
-    yield yaml.safe_dump(lines, sort_keys=False).strip()
+    measured = " of those measured" if search.not_tried else ""
+    if lines:
+        gain = ""
+        own = search.measurements[tuple(search.own.items())]
+        best = search.measurements[tuple(search.best.items())]
+        if own and best:
+            gain = f", {own.seconds / best.seconds:.2f} times as fast as its own"
+        yield f"\nthe fastest settings{measured}, as lines of the recipe{gain}:"
+        yield yaml.safe_dump(lines, sort_keys=False).strip()
+    elif search.best:
+        yield f"\nthe recipe's own settings are the fastest{measured}"
+    else:
+        yield "\nno settings of the training phase were measured"
+    if longest:
+        yield (
+            "\nestimated longest completion that fits, one per micro-batch with checkpointing: "
+            f"{longest:,} tokens"
+        )

@@ -60,7 +60,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     parser.add_argument(
         "--bench",
         action="store_true",
-        help="measure for about two minutes, and use the fastest settings",
+        help="measure for two minutes, and use the fastest settings",
     )
     parser.add_argument("--yes", action="store_true", help="ask no questions")
 
@@ -112,7 +112,7 @@ def run(args: argparse.Namespace) -> int:
     if args.bench:
         from grpo_ext.bench.search import fastest_settings
 
-        print("Measuring for about two minutes.", flush=True)
+        print("Measuring for two minutes.", flush=True)
         try:
             recipe.update(fastest_settings(str(recipe_file)))
         except ValueError as error:

@@ -16,7 +16,6 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
 from typing import Any
 
 import torch
@@ -31,6 +30,7 @@ from transformers import (
 
 from grpo_ext.batching.cuts import equal_prompts
 from grpo_ext.step.records import Scored
+from grpo_ext.trainer.matrix_rate import matrix_rate_of, wait_for
 from grpo_ext.trainer.port import Trainer
 
 LOGGED = ("time/", "throughput/", "memory/")  # prefixes of the metric names
@@ -51,8 +51,9 @@ class Phases(TrainerCallback):
         mixed = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(
             trainer.accelerator.mixed_precision
         )
-        self.dtype = mixed or trainer.model.dtype
-        self.costs = costs(trainer.accelerator.unwrap_model(trainer.model))
+        model = trainer.accelerator.unwrap_model(trainer.model)
+        self.matrix_rate = matrix_rate_of(model, self.device.type, mixed or trainer.model.dtype)
+        self.costs = costs(model)
         self._stack: list[str] = []
         self._since = 0.0
         self._restart()
@@ -60,6 +61,7 @@ class Phases(TrainerCallback):
     def _restart(self) -> None:
         self.seconds: dict[str, float] = defaultdict(float)
         self._needed: Any = 0  # a tensor (3,), see `needed`
+        self._most_tokens = 0.0  # in a micro-batch
         self._begun = time.perf_counter()
         self._step = self.state.global_step
         self._tokens = self.state.num_input_tokens_seen
@@ -109,7 +111,9 @@ class Phases(TrainerCallback):
 
     def runs(self, rows: Scored) -> None:
         """Add the operations of a micro-batch that is trained on."""
-        self._needed = self._needed + needed(rows)
+        counts = needed(rows)
+        self._needed = self._needed + counts
+        self._most_tokens = max(self._most_tokens, float(counts[0]))
 
     def figures(self) -> dict[str, float]:
         """Return the metrics since the last call that returned some; empty before a step has ended.
@@ -117,7 +121,7 @@ class Phases(TrainerCallback):
         `time/PHASE`: seconds per optimizer step. `throughput/tokens_per_second`: prompt and
         completion tokens of all ranks per second, excluding evaluations and checkpoints.
         `throughput/share_of_rate`: the operations that training needs per second of
-        `train`, as a share of the measured rate of matrix products.
+        `train`, as a share of the fastest measured rate of matrix products; see `MatrixRate`.
         `memory/peak_gib`: the peak memory allocated on the GPU since the last call; on a CPU or an
         Apple GPU, the peak memory of the process.
         """
@@ -128,10 +132,11 @@ class Phases(TrainerCallback):
         figures = {f"time/{name}": value / steps for name, value in self.seconds.items() if value}
         tokens = self.state.num_input_tokens_seen - self._tokens
         figures["throughput/tokens_per_second"] = tokens / seconds
+        figures["memory/peak_gib"] = peak_bytes(self.device.type) / 2**30
         if torch.is_tensor(self._needed):
             rate = float(self.costs @ self._needed) / self.seconds["train"]
-            figures["throughput/share_of_rate"] = rate / matrix_rate(self.device.type, self.dtype)
-        figures["memory/peak_gib"] = peak_bytes(self.device.type) / 2**30
+            share = self.matrix_rate.share(rate, round(self._most_tokens))
+            figures["throughput/share_of_rate"] = share
         self._restart()
         return figures
 
@@ -150,32 +155,6 @@ def peak_bytes(device: str) -> int:
     peak = torch.accelerator.max_memory_allocated()
     torch.accelerator.reset_peak_memory_stats()
     return peak
-
-
-@cache
-def matrix_rate(device: str, dtype: torch.dtype) -> float:
-    """Return a device's operations per second in the fastest of 10 large matrix products.
-
-    The device is measured once per dtype.
-    """
-    size = 512 if device == "cpu" else 8192
-    # its own generator, so that measuring does not change the random numbers of a run
-    generator = torch.Generator(device).manual_seed(0)
-    a = torch.randn(size, size, device=device, dtype=dtype, generator=generator)
-    b = torch.randn(size, size, device=device, dtype=dtype, generator=generator)
-    best = float("inf")
-    for _ in range(10):
-        start = time.perf_counter()
-        a @ b
-        wait_for(device)
-        best = min(best, time.perf_counter() - start)
-    return 2 * size**3 / best
-
-
-def wait_for(device: str) -> None:
-    """Wait until a device has finished its work; do nothing for a CPU."""
-    if device != "cpu":
-        torch.accelerator.synchronize()
 
 
 def needed(rows: Scored) -> Tensor:

@@ -16,23 +16,7 @@ from grpo_ext.preflight.forecast import known_config, model_size
 from grpo_ext.recipe.batch import batch_of
 from grpo_ext.recipe.load import load_recipe
 from grpo_ext.recipe.memory import longest_completion
-
-SMALL = {
-    "per_device_train_batch_size": 8,
-    "gradient_accumulation_steps": 4,
-    "max_completion_length": 8,
-    "num_generations": 4,
-    "use_cpu": "true",
-    "bf16": "false",
-}
-
-
-def words(model, **more):
-    return [
-        word
-        for key, value in {"model_name_or_path": model, **SMALL, **more}.items()
-        for word in (f"--{key}", str(value))
-    ]
+from tests.support.bench_words import SMALL, words
 
 
 def test_the_settings_it_names_keep_the_completions_of_a_step(
@@ -41,7 +25,7 @@ def test_the_settings_it_names_keep_the_completions_of_a_step(
     monkeypatch.chdir(tmp_path)
     recipe = "countdown/tiny"
     given = words(tiny_folder, steps_per_generation=8, gradient_checkpointing="true")
-    assert main(["bench", "--config", recipe, *given, "--json"]) == 0
+    assert main(["bench", "--config", recipe, *given, "--json", "--minutes", "600"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert list(tmp_path.iterdir()) == [] and not found["random_weights"]
     tried = found["training_phase"]

@@ -1,0 +1,80 @@
+"""The time that a benchmark may take."""
+
+import math
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+MINUTES = 2.0  # the usual length of a budget
+
+
+class BudgetSpent(Exception):
+    """The time of a benchmark is over, in the middle of a step."""
+
+
+class Budget:
+    """Seconds from now on, by a clock.
+
+    Args:
+        seconds: the length of the budget; unlimited by default.
+        clock: returns the current time in seconds.
+
+    Attributes:
+        interrupted: whether Ctrl-C has ended the budget.
+    """
+
+    def __init__(self, seconds: float = math.inf, clock: Callable[[], float] = time.monotonic):
+        self.seconds = seconds
+        self.clock = clock
+        self.interrupted = False
+        self._begun = clock()
+
+    @property
+    def spent(self) -> float:
+        """The seconds since the beginning."""
+        return self.clock() - self._begun
+
+    @property
+    def left(self) -> float:
+        """The seconds that are left, at least 0."""
+        return 0.0 if self.interrupted else max(0.0, self.seconds - self.spent)
+
+    def interrupt(self) -> None:
+        """End the budget now."""
+        self.interrupted = True
+
+    def check(self, reserve: float = 0.0) -> None:
+        """Raise `BudgetSpent` if no more than `reserve` seconds are left.
+
+        After an interruption, raise `KeyboardInterrupt`: Python ignores the one of the signal if it
+        arrives in a callback of the garbage collector.
+        """
+        if self.interrupted:
+            raise KeyboardInterrupt
+        if self.left <= reserve:
+            raise BudgetSpent
+
+
+@contextmanager
+def interruptible(budget: Budget) -> Iterator[None]:
+    """Let Ctrl-C end a budget and raise `KeyboardInterrupt`, also while a trainer runs.
+
+    A trainer alone would save a checkpoint. It leaves handlers that a program has installed as they
+    are. Outside the main thread, nothing changes.
+    """
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        budget.interrupt()
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

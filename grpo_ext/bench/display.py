@@ -1,0 +1,80 @@
+"""Show results as they come, what is being measured, and the seconds that are left."""
+
+from __future__ import annotations
+
+import sys
+from typing import Protocol, Self
+
+from grpo_ext.bench.budget import Budget
+
+
+class Display(Protocol):
+    """Where a benchmark shows its progress."""
+
+    def result(self, line: str) -> None:
+        """Show a line of the results."""
+
+    def begin(self, task: str) -> None:
+        """Show what is measured from now on."""
+
+
+class Lines:
+    """Prints results to stdout, and a line on stderr before each measurement.
+
+    Args:
+        budget: the time for all measurements.
+        results: whether results are printed.
+    """
+
+    def __init__(self, budget: Budget, results: bool):
+        self.budget = budget
+        self.results = results
+
+    def result(self, line: str) -> None:
+        if self.results:
+            print(line, flush=True)
+
+    def begin(self, task: str) -> None:
+        print(f"{self.budget.left:.0f} s left: {task}", file=sys.stderr, flush=True)
+
+
+class Bar:
+    """Shows a bar of the time below the results, in a terminal.
+
+    Args:
+        budget: the time for all measurements.
+    """
+
+    def __init__(self, budget: Budget):
+        from rich.console import RenderableType
+        from rich.progress import Progress, ProgressColumn, Task, TextColumn
+        from rich.progress_bar import ProgressBar
+        from rich.text import Text
+
+        class Spent(ProgressColumn):
+            def render(self, task: Task) -> RenderableType:
+                return ProgressBar(total=budget.seconds, completed=budget.spent, width=24)
+
+        class Left(ProgressColumn):
+            def render(self, task: Task) -> RenderableType:
+                return Text(f"{budget.left:.0f} s left")
+
+        description = TextColumn("{task.description}", markup=False)
+        # one refresh a second, since it takes time from what is measured
+        self._progress = Progress(
+            Spent(), Left(), description, refresh_per_second=1, transient=True
+        )
+        self._task = self._progress.add_task("")
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._progress.stop()
+
+    def result(self, line: str) -> None:
+        self._progress.console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    def begin(self, task: str) -> None:
+        self._progress.update(self._task, description=task, refresh=True)

@@ -1,0 +1,348 @@
+"""`grpo-ext bench` keeps to its minutes, whatever a step takes, and says what it left out.
+
+A clock that moves with the tokens that the model reads stands for slow and fast machines.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from grpo_ext.bench.budget import Budget, BudgetSpent
+from grpo_ext.bench.measure import Bench, Measurement, with_groups
+from grpo_ext.bench.search import SLOWER, Search
+from grpo_ext.cli import bench as command
+from grpo_ext.cli.main import main
+from grpo_ext.recipe.batch import Batch
+from grpo_ext.trainer import phases
+from tests.support.bench_words import SMALL, words
+from tests.support.forked import Forked
+
+STEP = SMALL["per_device_train_batch_size"] * SMALL["gradient_accumulation_steps"]
+GROUP = SMALL["num_generations"]
+
+
+class Clock:
+    """Seconds that pass with the tokens that a model reads."""
+
+    def __init__(self, seconds_per_token):
+        self.seconds_per_token = seconds_per_token
+        self.now = 0.0
+        self.longest_pass = 0.0
+
+    def __call__(self):
+        return self.now
+
+    perf_counter = __call__
+
+    def before(self, module, inputs):
+        if isinstance(module, torch.nn.Embedding):
+            seconds = self.seconds_per_token * inputs[0].numel()
+            self.now += seconds
+            self.longest_pass = max(self.longest_pass, seconds)
+
+
+@pytest.fixture
+def clock_of(monkeypatch):
+    """Makes a clock by which phases are measured as well."""
+    hooks = []
+
+    def make(seconds_per_token):
+        clock = Clock(seconds_per_token)
+        hooks.append(torch.nn.modules.module.register_module_forward_pre_hook(clock.before))
+        monkeypatch.setattr(phases, "time", clock)
+        return clock
+
+    yield make
+    for hook in hooks:
+        hook.remove()
+
+
+class Results:
+    """A display that keeps what it shows."""
+
+    def __init__(self):
+        self.lines = []
+        self.tasks = []
+
+    def result(self, line):
+        self.lines.append(line)
+
+    def begin(self, task):
+        self.tasks.append(task)
+
+
+def bench_by(clock, minutes, model, **more):
+    """The exit code and the lines of the command, by a clock."""
+    results = Results()
+    args = SimpleNamespace(config="countdown/tiny", overrides=words(model, **more), json=False)
+    code = command.measure(args, Budget(60 * minutes, clock), results)
+    return code, results
+
+
+@pytest.mark.parametrize("seconds_per_token", [0.06, 0.2])
+def test_a_slow_step_is_measured_with_fewer_groups_and_the_time_is_kept(
+    tiny_folder, clock_of, seconds_per_token
+):
+    clock = clock_of(seconds_per_token)
+    code, results = bench_by(clock, 2, tiny_folder)
+    assert code == 0
+    assert clock.now <= 120 + clock.longest_pass
+    text = "\n".join(results.lines)
+    assert f"of {STEP} completions per step" in text
+    assert f"of {STEP} completions: seconds" in text
+    assert "not tried in the time: " in text and "of those measured" in text
+    own = next(line for line in results.lines if line.startswith("recipe: "))
+    assert float(own.split()[-4]) > 0
+    assert results.tasks[0] == "reading the recipe"
+
+
+def test_a_fast_machine_measures_the_recipe_as_it_is_and_every_candidate(tiny_folder, clock_of):
+    clock = clock_of(1e-6)
+    bench = Bench("countdown/tiny", words(tiny_folder), Budget(120, clock))
+    bench.as_it_stands()
+    assert bench.sizes == bench.batch and bench.warm
+    assert bench.num_completions == STEP
+    search = Search(bench)
+    tried = [settings for settings, _ in search.run()]
+    assert search.not_tried == []
+    assert {settings["layout"] for settings in tried} == {"auto", "chunks", "packed", "padded"}
+    assert {settings["gradient_checkpointing"] for settings in tried} == {True, False}
+
+
+def test_a_budget_without_time_for_one_step_is_refused(tiny_folder, clock_of):
+    clock = clock_of(10.0)
+    with pytest.raises(ValueError, match="one group takes more than 2 minutes, so nothing was"):
+        bench_by(clock, 2, tiny_folder)
+
+
+def test_the_command_refuses_minutes_that_are_not_positive(capsys):
+    for minutes in ("0", "-1", "inf", "nan", "two"):
+        with pytest.raises(SystemExit) as stop:
+            main(["bench", "--config", "countdown/tiny", "--minutes", minutes])
+        assert stop.value.code == 2
+    assert "--minutes" in capsys.readouterr().err
+
+
+def bench_in(folder, *more):
+    """The command in a process of its own."""
+    given = words(folder, max_completion_length=64)
+    return Forked(main, ["bench", "--config", "countdown/tiny", *given, "--minutes", "600", *more])
+
+
+def test_ctrl_c_ends_with_the_best_so_far_and_exit_code_130(tiny_folder):
+    process = bench_in(tiny_folder)
+    process.wait_for("\nrecipe: auto")
+    process.send_signal(signal.SIGINT)
+    assert process.wait() == 130
+    printed = process.printed
+    assert "not tried before Ctrl-C: " in printed
+    assert "of those measured" in printed
+    assert "save a checkpoint" not in printed and "Traceback" not in printed
+
+
+def test_ctrl_c_before_the_first_figures_says_that_there_are_none(tiny_folder):
+    process = bench_in(tiny_folder)
+    process.wait_for("left: the recipe as it is written")
+    process.send_signal(signal.SIGINT)
+    assert process.wait() == 130
+    assert process.printed.endswith("grpo-ext: interrupted before anything was measured\n")
+
+
+def test_after_ctrl_c_json_holds_what_was_measured(tiny_folder):
+    process = bench_in(tiny_folder, "--json")
+    process.wait_for("left: chunks, one micro-batch")
+    process.send_signal(signal.SIGINT)
+    assert process.wait() == 130
+    found = json.loads(process.printed[process.printed.index("{\n") :])
+    assert found["interrupted"] and found["not_tried"]
+    assert found["training_phase"][0]["layout"] == "auto"
+    assert found["completions_per_step"] == {
+        "recipe": STEP,
+        "as_it_stands": STEP,
+        "training_phase": STEP,
+    }
+
+
+def test_an_interruption_that_python_ignores_ends_the_next_pass():
+    budget = Budget(60)
+    budget.check()
+    budget.interrupt()
+    assert budget.left == 0
+    with pytest.raises(KeyboardInterrupt):
+        budget.check()
+
+
+def test_a_budget_is_spent_by_its_clock():
+    clock = Clock(0)
+    budget = Budget(60, clock)
+    clock.now = 50.0
+    budget.check()
+    assert budget.left == 10 and budget.spent == 50
+    with pytest.raises(BudgetSpent):
+        budget.check(reserve=10)
+
+
+def test_fewer_groups_keep_the_micro_batch_at_most_as_large():
+    batch = Batch(
+        per_device_train_batch_size=16,
+        num_processes=1,
+        gradient_accumulation_steps=4,
+        num_generations=8,
+        steps_per_generation=8,
+    )
+    for groups in (1, 2, 3, 5):
+        smaller = with_groups(batch, groups)
+        assert smaller.completions == smaller.completions_per_step == 8 * groups
+        assert smaller.per_device_train_batch_size <= 16 and smaller.fits
+
+
+# ---- the order, with seconds of a table
+
+
+class Table:
+    """A bench whose training phase takes the seconds that `seconds_of` returns for settings."""
+
+    def __init__(self, seconds_of, device="cpu", checkpointing=False, **recipe):
+        self.seconds_of = seconds_of
+        self.device = device
+        self.gradient_checkpointing = checkpointing
+        self.clock = Clock(0)
+        self.budget = Budget(120, self.clock)
+        self.layout = "chunks"
+        self.num_completions = 64
+        self.sequence_lengths = [100] * 64
+        self.batch = SimpleNamespace(per_device_train_batch_size=32, num_generations=8)
+        flat = {"layout": "auto", "max_tokens_per_micro_batch": None, **recipe}
+        self.recipe = SimpleNamespace(flat=flat)
+        self.room = True
+
+    def fits_without_checkpointing(self):
+        return self.room
+
+    def training_phase(self, settings):
+        seconds = self.seconds_of(settings)
+        if seconds is None:
+            return None
+        self.clock.now += seconds
+        return Measurement(seconds, 1.0, None, 1.0)
+
+
+def short(settings):
+    """A name of settings for comparisons."""
+    name = settings["layout"]
+    if settings["max_tokens_per_micro_batch"]:
+        name += f" {settings['max_tokens_per_micro_batch']}"
+    if settings["gradient_checkpointing"]:
+        name += " checkpointing"
+    return name
+
+
+def tried(bench):
+    search = Search(bench)
+    return [short(settings) for settings, _ in search.run()], search
+
+
+def test_a_cpu_tries_small_micro_batches_first_and_packed_rows_last():
+    names, search = tried(Table(lambda settings: 1.0))
+    assert names == [
+        "auto",
+        "chunks",
+        "chunks 1024",
+        "chunks 2048",
+        "chunks 4096",
+        "padded",
+        "packed",
+        "chunks checkpointing",
+    ]
+    assert search.not_tried == [] and search.cannot_win == []
+
+
+def test_a_gpu_tries_large_micro_batches_first_and_padding_last():
+    names, _ = tried(Table(lambda settings: 1.0, device="cuda"))
+    assert names == [
+        "auto",
+        "chunks",
+        "chunks 4096",
+        "chunks 2048",
+        "chunks 1024",
+        "packed",
+        "padded",
+        "chunks checkpointing",
+    ]
+
+
+def test_a_recipe_with_checkpointing_is_tried_without_it_first_of_all():
+    def seconds_of(settings):
+        return 1.0 if settings["gradient_checkpointing"] else 0.7
+
+    names, search = tried(Table(seconds_of, checkpointing=True))
+    assert names[:3] == ["auto checkpointing", "chunks checkpointing", "chunks"]
+    assert not any("checkpointing" in name for name in names[2:])
+    assert short(search.best) == "chunks"
+
+
+def test_without_memory_for_it_checkpointing_stays_on():
+    bench = Table(lambda settings: 1.0, checkpointing=True)
+    bench.room = False
+    names, search = tried(bench)
+    assert all("checkpointing" in name for name in names)
+    assert search.left_out_for_memory and search.not_tried == []
+
+
+def test_where_nothing_fits_checkpointing_and_small_micro_batches_are_tried():
+    def seconds_of(settings):
+        small = settings["max_tokens_per_micro_batch"] == 1024
+        return 1.0 if small and settings["gradient_checkpointing"] else None
+
+    names, search = tried(Table(seconds_of, device="cuda"))
+    assert names[-1] == "chunks 1024 checkpointing"
+    assert short(search.best) == "chunks 1024 checkpointing"
+    with pytest.raises(ValueError, match="No layout fits into memory"):
+        tried(Table(lambda settings: None, device="cuda"))
+
+
+def test_limits_beyond_a_slow_one_are_left_out_and_said():
+    def seconds_of(settings):
+        budget = settings["max_tokens_per_micro_batch"]
+        return {4096: 1.0, 2048: 1.01 * SLOWER}.get(budget, 2.0)
+
+    names, search = tried(Table(seconds_of, device="cuda"))
+    assert "chunks 2048" in names and "chunks 1024" not in names
+    assert [short(settings) for settings in search.cannot_win] == ["chunks 1024"]
+    assert search.not_tried == []
+
+
+def test_one_micro_batch_is_not_measured_twice():
+    bench = Table(lambda settings: 1.0)
+    bench.batch.per_device_train_batch_size = 64
+    names, search = tried(bench)
+    assert names[:2] == ["auto", "chunks 1024"] and "chunks" not in names
+    assert search.best == search.own
+
+
+def test_limits_are_tried_with_another_layout_if_it_is_the_fastest():
+    names, _ = tried(Table(lambda s: 0.5 if s["layout"] == "packed" else 1.0, device="cuda"))
+    assert names[5:] == [
+        "packed",
+        "padded",
+        "packed 4096",
+        "packed 2048",
+        "packed 1024",
+        "packed checkpointing",
+    ]
+
+
+def test_when_the_time_is_over_the_other_candidates_are_named():
+    names, search = tried(Table(lambda settings: 25.0))
+    assert names == ["auto", "chunks", "chunks 1024", "chunks 2048"]
+    assert [short(settings) for settings in search.not_tried] == [
+        "chunks 4096",
+        "padded",
+        "packed",
+        "chunks checkpointing",
+    ]
