@@ -6,7 +6,7 @@ prompts ──► Sampler ──► old and reference log-probs ──► Judge 
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -35,6 +35,19 @@ from grpo_ext.trainer.port import Trainer
 from grpo_ext.trainer.trl_path import scored_by_trl
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """This rank's completions before they are judged. Lists have one entry per completion."""
+
+    generation: Generation
+    rows: list[Row]  # with the columns that the generation adds
+    prompts: list[Any]
+    completions: list[Any]  # texts, or lists of messages
+    truncated: list[bool]
+    episodes: list[Episode]  # empty if a completion is one turn
+    shape: GroupShape  # the groups of the completions of all ranks
 
 
 class Generations:
@@ -94,24 +107,50 @@ class Generations:
         return replace(judged, tasks=self._tasks(judged.rows))
 
     def __call__(
-        self, rows: list[Row], scored: bool = True, on_sampled: Callable[[], None] | None = None
+        self,
+        rows: list[Row],
+        score_policies: bool = True,
+        on_sampled: Callable[[], None] | None = None,
     ) -> Judged:
         """Complete rows and judge the completions.
 
         Args:
             rows: the rows of the data set, one per completion of this rank.
-            scored: whether to score old and reference log-probs.
+            score_policies: whether to compute old and reference log-probs.
             on_sampled: called once the completions are sampled, before they are judged; not called
                 if TRL generates.
         """
         if self.by_trl:
             with seam.whole_table(self.trainer, len(rows) * self.ranks.count):
                 judged = self.made_by_trl(rows, seam.trl_generation(self.trainer, rows))
-            return replace(judged, table=self.old_and_reference(judged.table)) if scored else judged
+            if not score_policies:
+                return judged
+            return replace(judged, table=self.old_and_reference(judged.table))
+        sampled = self._sampled(rows, on_sampled)
+        ids = sampled.generation.completion_ids
+        # rewards in worker processes run while the policies are scored
+        self.judge.begin(sampled.rows, sampled.prompts, sampled.completions, ids)
+        table = self._scored(sampled, score_policies)
+        with self.phases("rewards"):
+            raw_rewards = self.judge.rewards(
+                sampled.rows,
+                sampled.prompts,
+                sampled.completions,
+                ids,
+                instances(sampled.episodes),
+            )
+        return self._judged(sampled, table, raw_rewards)
+
+    def _sampled(self, rows: list[Row], on_sampled: Callable[[], None] | None) -> Sampled:
+        """Complete rows, in one turn or as episodes.
+
+        Raises:
+            EnvironmentFailure: on all ranks, if the episodes' environment failed too often.
+        """
         episodes = self.begin(rows) if self.begin else []
         self.check_environment(episodes)
         prompts = [episode.prompt for episode in episodes] or [row["prompt"] for row in rows]
-        generation = self._sampled(prompts, episodes)
+        generation = self._generation(prompts, episodes)
         if generation.rows is not None:
             rows = generation.rows
             prompts = [row["prompt"] for row in rows]
@@ -125,18 +164,33 @@ class Generations:
         completions: Any = generation.messages or seam.completions_of(
             self.trainer, prompts, generation.prompt_ids, ids
         )
-        rows = with_fields(rows, generation.extra_fields)
-        self.judge.begin(rows, prompts, completions, ids)
-        truncated = generation.cut or self.ends.truncated(generation.prompt_ids, ids)
-        table = self.old_and_reference.with_sampler_logps(self._table(generation, truncated))
+        return Sampled(
+            generation=generation,
+            rows=with_fields(rows, generation.extra_fields),
+            prompts=prompts,
+            completions=completions,
+            truncated=generation.cut or self.ends.truncated(generation.prompt_ids, ids),
+            episodes=episodes,
+            shape=shape,
+        )
+
+    def _scored(self, sampled: Sampled, score_policies: bool) -> Scored:
+        """Return the table of this rank's completions, with log-probs but without advantages."""
+        table = self._table(sampled.generation, sampled.truncated)
+        table = self.old_and_reference.with_sampler_logps(table)
         # with overlap, older weights may have sampled it
         if self.sync_check is not None and self.trainer.args.overlap == "off":
             self.sync_check.check(table)
+        if not score_policies:
+            return table
         with self.phases("scoring"):
-            table = self.old_and_reference(table) if scored else table
-        with self.phases("rewards"):
-            raw_rewards = self.judge.rewards(rows, prompts, completions, ids, instances(episodes))
-        failed = self.judge.failures(len(rows))
+            return self.old_and_reference(table)
+
+    def _judged(self, sampled: Sampled, table: Scored, raw_rewards: Tensor) -> Judged:
+        """Compare the rewards (B of all ranks, R) within groups, and return the whole record."""
+        generation = sampled.generation
+        shape = sampled.shape
+        failed = self.judge.failures(len(sampled.rows))
         # as groups of equal size: (N * largest, R) and (N * largest,)
         rule = replace(self.rule, num_generations=shape.largest)
         spread_rewards = shape.spread(raw_rewards)
@@ -148,23 +202,25 @@ class Generations:
         advantages = shape.gather(rule.advantages(filled_rewards, ties))
         rewards = shape.gather(filled_rewards)
         outcomes = shape.gather(spread_outcomes)
-        table = self._with_advantages(table, rewards, advantages, episodes, shape)
+        table = self._with_advantages(table, rewards, advantages, sampled.episodes, shape)
         right = outcomes[self.ranks.own_slice(len(outcomes))] >= self.trainer.args.pass_threshold
         table = replace(table, right=right.float())
-        seam.keep_completions(self.trainer, prompts, completions, raw_rewards, advantages)
-        lengths = [len(row) for row in ids]
+        seam.keep_completions(
+            self.trainer, sampled.prompts, sampled.completions, raw_rewards, advantages
+        )
+        lengths = [len(row) for row in generation.completion_ids]
         if generation.tool_mask is not None:
             lengths = [sum(mask) for mask in generation.tool_mask]
         counted = table.completion_mask.any(1).tolist()
         episode_logs = [
             episode.logged(self.turn_weights, is_counted)
-            for episode, is_counted in zip(episodes, counted, strict=False)
+            for episode, is_counted in zip(sampled.episodes, counted, strict=False)
         ]
         return Judged(
-            rows=rows,
-            prompts=prompts,
-            completions=completions,
-            truncated=truncated,
+            rows=sampled.rows,
+            prompts=sampled.prompts,
+            completions=sampled.completions,
+            truncated=sampled.truncated,
             table=table,
             raw_rewards=raw_rewards,
             rewards=rewards,
@@ -172,7 +228,7 @@ class Generations:
             outcomes=outcomes,
             lengths=lengths,
             shape=shape,
-            tasks=self._tasks(rows),
+            tasks=self._tasks(sampled.rows),
             failed=failed,
             ties=ties,
             episodes=episode_logs,
@@ -248,7 +304,7 @@ class Generations:
             failures = episodes[0].rules.failures
             failures.refuse_many(self.ranks.gather_objects(failures.report()))
 
-    def _sampled(self, prompts: list[Any], episodes: list[Episode]) -> Generation:
+    def _generation(self, prompts: list[Any], episodes: list[Episode]) -> Generation:
         """Return the generation that was requested ahead, or sample one if there is none."""
         training = self.trainer.model.training
         with self.phases("waiting"):

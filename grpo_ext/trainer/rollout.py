@@ -153,7 +153,7 @@ class Rollout:
         finds_kept = rule.max_staleness > 0 and old_and_reference.finds_kept
 
         def complete(prompts: list[Row]) -> tuple[Groups, Tensor]:
-            judged = self.generations(self._copies(prompts), scored=False)
+            judged = self.generations(self._copies(prompts), score_policies=False)
             if self.generations.by_trl and self.ranks.any(bool(judged.table.model_inputs)):
                 raise ValueError(
                     "group_filter: refill does not work with prompts that have images. Write "

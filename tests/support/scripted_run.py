@@ -339,7 +339,7 @@ class Recorder:
         generations = trainer.parts.generations
         judge = trainer.parts.judge
         trainer.parts.feed.generate = self.beginning(trainer.parts.feed.generate)
-        generations._sampled = self.sampled(generations._sampled)
+        generations._generation = self.sampled(generations._generation)
         judge.rewards = self.rewarded(judge.rewards)
 
     def beginning(self, plain: Callable[..., Any]) -> Callable[..., Any]:
