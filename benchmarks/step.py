@@ -1,8 +1,10 @@
 """How long does the training phase of an optimizer step take, for ours and for plain TRL, on the
 same completions?
 
-    python -m benchmarks.step [--quick] [--check] [--case NAME ...] [--parts time memory ranks
-    profile] [--out FILE] python -m benchmarks.step --growth PLOT.png [--out FILE]
+    python -m benchmarks.step [--quick] [--check] [--case NAME ...]
+        [--parts time memory ranks profile] [--out FILE]
+    python -m benchmarks.step --pretrained [--case NAME ...] [--out FILE]
+    python -m benchmarks.step --growth PLOT.png [--out FILE]
 
 The training phase is everything but sampling: rewards, advantages, old and reference log-probs, the
 loss and its gradient. TRL and ours alternate on the same completions, in one process. Parts:
@@ -38,6 +40,7 @@ import torch
 
 from benchmarks.recorded import save
 from benchmarks.step_growth import growth
+from grpo_ext.demo.smollm2 import WheelMissing, wheel_folder
 from grpo_ext.run.ranks import leave_ranks
 from tests.support.step_bench import SIDES, matrix_rate, measure, passes, peak_of, where_time_goes
 from tests.support.step_work import CASES
@@ -214,6 +217,11 @@ def main() -> None:
         help=f"some of: {', '.join(CASES)}".replace("%", "%%"),
     )
     parser.add_argument(
+        "--pretrained",
+        action="store_true",
+        help="SmolLM2-135M-Instruct instead of untrained models: times and memory, half an hour",
+    )
+    parser.add_argument(
         "--parts", nargs="+", choices=PARTS, help="default: all; with --quick: time"
     )
     parser.add_argument("--rounds", type=int, help="counted runs of each side")
@@ -228,7 +236,18 @@ def main() -> None:
     if not torch.cuda.is_available():
         torch.set_num_threads(1)
     rounds = args.rounds or (2 if args.quick else 5)
-    names = args.case or list(QUICK if args.quick else CASES)
+    names = [name for name, case in CASES.items() if case.pretrained == args.pretrained]
+    if args.quick:
+        names = list(QUICK)
+    names = args.case or names
+    if any(CASES[name].pretrained for name in names):
+        try:
+            wheel_folder()
+        except WheelMissing as error:
+            print(f"skipped: {error}")
+            return
+        rounds = args.rounds or 2
+        args.parts = args.parts or ["time", "memory"]
     if args.peak_of:
         print(peak_of(*args.peak_of))
     elif args.rank_out:

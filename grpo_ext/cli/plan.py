@@ -49,7 +49,8 @@ def run(args: argparse.Namespace) -> int:
     from grpo_ext.recipe.load import load_recipe
 
     recipe = load_recipe(args.config, args.overrides, args.num_processes)
-    forecast = make_forecast(recipe, args.num_processes, args.rows)
+    gpu_bytes = GPU_GIGABYTES[args.gpu] * 10**9 if args.gpu else None
+    forecast = make_forecast(recipe, args.num_processes, args.rows, gpu_bytes)
     longest = longest_on(args.gpu, recipe, forecast) if args.gpu else None
     if args.json:
         figures = {"recipe": args.config, **forecast.as_dict()}
@@ -171,3 +172,5 @@ def size_lines(forecast: Forecast) -> Iterator[tuple[str, str]]:
         if num_bytes and name != "total":
             parts.append(f"{name} {in_bytes(num_bytes)}")
     yield "memory (estimate)", f"{in_bytes(memory['total'])} on each device: {', '.join(parts)}"
+    if forecast.checkpointing is not None:
+        yield "", str(forecast.checkpointing)

@@ -2,8 +2,16 @@
 
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 
+from grpo_ext.common.foreign_files import read_text
+
+# the files of cgroups 1 and 2 that limit a container's memory
+CONTAINER_LIMITS = (
+    Path("/sys/fs/cgroup/memory.max"),
+    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
+)
 WAITING = (
     "OMP_WAIT_POLICY",
     "GOMP_SPINCOUNT",
@@ -14,6 +22,23 @@ WAITING = (
 def gpu_is_there() -> bool:
     """Return whether this machine has an NVIDIA GPU, without importing torch."""
     return Path("/dev/nvidiactl").exists() or Path("/proc/driver/nvidia/gpus").is_dir()
+
+
+def device_bytes(use_cpu: bool) -> int:
+    """Return the memory of the GPU, or of this machine if it has none or `use_cpu` is set.
+
+    In a container, the memory of the machine is at most the container's limit.
+    """
+    import psutil
+    import torch
+
+    if not use_cpu and torch.cuda.is_available():
+        return torch.cuda.get_device_properties(0).total_memory
+    limits = [psutil.virtual_memory().total]
+    for limit_file in CONTAINER_LIMITS:
+        with suppress(OSError, ValueError):  # no such file, or the word "max"
+            limits.append(int(read_text(limit_file)))
+    return min(limits)
 
 
 def settings_here(use_cpu: bool | None, bf16: bool | None) -> dict[str, bool]:

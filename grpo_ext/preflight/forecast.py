@@ -13,6 +13,7 @@ from trl import ModelConfig, get_peft_config
 from grpo_ext.common.adapters import check_model_folder
 from grpo_ext.common.files import data_yaml
 from grpo_ext.common.user_code import TooLate, deadline
+from grpo_ext.preflight.checkpointing import Checkpointing, configured
 from grpo_ext.preflight.first_rows import first_rows, quiet
 from grpo_ext.preflight.tokenized_prompts import load_tokenizer
 from grpo_ext.preflight.try_environment import read_prompts
@@ -51,6 +52,7 @@ class Forecast:
     memory: dict[str, int] | None  # bytes on each GPU, by part
     checkpoint: int | None  # bytes of one checkpoint
     prompt_tokens: float | None  # mean length of the first prompts
+    checkpointing: Checkpointing | None  # `None` if the recipe decides, or the size is unknown
 
     def as_dict(self) -> dict[str, Any]:
         """Return the forecast as plain data for JSON."""
@@ -66,13 +68,17 @@ class Forecast:
             **figures,
             "prompt_tokens": self.prompt_tokens,
             "checkpoint_bytes": self.checkpoint,
+            "gradient_checkpointing": self.checkpointing and self.checkpointing.on,
             "memory_bytes": self.memory,
             "model": model,
         }
 
 
 def make_forecast(
-    recipe: Recipe, num_processes: int | None = None, rows: int | None = None
+    recipe: Recipe,
+    num_processes: int | None = None,
+    rows: int | None = None,
+    device_memory: int | None = None,
 ) -> Forecast:
     """Return the forecast of a checked recipe.
 
@@ -80,6 +86,7 @@ def make_forecast(
         recipe: the recipe.
         num_processes: number of training processes; `None`: as in the accelerate config.
         rows: number of training rows; `None`: they are counted unless they are streamed.
+        device_memory: the memory of one device in bytes; `None`: that of this machine's.
 
     Raises:
         ValueError: if the rows do not fill a generation, or cannot be counted here.
@@ -98,11 +105,19 @@ def make_forecast(
         size = model_size(v, recipe.model)
     memory = None
     checkpoint = None
+    choice = None
     if size is not None:
         shards = sharding(v)
-        memory = memory_estimate(size, v, plan.batch, shards, round(tokens or 0))
+        prompt = round(tokens or 0)
+        values = v
+        if configured(v) is None:
+            choice = Checkpointing.choose(
+                size, v, plan.batch, sharding=shards, prompt=prompt, memory=device_memory
+            )
+            values = v.replaced(gradient_checkpointing=choice.on)
+        memory = memory_estimate(size, values, plan.batch, shards, prompt)
         checkpoint = checkpoint_bytes(size, v, deepspeed=1 <= shards <= 3)
-    return Forecast(plan, size, memory, checkpoint, tokens)
+    return Forecast(plan, size, memory, checkpoint, tokens, choice)
 
 
 def count(recipe: Recipe, rows_of: Callable[..., Sized]) -> int:
@@ -172,10 +187,16 @@ def model_size(v: Values, model_config: ModelConfig) -> ModelSize | None:
 
         with torch.device("meta"):
             model = get_peft_model(model, adapter)
+    trainable = sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
+    return size_of(config, parameters, trainable)
+
+
+def size_of(config: PretrainedConfig, parameters: int, trainable: int) -> ModelSize:
+    """Return the size of a model with this config and these numbers of parameters."""
     text = TextModel.of(config)
     return ModelSize(
         parameters,
-        trainable=sum(weight.numel() for weight in model.parameters() if weight.requires_grad),
+        trainable,
         dtype=text.dtype,
         hidden_size=config.get_text_config().hidden_size,
         num_hidden_layers=text.num_hidden_layers,

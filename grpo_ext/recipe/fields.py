@@ -39,6 +39,7 @@ CHOICES: dict[str, tuple[str | bool, ...]] = {
 TYPES: dict[str, Any] = {
     "num_generations": Annotated[int, Field(ge=2)],  # TRL's type allows null
     "generation_kwargs": dict[str, Any] | None,  # TRL's type allows text
+    "gradient_checkpointing": bool | None,  # with null, the trainer chooses
     # `unknown_advantages` checks names; true and false on the command line are booleans
     "scale_rewards": Literal[True, False] | Annotated[str, Field(min_length=1)],
 }

@@ -9,7 +9,7 @@ Per GPU, with W processes, B completions per micro-batch and T tokens of prompt 
 - reference: a second set of weights if beta is above 0 and no adapter is trained
 - activations: 34 x B x T x hidden bytes per layer (Korthikanti et al. 2022, arXiv 2205.05198,
   without attention maps); with gradient checkpointing, this for a single layer plus
-  2 x B x T x hidden bytes for each layer
+  2 x B x T x hidden bytes for each layer; twice as much in float32
 - cache, if transformers samples: 2 x layers x key-value width x 2 bytes for each token in a
   process's share of a generation
 """
@@ -111,8 +111,10 @@ def memory_estimate(
     share = batch.num_processes
     sequences = batch.per_device_train_batch_size
     length = prompt + (v.max_completion_length or 0)
-    layer = 34 * sequences * length * size.hidden_size
-    kept = 2 * sequences * length * size.hidden_size * size.num_hidden_layers
+    half = v.bf16 is not False or v.fp16 or weight_bytes(size, v) == 2
+    hidden = sequences * length * size.hidden_size * (1 if half else 2)
+    layer = 34 * hidden
+    kept = 2 * hidden * size.num_hidden_layers
     weights = size.parameters * weight_bytes(size, v)
     gradients = size.trainable * trained_bytes(size, v)
     optimizer = size.trainable * optimizer_bytes(size, v, deepspeed=1 <= sharding <= 3)

@@ -6,8 +6,8 @@ has the other keys of the command. The fields of the task (see `grpo_ext.tasks`)
 `ModelConfig` are also recipe keys.
 """
 
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, fields
+from typing import Any, cast
 
 from trl import GRPOConfig, ScriptArguments
 
@@ -27,6 +27,13 @@ from grpo_ext.recipe.safety_options import SafetyOptions
 from grpo_ext.recipe.scoring_options import ScoringOptions
 from grpo_ext.recipe.step_options import SamplingOptions, SpeedOptions
 from grpo_ext.recipe.vllm_options import EngineOptions
+
+# transformers 5.23 has both names for one option
+CHECKPOINTING_KEYS = tuple(
+    f.name
+    for f in fields(GRPOConfig)
+    if f.name in ("gradient_checkpointing", "activation_checkpointing")
+)
 
 
 @dataclass
@@ -52,17 +59,29 @@ class GRPOExtConfig(
     `fast_generate=False`, `disable_dropout=False`, with vLLM also
     `vllm_importance_sampling_mode="sequence_mask"`, and the other added options at their defaults.
 
+    Args:
+        gradient_checkpointing (`bool`, *optional*): whether the backward pass recomputes
+            activations instead of keeping them. `None`: only if the run would otherwise need more
+            than half of the device's memory, by the estimate that `grpo-ext plan` prints, and with
+            DeepSpeed or FSDP. TRL's default is `True`.
+
     Raises:
         ValueError: if any argument has a wrong type, choice or range; the message names all of
             them.
     """
+
+    gradient_checkpointing: bool = cast(bool, None)  # the type is TRL's; see `fields.TYPES`
 
     def __post_init__(self) -> None:
         if problems := field_problems(self, GRPOExtConfig):
             raise RecipeError(problems)
         for name, value in settings_here(self.use_cpu or None, self.bf16).items():
             setattr(self, name, value)
+        unset = all(getattr(self, name) is None for name in CHECKPOINTING_KEYS)
         super().__post_init__()
+        if unset:  # transformers reads None as False, but the trainer will choose
+            for name in CHECKPOINTING_KEYS:
+                setattr(self, name, None)
 
 
 @dataclass

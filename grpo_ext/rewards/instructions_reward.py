@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, NonNegativeInt
+from pydantic import Field, NonNegativeInt, PositiveInt
 
 from grpo_ext.rewards.completion_parts import Part, part_of
 from grpo_ext.rewards.explanation import Explanation
@@ -108,6 +108,7 @@ def explain_instructions(
     min_words: int = 0,
     min_distinct: float = 0.0,
     allow_copies: bool = True,
+    max_tokens: int | None = None,
 ) -> Explanation:
     """Say which instructions a completion follows, one per line, and any reason to reject it."""
     text = part_of(completion, part)
@@ -118,7 +119,7 @@ def explain_instructions(
         verdict = "followed" if is_followed else "not followed"
         lines.append(f"{verdict}: {name} {', '.join(shown)}".rstrip())
     limit = word_limit(instruction_id_list, kwargs)
-    # The prompt is not available here, so copies of it are not reported.
+    # The prompt and the tokens are not available here: copies and cut texts are not reported.
     fault = Acceptance(min_words, min_distinct, allow_copies).fault(text, "", topic, limit)
     if fault is not None:
         lines.append(f"The text earns 0: {fault}.")
@@ -132,12 +133,14 @@ def instructions(
     kwargs: list,
     topic: list | None = None,
     prompts: list | None = None,
+    completion_ids: list | None = None,
     *,
     credit: Credit = "share",
     part: Part = "answer",
     min_words: NonNegativeInt = 0,
     min_distinct: Share = 0.0,
     allow_copies: bool = True,
+    max_tokens: PositiveInt | None = None,
 ) -> list[float]:
     """The share of a row's verifiable instructions that the text follows.
 
@@ -151,22 +154,28 @@ def instructions(
         kwargs: the parameters of each instruction; a list of mappings for each row.
         topic: a string that the text must contain, ignoring case.
         prompts: the prompts, which the completion must not copy if `allow_copies` is false.
+        completion_ids: the tokens of the completions.
         credit: "share" pays for each instruction, "all" only if all of them are followed.
         part: "answer" judges the answer, "thoughts" the thoughts, "all" the whole completion.
         min_words: the minimum number of words, unless an instruction asks for fewer.
         min_distinct: the minimum share of distinct words among all words.
         allow_copies: whether the text may copy eight words in a row from the prompt.
+        max_tokens: the limit of a completion in tokens; one that reaches it was cut off, and earns
+            0. `None`: such completions are judged like all others.
     """
     acceptance = Acceptance(min_words, min_distinct, allow_copies)
     topics = [None] * len(completions) if topic is None else topic
     prompt_texts = [""] * len(completions) if prompts is None else map(plain_text, prompts)
-    rows = zip(completions, instruction_id_list, kwargs, topics, prompt_texts, strict=True)
+    is_cut = [False] * len(completions)
+    if max_tokens is not None and completion_ids is not None:
+        is_cut = [len(ids) >= max_tokens for ids in completion_ids]
+    rows = zip(completions, instruction_id_list, kwargs, topics, prompt_texts, is_cut, strict=True)
     scores = []
-    for completion, names, parameters, row_topic, prompt in rows:
+    for completion, names, parameters, row_topic, prompt, was_cut in rows:
         text = part_of(completion, part)
         results = followed(text, names, parameters)
         limit = word_limit(names, parameters)
-        if acceptance.fault(text, prompt, row_topic, limit) is not None:
+        if was_cut or acceptance.fault(text, prompt, row_topic, limit) is not None:
             scores.append(0.0)
         elif credit == "all":
             scores.append(float(all(results)))

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 from grpo_ext.common.files import data_yaml
 from grpo_ext.common.hashes import in_share
+from grpo_ext.common.suggestions import unknown
 from grpo_ext.tasks.base import Messages, Row, Task, chat, held_out
 
 DATA = data_yaml("grpo_ext.tasks", "instructions.yaml")
@@ -38,6 +39,7 @@ class Instructions(Task):
     num_test_problems: int = 256  # held-out rows
     min_instructions: int = 1  # instructions in a row, 1 to 3
     max_instructions: int = 2
+    instruction_kinds: list[str] | None = None  # some of `KINDS`; `None`: all of them
     held_out_topics: float = 0.2  # share of topics, and of parameters, that are held out
     task_seed: int = 0  # chooses the rows; it does not change what is held out
     system_prompt: str = ""
@@ -49,6 +51,9 @@ class Instructions(Task):
                 f"max_instructions={self.max_instructions}: write "
                 "1 <= min_instructions <= max_instructions <= 3."
             )
+        for kind in self.instruction_kinds or ():
+            if kind not in KINDS:
+                raise ValueError(f"instruction_kinds: {unknown('kind', kind, KINDS)}")
         if not 0 < self.held_out_topics < 1:
             raise ValueError(
                 f"held_out_topics={self.held_out_topics}: write a share between 0 and 1, such as "
@@ -92,7 +97,10 @@ class Instructions(Task):
         count = rng.randint(self.min_instructions, self.max_instructions)
         chosen: list[Instruction] = []
         taken: set[str] = set()
-        for instruction in rng.sample(INSTRUCTIONS, len(INSTRUCTIONS)):
+        instructions = INSTRUCTIONS
+        if self.instruction_kinds:
+            instructions = [one for one in instructions if one["kind"] in self.instruction_kinds]
+        for instruction in rng.sample(instructions, len(instructions)):
             slots = set(instruction["slots"])
             if len(chosen) < count and not taken & slots:
                 chosen.append(instruction)

@@ -80,6 +80,8 @@ class Parts:
         else:
             self.sampler = sampler
             params = scoring_params(trainer, sampler.abilities)
+        # `None` if the user set `gradient_checkpointing`; the layout depends on it
+        self.checkpointing = settings.choose_checkpointing(trainer)
         layout = settings.layout_of(trainer)
         loss = settings.loss_settings(trainer)
         self.scorer = settings.make_scorer(trainer, params, layout)

@@ -204,13 +204,15 @@ def first_lines(trainer: Trainer) -> str:
     if args.max_slots_per_prompt > 1:
         unit = f"slots (1 to {args.max_slots_per_prompt} a prompt)"
     generation, training = describe(trainer)
+    choice = trainer.parts.checkpointing
+    checkpointing = f"\n{choice}" if choice else ""
     return (
         f"{place}, {sharding(trainer)}, on {accelerator.device.type}{threads}\n"
         f"rewards: {', '.join(f'{name} x {weight:g}' for name, weight in weighed)}{tie_break}\n"
         f"each generation: {groups} {unit} x {args.num_generations} completions of at most "
         f"{args.max_completion_length} tokens\n"
         f"generation: {generation}\n"
-        f"training: {training}"
+        f"training: {training}{checkpointing}"
     )
 
 

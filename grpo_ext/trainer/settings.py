@@ -6,9 +6,12 @@ from collections.abc import Callable, Collection
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
+from statistics import mean
 from typing import Any, cast
 
 import torch
+from datasets import Dataset
+from peft import PeftModel
 from transformers import PreTrainedModel, ProcessorMixin
 from trl import GRPOConfig
 
@@ -18,9 +21,17 @@ from grpo_ext.environments.start_episodes import Begin, beginning, beginning_wit
 from grpo_ext.environments.turn_tokens import TurnTokens
 from grpo_ext.objective.policy import LossOptions, get_loss
 from grpo_ext.objective.sampling import SamplingParams
+from grpo_ext.preflight.checkpointing import Checkpointing
+from grpo_ext.preflight.forecast import MEASURED_PROMPTS, size_of
+from grpo_ext.recipe.batch import batch_of
 from grpo_ext.recipe.episode_options import TURN_ENDS
-from grpo_ext.recipe.rules import argument_notes, check_arguments, with_our_defaults
-from grpo_ext.recipe.schema import GRPOExtConfig
+from grpo_ext.recipe.rules import (
+    argument_notes,
+    argument_values,
+    check_arguments,
+    with_our_defaults,
+)
+from grpo_ext.recipe.schema import CHECKPOINTING_KEYS, GRPOExtConfig
 from grpo_ext.rewards.guard import Guard
 from grpo_ext.rewards.reward import Reward
 from grpo_ext.samplers.base import Sampler
@@ -71,6 +82,9 @@ def checked_arguments(
         name = model if isinstance(model, str) else model.config._name_or_path
         args = GRPOExtConfig(f"{name.split('/')[-1]}-GRPO")
     checked = with_our_defaults(args)
+    undecided = checked.gradient_checkpointing is None
+    if undecided and (checked.deepspeed_plugin or checked.loss_normalization == "micro_batch"):
+        set_checkpointing(checked, True)  # TRL's default, which its constructor acts on
     separate_sampler = sampler is not None and sampler.abilities.separate_engine
     check_arguments(checked, checked.world_size, separate_sampler)
     if from_python and checked.process_index == 0:
@@ -220,6 +234,53 @@ def align_reference(trainer: Trainer) -> None:
         return
     policy = trainer.accelerator.unwrap_model(trainer.model)
     trainer.accelerator.unwrap_model(trainer.ref_model).load_state_dict(policy.state_dict())
+
+
+def set_checkpointing(args: GRPOExtConfig, on: bool) -> None:
+    """Turn gradient checkpointing on or off in the arguments."""
+    for key in CHECKPOINTING_KEYS:
+        setattr(args, key, on)
+
+
+def choose_checkpointing(trainer: Trainer) -> Checkpointing | None:
+    """Turn gradient checkpointing on or off by memory; `None` if it is already set."""
+    args = trainer.args
+    if args.gradient_checkpointing is not None:
+        return None
+    if trainer.is_fsdp_enabled and trainer.accelerator.state.fsdp_plugin.activation_checkpointing:
+        set_checkpointing(args, False)
+        return Checkpointing(False, "FSDP recomputes activations itself")
+    model = trainer.model
+    parameters = 0
+    trainable = 0
+    for weight in model.parameters():
+        parameters += weight.numel()
+        trainable += weight.numel() * weight.requires_grad
+    is_adapter = isinstance(model, PeftModel)
+    values = argument_values(args, set()).replaced(
+        use_peft=is_adapter, dtype=str(model.dtype).removeprefix("torch.")
+    )
+    choice = Checkpointing.choose(
+        size_of(model.config, parameters, trainable),
+        values,
+        batch_of(values, trainer.accelerator.num_processes),
+        sharding=int(trainer.is_fsdp_enabled),
+        prompt=mean_prompt_tokens(trainer),
+    )
+    set_checkpointing(args, choice.on)
+    if choice.on and is_adapter:
+        model.enable_input_require_grads()  # as in TRL's constructor
+    return choice
+
+
+def mean_prompt_tokens(trainer: Trainer) -> int:
+    """Return the mean length of the first prompts in tokens; 0 for streams and images."""
+    rows = trainer.train_dataset
+    has_images = isinstance(trainer.processing_class, ProcessorMixin)
+    if not isinstance(rows, Dataset) or has_images or "prompt" not in rows.column_names:
+        return 0
+    ids = seam.prompt_tokens(trainer, rows[:MEASURED_PROMPTS]["prompt"])
+    return round(mean(len(prompt) for prompt in ids))
 
 
 def layout_of(trainer: Trainer) -> Layout:

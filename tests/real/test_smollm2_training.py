@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import signal
 from dataclasses import replace
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from grpo_ext.run.merge_adapter import merge_adapter
-from tests.support.real_run import Rewarded, make, trained
+from tests.support.forked import Forked
+from tests.support.real_run import Rewarded, make, train_to_the_end, trained
 from tests.support.step_bench import Bench
 from tests.support.step_work import Case
 
@@ -86,6 +89,18 @@ def test_an_adapter_is_resumed_bit_for_bit_and_merged(smollm2, tmp_path):
     whole.save_model()
     difference = merge_adapter(tmp_path / "whole" / "checkpoint-3", tmp_path / "merged")
     assert difference < 1e-3
+
+
+def test_a_killed_run_ends_as_if_it_had_not_been_killed(smollm2, tmp_path):
+    train_to_the_end(smollm2, tmp_path / "whole")
+    killed = Forked(train_to_the_end, smollm2, tmp_path / "killed", 2)
+    assert killed.wait() == -signal.SIGKILL
+    assert not (tmp_path / "killed" / "checkpoint-3").exists()
+    train_to_the_end(smollm2, tmp_path / "killed")
+    last = "checkpoint-3/adapter_model.safetensors"
+    expected = load_file(tmp_path / "whole" / last)
+    for name, weight in load_file(tmp_path / "killed" / last).items():
+        assert torch.equal(weight, expected[name]), name
 
 
 def test_a_reward_model_of_the_same_family_scores_conversations(smollm2, tmp_path):

@@ -245,6 +245,17 @@ def test_what_a_person_would_not_accept_earns_nothing():
     assert score("honey honey is sweet", min_distinct=0.6) == 1
 
 
+def test_a_text_that_was_cut_off_earns_nothing():
+    for num_tokens, expected in ((4, 1), (5, 0), (6, 0)):
+        columns = {name: [value] * 2 for name, value in ROW.items()}
+        scores = build("instructions", max_tokens=5)(
+            completions=["honey is sweet"] * 2,
+            completion_ids=[list(range(num_tokens)), [1]],
+            **columns,
+        )
+        assert scores == [expected, 1]
+
+
 def test_a_copy_of_the_prompt_earns_nothing():
     prompt = [
         {"role": "system", "content": "one two three four five six seven eight honey"},

@@ -10,6 +10,7 @@ from peft import LoraConfig
 
 from grpo_ext import GRPOExtTrainer
 from grpo_ext.tasks.instructions import Instructions
+from tests.support.fault_runs import KillAt
 from tests.support.tiny_run import tiny_arguments, tiny_trainer
 
 
@@ -51,6 +52,28 @@ def make(
         eval_dataset=rows.dataset("test"),
         peft_config=adapter,
     )
+
+
+def train_to_the_end(model: Path, out: Path, kill_at: int | None = None) -> None:
+    """Train an adapter for three steps, from the newest checkpoint in the folder if there is one.
+
+    Args:
+        kill_at: the step at whose end the process kills itself; `None` for none.
+    """
+    trainer = make(
+        model,
+        out,
+        lora=True,
+        max_steps=3,
+        save_strategy="steps",
+        save_steps=1,
+        learning_rate=1e-3,
+        top_k=50,
+        group_filter="refill",
+    )
+    if kill_at is not None:
+        trainer.add_callback(KillAt(kill_at))
+    trainer.train(True)
 
 
 def trained(trainer: GRPOExtTrainer) -> dict[str, torch.Tensor]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import tempfile
 from collections import Counter
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,6 +25,7 @@ from trl import GRPOTrainer
 
 from benchmarks.gpu.attention import use_torch_flash
 from grpo_ext import GRPOExtConfig, GRPOExtTrainer
+from grpo_ext.demo.smollm2 import save_smollm2
 
 FIRST_WORD = 8  # smaller ids are special
 
@@ -42,7 +45,11 @@ class Case:
         least ratio of TRL's time to ours that passes; `None` for no bound. most: the largest
         multiple of the lower bound that passes, of our fastest run; `None` for any. dtype: of the
         weights. on_gpu: whether it runs on a GPU. flash: whether it attends by torch's kernels of
-        FlashAttention (`benchmarks.gpu.attention`).
+        FlashAttention (`benchmarks.gpu.attention`). pretrained: whether the model is
+        SmolLM2-135M-Instruct; `layers` and `hidden` are then its own. layer_weights: the matrix
+        entries of a layer. trl_settings: of TRL's trainer, where they differ from `settings`.
+        tolerance: the largest difference of the gradients that passes, relative to their largest
+        entry.
     """
 
     rows: int
@@ -61,6 +68,10 @@ class Case:
     dtype: torch.dtype = torch.float32
     on_gpu: bool = False
     flash: bool = False
+    pretrained: bool = False
+    layer_weights: int | None = None
+    trl_settings: tuple[tuple[str, Any], ...] = ()
+    tolerance: float = 1e-5
 
 
 COUNTDOWN = Case(256, 256, 8, (34, 38), (44, 0.35, 72), 0.25, 340, bound=2.5, most=3.0)
@@ -90,6 +101,45 @@ CASES: dict[str, Case] = {
         COUNTDOWN, settings=(("gradient_checkpointing", True),), bound=None, most=None
     ),
 }
+
+SMOLLM2 = Case(
+    rows=32,
+    micro_batch=16,
+    group=8,
+    prompt=(40, 48),
+    completion=(44, 0.35, 64),
+    dead=0.25,
+    vocab=49_152,
+    layers=30,
+    hidden=576,
+    settings=(("gradient_checkpointing", None),),
+    trl_settings=(("gradient_checkpointing", True),),
+    lora=True,
+    dtype=torch.bfloat16,
+    pretrained=True,
+    layer_weights=2 * 576 * (576 + 192) + 3 * 576 * 1536,
+    tolerance=0.2,  # rounding of bfloat16
+)
+SMOLLM2_UNEVEN = replace(SMOLLM2, rows=16, micro_batch=8, completion=(170, 0.6, 512))
+# cases of a pretrained model: TRL's defaults against ours, then both without checkpointing, and
+# both with it
+CHECKPOINTING = {
+    "": {},
+    ", no checkpointing": {"gradient_checkpointing": False},
+    ", checkpointing": {"gradient_checkpointing": True},
+}
+for _length, _case in (("64 tokens", SMOLLM2), ("uneven, 512", SMOLLM2_UNEVEN)):
+    for _mode, _settings in CHECKPOINTING.items():
+        _both = tuple(_settings.items())
+        CASES[f"SmolLM2, {_length}, LoRA{_mode}"] = replace(
+            _case,
+            settings=_both or _case.settings,
+            trl_settings=_both or _case.trl_settings,
+        )
+    _exact = replace(_case, dtype=torch.float32, tolerance=1e-4)
+    CASES[f"SmolLM2, {_length}, LoRA, float32"] = _exact
+    CASES[f"SmolLM2, {_length}, full"] = replace(_case, lora=False)
+    CASES[f"SmolLM2, {_length}, full, float32"] = replace(_exact, lora=False)
 
 
 @dataclass(frozen=True)
@@ -157,7 +207,11 @@ def make_tokenizer(vocab: int) -> PreTrainedTokenizerFast:
 
 
 def make_model(case: Case) -> LlamaForCausalLM:
-    """Make an untrained model, the same in every call."""
+    """Make an untrained model, the same in every call, or load the pretrained one."""
+    if case.pretrained:
+        with tempfile.TemporaryDirectory() as folder:
+            save_smollm2(Path(folder))
+            return LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32)
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=case.vocab,
@@ -203,6 +257,7 @@ def make_trainer(
             given[n] += 1
         return scores
 
+    own_settings = dict(case.trl_settings) if side == "TRL" else {}
     args = GRPOExtConfig(
         output_dir=out,
         per_device_train_batch_size=case.micro_batch // ranks,
@@ -214,7 +269,7 @@ def make_trainer(
         save_strategy="no",
         use_cpu=not case.on_gpu,
         bf16=False,
-        **{"gradient_checkpointing": False, **dict(case.settings)},
+        **{"gradient_checkpointing": False, **dict(case.settings), **own_settings},
     )
     texts = [" ".join(f"w{i}" for i in prompt) for prompt in work.prompts]
     trainer = (Ours if side == "ours" else FixedCompletions)(

@@ -65,6 +65,14 @@ def test_each_kind_is_drawn_with_parameters_that_its_check_takes():
     assert kinds == set(KINDS) <= set(instruction_names())
 
 
+def test_a_task_may_have_some_of_the_kinds():
+    kinds = ["punctuation:no_comma", "detectable_format:title"]
+    rows = rows_of("train", num_problems=200, max_instructions=1, instruction_kinds=kinds)
+    assert {name for row in rows for name in row["instruction_id_list"]} == set(kinds)
+    with pytest.raises(ValueError, match=r"unknown kind .*punctuation:no_comma'"):
+        Instructions(instruction_kinds=["punctuation:no_commas"])
+
+
 def test_instructions_of_a_row_share_no_slot():
     by_text = {instruction["text"]: set(instruction["slots"]) for instruction in INSTRUCTIONS}
     for row in rows_of("train", num_problems=500, min_instructions=3, max_instructions=3):

@@ -1,0 +1,70 @@
+"""Decide whether a run needs gradient checkpointing, from the estimate of its memory."""
+
+from dataclasses import dataclass
+from typing import Self
+
+from grpo_ext.common.devices import device_bytes
+from grpo_ext.recipe.batch import Batch
+from grpo_ext.recipe.memory import ModelSize, memory_estimate
+from grpo_ext.recipe.typed_values import Values
+
+# The estimate leaves out temporary tensors and fragmentation.
+MEMORY_SHARE = 0.5
+
+
+@dataclass(frozen=True)
+class Checkpointing:
+    """Whether activations are recomputed in the backward pass, and why."""
+
+    on: bool
+    reason: str
+
+    @classmethod
+    def choose(
+        cls,
+        size: ModelSize,
+        v: Values,
+        batch: Batch,
+        *,
+        sharding: int,
+        prompt: int,
+        memory: int | None = None,
+    ) -> Self:
+        """Choose checkpointing if the run would need more than half of the memory without it.
+
+        It is always on with sharding, and where TRL trains (`loss_normalization: micro_batch`). An
+        engine of vLLM on the same device has its own part of the memory.
+
+        Args:
+            size: the dimensions of the model.
+            v: the values of the recipe.
+            batch: its batch sizes.
+            sharding: how the model is sharded, as returned by `folder.sharding`.
+            prompt: the number of tokens in a prompt.
+            memory: the memory of one process, in bytes; `None`: that of this machine's devices.
+        """
+        if sharding:
+            return cls(True, "the model is sharded")
+        if v.loss_normalization == "micro_batch":
+            return cls(True, "as in TRL")
+        values = v.replaced(gradient_checkpointing=False)
+        needed = memory_estimate(size, values, batch, prompt=prompt)["total"]
+        if memory is None:
+            memory = device_bytes(v.use_cpu)
+            if v.use_cpu:
+                memory //= batch.num_processes
+        share = MEMORY_SHARE
+        if v.use_vllm and v.vllm_mode == "colocate":
+            share *= 1 - v.vllm_gpu_memory_utilization
+        reason = f"about {needed / 2**30:.1f} of {memory / 2**30:.1f} GiB without it, by estimate"
+        return cls(needed > share * memory, reason)
+
+    def __str__(self) -> str:
+        return f"gradient checkpointing {'on' if self.on else 'off'} ({self.reason})"
+
+
+def configured(v: Values) -> bool | None:
+    """Return whether the recipe turns checkpointing on or off; `None` if it leaves it open."""
+    if v.gradient_checkpointing is None and v.has("activation_checkpointing"):
+        return v["activation_checkpointing"]
+    return v.gradient_checkpointing
