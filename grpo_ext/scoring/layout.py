@@ -11,6 +11,8 @@ from transformers.cache_utils import DynamicLayer, LinearAttentionCacheLayerMixi
 # With a mask, attention costs the square of the row length: on a CPU rows of 2,048 take 1.5 times
 # as long as rows of 512.
 MASKED_ROW_TOKENS = 512
+# On a CPU, the mask of such a row costs little beside the matrix products of a layer this wide.
+WIDE = 512
 Kind = Literal["padded", "chunks", "packed"]
 
 
@@ -23,17 +25,13 @@ class Layout:
     trimmed: bool = True  # padding may be removed, because the model's positions do not count it
     shares: bool = True  # each distinct prompt runs once, in chunks or in a packed row with a mask
     by_cost: bool = False  # use packed rows or chunks, whichever runs fewer tokens
+    in_row: bool = False  # completions share one copy of their prompt in a packed row, by a mask
     # the maximum length of a packed row of several sequences; `None`: one row for all
     row_tokens: int | None = None
     max_tokens: int | None = None  # the maximum size of a chunk of several completions
     compact_head: bool = True  # compute logits only at the positions of completions
     # gradient checkpointing is on, so a pass with gradient keeps no keys and values
     recomputes: bool = False
-
-    @property
-    def in_row(self) -> bool:
-        """Whether completions share one copy of their prompt in a packed row, using a mask."""
-        return self.shares and self.kind == "packed" and not self.by_cost
 
 
 def choose_layout(
@@ -66,6 +64,8 @@ def choose_layout(
         unpackable = "the load-balancing loss of the experts needs a rectangle"
     if option == "packed" and unpackable:
         refuse_packing(unpackable)
+    hidden_size = model.config.get_text_config().hidden_size
+    wide_on_cpu = model.device.type == "cpu" and hidden_size >= WIDE
     rotary = has_rotary_positions(model)
     padded = option == "padded"
     reason = ""
@@ -77,6 +77,9 @@ def choose_layout(
     if option == "auto" and skips_masked and unpackable is None:
         kind = "packed"
         reason = f"{attention} skips masked positions"
+    elif option == "auto" and wide_on_cpu and unpackable is None and not one_call:
+        kind = "packed"
+        reason = f"wide layers, of {hidden_size}, on a CPU"
     elif not padded and (not rotary or aux_loss):
         kind = "padded"
         reason = str(unpackable)
@@ -84,15 +87,17 @@ def choose_layout(
         kind = "padded"
         reason = "sharded ranks must call the model equally often"
     caches_all = caches_every_token(model)
-    by_cost = option == "auto" and flash and kind == "packed" and not one_call and caches_all
-    may_share = kind == "chunks" or by_cost or (kind == "packed" and not flash)
+    may_cut = option == "auto" and kind == "packed" and not one_call and caches_all
+    by_cost = may_cut and (flash or not skips_masked)
+    in_row = kind == "packed" and not flash and caches_all
     one_row = skips_masked or one_call
     return Layout(
         kind=kind,
         reason=reason,
         trimmed=rotary and not padded,
-        shares=caches_all and may_share,
+        shares=caches_all and (kind == "chunks" or by_cost or in_row),
         by_cost=by_cost,
+        in_row=in_row,
         row_tokens=None if one_row else MASKED_ROW_TOKENS,
         max_tokens=max_tokens,
         compact_head=not padded,

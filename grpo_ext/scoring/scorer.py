@@ -152,7 +152,12 @@ class Scorer:
         for rows in length_chunks(lengths, per_row, max_tokens=self.layout.max_tokens):
             row_tokens = int(lengths[rows].max()) + per_row
             chunks_cost += len(rows) * row_tokens + call
-        packed_cost = int(table.attention_mask.sum()) + call
+        packed_cost = 0
+        for rows in self._packed_rows(table):
+            packed_cost += int(lengths[rows].sum()) + call
+            distinct, _ = equal_prompts(table.prompt_ids[rows], table.prompt_mask[rows])
+            copies = distinct if self.layout.in_row else torch.arange(len(rows))
+            packed_cost += int(table.prompt_mask[rows][copies].sum())
         return packed_cost <= chunks_cost
 
     def _chunks(
@@ -170,12 +175,16 @@ class Scorer:
         if self.check_packed is not None:
             self.check_packed(model)
             self.check_packed = None
+        return self._packed_rows(table)
+
+    def _packed_rows(self, table: Scored) -> list[Tensor]:
+        """Return the rows of the table in each packed row."""
         prompt_of_row = None
         if self.layout.in_row:
             _, prompt_of_row = equal_prompts(table.prompt_ids, table.prompt_mask)  # (B,)
         return packs(
             prompt_lengths=table.prompt_mask.sum(1),
-            lengths=lengths,
+            lengths=table.completion_mask.sum(1),
             max_tokens=self.layout.row_tokens,
             prompts=prompt_of_row,
         )

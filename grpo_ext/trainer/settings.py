@@ -361,8 +361,8 @@ def make_scorer(trainer: Trainer, params: SamplingParams, layout: Layout) -> Sco
         if reason and trainer.args.layout == "packed":
             refuse_packing(reason)
         if reason:
-            layout = replace(layout, kind="chunks", by_cost=False, reason=reason)
-    if layout.shares and not layout.in_row:
+            layout = replace(layout, kind="chunks", by_cost=False, in_row=False, reason=reason)
+    if layout.shares and (layout.by_cost or not layout.in_row):  # chunks may run
         layout = replace(layout, shares=probe.shares_prompts(model))
     return Scorer(probe.run, params, layout, partial(score_images, trainer), check_packed)
 

@@ -13,7 +13,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from grpo_ext.objective.sampling import SamplingParams
 from grpo_ext.scoring.head import Head
-from grpo_ext.scoring.layout import choose_layout
+from grpo_ext.scoring.layout import WIDE, choose_layout
 from grpo_ext.scoring.packed import run_packed
 from grpo_ext.step.records import Scores
 from grpo_ext.trainer.settings import probe_of
@@ -142,13 +142,49 @@ def test_the_layout_that_is_chosen(attention, sharded, checkpointing, wanted):
     assert bool(layout.reason) == (layout.kind != "chunks")
 
 
+@pytest.mark.parametrize(
+    ("sharded", "checkpointing", "wanted"),
+    [
+        (False, False, ("packed", True, True, True)),
+        (False, True, ("packed", True, True, True)),
+        (True, False, ("padded", False, False, False)),
+    ],
+)
+def test_wide_layers_on_a_cpu_run_in_rows(sharded, checkpointing, wanted):
+    model = model_of("qwen3")
+    model.config.hidden_size = WIDE
+    layout = choose_layout(
+        "auto", model, one_call=sharded, aux_loss=False, recomputes=checkpointing, max_tokens=None
+    )
+    assert (layout.kind, layout.shares, layout.by_cost, layout.in_row) == wanted
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize("length", [4, 60, 700])
+def test_rows_or_chunks_the_gradient_is_the_same(length, checkpointing):
+    """Prompts longer than a packed row run in chunks, unless checkpointing keeps none of them."""
+    settings = (("gradient_checkpointing", checkpointing),)
+    case = replace(SMALL, rows=16, micro_batch=16, prompt=(length, length), settings=settings)
+    bench = Bench(case)
+    scorer = bench.trainers["ours"].parts.scorer
+    scorer.layout = replace(scorer.layout, kind="packed", by_cost=True, in_row=True, row_tokens=512)
+    steps_of_both = {side: bench.step(side) for side in ("TRL", "ours")}
+    assert apart(steps_of_both["ours"][2], steps_of_both["TRL"][2]) < 1e-5
+    work = bench.trainers["ours"].work
+    prompts_once = sum(map(len, work.completions)) + length * len(work.prompts)
+    if length == 60 or (length == 700 and not checkpointing):
+        assert steps_of_both["ours"][1] < 1.5 * prompts_once
+
+
 def test_long_prompts_run_in_chunks_and_short_ones_in_rows():
     """Where both are open (FlashAttention), what runs fewer tokens."""
     ran = {}
     for length in (4, 400):
         bench = Bench(replace(SMALL, prompt=(length, length), completion=(60, 0.9, 200)), ("ours",))
         scorer = bench.trainers["ours"].parts.scorer
-        scorer.layout = replace(scorer.layout, kind="packed", by_cost=True)
+        scorer.layout = replace(
+            scorer.layout, kind="packed", by_cost=True, in_row=False, row_tokens=None
+        )
         ran[length] = (bench.step("ours"), bench.step("ours"))[1][1]
         work = bench.trainers["ours"].work
         real = sum(map(len, work.completions)) + length * SMALL.rows
