@@ -108,8 +108,10 @@ def test_same_losses_and_weights_as_trl(tiny_folder, tmp_path, settings):
 
 
 def test_a_plain_grpo_config_means_our_defaults(tiny_folder, tmp_path):
-    plain = run(GRPOExtTrainer, GRPOConfig, tiny_folder, tmp_path / "plain")
-    ours = run(GRPOExtTrainer, GRPOExtConfig, tiny_folder, tmp_path / "ours")
+    # TRL's own default, which a `GRPOConfig` has
+    settings = {"gradient_checkpointing": True}
+    plain = run(GRPOExtTrainer, GRPOConfig, tiny_folder, tmp_path / "plain", **settings)
+    ours = run(GRPOExtTrainer, GRPOExtConfig, tiny_folder, tmp_path / "ours", **settings)
     assert plain[0] == ours[0]
     assert all(torch.equal(plain[1][name], ours[1][name]) for name in plain[1])
 
