@@ -15,7 +15,10 @@ _UNCERTAIN = re.compile(
     re.IGNORECASE,
 )
 _THEREFORE = r"(?:(?i:so|thus|hence|therefore|finally),? )?"
-_VERDICT_FIRST = re.compile(rf"{_THEREFORE}\**((?i:yes|no|true|false))\b\**(?:[,.;:!-]|$)")
+_VERDICT_FIRST = re.compile(
+    rf"(?:^|, ){_THEREFORE}((?i:yes|no|true|false))\b(?:[,.;:!-]|$)"
+    r"|\b(?:statement|claim) is (true|false)$"
+)
 # What may contradict a verdict before it: `Yes, but ...`, `Yes, it is not ...`
 _RESERVATION = re.compile(
     r"\b(?:but|however|although|though|unless|except|actually|wait|maybe|perhaps|depends|only"
@@ -23,18 +26,21 @@ _RESERVATION = re.compile(
     re.IGNORECASE,
 )
 _DENIAL = re.compile(r"\b(?:not|never|cannot|wrong|incorrect)\b|n't\b", re.IGNORECASE)
-_SUBJECT = re.compile(rf"{_THEREFORE}([A-Z][a-z]+) (?:is|was|has|had|did|will|can|[a-z]+s)\b")
-_PREDICATE = re.compile(r"\b(?:is|was) ([A-Z][a-z]+)$")
+_WHOLE_NAME = r"([A-Z][a-z]+(?:\s(?:(?:of|the|da|de|van|von)\s)?[A-Z][a-z]+){0,3})"
+_SUBJECT = re.compile(rf"(?:^|, ){_THEREFORE}{_WHOLE_NAME} (?!and\b|of\b)[a-z]")
+_PREDICATE = re.compile(rf"\b(?:is|was|by) {_WHOLE_NAME}$")
 _LONE_WORD = re.compile(r"[\s*().]*([A-Za-z]{1,30})[\s*().]*")
 
 
 def words_at_end(text: str, request: Request) -> str | None:
     """Return the words with which the last sentence answers a question, or `None`."""
     sentence = last_sentence(text)
-    words = bold_words(sentence) or named_subject(sentence, request.names, request.words)
+    words = bold_words(sentence)
+    sentence = sentence.replace("**", "")
+    words = words or named(sentence, request.names, request.words)
     if words is not None or not request.is_yes_or_no:
         return words
-    last_line = text.strip().rpartition("\n")[2]
+    last_line = text.strip().rpartition("\n")[2].replace("**", "")
     return verdict(sentence) or verdict(last_line)
 
 
@@ -58,30 +64,36 @@ def bold_words(sentence: str) -> str | None:
     return bold[0]
 
 
-def named_subject(sentence: str, names: Collection[str], words: frozenset[str]) -> str | None:
-    """Return the name of whom a sentence is about: Chloe in `Therefore, Chloe is the shortest.`
+def named(sentence: str, names: Collection[str], words: frozenset[str]) -> str | None:
+    """Return the name that answers: Chloe in `Therefore, Chloe is the shortest.`
 
-    The sentence must have exactly one of the question's names, and a word of what the question
-    asks. `None` otherwise, and if the sentence has a word of denial, doubt or comparison.
+    It is the subject of the sentence or ends it, as in `The capital of Australia is Canberra.` The
+    sentence must have a word of what the question asks. `None` otherwise, if the sentence has a
+    word of denial, doubt or comparison, or if the answer is one of several names of the question
+    in it.
     """
     if _UNCERTAIN.search(sentence) or not words & words_of(sentence):
         return None
-    named = {name for name in CAPITALIZED.findall(sentence) if name in names}
-    subject = _SUBJECT.match(sentence) or _PREDICATE.search(sentence)
-    if subject is None or named != {subject[1]}:
+    match = _PREDICATE.search(sentence) or _SUBJECT.search(sentence)
+    if match is None:
         return None
-    return subject[1]
+    name = match[1]
+    known = {word for word in CAPITALIZED.findall(sentence) if word in names}
+    if name in known and len(known) > 1:
+        return None
+    return name
 
 
 def verdict(passage: str) -> str | None:
     """Return the yes, no, true or false that begins a passage, unless the rest contradicts it."""
-    match = _VERDICT_FIRST.match(passage)
+    match = _VERDICT_FIRST.search(passage)
     if match is None or _RESERVATION.search(passage, match.end()):
         return None
-    affirms = match[1].lower() in ("yes", "true")
+    word = match[1] or match[2]
+    affirms = word.lower() in ("yes", "true")
     if affirms and _DENIAL.search(passage, match.end()):
         return None
-    return match[1]
+    return word
 
 
 def lone_word(text: str) -> str | None:

@@ -27,14 +27,14 @@ _REMARK = re.compile(
 _CALCULATOR = re.compile(r"<<[^<>]{0,100}>>")
 # A sentence that checks the answer: `Check: 4(8) = 32`
 _CHECK = re.compile(
-    r"(?<=[.!?\n])[\s*]{0,10}(?:check|verif|(?:to|we can) (?:check|verify)\b)"
+    r"(?<=[.!?\n])[\s*]{0,10}(?:check|verif|(?:to|we can|let's|let us|let me) (?:check|verify)\b)"
     r"(?:(?!≠|\b(?:so|thus|therefore|hence|not|wrong|but|however)\b).)*\Z",
     re.IGNORECASE | re.DOTALL,
 )
 # A last line or sentence such as `Note: this assumes that a dozen is 12.` or `I hope this helps!`
 _NOTE_START = (
     r"(?:(?:please )?(?:note|remember)\b|(?:remark|assumption|disclaimer)s?\b|i hope\b|hope this\b"
-    r"|let me know\b|feel free\b|if you have any\b)"
+    r"|let me know\b|feel free\b|if you have any\b|if you(?:'d| would) like\b|if you want\b)"
 )
 _NOTE = re.compile(
     rf"\n[\s(*_>]{{0,10}}{_NOTE_START}[^\n]*\Z"
@@ -49,7 +49,7 @@ _CORRECTION = re.compile(
 )
 MAX_NOTES = 3  # notes that are removed from the end of a text
 # `25/3, or about 8.33`
-_OR_ABOUT = re.compile(rf"({AMOUNT}),? or (?:about|approximately|roughly) ({AMOUNT})")
+_OR_ABOUT = re.compile(rf"({AMOUNT}),? or (?:about|approximately|roughly) ({AMOUNT})(\\?%)?")
 # `5/12 ≈ 0.4167`
 _DECIMAL_OF_FRACTION = re.compile(
     r"(?:(?<=[)}π])|(?<=/[0-9])|(?<=/[0-9]{2})|(?<=/[0-9]{3}))\s?\$?\s?(?:≈|\\approx)\s?\$?\s?"
@@ -57,7 +57,7 @@ _DECIMAL_OF_FRACTION = re.compile(
 )
 # `25π cm, which is about 78.5 cm`
 _APPROXIMATION = re.compile(
-    r"(?:(?<=[0-9)}$%])(?:(?: [a-z]+){0,2},? which is|,?)|(?<=[)}$]),? or)"
+    r"(?:(?<=[0-9)}$%])(?:(?: [a-z]+){0,2},? which is|,?)|(?<=[)}$π])(?: [a-z]+){0,2},? or)"
     rf" (?:about|approximately|roughly) \\?[$£€]?{AMOUNT}(?:\\?%)?\$?"
     r"(?: [a-z]+){0,3}[.\s]*$"
 )
@@ -84,8 +84,8 @@ _COMPARISON = re.compile(
 _COMPARED_PERSON = re.compile(r"\bthan [^,.;]{0,40}?([A-Za-z]+), who [^,]*$")
 # `5, i.e. the point (0, 5)`
 _POINT = re.compile(
-    r"(-?[0-9][0-9./]*)[*$\s]{0,4},? (?:i\.e\.,?|that is,?|which is) (?:at )?the point"
-    r" \$?\(([^()]{1,80})\)[.*$\s]*\Z"
+    r"(?<![0-9./-])(-?[0-9][0-9./]{0,20})[*$\s]{0,4},? (?:i\.e\.,?|that is,?|which is) (?:at )?"
+    r"the point \$?\(([^()]{1,80})\)[.*$\s]*\Z"
 )
 # What precedes a number in a phrase such as `after 60 days`, `out of the 12`
 _KNOWN_BY = r"(?:the|his|her|its|their|all|those|these)"
@@ -97,6 +97,7 @@ _CIRCUMSTANCE = re.compile(
     r"|(?:from|between) [0-9]+ (?:to|and)"
     rf"|(?:out )?of(?= {_KNOWN_BY}\b)(?: [A-Za-z'-]+){{1,3}}) ?$"
 )
+_THREE_WORDS = re.compile(r"(?: [^\s=]+){3} $")
 _DEFINITE = re.compile(rf"\b{_KNOWN_BY} $")
 _CLAUSE_END = re.compile(r"[,;=]|\b(?:which|so|that)\b")
 
@@ -207,14 +208,15 @@ def without_rounded(match: re.Match[str]) -> str:
 
     If the second number is not a rounding of the first, return the whole match.
     """
-    exact, rounded = match.groups()
-    if rounds(rounded, exact):
+    exact, rounded, percent_sign = match.groups()
+    factor = 100 if percent_sign else 1
+    if rounds(rounded, exact, factor):
         return exact
     return match[0]
 
 
-def rounds(decimal: str, exact: str) -> bool:
-    """Return whether `decimal` is the integer or fraction `exact`, rounded or truncated.
+def rounds(decimal: str, exact: str, factor: int = 1) -> bool:
+    """Return whether `decimal` is `factor` times an integer or fraction, rounded or truncated.
 
     `False` if `decimal` has no decimal places, `exact` is itself a decimal, or either text is
     longer than `MAX_DIGITS`.
@@ -225,23 +227,30 @@ def rounds(decimal: str, exact: str) -> bool:
     value = number(exact)
     if rounded is None or value is None or value.place:
         return False
-    return abs(rounded.value - value.value) < rounded.place
+    return abs(rounded.value - factor * value.value) < rounded.place
 
 
-def without_circumstances(sentence: str, numbers: frozenset[Fraction]) -> str:
+def without_circumstances(sentence: str, request: Request) -> str:
     """Drop trailing prepositional phrases with known numbers from a sentence.
 
-    `numbers` are those of the question, which are known; a number after "the", "his" and the like
-    is known as well. A phrase is dropped only if a value precedes it in the same clause.
+    The question's numbers are known; a number after "the", "his" and the like is known as well. A
+    phrase is dropped only if a value precedes it in the same clause. Words that repeat the question
+    (`to get an average of 93`) are dropped, too.
     """
     values = list(VALUE.finditer(sentence))
     while len(values) > 1:
         value = values.pop()
         before = f"{sentence[: value.start()].rstrip()} "
-        phrase = _CIRCUMSTANCE.search(before, max(0, len(before) - MAX_PHRASE))
-        if phrase is None or NEW_CLAIM.search(sentence, value.end()):
+        if NEW_CLAIM.search(sentence, value.end()):
             break
-        is_known = are_stated([value[1]], numbers) or _DEFINITE.search(before) is not None
+        quotation = _THREE_WORDS.search(before, max(0, len(before) - MAX_PHRASE))
+        if quotation is not None and request.states(quotation[0] + value[0]):
+            sentence = sentence[: quotation.start()]
+            continue
+        phrase = _CIRCUMSTANCE.search(before, max(0, len(before) - MAX_PHRASE))
+        if phrase is None:
+            break
+        is_known = are_stated([value[1]], request.numbers) or _DEFINITE.search(before) is not None
         if not is_known and not phrase[0].endswith("out of "):
             break
         if _CLAUSE_END.search(sentence, values[-1].end(), phrase.start()):

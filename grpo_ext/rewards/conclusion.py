@@ -43,6 +43,8 @@ _VERB = re.compile(r" (?:is|are|was|were|will be|would be|has|have|had) ")
 _RESULT_BEFORE = re.compile(
     r"(?:[=≈]|\b(?:is|are|was|were|be|to|makes?|gives?|leaves?|leaving|equals?))\s*$"
 )
+_LEAVING = re.compile(r"\bleaving\s*$")  # `took 26 pieces, leaving 14`
+_REMAINDER = {"left", "remain", "remaining", "leave", "still", "now"}
 _THAN = re.compile(r"\bthan\b[^,.;]*$")
 _PERSON = re.compile(r",? (?:and|while|whereas|but) (?=[A-Z][a-z])|, (?=[A-Z][a-z]+ (?!=))")
 _NEXT_WORD = re.compile(r" [a-z]+")
@@ -76,7 +78,7 @@ def with_conclusion(text: str, request: Request) -> str:
         sentence = sentence.replace(f"{request.bound} ", "")
     sentence = before_definition(without_asides(sentence, request), request)
     sentence = in_requested_amounts(sentence, request)
-    return text[:start] + without_circumstances(sentence, request.numbers) + text[end:]
+    return text[:start] + without_circumstances(sentence, request) + text[end:]
 
 
 def without_counts(text: str, request: Request) -> str:
@@ -257,6 +259,8 @@ def is_claimed(behind: str, value: re.Match[str], request: Request) -> bool:
     if is_price and request.amount is not PRICE:
         return False
     is_result = _RESULT_BEFORE.search(behind, 0, value.start()) is not None
+    if _LEAVING.search(behind, 0, value.start()) and not request.words & _REMAINDER:
+        is_result = False
     return is_result or not are_stated([value[1]], request.numbers)
 
 

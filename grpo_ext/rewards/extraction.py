@@ -16,9 +16,8 @@ from grpo_ext.rewards.request import Request
 
 # A line that begins another question or turn: `Question: ...`, `**Problem 2:** ...`, `Human: ...`
 _NEW_QUESTION = re.compile(
-    r"(?:\A|\n)[ *#]{0,8}(?:(?:question|problem|exercise)(?: ([0-9]{1,3}))?|human|user)[ *]{0,3}:"
-    r"|<\|(?:im_start|im_end|eot_id|endoftext)\|>",
-    re.IGNORECASE,
+    r"\n[ *#]{0,8}(?i:(?:question|problem|exercise)(?: ([0-9]{1,3}))?|human|user)[ *]{0,3}:"
+    r"|<\|(?:im_start|im_end|eot_id|endoftext)\|>"
 )
 _ANSWERED = re.compile(r"[0-9]|\\boxed|answer", re.IGNORECASE)
 MAX_ITEM = 100  # characters of a line in a list of values
@@ -42,9 +41,10 @@ _UNIT_NAME = re.compile(rf"\b(?:{UNIT_NAMES}|(?i:[ap]\.?m\.?))(?![A-Za-z])")
 _WORD_BETWEEN = re.compile(r"(?<![\\A-Za-z])(?!(?:and|or)\b)[A-Za-z]{2,}")
 _NAMED = re.compile(r"\\[A-Za-z]+\{[A-Za-z ]*\}")  # \text{apples}, \begin{pmatrix}
 _VERDICT = re.compile(r"(yes|no|true|false)\b[,.;:-]", re.IGNORECASE)
-# "the answer is C", "correct option: C"; but "the answer is a" has an article
+# "the answer is C", "correct option: C", "C is correct"; but "the answer is a" has an article
 _STATED_CHOICE = re.compile(
     r"(?<!wrong )\b(?i:answer|choice|option)\**\s*(?i:is\b|:)[\s:*($]*([A-H])\b(?!\s[a-z])"
+    r"|(?<!that )\b([A-H])\b[*)]{0,3} is (?:the )?(?:correct|right)\b"
 )
 _RECONSIDERED = re.compile(r"\b(?:wait|actually|hmm+|oops|on second thought)\b", re.IGNORECASE)
 _CHOSEN = re.compile(r"\b(?i:answer|choice|option)\b(?i:\s+is)?[\s:*($]*([A-H])\b(?!\s[a-z])")
@@ -102,12 +102,13 @@ def own_text(completion: str) -> str:
     """Return a completion without its thoughts and without a new question after the answer.
 
     A model that does not stop may go on with `Question: ...` or another turn of a conversation. If
-    the first question stands before any number or mark of an answer, or has the number 1, the
-    completion is kept: the questions are then parts of the solution.
+    the completion begins with a question, or the first question comes before any number or mark of
+    an answer or has the number 1, nothing is cut: the questions are then parts of the solution.
     """
     text = without_thoughts(completion)
+    begins_with_question = _NEW_QUESTION.match("\n" + text[:MAX_TAIL].lstrip()) is not None
     question = _NEW_QUESTION.search(text)
-    if question is None or question[1] == "1":
+    if begins_with_question or question is None or question[1] == "1":
         return text
     if not _ANSWERED.search(text, 0, question.start()):
         return text
@@ -131,7 +132,7 @@ def chosen_letter(text: str) -> str | None:
     """
     statements = list(_STATED_CHOICE.finditer(text))
     if statements and not _RECONSIDERED.search(text, statements[-1].end()):
-        return statements[-1][1]
+        return statements[-1][1] or statements[-1][2]
     lines = text.strip().splitlines()
     if not lines:
         return None
@@ -157,9 +158,10 @@ def listed_values(text: str) -> str | None:
             break
         items.append(f"{item[1]} = {item[2]}")
     names = {item[0] for item in items}
-    if len(items) < 2 or len(names) != 1:
+    values = ", ".join(reversed(items))
+    if len(items) < 2 or len(names) != 1 or len(values) > MAX_ANSWER:
         return None
-    return ", ".join(reversed(items))
+    return values
 
 
 def boxed(text: str) -> str | None:

@@ -18,8 +18,13 @@ _IN_COMPOUND = re.compile(r"-[A-Za-z]{2}")  # 100-meter
 _MARKED = r"[0-9][0-9.,]*(?:[_'’`^][0-9]+)+"  # 72_8, 7'2: not numbers, but read as a whole
 _SIGN = r"(?:(?i:negative|minus) )?[-+]?"
 _PLAIN_NUMBER = rf"[$€£]?(?:[0-9]+ [0-9]+/[0-9]+|{DECIMAL}(?:[eE][-+]?[0-9]{{1,2}})?)"
-_UNIT = rf"(?:{UNIT_NAMES})(?![A-Za-z])(?:\^(?:-?[1-4]|\{{-?[1-4]\}}))?"  # s, s^2, s^{-2}
-_UNITS = rf"{_UNIT}(?:(?: ?/ ?| per | (?=[A-Za-z]+\^)){_UNIT}){{0,3}}"  # kg/m^3, m s^-2
+# s, s^2, s^{-2}, second squared, square inch
+_UNIT = (
+    rf"(?:(?:square|cubic) )?(?:{UNIT_NAMES})(?![A-Za-z])"
+    r"(?:\^(?:-?[1-4]|\{-?[1-4]\})| squared| cubed)?"
+)
+# kg/m^3, grams per cubic centimeter, N \cdot m, m s^-2
+_UNITS = rf"{_UNIT}(?:(?: ?/ ?| per | ?(?:\\cdot|\*) ?| (?=[A-Za-z]+[/^])){_UNIT}){{0,3}}"
 _SUFFIX = (
     rf"(?:\s?\\?%|\s?{_UNITS}|\sK(?![A-Za-z])|\s?[ap]\.?m\b\.?"
     r"|\s(?:hundred|thousand|million|billion|trillion|dozen)\b)?"
@@ -76,6 +81,7 @@ _SHARE_OF = re.compile(rf"(?:{DECIMAL}\\?%|[0-9]+/[0-9]+) of \$?{DECIMAL}(?= ?=)
 _BLANKS = re.compile(r"[ \t]{2,}")
 _NUMBER_IN_BRACKETS = re.compile(r"\([0-9]+\)")
 _SEPARATOR = re.compile(r",?\s(?:and|or)\s|,\s?")
+_SEPARATOR_AT_END = re.compile(r",?\s(?:and|or)\s?$")
 _SEPARATOR_BEFORE = re.compile(r"\s*(?:[,;]|,?\s(?:and|or))\s*\Z")
 _GLUED_UNIT = re.compile(rf"(?<=[0-9])(?=(?:{UNIT_NAMES})$)")
 
@@ -125,7 +131,7 @@ def undelimited(text: str, start: int) -> str | None:
     last = formulas[-1]
     if _DENIED.search(text[: last.start()]) or _DENIED_AFTER.match(text, last.end()):
         return None
-    run = last[0].strip(" ,.=")
+    run = _SEPARATOR_AT_END.sub("", last[0]).strip(" ,.=")
     if len(run) > MAX_FORMULA or not is_balanced(run):
         return None
     parts = split(run, _SEPARATOR)

@@ -2,7 +2,7 @@ r"""Parse a question for what its answers are checked against: choices, units an
 
 import re
 import string
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from functools import lru_cache
 from itertools import pairwise
@@ -26,6 +26,8 @@ from grpo_ext.rewards.conversions import (
     stated_numbers,
     stated_quantities,
 )
+from grpo_ext.rewards.dates import date_of
+from grpo_ext.rewards.normal_form import formulas_of, sides_of
 from grpo_ext.rewards.notation import with_ascii_signs, with_repeating_decimals_as_fractions
 from grpo_ext.rewards.quantity import ASKED_NAMES, MULTIPLIERS, UNIT_NAMES, number, split_unit
 from grpo_ext.rewards.request import Request, request_of
@@ -35,7 +37,6 @@ from grpo_ext.rewards.texts import chosen_letter
 MAX_QUESTION = 5_000  # characters read from the end of a prompt
 MAX_CHOICE = 300  # characters kept of one choice
 LETTERS = string.ascii_uppercase
-MAX_DEPTH = 20  # nested brackets in a formula
 
 _FONT = re.compile(r"\\(?:text[a-z]*|math(?:rm|bf|it|sf))\s*\{\s*(\(?[A-H][).:]?\)?)\s*\}")
 _SPACE = re.compile(r"\\(?:qquad|quad)(?![A-Za-z])|(?<!\\)\\[ ,;]|~")
@@ -59,28 +60,13 @@ _PERCENT = re.compile(
     r"|tax|share|proportion|fraction)",
     re.IGNORECASE,
 )
+_YEAR = re.compile(r"\b(?:which|what) year\b", re.IGNORECASE)
 _CONVERSION = re.compile(
     r"\b(?:express|write|convert|change|simplify|reduce|rewrite|round|evaluate|compute|calculate)\b"
     r"|\b(?:as|to|into|in) (?:an? )?(?:[a-z]+ ){0,2}(?:fraction|decimal|percent(?:age)?|mixed "
     r"number|notation|form)\b",
     re.IGNORECASE,
 )
-_DELIMITED = re.compile(r"\$\$?([^$]+)\$\$?|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
-_TOKEN = re.compile(r"\\[A-Za-z]+|\\.|[0-9]*\.[0-9]+|[0-9]+|[A-Za-z]+|\S", re.DOTALL)
-_FUNCTIONS = {"sin", "cos", "tan", "log", "ln", "sqrt", "exp", "pi"}
-_IGNORED = {"*", "|", r"\cdot", r"\times", r"\left", r"\right", r"\{", r"\}", r"\ ", r"\,", r"\!"}
-_BREAKS = {*"=<>?:;$,", r"\le", r"\ge", r"\leq", r"\geq", r"\ne", r"\neq", r"\in", r"\approx"}
-_FUNCTIONS_OF = {rf"\{name}" for name in _FUNCTIONS - {"sqrt", "pi"}}
-_SAME = {
-    r"\dfrac": r"\frac",
-    r"\tfrac": r"\frac",
-    r"\div": "/",
-    r"\dbinom": r"\binom",
-    r"\tbinom": r"\binom",
-    "√": r"\sqrt",
-    r"\%": "%",
-    **{name: rf"\{name}" for name in _FUNCTIONS},
-}
 _OPERATION = re.compile(r"[!^]|\\(?:sqrt|[dt]?binom)")
 _ATOM = re.compile(r"-?(?:[A-Za-z]|\\[A-Za-z]+|[0-9]+)")  # an atom is not a restatement
 
@@ -104,6 +90,7 @@ class Question(NamedTuple):
     names_unit: bool = False  # whether it names a unit for the answer
     forms: tuple[Callable[[str], bool], ...] = ()  # checks of the forms that it asks for
     converts_unit: bool = False  # whether it asks for the answer in that unit only
+    asks_year: bool = False  # whether it asks in which year something was
     request: Request = Request()
 
     def content(self, letter: str | None) -> str | None:
@@ -173,6 +160,7 @@ def read_question(text: str) -> Question:
         names_unit=asks_for_unit(text),
         forms=tuple(has_form for request, has_form in FORMS.items() if request.search(text)),
         converts_unit=asks_to_convert(text),
+        asks_year=_YEAR.search(text) is not None,
         request=request_of(text, numbers),
     )
 
@@ -201,143 +189,6 @@ def choices_of(text: str) -> tuple[tuple[str, str], ...]:
         content = content.rstrip(" \t\r\n,;$&\\").lstrip(" \t\r\n,;$&")
         choices.append((letter, content[:MAX_CHOICE]))
     return tuple(choices)
-
-
-def formulas_of(text: str) -> Iterator[str]:
-    """Yield the normal forms of the formulas in a text; each side of an equation is one formula.
-
-    Some forms may be empty.
-    """
-    position = 0
-    for match in _DELIMITED.finditer(text):
-        yield from sides_of(text[position : match.start()], in_words=True)
-        yield from sides_of(match[1] or match[2] or match[3], in_words=False)
-        position = match.end()
-    yield from sides_of(text[position:], in_words=True)
-
-
-def sides_of(text: str, *, in_words: bool) -> Iterator[str]:
-    """Split a text at relations and punctuation, and yield the normal form of each part.
-
-    With `in_words`, words split it as well; otherwise a word is a product of letters.
-    """
-    tokens: list[str] = []
-    for match in _TOKEN.finditer(text):
-        token = match[0]
-        is_word = len(token) > 1 and token.isalpha() and token not in _FUNCTIONS
-        is_period = token == "." and not text[match.end() : match.end() + 1].isdecimal()
-        if token in _BREAKS or is_period or (is_word and in_words):
-            yield normal_form(tokens)
-            tokens = []
-        elif is_word:
-            tokens += token
-        elif token not in _IGNORED:
-            tokens.append(_SAME.get(token, without_zeros(token)))
-    yield normal_form(tokens)
-
-
-def without_zeros(token: str) -> str:
-    """Return a decimal in its shortest form, such as `0.75` for `.750`; other tokens unchanged."""
-    if "." not in token or not token.replace(".", "").isdecimal():
-        return token
-    integer, _, decimals = token.partition(".")
-    decimals = decimals.rstrip("0")
-    integer = integer.lstrip("0") or "0"
-    if not decimals:
-        return integer
-    return f"{integer}.{decimals}"
-
-
-def normal_form(tokens: list[str]) -> str:
-    """Return a formula with its terms and factors sorted, without `+ 0` and factors of 1.
-
-    Nothing is computed: `(x + 1)(x + 2)` keeps its brackets.
-    """
-    pending = tokens[::-1]
-    form = ""
-    while pending:  # a bracket that closes nothing is skipped
-        form += terms_of(pending, MAX_DEPTH)
-    return form
-
-
-def terms_of(pending: list[str], depth: int) -> str:
-    """Pop tokens from `pending` until a bracket closes or none are left; return their normal form.
-
-    `pending` holds the remaining tokens in reverse order. `depth` is the number of further nested
-    brackets that may be opened.
-    """
-    terms: list[str] = []
-    factors: list[str] = []
-    sign = ""
-    while pending:
-        token = pending.pop()
-        if token in (")", "]", "}"):
-            break
-        if token in ("+", "-"):
-            if factors:
-                terms.append(sign + product(factors))
-                factors = []
-            sign = "-" if token == "-" else ""
-        elif token in ("/", "^", "_"):
-            operand = operand_of(pending, depth)
-            if token == "/" or not factors:
-                factors.append(token + operand)
-            elif (token, operand) != ("^", "1"):
-                factors[-1] += token + operand
-        elif token == "!" and factors:
-            factors[-1] += token
-        elif token == r"\frac":
-            factors.append(argument_of(pending, depth))
-            factors.append("/" + argument_of(pending, depth))
-        else:
-            pending.append(token)
-            factors.append(operand_of(pending, depth))
-    if factors:
-        terms.append(sign + product(factors))
-    counted = sorted(term for term in terms if term.lstrip("-") != "0") or terms[:1]
-    if len(counted) > 1:
-        return f"({'+'.join(counted)})"
-    return "".join(counted)
-
-
-def operand_of(pending: list[str], depth: int) -> str:
-    """Pop an atom, bracket, or function with its arguments from `pending`; return its normal form.
-
-    Return "" if no token is left. With `depth` 0, pop and return a single token as it is.
-    """
-    if not pending:
-        return ""
-    token = pending.pop()
-    if depth == 0:
-        return token
-    depth -= 1
-    if token in ("(", "[", "{"):
-        return terms_of(pending, depth)
-    if token == r"\binom":
-        return f"binom({argument_of(pending, depth)};{argument_of(pending, depth)})"
-    if token == r"\sqrt":
-        index = operand_of(pending, depth) if pending[-1:] == ["["] else ""
-        return f"sqrt{index}({argument_of(pending, depth)})"
-    if token in _FUNCTIONS_OF:
-        return f"{token}({operand_of(pending, depth)})"
-    if token == "-" and pending:
-        return "-" + pending.pop()
-    return token
-
-
-def argument_of(pending: list[str], depth: int) -> str:
-    r"""Pop the next argument of a command from `pending`: for `\frac12`, first 1, then 2."""
-    if pending and pending[-1].isdecimal():
-        digits = pending.pop()
-        pending += list(digits[:0:-1])
-        return digits[0]
-    return operand_of(pending, depth)
-
-
-def product(factors: list[str]) -> str:
-    """Return the product of the sorted factors other than 1, or "1" if there are none."""
-    counted = sorted(factor for factor in factors if factor not in ("1", "/1"))
-    return "*".join(counted) or "1"
 
 
 def restates(question: Question, answer: str) -> bool:
@@ -387,9 +238,12 @@ def has_asked_form(question: Question, gold: str, answer: str) -> bool:
 def asked_value(question: Question, gold: str, answer: str) -> str:
     """Return the value that the question asks for, if an answer's equations give it.
 
-    For example, `1/3` from `a = 1/3, b = 0, a + b = 1/3` if the question asks for a + b. Otherwise
-    the answer is returned unchanged.
+    For example, `1/3` from `a = 1/3, b = 0, a + b = 1/3` if the question asks for a + b. If it asks
+    for a year, that is the year of a date. Otherwise the answer is returned unchanged.
     """
+    date = date_of(answer) if question.asks_year else None
+    if date is not None and date.year is not None:
+        return str(date.year)
     if "=" in gold or len(alternatives(gold)) != 1:
         return answer
     equations = [chain(part) for part in alternatives(answer)]

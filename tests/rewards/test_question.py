@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grpo_ext.rewards import build
-from grpo_ext.rewards.question import question_of, sides_of
+from grpo_ext.rewards.normal_form import sides_of
+from grpo_ext.rewards.question import question_of
 
 CHOICES = """Which is it?
 A) 5

@@ -1,0 +1,162 @@
+r"""Normal forms of formulas in a text: sorted terms and factors, `\frac` as a quotient.
+
+Two formulas with the same normal form differ only in the order of their parts. Nothing is computed.
+"""
+
+import re
+from collections.abc import Iterator
+
+MAX_DEPTH = 20  # nested brackets in a formula
+_DELIMITED = re.compile(r"\$\$?([^$]+)\$\$?|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
+_TOKEN = re.compile(r"\\[A-Za-z]+|\\.|[0-9]*\.[0-9]+|[0-9]+|[A-Za-z]+|\S", re.DOTALL)
+_FUNCTIONS = {"sin", "cos", "tan", "log", "ln", "sqrt", "exp", "pi"}
+_IGNORED = {"*", "|", r"\cdot", r"\times", r"\left", r"\right", r"\{", r"\}", r"\ ", r"\,", r"\!"}
+_BREAKS = {*"=<>?:;$,", r"\le", r"\ge", r"\leq", r"\geq", r"\ne", r"\neq", r"\in", r"\approx"}
+_FUNCTIONS_OF = {rf"\{name}" for name in _FUNCTIONS - {"sqrt", "pi"}}
+_SAME = {
+    r"\dfrac": r"\frac",
+    r"\tfrac": r"\frac",
+    r"\div": "/",
+    r"\dbinom": r"\binom",
+    r"\tbinom": r"\binom",
+    "√": r"\sqrt",
+    r"\%": "%",
+    **{name: rf"\{name}" for name in _FUNCTIONS},
+}
+
+
+def formulas_of(text: str) -> Iterator[str]:
+    """Yield the normal forms of the formulas in a text; each side of an equation is one formula.
+
+    Some forms may be empty.
+    """
+    position = 0
+    for match in _DELIMITED.finditer(text):
+        yield from sides_of(text[position : match.start()], in_words=True)
+        yield from sides_of(match[1] or match[2] or match[3], in_words=False)
+        position = match.end()
+    yield from sides_of(text[position:], in_words=True)
+
+
+def sides_of(text: str, *, in_words: bool) -> Iterator[str]:
+    """Split a text at relations and punctuation, and yield the normal form of each part.
+
+    With `in_words`, words split it as well; otherwise a word is a product of letters.
+    """
+    tokens: list[str] = []
+    for match in _TOKEN.finditer(text):
+        token = match[0]
+        is_word = len(token) > 1 and token.isalpha() and token not in _FUNCTIONS
+        is_period = token == "." and not text[match.end() : match.end() + 1].isdecimal()
+        if token in _BREAKS or is_period or (is_word and in_words):
+            yield normal_form(tokens)
+            tokens = []
+        elif is_word:
+            tokens += token
+        elif token not in _IGNORED:
+            tokens.append(_SAME.get(token, without_zeros(token)))
+    yield normal_form(tokens)
+
+
+def without_zeros(token: str) -> str:
+    """Return a decimal in its shortest form, such as `0.75` for `.750`; other tokens unchanged."""
+    if "." not in token or not token.replace(".", "").isdecimal():
+        return token
+    integer, _, decimals = token.partition(".")
+    decimals = decimals.rstrip("0")
+    integer = integer.lstrip("0") or "0"
+    if not decimals:
+        return integer
+    return f"{integer}.{decimals}"
+
+
+def normal_form(tokens: list[str]) -> str:
+    """Return a formula with its terms and factors sorted, without `+ 0` and factors of 1.
+
+    Nothing is computed: `(x + 1)(x + 2)` keeps its brackets.
+    """
+    pending = tokens[::-1]
+    form = ""
+    while pending:  # a bracket that closes nothing is skipped
+        form += terms_of(pending, MAX_DEPTH)
+    return form
+
+
+def terms_of(pending: list[str], depth: int) -> str:
+    """Pop tokens from `pending` until a bracket closes or none are left; return their normal form.
+
+    `pending` holds the remaining tokens in reverse order. `depth` is the number of further nested
+    brackets that may be opened.
+    """
+    terms: list[str] = []
+    factors: list[str] = []
+    sign = ""
+    while pending:
+        token = pending.pop()
+        if token in (")", "]", "}"):
+            break
+        if token in ("+", "-"):
+            if factors:
+                terms.append(sign + product(factors))
+                factors = []
+            sign = "-" if token == "-" else ""
+        elif token in ("/", "^", "_"):
+            operand = operand_of(pending, depth)
+            if token == "/" or not factors:
+                factors.append(token + operand)
+            elif (token, operand) != ("^", "1"):
+                factors[-1] += token + operand
+        elif token == "!" and factors:
+            factors[-1] += token
+        elif token == r"\frac":
+            factors.append(argument_of(pending, depth))
+            factors.append("/" + argument_of(pending, depth))
+        else:
+            pending.append(token)
+            factors.append(operand_of(pending, depth))
+    if factors:
+        terms.append(sign + product(factors))
+    counted = sorted(term for term in terms if term.lstrip("-") != "0") or terms[:1]
+    if len(counted) > 1:
+        return f"({'+'.join(counted)})"
+    return "".join(counted)
+
+
+def operand_of(pending: list[str], depth: int) -> str:
+    """Pop an atom, bracket, or function with its arguments from `pending`; return its normal form.
+
+    Return "" if no token is left. With `depth` 0, pop and return a single token as it is.
+    """
+    if not pending:
+        return ""
+    token = pending.pop()
+    if depth == 0:
+        return token
+    depth -= 1
+    if token in ("(", "[", "{"):
+        return terms_of(pending, depth)
+    if token == r"\binom":
+        return f"binom({argument_of(pending, depth)};{argument_of(pending, depth)})"
+    if token == r"\sqrt":
+        index = operand_of(pending, depth) if pending[-1:] == ["["] else ""
+        return f"sqrt{index}({argument_of(pending, depth)})"
+    if token in _FUNCTIONS_OF:
+        return f"{token}({operand_of(pending, depth)})"
+    if token == "-" and pending:
+        return "-" + pending.pop()
+    return token
+
+
+def argument_of(pending: list[str], depth: int) -> str:
+    r"""Pop the next argument of a command from `pending`: for `\frac12`, first 1, then 2."""
+    if pending and pending[-1].isdecimal():
+        digits = pending.pop()
+        pending += list(digits[:0:-1])
+        return digits[0]
+    return operand_of(pending, depth)
+
+
+def product(factors: list[str]) -> str:
+    """Return the product of the sorted factors other than 1, or "1" if there are none."""
+    counted = sorted(factor for factor in factors if factor not in ("1", "/1"))
+    return "*".join(counted) or "1"
