@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 Settings = dict[str, Any]  # values of recipe keys
 
 GENERATIONS = 4  # most generations of the recipe as it is written; the first is a warm-up
-RECIPE_SHARE = 1 / 3  # share of the budget for these generations
-STEPS = 3  # steps of a run with other settings; the first is a warm-up
+RECIPE_SHARE = 1 / 3  # share of the time for these generations
+STEPS = 3  # steps of a run with other settings, of which the fastest counts
 FEWEST_STEPS = 2  # if time is short
 CANDIDATES = 8  # runs with other settings that should fit into the budget
 MEMORY_SHARE = 0.5  # share of the available memory that estimated activations may take
@@ -136,13 +136,13 @@ class Bench:
         self.num_completions = 0
         self._steps = STEPS
         self._skips = False  # whether the recipe leaves out completions without gradient
-        self._seconds_to_start = 0.0  # the most that a trainer has taken
+        self._seconds_to_start = 0.0  # of the last trainer
 
     def as_it_stands(self) -> dict[str, float]:
         """Run the recipe for a few generations, and keep the completions of the last one.
 
         If the budget is limited, one generation of a single group comes first, which shows how many
-        groups fit into `RECIPE_SHARE` of the budget. If no others do, its figures are returned.
+        groups fit into `RECIPE_SHARE` of the time. If no others do, its figures are returned.
 
         Returns:
             The mean seconds per optimizer step of each phase, and the medians of `OTHER_FIGURES`.
@@ -154,7 +154,7 @@ class Bench:
         if math.isinf(self.budget.seconds):
             self._run_recipe(groups, GENERATIONS)
         else:
-            reserve = (1 - RECIPE_SHARE) * self.budget.seconds
+            reserve = (1 - RECIPE_SHARE) * self.budget.left
             try:
                 self._run_recipe(1, GENERATIONS if groups == 1 else 1, reserve)
             except BudgetSpent:
@@ -301,7 +301,7 @@ class Bench:
                 if len(step_logs(trainer)) < FEWEST_STEPS:
                     raise
             finally:
-                logs = step_logs(trainer)[1:]
+                logs = step_logs(trainer)
                 del trainer
                 free_memory()
         fastest = min(logs, key=training_seconds)
@@ -353,7 +353,7 @@ class Bench:
             arguments["model"], arguments["processing_class"] = make_random_model(recipe)
         with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):
             trainer = make_trainer(recipe, **arguments)
-        self._seconds_to_start = max(self._seconds_to_start, self.budget.clock() - begun)
+        self._seconds_to_start = self.budget.clock() - begun
         return trainer
 
 

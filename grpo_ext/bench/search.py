@@ -1,6 +1,7 @@
 """Find the layout, token limit per micro-batch and checkpointing that train fastest."""
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 
 from grpo_ext.bench.budget import MINUTES, Budget, BudgetSpent, interruptible
@@ -16,7 +17,8 @@ LAYOUTS = {"cpu": ("chunks", "padded", "packed"), "cuda": ("chunks", "packed", "
 CLOSE = 1.5
 # Other settings replace the recipe's only if they take less than this share of its time.
 WORTHWHILE = 0.97
-# Token limits beyond one that takes this many times as long as the one before cannot win.
+HEADROOM = 1.1  # times the seconds of the quickest run that must be left for another
+# Token limits below one that takes this many times as long as the one before cannot win.
 SLOWER = 1.2
 
 
@@ -38,6 +40,7 @@ class Search:
         self.announce = announce
         self.measurements: dict[Key, Measurement | None] = {}
         self.refused: dict[str, str] = {}
+        self._runs: Counter[Key] = Counter()
         self._seconds_to_measure = (
             math.inf
         )  # the shortest run so far, with the start of its trainer
@@ -47,7 +50,8 @@ class Search:
 
         The settings come in the order of `candidates`. Then all within `CLOSE` of the fastest are
         measured two more times; nothing is yielded for that. The search ends when the time of the
-        bench is over.
+        bench is over. If that comes first, the last two runs measure the recipe's own settings and
+        the fastest once more, unless fewer than three settings ran.
 
         Raises:
             ValueError: if nothing fits into memory.
@@ -56,10 +60,10 @@ class Search:
             for settings in self.candidates():
                 if tuple(settings.items()) in self.measurements:
                     continue
-                if not self._has_time():
-                    return
+                if not self._has_time(runs=3 if len(self._seconds()) >= 3 else 1):
+                    break
                 yield settings, self.measure(settings)
-            if not self._seconds():
+            if not self._seconds() and not self.not_tried:
                 raise ValueError(
                     "No layout fits into memory: write a smaller num_generations or "
                     "max_completion_length."
@@ -75,7 +79,7 @@ class Search:
 
         - the layout that the recipe's trainer has chosen, unless this repeats the recipe's own
         - if the recipe uses gradient checkpointing, the fastest settings without it
-        - token limits with the fastest layout, up to one after which others cannot win
+        - token limits with the fastest layout, up to one below which others cannot win
         - the other layouts, and token limits again if one of them is the fastest
         - the fastest settings with gradient checkpointing if they are without it, and the reverse
 
@@ -122,11 +126,15 @@ class Search:
             yield switched
 
     def _limits(self, settings: Settings) -> Iterator[Settings]:
-        """Yield settings with each token limit, up to one after which others cannot win.
+        """Yield settings with each token limit, up to one below which others cannot win.
 
-        A CPU, whose caches are small, begins with the smallest limit, and a GPU with the largest.
+        The largest limit comes first, and is compared with no limit, or with the recipe's own
+        settings if that was not measured.
         """
-        previous = math.inf
+        seconds = self._seconds()
+        unlimited = {**settings, "max_tokens_per_micro_batch": None}
+        own_seconds = seconds.get(tuple(self.own.items()), math.inf)
+        previous = seconds.get(tuple(unlimited.items()), own_seconds)
         for limited in self._all_limits(settings):
             yield limited
             measurement = self.measurements.get(tuple(limited.items()))
@@ -140,14 +148,20 @@ class Search:
         if settings["layout"] == "padded":
             return []
         budgets = token_budgets(self.bench.sequence_lengths)
-        if self.bench.device != "cpu":
-            budgets.reverse()
-        return [{**settings, "max_tokens_per_micro_batch": budget} for budget in budgets]
+        limits = [{**settings, "max_tokens_per_micro_batch": budget} for budget in budgets]
+        return limits[::-1]
 
-    def _has_time(self) -> bool:
-        """Return whether the quickest run so far would fit into the time that is left."""
+    def _has_time(self, runs: int = 1) -> bool:
+        """Return whether so many runs would fit into the time, each as long as the quickest."""
         left = self.bench.budget.left
-        return left > 0 and (not self.measurements or left > self._seconds_to_measure)
+        if not self.measurements:
+            return left > 0
+        return left > runs * HEADROOM * self._seconds_to_measure
+
+    @property
+    def repeated(self) -> bool:
+        """Whether the best settings were measured more than once."""
+        return self._runs[tuple(self.best.items())] > 1
 
     @property
     def not_tried(self) -> list[Settings]:
@@ -198,6 +212,7 @@ class Search:
             self.refused[settings["layout"]] = str(error)
             measurement = None
         else:
+            self._runs[key] += 1
             self._seconds_to_measure = min(self._seconds_to_measure, clock() - begun)
         if measurement is None or (previous and previous.seconds < measurement.seconds):
             measurement = previous
@@ -205,11 +220,15 @@ class Search:
         return measurement
 
     def _measure_close_ones_again(self) -> None:
-        """Measure the settings within `CLOSE` of the fastest two more times, fastest first."""
+        """Measure the settings within `CLOSE` of the fastest two more times, as far as time allows.
+
+        The recipe's own settings come first, then the fastest ones.
+        """
         first = self._seconds()
-        limit = CLOSE * min(first.values())
+        limit = CLOSE * min(first.values(), default=0.0)
+        own = tuple(self.own.items())
         for _ in range(2):
-            for key in sorted(first, key=first.__getitem__):
+            for key in sorted(first, key=lambda key: (key != own, first[key])):
                 if first[key] < limit and self._has_time():
                     self.measure(dict(key), again=True)
 

@@ -231,6 +231,8 @@ def advice_lines(search: Search, longest: int | None) -> Iterator[str]:
         reason = "before Ctrl-C" if search.bench.budget.interrupted else "in the time"
         labels = "; ".join(map(settings_label, search.not_tried))
         yield f"not tried {reason}: {labels}"
+    if search.best and not search.repeated:
+        yield "each was measured once, so small differences may be chance"
     lines = search.lines()
     measured = " of those measured" if search.not_tried else ""
     if lines:

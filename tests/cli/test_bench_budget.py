@@ -220,11 +220,13 @@ class Table:
         flat = {"layout": "auto", "max_tokens_per_micro_batch": None, **recipe}
         self.recipe = SimpleNamespace(flat=flat)
         self.room = True
+        self.runs = []
 
     def fits_without_checkpointing(self):
         return self.room
 
     def training_phase(self, settings):
+        self.runs.append(settings)
         seconds = self.seconds_of(settings)
         if seconds is None:
             return None
@@ -247,14 +249,14 @@ def tried(bench):
     return [short(settings) for settings, _ in search.run()], search
 
 
-def test_a_cpu_tries_small_micro_batches_first_and_packed_rows_last():
+def test_a_cpu_tries_packed_rows_last_of_the_layouts():
     names, search = tried(Table(lambda settings: 1.0))
     assert names == [
         "auto",
         "chunks",
-        "chunks 1024",
-        "chunks 2048",
         "chunks 4096",
+        "chunks 2048",
+        "chunks 1024",
         "padded",
         "packed",
         "chunks checkpointing",
@@ -262,7 +264,7 @@ def test_a_cpu_tries_small_micro_batches_first_and_packed_rows_last():
     assert search.not_tried == [] and search.cannot_win == []
 
 
-def test_a_gpu_tries_large_micro_batches_first_and_padding_last():
+def test_a_gpu_tries_padding_last_of_the_layouts():
     names, _ = tried(Table(lambda settings: 1.0, device="cuda"))
     assert names == [
         "auto",
@@ -306,22 +308,32 @@ def test_where_nothing_fits_checkpointing_and_small_micro_batches_are_tried():
         tried(Table(lambda settings: None, device="cuda"))
 
 
-def test_limits_beyond_a_slow_one_are_left_out_and_said():
+def test_limits_below_a_slow_one_are_left_out_and_said():
     def seconds_of(settings):
         budget = settings["max_tokens_per_micro_batch"]
         return {4096: 1.0, 2048: 1.01 * SLOWER}.get(budget, 2.0)
 
-    names, search = tried(Table(seconds_of, device="cuda"))
-    assert "chunks 2048" in names and "chunks 1024" not in names
-    assert [short(settings) for settings in search.cannot_win] == ["chunks 1024"]
-    assert search.not_tried == []
+    for device in ("cpu", "cuda"):
+        names, search = tried(Table(seconds_of, device=device))
+        assert "chunks 2048" in names and "chunks 1024" not in names
+        assert [short(settings) for settings in search.cannot_win] == ["chunks 1024"]
+        assert search.not_tried == []
+
+
+def test_no_limit_is_tried_after_one_that_is_slower_than_none():
+    def seconds_of(settings):
+        return 1.3 if settings["max_tokens_per_micro_batch"] else 1.0
+
+    names, search = tried(Table(seconds_of))
+    assert names == ["auto", "chunks", "chunks 4096", "padded", "packed", "chunks checkpointing"]
+    assert [short(settings) for settings in search.cannot_win] == ["chunks 2048", "chunks 1024"]
 
 
 def test_one_micro_batch_is_not_measured_twice():
     bench = Table(lambda settings: 1.0)
     bench.batch.per_device_train_batch_size = 64
     names, search = tried(bench)
-    assert names[:2] == ["auto", "chunks 1024"] and "chunks" not in names
+    assert names[:2] == ["auto", "chunks 4096"] and "chunks" not in names
     assert search.best == search.own
 
 
@@ -337,12 +349,22 @@ def test_limits_are_tried_with_another_layout_if_it_is_the_fastest():
     ]
 
 
-def test_when_the_time_is_over_the_other_candidates_are_named():
-    names, search = tried(Table(lambda settings: 25.0))
-    assert names == ["auto", "chunks", "chunks 1024", "chunks 2048"]
+def test_when_time_is_short_the_recipe_and_the_fastest_are_repeated_and_others_named():
+    bench = Table(lambda settings: 17.0 if settings["layout"] == "chunks" else 18.0)
+    names, search = tried(bench)
+    assert names == ["auto", "chunks", "chunks 4096", "chunks 2048"]
+    assert [short(settings) for settings in bench.runs] == [*names, "auto", "chunks"]
+    assert bench.clock.now <= 120 and search.repeated
     assert [short(settings) for settings in search.not_tried] == [
-        "chunks 4096",
+        "chunks 1024",
         "padded",
         "packed",
         "chunks checkpointing",
     ]
+
+
+def test_time_for_two_runs_is_for_two_settings():
+    bench = Table(lambda settings: 50.0)
+    names, search = tried(bench)
+    assert names == ["auto", "chunks"] and len(bench.runs) == 2 and not search.repeated
+    assert search.best == search.own
