@@ -4,11 +4,14 @@ examples:
   grpo-ext check --config recipes/countdown/tiny.yaml
   grpo-ext check --config recipes/countdown/qwen2.5-3b.yaml --num_processes 4 --elsewhere
   grpo-ext check --config mine.yaml --learning_rate 1e-5 --json
+  grpo-ext check --config mine.yaml --sample 8
 
-It loads no model and needs no GPU. It checks keys, types, ranges, contradictions and the batch; the
-first rows of the data, with chat template, tools and tokenizer; the environment and the rewards on
-three made-up completions; the vLLM server; and the disk. A data set or model on a hub that cannot
-be reached is a problem, or a note with --elsewhere.
+It needs no GPU, and without --sample it loads no model. It checks keys, types, ranges,
+contradictions and the batch; the first rows of the data, with chat template, tools and tokenizer;
+the environment and the rewards on three made-up completions; the vLLM server; and the disk. A data
+set or model on a hub that cannot be reached is a problem, or a note with --elsewhere. --sample N
+also tries the rewards on N completions that the model writes, one for each of the first rows,
+sampled as in training by transformers.
 
 exit codes: 0 the recipe is sound; 1 it has problems; 2 there is no such recipe
 """
@@ -18,13 +21,14 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from grpo_ext.cli.command import add_processes, add_recipe_command
+from grpo_ext.cli.command import add_processes, add_recipe_command, at_least
 from grpo_ext.common.files import in_bytes
 from grpo_ext.common.modules import without_collector
 from grpo_ext.common.untrusted import printable
 from grpo_ext.recipe.problems import Findings
 
 MAX_CHARACTERS = 1500  # how much of the first prompt to show
+MAX_SAMPLE = 400  # how much of a sampled completion to show
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
@@ -35,6 +39,13 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
         action="store_true",
         help="the run will be on another machine: do not check this one",
     )
+    parser.add_argument(
+        "--sample",
+        type=at_least(1),
+        default=0,
+        metavar="N",
+        help="also try the rewards on N completions of the model, if it is on this machine",
+    )
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
 
 
@@ -42,7 +53,9 @@ def run(args: argparse.Namespace) -> int:
     with without_collector():
         from grpo_ext.preflight.check_recipe import check_recipe
 
-    findings = check_recipe(args.config, args.overrides, args.num_processes, args.elsewhere)
+    findings = check_recipe(
+        args.config, args.overrides, args.num_processes, args.elsewhere, args.sample
+    )
     if args.json:
         print(json.dumps({"recipe": args.config, **findings.as_dict()}, indent=2))
     else:
@@ -62,12 +75,16 @@ def print_findings(findings: Findings, name: str) -> None:
     for title, part in (("rows", "rows"), ("eval", "evaluation")):
         for sentence in figures.get(part, []):
             print(f"{title:8} {printable(sentence)}")
+    if "eval_batch" in figures:
+        print(f"         in batches of {figures['eval_batch']} completions per process")
     if figures.get("prompts"):
         print_prompts(figures["prompts"])
     if figures.get("rewards"):
         print_rewards(figures["rewards"])
     for task, rewards in figures.get("rewards_by_task", {}).items():
         print_rewards(rewards, f" of the task {printable(task)}")
+    if figures.get("samples"):
+        print_samples(figures["samples"])
     if "server" in figures:
         print(f"server   {figures['server']}")
     if "disk" in figures:
@@ -113,3 +130,30 @@ def print_rewards(rewards: Mapping[str, Any], task: str = "") -> None:
         print(f"         {name:{width}}{columns}")
     in_tags = printable(rewards["completions"]["in tags"]).replace("\n", "\\n")
     print(f"         in tags: {in_tags[:200]}")
+
+
+def print_samples(samples: Mapping[str, Any]) -> None:
+    """Print each sampled completion with its scores, and the mean and spread of each reward."""
+    completions = samples["completions"]
+    print(f"samples  {len(completions)} completions, at temperature {samples['temperature']:g}:")
+    for completion in completions:
+        end = ", cut off" if completion["finish_reason"] == "length" else ""
+        scores = []
+        for name, score in completion["rewards"].items():
+            scores.append(f"{printable(name)} {'-' if score is None else f'{score:.3g}'}")
+        title = f"row {completion['row'] + 1}, {completion['length']} tokens{end}"
+        print(f"         {title}: {', '.join(scores)}")
+        for line in printable(shortened(completion["text"])).split("\n"):
+            print(f"         | {line}")
+    width = max(map(len, samples["rewards"]), default=0)
+    for name, spread in samples["rewards"].items():
+        mean = f"mean {spread['mean']:.3g}, std {spread['std']:.3g}"
+        print(f"         {printable(name):{width}}  {mean}")
+
+
+def shortened(text: str) -> str:
+    """Return a completion without its middle if it has more than `MAX_SAMPLE` characters."""
+    if len(text) <= MAX_SAMPLE:
+        return text
+    half = MAX_SAMPLE // 2
+    return f"{text[:half]} ... {text[-half:]}"

@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING
 
 from grpo_ext.cli.command import add_processes, add_recipe_command
 from grpo_ext.common.files import in_bytes
+from grpo_ext.common.run_time import RunTime, duration
+from grpo_ext.common.untrusted import printable
 
 if TYPE_CHECKING:
     from grpo_ext.preflight.forecast import Forecast
@@ -46,20 +48,27 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from grpo_ext.preflight.forecast import make_forecast
+    from grpo_ext.preflight.measured_time import measured_time
     from grpo_ext.recipe.load import load_recipe
 
     recipe = load_recipe(args.config, args.overrides, args.num_processes)
     gpu_bytes = GPU_GIGABYTES[args.gpu] * 10**9 if args.gpu else None
     forecast = make_forecast(recipe, args.num_processes, args.rows, gpu_bytes)
+    time = measured_time(recipe, forecast.plan)
     longest = longest_on(args.gpu, recipe, forecast) if args.gpu else None
     if args.json:
         figures = {"recipe": args.config, **forecast.as_dict()}
+        figures["hours"] = None if time is None else time.seconds / 3600
         if args.gpu:
             figures["longest_completion"] = longest
         print(json.dumps(figures, indent=2, default=str))
         return 0
 
-    lines = [*plan_lines(forecast), *size_lines(forecast)]
+    lines = [
+        *plan_lines(forecast),
+        *time_lines(time, recipe.get("output_dir")),
+        *size_lines(forecast),
+    ]
     if recipe.flat["use_vllm"]:
         lines.append(("vLLM", "needs additional memory"))
     if longest is not None:
@@ -130,12 +139,23 @@ def plan_lines(forecast: Forecast) -> Iterator[tuple[str, str]]:
         evaluations = f"{plan.evaluations}"
         if plan.eval_completions is not None:
             evaluations += f", {plan.eval_completions:,} completions each"
-        yield "evaluations", evaluations
+        yield "evaluations", f"{evaluations}, {eval_batches(forecast)}"
+        if plan.eval_remark:
+            yield "", f"note: {plan.eval_remark}"
     if plan.token_budget is not None:
         tokens = f"at most {plan.token_budget:,} sampled"
         if forecast.prompt_tokens:
             tokens += f"; prompts {forecast.prompt_tokens:.0f} tokens each"
         yield "tokens", tokens
+
+
+def eval_batches(forecast: Forecast) -> str:
+    """Describe the batches of an evaluation."""
+    if forecast.eval_batch_size is None:
+        return "in batches that the run chooses"
+    batch = f"{forecast.eval_batch_size:,} at once"
+    processes = forecast.plan.batch.num_processes
+    return batch if processes == 1 else f"{batch} on each of {processes} processes"
 
 
 def checkpoint_text(forecast: Forecast) -> str:
@@ -154,6 +174,21 @@ def checkpoint_text(forecast: Forecast) -> str:
     if forecast.plan.checkpoints_kept:
         text += f", the last {forecast.plan.checkpoints_kept} kept"
     return text
+
+
+def time_lines(time: RunTime | None, folder: str) -> Iterator[tuple[str, str]]:
+    """Yield (title, text) for the lines about the time that the run takes.
+
+    Args:
+        time: the time by the log in `folder`; `None` if there is none of this recipe.
+        folder: the `output_dir` of the recipe.
+    """
+    if time is None:
+        yield "time", "not measured yet: `grpo-ext bench` measures the seconds of a step, and after"
+        yield "", "three steps the run says how long it will take"
+        return
+    yield "time", f"about {duration(time.seconds)}, by the log in {printable(folder)}:"
+    yield "", time.describe()
 
 
 def size_lines(forecast: Forecast) -> Iterator[tuple[str, str]]:

@@ -5,9 +5,9 @@ If an option is left at its default, `generate` uses the value in the model's ow
 replaced during the call.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -36,6 +36,8 @@ class Decoding:
     min_p: float | None = None
     num_samples: int = 1  # number of completions of each prompt
     seed: int = 0  # the same seed and batch size give the same completions
+    # further options of transformers' GenerationConfig, which may replace those above
+    options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.temperature == 0 and self.num_samples > 1:
@@ -62,13 +64,13 @@ class Decoding:
         pad_token_id = tokenizer.pad_token_id
         if pad_token_id is None:
             pad_token_id = tokenizer.eos_token_id
-        return GenerationConfig(
-            max_new_tokens=self.max_new_tokens,
-            pad_token_id=pad_token_id,
-            bos_token_id=tokenizer.bos_token_id,
-            eos_token_id=end_tokens(tokenizer, model.generation_config),
-            **sampling,
-        )
+        settings = {
+            "max_new_tokens": self.max_new_tokens,
+            "pad_token_id": pad_token_id,
+            "bos_token_id": tokenizer.bos_token_id,
+            "eos_token_id": end_tokens(tokenizer, model.generation_config),
+        }
+        return GenerationConfig(**settings | sampling | {**self.options})
 
 
 def end_tokens(tokenizer: PreTrainedTokenizerBase, config: GenerationConfig) -> list[int]:

@@ -53,7 +53,7 @@ BY_TASK = (
     ),
 )
 SECONDS = ("seconds/", "time/")
-NOT_DRAWN = ("step", "time", "epoch", "total_flos", "num_tokens")
+NOT_DRAWN = ("step", "time", "epoch", "total_flos", "num_tokens", "progress/hours_left")
 CONSTANTS = ("_constant", "/constant")  # endings of the scores of the best constant answer
 COUNTS = ("_problems", "/problems")  # endings of the number of problems of an evaluation
 NOT_DRAWN_ENDINGS = ("_se", *COUNTS, "_runtime", "_per_second", "/std", *CONSTANTS)

@@ -12,20 +12,23 @@ from transformers import get_scheduler
 from grpo_ext.curriculum.difficulty import difficulty_fault
 from grpo_ext.environments.episode_rules import COLUMNS
 from grpo_ext.preflight.first_rows import NO_ROW, Row, are_prompts, first_rows, take
+from grpo_ext.preflight.forecast import layer_sizes
 from grpo_ext.preflight.machine import check_machine, check_server
 from grpo_ext.preflight.model_folder import check_model
 from grpo_ext.preflight.rendered_rows import judge_rows
 from grpo_ext.preflight.row_counts import check_eval_rows, count_train_rows
+from grpo_ext.preflight.sample_completions import try_rewards_on_samples
 from grpo_ext.preflight.tokenized_prompts import load_tokenizer
 from grpo_ext.preflight.try_code import check_code
 from grpo_ext.preflight.try_environment import read_prompts, try_environment
 from grpo_ext.preflight.try_rewards import three_completions, try_rewards_of_tasks
 from grpo_ext.recipe.batch import Batch, batch_of
 from grpo_ext.recipe.load import Recipe, load_recipe
+from grpo_ext.recipe.memory import eval_batch_size
 from grpo_ext.recipe.problems import Findings, RecipeError
 from grpo_ext.recipe.read import Overrides
 from grpo_ext.recipe.rules import Values, processes
-from grpo_ext.recipe.run_plan import too_few_rows
+from grpo_ext.recipe.run_plan import make_plan, too_few_rows
 from grpo_ext.rewards.reward_specs import WeightsError, check_columns
 from grpo_ext.run.from_recipe import Rows, named_rewards_and_weights
 
@@ -38,8 +41,9 @@ def check_recipe(
     overrides: Overrides = None,
     num_processes: int | None = None,
     elsewhere: bool = False,
+    num_samples: int = 0,
 ) -> Findings:
-    """Run all checks of a recipe that need no GPU and no loaded model.
+    """Run all checks of a recipe; none needs a GPU, and only `num_samples` a loaded model.
 
     If individual values of the recipe are invalid, nothing else is checked.
 
@@ -49,6 +53,7 @@ def check_recipe(
         num_processes: number of training processes; `None`: as in the accelerate config.
         elsewhere: whether the run will be on another machine, so that the packages, vLLM server and
             disk of this one are not checked.
+        num_samples: number of completions that the model samples to try the rewards on.
 
     Raises:
         FileNotFoundError: if there is no such file.
@@ -71,8 +76,16 @@ def check_recipe(
     rows: list[Row] = []
     if count_train_rows(recipe, findings):
         rows = first_rows(recipe, rows_to_read(batch), findings)
-    check_eval_rows(recipe, findings)
-    check_parts(recipe, batch, rows, rewards_of(recipe, findings), findings)
+    eval_rows = check_eval_rows(recipe, findings)
+    if batch.fits and values_agree:
+        is_complete = 0 < len(rows) < rows_to_read(batch)
+        check_evaluations(v, batch, len(rows) if is_complete else None, eval_rows, findings)
+    check_parts(recipe, batch, rows, rewards_of(recipe, findings), findings, num_samples)
+    if num_samples and "samples" not in findings.figures:
+        findings.note(
+            "no completions were sampled: --sample needs a recipe without the problems that are "
+            "found before, and the model's tokenizer on this machine."
+        )
     if batch.fits:
         findings.figures["batch"] = {
             "prompts": batch.prompts,
@@ -85,6 +98,30 @@ def check_recipe(
     if values_agree:
         check_training_arguments(recipe, batch, findings)
     return findings
+
+
+def check_evaluations(
+    v: Values, batch: Batch, rows: int | None, eval_rows: int | None, findings: Findings
+) -> None:
+    """Record the size of an evaluation batch, and note evaluations that outweigh training.
+
+    Args:
+        v: the values of the recipe.
+        batch: its batch sizes.
+        rows: the number of training rows; `None` if it is not known.
+        eval_rows: the number of held-out rows; `None` if it is not known.
+        findings: gets the note, and the figure "eval_batch" if the size is known.
+    """
+    if str(v.eval_strategy) == "no":
+        return
+    size = layer_sizes(v)
+    if size is not None or v.per_device_eval_batch_size is not None:
+        findings.figures["eval_batch"] = eval_batch_size(v, batch, size)
+    fills = rows is not None and rows >= batch.prompts
+    if fills or (rows is None and v.max_steps > 0):
+        remark = make_plan(v, batch.num_processes, rows, eval_rows).eval_remark
+        if remark:
+            findings.note(remark, "eval_strategy")
 
 
 def check_start(
@@ -133,7 +170,12 @@ def rows_to_read(batch: Batch) -> int:
 
 
 def check_parts(
-    recipe: Recipe, batch: Batch, rows: list[Row], rewards: list[Any], findings: Findings
+    recipe: Recipe,
+    batch: Batch,
+    rows: list[Row],
+    rewards: list[Any],
+    findings: Findings,
+    num_samples: int = 0,
 ) -> None:
     """Check the rows, prompts, environment and rewards of a recipe.
 
@@ -145,6 +187,7 @@ def check_parts(
         rows: the first `rows_to_read` training rows; empty if they cannot be read.
         rewards: the rewards that score them.
         findings: gets the problems, notes and figures.
+        num_samples: number of completions that the model samples to try the rewards on.
     """
     v = recipe.flat
     # Fewer rows than requested means that these are all rows.
@@ -178,6 +221,8 @@ def check_parts(
             findings.figures |= try_rewards_of_tasks(rewards, rows, prefilled, findings, begin)
     except ValueError as error:
         findings.problem(error, "reward_funcs")
+    if num_samples and tokenizer is not None and findings.sound:
+        try_rewards_on_samples(recipe, rewards, rows, tokenizer, num_samples, findings, begin)
 
 
 def check_difficulty(v: Values, rows: list[Row], findings: Findings) -> None:
@@ -236,7 +281,8 @@ def check_training_arguments(recipe: Recipe, batch: Batch, findings: Findings) -
         replaced |= {"use_cpu": True, "bf16": False, "fp16": False, "tf32": None}
     # This single process gets the batch of all processes.
     for key in ("per_device_train_batch_size", "per_device_eval_batch_size"):
-        replaced[key] = recipe.flat[key] * batch.num_processes
+        if recipe.flat[key] is not None:
+            replaced[key] = recipe.flat[key] * batch.num_processes
     accepted = arguments | replaced
     try:
         recipe.schema["training"](**accepted)

@@ -15,11 +15,11 @@ from grpo_ext.common.files import data_yaml
 from grpo_ext.common.user_code import TooLate, deadline
 from grpo_ext.preflight.checkpointing import Checkpointing, configured
 from grpo_ext.preflight.first_rows import first_rows, quiet
-from grpo_ext.preflight.tokenized_prompts import load_tokenizer
+from grpo_ext.preflight.tokenized_prompts import load_tokenizer, local_options
 from grpo_ext.preflight.try_environment import read_prompts
 from grpo_ext.recipe.folder import sharding
 from grpo_ext.recipe.load import Recipe
-from grpo_ext.recipe.memory import ModelSize, checkpoint_bytes, memory_estimate
+from grpo_ext.recipe.memory import ModelSize, checkpoint_bytes, eval_batch_size, memory_estimate
 from grpo_ext.recipe.problems import Findings
 from grpo_ext.recipe.rules import Values, processes
 from grpo_ext.recipe.run_plan import Plan, make_plan
@@ -53,13 +53,14 @@ class Forecast:
     checkpoint: int | None  # bytes of one checkpoint
     prompt_tokens: float | None  # mean length of the first prompts
     checkpointing: Checkpointing | None  # `None` if the recipe decides, or the size is unknown
+    eval_batch_size: int | None  # of a process; `None` if the run chooses it
 
     def as_dict(self) -> dict[str, Any]:
         """Return the forecast as plain data for JSON."""
         figures = asdict(self.plan)
         for name in ("prompts", "completions", "slices", "passes", "completions_per_step"):
             figures["batch"][name] = getattr(self.plan.batch, name)
-        for name in ("prompts", "completions", "token_budget"):
+        for name in ("prompts", "completions", "token_budget", "evaluations"):
             figures[name] = getattr(self.plan, name)
         model = None
         if self.size is not None:
@@ -67,6 +68,7 @@ class Forecast:
         return {
             **figures,
             "prompt_tokens": self.prompt_tokens,
+            "per_device_eval_batch_size": self.eval_batch_size,
             "checkpoint_bytes": self.checkpoint,
             "gradient_checkpointing": self.checkpointing and self.checkpointing.on,
             "memory_bytes": self.memory,
@@ -106,6 +108,7 @@ def make_forecast(
     memory = None
     checkpoint = None
     choice = None
+    eval_batch: int | None = v.per_device_eval_batch_size
     if size is not None:
         shards = sharding(v)
         prompt = round(tokens or 0)
@@ -117,7 +120,8 @@ def make_forecast(
             values = v.replaced(gradient_checkpointing=choice.on)
         memory = memory_estimate(size, values, plan.batch, shards, prompt)
         checkpoint = checkpoint_bytes(size, v, deepspeed=1 <= shards <= 3)
-    return Forecast(plan, size, memory, checkpoint, tokens, choice)
+        eval_batch = eval_batch_size(v, plan.batch, size)
+    return Forecast(plan, size, memory, checkpoint, tokens, choice, eval_batch)
 
 
 def count(recipe: Recipe, rows_of: Callable[..., Sized]) -> int:
@@ -214,3 +218,16 @@ def known_config(name: str) -> PretrainedConfig | None:
         return None
     sizes = dict(zip(SHAPE_KEYS, shape, strict=True))
     return AutoConfig.for_model("qwen2", **sizes, dtype="bfloat16")
+
+
+def layer_sizes(v: Values) -> ModelSize | None:
+    """Return the dimensions of a recipe's model, without its number of parameters.
+
+    `None` if its config is not on this machine, or is not that of a model with attention layers.
+    """
+    name = v["model_name_or_path"]
+    try:
+        config = known_config(name) or AutoConfig.from_pretrained(name, **local_options(v))
+        return size_of(config, 0, 0)
+    except Exception:  # not here, or unknown to this transformers
+        return None

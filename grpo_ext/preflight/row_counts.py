@@ -59,25 +59,33 @@ def count_train_rows(recipe: Recipe, findings: Findings) -> bool:
     return has_rows
 
 
-def check_eval_rows(recipe: Recipe, findings: Findings) -> None:
+def check_eval_rows(recipe: Recipe, findings: Findings) -> int | None:
     """Record which rows each task is evaluated on, and how many, as the figure "evaluation".
 
     If the run evaluates, missing or unreadable rows are reported as findings; otherwise only the
     figure mentions them. After a problem, there is no figure.
+
+    Returns:
+        The number of rows of all tasks; `None` if it is not known.
     """
     if str(recipe.flat["eval_strategy"]) != "no":
         key = "eval_dataset_name" if recipe.run.eval_dataset_name else "eval_strategy"
         problems_before = len(findings.problems)
         read_rows(lambda: eval_rows(recipe, streaming=True), 1, key, findings)
         if len(findings.problems) > problems_before:
-            return
+            return None
     sentences = []
+    counts = []
     for name, (task, options) in task_options(recipe).items():
-        sentences.append(prefixed(name, describe_eval_rows(recipe, task, options)))
+        sentence, used = describe_eval_rows(recipe, task, options)
+        sentences.append(prefixed(name, sentence))
+        counts.append(used)
     findings.figures["evaluation"] = sentences
+    known = [used for used in counts if used is not None]
+    return sum(known) if len(known) == len(counts) else None
 
 
-def describe_eval_rows(recipe: Recipe, task: Task, options: Options) -> str:
+def describe_eval_rows(recipe: Recipe, task: Task, options: Options) -> tuple[str, int | None]:
     """Describe the rows of one task that an evaluation uses.
 
     Args:
@@ -86,25 +94,25 @@ def describe_eval_rows(recipe: Recipe, task: Task, options: Options) -> str:
         options: the options of this task.
 
     Returns:
-        Where the rows come from, with their number if they are on this machine; or why there are
-        none.
+        Where the rows come from, with their number if they are on this machine, or why there are
+        none; and their number, `None` if it is not known.
     """
     open_rows = partial(eval_rows_of, recipe, task, options, streaming=True)
     source = source_of_eval_rows(options)
     findings = Findings(elsewhere=True)
     read_rows(lambda: open_rows().rows, 1, "", findings)
     if findings.problems:
-        return f"none: {findings.problems[0].message}"
+        return f"none: {findings.problems[0].message}", 0
     if findings.notes:
-        return f"{source}, which cannot be read here"
+        return f"{source}, which cannot be read here", None
     name = options.eval_dataset_name or options.dataset_name
     if name is not None and not Path(name).expanduser().exists():
-        return source
+        return source, None
     used = count(open_rows())
     if used is None:
-        return f"{source}, more than could be counted in {PATIENCE:g} s"
+        return f"{source}, more than could be counted in {PATIENCE:g} s", None
     first = "the first " if used == options.max_eval_samples else ""
-    return f"{source}: {first}{used:,}"
+    return f"{source}: {first}{used:,}", used
 
 
 def count(opened: TaskRows) -> int | None:

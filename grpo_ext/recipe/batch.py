@@ -140,14 +140,22 @@ def generation_of_parts_of_groups(v: Values, num_processes: int) -> Iterator[Pro
         )
 
 
+def whole_groups(v: Values, num_processes: int) -> int:
+    """Return the smallest evaluation batch of a process that leaves no part of a group."""
+    group = v.num_generations_eval or v.num_generations
+    return math.lcm(num_processes, group) // num_processes
+
+
 def evaluation_of_parts_of_groups(v: Values, num_processes: int) -> Iterator[Problem]:
     """An evaluation batch must consist of whole groups, as TRL requires."""
     group = v.num_generations_eval or v.num_generations
     size = v.per_device_eval_batch_size
-    completions = size * num_processes
-    if str(v.eval_strategy) == "no" or completions % group == 0:
+    if size is None or str(v.eval_strategy) == "no":
         return
-    least = math.lcm(num_processes, group) // num_processes
+    completions = size * num_processes
+    if completions % group == 0:
+        return
+    least = whole_groups(v, num_processes)
     sizes = sorted({max(1, size // least) * least, -(-size // least) * least})
     changes = [f"`per_device_eval_batch_size: {fitting}`" for fitting in sizes]
     if v.eval_temperature is not None:

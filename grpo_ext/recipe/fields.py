@@ -38,6 +38,7 @@ CHOICES: dict[str, tuple[str | bool, ...]] = {
 }
 TYPES: dict[str, Any] = {
     "num_generations": Annotated[int, Field(ge=2)],  # TRL's type allows null
+    "per_device_eval_batch_size": Count | None,  # with null, the trainer chooses
     "generation_kwargs": dict[str, Any] | None,  # TRL's type allows text
     "gradient_checkpointing": bool | None,  # with null, the trainer chooses
     # `unknown_advantages` checks names; true and false on the command line are booleans
@@ -48,7 +49,7 @@ BOUNDS: tuple[tuple[Any, str], ...] = (
     (Annotated[int, Field(ge=1, le=65535)], "vllm_server_port"),
     (Count,
      "num_iterations steps_per_generation generation_batch_size per_device_train_batch_size "
-     "per_device_eval_batch_size gradient_accumulation_steps max_completion_length "
+     "gradient_accumulation_steps max_completion_length "
      "num_generations_eval vllm_tensor_parallel_size lora_r lora_alpha "
      "ref_model_sync_steps"),
     (PositiveOrZero,

@@ -12,14 +12,21 @@ Per GPU, with W processes, B completions per micro-batch and T tokens of prompt 
   2 x B x T x hidden bytes for each layer; twice as much in float32
 - cache, if transformers samples: 2 x layers x key-value width x 2 bytes for each token in a
   process's share of a generation
+
+An evaluation has the weights, and for each completion its cache and the activations of a single
+layer.
 """
 
+import math
 from bisect import bisect_right
 from dataclasses import dataclass, replace
 
-from grpo_ext.recipe.batch import Batch
+from grpo_ext.recipe.batch import Batch, whole_groups
 from grpo_ext.recipe.typed_values import Values
 
+# completions per evaluation batch, unless the recipe sets their number; 8 is transformers' default
+LEAST_EVALUATED = 8
+MOST_EVALUATED = 64
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
@@ -66,6 +73,64 @@ def checkpoint_bytes(size: ModelSize, v: Values, deepspeed: bool = False) -> int
     return size.trainable * (trained_bytes(size, v) + states)
 
 
+def layer_bytes(size: ModelSize) -> int:
+    """Return the bytes of a layer's activations in 16 bits for one token."""
+    return 34 * size.hidden_size
+
+
+def cache_bytes(size: ModelSize) -> int:
+    """Return the bytes of the cache of all layers for one token."""
+    return 2 * size.num_hidden_layers * size.kv_width * 2
+
+
+def activation_bytes(size: ModelSize, v: Values, batch: Batch, length: int) -> int:
+    """Return the bytes of a micro-batch's activations in 16 bits, for sequences of `length` tokens.
+
+    `gradient_checkpointing: null` counts as false.
+    """
+    tokens = batch.per_device_train_batch_size * length
+    layer = tokens * layer_bytes(size)
+    if v.gradient_checkpointing:
+        return layer + 2 * tokens * size.hidden_size * size.num_hidden_layers
+    return layer * size.num_hidden_layers
+
+
+def sampling_bytes(size: ModelSize, v: Values, batch: Batch, length: int) -> int:
+    """Return the bytes of the cache of a process that samples sequences of `length` tokens."""
+    if v.use_vllm:
+        return 0
+    return batch.completions // batch.num_processes * length * cache_bytes(size)
+
+
+def eval_batch_size(v: Values, batch: Batch, size: ModelSize | None) -> int:
+    """Return `per_device_eval_batch_size` or, if the recipe does not set it, a size for it.
+
+    The size chosen is the largest one up to `MOST_EVALUATED` with which an evaluation needs no more
+    memory for activations and cache than training, but at least `LEAST_EVALUATED` and
+    `per_device_train_batch_size`. The batches of all processes together consist of whole groups, as
+    TRL requires.
+
+    Args:
+        v: the values of the recipe.
+        batch: its batch sizes.
+        size: the dimensions of the model; `None` if they are unknown, so that the smallest size is
+            chosen.
+    """
+    if v.per_device_eval_batch_size is not None:
+        return v.per_device_eval_batch_size
+    unit = whole_groups(v, batch.num_processes)
+    units = math.ceil(max(batch.per_device_train_batch_size, LEAST_EVALUATED) / unit)
+    if size is not None:
+        # if the run has yet to choose, count the checkpointing that needs less memory
+        if v.gradient_checkpointing is None:
+            v = v.replaced(gradient_checkpointing=True)
+        # all parts grow with the length and the precision, so that one token decides
+        room = activation_bytes(size, v, batch, 1) + sampling_bytes(size, v, batch, 1)
+        completions = min(room // (layer_bytes(size) + cache_bytes(size)), MOST_EVALUATED)
+        units = max(units, completions // unit)
+    return units * unit
+
+
 def longest_completion(
     size: ModelSize, v: Values, batch: Batch, room: int, sharding: int = 0, prompt: int = 0
 ) -> int:
@@ -109,12 +174,9 @@ def memory_estimate(
         prompt: the number of tokens in a prompt.
     """
     share = batch.num_processes
-    sequences = batch.per_device_train_batch_size
     length = prompt + (v.max_completion_length or 0)
     half = v.bf16 is not False or v.fp16 or weight_bytes(size, v) == 2
-    hidden = sequences * length * size.hidden_size * (1 if half else 2)
-    layer = 34 * hidden
-    kept = 2 * hidden * size.num_hidden_layers
+    activations = activation_bytes(size, v, batch, length)
     weights = size.parameters * weight_bytes(size, v)
     gradients = size.trainable * trained_bytes(size, v)
     optimizer = size.trainable * optimizer_bytes(size, v, deepspeed=1 <= sharding <= 3)
@@ -124,19 +186,12 @@ def memory_estimate(
         gradients //= share
     if sharding >= 1:
         optimizer //= share
-    activations = layer * size.num_hidden_layers
-    if v.gradient_checkpointing:
-        activations = layer + kept
-    cache = 0
-    if not v.use_vllm:
-        sampled = batch.completions // share * length
-        cache = 2 * size.num_hidden_layers * size.kv_width * 2 * sampled
     parts = {
         "weights": weights,
         "gradients": gradients,
         "optimizer": optimizer,
         "reference": weights if v.beta and not v.use_peft else 0,
-        "activations": activations,
-        "cache": cache,
+        "activations": activations if half else 2 * activations,
+        "cache": sampling_bytes(size, v, batch, length),
     }
     return {**parts, "total": sum(parts.values())}

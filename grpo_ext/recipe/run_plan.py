@@ -30,12 +30,17 @@ class Plan:
     # the steps after which a checkpoint is saved; `None`: after the best evaluations
     checkpoints: tuple[int, ...] | None
     checkpoints_kept: int | None  # how many stay on disk (`save_total_limit`); `None`: all
-    evaluations: int  # number of evaluations on the held-out rows
+    evaluated: tuple[int, ...]  # the steps after which the run evaluates; 0: before the first
     eval_completions: int | None  # per evaluation; `None` if unknown
     max_completion_length: int | None  # tokens of the longest completion; `None`: unbounded
     most_slots: int = (
         1  # slots per generation that a prompt may take, each of `num_generations` completions
     )
+
+    @property
+    def evaluations(self) -> int:
+        """Evaluations on the held-out rows."""
+        return len(self.evaluated)
 
     @property
     def prompts(self) -> int:
@@ -46,6 +51,20 @@ class Plan:
     def completions(self) -> int:
         """Completions in all generations of the run, excluding evaluations."""
         return self.generations * self.batch.completions
+
+    @property
+    def eval_remark(self) -> str | None:
+        """A remark if all evaluations generate more completions than training, else `None`."""
+        if self.eval_completions is None:
+            return None
+        completions = self.evaluations * self.eval_completions
+        if completions <= self.completions:
+            return None
+        return (
+            f"the {self.evaluations:,} evaluations of the run generate {completions:,} completions "
+            f"in total, more than its training ({self.completions:,}). For fewer, lower "
+            "max_eval_samples, or raise eval_steps with `eval_strategy: steps`."
+        )
 
     @property
     def token_budget(self) -> int | None:
@@ -128,7 +147,7 @@ def make_plan(
         warmup_steps=_in_steps(v.warmup_steps, steps),
         checkpoints=checkpoints,
         checkpoints_kept=v.save_total_limit,
-        evaluations=_evaluations(v, steps, epoch),
+        evaluated=tuple(_evaluated(v, steps, epoch)),
         eval_completions=eval_completions,
         max_completion_length=v.max_completion_length,
         most_slots=v.max_slots_per_prompt,
@@ -174,9 +193,9 @@ def _moments(strategy: str, interval: float, steps: int, epoch: Epoch | None) ->
     return sorted({*range(every, steps + 1, every), steps})
 
 
-def _evaluations(v: Values, steps: int, epoch: Epoch | None) -> int:
+def _evaluated(v: Values, steps: int, epoch: Epoch | None) -> list[int]:
     if v.eval_strategy == "no":
-        return 0
+        return []
     moments = _moments(v.eval_strategy, v.eval_steps or v.logging_steps, steps, epoch)
     elapsed: list[float] = [*moments]
     if v.eval_strategy == "epoch":  # `eval_delay` also counts epochs
@@ -187,5 +206,8 @@ def _evaluations(v: Values, steps: int, epoch: Epoch | None) -> int:
             passed + min(1.0, (end - passed * length) * accumulation / micro_batches)
             for passed, end in enumerate(moments)
         ]
-    at_start = v.eval_on_start and not v.resume_from_checkpoint
-    return int(at_start) + sum(moment >= v.eval_delay for moment in elapsed)
+    evaluated = [0] if v.eval_on_start and not v.resume_from_checkpoint else []
+    for moment, passed in zip(moments, elapsed, strict=True):
+        if passed >= v.eval_delay:
+            evaluated.append(moment)
+    return evaluated

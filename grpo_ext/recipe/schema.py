@@ -56,8 +56,9 @@ class GRPOExtConfig(
 
     Every argument of `GRPOConfig` has its usual meaning. A run of `GRPOExtTrainer` equals one of
     `GRPOTrainer` bit for bit with `loss_normalization="micro_batch"`, `logprob_policy="trl"`,
-    `fast_generate=False`, `disable_dropout=False`, with vLLM also
-    `vllm_importance_sampling_mode="sequence_mask"`, and the other added options at their defaults.
+    `fast_generate=False`, `disable_dropout=False`, with evaluations also
+    `per_device_eval_batch_size=8`, with vLLM also `vllm_importance_sampling_mode="sequence_mask"`,
+    and the other added options at their defaults.
 
     Args:
         gradient_checkpointing (`bool`, *optional*): whether the backward pass recomputes
@@ -78,7 +79,11 @@ class GRPOExtConfig(
         for name, value in settings_here(self.use_cpu or None, self.bf16).items():
             setattr(self, name, value)
         unset = all(getattr(self, name) is None for name in CHECKPOINTING_KEYS)
+        eval_batch_size = self.per_device_eval_batch_size
+        if eval_batch_size is None:  # TRL checks it here, and the trainer chooses it later
+            self.per_device_eval_batch_size = self.num_generations_eval or self.num_generations
         super().__post_init__()
+        self.per_device_eval_batch_size = eval_batch_size
         if unset:  # transformers reads None as False, but the trainer will choose
             for name in CHECKPOINTING_KEYS:
                 setattr(self, name, None)

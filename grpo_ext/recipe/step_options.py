@@ -1,7 +1,7 @@
 """Options for sampling and for speed."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast
 
 from grpo_ext.recipe.rule_kinds import STEP_NORMALIZATION, Dependency, Idle, Rule, refuses
 from grpo_ext.recipe.typed_values import Values
@@ -76,12 +76,19 @@ class SpeedOptions:
         skip_dead_rows (`bool`, defaults to `True`): skip completions whose advantage is 0 if
             nothing else (KL, entropy bonus, `positive_nll_coef`) can give them a gradient. Metrics
             such as `entropy` are then means over the other completions.
+        per_device_eval_batch_size (`int`, *optional*): completions that a process generates or
+            scores at once in evaluations. `None`: chosen when the run starts, at least 8 and
+            `per_device_train_batch_size`, and up to 64 if evaluation then needs no more memory than
+            training, by the estimate in `grpo_ext.recipe.memory`. Greedy completions do not depend
+            on it, except for rounding errors; sampled ones are different draws from the same
+            distribution. TRL's default is 8.
     """
 
     fast_generate: bool = True
     layout: Literal["auto", "padded", "chunks", "packed"] = "auto"
     max_tokens_per_micro_batch: Count | None = None
     skip_dead_rows: bool = True
+    per_device_eval_batch_size: int = cast(int, None)  # the type is TRL's; see `fields.TYPES`
 
 
 @refuses(

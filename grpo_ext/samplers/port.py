@@ -14,6 +14,7 @@ class CheckedArguments(GRPOExtConfig):
     steps_per_generation: int
     generation_batch_size: int
     max_completion_length: int
+    per_device_eval_batch_size: int  # chosen once the model is loaded, if it was `None`
     generation_kwargs: dict[str, Any] | None
     gradient_checkpointing_kwargs: dict[str, Any] | None
     chat_template_kwargs: dict[str, Any] | None

@@ -36,6 +36,7 @@ from grpo_ext.trainer.rollout import Rollout
 from grpo_ext.trainer.run_output import RunOutput, check_prompt, columns_of
 from grpo_ext.trainer.samples import Samples
 from grpo_ext.trainer.stopping import FiniteSteps, Stopping
+from grpo_ext.trainer.time_left import TimeLeft
 from grpo_ext.trainer.trl_path import split_with_images
 
 
@@ -51,6 +52,7 @@ class Parts:
         self, trainer: Trainer, sampler: Sampler | None, recipe: Mapping[str, Any] | None = None
     ):
         check_data(trainer)
+        settings.choose_eval_batch_size(trainer)
         args = trainer.args
         process = trainer.accelerator
         ranks = Ranks(
@@ -90,6 +92,7 @@ class Parts:
         self.samples = Samples(trainer)
         self.learning = Learning(trainer)
         self.phases = Phases(trainer)
+        self.time_left = TimeLeft(trainer, self.phases)
         self.cut_rule = settings.cut_rule(trainer, layout, loss)
         self.feed = Feed(
             partial(seam.generate_and_score, trainer),
@@ -153,7 +156,13 @@ class Parts:
 
     def watch(self, trainer: Trainer) -> None:
         """Register the parts that are callbacks; `stopping`, which may end the run, goes last."""
-        callbacks: list[TrainerCallback] = [self.learning, self.phases, self.log, self.output]
+        callbacks: list[TrainerCallback] = [
+            self.learning,
+            self.phases,
+            self.time_left,
+            self.log,
+            self.output,
+        ]
         if self.monitor is not None:
             callbacks.append(self.monitor)
         for callback in [*callbacks, self.stopping]:

@@ -33,7 +33,7 @@ from grpo_ext.step.records import Scored
 from grpo_ext.trainer.matrix_rate import matrix_rate_of, wait_for
 from grpo_ext.trainer.port import Trainer
 
-LOGGED = ("time/", "throughput/", "memory/")  # prefixes of the metric names
+LOGGED = ("time/", "throughput/", "memory/", "progress/")  # prefixes of the metric names
 BESIDE = ("evaluation", "checkpoint")  # phases that are not part of a step
 
 
@@ -54,6 +54,8 @@ class Phases(TrainerCallback):
         model = trainer.accelerator.unwrap_model(trainer.model)
         self.matrix_rate = matrix_rate_of(model, self.device.type, mixed or trainer.model.dtype)
         self.costs = costs(model)
+        # seconds of each evaluation and checkpoint so far
+        self.lasted: dict[str, list[float]] = defaultdict(list)
         self._stack: list[str] = []
         self._since = 0.0
         self._restart()
@@ -62,7 +64,7 @@ class Phases(TrainerCallback):
         self.seconds: dict[str, float] = defaultdict(float)
         self._needed: Any = 0  # a tensor (3,), see `needed`
         self._most_tokens = 0.0  # in a micro-batch
-        self._begun = time.perf_counter()
+        self._begun = self.now()
         self._step = self.state.global_step
         self._tokens = self.state.num_input_tokens_seen
 
@@ -73,10 +75,17 @@ class Phases(TrainerCallback):
         Within an evaluation, all time counts as `evaluation`.
         """
         self._begin(name)
+        start = self._since
         try:
             yield
         finally:
             self._end()
+            if name in BESIDE and not self._stack:
+                self.lasted[name].append(self._since - start)
+
+    def now(self) -> float:
+        """Return the time in seconds, by the clock that measures the phases."""
+        return time.perf_counter()
 
     def _begin(self, name: str) -> None:
         self._count()
@@ -88,7 +97,7 @@ class Phases(TrainerCallback):
 
     def _count(self) -> None:
         wait_for(self.device.type)
-        now = time.perf_counter()
+        now = self.now()
         if self._stack:
             self.seconds[self._stack[-1]] += now - self._since
         self._since = now
@@ -128,7 +137,7 @@ class Phases(TrainerCallback):
         steps = self.state.global_step - self._step
         if steps <= 0:
             return {}
-        seconds = time.perf_counter() - self._begun - sum(self.seconds[name] for name in BESIDE)
+        seconds = self.now() - self._begun - sum(self.seconds[name] for name in BESIDE)
         figures = {f"time/{name}": value / steps for name, value in self.seconds.items() if value}
         tokens = self.state.num_input_tokens_seen - self._tokens
         figures["throughput/tokens_per_second"] = tokens / seconds

@@ -3,6 +3,7 @@
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
@@ -25,6 +26,7 @@ from grpo_ext.preflight.checkpointing import Checkpointing
 from grpo_ext.preflight.forecast import MEASURED_PROMPTS, size_of
 from grpo_ext.recipe.batch import batch_of
 from grpo_ext.recipe.episode_options import TURN_ENDS
+from grpo_ext.recipe.memory import eval_batch_size
 from grpo_ext.recipe.rules import (
     argument_notes,
     argument_values,
@@ -91,6 +93,19 @@ def checked_arguments(
         for note in argument_notes(checked, checked.world_size):
             logger.warning("%s", note)
     return cast(CheckedArguments, checked)
+
+
+def choose_eval_batch_size(trainer: Trainer) -> None:
+    """Set `per_device_eval_batch_size` if the arguments do not; see `recipe.memory`."""
+    args = trainer.args
+    v = argument_values(args, set())
+    if v.per_device_eval_batch_size is not None:
+        return
+    size = None
+    with suppress(AttributeError):  # a model without attention layers
+        size = size_of(trainer.accelerator.unwrap_model(trainer.model).config, 0, 0)
+    batch = batch_of(v, trainer.accelerator.num_processes)
+    args.per_device_eval_batch_size = eval_batch_size(v, batch, size)
 
 
 def loss_settings(trainer: Trainer) -> LossSettings:

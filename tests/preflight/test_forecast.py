@@ -10,6 +10,7 @@ from transformers import AutoModelForCausalLM
 from grpo_ext import load_recipe
 from grpo_ext.cli.main import main
 from grpo_ext.preflight.forecast import make_forecast
+from grpo_ext.recipe.difference import as_yaml
 from grpo_ext.recipe.memory import checkpoint_bytes
 
 VALUES = {
@@ -128,3 +129,69 @@ def test_the_command_prints_it(tiny_folder, tmp_path, capsys):
     assert (plan["steps"], plan["rows"], plan["checkpoints"]) == (2, 40, [1, 2])
     assert main(["plan", "--config", str(path), "--num_generations", "5"]) == 2
     assert capsys.readouterr().err.count("`") == 6  # three settings that fit
+
+
+def held_out(tiny_folder, tmp_path, **values):
+    path = tmp_path / "recipe.yaml"
+    evaluated = {"eval_strategy": "steps", "eval_steps": 1, "max_eval_samples": 10}
+    recipe = {**VALUES, **evaluated, "model_name_or_path": str(tiny_folder), **values}
+    path.write_text(json.dumps(recipe))
+    return str(path)
+
+
+@pytest.mark.parametrize("command", ["plan", "check"])
+def test_evaluations_that_outweigh_training_are_noted(tiny_folder, tmp_path, capsys, command):
+    path = held_out(tiny_folder, tmp_path)
+    assert main([command, "--config", path]) == 0
+    out = capsys.readouterr().out
+    assert (
+        "the 2 evaluations of the run generate 80 completions in total, more than its training (16)"
+    ) in out
+    assert main([command, "--config", path, "--max_eval_samples", "2"]) == 0
+    assert "more than its training" not in capsys.readouterr().out
+
+
+def test_plan_and_check_name_the_evaluation_batch(tiny_folder, tmp_path, capsys):
+    path = held_out(tiny_folder, tmp_path)
+    recipe = load_recipe(path)
+    size = make_forecast(recipe).eval_batch_size
+    assert size >= 8 and size % 4 == 0
+    assert main(["plan", "--config", path]) == 0
+    assert f"2, 40 completions each, {size} at once" in capsys.readouterr().out
+    assert main(["check", "--config", path]) == 0
+    assert f"in batches of {size} completions per process" in capsys.readouterr().out
+    assert main(["plan", "--config", path, "--model_name_or_path", "no/where"]) == 0
+    assert "40 completions each, in batches that the run chooses" in capsys.readouterr().out
+
+
+def test_plan_says_how_long_a_run_takes_by_its_log(tiny_folder, tmp_path, capsys):
+    folder = tmp_path / "run"
+    path = held_out(tiny_folder, tmp_path, output_dir=str(folder), max_steps=4, save_steps=2)
+    assert main(["plan", "--config", path]) == 0
+    assert "not measured yet: `grpo-ext bench` measures" in capsys.readouterr().out
+
+    folder.mkdir()
+    recipe = load_recipe(path)
+    (folder / "recipe.yaml").write_text(as_yaml(recipe.flat))
+    steps = [
+        {"time/train": 90.0, "time/generation": 9.0},  # slower than the others
+        {"time/train": 4.0, "time/generation": 6.0, "time/evaluation": 5.0},
+        {"time/train": 4.0, "time/generation": 8.0, "time/checkpoint": 7.0},
+    ]
+    rows = [{"step": i + 1, **row} for i, row in enumerate(steps)]
+    rows.insert(1, {"step": 1, "eval_runtime": 20.0})
+    rows.insert(3, {"step": 2, "eval_runtime": 22.0, "eval_reward": "\x1b[31m"})
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert main(["plan", "--config", path]) == 0
+    out = capsys.readouterr().out
+    expected = 4 * 11 + 4 * 21 + 2 * 7
+    assert f"about 2 min, by the log in {folder}:" in out
+    assert "4 steps of 11 s, 4 evaluations of 21 s, 2 saves of 7 s" in out
+    assert main(["plan", "--config", path, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["hours"] == pytest.approx(expected / 3600)
+
+    # a longer run takes the same seconds for each step; another recipe does not
+    assert main(["plan", "--config", path, "--max_steps", "400"]) == 0
+    assert "400 steps of 11 s" in capsys.readouterr().out
+    assert main(["plan", "--config", path, "--max_completion_length", "64"]) == 0
+    assert "not measured yet" in capsys.readouterr().out

@@ -138,9 +138,7 @@ def test_a_reward_that_cannot_tell_completions_apart_is_a_note():
         findings,
     )
     [note] = findings.notes
-    assert (
-        "'constant' gave 0.5 to each of 3 different completions" in note.message and findings.sound
-    )
+    assert "'constant' gave 0.5 to each of 3 made-up completions" in note.message and findings.sound
 
 
 def test_a_reward_that_hangs_is_a_note_and_does_not_hold_up(monkeypatch):

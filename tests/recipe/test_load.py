@@ -263,7 +263,10 @@ def test_all_faults_are_told_at_once(tmp_path):
         ("[a, b]: 1\n", "recipe.yaml:2: keys of a recipe must be plain words"),
         ("0: 1\n", "unknown key '0'"),
         ("generation_batch_size: 12\n", "not a multiple of the micro-batch of 8"),
-        ("eval_strategy: steps\nnum_generations_eval: 6\n", "per_device_eval_batch_size: 6` or"),
+        (
+            "eval_strategy: steps\nper_device_eval_batch_size: 8\nnum_generations_eval: 6\n",
+            "per_device_eval_batch_size: 6` or",
+        ),
         ("fp16: true\nbf16: true\n", "Remove fp16, or write `bf16: false`"),
         (
             "temperature: 0.7\ngeneration_kwargs: {temperature: 0.9}\n",

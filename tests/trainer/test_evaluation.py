@@ -17,7 +17,8 @@ from transformers import (
     AutoTokenizer,
 )
 
-from grpo_ext import GRPOExtTrainer
+from grpo_ext import GRPOExtTrainer, load_recipe
+from grpo_ext.preflight.forecast import make_forecast
 from tests.support.tiny_run import tiny_arguments, tiny_trainer
 
 
@@ -180,3 +181,64 @@ def test_what_generate_knows_nothing_of_is_refused(tiny_folder, tmp_path):
 def test_samples_at_temperature_0_are_refused(tiny_folder, tmp_path):
     with pytest.raises(ValueError, match="the same completion 8 times"):
         make(tiny_folder, tmp_path, eval_temperature=0.0, eval_num_samples=8)
+
+
+def test_the_trainer_chooses_the_batch_that_the_plan_names(tiny_folder, tmp_path):
+    trainer = make(tiny_folder, tmp_path, gradient_checkpointing=False)
+    values = {
+        "model_name_or_path": str(tiny_folder),
+        "per_device_train_batch_size": 4,
+        "num_generations": 4,
+        "max_completion_length": 9,
+        "max_steps": 1,
+        "eval_strategy": "steps",
+        "gradient_checkpointing": False,
+    }
+    recipe = load_recipe(None, {**values, "num_problems": 8, "max_numbers": 3, "max_number": 9})
+    size = trainer.args.per_device_eval_batch_size
+    assert size == make_forecast(recipe).eval_batch_size > 4
+    assert (
+        make(tiny_folder, tmp_path, per_device_eval_batch_size=12).args.per_device_eval_batch_size
+        == 12
+    )
+
+
+@pytest.mark.parametrize("fast", [True, False])
+def test_greedy_evaluations_do_not_depend_on_the_batch(tiny_folder, tmp_path, fast):
+    found = []
+    for size in (None, 1, 3, 4):
+        trainer = make(
+            tiny_folder,
+            tmp_path,
+            eval_temperature=0.0,
+            per_device_eval_batch_size=size,
+            fast_generate=fast,
+        )
+        metrics = trainer.evaluate()
+        texts = {name: [s.text for s in samples] for name, samples in trainer.kept.items()}
+        means = {key: m for key, m in metrics.items() if not key.endswith("runtime")}
+        found.append((texts, means))
+    for texts, means in found[1:]:
+        assert texts == found[0][0]
+        assert means == pytest.approx(found[0][1])
+
+
+def test_trls_evaluation_takes_the_chosen_batch(tiny_folder, tmp_path):
+    sizes = []
+
+    def counting(completions, **kwargs):
+        sizes.append(len(completions))
+        return [0.5] * len(completions)
+
+    trainer = make(tiny_folder, tmp_path, rewards=[counting], eval_constant=False)
+    metrics = trainer.evaluate()
+    chosen = trainer.args.per_device_eval_batch_size
+    rows = {"seen": 5, "new": 3}
+    expected = []
+    for count in rows.values():
+        completions = 4 * count
+        while completions:
+            expected.append(min(chosen, completions))
+            completions -= expected[-1]
+    assert chosen == 8 and sizes == expected
+    assert metrics["eval_new_reward"] == 0.5

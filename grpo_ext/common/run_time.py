@@ -1,0 +1,63 @@
+"""How long a run takes: its steps, evaluations and saves, each with its seconds."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class RunTime:
+    """The parts of a run, or of the rest of a run, and the seconds that each of them takes.
+
+    `None` for the seconds of an evaluation or a save means that none was measured.
+    """
+
+    steps: int
+    evaluations: int
+    saves: int
+    step_seconds: float
+    evaluation_seconds: float | None = None
+    save_seconds: float | None = None
+
+    @property
+    def seconds(self) -> float:
+        """The seconds of all parts that were measured."""
+        return (
+            self.steps * self.step_seconds
+            + self.evaluations * (self.evaluation_seconds or 0.0)
+            + self.saves * (self.save_seconds or 0.0)
+        )
+
+    def describe(self) -> str:
+        """Return the parts as a text, such as `290 steps of 14 s, 3 evaluations of 80 s`."""
+        text = f"{counted(self.steps, 'step')} of {duration(self.step_seconds)}"
+        unmeasured = []
+        for name, count, seconds in (
+            ("evaluation", self.evaluations, self.evaluation_seconds),
+            ("save", self.saves, self.save_seconds),
+        ):
+            if count and seconds is None:
+                unmeasured.append(counted(count, name))
+            elif count:
+                text += f", {counted(count, name)} of {duration(seconds or 0.0)}"
+        if unmeasured:
+            text += f"; in addition {' and '.join(unmeasured)}, not measured yet"
+        return text
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a count with its noun, such as `1 step` or `1,200 steps`."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def duration(seconds: float) -> str:
+    """Return a duration in a few characters, such as `0.25 s`, `80 s`, `12 min` or `1 h 20 min`."""
+    if seconds < 9.95:
+        return f"{seconds:.2g} s"
+    if seconds < 99.5:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    hours = minutes // 60
+    if hours == 0:
+        return f"{minutes} min"
+    if hours >= 100:
+        return f"{minutes / 60:,.0f} h"
+    return f"{hours} h {minutes % 60} min"

@@ -1,0 +1,204 @@
+"""Try a recipe's rewards on completions that its model samples as in training."""
+
+from statistics import fmean, pstdev
+from typing import Any
+
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    TrainerState,
+)
+from trl import get_quantization_config
+
+from grpo_ext.common.untrusted import first_line
+from grpo_ext.environments.start_episodes import Begin
+from grpo_ext.evaluation.completions import Decoding, generate_completions
+from grpo_ext.evaluation.score import Sample, score_completions
+from grpo_ext.preflight.first_rows import Row, quiet
+from grpo_ext.recipe.load import Recipe
+from grpo_ext.recipe.problems import Findings
+from grpo_ext.recipe.rules import Values
+from grpo_ext.rewards.guard import Guard, guard_rewards
+from grpo_ext.rewards.run_defaults import rewards_with_models
+from grpo_ext.run.from_recipe import model_init_kwargs
+
+MODEL = "model_name_or_path"
+REWARDS = "reward_funcs"
+# What rewards get in training in addition to the columns.
+EXTRAS = {
+    "trainer_state": TrainerState(),
+    "log_extra": lambda *_: None,
+    "log_metric": lambda *_: None,
+}
+
+
+def try_rewards_on_samples(
+    recipe: Recipe,
+    rewards: list[Any],
+    rows: list[Row],
+    tokenizer: PreTrainedTokenizerBase,
+    count: int,
+    findings: Findings,
+    begin: Begin | None = None,
+) -> None:
+    """Sample completions of the first rows, and score them with the rewards.
+
+    The figure "samples" has the form `{"temperature": 1.0, "completions": [{"row", "text",
+    "length", "finish_reason", "rewards"}], "rewards": {"format": {"mean": 0.25, "std": 0.43}}}`,
+    where a reward without any score has no entry. It is `None`, with a note, if the model is not on
+    this machine or fails.
+
+    Args:
+        recipe: the recipe, which sets the model, the sampling, and the time limit of rewards.
+        rewards: the rewards; those that are or load a model are not tried.
+        rows: the first rows, with their prompts and columns; they are repeated if there are fewer
+            than `count`.
+        tokenizer: the model's tokenizer.
+        count: number of completions.
+        findings: gets the figure, the problems and the notes.
+        begin: the function that starts episodes, if the recipe has an environment.
+    """
+    v = recipe.flat
+    sampled_rows = [rows[i % len(rows)] for i in range(count)]
+    try:
+        model = load_model(recipe)
+        template_options: Any = recipe.training.chat_template_kwargs  # already parsed as a mapping
+        decoding = training_decoding(v)
+        completions = generate_completions(
+            model,
+            tokenizer,
+            sampled_rows,
+            decoding,
+            fast=v.fast_generate,
+            chat_template_kwargs=template_options,
+            progress=f"sample {count}",
+            begin=begin,
+        )
+    except (OSError, ValueError, RuntimeError, ImportError) as error:
+        findings.note(f"no completions were sampled: {first_line(error)}", MODEL)
+        findings.figures["samples"] = None
+        return
+    tried = [reward for reward in rewards if reward not in rewards_with_models(rewards)]
+    guards = {}
+    for guard in guard_rewards(tried, timeout=v.reward_timeout, max_failure_rate=1.0):
+        if isinstance(guard, Guard):  # not a reward model
+            guards[guard.name] = guard
+    with quiet("grpo_ext.rewards.guard"):  # its warnings become findings
+        samples = score_completions(sampled_rows, completions, guards, EXTRAS)
+    report_failures(guards, findings)
+    findings.figures["samples"] = {
+        "temperature": decoding.temperature,
+        "completions": [
+            {
+                "row": sample.row % len(rows),
+                "text": sample.text,
+                "length": sample.length,
+                "finish_reason": sample.finish_reason,
+                "rewards": sample.rewards,
+            }
+            for sample in samples
+        ],
+        "rewards": spreads(list(guards), samples, findings),
+    }
+
+
+def load_model(recipe: Recipe) -> PreTrainedModel:
+    """Load the recipe's model on its device.
+
+    Raises:
+        OSError: if the model is not on this machine.
+    """
+    v = recipe.flat
+    name = v[MODEL]
+    options = model_init_kwargs(recipe)
+    quantization = get_quantization_config(recipe.model)
+    if quantization is not None:
+        options["quantization_config"] = quantization
+    try:
+        model: Any = AutoModelForCausalLM.from_pretrained(
+            name, trust_remote_code=bool(v.trust_remote_code), local_files_only=True, **options
+        )
+    except OSError as error:
+        raise OSError(
+            f"the model {name} is not on this machine. Run `hf download {name}` here, or `grpo-ext "
+            "check --sample` on the machine of the run."
+        ) from error
+    if quantization is None:  # a quantized model is where it was loaded
+        has_gpu = torch.cuda.is_available() and not recipe.training.use_cpu
+        model.to("cuda" if has_gpu else "cpu")
+    return model
+
+
+def training_decoding(v: Values) -> Decoding:
+    """Return the recipe's sampling settings of training, for transformers.
+
+    Raises:
+        ValueError: if `max_completion_length` is null.
+    """
+    if v.max_completion_length is None:
+        raise ValueError("max_completion_length is null. Add --max_completion_length 256.")
+    options: dict[str, Any] = {
+        "repetition_penalty": v.repetition_penalty,
+        "cache_implementation": v.cache_implementation,
+    }
+    if not v.use_vllm:  # those of vLLM have other names
+        options |= v.generation_kwargs or {}
+    return Decoding(
+        v.max_completion_length,
+        temperature=v.temperature,
+        top_p=v.top_p,
+        top_k=v.top_k,
+        min_p=v.min_p,
+        seed=v.seed,
+        options=options,
+    )
+
+
+def report_failures(guards: dict[str, Guard], findings: Findings) -> None:
+    """Report rewards that failed: on all completions a problem, on some a note."""
+    for name, guard in guards.items():
+        if not guard.failed:
+            continue
+        reason = first_line(guard.last_error.strip().splitlines()[-1])
+        if guard.failed == guard.asked:
+            findings.problem(
+                f"reward {name!r} fails on every sampled completion: {reason}", REWARDS
+            )
+        else:
+            findings.note(
+                f"reward {name!r} fails on {guard.failed} of {guard.asked} sampled completions: "
+                f"{reason}",
+                REWARDS,
+            )
+
+
+def spreads(
+    names: list[str], samples: list[Sample], findings: Findings
+) -> dict[str, dict[str, float]]:
+    """Return mean and standard deviation of each reward's scores; note those that are all equal.
+
+    Args:
+        names: the names of the rewards.
+        samples: the scored completions.
+        findings: gets the notes.
+    """
+    figures = {}
+    for name in names:
+        scores = []
+        for sample in samples:
+            score = sample.rewards[name]
+            if score is not None:
+                scores.append(score)
+        if not scores:
+            continue
+        figures[name] = {"mean": fmean(scores), "std": pstdev(scores)}
+        if len(scores) > 1 and len({*scores}) == 1:
+            findings.note(
+                f"all sampled completions got the same score from reward {name!r}: {scores[0]:g} "
+                f"for each of {len(scores)}. Where all completions of a prompt get the same score, "
+                "the model learns nothing from it.",
+                REWARDS,
+            )
+    return figures

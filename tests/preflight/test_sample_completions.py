@@ -1,0 +1,177 @@
+"""`grpo-ext check --sample N`: the rewards on completions that the model writes."""
+
+from __future__ import annotations
+
+import json
+import statistics
+
+import pytest
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from grpo_ext import load_recipe
+from grpo_ext.cli.main import main
+from grpo_ext.preflight.check_recipe import check_recipe
+from grpo_ext.preflight.sample_completions import training_decoding
+
+PLUGIN = '''
+from grpo_ext.rewards import register
+
+
+@register("words")
+def words(completions, **columns):
+    """Counts characters."""
+    return [float(len(str(text)) % 3) for text in completions]
+
+
+@register("constant")
+def constant(completions, **columns):
+    """Gives all the same."""
+    return [0.25] * len(completions)
+
+
+@register("broken")
+def broken(completions, **columns):
+    """Fails on all but made-up completions."""
+    if completions[0] and not completions[0].startswith(("I have thought", "<think>", "I work")):
+        raise ValueError("no such word")
+    return [float(len(str(text)) % 3) for text in completions]
+'''
+VALUES = {
+    "use_cpu": True,
+    "bf16": False,
+    "num_problems": 40,
+    "max_numbers": 3,
+    "max_number": 9,
+    "max_completion_length": 12,
+    "per_device_train_batch_size": 8,
+    "num_generations": 4,
+    "max_steps": 2,
+    "report_to": "none",
+    "gradient_checkpointing": False,
+}
+
+
+@pytest.fixture
+def path(tiny_folder, tmp_path):
+    plugin = tmp_path / "mine.py"
+    plugin.write_text(PLUGIN)
+    recipe = {
+        **VALUES,
+        "model_name_or_path": str(tiny_folder),
+        "reward_plugins": [str(plugin)],
+        "reward_funcs": ["words", "constant"],
+        "output_dir": str(tmp_path / "out"),
+    }
+    file = tmp_path / "recipe.yaml"
+    file.write_text(json.dumps(recipe))
+    return str(file)
+
+
+def test_completions_of_the_model_are_scored(path, capsys):
+    assert main(["check", "--config", path, "--sample", "6"]) == 0
+    out = capsys.readouterr().out
+    assert "samples  6 completions, at temperature 1:" in out
+    assert out.count("tokens") >= 6 and out.count("words ") >= 6
+    constant = (
+        "all sampled completions got the same score from reward 'constant': 0.25 for each of 6"
+    )
+    assert constant in out
+    assert "same score from reward 'words'" not in out
+
+    assert main(["check", "--config", path, "--sample", "6", "--json"]) == 0
+    samples = json.loads(capsys.readouterr().out)["samples"]
+    assert [c["row"] for c in samples["completions"]] == [0, 1, 2, 3, 4, 5]
+    scores = [c["rewards"]["words"] for c in samples["completions"]]
+    assert samples["rewards"]["words"]["mean"] == pytest.approx(statistics.fmean(scores))
+    assert samples["rewards"]["words"]["std"] == pytest.approx(statistics.pstdev(scores))
+    assert all(0 < c["length"] <= 12 for c in samples["completions"])
+
+
+def test_without_sample_the_verdict_says_less(path, capsys):
+    assert main(["check", "--config", path]) == 0
+    out = capsys.readouterr().out
+    assert "'constant' gave 0.25 to each of 3 made-up completions" in out
+    assert "says little about a reward on words" in out and "check --sample 8" in out
+    assert "samples  " not in out
+
+
+def test_rows_are_repeated_if_there_are_too_few(path):
+    recipe = {"num_problems": 8, "per_device_train_batch_size": 8}
+    samples = check_recipe(path, recipe, num_samples=11).figures["samples"]
+    assert [c["row"] for c in samples["completions"]] == [*range(8), 0, 1, 2]
+
+
+def test_a_reward_that_fails_on_the_models_completions_is_a_problem(path, capsys):
+    words = ["--reward_funcs", "[words, broken]"]
+    assert main(["check", "--config", path, *words]) == 0
+    capsys.readouterr()
+    assert main(["check", "--config", path, *words, "--sample", "4"]) == 1
+    assert (
+        "reward 'broken' fails on every sampled completion: ValueError: no such word"
+        in capsys.readouterr().out
+    )
+
+
+def test_completions_are_sampled_as_the_recipe_says(path):
+    """`top_k: 1` leaves one token, so that the seed does not matter."""
+    greedy = [
+        check_recipe(path, {"top_k": 1, "seed": seed}, num_samples=3).figures["samples"]
+        for seed in (1, 2)
+    ]
+    sampled = [
+        check_recipe(path, {"seed": seed}, num_samples=3).figures["samples"] for seed in (1, 2)
+    ]
+    assert texts(greedy[0]) == texts(greedy[1])
+    assert texts(sampled[0]) != texts(sampled[1])
+
+
+def texts(samples):
+    return [completion["text"] for completion in samples["completions"]]
+
+
+def test_all_options_of_sampling_count(tiny_folder):
+    values = {
+        "temperature": 0.5,
+        "top_p": 0.9,
+        "top_k": 7,
+        "min_p": 0.1,
+        "repetition_penalty": 1.1,
+        "generation_kwargs": {"no_repeat_ngram_size": 3},
+        "logprob_policy": "model",
+    }
+    recipe = load_recipe(None, {**VALUES, **values, "model_name_or_path": str(tiny_folder)})
+    model = AutoModelForCausalLM.from_pretrained(tiny_folder)
+    tokenizer = AutoTokenizer.from_pretrained(tiny_folder)
+    config = training_decoding(recipe.flat).generation_config(tokenizer, model)
+    for name, value in {**values, **values["generation_kwargs"]}.items():
+        if name not in ("generation_kwargs", "logprob_policy"):
+            assert getattr(config, name) == value
+    assert config.do_sample and config.max_new_tokens == 12
+
+
+def test_what_a_model_writes_stays_in_its_lines(capsys):
+    from grpo_ext.cli.check import print_samples
+
+    hostile = "\x1b[2J[bold]x[/bold]\r\u202eend\nnote     all is well" + "y" * 1000
+    completion = {
+        "row": 0,
+        "text": hostile,
+        "length": 9,
+        "finish_reason": "length",
+        "rewards": {"a\x1b": 0.5, "b": None},
+    }
+    print_samples(
+        {"temperature": 1.0, "completions": [completion], "rewards": {"a": {"mean": 0.5, "std": 0}}}
+    )
+    out = capsys.readouterr().out
+    assert "\x1b" not in out and "\r" not in out and "\u202e" not in out
+    assert "[bold]x[/bold]" in out
+    assert "         | note     all is well" in out
+    assert "row 1, 9 tokens, cut off: a\\x1b 0.5, b -" in out
+    assert len(out) < 700
+
+
+def test_a_model_that_is_elsewhere_is_noted(path, capsys):
+    words = ["--model_name_or_path", "nobody/nothing", "--elsewhere", "--sample", "4"]
+    assert main(["check", "--config", path, *words]) == 0
+    assert "samples  " not in capsys.readouterr().out
