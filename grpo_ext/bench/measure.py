@@ -43,6 +43,7 @@ RECIPE_SHARE = 1 / 3  # share of the time for these generations
 STEPS = 3  # steps of a run with other settings, of which the fastest counts
 FEWEST_STEPS = 2  # if time is short
 CANDIDATES = 8  # runs with other settings that should fit into the budget
+WORTH_ENLARGING = 1.5  # a larger step must have this many times as many completions
 MEMORY_SHARE = 0.5  # share of the available memory that estimated activations may take
 # most tokens, prompts included, of a step with other settings
 MAX_TOKENS = {"cpu": 32_768, "cuda": 131_072}
@@ -167,7 +168,7 @@ class Bench:
             if affordable > 1:
                 with suppress(BudgetSpent):  # the figures of one group remain
                     self._run_recipe(affordable, GENERATIONS, reserve, reserve)
-        self._choose_size()
+        self._choose_size(self._seconds_per_completion())
         return self.figures
 
     def _affordable_groups(self, seconds: float) -> int:
@@ -205,6 +206,8 @@ class Bench:
         if groups < sizes.prompts:
             sizes = with_groups(sizes, groups)
             settings |= batch_settings(sizes)
+            if self.forecast.checkpointing is not None:  # chosen for the whole step
+                settings["gradient_checkpointing"] = self.forecast.checkpointing.on
         steps = max(1, sizes.passes // sizes.gradient_accumulation_steps)
         settings["max_steps"] = generations * steps
         if self.random_weights:
@@ -232,28 +235,50 @@ class Bench:
         medians = table.filter(items=OTHER_FIGURES).median()
         self.figures = {**phases.to_dict(), **medians.to_dict()}
 
-    def _choose_size(self) -> None:
+    def _seconds_per_completion(self) -> float:
+        """Return the seconds of the training phase per completion that ran in `as_it_stands`."""
+        trained = float(self.sizes.completions_per_step)
+        if self._skips:
+            trained *= 1 - self.figures.get("frac_reward_zero_std", 0.0)
+        return training_seconds(self.figures) / max(1.0, trained)
+
+    def _choose_size(self, per_completion: float) -> None:
         """Choose the completions per step of `training_phase`, in whole groups, and its steps.
 
         As many completions as in a step of the recipe, as were recorded, as `MAX_TOKENS` allows, or
         as fit `CANDIDATES` times into the budget, whichever is fewest, but at least one group.
+
+        Args:
+            per_completion: the seconds that a completion is expected to take.
         """
         lengths = self._lengths()
         group_size = self.batch.num_generations
         affordable = MAX_TOKENS[self.device] / mean(lengths)
         most = int(min(self.batch.completions_per_step, len(lengths), affordable))
         most_groups = max(1, most // group_size)
-        trained = float(self.sizes.completions_per_step)
-        if self._skips:
-            trained *= 1 - self.figures.get("frac_reward_zero_std", 0.0)
-        per_group = group_size * training_seconds(self.figures) / max(1.0, trained)
+        per_group = max(1e-6, group_size * per_completion)
         seconds = self.budget.left / CANDIDATES - self._seconds_to_start
         for steps in (STEPS, FEWEST_STEPS):
-            groups = max(1, int(min(most_groups, seconds / max(steps * per_group, 1e-6))))
+            groups = max(1, int(min(most_groups, seconds / (steps * per_group))))
             self._steps = steps
             if groups == most_groups and seconds > steps * groups * per_group:
                 break
         self.num_completions = groups * group_size
+
+    def enlarge(self, measurement: Measurement) -> bool:
+        """Train on more completions per step, if a measurement shows that there is time for them.
+
+        Completions of a step in which few groups have signal tell little about the seconds of all.
+
+        Returns:
+            Whether there are at least `WORTH_ENLARGING` times as many as before.
+        """
+        before = (self.num_completions, self._steps)
+        self._choose_size(measurement.seconds / self.num_completions)
+        if self.num_completions >= WORTH_ENLARGING * before[0]:
+            return True
+        self.num_completions, self._steps = before
+        return False
 
     @property
     def sequence_lengths(self) -> list[int]:

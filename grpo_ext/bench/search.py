@@ -10,8 +10,8 @@ from grpo_ext.recipe.folder import sharding
 
 Key = tuple[tuple[str, object], ...]  # the items of settings
 
-# Layouts in the order in which they are likely to win. On a CPU, packed rows take at best as long
-# as chunks; on a GPU, whose calls cost more, padding takes longest.
+# Layouts in the order in which they are likely to win, after the one that the trainer has chosen.
+# On a CPU, the mask of packed rows is dear for narrow layers; on a GPU, padding takes longest.
 LAYOUTS = {"cpu": ("chunks", "padded", "packed"), "cuda": ("chunks", "packed", "padded")}
 # Timings are noisy: settings within this factor of the fastest are measured two more times.
 CLOSE = 1.5
@@ -48,15 +48,17 @@ class Search:
     def run(self) -> Iterator[tuple[Settings, Measurement | None]]:
         """Yield settings, each with its measurement, or `None` if they could not run.
 
-        The settings come in the order of `candidates`. Then all within `CLOSE` of the fastest are
-        measured two more times; nothing is yielded for that. The search ends when the time of the
-        bench is over. If that comes first, the last two runs measure the recipe's own settings and
-        the fastest once more, unless fewer than three settings ran.
+        The settings come in the order of `candidates`. If the first measurement shows that there is
+        time for more completions per step, it is repeated with them. In the end, all within `CLOSE`
+        of the fastest are measured two more times; nothing is yielded for that. The search ends
+        when the time of the bench is over. If that comes first, the last two runs measure the
+        recipe's own settings and the fastest once more, unless fewer than three settings ran.
 
         Raises:
             ValueError: if nothing fits into memory.
         """
         try:
+            yield self.own, self._measure_own()
             for settings in self.candidates():
                 if tuple(settings.items()) in self.measurements:
                     continue
@@ -71,6 +73,16 @@ class Search:
             self._measure_close_ones_again()
         except BudgetSpent:
             return
+
+    def _measure_own(self) -> Measurement | None:
+        """Measure the recipe's own settings, with more completions if there is time for them."""
+        self.bench.budget.check()
+        measurement = self.measure(self.own)
+        if measurement is not None and self.bench.enlarge(measurement):
+            self.measurements.clear()
+            self._seconds_to_measure = math.inf
+            measurement = self.measure(self.own)
+        return measurement
 
     def candidates(self) -> Iterator[Settings]:
         """Yield the settings to measure, those that are likely to win first.
@@ -153,10 +165,7 @@ class Search:
 
     def _has_time(self, runs: int = 1) -> bool:
         """Return whether so many runs would fit into the time, each as long as the quickest."""
-        left = self.bench.budget.left
-        if not self.measurements:
-            return left > 0
-        return left > runs * HEADROOM * self._seconds_to_measure
+        return self.bench.budget.left > runs * HEADROOM * self._seconds_to_measure
 
     @property
     def repeated(self) -> bool:

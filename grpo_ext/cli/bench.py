@@ -165,9 +165,10 @@ def training_lines(search: Search) -> Iterator[str]:
     """Measure the training phase with other settings; yield a line for each."""
     if search.bench.budget.interrupted:
         return
-    count = completions(search.bench, search.bench.num_completions)
-    yield f"\ntraining phase, {count}: {COLUMNS}"
-    for settings, measurement in search.run():
+    for index, (settings, measurement) in enumerate(search.run()):
+        if index == 0:
+            count = completions(search.bench, search.bench.num_completions)
+            yield f"\ntraining phase, {count}: {COLUMNS}"
         yield f"{settings_label(settings):44} {measurement_cells(measurement)}"
 
 

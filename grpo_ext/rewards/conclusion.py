@@ -43,9 +43,6 @@ _VERB = re.compile(r" (?:is|are|was|were|will be|would be|has|have|had) ")
 _RESULT_BEFORE = re.compile(
     r"(?:[=≈]|\b(?:is|are|was|were|be|to|makes?|gives?|leaves?|leaving|equals?))\s*$"
 )
-_OTHER_PERSON = re.compile(
-    r"((?:^|[.!?\n])[^.!?\n]{1,300}[.!?]) ((?:His|Her|Their) [a-z]+ [^.!?\n]{1,300}[.!?]?)\s*\Z"
-)
 _LEAVING = re.compile(r"\bleaving\s*$")  # `took 26 pieces, leaving 14`
 _REMAINDER = {"left", "remain", "remaining", "leave", "still", "now"}
 _THAN = re.compile(r"\bthan\b[^,.;]*$")
@@ -71,7 +68,7 @@ def with_conclusion(text: str, request: Request) -> str:
     The value is written in digits. Text that may change the answer, such as a new claim, is kept.
     """
     text = without_point(without_check(without_remarks(text)), request)
-    text = without_other_person(without_counts(text, request), request)
+    text = without_counts(text, request)
     text = _WORD_AT_END.sub(lambda match: with_digits(match[0]), text)
     start, end = last_sentence(text, request)
     sentence = own_clause(_AND.sub("and", text[start:end]), request)
@@ -103,24 +100,6 @@ def without_counts(text: str, request: Request) -> str:
     if not PRICE.search(text, 0, start):
         return text
     return text[:start]
-
-
-def without_other_person(text: str, request: Request) -> str:
-    """Remove a last sentence about another person: `He has 24 left. His friend has 12.`
-
-    It is removed only if the sentence before it, in the same line, has an amount that is asked for
-    and shares more words with the question.
-    """
-    match = _OTHER_PERSON.search(text)
-    if match is None:
-        return text
-    before, sentence = match.groups()
-    shared_before = request.words & words_of(before)
-    shared = request.words & words_of(sentence)
-    amount = request.amount or VALUE
-    if not amount.search(before) or len(shared_before) <= len(shared):
-        return text
-    return text[: match.start(2)]
 
 
 def before_definition(sentence: str, request: Request) -> str:
@@ -288,5 +267,5 @@ def is_claimed(behind: str, value: re.Match[str], request: Request) -> bool:
 def in_digits(amount: str) -> str:
     fraction = WORDED_FRACTION.fullmatch(amount)
     if fraction is not None:
-        return f"{with_digits(fraction[1])}/{_DENOMINATORS[fraction[2].lower()]}"
+        return f"{with_digits(fraction[1])}/{_DENOMINATORS[fraction[2]]}"
     return with_digits(amount.replace("a dozen", "12"))

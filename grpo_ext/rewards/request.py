@@ -17,7 +17,7 @@ AMOUNT = rf"(?<![0-9A-Za-z.,/^])(?![0-9.,/]+-[A-Za-z]{{2}})(?:[0-9]+/[0-9]+|{DEC
 PRICE = re.compile(rf"[$£€]\s?{DECIMAL}|{AMOUNT} {CURRENCY}")
 PERCENTAGE = re.compile(rf"{AMOUNT} ?(?:\\?%|percent\b)")
 WORDED_FRACTION = re.compile(  # two-thirds
-    r"(?i)\b(one|two|three|four|five|six|seven|eight|nine)[ -](hal(?=f|ves)|thi(?=rd)|qua(?=rter)"
+    r"\b(one|two|three|four|five|six|seven|eight|nine)[ -](hal(?=f|ves)|thi(?=rd)|qua(?=rter)"
     r"|fou(?=rth)|fif(?=th)|six(?=th)|sev(?=enth)|eig(?=hth)|nin(?=th)|ten(?=th))[a-z]+\b"
 )
 

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import (
+    PretrainedConfig,
     PreTrainedModel,
     TrainerCallback,
     TrainerControl,
@@ -191,17 +192,29 @@ def _operations(parameter: Tensor) -> int:
     return size * per_token
 
 
+def _active_share(name: str, config: PretrainedConfig) -> float:
+    """Return the share of a weight that a token runs through: below 1 for a layer's experts."""
+    active = getattr(config, "num_experts_per_tok", None)
+    experts = getattr(config, "num_local_experts", None)
+    if ".experts." not in name or not active or not experts:
+        return 1.0
+    return active / experts
+
+
 def costs(model: PreTrainedModel) -> Tensor:
     """Return the operations of a forward and backward pass per unit of each `needed` count: (3,).
 
-    The model may have an adapter and may be sharded by ZeRO. All experts count, even inactive ones.
+    The model may have an adapter and may be sharded by ZeRO. Of a mixture's experts, as many count
+    as a token runs through.
     """
     config = model.config.get_text_config()
     embedding = model.get_input_embeddings().weight
     assert isinstance(embedding, Tensor)
     output = getattr(model.get_output_embeddings(), "weight", None)
     head = _operations(embedding)
-    all_weights = sum(_operations(parameter) for parameter in model.parameters())
+    all_weights = 0.0
+    for name, parameter in model.named_parameters():
+        all_weights += _operations(parameter) * _active_share(name, config)
     # a token runs through all weights except the embedding and the head, which may share a matrix
     token = all_weights - head
     if output is not embedding:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import signal
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -17,6 +18,7 @@ from grpo_ext.bench.measure import Bench, Measurement, with_groups
 from grpo_ext.bench.search import SLOWER, Search
 from grpo_ext.cli import bench as command
 from grpo_ext.cli.main import main
+from grpo_ext.preflight.checkpointing import Checkpointing
 from grpo_ext.recipe.batch import Batch
 from grpo_ext.trainer import phases
 from tests.support.bench_words import SMALL, words
@@ -114,10 +116,43 @@ def test_a_fast_machine_measures_the_recipe_as_it_is_and_every_candidate(tiny_fo
     assert {settings["gradient_checkpointing"] for settings in tried} == {True, False}
 
 
+def test_a_step_without_signal_does_not_make_the_training_phase_small(tiny_folder, clock_of):
+    """The untrained model gets no reward, so hardly a completion is trained on as the recipe is."""
+    clock = clock_of(0.002)
+    bench = Bench("countdown/tiny", words(tiny_folder), Budget(120, clock))
+    assert bench.as_it_stands()["frac_reward_zero_std"] == 1
+    before = bench.num_completions
+    next(Search(bench).run())
+    assert before < bench.num_completions == STEP
+    assert clock.now < 120
+
+
 def test_a_budget_without_time_for_one_step_is_refused(tiny_folder, clock_of):
     clock = clock_of(10.0)
     with pytest.raises(ValueError, match="one group takes more than 2 minutes, so nothing was"):
         bench_by(clock, 2, tiny_folder)
+
+
+def test_checkpointing_that_nobody_set_is_that_of_the_whole_step(
+    tiny_folder, clock_of, monkeypatch
+):
+    """Although a step with fewer groups would need less memory."""
+    choose = Checkpointing.choose
+    sizes = []
+
+    def on_if_large(size, v, batch, **more):
+        sizes.append(batch.per_device_train_batch_size)
+        on = batch.per_device_train_batch_size == SMALL["per_device_train_batch_size"]
+        return replace(choose(size, v, batch, **more), on=on)
+
+    monkeypatch.setattr(Checkpointing, "choose", on_if_large)
+    given = words(tiny_folder, gradient_checkpointing="null")
+    bench = Bench("countdown/tiny", given, Budget(120, clock_of(0.2)))
+    bench.as_it_stands()
+    assert bench.sizes.per_device_train_batch_size == GROUP < sizes[0]
+    search = Search(bench)
+    assert bench.gradient_checkpointing is search.own["gradient_checkpointing"] is True
+    assert False in {settings["gradient_checkpointing"] for settings in search.candidates()}
 
 
 def test_the_command_refuses_minutes_that_are_not_positive(capsys):
@@ -224,6 +259,9 @@ class Table:
 
     def fits_without_checkpointing(self):
         return self.room
+
+    def enlarge(self, measurement):
+        return False
 
     def training_phase(self, settings):
         self.runs.append(settings)

@@ -9,7 +9,14 @@ import torch
 from datasets import Dataset
 from peft import LoraConfig, get_peft_model
 from torch.utils.flop_counter import FlopCounterMode
-from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, TrainerState
+from transformers import (
+    AutoTokenizer,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MixtralConfig,
+    MixtralForCausalLM,
+    TrainerState,
+)
 from trl.trainer import grpo_trainer
 
 from grpo_ext import GRPOExtTrainer
@@ -151,6 +158,27 @@ def test_operations_are_those_that_torch_counts(tied, lora):
     # torch counts attention over all pairs, and the head at `completion` positions
     mine = costs(model) @ torch.tensor([tokens, completion, tokens * tokens], dtype=torch.float64)
     assert float(mine) == pytest.approx(counter.get_total_flops(), rel=0.02)
+
+
+def test_a_token_runs_through_its_own_experts_alone():
+    config = MixtralConfig(
+        vocab_size=50,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        num_local_experts=8,
+        num_experts_per_tok=2,
+        attn_implementation="eager",
+        experts_implementation="eager",  # torch does not count the operations of others
+    )
+    model = MixtralForCausalLM(config)
+    tokens = 19
+    with FlopCounterMode(display=False) as counter:
+        model(torch.randint(0, 50, (1, tokens))).logits.sum().backward()
+    counts = torch.tensor([tokens, tokens, tokens * tokens], dtype=torch.float64)
+    assert float(costs(model) @ counts) == pytest.approx(counter.get_total_flops(), rel=0.02)
 
 
 def test_each_distinct_prompt_counts_once_and_padding_does_not():
