@@ -45,6 +45,9 @@ class Demo:
     Attributes:
         recipe: the path of the recipe in `recipes/`.
         sft_recipe: the recipe of the warm start; `None`: GRPO starts from the prepared model.
+        demonstrations: for the warm start: a function that yields demonstrations, given a task (or
+            tasks by name), a count and a `seed`.
+        count: the number of demonstrations.
         beside: a second recipe on which the model is evaluated before and after, to show what else
             training changes; `None` for no second evaluation.
         judges_texts: whether to add the metrics of `add_text_figures` to the evaluations.
@@ -55,6 +58,8 @@ class Demo:
 
     recipe: str
     sft_recipe: str | None = None
+    demonstrations: Callable[..., Iterator[Demonstration]] | None = None
+    count: int = 0
     beside: str | None = None
     judges_texts: bool = False
     settings: dict[str, Any] = field(default_factory=dict)
@@ -71,20 +76,35 @@ class Demo:
         """
         raise NotImplementedError
 
+    def write_demonstrations(self, task: Any, folder: Path, seed: int) -> list[Demonstration]:
+        """Write `demonstrations.jsonl`, if there is a warm start, and return the first ones."""
+        if self.demonstrations is None:
+            return []
+        lines = []
+        first: list[Demonstration] = []
+        for row in self.demonstrations(task, self.count, seed=seed):
+            lines.append(json.dumps(row, ensure_ascii=False) + "\n")
+            if len(first) < CORPUS_ROWS:
+                first.append(row)
+        write_atomically(folder / "demonstrations.jsonl", "".join(lines))
+        return first
+
     def first_model(self, folder: Path) -> Path:
         """Return the folder of the model that GRPO starts from."""
         return folder / ("warm_start" if self.sft_recipe else "model")
 
     def inputs(self, task: Any) -> list[Any]:
         """Return JSON values that the prepared files depend on besides the task and the seed."""
-        return []
+        options_of_partial = getattr(self.demonstrations, "keywords", {})
+        return [self.count, options_of_partial]
 
 
 @dataclass(frozen=True, kw_only=True)
 class PretrainedDemo(Demo):
-    """A demo of SmolLM2-135M-Instruct, which needs no warm start."""
+    """A demo of SmolLM2-135M-Instruct."""
 
     def prepare(self, task: Any, folder: Path, seed: int) -> None:
+        self.write_demonstrations(task, folder, seed)
         save_smollm2(folder / "model")
 
 
@@ -93,9 +113,6 @@ class TinyDemo(Demo):
     """A demo of a tiny model with random weights and a warm start on demonstrations.
 
     Attributes:
-        demonstrations: a function that yields demonstrations, given a task (or tasks by name), a
-            count and a `seed`.
-        count: the number of demonstrations.
         tokenizer: a function that returns options of `build_tokenizer`, given a task (or tasks by
             name).
         shape: options of `build_model`.
@@ -104,21 +121,12 @@ class TinyDemo(Demo):
     """
 
     sft_recipe: str
-    demonstrations: Callable[..., Iterator[Demonstration]]
-    count: int
     tokenizer: Callable[[Any], dict[str, Any]]
     shape: dict[str, Any]
     composed: bool = False
 
     def inputs(self, task: Any) -> list[Any]:
-        options_of_partial = getattr(self.demonstrations, "keywords", {})
-        return [
-            self.count,
-            self.tokenizer(task),
-            self.shape,
-            self.composed,
-            options_of_partial,
-        ]
+        return [*super().inputs(task), self.tokenizer(task), self.shape, self.composed]
 
     def prepare(self, task: Task | dict[str, Task], folder: Path, seed: int) -> None:
         """Write `demonstrations.jsonl`, and an untrained model with its tokenizer to `model`.
@@ -128,13 +136,9 @@ class TinyDemo(Demo):
             folder: the folder of the demo.
             seed: the seed of the demonstrations and the model.
         """
-        lines = []
         corpus: list[str] = []
-        for i, row in enumerate(self.demonstrations(task, self.count, seed=seed)):
-            lines.append(json.dumps(row, ensure_ascii=False) + "\n")
-            if i < CORPUS_ROWS:
-                corpus += texts_of([*row["prompt"], *row["completion"]])
-        write_atomically(folder / "demonstrations.jsonl", "".join(lines))
+        for row in self.write_demonstrations(task, folder, seed):
+            corpus += texts_of([*row["prompt"], *row["completion"]])
         tokenizer = build_tokenizer(corpus, **self.tokenizer(task))
         tokenizer.save_pretrained(folder / "model")
         model = build_model(tokenizer, architecture="qwen3", seed=seed, **self.shape)
@@ -280,11 +284,28 @@ DEMOS: dict[str, TinyDemo] = {
         shape={**NARROW, **WIDE_INIT},
     ),
 }
-# verifiable instructions; the pretrained model writes well but seldom follows them
-REAL = PretrainedDemo(
-    recipe="instructions/smollm2.yaml",
-    beside="instructions/smollm2-word-problems.yaml",
-    judges_texts=True,
-    num_samples=2,
-    eval_batch_size=96,
-)
+PRETRAINED_DEMOS: dict[str, PretrainedDemo] = {
+    # verifiable instructions; the model writes well but seldom follows them
+    "real": PretrainedDemo(
+        recipe="instructions/smollm2.yaml",
+        beside="instructions/smollm2-word-problems.yaml",
+        judges_texts=True,
+        num_samples=2,
+        eval_batch_size=96,
+    ),
+    # word problems; the model knows neither the format nor much arithmetic
+    "real-gsm8k": PretrainedDemo(
+        recipe="gsm8k/smollm2.yaml",
+        num_samples=2,
+        eval_batch_size=64,
+    ),
+    # two or three small numbers; the model answers only after a warm start
+    "real-countdown": PretrainedDemo(
+        recipe="countdown/smollm2.yaml",
+        sft_recipe="countdown/smollm2-sft.yaml",
+        demonstrations=countdown_demonstrations,
+        count=640,
+        num_samples=2,
+        eval_batch_size=64,
+    ),
+}

@@ -66,6 +66,7 @@ def run_demo(demo: Demo, folder: Path, seed: int = 0, max_steps: int | None = No
             [str(model)],
             num_samples=demo.num_samples,
             batch_size=demo.eval_batch_size,
+            temperature=recipe.flat.temperature,
         )
         if demo.judges_texts:
             add_text_figures(evaluation, str(first_model))
