@@ -32,7 +32,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
         "task",
         nargs="?",
         default="countdown",
-        choices=(*tiny, *pretrained),
+        choices=names,
         help="default: countdown",
     )
     parser.add_argument(
