@@ -26,14 +26,10 @@ from grpo_ext.cli.command import add_command
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
     parser = add_command(subparsers, __doc__, run)
-    names = ("countdown", "gsm8k", "several", "poem", "guess", "check")
-    names += ("real", "real-gsm8k", "real-countdown")
+    tiny = ("countdown", "gsm8k", "several", "poem", "guess", "check")
+    names = (*tiny, "real", "real-gsm8k", "real-countdown")
     parser.add_argument(
-        "task",
-        nargs="?",
-        default="countdown",
-        choices=names,
-        help="default: countdown",
+        "task", nargs="?", default="countdown", choices=names, help="default: countdown"
     )
     parser.add_argument(
         "--level",

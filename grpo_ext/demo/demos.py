@@ -38,6 +38,10 @@ from grpo_ext.tiny.word_problems import word_problem_demonstrations
 CORPUS_ROWS = 2_000  # demonstrations that a tokenizer is trained on
 
 
+def no_demonstrations(task: Any, count: int, *, seed: int = 0) -> Iterator[Demonstration]:
+    yield from ()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Demo:
     """The base class of demos: a recipe, and a model to start from.
@@ -58,7 +62,7 @@ class Demo:
 
     recipe: str
     sft_recipe: str | None = None
-    demonstrations: Callable[..., Iterator[Demonstration]] | None = None
+    demonstrations: Callable[..., Iterator[Demonstration]] = no_demonstrations
     count: int = 0
     beside: str | None = None
     judges_texts: bool = False
@@ -78,7 +82,7 @@ class Demo:
 
     def write_demonstrations(self, task: Any, folder: Path, seed: int) -> list[Demonstration]:
         """Write `demonstrations.jsonl`, if there is a warm start, and return the first ones."""
-        if self.demonstrations is None:
+        if self.sft_recipe is None:
             return []
         lines = []
         first: list[Demonstration] = []
