@@ -85,6 +85,8 @@ def print_findings(findings: Findings, name: str) -> None:
         print_rewards(rewards, f" of the task {printable(task)}")
     if figures.get("samples"):
         print_samples(figures["samples"])
+    elif has_equal_scores(figures):
+        print("         equal scores of these say little about a reward on words: try --sample 8")
     if "server" in figures:
         print(f"server   {figures['server']}")
     if "disk" in figures:
@@ -130,6 +132,14 @@ def print_rewards(rewards: Mapping[str, Any], task: str = "") -> None:
         print(f"         {name:{width}}{columns}")
     in_tags = printable(rewards["completions"]["in tags"]).replace("\n", "\\n")
     print(f"         in tags: {in_tags[:200]}")
+
+
+def has_equal_scores(figures: Mapping[str, Any]) -> bool:
+    """Return whether a reward gave the same score to all made-up completions."""
+    trials = [*figures.get("rewards_by_task", {}).values()]
+    if figures.get("rewards"):
+        trials.append(figures["rewards"])
+    return any(len({*scores}) == 1 for trial in trials for scores in trial["scores"].values())
 
 
 def print_samples(samples: Mapping[str, Any]) -> None:

@@ -93,6 +93,12 @@ def test_without_sample_the_verdict_says_less(path, capsys):
     assert "'constant' gave 0.25 to each of 3 made-up completions" in out
     assert "says little about a reward on words" in out and "check --sample 8" in out
     assert "samples  " not in out
+    hint = "equal scores of these say little about a reward on words: try --sample 8"
+    assert hint in out
+    assert main(["check", "--config", path, "--reward_funcs", "[words]"]) == 0
+    assert hint not in capsys.readouterr().out
+    assert main(["check", "--config", path, "--sample", "2"]) == 0
+    assert hint not in capsys.readouterr().out
 
 
 def test_rows_are_repeated_if_there_are_too_few(path):
