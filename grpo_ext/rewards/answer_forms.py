@@ -11,6 +11,7 @@ _FRACTION = re.compile(
     r"|\\frac ?\{ ?([0-9]{1,9}) ?\} ?\{ ?([0-9]{1,9}) ?\}"
 )
 _ROOT = re.compile(r"\\sqrt ?\{ ?([0-9]{1,9})((?: ?(?:\\cdot|\\times|\*) ?[0-9]+)*) ?\}")
+_SHORT_ROOT = re.compile(r"\\sqrt ?([0-9])")  # \sqrt2
 _LETTER_ABOVE_AND_BELOW = re.compile(r"\\frac ?\{[^{}+-]*([a-z])[^{}+-]*\} ?\{[^{}+-]*\1[^{}+-]*\}")
 _SUM_IN_BRACKETS = re.compile(r"\([^()]*[^()^{*/ -] ?[-+][^()]*\)")
 _SCIENTIFIC = re.compile(r"-?[1-9](?:\.[0-9]+)? ?(?:\\times|\\cdot|\*|x) ?10 ?\^.*")
@@ -29,7 +30,7 @@ def is_reduced(formula: str) -> bool:
     with the same letter in the numerator and denominator of a fraction.
     """
     fractions = [[int(digits) for digits in pair if digits] for pair in _FRACTION.findall(formula)]
-    roots = _ROOT.findall(formula)
+    roots = _ROOT.findall(_SHORT_ROOT.sub(r"\\sqrt{\1}", formula))
     return not (
         len({*roots}) < len(roots)
         or _LETTER_ABOVE_AND_BELOW.search(formula)

@@ -87,6 +87,12 @@ _POINT = re.compile(
     r"(?<![0-9./-])(-?[0-9][0-9./]{0,20})[*$\s]{0,4},? (?:i\.e\.,?|that is,?|which is) (?:at )?"
     r"the point \$?\(([^()]{1,80})\)[.*$\s]*\Z"
 )
+# `She could buy one more book for $12.`, `If two were alike, there would be 60 ways.`
+_HYPOTHESIS = re.compile(
+    r"(?<=[.!?])\s(?:(?:S?[Hh]e|They|You|We) (?:could|might)|If [^.!?\n]{1,100} (?:would|could)"
+    r"|To [^.!?\n]{1,100} could)\b[^.!?\n]*[.!?]?\s*\Z"
+)
+_MODALS = {"could", "can", "would", "might"}
 # What precedes a number in a phrase such as `after 60 days`, `out of the 12`
 _KNOWN_BY = r"(?:the|his|her|its|their|all|those|these)"
 _CIRCUMSTANCE = re.compile(
@@ -127,6 +133,13 @@ def without_notes(text: str) -> str:
             return text
         text = before
     return text
+
+
+def without_hypothesis(text: str, request: Request) -> str:
+    """Remove a last sentence about what could be, unless the question asks what could be."""
+    if not request.text or not _MODALS.isdisjoint(request.text.split()):
+        return text
+    return without_aside(text, _HYPOTHESIS)
 
 
 def without_point(text: str, request: Request) -> str:

@@ -16,6 +16,7 @@ from grpo_ext.rewards.asides import (
     without_asides,
     without_check,
     without_circumstances,
+    without_hypothesis,
     without_point,
     without_remarks,
 )
@@ -43,6 +44,15 @@ _VERB = re.compile(r" (?:is|are|was|were|will be|would be|has|have|had) ")
 _RESULT_BEFORE = re.compile(
     r"(?:[=≈]|\b(?:is|are|was|were|be|to|makes?|gives?|leaves?|leaving|equals?))\s*$"
 )
+# Two sentences of a line, of which the last is about another person
+_OTHER_PERSON = re.compile(
+    r"""
+    ((?:^|[.!?\n]) [^.!?\n]{1,300} [.!?]) [ ]
+    ((?:(?:His|Her|Their)[ ][a-z]+ | (?!He|She|It|They|Th)([A-Z][a-z]+)(?=[ ](?:is|was|will|has)\b))
+    [ ][^.!?\n]{1,300} [.!?]?) \s*\Z
+    """,
+    re.VERBOSE,
+)
 _LEAVING = re.compile(r"\bleaving\s*$")  # `took 26 pieces, leaving 14`
 _REMAINDER = {"left", "remain", "remaining", "leave", "still", "now"}
 _THAN = re.compile(r"\bthan\b[^,.;]*$")
@@ -68,7 +78,8 @@ def with_conclusion(text: str, request: Request) -> str:
     The value is written in digits. Text that may change the answer, such as a new claim, is kept.
     """
     text = without_point(without_check(without_remarks(text)), request)
-    text = without_counts(text, request)
+    text = without_hypothesis(text, request)
+    text = without_other_person(without_counts(text, request), request)
     text = _WORD_AT_END.sub(lambda match: with_digits(match[0]), text)
     start, end = last_sentence(text, request)
     sentence = own_clause(_AND.sub("and", text[start:end]), request)
@@ -100,6 +111,29 @@ def without_counts(text: str, request: Request) -> str:
     if not PRICE.search(text, 0, start):
         return text
     return text[:start]
+
+
+def without_other_person(text: str, request: Request) -> str:
+    """Remove a last sentence about another person: `He has 24 left. His friend has 12.`
+
+    It is removed only if the sentence before it, in the same line, has a value, and either has the
+    name that the question asks about or, if no name begins the last one, shares more words with the
+    question.
+    """
+    match = _OTHER_PERSON.search(text)
+    if match is None:
+        return text
+    before, sentence, name = match.groups()
+    if request.name is not None and request.name in sentence:
+        return text
+    is_apt = request.name is not None and request.name in before
+    if name is None:
+        shared_before = request.words & words_of(before)
+        shared = request.words & words_of(sentence)
+        is_apt = is_apt or len(shared_before) > len(shared)
+    if not VALUE.search(before) or not is_apt:
+        return text
+    return text[: match.start(2)]
 
 
 def before_definition(sentence: str, request: Request) -> str:
@@ -267,5 +301,5 @@ def is_claimed(behind: str, value: re.Match[str], request: Request) -> bool:
 def in_digits(amount: str) -> str:
     fraction = WORDED_FRACTION.fullmatch(amount)
     if fraction is not None:
-        return f"{with_digits(fraction[1])}/{_DENOMINATORS[fraction[2]]}"
+        return f"{with_digits(fraction[1])}/{_DENOMINATORS[fraction[2].lower()]}"
     return with_digits(amount.replace("a dozen", "12"))

@@ -10,7 +10,7 @@ from grpo_ext.rewards.answers_in_words import lone_word, words_at_end
 from grpo_ext.rewards.asides import without_notes
 from grpo_ext.rewards.conclusion import with_conclusion
 from grpo_ext.rewards.last_expression import MAX_ANSWER, has_words, last_expression
-from grpo_ext.rewards.notation import with_ascii_signs, with_temperatures
+from grpo_ext.rewards.notation import with_ascii_signs, with_short_units
 from grpo_ext.rewards.quantity import UNIT_NAMES, WORDED, with_digits
 from grpo_ext.rewards.request import Request
 
@@ -41,11 +41,11 @@ _UNIT_NAME = re.compile(rf"\b(?:{UNIT_NAMES}|(?i:[ap]\.?m\.?))(?![A-Za-z])")
 _WORD_BETWEEN = re.compile(r"(?<![\\A-Za-z])(?!(?:and|or)\b)[A-Za-z]{2,}")
 _NAMED = re.compile(r"\\[A-Za-z]+\{[A-Za-z ]*\}")  # \text{apples}, \begin{pmatrix}
 _VERDICT = re.compile(r"(yes|no|true|false)\b[,.;:-]", re.IGNORECASE)
-# "the answer is C", "correct option: C", "C is correct"; but "the answer is a" has an article
-_STATED_CHOICE = re.compile(
-    r"(?<!wrong )\b(?i:answer|choice|option)\**\s*(?i:is\b|:)[\s:*($]*([A-H])\b(?!\s[a-z])"
-    r"|(?<!that )\b([A-H])\b[*)]{0,3} is (?:the )?(?:correct|right)\b"
-)
+_ANSWER_IS = r"(?<!wrong )\b(?i:answer|choice|option)\**\s*(?i:is\b|:)[\s:*($]*([A-H])\b(?!\s[a-z])"
+_IS_CORRECT = r"(?<!that )\b([A-H])\b[*)]{0,3} is (?:the )?(?:correct|right)\b"
+_IT_IS = r"\b(?i:it is|it's|choose|go with) [(*]{0,3}([A-H])\b(?!\s[a-z])"  # not `it is A car`
+_SO = r"\b(?i:so|therefore|thus|hence),? [(*]{0,3}([A-H])[.)*!]{0,4}\s*\Z"
+_STATED_CHOICE = re.compile("|".join((_ANSWER_IS, _IS_CORRECT, _IT_IS, _SO)))
 _RECONSIDERED = re.compile(r"\b(?:wait|actually|hmm+|oops|on second thought)\b", re.IGNORECASE)
 _CHOSEN = re.compile(r"\b(?i:answer|choice|option)\b(?i:\s+is)?[\s:*($]*([A-H])\b(?!\s[a-z])")
 _LETTER = re.compile(r"\(([A-H])\)|(?:\*\*|^)\(?([A-H])(?:\)|[.:]|\*\*|\s*$)")
@@ -132,7 +132,7 @@ def chosen_letter(text: str) -> str | None:
     """
     statements = list(_STATED_CHOICE.finditer(text))
     if statements and not _RECONSIDERED.search(text, statements[-1].end()):
-        return statements[-1][1] or statements[-1][2]
+        return next(filter(None, statements[-1].groups()))
     lines = text.strip().splitlines()
     if not lines:
         return None
@@ -224,7 +224,7 @@ def piece_of(text: str, in_words: bool = False) -> str | None:
     it is empty or longer than `MAX_ANSWER`. With `in_words`, a text that begins with `yes,`, `no,`,
     `true,` or `false,` yields that word.
     """
-    text = with_temperatures(with_ascii_signs(text.strip(" \t\r\n*"))).removesuffix(".")
+    text = with_short_units(with_ascii_signs(text.strip(" \t\r\n*"))).removesuffix(".")
     statement = _STATED.search(text)
     if statement is not None:
         text = _SENTENCE.split(statement[1])[0]

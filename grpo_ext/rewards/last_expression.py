@@ -5,7 +5,7 @@ import re
 from grpo_ext.rewards.asides import without_remarks
 from grpo_ext.rewards.dates import DATE
 from grpo_ext.rewards.ending_chain import ending_chain
-from grpo_ext.rewards.notation import with_ascii_signs, with_temperatures, without_quantifier
+from grpo_ext.rewards.notation import with_ascii_signs, with_short_units, without_quantifier
 from grpo_ext.rewards.quantity import DECIMAL, UNIT_NAMES
 from grpo_ext.rewards.structure import chain, is_name, split
 
@@ -20,13 +20,13 @@ _SIGN = r"(?:(?i:negative|minus) )?[-+]?"
 _PLAIN_NUMBER = rf"[$€£]?(?:[0-9]+ [0-9]+/[0-9]+|{DECIMAL}(?:[eE][-+]?[0-9]{{1,2}})?)"
 # s, s^2, s^{-2}, second squared, square inch
 _UNIT = (
-    rf"(?:(?:square|cubic) )?(?:{UNIT_NAMES})(?![A-Za-z])"
+    rf"(?:(?:square|cubic) )?(?:{UNIT_NAMES}|mph)(?![A-Za-z])"
     r"(?:\^(?:-?[1-4]|\{-?[1-4]\})| squared| cubed)?"
 )
 # kg/m^3, grams per cubic centimeter, N \cdot m, m s^-2
 _UNITS = rf"{_UNIT}(?:(?: ?/ ?| per | ?(?:\\cdot|\*) ?| (?=[A-Za-z]+[/^])){_UNIT}){{0,3}}"
 _SUFFIX = (
-    rf"(?:\s?\\?%|\s?{_UNITS}|\sK(?![A-Za-z])|\s?[ap]\.?m\b\.?"
+    rf"(?:\s?\\?%|\s?{_UNITS}|\sK(?![A-Za-z])|\s?(?i:[ap]\.?m)\b\.?"
     r"|\s(?:hundred|thousand|million|billion|trillion|dozen)\b)?"
 )
 _ONE = rf"(?:{DATE}|{_MARKED}|{_SIGN}{_PLAIN_NUMBER}{_SUFFIX})"
@@ -41,7 +41,8 @@ _VALUES = re.compile(
     r"(?![0-9A-Za-z]|[_'’^/:-][0-9])"
 )
 _DENIED = re.compile(
-    r"(?:\bnot|n't|\bnever|\b(?:any|no)thing but|\bthan|\binstead of|\bat (?:least|most)"
+    r"(?:\bnot|n't|\bnever|\b(?:any|no)thing but|\bthan|\bbelow|\babove|\binstead of"
+    r"|\bat (?:least|most)"
     r"|(?<!add)(?<!dds)(?<!ing) up to"
     r"|\bexcept|\bexcluding|\bnor|\bneither|\b(?i:maybe|perhaps|possibly)"
     r"|\b(?i:step|case|part|equation|problem|question|figure|page|example))\s*$"
@@ -77,6 +78,7 @@ _OPERAND = re.compile(
 _ARROW = re.compile(r"\\(?:Rightarrow|implies|iff|Longrightarrow|Leftrightarrow)(?![A-Za-z])|[⇒⟹]")
 _UNIT_AFTER = re.compile(rf"\s?({_UNITS})")
 _UNIT_OF_VALUE = re.compile(rf"(?<=[0-9)}}\]])\s?{_UNITS}[ .,]*")
+_TIMES_TEN = re.compile(r"(?<=[0-9]) x (?=10\^)")  # 3.0 x 10^8
 _SHARE_OF = re.compile(rf"(?:{DECIMAL}\\?%|[0-9]+/[0-9]+) of \$?{DECIMAL}(?= ?=)")
 _BLANKS = re.compile(r"[ \t]{2,}")
 _NUMBER_IN_BRACKETS = re.compile(r"\([0-9]+\)")
@@ -91,7 +93,7 @@ def last_expression(text: str) -> str | None:
 
     If it is an alternative (`12 or 13`), it is returned together with the value before "or".
     """
-    text = with_temperatures(with_ascii_signs(text))
+    text = _TIMES_TEN.sub(r" \\times ", with_short_units(with_ascii_signs(text)))
     text = _SHARE_OF.sub("", without_remarks(text))
     text = without_quantifier(text.rstrip(" \t\r\n."))
     value = ending_chain(text)

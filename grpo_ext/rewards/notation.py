@@ -82,10 +82,10 @@ def with_repeating_decimals_as_fractions(text: str) -> str:
     return text
 
 
-def with_temperatures(text: str) -> str:
-    """Write the scales of temperatures as `plain` does (`25 celsius`), and change nothing else."""
+def with_short_units(text: str) -> str:
+    """Write temperatures (`25 celsius`) and times of day (`4:15 pm`) as `plain` does."""
     for pattern, new in _WORDING:
-        if new in (" celsius", " fahrenheit", " kelvin"):
+        if new in (" celsius", " fahrenheit", " kelvin", " am", " pm"):
             text = pattern.sub(new, text)
     return text
 

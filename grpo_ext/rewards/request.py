@@ -17,7 +17,7 @@ AMOUNT = rf"(?<![0-9A-Za-z.,/^])(?![0-9.,/]+-[A-Za-z]{{2}})(?:[0-9]+/[0-9]+|{DEC
 PRICE = re.compile(rf"[$£€]\s?{DECIMAL}|{AMOUNT} {CURRENCY}")
 PERCENTAGE = re.compile(rf"{AMOUNT} ?(?:\\?%|percent\b)")
 WORDED_FRACTION = re.compile(  # two-thirds
-    r"\b(one|two|three|four|five|six|seven|eight|nine)[ -](hal(?=f|ves)|thi(?=rd)|qua(?=rter)"
+    r"(?i)\b(one|two|three|four|five|six|seven|eight|nine)[ -](hal(?=f|ves)|thi(?=rd)|qua(?=rter)"
     r"|fou(?=rth)|fif(?=th)|six(?=th)|sev(?=enth)|eig(?=hth)|nin(?=th)|ten(?=th))[a-z]+\b"
 )
 
@@ -58,6 +58,7 @@ _NOT_NOUNS = {"more", "total", "different", "whole", "fewer", "less", "other", "
 _BETWEEN = r"(?:[ -](?!(?:and|or|of|in|for|with|per|than|to|is|are)\b)[A-Za-z']+){0,2}?"
 CAPITALIZED = re.compile(r"\b[A-Z][a-z]+\b")
 _NAME = re.compile(rf"(?<=[a-z,] ){CAPITALIZED.pattern}")
+_SUBORDINATE = re.compile(r"\b(?:if|when|while|than|who|as)\b")
 _LETTER = re.compile(r"\b(?:find|values? of|solve for|what is|which|real|all) \$?([a-z])\b")
 _WORD = re.compile(
     r"\b(?!(?:the|and|how|many|much|what|each|will|does|have|there|they)\b)[a-z]{3,}\b"
@@ -82,7 +83,7 @@ class Request(NamedTuple):
     """What a question asks for, and the numbers that it states."""
 
     amount: re.Pattern[str] | None = None  # matches `14 bags` for "how many bags"
-    name: str | None = None  # the only name in the request
+    name: str | None = None  # the only name in the main clause of the request
     text: str = ""  # the question in lower case, without punctuation
     names: frozenset[str] = frozenset()  # capitalized words of the question
     numbers: frozenset[Fraction] = frozenset()  # those that the question states
@@ -126,7 +127,7 @@ def request_of(question: str, numbers: frozenset[Fraction]) -> Request:
     nouns = requested_nouns(request)
     return Request(
         amount=requested_amount(question, request, nouns),
-        name=only({*_NAME.findall(sentence)}),
+        name=only({*_NAME.findall(_SUBORDINATE.split(sentence)[0])}),
         text=words_in_lower_case(question),
         names=frozenset(CAPITALIZED.findall(question)),
         numbers=numbers,

@@ -5,7 +5,9 @@ import re
 from grpo_ext.rewards.dates import MONTH, WEEKDAY
 from grpo_ext.rewards.notation import typography
 
-_TEXT = re.compile(r"\(?(?:[A-Z]|[Nn]o|NO|II|I?[VX]I?|(?=.*[A-Za-z]{3})[A-Za-z][A-Za-z '.-]*)\)?")
+_TEXT = re.compile(
+    r"\(?(?:[A-Z][a-z]?|no|NO|II|I?[VX]I?|(?=.*[A-Za-z]{3})[A-Za-z][A-Za-z '.-]*)\)?"
+)
 _CAPITALIZED = r"[A-Z][A-Za-z'.-]*"
 _PROPER_NAME = re.compile(
     rf"{_CAPITALIZED}(?: (?:of|the|and|de|da|van|von|{_CAPITALIZED})){{0,3}} {_CAPITALIZED}"
