@@ -122,9 +122,10 @@ class Search:
     def _repeats_own(self, layout: str) -> bool:
         """Return whether one micro-batch with a layout is what the recipe's own settings run."""
         own = self.own
-        same = own["layout"] == layout or (own["layout"] == "auto" and layout == "chunks")
-        one = own["gradient_accumulation_steps"] == 1 and own["max_tokens_per_micro_batch"] is None
-        return same and one and self.bench.layout == layout
+        if self.bench.layout != layout or own["max_tokens_per_micro_batch"] is not None:
+            return False
+        layouts = (layout, "auto") if layout == "chunks" else (layout,)
+        return own["layout"] in layouts and own["gradient_accumulation_steps"] == 1
 
     def _fastest_or(self, layout: str) -> Settings:
         """Return `_fastest_other`, or if none ran, one micro-batch with a layout."""
