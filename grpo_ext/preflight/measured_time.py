@@ -1,5 +1,6 @@
 """How long a run will take, from the log of a run of the same recipe in its `output_dir`."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,40 @@ from grpo_ext.recipe.difference import LENGTHS, SAVED, differences
 from grpo_ext.recipe.load import Recipe
 from grpo_ext.recipe.run_plan import Plan
 
-Row = dict[str, Any]
 PHASE = "time/"  # beginning of the names of the seconds per step
 BESIDE = ("time/evaluation", "time/checkpoint")  # phases that are not part of a step
+
+
+@dataclass
+class LoggedTime:
+    """Sums over the lines of `metrics.jsonl`, which are untrusted."""
+
+    last_step: int = 0  # of the last line of a training step
+    steps: int = 0  # without those of the first line, which are slower
+    step_seconds: float = 0.0
+    evaluations: int = 0
+    evaluation_seconds: float = 0.0
+    last_evaluation: int = -1  # the step of the last evaluation
+    save_seconds: float = 0.0
+
+    def add(self, row: dict[str, Any]) -> None:
+        """Add a line of a training step or of an evaluation on one data set."""
+        step = row["step"]
+        for name in row:
+            if name.startswith("eval_") and name.endswith("_runtime"):
+                self.evaluation_seconds += number(row[name])
+                self.evaluations += step != self.last_evaluation
+                self.last_evaluation = step
+        if "time/train" not in row or step <= self.last_step:
+            return
+        count = step - self.last_step
+        if self.last_step:
+            self.steps += count
+            for name in row:
+                if name.startswith(PHASE) and name not in BESIDE:
+                    self.step_seconds += count * number(row[name])
+        self.save_seconds += count * number(row.get("time/checkpoint"))
+        self.last_step = step
 
 
 def measured_time(recipe: Recipe, plan: Plan) -> RunTime | None:
@@ -26,69 +58,24 @@ def measured_time(recipe: Recipe, plan: Plan) -> RunTime | None:
         return None
     if differences(recipe, folder).keys() - {*LENGTHS}:
         return None
-    rows = list(read(folder / METRICS, faults=[]))
-    step_seconds = mean_step(rows)
-    if step_seconds is None:
+    logged = LoggedTime()
+    for row in read(folder / METRICS, faults=[]):
+        logged.add(row)
+    if logged.steps == 0:
         return None
+    checkpoints = plan.checkpoints or ()
+    # the seconds of a save are in the next line
+    saves = sum(step < logged.last_step for step in checkpoints)
     return RunTime(
         plan.steps,
         plan.evaluations,
-        len(plan.checkpoints or ()),
-        step_seconds,
-        mean_evaluation(rows),
-        mean_save(rows, plan.checkpoints or ()),
+        len(checkpoints),
+        logged.step_seconds / logged.steps,
+        logged.evaluation_seconds / logged.evaluations if logged.evaluations else None,
+        logged.save_seconds / saves if saves else None,
     )
 
 
-def intervals(rows: list[Row]) -> list[tuple[int, Row]]:
-    """Return the number of steps that each log of a training step is about, and the log."""
-    found = []
-    last_step = 0
-    for row in rows:
-        if number(row.get(f"{PHASE}train")) is not None and row["step"] > last_step:
-            found.append((row["step"] - last_step, row))
-            last_step = row["step"]
-    return found
-
-
-def mean_step(rows: list[Row]) -> float | None:
-    """Return the mean seconds of a step, without the first log, whose steps are slower."""
-    seconds = 0.0
-    steps = 0
-    for count, row in intervals(rows)[1:]:
-        names = [name for name in row if name.startswith(PHASE) and name not in BESIDE]
-        seconds += count * sum(number(row[name]) or 0.0 for name in names)
-        steps += count
-    return seconds / steps if steps else None
-
-
-def mean_evaluation(rows: list[Row]) -> float | None:
-    """Return the mean seconds of an evaluation on all held-out data sets; `None` without one."""
-    by_step: dict[int, float] = {}
-    for row in rows:
-        for name in row:
-            seconds = number(row[name])
-            if name.startswith("eval_") and name.endswith("_runtime") and seconds is not None:
-                by_step[row["step"]] = by_step.get(row["step"], 0.0) + seconds
-    return sum(by_step.values()) / len(by_step) if by_step else None
-
-
-def mean_save(rows: list[Row], checkpoints: tuple[int, ...]) -> float | None:
-    """Return the mean seconds of a save; `None` if none was logged.
-
-    Args:
-        rows: the lines of the log.
-        checkpoints: the steps after which the run saves.
-    """
-    seconds = 0.0
-    last_step = 0
-    for count, row in intervals(rows):
-        seconds += count * (number(row.get("time/checkpoint")) or 0.0)
-        last_step = row["step"]
-    saves = sum(step < last_step for step in checkpoints)  # the next log has the seconds of a save
-    return seconds / saves if saves else None
-
-
-def number(value: object) -> float | None:
-    """Return a number of a log that is not negative; `None` for anything else."""
-    return float(value) if isinstance(value, int | float) and value >= 0 else None
+def number(value: object) -> float:
+    """Return a number of a log; 0 for a negative one and for anything else."""
+    return float(value) if isinstance(value, int | float) and value > 0 else 0.0

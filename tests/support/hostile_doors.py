@@ -276,6 +276,8 @@ def check(folder: Path) -> None:
         "{question}",
     ]
     command("check", "--config", "countdown/tiny", *named, *data)
+    sampled = ["--sample", "1", "--max_completion_length", "4"]
+    command("check", "--config", "countdown/tiny", *named, *sampled)
 
 
 DOORS: dict[str, Callable[[Path], None]] = {
