@@ -289,10 +289,16 @@ def choose_checkpointing(trainer: Trainer) -> Checkpointing | None:
 
 
 def mean_prompt_tokens(trainer: Trainer) -> int:
-    """Return the mean length of the first prompts in tokens; 0 for streams and images."""
+    """Return the mean length of the first prompts in tokens.
+
+    It is 0 for streams, for images, and for `environment_factory`, whose prompts are complete only
+    after `reset`.
+    """
     rows = trainer.train_dataset
     has_images = isinstance(trainer.processing_class, ProcessorMixin)
     if not isinstance(rows, Dataset) or has_images or "prompt" not in rows.column_names:
+        return 0
+    if trainer.environment_factories is not None:
         return 0
     ids = seam.prompt_tokens(trainer, rows[:MEASURED_PROMPTS]["prompt"])
     return round(mean(len(prompt) for prompt in ids))
