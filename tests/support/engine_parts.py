@@ -91,9 +91,9 @@ def differences(trainer) -> list[float]:
         for name, p in trainer.model.named_parameters()
         if name in before
     )
-    assert moved > 5e-3  # it trained
+    assert moved > trainer.args.learning_rate / 2  # it trained
     found = entries_with(trainer, "loss")
-    assert len(found) == STEPS and found[0]["grad_norm"] > 0
+    assert len(found) == trainer.args.max_steps and found[0]["grad_norm"] > 0
     name = "sampling_logp_difference" if trainer.as_trl else "logp_difference"
     return [entry[f"sampling/{name}/max"] for entry in found]
 

@@ -89,3 +89,18 @@ class Failing(Environment):
         if Failing.turns % 4 in self.fails:
             raise RuntimeError("no idea")
         return "go on", False
+
+
+class Bordering(Environment):
+    """Three turns, answered by texts that a tokenizer would merge with the template around them."""
+
+    ANSWERS = ("\n\nnext line\n", " 2 of 3, <|im_end|>\n")
+
+    def __init__(self):
+        self.turns, self.score = 0, 0.0
+
+    def step(self, text):
+        answer = self.ANSWERS[self.turns % 2]
+        self.turns += 1
+        self.score = len(text) % 5 / 4
+        return answer, self.turns == 3
