@@ -7,7 +7,7 @@ from grpo_ext.common.suggestions import did_you_mean
 from grpo_ext.common.untrusted import first_line
 
 PATIENCE = 3.0  # timeout of the request to the hub, in seconds
-KEYS = {"model": "model_name_or_path", "dataset": "dataset_name"}
+NOUNS = {"model": "model", "dataset": "data set"}
 
 
 def find_repo(name: str, kind: str) -> None:
@@ -33,21 +33,21 @@ def find_repo(name: str, kind: str) -> None:
     if name in cached:
         return
     guess = did_you_mean(name, [*neighbours(name), *cached])
-    key = KEYS[kind]
+    noun = NOUNS[kind]
     if name.count("/") > 1 or name.startswith(("/", ".", "~")):
-        hint = guess or " If an earlier stage makes it, run the commands at the top of the recipe."
-        raise FileNotFoundError(f"{key}: there is no folder {name}.{hint}")
+        hint = guess or " If an earlier stage of training writes it, run that stage first."
+        raise FileNotFoundError(f"the {noun} folder {name} does not exist.{hint}")
     try:
         HfApi().repo_info(name, repo_type=kind, timeout=PATIENCE)
     except (RepositoryNotFoundError, HFValidationError):  # missing, private or an invalid name
         raise FileNotFoundError(
-            f"{key}: there is no folder {name}, and the hub has no visible repository of that "
-            f"name.{guess}"
+            f"there is no folder {name}, and the hub has no visible {noun} of that name.{guess} "
+            "If it is private, run `hf auth login`."
         ) from None
     except Exception as error:  # from any of the libraries that it uses
         raise ConnectionError(
-            f"{key}: {name} is neither a folder nor in the cache, and the hub cannot be reached "
-            f"({first_line(error)}).{guess}"
+            f"the {noun} {name} is neither a folder nor in the cache, and the hub cannot be "
+            f"reached ({first_line(error)}).{guess}"
         ) from None
 
 

@@ -14,6 +14,7 @@ from grpo_ext.environments.episode_rules import EpisodeRules
 from grpo_ext.environments.guarded import GuardedEnvironment, protected
 from grpo_ext.environments.transcript import as_read
 from grpo_ext.environments.turn_tokens import Message, TurnTokens
+from grpo_ext.rewards.scores import clipped
 from grpo_ext.step.records import Generation
 
 MAX_FAILURES = 3  # failures of an environment after which its episode ends
@@ -48,7 +49,8 @@ class Episode:
         prompt = row.get("prompt", [{"role": "user", "content": ""}])
         if isinstance(prompt, str) or not isinstance(prompt[-1]["content"], str):
             raise ValueError(
-                "`environment` needs chat prompts: lists of messages whose content is text."
+                "Episodes need chat prompts, which are lists of messages whose content is text; "
+                f"got {clipped(prompt)}."
             )
         self.ids: list[int] = []  #: tokens of turns and answers so far
         #: for each token, 1 if the model wrote it, 0 if the environment did

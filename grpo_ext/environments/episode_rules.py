@@ -80,7 +80,7 @@ def episode_rules(environment: str | Mapping[str, Any]) -> EpisodeRules:
     if clashes:
         raise ValueError(
             f"environment {name!r} has an option {clashes[0]!r}, but every environment has a key "
-            "of that name: rename the option."
+            "of that name. Rename the parameter of the class."
         )
     rules: dict[str, Any] = {}
     options: dict[str, Any] = {}
@@ -104,10 +104,14 @@ def episode_rules(environment: str | Mapping[str, Any]) -> EpisodeRules:
     try:
         probe = episode_rules.probe
     except ValueError as error:
-        raise ValueError(f"environment {name!r} does not accept its options: {error}") from error
+        raise ValueError(
+            f"environment {name!r} cannot be created with the options {options}: {error}"
+        ) from error
     except Exception as error:  # raised by a user's class
         reason = in_full(error).splitlines()[-1]
-        raise ValueError(f"environment {name!r} does not accept its options: {reason}") from error
+        raise ValueError(
+            f"environment {name!r} cannot be created with the options {options}: {reason}"
+        ) from error
     check_answers(name, probe)
     return episode_rules
 

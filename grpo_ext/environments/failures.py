@@ -83,10 +83,9 @@ class EnvironmentFailures:
         self._seeds[method].add(str(seed))
         if count.is_new_kind(error):
             logger.warning(
-                f"{count.name} failed, and the model receives the error in place of the "
-                "environment's answer. Further failures of this kind are counted "
-                "(episodes/failures), but not logged. The arguments of the call: "
-                f"{clipped(arguments)}. The failure: {error}"
+                f"{count.name} failed. If the model waits for an answer, it receives the error "
+                "instead. Further failures of this kind are counted (episodes/failures), but not "
+                f"logged. The arguments of the call: {clipped(arguments)}. The failure: {error}"
             )
 
     def tool_raised(self, tool: str, error: str, arguments: object) -> None:
@@ -160,9 +159,9 @@ class EnvironmentFailures:
                 continue
             if all(report.failed == report.calls for report in of_method):
                 raise EnvironmentFailure(
-                    f"{self.subject}: {method} failed on every call. Fix it, test it with "
-                    "`grpo-ext check`, and resume the run; to continue despite failures, write "
-                    "`max_failure_rate: 1` in `environment`. The last failure: "
+                    f"{self.subject}: {method} failed on every call of this step or evaluation. "
+                    "Fix it, test it with `grpo-ext check`, and resume the run. To continue despite "
+                    "failures, write `max_failure_rate: 1` in `environment`. The last failure: "
                     f"{failing[0].last_error}"
                 )
 

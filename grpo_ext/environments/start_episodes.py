@@ -111,9 +111,14 @@ def beginning_with_tools(
             name = None if None in pool else row.pop("environment", None)
             if name not in pool:
                 factory_names = ", ".join(sorted(map(str, pool)))
+                if name is None:
+                    raise ValueError(
+                        "A row names no environment, because its column `environment` is missing or "
+                        f"null: write one of the names in environment_factory, {factory_names}."
+                    )
                 raise ValueError(
-                    f"A row names the environment {name!r}, which environment_factory does not "
-                    f"have: write one of {factory_names}."
+                    f"A row has the environment {name!r}, which is not in environment_factory: "
+                    f"write one of {factory_names}."
                 )
             environments = pool[name]
             if num_used[name] == len(environments):

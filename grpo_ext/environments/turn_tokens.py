@@ -23,11 +23,6 @@ ANSWER = "an answer of the environment"
 OPENING = "the text with which an environment opens"
 TURN = "a turn"
 THOUGHT = "<think>\na thought\n</think>\n\n"  # some templates remove thoughts from earlier turns
-REWRITES = (
-    "This chat template changes earlier turns (it drops thoughts, or a part of what opens a turn), "
-    "so the model would not read the tokens that it sampled. Use a chat_template that keeps "
-    "earlier turns unchanged, or set the template's option for this in chat_template_kwargs."
-)
 MAX_DEPTH = 32  # deepest nesting of the arguments of a call
 PARSE_SECONDS = 5.0  # time limit for parsing the calls of a turn
 Message = dict[str, Any]
@@ -89,7 +84,7 @@ class TurnTokens:
             if tool.__name__ not in prompt:
                 raise ValueError(
                     f"This chat template does not describe tools: {tool.__name__} is missing from "
-                    "the prompt. Use a chat template that supports tools."
+                    "the prompt. Use a model whose chat template supports tools."
                 )
         self._opening_of_call: str | None = None
         if tools:
@@ -176,9 +171,9 @@ class TurnTokens:
         middle = text[len(before) : end]
         if text != before + middle + after or middle.strip() != opening.strip():
             raise ValueError(
-                "The text that reset returned contains a special token. This chat template changes "
-                "the end of the last message, so the token cannot be kept as plain text: remove "
-                "it from the text."
+                "The text that `reset` returned contains a special token, which this chat template "
+                "does not keep as plain text, because it changes the end of the last message. "
+                "Return a text without the token."
             )
         return before, middle, after
 
@@ -222,7 +217,7 @@ class TurnTokens:
             return str(self.tokenizer.apply_chat_template(messages, **options))
         except Exception as error:  # a template may raise anything
             raise ValueError(
-                f"The chat template fails on messages of an episode: {error}"
+                f"The chat template fails on a conversation of several turns or with tools: {error}"
             ) from error
 
     def _end_of_turn(self) -> int:
@@ -256,8 +251,8 @@ class TurnTokens:
                     parts.append(before)
             if len(parts) < len(shape) or ANSWER in after:
                 raise ValueError(
-                    "This chat template does not write each answer of an environment exactly once "
-                    "and unchanged: use another one."
+                    "This chat template changes, repeats or drops answers of an environment, so the "
+                    "model would not read them as they are. Use a model with another chat template."
                 )
             self._around[shape] = [self._tokens(part) for part in (*parts, after)]
         return self._around[shape]
@@ -286,7 +281,12 @@ class TurnTokens:
         text = self._written([question, turn, *answer], opens=True)
         starts_as_sampled = text.startswith(prompt + thought + TURN)
         if not until_turn or not starts_as_sampled or not text.startswith(until_turn + end):
-            raise ValueError(REWRITES)
+            raise ValueError(
+                "This chat template changes earlier turns, for example by dropping their thoughts, "
+                "so the model would not read the tokens that it sampled. Use a model whose template "
+                "keeps earlier turns unchanged, or set an option of the template that does so in "
+                "chat_template_kwargs."
+            )
         return text.removeprefix(until_turn + end)
 
     def _find_opening_of_call(self) -> str | None:

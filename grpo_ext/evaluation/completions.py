@@ -43,7 +43,8 @@ class Decoding:
         if self.temperature == 0 and self.num_samples > 1:
             raise ValueError(
                 f"At temperature 0, all {self.num_samples} samples of a prompt are the same "
-                "completion: set a temperature above 0, or num_samples to 1."
+                "completion. Choose a temperature above 0 (--sample_temperature), or a single "
+                "sample (--num_samples 1)."
             )
 
     def generation_config(
@@ -206,8 +207,9 @@ def generate_completions(
                 completion_ids = generate_batch(model, config, batch)
             if player is not None and not player.began:
                 raise ValueError(
-                    "This model has its own `generate`, which cannot play episodes in an "
-                    "evaluation: remove eval_temperature."
+                    "This model has its own `generate`, which cannot play the episodes of this "
+                    "evaluation. In a training run, remove eval_temperature; `grpo-ext eval` cannot "
+                    "evaluate this model in an environment."
                 )
             for ids, episode in zip(completion_ids, batch_episodes, strict=True):
                 completions.append(_completion(tokenizer, config, ids, episode))

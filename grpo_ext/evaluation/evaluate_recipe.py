@@ -55,8 +55,9 @@ def evaluate_models(
     Raises:
         ValueError: if a model is named twice, or if `check_model_folder` refuses one.
     """
-    if len(set(model_names)) < len(model_names):
-        raise ValueError("a model is named twice: name each model once.")
+    for name in model_names:
+        if model_names.count(name) > 1:
+            raise ValueError(f"the model {name} is given more than once: give each model once.")
     for name in model_names:
         check_model_folder(Path(name).expanduser())
     rows, rewards = rows_and_rewards(recipe, num_train_rows)

@@ -61,7 +61,7 @@ class GroupSize:
         interval = "" if self.low is None else f" (95 % range {self.low} to {self.high})"
         text = f"Best num_generations for these rows: {self.best}{interval}."
         if self.best == self.largest:
-            text += f" To compare larger ones, write --num_samples {2 * self.largest}."
+            text += f" To compare larger groups, write --num_samples {2 * self.largest}."
         if present is not None and present != self.best and present in self.efficiency:
             text += (
                 f" With the recipe's {present}, the signal-to-noise ratio is "
@@ -80,8 +80,8 @@ def advice_on_group_size(size: GroupSize | None, k: int, present: int | None) ->
     """
     if size is None:
         return (
-            f"No num_generations up to {k} gives signal: where all completions of a row were "
-            "scored, their outcome rewards are equal."
+            f"No num_generations up to {k} gives signal, because no row has {k} scored completions "
+            "with different outcome rewards."
         )
     return size.sentence(present)
 

@@ -64,7 +64,9 @@ def check_recipe(
     except RecipeError as error:
         findings.problems += error.problems
         if error.recipe is None:
-            findings.note("nothing else was checked. Correct this, and run `grpo-ext check` again.")
+            findings.note(
+                "nothing else was checked. Correct these values, and run `grpo-ext check` again."
+            )
             return findings
         recipe = error.recipe
     values_agree = findings.sound
@@ -257,8 +259,8 @@ def check_schedule(v: Values, findings: Findings) -> None:
         )
     except (ValueError, TypeError) as error:
         findings.problem(
-            "lr_scheduler_kwargs must be a mapping of arguments that lr_scheduler_type accepts "
-            f"({error}).",
+            f"`lr_scheduler_kwargs: {kwargs}` does not fit lr_scheduler_type ({error}). Write a "
+            "mapping of the arguments that this scheduler needs.",
             "lr_scheduler_kwargs" if kwargs else "lr_scheduler_type",
         )
 

@@ -17,8 +17,8 @@ from grpo_ext.run.task_rows import task_options
 
 Row = dict[str, Any]
 NO_ROW = (
-    "the data has no rows. Loosen the limits of the task (see its fields), max_prompt_tokens or "
-    "max_answer_tokens, or use another data set."
+    "the data has no rows, or limits drop all of them. Loosen max_prompt_tokens, max_answer_tokens "
+    "and the options of the task, or use another data set."
 )
 PATIENCE = 4.0  # seconds that a data set may take to return its first rows
 
@@ -70,7 +70,7 @@ def read_rows(
     except (FileNotFoundError, DatasetNotFoundError) as error:
         findings.problem(error, key)
     except TooLate as error:
-        findings.note(f"the rows could not be read here ({error}).", key)
+        findings.note(f"the rows could not be read here ({error}), so they are not checked.", key)
     except OSError as error:  # no connection, or no tokenizer
         findings.absent(f"the rows cannot be read here: {error}", key)
     except ValueError as error:
@@ -100,8 +100,8 @@ def are_prompts(rows: Sequence[Row], findings: Findings) -> bool:
     for row in rows:
         if not is_prompt(row["prompt"]):
             findings.problem(
-                "the task's prompt must be text, or chat messages with `role` and `content`, and "
-                f"not empty; got {row['prompt']!r}.",
+                "the task's prompt must be a text, or chat messages with `role` and `content`, and "
+                f"must not be empty; got {row['prompt']!r}.",
                 "task",
             )
             return False

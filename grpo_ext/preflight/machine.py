@@ -77,7 +77,7 @@ def check_uploads(v: Values, findings: Findings) -> None:
         except Exception as error:  # no token, an invalid token, or no hub
             findings.problem(
                 f"{key} needs a login on the hub ({first_line(error)}). Run `hf auth login`, or "
-                "set HF_TOKEN.",
+                "set the environment variable HF_TOKEN.",
                 key,
             )
 
@@ -97,8 +97,8 @@ def check_reporting(v: Values, findings: Findings) -> None:
             continue
         if tracker in names:
             findings.problem(
-                f"`report_to: {tracker}` is not installed. Run `pip install {tracker}`, or write "
-                "report_to: none.",
+                f"`report_to: {tracker}` needs the tracker's package, which is not installed. "
+                f"Install it (often with `pip install {tracker}`), or write `report_to: none`.",
                 "report_to",
             )
         else:
@@ -116,7 +116,8 @@ def check_server(v: Values, findings: Findings) -> None:
         key = "vllm_server_base_url" if v["vllm_server_base_url"] else "vllm_server_port"
         findings.problem(
             f"no vLLM server answers at {base} ({error}). Start one with `grpo-ext serve` or "
-            "`grpo-ext train --serve`, or correct vllm_server_host and vllm_server_port.",
+            "`grpo-ext train --serve`, or correct its address in vllm_server_base_url or in "
+            "vllm_server_host and vllm_server_port.",
             key,
         )
         return
@@ -129,10 +130,17 @@ def check_disk(v: Values, findings: Findings) -> None:
     existing = output_dir
     while not existing.exists():
         existing = existing.parent
-    if not existing.is_dir() or not os.access(existing, os.W_OK):
+    if not existing.is_dir():
         findings.problem(
-            f"output_dir {output_dir} is not writable: {existing} is not a folder, or you lack "
-            "write permission.",
+            f"output_dir: the folder {output_dir} cannot be created, because {existing} is not a "
+            "folder. Write the path of a folder.",
+            "output_dir",
+        )
+        return
+    if not os.access(existing, os.W_OK):
+        findings.problem(
+            f"output_dir: the folder {output_dir} cannot be written, because you lack write "
+            f"permission in {existing}. Write the path of another folder.",
             "output_dir",
         )
         return

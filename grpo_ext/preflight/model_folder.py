@@ -31,9 +31,9 @@ def check_model(v: Values, findings: Findings) -> None:
         for fault in faults:
             findings.problem(f"{KEY}: {fault}", KEY)
     except FileNotFoundError as error:
-        findings.problem(error, KEY)
+        findings.problem(f"{KEY}: {error}", KEY)
     except ConnectionError as error:
-        findings.absent(error, KEY)
+        findings.absent(f"{KEY}: {error}", KEY)
 
 
 def repo_faults(name: str) -> Iterator[str]:
@@ -63,7 +63,7 @@ def folder_faults(folder: Path) -> Iterator[str]:
         return
     if not (folder / CONFIG).is_file():
         models = sorted(str(path.parent) for path in folder.glob(f"*/{CONFIG}"))
-        hint = f" It contains models: {', '.join(models)}." if models else ""
+        hint = f" Write one of the models in it: {', '.join(models)}." if models else ""
         yield (
             f"the folder {folder} is not a model, because it has no config.json. A model folder "
             f"contains config.json, weights and a tokenizer.{hint}"
@@ -76,12 +76,12 @@ def folder_faults(folder: Path) -> Iterator[str]:
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             yield f"{index} is damaged. Copy the folder again."
     if not weights:
-        yield f"the folder {folder} has no weights (model.safetensors)."
+        yield f"the folder {folder} has no weights (model.safetensors). Copy them into it."
     for name in sorted(weights):
         path = folder / name
         try:
             if not path.is_file():
-                yield f"there is no file {path}. Copy the folder again."
+                yield f"the weights file {path} is missing. Copy the folder again."
             elif path.suffix == ".safetensors":
                 with safe_open(path, framework="np"):  # compares the header with the file's size
                     pass

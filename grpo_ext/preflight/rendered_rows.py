@@ -51,8 +51,8 @@ def judge_rows(
     questions = [last_message(row["prompt"]) for row in rows]
     if share_of(map(is_identifier, questions)) > MAX_SHARE:
         findings.problem(
-            f"the prompts are identifiers, such as {questions[0][:80]!r}. Name the column of the "
-            'question in user_prompt, such as "{question}".',
+            f"most prompts are identifiers, such as {next(filter(is_identifier, questions))!r}. "
+            'Name the column of the question in user_prompt, such as "{question}".',
             key,
         )
     columns = columns_read(rewards, list(rows[0]))
@@ -104,11 +104,12 @@ def report_equal_prompts(
     if not any(ambiguous):
         return
     example = last_message(rows[ambiguous.index(True)]["prompt"])
-    hint = f" The rows also differ in {unused[0]!r}, which is in no prompt." if unused else ""
+    hint = f", perhaps {unused[0]!r}, which is in no prompt" if unused else ""
     message = (
         f"{share_of(ambiguous):.0%} of the first {len(rows)} rows have the same prompt as a row "
         f"with a different {' or '.join(differing)}, so the prompt does not say which "
-        f"answer is expected.{hint} Example: {example[:200]!r}"
+        f"answer is expected. Add the column that tells these rows apart to the prompt{hint}. "
+        f"Example: {example[:200]!r}"
     )
     if is_problem:
         findings.problem(message, key)
@@ -220,14 +221,15 @@ def assistant_advice(rows: Sequence[Row]) -> str:
     ends = {last_message(prompt) for prompt in prompts if ends_with_answer(prompt)}
     if len(rows) > 1 and len(ends) == 1:
         return (
-            f"the prompt ends with the assistant's message {ends.pop()[:80]!r}. The chat template "
-            "closes it, so the model begins another message instead of continuing it. Put the "
-            "beginning of every answer into the chat template, after add_generation_prompt, or "
-            "write prompts as texts."
+            f"prompts end with the assistant's message {ends.pop()[:80]!r}. The chat template "
+            "closes it, so the model begins another message instead of continuing it. If it is the "
+            "beginning of every answer, put it into the chat template, after "
+            "add_generation_prompt, or write prompts as texts."
         )
     return (
-        "the prompt ends with the assistant's message, so the model reads the answer. Write "
-        "answer_column: solution, which moves this message into a column that rewards read."
+        "prompts end with the assistant's message, so the model reads the answer. With `task: "
+        "prompts`, write `answer_column: solution`, which moves this message into a column that "
+        "rewards read."
     )
 
 

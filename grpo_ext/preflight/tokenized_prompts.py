@@ -8,6 +8,7 @@ from typing import Any
 from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
 
 from grpo_ext.common.prompt_tokens import encode_prompts
+from grpo_ext.common.untrusted import first_line
 from grpo_ext.recipe.problems import Findings
 from grpo_ext.recipe.rules import Values
 
@@ -29,8 +30,8 @@ def load_tokenizer(v: Values, findings: Findings) -> PreTrainedTokenizerBase | N
             )
         else:
             findings.note(
-                f"the model {name} is neither a folder here nor in the cache, so prompts were not "
-                "tokenized.",
+                f"the tokenizer of {name} cannot be loaded from the cache of this machine, so "
+                f"prompts were not tokenized ({first_line(error)}).",
                 "model_name_or_path",
             )
         return None
@@ -157,8 +158,8 @@ def prompt_figures(
     bos = tokenizer.bos_token_id
     if bos is not None and ids[0][:2] == [bos, bos]:
         findings.problem(
-            f"prompts begin with {tokenizer.bos_token!r} twice, because the tokenizer adds it. "
-            "Remove it from the task's prompts.",
+            f"prompts begin with {tokenizer.bos_token!r} twice, because the tokenizer adds it to "
+            "prompts that already begin with it. Remove it from the task's prompts.",
             "task",
         )
     lengths = list(map(len, ids))
@@ -200,16 +201,18 @@ def room_for_prompts(lengths: list[int], v: Values, findings: Findings) -> tuple
         )
     elif over == 1:
         findings.problem(
-            f"None of the first {len(lengths)} prompts leaves room for a completion in the "
-            f"context of {context} tokens (the longest has {longest}). Shorten the prompts, or "
-            "use a model with a longer context.",
+            f"None of the first {len(lengths)} prompts leaves room for max_completion_length "
+            f"{completion}, and the longest, of {longest} tokens, fills the context of {context} "
+            "tokens alone. Drop long prompts with max_prompt_tokens, lower max_completion_length, "
+            "or use a longer context.",
             key,
         )
     elif over:
         findings.note(
             f"{over:.0%} of the first {len(lengths)} prompts leave no room for "
             f"max_completion_length {completion} in the context of {context} tokens (the longest "
-            f"has {longest}).",
+            f"has {longest}). Lower max_completion_length, or drop long prompts with "
+            f"max_prompt_tokens.",
             key,
         )
     return context - completion, over

@@ -105,12 +105,12 @@ def check_tests(rows: Sequence[Row], refuses_cheatable: bool, findings: Findings
             KEY,
         )
     if cheatable:
-        consequence = "To leave such rows unscored, set `cheatable_asserts: refuse`."
+        consequence = "To leave such rows unscored, write {name: code, cheatable_asserts: refuse}."
         if refuses_cheatable:
             consequence = "Such rows stay unscored, because of `cheatable_asserts: refuse`."
         findings.note(
             f"code: {len(cheatable)} asserts in the first {len(rows)} rows compare objects that "
-            f"the program itself defines, so it could cheat. {consequence} The first: assert "
+            f"the program itself defines, so a program could cheat. {consequence} The first: assert "
             f"{cheatable[0]:.80}",
             KEY,
         )

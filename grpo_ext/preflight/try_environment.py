@@ -141,8 +141,8 @@ def try_environment(begin: Begin, row: Row, texts: Sequence[str], findings: Find
             )
         elif calls.failed:
             findings.note(
-                f"environment: the model gets an error as the answer, because {method} fails on "
-                f"{calls.failed} of {calls.calls} calls that were tried: {reason}",
+                f"environment: {method} fails on {calls.failed} of {calls.calls} calls that were "
+                f"tried: {reason}",
                 KEY,
             )
     return is_sound

@@ -135,7 +135,7 @@ def try_rewards(
             )
     model_ids = [reward for reward in rewards if isinstance(reward, str)]
     if model_ids:
-        findings.note(f"reward models were not loaded: {', '.join(model_ids)}.", KEY)
+        findings.note(f"reward models are not loaded by this check: {', '.join(model_ids)}.", KEY)
     return {"completions": texts, "scores": all_scores}
 
 

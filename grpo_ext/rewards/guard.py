@@ -88,6 +88,7 @@ class Guard:
             f"Reward {self.name!r}",
             "rows",
             max_failure_rate=self.max_failure_rate,
+            rate_key="reward_max_failure_rate",
             window=self.window,
         )
 
@@ -244,7 +245,10 @@ class Guard:
             columns.pop(name, None)
         shown = clipped(columns)
         if self.max_failure_rate == 0:
-            self.fail(f"Reward {self.name!r} failed on {shown}: {error}")
+            self.fail(
+                f"Reward {self.name!r} failed on a row, which `reward_max_failure_rate: 0` does not "
+                f"allow. The row: {shown}. The failure: {error}"
+            )
         else:
             logger.warning(
                 f"Reward {self.name!r} failed on a row, which is not scored. Further failures of "

@@ -151,6 +151,7 @@ class FailureCount:
         name: the subject of messages, such as "Reward 'format'".
         unit: the plural noun for what is counted, such as "rows".
         max_failure_rate: the share of failures in the window above which there are too many.
+        rate_key: the recipe key that sets this share, for messages.
         window: the number of most recent calls to judge. Nothing is judged until a quarter of the
             window is filled.
     """
@@ -159,6 +160,7 @@ class FailureCount:
     unit: str
     _: KW_ONLY
     max_failure_rate: float = 0.5
+    rate_key: str = "max_failure_rate"
     window: int = 256
 
     def __post_init__(self) -> None:
@@ -197,5 +199,5 @@ class FailureCount:
             return None
         return (
             f"{self.name} failed on {failed} of the last {calls} {self.unit}; the allowed share is "
-            f"{self.max_failure_rate:g}. The last failure: {self.last_error}"
+            f"{self.max_failure_rate:g} (`{self.rate_key}`). The last failure: {self.last_error}"
         )

@@ -31,9 +31,9 @@ class CheckedRow(dict):
 
     def __missing__(self, column: str) -> Any:
         raise ValueError(
-            f"the task reads the column {column!r}, which the data lacks. Its columns: "
-            f"{', '.join(sorted(self))}. To read other columns, use `task: prompts` with "
-            "prompt_column, user_prompt or rename_columns."
+            f"the task reads the column {column!r}, which the data lacks. The data has the columns "
+            f"{', '.join(sorted(self))}. Rename one in the data or, with `task: prompts`, name it "
+            "in prompt_column, user_prompt or rename_columns."
         )
 
     def __getitem__(self, column: str) -> Any:
@@ -151,10 +151,14 @@ class Task:
         if type(self).keep is not Task.keep:
             rows = rows.filter(lambda row: self.keep(CheckedRow(row)))
         if isinstance(rows, Dataset) and len(rows) == 0:
-            source = f" after filtering {dataset_name!r}" if dataset_name else ""
+            if dataset_name is None:
+                raise ValueError(
+                    f"The task {self.name!r} generates no rows for the split {split!r}: its options "
+                    "ask for no rows, or allow none. Raise or loosen them."
+                )
             raise ValueError(
-                f"The {split} split of task {self.name!r} has no rows left{source}. Loosen the "
-                "task's limits (see its fields), or name another data set."
+                f"The task {self.name!r} accepts none of the rows of {dataset_name!r} (split "
+                f"{split!r}). Name another data set, or loosen the options of the task."
             )
         for row_filter in filters:
             rows = filter_rows(rows, self, row_filter)
@@ -172,7 +176,10 @@ def held_out(split: str) -> bool:
         ValueError: if `split` is neither "train" nor "test".
     """
     if split not in ("train", "test"):
-        raise ValueError(f"This task has only the splits 'train' and 'test', not {split!r}.")
+        raise ValueError(
+            f"This task generates the splits 'train' and 'test', but not {split!r}. Write "
+            "dataset_train_split: train and dataset_test_split: test, or set dataset_name."
+        )
     return split == "test"
 
 
@@ -196,7 +203,8 @@ def template_fields(template: str) -> set[str]:
         parts = list(string.Formatter().parse(template))
     except ValueError as error:
         raise ValueError(
-            f"user_prompt is not a valid format string ({error}): write {{{{ for a brace."
+            f"user_prompt is not a valid format string ({error}). Write {{{{ and }}}} for braces "
+            "that do not enclose a field."
         ) from error
     return {field for _, field, _, _ in parts if field is not None}
 
@@ -206,11 +214,12 @@ def check_template(template: str, required: set[str], allowed: set[str]) -> None
     fields = template_fields(template)
     if fields - allowed:
         raise ValueError(
-            f"user_prompt has unknown fields {sorted(fields - allowed)}. It may have, in "
-            f"braces, {sorted(allowed)}."
+            f"user_prompt has unknown fields in braces: {', '.join(sorted(fields - allowed))}. The "
+            f"known fields are {', '.join(sorted(allowed))}. Write {{{{ and }}}} for braces that "
+            "do not enclose a field."
         )
     if required - fields:
         raise ValueError(
-            f"user_prompt lacks {sorted(required - fields)}. It must have, in braces, "
-            f"{sorted(required)}."
+            f"user_prompt lacks fields that the task needs: {', '.join(sorted(required - fields))}. "
+            "Add each of them in braces."
         )

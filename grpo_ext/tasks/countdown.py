@@ -72,7 +72,8 @@ class Countdown(Task):
             raise ValueError(f"max_target={self.max_target}: write a number of at least 1.")
         if not 0 < self.test_fraction < 1:
             raise ValueError(
-                f"test_fraction={self.test_fraction}: write a share between 0 and 1, such as 0.15."
+                f"test_fraction={self.test_fraction}: write a number above 0 and below 1, such as "
+                "0.15."
             )
         check_template(
             self.user_prompt, {"nums", "target"}, {"nums", "target", "operators", "example"}

@@ -65,7 +65,7 @@ def check_folder(folder: Path) -> None:
                 if not path.is_symlink():  # a link within the folder could form a cycle
                     waiting.append(path)
             elif path.suffix in PACKED:
-                refuse(path, "it is packed. Unpack it, delete the packed file, and try again.")
+                refuse(path, "it is packed, so its real size is unknown. Unpack it and delete it.")
             else:
                 check_rows(path)
 
@@ -92,7 +92,11 @@ def _check(path: Path, size: int, changed: int, inode: int) -> None:
             except ForeignFile as error:
                 refuse(path, f"{error.strerror}.")
         if header.count(b",") > MAX_COLUMNS:
-            refuse(path, f"it has more than {MAX_COLUMNS:,} columns.")
+            refuse(
+                path,
+                f"its first line has more than {MAX_COLUMNS:,} commas. A file may have at most "
+                f"{MAX_COLUMNS:,} columns: drop some, or join their values in one text column.",
+            )
 
 
 def _check_documents(path: Path, documents: Iterator[bytes]) -> None:
@@ -116,20 +120,29 @@ def _check_documents(path: Path, documents: Iterator[bytes]) -> None:
             continue
         rows += max(1, document.count(b"}")) if path.suffix == ".json" else 1
         if document.count(b"[") + document.count(b"{") > MOST_LEVELS and _is_deep(document):
-            refuse(path, f"line {line} is nested deeper than {MOST_LEVELS} levels.")
+            where = "it" if path.suffix == ".json" else f"line {line}"
+            refuse(
+                path,
+                f"{where} is nested deeper than {MOST_LEVELS} levels. Write the nested part as "
+                "text.",
+            )
         try:
             json.loads(document, object_pairs_hook=note)
         except (ValueError, RecursionError):
             continue  # `datasets` reports the error
         if len(names) > MAX_COLUMNS:
-            refuse(path, f"it has more than {MAX_COLUMNS:,} different column names.")
+            refuse(
+                path,
+                f"its rows have more than {MAX_COLUMNS:,} different column names or keys. Put the "
+                "values whose names differ from row to row into one text column.",
+            )
         cells = rows * len(names)
         if cells > MAX_CELLS and cells > MAX_EMPTY * filled:
             refuse(
                 path,
-                f"its {rows:,} lines have {len(names):,} different column names, so most of "
-                "the table would be empty. Put the values whose names differ from line to "
-                "line into one text column.",
+                f"its rows have {len(names):,} different column names or keys, so most of the "
+                "table would be empty. Put the values whose names differ from row to row into one "
+                "text column.",
             )
 
 
@@ -218,7 +231,11 @@ def _check_parquet(path: Path, size: int) -> None:
     except (ArrowInvalid, OSError):
         return  # `datasets` reports the error
     if len(columns) > MAX_COLUMNS:
-        refuse(path, f"it has more than {MAX_COLUMNS:,} columns.")
+        refuse(
+            path,
+            f"it has {len(columns):,} columns. A file may have at most {MAX_COLUMNS:,}: drop some, "
+            "or join their values in one text column.",
+        )
     texts = [column.path for column in columns if column.physical_type == "BYTE_ARRAY"]
     for i in range(metadata.num_row_groups):
         group = metadata.row_group(i)
@@ -231,7 +248,7 @@ def _check_parquet(path: Path, size: int) -> None:
                 width = column.length
             in_memory += width * group.column(j).num_values
             if in_memory > MAX_GROUP_BYTES:
-                _refuse_group(path, f"{in_memory:,} bytes or more")
+                _refuse_group(path, f"at least {in_memory:,} bytes")
     if not texts or size > MAX_SEARCHED:
         return
     # Read as a dictionary with indices, repeated texts take little memory.
@@ -243,9 +260,9 @@ def _check_parquet(path: Path, size: int) -> None:
         # The encodings in the file's metadata prove nothing, since each page names its own.
         refuse(
             path,
-            "its texts cannot be read as a dictionary. The file is damaged, or has an "
-            "encoding such as DELTA_BYTE_ARRAY, which can repeat long values. Write it "
-            "again with pyarrow.parquet.write_table(table, path).",
+            "its texts cannot be read as dictionary-encoded columns. The file is damaged, or has "
+            "an encoding such as DELTA_BYTE_ARRAY, which can make a small file huge in memory. "
+            "Create it again with pyarrow.parquet.write_table(table, path).",
         )
 
 
@@ -255,7 +272,7 @@ def _check_texts(path: Path, file: "ParquetFile", group: int, columns: list[str]
     for batch in file.iter_batches(BATCH_ROWS, row_groups=[group], columns=columns):
         in_memory += sum(_text_bytes(column) for column in batch.columns)
         if in_memory > MAX_GROUP_BYTES:
-            _refuse_group(path, f"texts of {in_memory:,} bytes or more")
+            _refuse_group(path, f"at least {in_memory:,} bytes of text")
 
 
 def _text_bytes(array: Any) -> int:
@@ -289,4 +306,4 @@ def _refuse_group(path: Path, size: str) -> NoReturn:
 
 
 def refuse(path: Path, reason: str) -> NoReturn:
-    raise ValueError(f"dataset_name: {path} cannot be read: {reason}")
+    raise ValueError(f"the data file {path} cannot be read: {reason}")

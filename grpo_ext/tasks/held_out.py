@@ -56,8 +56,14 @@ class HeldOutFilter:
         """Return the error message for `count` rows of which none stays."""
         share = f"held_out_share {self.share:g}"
         if self.held_out:
-            return f"{share} holds out none of the {count:,} rows. Raise held_out_share."
-        return f"{share} holds out all {count:,} rows. Lower held_out_share."
+            return (
+                f"{share} holds out none of the {count:,} rows. Raise held_out_share, or use data "
+                "with more different questions."
+            )
+        return (
+            f"{share} holds out all {count:,} rows. Lower held_out_share, or use data with more "
+            "different questions."
+        )
 
 
 def canonical(key: object) -> str:

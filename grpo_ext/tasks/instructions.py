@@ -56,8 +56,8 @@ class Instructions(Task):
                 raise ValueError(f"instruction_kinds: {unknown('kind', kind, KINDS)}")
         if not 0 < self.held_out_topics < 1:
             raise ValueError(
-                f"held_out_topics={self.held_out_topics}: write a share between 0 and 1, such as "
-                "0.2."
+                f"held_out_topics={self.held_out_topics}: write a number above 0 and below 1, such "
+                "as 0.2."
             )
 
     def generate(self, split: str) -> Iterator[Row]:

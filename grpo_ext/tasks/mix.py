@@ -34,7 +34,8 @@ def mixed(parts: Mapping[str, Dataset], shares: Mapping[str, float] | None = Non
     for name, rows in parts.items():
         if not len(rows):
             raise ValueError(
-                f"tasks: the task {name} has no rows. Remove it, or give it a data set with rows."
+                f"tasks: the task {name} has no rows, or its limits drop all of them. Loosen its "
+                "limits, name another data set for it, or remove it."
             )
     labelled = {}
     for name, rows in parts.items():
@@ -88,7 +89,8 @@ def mixed_streams(
         first = next(iter(rows), None)
         if first is None:
             raise ValueError(
-                f"tasks: the task {name} has no rows. Remove it, or give it a data set with rows."
+                f"tasks: the task {name} has no rows, or its limits drop all of them. Loosen its "
+                "limits, name another data set for it, or remove it."
             )
         columns |= dict.fromkeys(first)
     empty = dict.fromkeys([*columns, TASK])
@@ -116,8 +118,15 @@ def check_types(parts: Mapping[str, Dataset]) -> None:
     for name, rows in parts.items():
         for column, kind in rows.features.items():
             other, other_kind = first.setdefault(column, (name, kind))
-            if kind != other_kind:
+            if kind == other_kind:
+                continue
+            if column == "prompt":
                 raise ValueError(
-                    f"The column {column!r} has different types in the tasks {other!r} and "
-                    f"{name!r}: {other_kind} and {kind}. Rename it in one of the data sets."
+                    f"tasks: the prompts of {other!r} and {name!r} have different types: "
+                    f"{other_kind} and {kind}. Write both as chat messages with `role` and "
+                    "`content`, or both as texts."
                 )
+            raise ValueError(
+                f"tasks: the column {column!r} has different types in the tasks {other!r} and "
+                f"{name!r}: {other_kind} and {kind}. Rename it in one of the data sets."
+            )

@@ -49,13 +49,14 @@ def open_dataset(
     path = Path(name).expanduser()
     if is_unsplit(path) and SLICED.search(split):
         raise ValueError(
-            f"dataset_name: {path} has no splits, so the slice {split!r} cannot be read. Use "
-            "max_train_samples to read its first rows."
+            f"the data set {path} has no splits, so the split {split!r} cannot be read. Write a "
+            "name alone, such as train, and limit the rows with max_train_samples or "
+            "max_eval_samples."
         )
     if path.suffix in FILE_BUILDERS:
         if not path.is_file():
             raise FileNotFoundError(
-                f"dataset_name: no file at {path}.{did_you_mean(name, neighbours(name))}"
+                f"there is no data file {path}.{did_you_mean(name, neighbours(name))}"
             )
         check_rows(path)
         try:
@@ -63,13 +64,13 @@ def open_dataset(
                 FILE_BUILDERS[path.suffix], data_files=str(path), split="train", streaming=streaming
             )
         except StopIteration:  # `datasets` raises it for an empty file
-            raise ValueError(f"dataset_name: {path} has no rows.") from None
+            raise ValueError(f"the data set {path} has no rows.") from None
     if path.is_dir():
         try:
             check_tree(path)
             check_folder(path)
         except ForeignFile as error:
-            raise ValueError(f"dataset_name: {path} cannot be read: {error}.") from None
+            raise ValueError(f"the data set {path} cannot be read: {error}.") from None
     if (path / "state.json").exists():
         rows = load_from_disk(str(path))
         return rows.to_iterable_dataset() if streaming else rows
@@ -133,7 +134,7 @@ def split_names(name: str, config: str | None) -> list[str]:
 def no_split(name: object, split: str, splits: Iterable[str]) -> str:
     """Return the error message for a split that a data set lacks."""
     return (
-        f"dataset_name: {name} has no split {split!r}. Its splits: {', '.join(splits)}. "
-        "Name one in dataset_train_split or dataset_test_split; held_out_share holds out rows of "
-        "the training split."
+        f"the data set {name} has no split {split!r}. Its splits: {', '.join(splits)}. Name one in "
+        "dataset_train_split or dataset_test_split. To evaluate without a test split, write "
+        "`held_out_share: 0.05`, which holds out rows of the training split."
     )

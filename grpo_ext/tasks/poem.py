@@ -53,7 +53,8 @@ class Poem(Task):
     def __post_init__(self) -> None:
         if not 0 < self.test_fraction < 1:
             raise ValueError(
-                f"test_fraction={self.test_fraction}: write a share between 0 and 1, such as 0.2."
+                f"test_fraction={self.test_fraction}: write a number above 0 and below 1, such as "
+                "0.2."
             )
         check_template(self.user_prompt, required={"lines"}, allowed={"lines", *OPTIONAL})
 

@@ -88,14 +88,15 @@ class Prompts(Task):
             column = next(iter(renamed + present), None) or answer_column(row)
         if column is None:
             raise ValueError(
-                "max_answer_tokens: no column holds a reference answer. Name it in rename_columns, "
-                "such as {solution: my_column}, or remove max_answer_tokens."
+                "max_answer_tokens: no column holds a reference answer. Name the column that does, "
+                "as in `rename_columns: {solution: my_column}`, or remove max_answer_tokens."
             )
         answer = value_at(row, column)
         if not isinstance(answer, str):
             raise ValueError(
                 "max_answer_tokens counts the tokens of text, but the reference answer in "
-                f"{column!r} is not text: {str(answer)[:80]}. Remove max_answer_tokens."
+                f"{column!r} is not text: {str(answer)[:80]}. Write answers as text, or remove "
+                "max_answer_tokens."
             )
         return answer
 
@@ -117,8 +118,9 @@ class Prompts(Task):
         last = messages[-1] if isinstance(messages, list) and messages else {}
         if last.get("role") != "assistant":
             raise ValueError(
-                f"answer_column needs chat messages in {self.prompt_column!r} that end with "
-                f"a message of the assistant; this row has {str(messages)[:200]}"
+                f"answer_column needs chat messages in {self.prompt_column!r} that end with an "
+                "assistant message. Remove answer_column, or correct this row: "
+                f"{str(messages)[:200]}"
             )
         return messages[:-1], last["content"]
 
@@ -136,8 +138,9 @@ def value_at(row: Row, path: str) -> Any:
     for key in keys:
         if not isinstance(value, Mapping) or value.get(key) is None:
             raise ValueError(
-                f"{path}: column {column!r} has no entry {key!r}: {str(value)[:200]}. Name an "
-                "entry that every row has."
+                f"{path}: the column {column!r} of a row has no entry {key!r}, or it is null: "
+                f"{str(value)[:200]}. In prompt_column and rename_columns, name an entry that "
+                "every row has."
             )
         value = value[key]
     return value

@@ -105,7 +105,7 @@ class LengthFilter:
         if self.shortest_answer is not None:
             shortest.append(f"the shortest reference answer has {self.shortest_answer} tokens")
         reason = ", ".join(shortest)
-        return f"{self.limits} leaves none of the {count:,} rows: {reason}. Raise the limit."
+        return f"{self.limits}: none of the {count:,} rows stays; {reason}. Raise the limit."
 
 
 def smallest(previous: int | None, lengths: Sequence[int]) -> int:
