@@ -48,8 +48,8 @@ def open_plain(path: Path, within: Path | None = None) -> BufferedReader:
         os.close(number)
         raise ForeignFile(
             errno.EFBIG,
-            "it is mostly a hole, which reads as zeros (more than half of it, and over "
-            f"{MOST_HOLES:,} bytes), so it is probably an incomplete copy: copy it again",
+            f"it is mostly a hole: more than {MOST_HOLES:,} bytes, and over half of it, were never "
+            "written, so it is probably an incomplete copy. Copy it again",
             str(path),
         )
     return open(number, "rb")
@@ -126,7 +126,7 @@ def read_bytes(path: Path, most: int = MOST_BYTES, within: Path | None = None) -
     with open_plain(path, within) as file:
         content = file.read(most + 1)
     if len(content) > most:
-        raise ForeignFile(errno.EFBIG, f"it has more than {most:,} bytes", str(path))
+        raise ForeignFile(errno.EFBIG, f"it is larger than {most:,} bytes", str(path))
     return content
 
 
@@ -241,7 +241,7 @@ def _opened(number: int, path: Path) -> Path:
 
 
 def _link_out(path: Path) -> ForeignFile:
-    return ForeignFile(errno.EXDEV, "it is a link out of its folder", str(path))
+    return ForeignFile(errno.EXDEV, "it is a link that leads out of its folder", str(path))
 
 
 def _not_plain(path: Path) -> ForeignFile:

@@ -86,7 +86,7 @@ def exits_as_errors(what: str) -> Iterator[None]:
         yield
     except SystemExit as error:
         raise ImportError(
-            f"{what} exits with {error.code!r} when it is imported: move what it runs below "
+            f"{what} exits with {error.code!r} when it is imported. Move the code that exits below "
             '`if __name__ == "__main__":`'
         ) from error
 

@@ -50,7 +50,7 @@ class _Constructor(yaml.constructor.SafeConstructor):
             raise YamlFault(
                 str(error.problem),
                 line if mark is None else mark.line + 1,
-                "write text, a number, true, false, null, a list or a mapping, without a tag",
+                "write plain values without tags, and quote text that has brackets or braces",
             ) from None
         except YamlFault:
             raise

@@ -75,7 +75,7 @@ class Rule:
 
     name: str
     threshold: float
-    meaning: str
+    meaning: str  # what a value above the threshold means, with a `{}` field for the value
     advice: str  # what to try
     measure: Callable[[History], float | None]  # `None` while there are too few logs
     action: str = "warn"
@@ -226,7 +226,7 @@ def alarm(rule: Rule, figure: float) -> dict[str, Any]:
         "threshold": rule.threshold,
         "action": rule.action,
         "message": (
-            f"{meaning} ({figure:.3g}, above {rule.threshold:g}). What to try: {rule.advice}."
+            f"{meaning.format(figure)} (threshold: {rule.threshold:g}). What to try: {rule.advice}."
         ),
     }
 
@@ -261,8 +261,8 @@ def chosen_rules(settings: dict[str, Any] | None, action: str = "warn") -> list[
         has_number = type(setting["threshold"]) in (int, float)
         if setting.keys() != {"threshold", "action"} or not has_number:
             raise ValueError(
-                f"health_rules: {name} must be false, a number, or {{threshold: NUMBER, action: "
-                f"ACTION}}."
+                f"health_rules: {name} must be false, a number, or a mapping with `threshold` (a "
+                f"number), `action`, or both; got {settings[name]!r}."
             )
         if setting["action"] not in ACTIONS:
             raise ValueError(

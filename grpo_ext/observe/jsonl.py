@@ -61,8 +61,8 @@ class JsonLines:
             line = encoded(row)
             if len(line) > MOST_LINE:  # no reader would accept it
                 logger.warning(
-                    "%s: a line of step %s is left out: it would have %s bytes, and at most %s "
-                    "are read.",
+                    "%s: a line of step %s is left out, because it has %s bytes and only lines of "
+                    "at most %s can be read again.",
                     self.path,
                     row["step"],
                     f"{len(line):,}",
@@ -77,8 +77,8 @@ class JsonLines:
         except OSError as error:
             self._drop_oldest()
             logger.warning(
-                "%s cannot be written (%s). The run goes on, and tries again with the next lines; "
-                "make room on that disk.",
+                "%s cannot be written (%s). The run continues, and writes these lines with the "
+                "next ones. If the disk is full, make room on it.",
                 self.path,
                 error,
             )
@@ -98,7 +98,7 @@ class JsonLines:
                 os.fsync(file.fileno())
         except OSError as error:
             logger.warning(
-                "%s may not have reached the disk (%s). The run goes on.", self.path, error
+                "%s may not be complete on the disk (%s). The run continues.", self.path, error
             )
 
     def cut(self, step: int) -> None:
@@ -245,12 +245,12 @@ def placed(
             continue
         except OSError as error:
             after = f" after line {line_number}" if line_number else ""
-            sentences.append(f"{part} is left out{after} ({error}).")
+            sentences.append(f"{part} is not read{after} ({error}).")
         part_start += size
     if skipped_lines == 1:
-        sentences.append(f"1 line was skipped, the first is {first_skipped}.")
+        sentences.append(f"1 line was skipped: {first_skipped}.")
     elif skipped_lines:
-        sentences.append(f"{skipped_lines} lines were skipped, the first is {first_skipped}.")
+        sentences.append(f"{skipped_lines} lines were skipped; the first is {first_skipped}.")
     for sentence in map(one_line, sentences):
         if faults is None:
             logger.warning("%s", sentence)
@@ -332,7 +332,7 @@ def row_of(line: bytes | str, fields: Mapping[str, FieldType] | None = None) -> 
 def _check_fields(row: dict[str, Any], fields: Mapping[str, FieldType]) -> None:
     for name, field_type in fields.items():
         if name not in row or not isinstance(row[name], field_type):
-            raise ValueError(f"its {name!r} is missing or of another type")
+            raise ValueError(f"its {name!r} is missing or has the wrong type")
     inner_types: dict[str, FieldType] = {"not_finite": object, "rewards": int | float | None}
     for name, inner_type in inner_types.items():
         inner = row.get(name, {})
@@ -340,7 +340,7 @@ def _check_fields(row: dict[str, Any], fields: Mapping[str, FieldType]) -> None:
             raise ValueError(f"its {name!r} is not a mapping")
         for entry in inner.values():
             if not isinstance(entry, inner_type):
-                raise ValueError(f"its {name!r} has values of another type")
+                raise ValueError(f"its {name!r} contains values of the wrong type")
 
 
 def _check_depth(row: dict[str, Any]) -> None:

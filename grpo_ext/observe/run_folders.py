@@ -50,8 +50,8 @@ def find_folder(path: Path) -> Path:
     folder = run_folder(path)
     if folder is None:
         raise FileNotFoundError(
-            f"{path} holds no run: there is no {METRICS} in it, which `grpo-ext train` writes into "
-            "its output_dir."
+            f"{path} holds no run, because it has no readable {METRICS}. Give the output_dir of a "
+            "run of `grpo-ext train`."
         )
     return folder
 

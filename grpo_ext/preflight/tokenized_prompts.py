@@ -212,7 +212,7 @@ def room_for_prompts(lengths: list[int], v: Values, findings: Findings) -> tuple
             f"{over:.0%} of the first {len(lengths)} prompts leave no room for "
             f"max_completion_length {completion} in the context of {context} tokens (the longest "
             f"has {longest}). Lower max_completion_length, or drop long prompts with "
-            f"max_prompt_tokens.",
+            "max_prompt_tokens.",
             key,
         )
     return context - completion, over

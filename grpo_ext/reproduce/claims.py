@@ -140,9 +140,10 @@ class Experiment(Section):
             for run_name in claim.runs:
                 if run_name not in self.runs:
                     raise ValueError(f"claim {claim.name}: `runs` has no {run_name!r}.")
-        names = {claim.name for claim in self.claims}
-        if len(names) < len(self.claims):
-            raise ValueError("two claims have the same name: rename one of them.")
+        names = [claim.name for claim in self.claims]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"several claims have the name {name!r}: rename all but one.")
         return self
 
 

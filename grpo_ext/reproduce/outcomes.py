@@ -61,7 +61,7 @@ def obstacle(matrix: Matrix, claim: Claim) -> str:
         return ""
     for name in claim.runs:
         if matrix.experiment.runs[name].start != matrix.experiment.usual_start:
-            return "it compares runs from several models, but --config gives only one model."
+            return f"its run {name} starts from another model than --config, which gives only one."
     for name in claim.runs:
         path, overrides = matrix.run(name, 0).arguments
         try:
@@ -142,12 +142,12 @@ def undecided(expected: Range, estimate: Estimate) -> str:
     """Return why an estimate gives no verdict: no interval, or one only partly in the range."""
     if estimate.low is None:
         return (
-            f"one seed gives no interval to compare with the expected range, {expected}: run more "
+            f"one seed gives no interval to compare with the expected range, {expected}: raise "
             "--seeds."
         )
     return (
         f"the interval {interval_of(estimate)} is only partly in the expected range, {expected}: "
-        "run more --seeds to narrow it."
+        "raise --seeds to narrow the interval."
     )
 
 

@@ -70,7 +70,9 @@ def open_dataset(
             check_tree(path)
             check_folder(path)
         except ForeignFile as error:
-            raise ValueError(f"the data set {path} cannot be read: {error}.") from None
+            raise ValueError(
+                f"the data set {path} cannot be read, because of {error.filename}: {error.strerror}."
+            ) from None
     if (path / "state.json").exists():
         rows = load_from_disk(str(path))
         return rows.to_iterable_dataset() if streaming else rows
