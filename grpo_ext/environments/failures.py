@@ -160,9 +160,9 @@ class EnvironmentFailures:
             if all(report.failed == report.calls for report in of_method):
                 raise EnvironmentFailure(
                     f"{self.subject}: {method} failed on every call of this step or evaluation. "
-                    "Fix it, test it with `grpo-ext check`, and resume the run. To continue despite "
-                    "failures, write `max_failure_rate: 1` in `environment`. The last failure: "
-                    f"{failing[0].last_error}"
+                    "Fix it, test it with `grpo-ext check`, and resume the run. To continue "
+                    "despite failures, write `max_failure_rate: 1` in `environment`. The last "
+                    f"failure: {failing[0].last_error}"
                 )
 
     def _count(self, method: str) -> FailureCount:

@@ -113,8 +113,8 @@ def beginning_with_tools(
                 factory_names = ", ".join(sorted(map(str, pool)))
                 if name is None:
                     raise ValueError(
-                        "A row names no environment, because its column `environment` is missing or "
-                        f"null: write one of the names in environment_factory, {factory_names}."
+                        "A row names no environment, because its column `environment` is missing "
+                        f"or null: write one of the names in environment_factory, {factory_names}."
                     )
                 raise ValueError(
                     f"A row has the environment {name!r}, which is not in environment_factory: "

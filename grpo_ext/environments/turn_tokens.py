@@ -251,8 +251,9 @@ class TurnTokens:
                     parts.append(before)
             if len(parts) < len(shape) or ANSWER in after:
                 raise ValueError(
-                    "This chat template changes, repeats or drops answers of an environment, so the "
-                    "model would not read them as they are. Use a model with another chat template."
+                    "This chat template changes, repeats or drops answers of an environment, so "
+                    "the model would not read them as they are. Use a model with another chat "
+                    "template."
                 )
             self._around[shape] = [self._tokens(part) for part in (*parts, after)]
         return self._around[shape]
@@ -283,9 +284,9 @@ class TurnTokens:
         if not until_turn or not starts_as_sampled or not text.startswith(until_turn + end):
             raise ValueError(
                 "This chat template changes earlier turns, for example by dropping their thoughts, "
-                "so the model would not read the tokens that it sampled. Use a model whose template "
-                "keeps earlier turns unchanged, or set an option of the template that does so in "
-                "chat_template_kwargs."
+                "so the model would not read the tokens that it sampled. Use a model whose "
+                "template keeps earlier turns unchanged, or set an option of the template that "
+                "does so in chat_template_kwargs."
             )
         return text.removeprefix(until_turn + end)
 

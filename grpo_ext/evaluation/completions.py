@@ -208,8 +208,8 @@ def generate_completions(
             if player is not None and not player.began:
                 raise ValueError(
                     "This model has its own `generate`, which cannot play the episodes of this "
-                    "evaluation. In a training run, remove eval_temperature; `grpo-ext eval` cannot "
-                    "evaluate this model in an environment."
+                    "evaluation. In a training run, remove eval_temperature; `grpo-ext eval` "
+                    "cannot evaluate this model in an environment."
                 )
             for ids, episode in zip(completion_ids, batch_episodes, strict=True):
                 completions.append(_completion(tokenizer, config, ids, episode))

@@ -245,7 +245,7 @@ def placed(
             continue
         except OSError as error:
             after = f" after line {line_number}" if line_number else ""
-            sentences.append(f"{part} is not read{after} ({error}).")
+            sentences.append(f"{part} is left out{after} ({error}).")
         part_start += size
     if skipped_lines == 1:
         sentences.append(f"1 line was skipped: {first_skipped}.")

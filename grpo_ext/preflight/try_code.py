@@ -110,7 +110,7 @@ def check_tests(rows: Sequence[Row], refuses_cheatable: bool, findings: Findings
             consequence = "Such rows stay unscored, because of `cheatable_asserts: refuse`."
         findings.note(
             f"code: {len(cheatable)} asserts in the first {len(rows)} rows compare objects that "
-            f"the program itself defines, so a program could cheat. {consequence} The first: assert "
-            f"{cheatable[0]:.80}",
+            f"the program itself defines, so a program could cheat. {consequence} The first: "
+            f"assert {cheatable[0]:.80}",
             KEY,
         )

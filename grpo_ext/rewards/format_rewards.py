@@ -108,7 +108,10 @@ def length(
     elif unit == "characters":
         lengths = [len(completion) for completion in completions]
     elif completion_ids is None:
-        raise ValueError("length: there are no token ids here; set unit: characters or words.")
+        raise ValueError(
+            "length: there are no token ids to count here. Write `unit: characters` or `unit: "
+            "words`."
+        )
     else:
         lengths = [len(ids) for ids in completion_ids]
     scores = []

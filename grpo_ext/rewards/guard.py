@@ -246,8 +246,8 @@ class Guard:
         shown = clipped(columns)
         if self.max_failure_rate == 0:
             self.fail(
-                f"Reward {self.name!r} failed on a row, which `reward_max_failure_rate: 0` does not "
-                f"allow. The row: {shown}. The failure: {error}"
+                f"Reward {self.name!r} failed on a row, which `reward_max_failure_rate: 0` does "
+                f"not allow. The row: {shown}. The failure: {error}"
             )
         else:
             logger.warning(

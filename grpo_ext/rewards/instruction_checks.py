@@ -93,7 +93,9 @@ def follows(text: str, name: str, parameters: Mapping[str, Any]) -> bool:
     except ValidationError as error:
         fault = error.errors()[0]
         parameter = ".".join(map(str, fault["loc"]))
-        raise ValueError(f"The instruction {name}: {parameter}: {fault['msg']}.") from None
+        raise ValueError(
+            f"The parameter {parameter} of the instruction {name} is not valid: {fault['msg']}."
+        ) from None
 
 
 def compare(number: int, relation: Relation, bound: int) -> bool:
@@ -148,7 +150,7 @@ def read_json(text: str) -> object:
     try:
         return json.loads(without_fence(text))
     except RecursionError:
-        raise ValueError("JSON that is nested too deeply.") from None
+        raise ValueError("it is nested too deeply") from None
 
 
 @instruction("keywords:existence")

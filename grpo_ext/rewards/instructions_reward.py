@@ -50,7 +50,8 @@ class Acceptance:
         if len(words) < min_words:
             return f"it has {len(words)} words, fewer than {min_words}"
         if distinct < self.min_distinct * len(words):
-            return f"{distinct} of its {len(words)} words differ, less than {self.min_distinct:.0%}"
+            share = f"{self.min_distinct:.0%}"
+            return f"only {distinct} of its {len(words)} words are distinct, less than {share}"
         if topic and topic.lower() not in text.lower():
             return f"it does not name {topic!r}"
         if not self.allow_copies and runs_of(words) & runs_of(lowered_words(prompt)):

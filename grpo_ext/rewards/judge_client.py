@@ -130,7 +130,7 @@ def model_at(url: str) -> str:
         return answer.read_as(_Models).data[0].id
     except ValueError as error:
         raise ValueError(
-            f"{url}/models returned status {answer.status_code}, but its body is not a valid "
-            f"model list ({error}). Names may have up to 200 characters: letters, digits and "
-            "._/:@+-"
+            f"{url}/models returned status {answer.status_code}, and its body is not a valid model "
+            f"list ({error}). The URL must be a base URL such as http://127.0.0.1:8000/v1, and "
+            "names of models may have up to 200 characters: letters, digits and ._/:@+-"
         ) from None

@@ -191,8 +191,8 @@ def grade_in(reply: Reply, mark: str, scale: int, *, show: bool) -> float:
     """
     if reply.finish_reason != "stop":
         raise ValueError(
-            "the judge's reply did not end with finish_reason: stop, so it has no grade; if "
-            "replies are long, raise max_tokens"
+            "the judge's reply has no grade, because it is unfinished (its finish_reason is not "
+            "stop); if the judge writes long replies, raise its option max_tokens"
         )
     text = (reply.text or "")[-MAX_TEXT:].rstrip()
     last_line = text.rpartition("\n")[2]

@@ -74,8 +74,8 @@ def register(
         for extra in signature.extras:
             if needs_cpu and extra not in ("prompts", "completion_ids"):
                 raise TypeError(
-                    f"{name_of(function)} is registered with needs_cpu, but {extra} cannot "
-                    "be sent to a worker process. Remove one of the two."
+                    f"{name_of(function)} is registered with needs_cpu, but its argument {extra} "
+                    f"cannot be sent to a worker process. Remove needs_cpu or {extra}."
                 )
         doc = inspect.getdoc(function) or inspect.getdoc(routine_of(function)) or ""
         _registered[name] = RewardInfo(

@@ -128,7 +128,8 @@ def relevance(
         return [0.0] * len(texts)
     if model is None:
         raise ValueError(
-            "relevance: there is no run whose model could be used. Set the option `model`."
+            "relevance: outside a training run, the option `model` must name a folder or hub id, "
+            "as in build('relevance', model=...)."
         )
     source = prompts if unrelated is None else unrelated
     sample = different_prompts(source, len(source))
@@ -141,8 +142,8 @@ def relevance(
         others = unrelated_to(prompt, sample, num_unrelated)
         if not others:
             raise ValueError(
-                "relevance: there is no other prompt to compare with. Add prompts to "
-                "the option `unrelated`."
+                "relevance: there is no other prompt to compare a row's prompt with. Write "
+                "different prompts in the option `unrelated`."
             )
         text_ids = frozen.text_ids(text, max_tokens)
         if text_ids:

@@ -73,8 +73,8 @@ def rename_advice(label: str, spec: Any, reward: Any) -> str:
     """Return how to rename one of two rewards: with `label` or `__name__`, or a model's path."""
     if isinstance(reward, str) or is_loaded_model(reward):
         return (
-            "A reward model is named after the last part of its path. Rename one of the "
-            "folders, or load the model and set model.config._name_or_path."
+            "A reward model is named after the last part of its folder or hub id. Use a folder of "
+            "another name, or load the model and set model.config._name_or_path."
         )
     name = spec.get("name") if isinstance(spec, dict) else spec
     if isinstance(name, str):

@@ -65,8 +65,8 @@ def resolve_rewards(
     if reward_weights is not None:
         if any(weight is not None for weight in weights):
             raise WeightsError(
-                "Weights are set both in `reward_weights` and beside the rewards. Keep one "
-                "of the two."
+                "Weights are set both in `reward_weights` and as the `weight` of a reward. Keep "
+                "one of the two."
             )
         if len(reward_weights) != len(rewards):
             raise WeightsError(
@@ -116,8 +116,8 @@ def resolve(spec: Any) -> tuple[Any, Any]:
             )
         if isinstance(reward, str):
             raise ValueError(
-                f"The reward model {name!r} scores the rows of all tasks. Remove `tasks`, or "
-                "use a function in its place."
+                f"The reward model {name!r} cannot have `tasks`, because a reward model scores all "
+                "rows. Remove `tasks`, or use a reward function instead."
             )
         reward.tasks = tuple(tasks)
     return reward, weight
@@ -206,8 +206,8 @@ def renaming(column: str, there: Sequence[str]) -> str:
     if column in ANSWERS and answers:
         return f" With `task: prompts` write rename_columns: {{{column}: {answers[0]}}}."
     return (
-        f"{did_you_mean(column, there)} With `task: prompts`, rename_columns: {{{column}: "
-        f"COLUMN}} gives another column this name."
+        f"{did_you_mean(column, there)} Rename a column of the data or, with `task: prompts`, "
+        f"write rename_columns: {{{column}: COLUMN}}."
     )
 
 
@@ -223,22 +223,22 @@ def check_columns(rewards: Sequence[Any], dataset_columns: Iterable[str] | None)
     there = list(dataset_columns)
     for name in there:
         if name in RESERVED:
-            words = (
-                f"The data set has a column {name!r}, but the trainer passes another value "
-                "to rewards under this name."
+            raise ValueError(
+                f"The data set has a column {name!r}, but the trainer passes another value to "
+                "rewards under this name. Rename the column in the data, or drop it."
             )
-            raise ValueError(f"{words} Rename or drop it.")
     for reward in rewards:
         name = metric_name(reward)
         if getattr(reward, "tasks", None) and TASK not in there:
             raise ValueError(
-                f"Reward {name!r} is for the tasks {', '.join(reward.tasks)}, but the data "
-                f"set has no column {TASK!r} with the task of each row."
+                f"Reward {name!r} is for the tasks {', '.join(reward.tasks)}, but the data set has "
+                f"no column {TASK!r} with the task of each row. Add the column, or remove `tasks`."
             )
         for column in needed_columns(reward):
             if column == "prompt":
                 raise ValueError(
-                    f"Reward {name!r} reads 'prompt'; its parameter must be named `prompts`."
+                    f"Reward {name!r} has a parameter `prompt`, but the trainer passes prompts by "
+                    "the name `prompts`. Rename the parameter."
                 )
             if column not in there:
                 raise ValueError(

@@ -38,7 +38,7 @@ def set_model(rewards: Sequence[Any], model: object, revision: str | None = None
         if not isinstance(model, str):
             raise ValueError(
                 f"Reward {reward.name!r} needs a frozen model, but the trainer was given a "
-                "loaded one, which training changes. Name a folder or id: "
+                "loaded one, which training changes. Name the folder or hub id of a model, as in "
                 f"build({reward.registration.name!r}, model=...)."
             )
         reward.options |= {"model": model, "revision": revision}

@@ -59,7 +59,7 @@ def object_of(reward: Callable) -> Callable:
     if needed:
         raise TypeError(
             f"{name} is a class, and creating an object of it needs {', '.join(needed)}. "
-            f"Create one, reward = {name}(...), and name `reward` in place of the class."
+            f"Create one, reward = {name}(...), and name `reward` instead of the class."
         )
     return cast(Callable, reward())
 

@@ -95,7 +95,7 @@ class WorkerPool:
         if self.stopped:
             self.give_up("the pool has ended")
         elif self.failed_starts >= MAX_FAILED_STARTS:
-            self.give_up("no reward worker can be started; the messages of the workers say why")
+            self.give_up("no reward worker can be started; see the errors that workers printed")
         else:
             missing = self.size - sum(not worker.overdue for worker in self.workers)
             for _ in range(min(missing, self.size + MAX_EXTRA - len(self.workers))):

@@ -153,8 +153,8 @@ class Task:
         if isinstance(rows, Dataset) and len(rows) == 0:
             if dataset_name is None:
                 raise ValueError(
-                    f"The task {self.name!r} generates no rows for the split {split!r}: its options "
-                    "ask for no rows, or allow none. Raise or loosen them."
+                    f"The task {self.name!r} generates no rows for the split {split!r}, because "
+                    "its options ask for no rows or allow none. Change them."
                 )
             raise ValueError(
                 f"The task {self.name!r} accepts none of the rows of {dataset_name!r} (split "
@@ -220,6 +220,6 @@ def check_template(template: str, required: set[str], allowed: set[str]) -> None
         )
     if required - fields:
         raise ValueError(
-            f"user_prompt lacks fields that the task needs: {', '.join(sorted(required - fields))}. "
-            "Add each of them in braces."
+            f"user_prompt lacks fields of the task: {', '.join(sorted(required - fields))}. Add "
+            "each of them in braces."
         )

@@ -71,7 +71,8 @@ def open_dataset(
             check_folder(path)
         except ForeignFile as error:
             raise ValueError(
-                f"the data set {path} cannot be read, because of {error.filename}: {error.strerror}."
+                f"the data set {path} cannot be read, because {error.filename} is unsafe: "
+                f"{error.strerror}."
             ) from None
     if (path / "state.json").exists():
         rows = load_from_disk(str(path))

@@ -138,7 +138,7 @@ def value_at(row: Row, path: str) -> Any:
     for key in keys:
         if not isinstance(value, Mapping) or value.get(key) is None:
             raise ValueError(
-                f"{path}: the column {column!r} of a row has no entry {key!r}, or it is null: "
+                f"{path}: column {column!r} has no entry {key!r} in a row, or it is null: "
                 f"{str(value)[:200]}. In prompt_column and rename_columns, name an entry that "
                 "every row has."
             )

@@ -145,6 +145,6 @@ def test_two_models_are_compared(tiny_folder, tmp_path, capsys):
     rows = json_rows(output.with_name("both_completions.jsonl"))
     assert [sum(row["part"] == part for row in rows) for part in ("greedy", "sampled")] == [24, 48]
     assert main([*words, "--model", str(other), "--model", str(other)]) == 2
-    assert "named twice" in capsys.readouterr().err
+    assert "given more than once" in capsys.readouterr().err
     assert main([*words, "--model", str(other)]) == 0  # a single one: its summary, as before
     assert json.loads(output.read_text())["n"] == 12

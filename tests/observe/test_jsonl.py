@@ -176,7 +176,7 @@ def test_a_line_that_is_no_row_is_skipped_counted_and_told_with_its_place(tmp_pa
     assert [row["step"] for row in read(path, faults=faults)] == [1, 3]
     [told] = faults
     assert (
-        told.startswith("2 lines were skipped, the first is line 2 of ") and "metrics.jsonl" in told
+        told.startswith("2 lines were skipped; the first is line 2 of ") and "metrics.jsonl" in told
     )
 
 
@@ -191,5 +191,5 @@ def test_a_disk_that_fails_at_fsync_does_not_end_the_run(tmp_path, monkeypatch, 
     monkeypatch.setattr(os, "fsync", fails)
     with caplog.at_level("WARNING"):
         log.sync()
-    assert "may not have reached the disk" in caplog.text and os.strerror(error) in caplog.text
+    assert "may not be complete on the disk" in caplog.text and os.strerror(error) in caplog.text
     JsonLines(tmp_path / "nothing.jsonl").sync()  # not written yet

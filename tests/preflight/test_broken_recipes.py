@@ -179,7 +179,7 @@ BROKEN = {
         "dataset_name",
         "reads the column 'nums'",
     ),
-    "no_such_data": ({"dataset_name": "nowhere.jsonl"}, "dataset_name", "no file at"),
+    "no_such_data": ({"dataset_name": "nowhere.jsonl"}, "dataset_name", "no data file"),
     "empty_data": ({"dataset_name": "empty.jsonl"}, "dataset_name", "no row"),
     "no_held_out_rows": (
         {"dataset_name": "right.jsonl", "eval_strategy": "steps"},
@@ -189,9 +189,9 @@ BROKEN = {
     "no_such_held_out_rows": (
         {"eval_dataset_name": "nowhere.jsonl", "eval_strategy": "steps"},
         "eval_dataset_name",
-        "no file at",
+        "no data file",
     ),
-    "no_such_model": ({"model_name_or_path": "./nowhere"}, "model_name_or_path", "no folder"),
+    "no_such_model": ({"model_name_or_path": "./nowhere"}, "model_name_or_path", "does not exist"),
     "no_tokenizer": ({"model_name_or_path": "."}, "model_name_or_path", "tokenizer"),
     "no_room_for_a_completion": (
         {"max_completion_length": 2040},

@@ -74,7 +74,7 @@ def test_weights_that_are_cut_off_or_missing_are_told(warm):
     (warm / "model.safetensors.index.json").write_text(
         json.dumps({"weight_map": {"a": "model-1-of-2.safetensors"}})
     )
-    assert f"there is no file {warm / 'model-1-of-2.safetensors'}" in told(warm)
+    assert f"file {warm / 'model-1-of-2.safetensors'} is missing" in told(warm)
     weights.write_bytes(whole)
     (warm / "model.safetensors.index.json").write_text('{"weight_map": 3}')
     assert "index.json is damaged" in told(warm)
@@ -123,7 +123,7 @@ def a_hub(tmp_path, monkeypatch):
 def test_the_hub_is_asked_once(a_hub):
     assert found("there/is").sound and Hub.asked == 1
     assert found("cached/model").sound and Hub.asked == 1
-    assert "the hub has no visible repository of that name. Did you mean 'cached/model'?" in told(
+    assert "the hub has no visible model of that name. Did you mean 'cached/model'?" in told(
         "cached/modle"
     )
     assert Hub.asked == 2
@@ -143,14 +143,14 @@ def test_an_adapter_of_the_hub_is_told_by_the_cache(a_hub, tmp_path):
 def test_a_misspelt_data_set_is_told_at_once(a_hub, tmp_path, monkeypatch):
     with pytest.raises(
         FileNotFoundError,
-        match=r"the hub has no visible repository of that name. Did you mean 'openai/gsm8k'?",
+        match=r"the hub has no visible data set of that name. Did you mean 'openai/gsm8k'?",
     ):
         open_dataset("openai/gsm8")
     assert Hub.asked == 1
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.jsonl").touch()
     with pytest.raises(
-        FileNotFoundError, match=r"no file at trian.jsonl. Did you mean 'train.jsonl'?"
+        FileNotFoundError, match=r"no data file trian.jsonl. Did you mean 'train.jsonl'?"
     ):
         open_dataset("trian.jsonl")
 

@@ -90,7 +90,7 @@ def test_equal_prompts_with_different_answers_are_a_problem(tiny_folder, tmp_pat
     [problem] = findings.problems
     assert problem.key == "user_prompt"
     assert "100% of the first 24 rows have the same prompt" in problem.message
-    assert "also differ in 'input', which is in no prompt" in problem.message
+    assert "to the prompt, perhaps 'input', which is in no prompt" in problem.message
     [note] = [note for note in findings.notes if note.key == "user_prompt"]
     assert "write {input} into user_prompt" in note.message
     mended = checked(
@@ -184,7 +184,7 @@ def test_prompts_that_end_with_the_assistants_answer_are_a_problem(tiny_folder, 
         tmp_path, tiny_folder, SUPERVISED, **settings, rename_columns={"solution": "messages"}
     )
     [problem] = keyed(findings)
-    assert problem in findings.problems and "Write answer_column: solution" in problem.message
+    assert problem in findings.problems and "write `answer_column: solution`" in problem.message
     mended = checked(tmp_path, tiny_folder, SUPERVISED, **settings, answer_column="solution")
     assert mended.sound and not keyed(mended)
     assert "100?" in mended.figures["prompts"]["first"]

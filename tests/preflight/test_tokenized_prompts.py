@@ -59,7 +59,7 @@ def test_a_share_over_the_limit_is_a_note_and_all_are_a_problem(tokenizer, tiny_
     assert f"at most {CONTEXT - lengths[1]}" in every[1].problems[0].message
     alone = seen(tokenizer, ["x " * CONTEXT] * 2, tiny_folder)
     assert (
-        "Shorten the prompts" in alone[1].problems[0].message
+        "Drop long prompts" in alone[1].problems[0].message
         and "at most" not in alone[1].problems[0].message
     )
 

@@ -204,9 +204,9 @@ def test_completions_of_a_prompt_are_compared_with_the_same_others(folder):
 
 
 def test_without_another_prompt_it_says_what_to_write(folder):
-    with pytest.raises(ValueError, match="Add prompts to the option `unrelated`"):
+    with pytest.raises(ValueError, match="Write different prompts in the option `unrelated`"):
         scores_of(folder, ["wet", "cloud"], ["p", "p"])
-    with pytest.raises(ValueError, match="Set the option `model`"):
+    with pytest.raises(ValueError, match="the option `model` must name"):
         build("relevance")(completions=["wet"], prompts=["p"])
 
 
@@ -293,7 +293,7 @@ def test_a_run_gives_model_and_prompts():
     assert of_task.options["unrelated"] == ["p1", "p3", "p5"]
     assert (own.options["model"], own.options["unrelated"]) == ("mine", ["u"])
     assert own.options["revision"] is None
-    with pytest.raises(ValueError, match="Name a folder or id"):
+    with pytest.raises(ValueError, match="Name the folder or hub id"):
         set_model([build("relevance")], object())
 
 

@@ -187,7 +187,7 @@ def test_a_reward_cannot_read_the_column_prompt():
     def reads_prompt(completions, prompt):
         return []
 
-    with pytest.raises(ValueError, match="must be named `prompts`"):
+    with pytest.raises(ValueError, match="Rename the parameter"):
         check_columns([reads_prompt], ["prompt"])
 
 

@@ -408,7 +408,7 @@ BOMBS = [
     (deep_and_damaged, ".jsonl", "nested deeper than 100 levels"),
     (new_names, ".jsonl", "different column names"),
     (new_names_of_answers, ".jsonl", "most of the table would be empty"),
-    (many_columns, ".csv", "more than 10,000 columns"),
+    (many_columns, ".csv", "more than 10,000 commas"),
     (later_hole, ".jsonl", "is mostly a hole"),
     (later_hole, ".csv", "is mostly a hole"),
     (later_hole, ".json", "is mostly a hole"),

@@ -82,7 +82,7 @@ def test_the_prompt_is_counted_with_the_options_of_the_template(tiny_folder, tmp
     assert len(train_rows(recipe(folder, max_prompt_tokens=limit))) == len(counts)
     for extra in ({"extra": 500}, '{"extra": 500}'):
         padded = recipe(folder, max_prompt_tokens=limit, chat_template_kwargs=extra)
-        with pytest.raises(ValueError, match="leaves none of the 300 rows"):
+        with pytest.raises(ValueError, match="none of the 300 rows stays"):
             train_rows(padded)
 
 
@@ -208,7 +208,7 @@ def test_no_row_left_is_one_problem_with_the_shortest_length(tiny_folder, tmp_pa
     values["output_dir"] = str(tmp_path / "run")
     findings = check_recipe(None, values)
     [problem] = [p.message for p in findings.problems if "max_prompt_tokens" in p.message]
-    assert f"leaves none of the 300 rows: the shortest prompt has {shortest} tokens" in problem
+    assert f"none of the 300 rows stays; the shortest prompt has {shortest} tokens" in problem
     assert not any("the data has no row" in p.message for p in findings.problems)
     with pytest.raises(ValueError, match=f"the shortest prompt has {shortest} tokens"):
         train_rows(load_recipe(None, values))

@@ -31,7 +31,7 @@ def run(folder, out, **settings):
 
 
 def test_a_step_that_always_fails_stops_the_run_at_once_with_a_checkpoint(tiny_folder, tmp_path):
-    words = rf"(?s)Failing: step failed on every call\..*RuntimeError: no idea {PLACE}"
+    words = rf"(?s)Failing: step failed on every call of.*RuntimeError: no idea {PLACE}"
     with pytest.raises(EnvironmentFailure, match=words):
         run(tiny_folder, tmp_path, environment=world())
     assert (tmp_path / "checkpoint-0" / "model.safetensors").is_file()
@@ -39,7 +39,7 @@ def test_a_step_that_always_fails_stops_the_run_at_once_with_a_checkpoint(tiny_f
 
 def test_a_reset_that_always_fails_stops_the_run_before_anything_is_sampled(tiny_folder, tmp_path):
     words = (
-        r"(?s)Failing: reset failed on every call\..*KeyError: "
+        r"(?s)Failing: reset failed on every call of.*KeyError: "
         r"'level' \(.*worlds\.py:\d+, in reset\)"
     )
     with pytest.raises(EnvironmentFailure, match=words):
@@ -64,7 +64,7 @@ def test_few_failures_or_a_share_of_1_do_not(tiny_folder, tmp_path, caplog, opti
     warned = [r.message for r in caplog.records if r.name == LOGGER]
     assert len(warned) == 1  # once for each kind
     received = (
-        "Failing: step failed, and the model receives the error in place of the environment's"
+        "Failing: step failed. If the model waits for an answer, it receives the error instead."
     )
     assert received in warned[0]
     assert f"{worlds.__file__}:{STEP + 3}, in step" in warned[0]

@@ -85,7 +85,10 @@ def statements_of(test: str) -> list[ast.stmt]:
 
 
 def not_an_assert(test: str) -> ValueError:
-    return ValueError(f"code: {test!r:.80} is not an assert. Write a test like assert f(2) == 3.")
+    return ValueError(
+        f"code: the test {test!r:.80} may contain only asserts and imports, in valid Python. Write "
+        "it like assert f(2) == 3."
+    )
 
 
 def known_names(imports: str) -> set[str]:
@@ -249,7 +252,7 @@ def tests_as_list(tests: object) -> list[object]:
                 parsed = ast.literal_eval(tests)
     if not isinstance(parsed, list) or not parsed:
         raise ValueError(
-            "code: tests must be a list of asserts, or of mappings with input and output; got "
-            f"{tests!r:.80}."
+            "code: tests must be a non-empty list of asserts, or of mappings with input and "
+            f"output; got {tests!r:.80}."
         )
     return parsed

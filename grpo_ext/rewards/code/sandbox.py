@@ -201,8 +201,11 @@ def filter_bytes(name: str) -> bytes:
     try:
         return read_filter(name, platform.machine())
     except FileNotFoundError as error:
-        reason = f"there is no system call filter for {platform.machine()}"
-        raise NoIsolation(no_isolation(reason)) from error
+        raise NoIsolation(
+            f"code: programs cannot be isolated on the architecture {platform.machine()}, for "
+            "which there is no system call filter. Train on x86_64 or aarch64, or set `isolation: "
+            "none`; programs then run with your permissions."
+        ) from error
 
 
 def message(job: Job, limits: Limits) -> bytes:
@@ -252,8 +255,9 @@ def fault(conversation: Conversation, limits: Limits) -> MachineFault:
     if reason:
         return MachineFault(f"code: the sandbox did not start: {reason}.")
     return MachineFault(
-        f"code: the sandbox did not start within {limits.start_seconds:g} seconds. The machine "
-        "may be overloaded."
+        f"code: the sandbox did not start within {limits.start_seconds:g} seconds, probably "
+        "because the machine is overloaded. Run fewer programs at once, or raise the option "
+        "`seconds`."
     )
 
 
