@@ -55,10 +55,10 @@ class _Constructor(yaml.constructor.SafeConstructor):
         except YamlFault:
             raise
         except ValueError as error:
-            reason = f"a value does not fit its YAML tag ({error})"
+            reason = f"a value does not fit its YAML type ({error})"
         except (LookupError, AttributeError, TypeError, OverflowError):
-            reason = "a value does not fit its YAML tag"
-        raise YamlFault(reason, line, "quote it to write text, or remove the tag")
+            reason = "a value does not fit its YAML type"
+        raise YamlFault(reason, line, "quote it to write text, or remove its tag")
 
 
 def compose_yaml(content: bytes | str) -> yaml.Node | None:

@@ -50,7 +50,8 @@ class Episode:
         if isinstance(prompt, str) or not isinstance(prompt[-1]["content"], str):
             raise ValueError(
                 "Episodes need chat prompts, which are lists of messages whose content is text; "
-                f"got {clipped(prompt)}."
+                f"got {clipped(prompt)}. With `task: prompts`, user_prompt turns texts into "
+                "messages."
             )
         self.ids: list[int] = []  #: tokens of turns and answers so far
         #: for each token, 1 if the model wrote it, 0 if the environment did

@@ -75,8 +75,9 @@ def propose(rows: list[Row], prompt: str | None = None) -> Proposal:
             question = COUNTDOWN
         else:
             raise ValueError(
-                f"No column can be the prompt, because none contains only texts. The columns are "
-                f"{', '.join(names)}. Name the column of the question `prompt` or `question`."
+                "No column can be the prompt, because none consists of texts that could be "
+                f"questions. The columns are {', '.join(names)}. Name the column of the question "
+                "`prompt` or `question`."
             )
     answer = None
     if all(has_answer(row.get(question)) for row in rows):

@@ -47,7 +47,7 @@ def local_options(v: Values) -> dict[str, Any]:
 
 
 def context_length(v: Values) -> int | None:
-    """Return the most tokens that a prompt with its completion may have in the model and in vLLM.
+    """Return the maximum number of tokens of a prompt with its completion, in model and vLLM.
 
     `None` if neither limit is known.
     """
@@ -202,9 +202,9 @@ def room_for_prompts(lengths: list[int], v: Values, findings: Findings) -> tuple
     elif over == 1:
         findings.problem(
             f"None of the first {len(lengths)} prompts leaves room for max_completion_length "
-            f"{completion}, and the longest, of {longest} tokens, fills the context of {context} "
-            "tokens alone. Drop long prompts with max_prompt_tokens, lower max_completion_length, "
-            "or use a longer context.",
+            f"{completion}, and the longest, of {longest} tokens, fills the whole context of "
+            f"{context} tokens. Drop long prompts with max_prompt_tokens and lower "
+            "max_completion_length, or use a model with a longer context.",
             key,
         )
     elif over:

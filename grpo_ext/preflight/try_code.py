@@ -58,7 +58,7 @@ def check_isolation(limits: Limits, findings: Findings) -> None:
     """
     if not limits.isolated:
         findings.note(
-            "code: with isolation: none, the model's programs run with your permissions.", KEY
+            "code: with `isolation: none`, the model's programs run with your permissions.", KEY
         )
         return
     if findings.elsewhere:

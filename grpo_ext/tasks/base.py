@@ -67,7 +67,7 @@ class Task:
         return True
 
     def columns(self, row: Row) -> Row:
-        """Return the columns that rewards read and that the row lacks."""
+        """Return the columns to add to a row, such as those that rewards read."""
         return {}
 
     def prompt(self, row: Row) -> Messages | str:
@@ -154,7 +154,7 @@ class Task:
             if dataset_name is None:
                 raise ValueError(
                     f"The task {self.name!r} generates no rows for the split {split!r}, because "
-                    "its options ask for no rows or allow none. Change them."
+                    "its options ask for no rows or allow none. Write options that leave some rows."
                 )
             raise ValueError(
                 f"The task {self.name!r} accepts none of the rows of {dataset_name!r} (split "

@@ -61,7 +61,10 @@ def mixed(parts: Mapping[str, Dataset], shares: Mapping[str, float] | None = Non
 
 
 def repeated_counts(sizes: np.ndarray, shares: np.ndarray) -> np.ndarray:
-    """Return how many rows of each task (tasks,) give these shares, never fewer than it has."""
+    """Return the number of rows of each task (tasks,) for these shares, at least its own number.
+
+    Rows beyond a task's own are repetitions.
+    """
     total = (sizes / shares).max()
     return np.maximum(np.rint(total * shares).astype(int), sizes)
 

@@ -50,7 +50,7 @@ def open_dataset(
     if is_unsplit(path) and SLICED.search(split):
         raise ValueError(
             f"the data set {path} has no splits, so the split {split!r} cannot be read. Write a "
-            "name alone, such as train, and limit the rows with max_train_samples or "
+            "plain name, such as train, and limit the rows with max_train_samples or "
             "max_eval_samples."
         )
     if path.suffix in FILE_BUILDERS:

@@ -88,8 +88,8 @@ class Prompts(Task):
             column = next(iter(renamed + present), None) or answer_column(row)
         if column is None:
             raise ValueError(
-                "max_answer_tokens: no column holds a reference answer. Name the column that does, "
-                "as in `rename_columns: {solution: my_column}`, or remove max_answer_tokens."
+                "max_answer_tokens: no column with a usual name has a reference answer. Name its "
+                "column, as in `rename_columns: {solution: my_column}`, or remove max_answer_tokens."
             )
         answer = value_at(row, column)
         if not isinstance(answer, str):

@@ -198,7 +198,7 @@ def test_the_reward_that_fits(row, reward, columns):
 
 
 def test_rows_without_a_text_are_refused():
-    with pytest.raises(ValueError, match=r"No column can be the prompt.* The columns are a, b\."):
+    with pytest.raises(ValueError, match=r"No column can be the prompt.*The columns are a, b\."):
         propose([{"a": 1, "b": 2}])
 
 

@@ -156,7 +156,7 @@ def test_a_recipe_or_about_that_cannot_be_read_is_left_out_and_told(tmp_path, na
             ),
         ),
         ("a: \x07", "line 1: special characters are not allowed"),
-        ("a: !!bool right", "line 1: a value does not fit its YAML tag"),
+        ("a: !!bool right", "line 1: a value does not fit its YAML type"),
     ],
 )
 def test_why_a_recipe_cannot_be_read_is_said_without_its_text(tmp_path, text, reason):

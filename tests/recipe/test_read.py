@@ -32,10 +32,10 @@ def bomb(levels: int, width: int = 9) -> str:
         ("a: " + "[" * 3000 + "]" * 3000, "not a recipe: it is nested deeper than 100 levels"),
         ("a: " + "[" * 200_000, "nested deeper than 100 levels"),
         ("a: 2026-99-99\n", "month must be in 1..12"),
-        ("a: " + "9" * 5000, ":1: a: a value does not fit its YAML tag .*quote it"),
+        ("a: " + "9" * 5000, ":1: a: a value does not fit its YAML type .*quote it"),
         (
             "a: 1" + ":59" * 80_000,
-            "does not fit its YAML tag .an integer of 240,001 digits.: quote it",
+            "does not fit its YAML type .an integer of 240,001 digits.: quote it",
         ),
         ("a: " + "x" * MOST_BYTES, "more than 1,048,576 bytes"),
     ],
@@ -56,11 +56,11 @@ def test_no_device_is_read_to_its_end():
 @pytest.mark.parametrize(
     "value, words",
     [
-        ("!!bool maybe", "a value does not fit its YAML tag: quote it to write text"),
-        ("!!int x", "a value does not fit its YAML tag"),
-        ("!!int ''", "a value does not fit its YAML tag: quote it"),
+        ("!!bool maybe", "a value does not fit its YAML type: quote it to write text"),
+        ("!!int x", "a value does not fit its YAML type"),
+        ("!!int ''", "a value does not fit its YAML type: quote it"),
         ("!!float x", "could not convert string to float"),
-        ("!!timestamp today", "a value does not fit its YAML tag: quote it"),
+        ("!!timestamp today", "a value does not fit its YAML type: quote it"),
         ("!secret x", "could not determine a constructor for the tag '!secret': write text"),
         ("!!binary 'x'", "failed to decode base64 data"),
         ("{[a]: 1}", "found unhashable key"),
