@@ -65,7 +65,11 @@ def check_folder(folder: Path) -> None:
                 if not path.is_symlink():  # a link within the folder could form a cycle
                     waiting.append(path)
             elif path.suffix in PACKED:
-                refuse(path, "it is packed, so its real size is unknown. Unpack it, and delete the packed file.")
+                refuse(
+                    path,
+                    "it is packed, so its real size is unknown. Unpack it, and delete the packed "
+                    "file.",
+                )
             else:
                 check_rows(path)
 
@@ -177,7 +181,11 @@ def _check_arrow(path: Path) -> None:
         with pa.memory_map(str(path)) as source:
             for message in pa.ipc.MessageReader.open_stream(source):
                 if _is_compressed(message.metadata.to_pybytes()):
-                    refuse(path, "it is compressed. Save the data again with save_to_disk, which does not compress.")
+                    refuse(
+                        path,
+                        "it is compressed. Save the data again with save_to_disk, which does not "
+                        "compress.",
+                    )
     except (pa.ArrowInvalid, OSError, struct.error):
         return  # `datasets` reports the error
 

@@ -89,7 +89,8 @@ class Prompts(Task):
         if column is None:
             raise ValueError(
                 "max_answer_tokens: no column with a usual name has a reference answer. Name its "
-                "column, as in `rename_columns: {solution: my_column}`, or remove max_answer_tokens."
+                "column, as in `rename_columns: {solution: my_column}`, or remove "
+                "max_answer_tokens."
             )
         answer = value_at(row, column)
         if not isinstance(answer, str):
