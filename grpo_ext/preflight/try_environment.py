@@ -141,8 +141,8 @@ def try_environment(begin: Begin, row: Row, texts: Sequence[str], findings: Find
             )
         elif calls.failed:
             findings.note(
-                f"environment: {method} fails on {calls.failed} of {calls.calls} calls that were "
-                f"tried: {reason}",
+                f"environment: some calls of {method} fail ({calls.failed} of {calls.calls} that "
+                f"were tried): {reason}",
                 KEY,
             )
     return is_sound
