@@ -58,7 +58,7 @@ BROKEN = {  # the methods of the class, and words of the problem
             "self.used = getattr(self, 'used', 0) + 1\n"
             "        return 'go on' * (2 - self.used) or 1 / 0, False"
         ),
-        "step fails on 3 of 6 calls",
+        "some calls of step fail (3 of 6 that were tried)",
     ),
     "reset": (
         f"{FINE}    def reset(self, row):\n        raise KeyError('level')",
@@ -148,7 +148,7 @@ def test_a_failure_on_some_completions_is_a_note(tiny_folder, tmp_path):
     file = write(tmp_path, STEP + "return text[0], True")
     findings = check_recipe(None, values(tmp_path, tiny_folder, f"{file}:World"))
     [note] = [note for note in findings.notes if note.key == "environment"]
-    assert findings.sound and "step fails on 1 of 3 calls" in note.message
+    assert findings.sound and "some calls of step fail (1 of 3 that were tried)" in note.message
     assert f"({file}:9, in step)" in note.message and "IndexError" in note.message
     assert findings.figures["rewards"]["scores"]["environment"] == [0.0, 0.0, 0.0]
 
