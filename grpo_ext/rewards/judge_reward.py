@@ -191,8 +191,8 @@ def grade_in(reply: Reply, mark: str, scale: int, *, show: bool) -> float:
     """
     if reply.finish_reason != "stop":
         raise ValueError(
-            "the judge's reply has no grade, because it is unfinished (its finish_reason is not "
-            "stop); if the judge writes long replies, raise its option max_tokens"
+            "the judge's reply is unfinished, since its finish_reason is not stop, so it has no "
+            "grade; if the judge writes long replies, raise the option max_tokens"
         )
     text = (reply.text or "")[-MAX_TEXT:].rstrip()
     last_line = text.rpartition("\n")[2]
