@@ -28,7 +28,11 @@ def check_machine(v: Values, findings: Findings) -> None:
     check_uploads(v, findings)
     check_disk(v, findings)
     if not v["use_cpu"] and not gpu_is_there():
-        findings.note("this machine has no GPU, so `grpo-ext train` would use the CPU.", "use_cpu")
+        findings.note(
+            "this machine has no NVIDIA GPU, so `grpo-ext train` would use the CPU, unless torch "
+            "finds another accelerator.",
+            "use_cpu",
+        )
 
 
 def check_packages(v: Values, findings: Findings) -> None:
