@@ -105,12 +105,12 @@ def episode_rules(environment: str | Mapping[str, Any]) -> EpisodeRules:
         probe = episode_rules.probe
     except ValueError as error:
         raise ValueError(
-            f"environment {name!r} cannot be created with the options {options}: {error}"
+            f"environment {name!r} cannot be created with its options: {error}"
         ) from error
     except Exception as error:  # raised by a user's class
         reason = in_full(error).splitlines()[-1]
         raise ValueError(
-            f"environment {name!r} cannot be created with the options {options}: {reason}"
+            f"environment {name!r} cannot be created with its options: {reason}"
         ) from error
     check_answers(name, probe)
     return episode_rules

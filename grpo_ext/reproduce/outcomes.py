@@ -61,7 +61,7 @@ def obstacle(matrix: Matrix, claim: Claim) -> str:
         return ""
     for name in claim.runs:
         if matrix.experiment.runs[name].start != matrix.experiment.usual_start:
-            return f"--config gives only one model, but its run {name} starts from another one."
+            return f"--config gives only one model, but the claim's run {name} starts from another."
     for name in claim.runs:
         path, overrides = matrix.run(name, 0).arguments
         try:

@@ -43,7 +43,7 @@ class Turned(Environment):
         ),
         (
             {"name": "guess", "low": 40},
-            "cannot be created with the options {'low': 40}: low (40) must be less than high (31).",
+            "cannot be created with its options: low (40) must be less than high (31).",
         ),
         ("nowhere.py:World", "cannot load the environment 'nowhere.py:World'"),
         (

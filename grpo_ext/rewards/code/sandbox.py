@@ -256,8 +256,7 @@ def fault(conversation: Conversation, limits: Limits) -> MachineFault:
         return MachineFault(f"code: the sandbox did not start: {reason}.")
     return MachineFault(
         f"code: the sandbox did not start within {limits.start_seconds:g} seconds, probably "
-        "because the machine is overloaded. Run fewer programs at once, or raise the option "
-        "`seconds`."
+        "because the machine is overloaded. Lower reward_workers, or raise the option `seconds`."
     )
 
 
