@@ -367,7 +367,7 @@ def test_the_command_answers_in_words(folder, tiny_folder, capsys):
 
 
 @pytest.mark.parametrize(
-    "name, key, words", [("null", "dataset_name", "is null"), ("blank", "task", "not empty")]
+    "name, key, words", [("null", "dataset_name", "is null"), ("blank", "task", "not be empty")]
 )
 def test_prompts_that_say_nothing_are_a_problem(folder, tiny_folder, name, key, words):
     recipe = {k: v for k, v in SOUND.items() if not k.startswith(("max_num", "num_prob"))}

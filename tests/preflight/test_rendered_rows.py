@@ -195,7 +195,7 @@ def test_identifiers_are_no_prompts(tiny_folder, tmp_path):
     findings = checked(
         tmp_path, tiny_folder, POEMS, user_prompt="{id}", reward_funcs=["language_consistency"]
     )
-    assert "the prompts are identifiers, such as '00000000-" in str(findings.problems[0])
+    assert "most prompts are identifiers, such as '00000000-" in str(findings.problems[0])
 
 
 @pytest.mark.parametrize(

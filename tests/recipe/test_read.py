@@ -37,7 +37,7 @@ def bomb(levels: int, width: int = 9) -> str:
             "a: 1" + ":59" * 80_000,
             "does not fit its YAML type .an integer of 240,001 digits.: quote it",
         ),
-        ("a: " + "x" * MOST_BYTES, "more than 1,048,576 bytes"),
+        ("a: " + "x" * MOST_BYTES, "larger than 1,048,576 bytes"),
     ],
 )
 def test_what_a_file_may_hold_is_bounded(tmp_path, text, words):
@@ -61,7 +61,10 @@ def test_no_device_is_read_to_its_end():
         ("!!int ''", "a value does not fit its YAML type: quote it"),
         ("!!float x", "could not convert string to float"),
         ("!!timestamp today", "a value does not fit its YAML type: quote it"),
-        ("!secret x", "could not determine a constructor for the tag '!secret': write text"),
+        (
+            "!secret x",
+            "could not determine a constructor for the tag '!secret': write plain values",
+        ),
         ("!!binary 'x'", "failed to decode base64 data"),
         ("{[a]: 1}", "found unhashable key"),
         ("{2026-01-01: 1}", "a key of a mapping is a date or bytes: quote it"),
