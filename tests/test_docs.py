@@ -171,9 +171,9 @@ def test_foreign_keys_are_on_the_page_and_told_in_a_recipe():
                 "packing": True,
             },
         )
-    assert "torch_dtype is a key of open-r1, ms-swift: write dtype." in str(error.value)
-    assert "write group_filter: refill" in str(error.value)
-    assert "write layout: packed" in str(
+    assert "torch_dtype is a key of open-r1, ms-swift. Write dtype." in str(error.value)
+    assert "Write group_filter: refill" in str(error.value)
+    assert "Write layout: packed" in str(
         error.value
     )  # and not that it is a key of supervised training
 

@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 Run = Callable[[argparse.Namespace], int]
@@ -58,11 +59,12 @@ def at_least(minimum: int) -> Callable[[str], int]:
     """Return an argparse `type` that accepts integers of at least `minimum`."""
 
     def parse(text: str) -> int:
-        number = int(text)
-        if number < minimum:
-            raise ValueError(text)
-        return number
+        with suppress(ValueError):
+            number = int(text)
+            if number >= minimum:
+                return number
+        raise argparse.ArgumentTypeError(
+            f"it must be a whole number of at least {minimum}; got {text!r}"
+        )
 
-    # argparse then says "invalid number of at least 2 value: '1'"
-    parse.__name__ = f"number of at least {minimum}"
     return parse

@@ -54,7 +54,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
     parser.add_argument(
         "--judge",
         metavar="URL",
-        help="URL of a server with OpenAI's API, whose model grades what no rule can judge",
+        help="URL of an OpenAI-compatible server, whose model grades what no rule can judge",
     )
     parser.add_argument("--lora", action="store_true", help="train an adapter")
     parser.add_argument(

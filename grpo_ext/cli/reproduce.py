@@ -117,7 +117,10 @@ def run(args: argparse.Namespace) -> int:
     if args.config and len(names) > 1:
         raise ValueError("--config: a recipe belongs to one experiment. Name only that experiment.")
     if args.config and args.scale == "tiny":
-        raise ValueError("--scale tiny is for the tiny models. Remove --config.")
+        raise ValueError(
+            "--scale tiny is for the tiny models, but --config names another model. Remove one of "
+            "the two options."
+        )
     if args.scale not in (None, "tiny") and not args.config:
         raise ValueError(f"--scale {args.scale} needs the recipe of a model. Add --config RECIPE.")
     scale: Scale = args.scale or ("pretrained" if args.config else "tiny")

@@ -57,7 +57,9 @@ def unknown_advantages(v: Values, _: int) -> Iterator[Problem]:
             yield Problem(str(error), key)
     if v.tie_break_reward is not None and compares_groups(v):
         yield Problem(
-            f"`tie_break_reward: {v.tie_break_reward}` needs `scale_rewards: group`.",
+            f"`tie_break_reward: {v.tie_break_reward}` "
+            f"compares completions within a group, but `scale_rewards: {v.scale_rewards}` compares "
+            "groups with each other. Write `scale_rewards: group`.",
             "tie_break_reward",
         )
 

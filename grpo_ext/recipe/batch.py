@@ -122,7 +122,7 @@ def generation_of_parts_of_groups(v: Values, num_processes: int) -> Iterator[Pro
     changes = []
     for change in nearest_fits(batch):
         changes += [f"`{key}: {size}`" for key, size in change.items()]
-    nearest = f" Nearest sizes that fit: {', '.join(changes)}." if changes else ""
+    nearest = f" Write one of the nearest sizes that fit: {', '.join(changes)}." if changes else ""
     if batch.completions % batch.micro_batch:
         yield Problem(
             f"generation_batch_size {batch.completions} is not a multiple of the micro-batch of "

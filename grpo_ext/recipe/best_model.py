@@ -4,6 +4,7 @@ transformers' default, `eval_loss`, says nothing about a policy trained with GRP
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from trl import GRPOConfig
@@ -13,7 +14,7 @@ from grpo_ext.objective.policy import get_loss
 from grpo_ext.recipe.group_options import reward_weights_of
 from grpo_ext.recipe.problems import Problem
 from grpo_ext.recipe.rule_kinds import Rule
-from grpo_ext.recipe.typed_values import Values
+from grpo_ext.recipe.typed_values import Unsound, Values
 
 OF_REWARDS = (
     "rewards/",
@@ -125,11 +126,10 @@ def plain_metric(metric_for_best_model: str | None) -> str:
 
 def needs_a_metric(option: str, evaluation: EvaluationMetrics) -> str:
     """Return the error message for an option that uses `eval_loss`, with what to write instead."""
-    proposal = evaluation.growing[0] if evaluation.growing else "the name of a reward"
     return (
-        f"{option} uses eval_loss, which does not measure a policy trained with GRPO: advantages "
+        f"`{option}` uses eval_loss, which does not measure a policy trained with GRPO: advantages "
         "have mean 0 within each group, so the loss is rounding noise or the KL. Write "
-        f"metric_for_best_model: {proposal} and greater_is_better: true."
+        f"`metric_for_best_model: {evaluation.growing[0]}` and `greater_is_better: true`."
     )
 
 
@@ -148,18 +148,21 @@ def metric_that_says_nothing(v: Values, _: int) -> Iterator[Problem]:
         return  # transformers refuses these options without evaluations
     metric = plain_metric(v.metric_for_best_model)
     decodes = v.eval_temperature is not None
+    weights: dict[str, float] = {}
+    with suppress(Unsound):  # arguments built in Python do not name the rewards
+        weights = reward_weights_of(v)
     if metric == "loss":
         try:
             by_advantages = get_loss(v.loss_type).needs_advantage
         except ValueError:  # reported by its own rule
             return
         if by_advantages:
-            example = EvaluationMetrics(["countdown (or any reward)"], decodes)
-            yield Problem(needs_a_metric(option, example), option.partition(":")[0])
+            by_weight = sorted(weights, key=lambda name: -weights[name])
+            evaluation = EvaluationMetrics(by_weight, decodes)
+            yield Problem(needs_a_metric(option, evaluation), option.partition(":")[0])
         return
-    names = list(reward_weights_of(v))  # empty for arguments built in Python
-    if names:
-        evaluation = EvaluationMetrics(names, decodes, v.eval_num_samples, v.eval_constant)
+    if weights:
+        evaluation = EvaluationMetrics(list(weights), decodes, v.eval_num_samples, v.eval_constant)
         fault = evaluation.fault(metric)
         if fault is not None:
             yield Problem(fault, "metric_for_best_model")

@@ -7,7 +7,7 @@ from grpo_ext.environments.episode_rules import episode_rules
 from grpo_ext.objective.advantage import SUM_THEN_NORMALIZE
 from grpo_ext.recipe.advantage_options import compares_groups
 from grpo_ext.recipe.problems import Problem
-from grpo_ext.recipe.rule_kinds import STEP_NORMALIZATION, Dependency, Rule
+from grpo_ext.recipe.rule_kinds import STEP_NORMALIZATION, Dependency, Rule, in_yaml
 from grpo_ext.recipe.typed_values import Values
 
 # keys of `generation_kwargs` that would end turns in other ways
@@ -56,16 +56,25 @@ def environment_that_does_not_fit(v: Values, _: int) -> Iterator[Problem]:
             )
         if compares_groups(v):
             yield Problem(
-                "environment: `credit: turn` needs `scale_rewards: group`.", "scale_rewards"
+                "environment: `credit: turn` compares turns within a group, but "
+                f"`scale_rewards: {v.scale_rewards}` compares groups with each other. Write "
+                "`scale_rewards: group`.",
+                "scale_rewards",
             )
         for key, value in WITH_CREDIT_BY_TURN.items():
             if v[key] != value:
-                yield Problem(f"environment: `credit: turn` needs `{key}: {value}`.", key)
-    if v.curriculum == "adaptive" or v.pass_rates_file:
+                yield Problem(f"environment: `credit: turn` needs `{key}: {in_yaml(value)}`.", key)
+    if v.curriculum == "adaptive":
         yield Problem(
-            "environment: pass rates are counted per prompt, but episodes of the same prompt "
-            "differ by their seed. Remove curriculum: adaptive and pass_rates_file.",
+            "environment: `curriculum: adaptive` counts pass rates per prompt, but episodes of the "
+            "same prompt differ by their seed. Write `curriculum: none`.",
             "curriculum",
+        )
+    if v.pass_rates_file:
+        yield Problem(
+            "environment: pass_rates_file has pass rates per prompt, but episodes of the same "
+            "prompt differ by their seed. Remove pass_rates_file.",
+            "pass_rates_file",
         )
     for key in sorted(TURN_ENDS & {*(v.generation_kwargs or {})}):
         yield Problem(

@@ -39,14 +39,17 @@ def unknown_key(
         return f"{key} is a key of supervised training. Remove it, or train with `grpo-ext sft`."
     if key in other_fields:
         return f"{key} is a key of GRPO training. Remove it, or train with `grpo-ext train`."
+    tasks = []
     for name, cls in task_classes().items():
         if key in {f.name for f in dataclasses.fields(cls)}:
-            advice = f"Write `task: {name}`, or remove it."
-            if several:
-                advice = "Write it in an entry of `tasks`."
-            elif not grpo:
-                advice = "Remove it: supervised training has no task."
-            return f"{key} belongs to the task {name!r}. {advice}"
+            tasks.append(name)
+    if tasks:
+        advice = f"Write `task: {tasks[0]}`, or remove {key}."
+        if several:
+            advice = "Write it in the entry of such a task in `tasks`."
+        elif not grpo:
+            advice = "Remove it: supervised training has no task."
+        return f"{key} belongs to the task {' or '.join(map(repr, tasks))}. {advice}"
     return unknown("key", key, fields)
 
 
@@ -63,5 +66,7 @@ def foreign_key(written: str, key: str) -> str:
     """Return the message for the foreign key `key`, which the recipe writes as `written`."""
     origin, instead = FOREIGN[key]
     kind = "an argument" if origin == TRAINER else "a key"
-    advice = instead if instead.startswith("remove it") else f"write {instead}"
-    return f"{written} is {kind} of {origin}: {advice}."
+    advice = f"Write {instead}"
+    if instead.startswith("remove it"):
+        advice = instead.replace("remove", "Remove", 1)
+    return f"{written} is {kind} of {origin}. {advice}."

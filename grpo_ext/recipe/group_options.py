@@ -94,8 +94,9 @@ def order_without_a_difficulty(v: Values) -> bool:
 
 @refuses(
     "pass_rates_file",
-    "pass_rates_file: there is no file {pass_rates_file}. Correct the path, or write the file "
-    "with `grpo-ext eval --train_rows`.",
+    "pass_rates_file: there is no file {pass_rates_file}. Correct the path, or remove "
+    "pass_rates_file until `grpo-ext eval --train_rows N --output rates.json` has written "
+    "rates_completions.jsonl.",
 )
 def missing_pass_rates(v: Values) -> bool:
     path = v.pass_rates_file
@@ -107,7 +108,8 @@ def missing_pass_rates(v: Values) -> bool:
     "reward_weights needs reward_funcs, the list of rewards that the weights belong to.",
 )
 def weights_without_rewards(v: Values) -> bool:
-    return v.reward_weights is not None and v.reward_funcs is None
+    # with `tasks`, `several_tasks.keys_of_a_single_task` refuses both keys
+    return v.reward_weights is not None and v.reward_funcs is None and v.tasks is None
 
 
 def unknown_group_metric(v: Values, _: int) -> Iterator[Problem]:
@@ -150,12 +152,13 @@ def tie_break_fault(name: str, weights: Mapping[str, float], outcome: str) -> st
     if weights[name] != 0:
         return (
             f"`tie_break_reward: {name}` has weight {weights[name]:g} in the sum of the rewards, "
-            "so it cannot break ties. Give it `weight: 0`."
+            "so it cannot break ties. Give it the weight 0 in reward_funcs, or in reward_weights "
+            "if that is set."
         )
     if name == outcome:
         return (
-            f"`tie_break_reward: {name}` also decides which completions are correct. Name another "
-            "reward here, or another one in group_filter_metric."
+            f"`tie_break_reward: {name}` also decides which completions are correct. Write the "
+            "name of another reward in tie_break_reward or in group_filter_metric."
         )
     return None
 
@@ -212,17 +215,17 @@ NOTES: tuple[Rule, ...] = (
     Idle(
         ("group_filter_max_rounds", "max_staleness"),
         lambda v: v.group_filter == "refill",
-        "group_filter: refill",
+        "`group_filter: refill`",
     ),
     Idle(("tie_break_coef",), lambda v: v.tie_break_reward, "tie_break_reward"),
     Idle(
         ("difficulty_column",),
         lambda v: v.curriculum == "easy_to_hard",
-        "curriculum: easy_to_hard",
+        "`curriculum: easy_to_hard`",
     ),
     Idle(
         ("pass_rates_file", "pass_rate_decay"),
         lambda v: v.curriculum == "adaptive",
-        "curriculum: adaptive",
+        "`curriculum: adaptive`",
     ),
 )

@@ -52,21 +52,22 @@ def upper_clip(v: Values) -> float:
     return v.epsilon if v.epsilon_high is None else v.epsilon_high
 
 
-@refuses(
-    "delta",
-    "delta must be above 1 + epsilon_high. At {delta:g}, it clips ratios of positive advantages "
-    "before epsilon_high does, and below 1 it stops their gradient. INTELLECT-2 (arXiv "
-    "2505.07291) uses delta: 4 with epsilon: 0.2.",
-)
-def delta_below_the_upper_clip(v: Values) -> bool:
-    clips = v.loss_type in CLIPPED_LOSSES
-    return clips and v.delta is not None and v.delta <= 1 + upper_clip(v)
+def delta_below_the_upper_clip(v: Values, _: int) -> Iterator[Problem]:
+    """`delta` must not clip the ratios of positive advantages, which `epsilon_high` clips."""
+    bound = 1 + upper_clip(v)
+    if v.loss_type in CLIPPED_LOSSES and v.delta is not None and v.delta <= bound:
+        yield Problem(
+            f"delta must be above 1 + epsilon_high (by default epsilon), here {bound:g}; got "
+            f"{v.delta:g}, which would also clip ratios of positive advantages. INTELLECT-2 (arXiv "
+            "2505.07291) uses `delta: 4` with `epsilon: 0.2`.",
+            "delta",
+        )
 
 
 @refuses(
     "vllm_importance_sampling_mode",
     "`loss_type: vespo` multiplies the ratios of a sequence's tokens itself, so they must be "
-    "corrected per token. Write vllm_importance_sampling_mode: token_truncate or token_mask.",
+    "corrected per token. Write `vllm_importance_sampling_mode: token_truncate` or `token_mask`.",
 )
 def vespo_with_ratios_of_sequences(v: Values) -> bool:
     by_token = v.vllm_importance_sampling_mode.startswith("token")
@@ -93,8 +94,8 @@ def sync_of_the_base_model(v: Values) -> bool:
 
 @refuses(
     "entropy_coef_min",
-    "entropy_coef_min {entropy_coef_min:g} is above entropy_coef_max {entropy_coef_max:g}. Swap "
-    "them.",
+    "entropy_coef_min {entropy_coef_min:g} is above entropy_coef_max {entropy_coef_max:g}. Lower "
+    "entropy_coef_min, or raise entropy_coef_max.",
 )
 def entropy_bounds_that_cross(v: Values) -> bool:
     return v.use_adaptive_entropy and v.entropy_coef_min > v.entropy_coef_max
@@ -141,10 +142,13 @@ def unclipped(v: Values, num_processes: int) -> Iterator[Problem]:
     )
     if not moves and v.epsilon_high is not None and v.loss_type != "cispo":
         slices = 16 * batch.gradient_accumulation_steps
+        size = f"steps_per_generation: {slices}"
+        if batch.generation_batch_size:
+            size = f"generation_batch_size: {slices * batch.micro_batch}"
         yield Problem(
             "epsilon_high clips nothing: each generation is used for one optimizer step only, so "
-            f"all ratios are 1. Write steps_per_generation: {slices} for 16 steps, as in DAPO "
-            "(section 4.1).",
+            "all ratios are 1. For 16 steps per generation, as in DAPO (section 4.1), write "
+            f"`{size}`.",
             key,
         )
 
@@ -155,9 +159,10 @@ def low_cap(v: Values, _: int) -> Iterator[Problem]:
     if v.loss_type == "cispo" and cap < 1:
         key = "loss_type" if v.epsilon_high is None else "epsilon_high"
         yield Problem(
-            f"`loss_type: cispo` caps ratios at epsilon_high ({cap:g}). A cap below 1 applies to "
-            f"nearly every token, so the gradient is about {cap:g} times that of REINFORCE and "
-            "hardly depends on the ratios. ScaleRL (arXiv 2510.13786) uses epsilon_high: 5.0.",
+            f"`loss_type: cispo` caps ratios at {cap:g} (epsilon_high, by default epsilon). A cap "
+            f"below 1 applies to nearly every token, so the gradient is about {cap:g} times that "
+            "of REINFORCE and hardly depends on the ratios. ScaleRL (arXiv 2510.13786) uses "
+            "`epsilon_high: 5.0`.",
             key,
         )
 
@@ -176,12 +181,16 @@ RULES: tuple[Rule, ...] = (
     kl_estimator_of_no_kl,
 )
 NOTES: tuple[Rule, ...] = (
-    Idle(("delta",), lambda v: v.loss_type not in WITHOUT_DELTA, "a loss_type that clips ratios"),
-    Idle(("sapo_*",), lambda v: v.loss_type == "sapo", "loss_type: sapo"),
-    Idle(("dppo_*",), lambda v: v.loss_type == "dppo", "loss_type: dppo"),
-    Idle(("vespo_*",), lambda v: v.loss_type == "vespo", "loss_type: vespo"),
-    Idle(("ref_model_*",), lambda v: v.sync_ref_model, "sync_ref_model: true"),
-    Idle(("entropy_coef_*",), lambda v: v.use_adaptive_entropy, "use_adaptive_entropy: true"),
+    Idle(
+        ("delta",),
+        lambda v: v.loss_type not in WITHOUT_DELTA,
+        "a loss_type that reads it, such as dapo or grpo",
+    ),
+    Idle(("sapo_*",), lambda v: v.loss_type == "sapo", "`loss_type: sapo`"),
+    Idle(("dppo_*",), lambda v: v.loss_type == "dppo", "`loss_type: dppo`"),
+    Idle(("vespo_*",), lambda v: v.loss_type == "vespo", "`loss_type: vespo`"),
+    Idle(("ref_model_*",), lambda v: v.sync_ref_model, "`sync_ref_model: true`"),
+    Idle(("entropy_coef_*",), lambda v: v.use_adaptive_entropy, "`use_adaptive_entropy: true`"),
     Idle(("kl_estimator",), lambda v: v.beta, "beta above 0"),
     unclipped,
 )

@@ -1,5 +1,6 @@
 """Options for a separate sampler and its overlap with training; see `docs/overlap.md`."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -14,8 +15,9 @@ from grpo_ext.recipe.values import CountOrZero
 # an extra key, set if the trainer was given a sampler that is a separate engine
 SEPARATE_SAMPLER = "separate_sampler"
 SHARDED = (
-    "`sampler: process` needs whole weights on each rank, but ZeRO-3 and FSDP shard them. Use a "
-    "vLLM server, or train with ddp or zero2."
+    "`sampler: process` needs whole weights on each rank, but ZeRO-3 and FSDP shard them. Train "
+    "with DDP or ZeRO-2 (`accelerate_config: ddp` or `accelerate_config: zero2`), or write "
+    "`use_vllm: true` and `vllm_mode: server` instead of `sampler: process`."
 )
 
 # keys of `generation_kwargs` that do not work in rounds: the end of a round would count as the end
@@ -77,11 +79,19 @@ def separate(v: Values) -> bool:
 
 @refuses(
     "sampler",
-    "`sampler: process` cannot be combined with another sampler. Remove use_vllm and "
-    "use_transformers_continuous_batching.",
+    "`sampler: process` and `use_vllm: true` are both set, but only one of them can sample. Remove "
+    "one of them.",
 )
-def two_samplers(v: Values) -> object:
-    return v.sampler == "process" and (v.use_vllm or v.use_transformers_continuous_batching)
+def process_and_vllm(v: Values) -> bool:
+    return v.sampler == "process" and v.use_vllm
+
+
+@refuses(
+    "sampler",
+    "`sampler: process` does not support use_transformers_continuous_batching. Remove one of them.",
+)
+def process_and_continuous_batching(v: Values) -> bool:
+    return v.sampler == "process" and v.use_transformers_continuous_batching
 
 
 @refuses("sampler", SHARDED)
@@ -137,40 +147,54 @@ def overlap_without_its_sampler(v: Values, num_processes: int) -> Iterator[Probl
         if v.use_vllm and truncated:
             yield Problem(
                 f"`{key}: {v[key]}` needs the tokens that top_k, top_p and min_p keep, which vLLM "
-                "does not return. Set top_k: 0, top_p: 1.0 and min_p: null.",
+                "does not return. Remove these keys, also from generation_kwargs.",
                 key,
             )
     batch = batch_of(v, num_processes)
     if v.overlap != "off" and batch.passes % batch.gradient_accumulation_steps:
+        steps = math.lcm(batch.slices, batch.gradient_accumulation_steps)
+        size = f"steps_per_generation: {steps}"
+        if batch.generation_batch_size:
+            size = f"generation_batch_size: {batch.micro_batch * steps}"
         yield Problem(
-            f"`overlap: one_step` needs steps_per_generation x num_iterations ({batch.passes}) to "
-            f"be a multiple of gradient_accumulation_steps ({batch.gradient_accumulation_steps}).",
+            "`overlap: one_step` needs generations that end with an optimizer step, but "
+            f"{batch.passes} micro-batches (steps_per_generation x num_iterations) are not a "
+            f"multiple of gradient_accumulation_steps ({batch.gradient_accumulation_steps}). Write "
+            f"`{size}`, which makes the generations larger.",
             "overlap",
         )
 
 
 def rounds_that_do_not_fit(v: Values, num_processes: int) -> Iterator[Problem]:
     """`partial_rollouts` must divide the length, and needs whole groups and no stop options."""
-    key = "partial_rollouts"
     if not v.partial_rollouts:
         return
-    if not v.max_completion_length or v.max_completion_length % v.partial_rollouts:
+    if not v.max_completion_length:
         yield Problem(
-            f"{key} must divide max_completion_length; {v.partial_rollouts} does not divide "
-            f"{v.max_completion_length}.",
-            key,
+            "partial_rollouts must divide max_completion_length, which is null. Write a multiple "
+            f"of {v.partial_rollouts} as max_completion_length.",
+            "partial_rollouts",
         )
-    if batch_of(v, num_processes).completions // num_processes % v.num_generations:
+    elif v.max_completion_length % v.partial_rollouts:
         yield Problem(
-            f"{key} needs whole groups in each process: its completions must be a multiple of "
-            "num_generations.",
-            key,
+            f"partial_rollouts must divide max_completion_length; {v.partial_rollouts} does not "
+            f"divide {v.max_completion_length}.",
+            "partial_rollouts",
         )
-    if conflicts := sorted(NOT_IN_ROUNDS & (v.generation_kwargs or {}).keys()):
+    batch = batch_of(v, num_processes)
+    if batch.completions // num_processes % v.num_generations:
         yield Problem(
-            f"{key} cannot be combined with {', '.join(conflicts)}. Remove {', '.join(conflicts)} "
-            "from generation_kwargs.",
-            key,
+            f"partial_rollouts needs whole groups in each process, but {batch.completions} "
+            f"completions per generation are not a multiple of {num_processes} processes x "
+            f"num_generations ({v.num_generations}). Write a multiple of num_generations as "
+            "per_device_train_batch_size.",
+            "partial_rollouts",
+        )
+    if conflicts := ", ".join(sorted(NOT_IN_ROUNDS & (v.generation_kwargs or {}).keys())):
+        yield Problem(
+            "partial_rollouts samples in rounds, and these options would apply to each round, not "
+            f"to the completion: {conflicts}. Remove them from generation_kwargs.",
+            "partial_rollouts",
         )
 
 
@@ -185,7 +209,8 @@ RULES: tuple[Rule, ...] = (
     Dependency(
         "partial_rollouts", (0,), {"overlap": ("one_step",), "group_filter": ("drop", "off")}
     ),
-    two_samplers,
+    process_and_vllm,
+    process_and_continuous_batching,
     process_without_whole_weights,
     process_that_plays_an_environment,
     overlap_on_one_device,
@@ -194,5 +219,5 @@ RULES: tuple[Rule, ...] = (
     rounds_that_do_not_fit,
 )
 NOTES: tuple[Rule, ...] = (
-    Idle(("sampler_device",), lambda v: v.sampler == "process", "sampler: process"),
+    Idle(("sampler_device",), lambda v: v.sampler == "process", "`sampler: process`"),
 )

@@ -56,7 +56,9 @@ def read_yaml(path: str | Path, within: Path | None = None) -> Settings:
         root = compose_yaml(read_bytes(path, MOST_BYTES, within))
     except ForeignFile as error:
         if path.is_dir():
-            raise FileNotFoundError(f"{path} is a folder; name a recipe in it.") from None
+            raise FileNotFoundError(
+                f"{path} is a folder. Write the path of a recipe file in it."
+            ) from None
         raise RecipeError([Problem(f"not a recipe: {error.strerror}.", place=str(path))]) from None
     except YamlFault as fault:
         message = f"not a recipe: {fault.advice}"
@@ -77,10 +79,20 @@ def read_yaml(path: str | Path, within: Path | None = None) -> Settings:
     for key_node, value_node in root.value:
         key = key_node.value
         place = _place(path, key_node)
-        if key == "<<" or not isinstance(key, str):
+        if key == "<<":
             problems.append(
                 Problem(
-                    "keys of a recipe must be plain words. Write out keys that `<<` would merge.",
+                    "`<<` merges keys, which a recipe does not support. Write each key on its own "
+                    "line instead.",
+                    place=place,
+                )
+            )
+            continue
+        if not isinstance(key, str):
+            problems.append(
+                Problem(
+                    "a key of a recipe must be a plain word, not a list or a mapping. Write lines "
+                    "of `key: value`.",
                     place=place,
                 )
             )
@@ -146,7 +158,7 @@ def _stray(word: str, left: list[str], key: str | None, settings: dict[str, Word
         if following.startswith("--"):
             break
         entries.append(following)
-    return f"{message} Write a list as one word: --{key} '[{', '.join(entries)}]'."
+    return f"{message} If {key} is a list, write it as one word: --{key} '[{', '.join(entries)}]'."
 
 
 def split_config(words: list[str]) -> tuple[str | None, list[str]]:

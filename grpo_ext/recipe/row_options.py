@@ -73,7 +73,7 @@ def row_options_that_conflict(v: Values, _: int) -> Iterator[Problem]:
 
 
 def share_problems(entries: Mapping[str, Mapping[str, Any] | None]) -> Iterator[Problem]:
-    """Yield a problem for entries of `tasks` that read the same rows but hold out different ones.
+    """Yield a problem for entries of `tasks` that hold out different rows of the same data set.
 
     `entries` maps the name of each entry to its options.
     """
@@ -87,8 +87,8 @@ def share_problems(entries: Mapping[str, Mapping[str, Any] | None]) -> Iterator[
         other, other_share = first.setdefault(source, (name, share))
         if share != other_share:
             yield Problem(
-                f"tasks with the same rows need the same held_out_share: {other} and {name} read "
-                f"{source[0]}, so one would train on rows that the other holds out.",
+                f"tasks that read the same data set need the same held_out_share: {other} and "
+                f"{name} read {source[0]}, so one would train on rows that the other holds out.",
                 "tasks",
             )
 

@@ -10,6 +10,8 @@ from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any
 
+import yaml
+
 from grpo_ext.recipe.problems import Problem
 from grpo_ext.recipe.typed_values import Values
 
@@ -45,7 +47,7 @@ class Dependency:
 
     key: str
     free: tuple[Any, ...]  #: values that need nothing
-    #: for each other option, the values that fit; the first one is proposed
+    #: for each other option, the values that fit
     needed: Mapping[str, tuple[Any, ...]]
 
     def __call__(self, v: Values, num_processes: int) -> Iterator[Problem]:
@@ -53,8 +55,13 @@ class Dependency:
             return
         for other, fitting in self.needed.items():
             if v[other] not in fitting:
-                proposed = "null" if fitting[0] is None else str(fitting[0]).lower()
+                proposed = "` or `".join(map(in_yaml, fitting))
                 yield Problem(f"`{self.key}: {v[self.key]}` needs `{other}: {proposed}`.", self.key)
+
+
+def in_yaml(value: object) -> str:
+    """Return a plain value as a recipe writes it, such as `null` or `'off'`."""
+    return yaml.safe_dump(value).partition("\n")[0]
 
 
 @dataclass(frozen=True)

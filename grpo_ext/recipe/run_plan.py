@@ -159,9 +159,9 @@ def too_few_rows(rows: int, batch: Batch) -> str:
     return (
         f"{rows} training rows do not fill a generation of {batch.prompts} prompts "
         f"({batch.completions} completions, {batch.num_generations} per prompt). Use at least "
-        f"{batch.prompts} rows, or make the generation smaller: lower "
-        "per_device_train_batch_size, generation_batch_size or steps_per_generation, or raise "
-        "num_generations."
+        f"{batch.prompts} rows, or a smaller generation: lower generation_batch_size if it is set, "
+        "else per_device_train_batch_size or steps_per_generation (by default "
+        "gradient_accumulation_steps)."
     )
 
 

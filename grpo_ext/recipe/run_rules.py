@@ -33,8 +33,8 @@ def supervised_with_evaluation(v: Values) -> bool:
 
 @refuses(
     "lora_target_modules",
-    "lora_target_modules: peft matches a single entry against whole names of layers. Write "
-    "'.*{lora_target_modules[0]}' or all-linear.",
+    "lora_target_modules: peft matches a single entry against the full names of layers, not their "
+    "endings. Write '.*{lora_target_modules[0]}', or all-linear for all linear layers.",
 )
 def one_plain_name_of_a_layer(v: Values) -> bool:
     """peft reads a single entry as a regular expression that must match the whole layer name."""
@@ -76,8 +76,8 @@ def stream_without_an_end(v: Values) -> bool:
 
 @refuses(
     "resume",
-    "resume: {resume} and resume_from_checkpoint: {resume_from_checkpoint} both say where the run "
-    "starts. Remove resume_from_checkpoint.",
+    "`resume: {resume}` and `resume_from_checkpoint: {resume_from_checkpoint}` "
+    "both say where the run starts. Remove one of them.",
 )
 def two_places_to_begin(v: Values) -> object:
     return v.resume_from_checkpoint and v.resume != "auto"
@@ -104,8 +104,8 @@ def vllm_and_continuous_batching(v: Values) -> bool:
 
 @refuses(
     "use_transformers_continuous_batching",
-    "use_transformers_continuous_batching with bf16 permanently rounds the trained weights to "
-    "bfloat16. Write `bf16: false`.",
+    "use_transformers_continuous_batching with `bf16: true`, which is the default, permanently "
+    "rounds the trained weights to bfloat16. Write `bf16: false`.",
 )
 def weights_rounded_by_continuous_batching(v: Values) -> bool:
     rounds = v.bf16 is not False and not v.fp16
@@ -118,8 +118,17 @@ def weights_rounded_by_continuous_batching(v: Values) -> bool:
     "number.",
 )
 def transformers_without_a_length(v: Values) -> bool:
+    return v.max_completion_length is None and not v.use_vllm
+
+
+@refuses(
+    "max_completion_length",
+    "`max_completion_length: null` ends completions in evaluations after 20 tokens, because "
+    "eval_temperature decodes with transformers, not with vLLM. Write a number.",
+)
+def evaluation_without_a_length(v: Values) -> bool:
     evaluates = v.eval_temperature is not None and str(v.eval_strategy) != "no"
-    return v.max_completion_length is None and (not v.use_vllm or evaluates)
+    return v.max_completion_length is None and v.use_vllm and evaluates
 
 
 SUPERVISED_RULES: tuple[Refusal, ...] = (
@@ -140,14 +149,15 @@ RULES: tuple[Refusal, ...] = (
     vllm_and_continuous_batching,
     weights_rounded_by_continuous_batching,
     transformers_without_a_length,
+    evaluation_without_a_length,
 )
 NOTES: tuple[Rule, ...] = (
-    Idle(("lora_*",), lambda v: v.use_peft, "use_peft: true"),
+    Idle(("lora_*",), lambda v: v.use_peft, "`use_peft: true`"),
     Idle(
         ("pad_to_multiple_of",),  # TRL sets "auto" itself
         lambda v: v.pad_to_multiple_of == "auto" or v.loss_normalization != "step",
-        "loss_normalization: micro_batch, because padding is removed",
+        "`loss_normalization: micro_batch`, because `step` removes padding",
     ),
-    Idle(("save_steps",), lambda v: v.save_strategy == "steps", "save_strategy: steps"),
-    Idle(("num_train_epochs",), lambda v: v.max_steps < 0, "max_steps: -1"),
+    Idle(("save_steps",), lambda v: v.save_strategy == "steps", "`save_strategy: steps`"),
+    Idle(("num_train_epochs",), lambda v: v.max_steps < 0, "`max_steps: -1`"),
 )

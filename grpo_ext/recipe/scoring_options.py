@@ -55,8 +55,8 @@ def noise_on_scored_embeddings(v: Values) -> object:
 
 @refuses(
     "loss_normalization",
-    "`loss_normalization: micro_batch` scores completions without top_k, top_p and min_p. Remove "
-    "them, or write `logprob_policy: trl`.",
+    "`loss_normalization: micro_batch` scores completions without the top_k, top_p and min_p that "
+    "they were sampled with. Remove these keys, or accept this with `logprob_policy: trl`.",
 )
 def truncation_that_trl_does_not_score(v: Values) -> object:
     truncated = v.top_k or v.top_p < 1 or v.min_p

@@ -171,10 +171,14 @@ def keys_of_a_single_task(v: Values, _: int) -> Iterator[Problem]:
         yield Problem("tasks is empty. Write at least one task, or remove the key.", "tasks")
     for key in OF_EACH_TASK:
         if key in v and v[key] is not None:
-            where = f"{key} in each entry"
+            where = key
             if key == "reward_weights":
-                where = "a weight for each reward"
-            yield Problem(f"{key} cannot be set beside tasks. Write {where} of tasks instead.", key)
+                where = "a `weight` for each reward"
+            yield Problem(
+                f"{key} cannot be set together with tasks. Write {where} in the entries of `tasks` "
+                "instead.",
+                key,
+            )
 
 
 RULES: tuple[Rule, ...] = (keys_of_a_single_task,)

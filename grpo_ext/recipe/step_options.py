@@ -94,7 +94,7 @@ class SpeedOptions:
 @refuses(
     "eval_num_samples",
     "`eval_temperature: 0` gives the same completion {eval_num_samples} times. Write "
-    "eval_num_samples: 1, or raise eval_temperature.",
+    "`eval_num_samples: 1`, or raise eval_temperature.",
 )
 def several_greedy_samples(v: Values) -> bool:
     return v.eval_temperature == 0 and v.eval_num_samples > 1
@@ -120,10 +120,11 @@ RULES: tuple[Rule, ...] = (
     entropy_quantile_of_a_cut_batch,
 )
 NOTES: tuple[Rule, ...] = (
+    Idle(("eval_steps",), lambda v: v.eval_strategy != "no", "`eval_strategy: steps`"),
     Idle(
         ("eval_*",),
         lambda v: v.eval_strategy != "no",
-        "eval_strategy: steps",
+        "`eval_strategy: steps` or `epoch`",
         always=("eval_strategy", "eval_dataset_name"),  # `grpo-ext eval` reads the second
     ),
     Idle(

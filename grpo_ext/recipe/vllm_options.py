@@ -15,17 +15,28 @@ from grpo_ext.recipe.typed_values import Values
 from grpo_ext.recipe.values import CountOrZero, Positive
 
 LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # adapter sizes that vLLM 0.31 can allocate
-OR_MERGED = ", or write `vllm_sync_adapter: merged`."
+# keys that do not work with `vllm_sync_adapter: adapter`, each with the error message
 NOT_WITH_ADAPTER = {
     "vllm_enable_sleep_mode": (
-        "a sleeping engine loses its base model, which the trainer does not send again. Remove it"
+        "vllm_enable_sleep_mode: a sleeping engine loses its base model, which the trainer does "
+        "not send again. Remove vllm_enable_sleep_mode, or write `vllm_sync_adapter: merged`."
     ),
-    "lora_modules_to_save": "an adapter for vLLM cannot contain whole layers. Remove it",
+    "lora_modules_to_save": (
+        "lora_modules_to_save: an adapter for vLLM cannot contain whole layers. Remove "
+        "lora_modules_to_save, or write `vllm_sync_adapter: merged`."
+    ),
     "lora_target_parameters": (
-        "vLLM accepts adapters of layers, not of parameters. Write lora_target_modules instead"
+        "lora_target_parameters: vLLM accepts adapters of layers, not of parameters. Write "
+        "lora_target_modules instead, or `vllm_sync_adapter: merged`."
     ),
-    "load_in_4bit": ("vLLM may quantize the base model differently from the trainer. Remove it"),
-    "load_in_8bit": "vLLM cannot quantize a base model to 8 bits when it loads it. Remove it",
+    "load_in_4bit": (
+        "load_in_4bit: vLLM may quantize the base model differently from the trainer. Remove "
+        "load_in_4bit, or write `vllm_sync_adapter: merged`."
+    ),
+    "load_in_8bit": (
+        "load_in_8bit: vLLM cannot quantize the base model to 8 bits while loading it. Remove "
+        "load_in_8bit, or write `vllm_sync_adapter: merged`."
+    ),
 }
 
 
@@ -74,20 +85,23 @@ def vllm_rank(r: int) -> int | None:
     return next((rank for rank in LORA_RANKS if rank >= r), None)
 
 
-@refuses(
-    "generation_kwargs",
-    "generation_kwargs: the trainer sets how many completions and log-probs vLLM returns. Remove "
-    "n and logprobs.",
-)
-def counts_that_the_trainer_sets(v: Values) -> object:
+def counts_that_the_trainer_sets(v: Values, _: int) -> Iterator[Problem]:
     """Refuse `n` and `logprobs`: vLLM would list the likeliest token first, not the sampled one."""
-    return v.use_vllm and {"n", "logprobs"} & set(v.generation_kwargs or ())
+    if not v.use_vllm:
+        return
+    for key in sorted({"n", "logprobs"} & set(v.generation_kwargs or ())):
+        yield Problem(
+            "generation_kwargs: the trainer itself sets how many completions and log-probs vLLM "
+            f"returns. Remove {key} from generation_kwargs.",
+            "generation_kwargs",
+        )
 
 
 @refuses(
     "vllm_max_model_length",
-    "vllm_max_model_length leaves no room for a prompt beside max_completion_length: "
-    "{max_completion_length}. Raise vllm_max_model_length.",
+    "vllm_max_model_length ({vllm_max_model_length}) is the limit for prompt and completion. "
+    "With `max_completion_length: {max_completion_length}` it leaves no room for a prompt. Raise "
+    "vllm_max_model_length, or lower max_completion_length.",
 )
 def context_without_a_prompt(v: Values) -> object:
     context = v.use_vllm and v.vllm_max_model_length
@@ -113,9 +127,9 @@ def adapter_that_vllm_cannot_take(v: Values, _: int) -> Iterator[Problem]:
     """vLLM must be able to use the adapter that `vllm_sync_adapter: adapter` sends."""
     if v.vllm_sync_adapter != "adapter" or not v.use_vllm:
         return
-    for key, reason in NOT_WITH_ADAPTER.items():
+    for key, message in NOT_WITH_ADAPTER.items():
         if v[key]:
-            yield Problem(f"{key}: {reason}{OR_MERGED}", key)
+            yield Problem(message, key)
     if not v.use_peft:
         yield Problem(
             "`vllm_sync_adapter: adapter` needs an adapter, but this recipe trains none. Write "
@@ -125,21 +139,22 @@ def adapter_that_vllm_cannot_take(v: Values, _: int) -> Iterator[Problem]:
         return
     if vllm_rank(v.lora_r) is None:
         yield Problem(
-            f"lora_r: vLLM supports at most rank {LORA_RANKS[-1]}, not {v.lora_r}. Lower "
-            f"it{OR_MERGED}",
+            f"lora_r: vLLM supports at most rank {LORA_RANKS[-1]}, not {v.lora_r}. Lower lora_r, "
+            "or write `vllm_sync_adapter: merged`.",
             "lora_r",
         )
     for name in v.lora_target_modules or ():
         if "lm_head" in name or "embed" in name:
             yield Problem(
                 "lora_target_modules: an adapter for vLLM cannot change embeddings or the output "
-                f"head. Remove {name}{OR_MERGED}",
+                f"head. Remove {name}, or write `vllm_sync_adapter: merged`.",
                 "lora_target_modules",
             )
     if sharding(v) >= 3:
         yield Problem(
             "`vllm_sync_adapter: adapter` does not support ZeRO-3 and FSDP, which shard the "
-            f"adapter. Train with ddp or zero2{OR_MERGED}",
+            "adapter. Write `accelerate_config: ddp` or `accelerate_config: zero2`, or "
+            "`vllm_sync_adapter: merged`.",
             "accelerate_config",
         )
 
@@ -151,11 +166,11 @@ RULES: tuple[Rule, ...] = (
     server_address_with_a_password,
 )
 NOTES: tuple[Rule, ...] = (
-    Idle(("vllm_importance_sampling_*",), separate, "use_vllm: true or sampler: process"),
-    Idle(("vllm_*",), lambda v: v.use_vllm or v.sampler, "use_vllm: true"),
+    Idle(("vllm_importance_sampling_*",), separate, "`use_vllm: true` or `sampler: process`"),
+    Idle(("vllm_*",), lambda v: v.use_vllm or v.sampler, "`use_vllm: true`"),
     Idle(
         ("vllm_server_*",),
         lambda v: v.vllm_mode == "server" or v.sampler,
-        "vllm_mode: server",
+        "`vllm_mode: server`",
     ),
 )

@@ -63,9 +63,9 @@ def merge_adapter(
     if not difference <= limit:  # also true for NaN
         shutil.rmtree(out)
         raise ValueError(
-            f"log-probs of the merged model would differ by up to {difference:.3g}. The cause is "
-            "usually an adapter on weights that the base uses twice, such as a tied output head: "
-            "use it without merging."
+            f"log-probs of the merged model would differ by up to {difference:.3g} from those of "
+            "the base with its adapter. The cause is usually an adapter on weights that the base "
+            "uses twice, such as a tied output head. Use the adapter without merging it."
         )
     name = adapter.base_model_name_or_path
     revision = adapter.revision

@@ -98,7 +98,10 @@ def checkpoint_to_resume(recipe: Recipe, trainer: TransformersTrainer) -> str | 
         if checkpoint:
             changed = differences(recipe, recipe.output_dir)
             if changed:
-                logger.warning(f"{checkpoint} continues with changed values: {', '.join(changed)}.")
+                logger.warning(
+                    f"The run continues from {checkpoint} with changed values: "
+                    f"{', '.join(changed)}."
+                )
         else:
             set_aside(recipe.output_dir, RUN_FILES)
     trainer.accelerator.wait_for_everyone()

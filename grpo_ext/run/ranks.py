@@ -1,4 +1,4 @@
-"""What a training process owes its launcher.
+"""What a training process does for the launcher that started it.
 
 It verifies the number of ranks, reports readiness and its exit code, dies with the launcher, and
 shuts down cleanly.
@@ -112,8 +112,9 @@ def check_sharding(fsdp: bool, deepspeed: bool) -> None:
         if is_set(f"ACCELERATE_USE_{name.upper()}") and not is_sharded:
             raise SystemExit(
                 f"The accelerate config asks for {name}, but accelerate has not set it up: on a "
-                "CPU it never shards, and silently gives each rank the complete model. Use "
-                "recipes/accelerate/cpu_2.yaml on a CPU."
+                "CPU it never shards, and silently gives each rank the complete model. On a CPU, "
+                "write `accelerate_config: cpu_2`, or pass recipes/accelerate/cpu_2.yaml to "
+                "`accelerate launch --config_file`."
             )
 
 

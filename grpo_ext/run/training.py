@@ -1,4 +1,4 @@
-"""What `grpo_ext.train` and `grpo_ext.sft` share: train from a recipe and save the model."""
+"""Train from a recipe and save the model, for both `grpo_ext.train` and `grpo_ext.sft`."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _train(words: list[str] | None, make_trainer: MakeTrainer, supervised: bool)
     # transformers warns about its own options
     warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")
     path, overrides = split_config(sys.argv[1:] if words is None else words)
-    recipe_name = path or "without a recipe"
+    recipe_name = path or "this recipe"
     load = load_sft_recipe if supervised else load_recipe
     try:
         recipe = load(path, overrides)
@@ -87,7 +87,9 @@ def _train(words: list[str] | None, make_trainer: MakeTrainer, supervised: bool)
         write_atomically(recipe.output_dir / SAVED, as_yaml(recipe.flat))
     for note in recipe.notes:
         trainer.accelerator.print(f"note: {note}")
-    if checkpoint:
+    if checkpoint is True:
+        trainer.accelerator.print("Resumes from the newest checkpoint.")
+    elif checkpoint:
         trainer.accelerator.print(f"Resumes from {checkpoint}.")
     else:
         trainer.accelerator.print("Starts without a checkpoint.")
@@ -103,7 +105,7 @@ def _train(words: list[str] | None, make_trainer: MakeTrainer, supervised: bool)
     except (UserCodeFailure, EngineFailure, NonFiniteSteps) as error:
         return end_early(trainer, error, 1)
     except Interrupted as signal:
-        reason = f"The cause is {signal}. Run the same command again to continue from there."
+        reason = f"The cause is {signal}. To continue the run, {how_to_continue(recipe)}."
         return end_early(trainer, reason, int(signal.code or 1))
     if getattr(trainer, "stopped_by", None):
         return end_early(trainer, trainer.stopped_by, 1)
@@ -120,9 +122,9 @@ def save_model(recipe: Recipe, trainer: TransformersTrainer) -> int:
     failure = save_result(trainer)
     if failure:
         trainer.accelerator.print(
-            f"The trained model could not be saved in {recipe.output_dir} ({failure}). Free space "
-            "on that disk, and run the same command again: it continues from the last checkpoint "
-            "and saves the model."
+            f"The trained model could not be saved in {recipe.output_dir} ({failure}). Correct the "
+            f"cause, such as a full disk, and {how_to_continue(recipe)}: this continues from "
+            "the newest checkpoint and saves the model."
         )
         return 1
     trainer.accelerator.print(f"Saved to {recipe.output_dir}.")
@@ -132,6 +134,17 @@ def save_model(recipe: Recipe, trainer: TransformersTrainer) -> int:
     # No rank may destroy the process group while another one saves.
     trainer.accelerator.wait_for_everyone()
     return int(bool(getattr(trainer, "learnt_nothing", None)))
+
+
+def how_to_continue(recipe: Recipe) -> str:
+    """Return a clause that says how to continue a run from its newest checkpoint."""
+    choice = recipe.get("resume_from_checkpoint")
+    if not choice and recipe.flat.has("resume"):
+        if recipe.get("resume") != "auto":
+            return "run the same command again with --resume auto"
+    elif choice not in ("auto", "true", "True"):
+        return "run the same command again with --resume_from_checkpoint true"
+    return "run the same command again"
 
 
 def next_commands(recipe: Recipe, folder: str) -> list[str]:

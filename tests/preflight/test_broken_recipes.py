@@ -139,7 +139,7 @@ BROKEN = {
     "sync_of_a_sharded_adapter": (
         {**ALONE, "accelerate_config": "zero3"},
         "accelerate_config",
-        "ddp or zero2",
+        "Write `accelerate_config: ddp` or `accelerate_config: zero2`",
     ),
     "sync_to_a_sleeper": (
         {**ALONE, "vllm_enable_sleep_mode": True},

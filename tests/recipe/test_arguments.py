@@ -129,7 +129,7 @@ def test_what_is_changed_later_is_checked_too():
         "logprob_policy",
         "num_generations",
     ]
-    assert "Nearest sizes that fit" in str(error.value)
+    assert "Write one of the nearest sizes that fit" in str(error.value)
 
 
 def test_what_only_a_recipe_says_is_left_out():

@@ -242,7 +242,7 @@ def test_all_faults_are_told_at_once(tmp_path):
         ),
         (
             "curriculum: easy_to_hard\ndifficulty_column: x\ngroup_filter: refill\n",
-            "`curriculum: easy_to_hard` needs `group_filter: drop`.",
+            "`curriculum: easy_to_hard` needs `group_filter: drop` or `'off'`.",
         ),
         (
             (
@@ -259,8 +259,8 @@ def test_all_faults_are_told_at_once(tmp_path):
         ("beta: 0.1\nbeta: 0.2\n", "set twice"),
         ("- a\n- b\n", "lines of `key: value`"),
         ("a: 1\nb: [\n", "recipe.yaml:3: not a recipe: while parsing a flow node, expected"),
-        ("<<: {beta: 0.1}\n", "Write out keys that"),
-        ("[a, b]: 1\n", "recipe.yaml:2: keys of a recipe must be plain words"),
+        ("<<: {beta: 0.1}\n", "`<<` merges keys"),
+        ("[a, b]: 1\n", "recipe.yaml:2: a key of a recipe must be a plain word"),
         ("0: 1\n", "unknown key '0'"),
         ("generation_batch_size: 12\n", "not a multiple of the micro-batch of 8"),
         (
@@ -272,7 +272,10 @@ def test_all_faults_are_told_at_once(tmp_path):
             "temperature: 0.7\ngeneration_kwargs: {temperature: 0.9}\n",
             "Remove temperature from generation_kwargs",
         ),
-        ("use_vllm: true\ngeneration_kwargs: {logprobs: 5}\n", "Remove n and logprobs"),
+        (
+            "use_vllm: true\ngeneration_kwargs: {logprobs: 5}\n",
+            "Remove logprobs from generation_kwargs",
+        ),
         ("repetition_penalty: 1.1\n", "cannot be scored exactly"),
         ("num_generations: null\n", "num_generations must be a whole number; got None"),
         ("max_completion_length: null\n", "after 20 tokens"),
@@ -328,17 +331,20 @@ def test_keys_that_do_nothing_are_noted(tmp_path):
         "eval_temperature",
         "num_train_epochs",
     ]
-    assert str(notes[1]).endswith("recipe.yaml:3: lora_r does nothing without use_peft: true.")
+    assert str(notes[1]).endswith("recipe.yaml:3: lora_r does nothing without `use_peft: true`.")
 
 
 @pytest.mark.parametrize(
     "values, words",
     [
-        ({"loss_type": "cispo"}, "`loss_type: cispo` caps ratios at epsilon_high (0.2)"),
-        ({"loss_type": "sapo", "delta": 2.0}, "delta does nothing without a loss_type that clips"),
-        ({"max_staleness": 2}, "max_staleness does nothing without group_filter: refill"),
-        ({"pass_rate_decay": 0.1}, "pass_rate_decay does nothing without curriculum: adaptive"),
-        ({"pad_to_multiple_of": 8}, "pad_to_multiple_of does nothing without loss_normalization"),
+        ({"loss_type": "cispo"}, "`loss_type: cispo` caps ratios at 0.2 (epsilon_high"),
+        (
+            {"loss_type": "sapo", "delta": 2.0},
+            "delta does nothing without a loss_type that reads it",
+        ),
+        ({"max_staleness": 2}, "max_staleness does nothing without `group_filter: refill`"),
+        ({"pass_rate_decay": 0.1}, "pass_rate_decay does nothing without `curriculum: adaptive`"),
+        ({"pad_to_multiple_of": 8}, "pad_to_multiple_of does nothing without `loss_normalization"),
         ({"ignore_bias_buffers": True}, "ignore_bias_buffers does nothing"),
     ],
     ids=str,
@@ -358,7 +364,7 @@ def test_a_clip_range_that_no_ratio_leaves_is_noted(tmp_path):
     (note,) = load_recipe(write(tmp_path, text)).notes
     assert "recipe.yaml:2: epsilon_high clips nothing" in str(
         note
-    ) and "Write steps_per_generation: 64" in str(note)
+    ) and "write `steps_per_generation: 64`" in str(note)
     assert not load_recipe(write(tmp_path, text + "steps_per_generation: 64\n")).notes
     (note,) = load_recipe(None, {**MODEL, "epsilon_high": 0.3}).notes
     assert "Write steps_per_generation: 16" in str(note)
@@ -385,7 +391,7 @@ def test_what_supervised_training_does_not_read_is_noted(tmp_path):
 
 def test_supervised_training_is_not_advised_to_name_a_task():
     with pytest.raises(
-        RecipeError, match=r"max_number belongs to the task 'countdown'\. Remove it"
+        RecipeError, match=r"max_number belongs to the task 'countdown' or 'gsm8k'\. Remove it"
     ):
         load_sft_recipe(None, {**MODEL, "max_number": 12})
 
@@ -416,7 +422,7 @@ def test_truncation_in_generation_kwargs_is_truncation():
 def test_a_length_without_limit_is_refused_where_transformers_evaluates(tmp_path):
     text = "model_name_or_path: m\nuse_vllm: true\nmax_completion_length: null\n"
     assert load_recipe(write(tmp_path, text))
-    assert "end completions after 20 tokens" in faults(
+    assert "ends completions in evaluations after 20 tokens" in faults(
         tmp_path, text + "eval_strategy: steps\neval_temperature: 0\n"
     )
 
@@ -522,7 +528,7 @@ def test_a_list_of_several_words_is_told_to_be_one_word(words, expected):
         parse_words(words)
     told = str(error.value)
     assert "expected `--key value`, got 'b'" in told or "got 'v_proj'" in told
-    assert told.endswith(f"Write a list as one word: {expected}")
+    assert told.endswith(f" is a list, write it as one word: {expected}")
     key, corrected = expected.rstrip(".").split(" ", 1)
     assert parse_words([key, corrected.strip("'")])
 

@@ -135,12 +135,12 @@ def test_all_faults_of_all_entries_are_named_at_once():
 @pytest.mark.parametrize(
     "more, words",
     [
-        ({"task": "countdown"}, "task cannot be set beside tasks. Write task in each entry"),
-        ({"dataset_name": "x.jsonl"}, "dataset_name cannot be set beside tasks"),
-        ({"reward_weights": [1.0]}, "Write a weight for each reward"),
+        ({"task": "countdown"}, "task cannot be set together with tasks. Write task in the"),
+        ({"dataset_name": "x.jsonl"}, "dataset_name cannot be set together with tasks"),
+        ({"reward_weights": [1.0]}, "Write a `weight` for each reward"),
         (
             {"num_problems": 3},
-            "num_problems belongs to the task 'countdown'. Write it in an entry of `tasks`.",
+            "Write it in the entry of such a task in `tasks`.",
         ),
     ],
 )

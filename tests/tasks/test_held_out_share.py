@@ -230,7 +230,7 @@ def test_each_task_of_several_holds_out_its_own_rows(tmp_path):
     assert has_eval_rows(loaded)
     without = {**tasks, "sums": own}
     assert not has_eval_rows(load_recipe(None, {"model_name_or_path": "m", "tasks": without}))
-    with pytest.raises(RecipeError, match="held_out_share cannot be set beside tasks"):
+    with pytest.raises(RecipeError, match="held_out_share cannot be set together with tasks"):
         load_recipe(None, {"model_name_or_path": "m", "tasks": tasks, "held_out_share": 0.1})
     for share in ({}, {"held_out_share": 0.1}):
         twice = {**tasks, "again": {**own, **share}}

@@ -175,7 +175,7 @@ def test_each_task_of_several_has_its_own_limit(tiny_folder, tokenizer):
     values = {"model_name_or_path": str(tiny_folder), "tasks": tasks}
     names = train_rows(load_recipe(None, values))["task"]
     assert (names.count("stories"), names.count("countdown")) == (short, 30)
-    with pytest.raises(RecipeError, match="max_prompt_tokens cannot be set beside tasks"):
+    with pytest.raises(RecipeError, match="max_prompt_tokens cannot be set together with tasks"):
         load_recipe(None, {**values, "max_prompt_tokens": limit})
 
 

@@ -377,7 +377,7 @@ def test_early_stopping_by_eval_loss_is_refused(tiny_folder, tmp_path, reward):
         "eval_dataset": Dataset.from_list(rows()),
     }
     settings = {**EVALUATED, "metric_for_best_model": "loss"}
-    with pytest.raises(CannotLearn, match="EarlyStoppingCallback uses eval_loss"):
+    with pytest.raises(CannotLearn, match="`EarlyStoppingCallback` uses eval_loss"):
         run_python(tiny_folder, tmp_path, [reward["varied"]], more=more, **settings)
 
 

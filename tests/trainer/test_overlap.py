@@ -382,11 +382,11 @@ def test_a_sampler_that_dies_again_and_again_ends_the_run(tiny_folder, tmp_path)
         ({"partial_rollouts": 3, "group_filter": "refill"}, "needs `group_filter: drop`"),
         (
             {"partial_rollouts": 3, "generation_kwargs": {"stop_strings": ["x"]}},
-            "cannot be combined with stop_strings",
+            "would apply to each round, not to the completion: stop_strings",
         ),
         (
             {"partial_rollouts": 3, "generation_kwargs": {"seed": 1, "forced_eos_token_id": 2}},
-            "with forced_eos_token_id, seed",
+            "to the completion: forced_eos_token_id, seed",
         ),
     ],
     ids=lambda value: "",

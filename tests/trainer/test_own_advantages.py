@@ -149,11 +149,11 @@ def test_what_needs_comparisons_within_groups_refuses_other_estimators():
     for settings, words in (
         (
             {"tie_break_reward": "shaped"},
-            "`tie_break_reward: shaped` needs `scale_rewards: group`.",
+            "but `scale_rewards: batch_mean` compares groups with each other",
         ),
         (
             {"environment": {"name": "guess", "credit": "turn"}},
-            "turn` needs `scale_rewards: group`.",
+            "compares turns within a group, but `scale_rewards: batch_mean` compares groups",
         ),
         ({"loss_normalization": "micro_batch"}, "batch_mean` needs `loss_normalization: step`."),
     ):

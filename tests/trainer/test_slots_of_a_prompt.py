@@ -76,7 +76,10 @@ RECIPE = {"model_name_or_path": "m", "curriculum": "adaptive", "max_slots_per_pr
     ("options", "said"),
     [
         ({"curriculum": "none"}, "`max_slots_per_prompt: 2` needs `curriculum: adaptive`."),
-        ({"group_filter": "refill"}, "`max_slots_per_prompt: 2` needs `group_filter: drop`."),
+        (
+            {"group_filter": "refill"},
+            "`max_slots_per_prompt: 2` needs `group_filter: drop` or `'off'`.",
+        ),
         (
             {
                 "tie_break_reward": "length",

@@ -158,7 +158,7 @@ def test_a_recipe_names_a_reward_of_weight_0():
     weights = {"reward_funcs": ["countdown", "format"], "tie_break_reward": "format"}
     assert load_recipe(None, {**RECIPE, **weights, "reward_weights": [1.0, 0.0]})
     [message] = messages(**weights, reward_weights=[1.0, 0.5])
-    assert "format` has weight 0.5" in message and "weight: 0" in message
+    assert "format` has weight 0.5" in message and "the weight 0 in reward_funcs" in message
     [message] = messages(tie_break_reward="lenght")
     assert (
         "no reward 'lenght'. Its rewards are countdown, length. Did you mean 'length'?" in message
@@ -172,7 +172,7 @@ def test_a_recipe_names_a_reward_of_weight_0():
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"scale_rewards": "batch"}, "`tie_break_reward: length` needs `scale_rewards: group`."),
+        ({"scale_rewards": "batch"}, "`scale_rewards: batch` compares groups with each other"),
         (
             {"multi_objective_aggregation": "normalize_then_sum"},
             "needs `multi_objective_aggregation: sum_then_normalize`.",
