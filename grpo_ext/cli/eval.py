@@ -69,7 +69,8 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
         "--engine",
         choices=("auto", "transformers", "vllm"),
         default="auto",
-        help="what generates (default: vllm on a GPU, except for adapters; else transformers)",
+        help="engine that generates completions (default: vllm on a GPU, except for adapters; "
+        "else transformers)",
     )
 
 

@@ -143,7 +143,7 @@ def ask_about(proposal: Proposal, rows: list[dict[str, Any]]) -> Proposal:
 
     columns = list(rows[0])
     prompt = ask(
-        "The prompt, a column or a template of columns in braces, is "
+        "Enter a column or a template with columns in braces as the prompt, or nothing for "
         f"[{printable(proposal.prompt.replace(NEWLINE, ESCAPED_NEWLINE))}]",
         default=proposal.prompt,
         choices=columns,
@@ -152,7 +152,7 @@ def ask_about(proposal: Proposal, rows: list[dict[str, Any]]) -> Proposal:
     if prompt != proposal.prompt:
         proposal = propose(rows, prompt)
     reward = ask(
-        f"The reward is [{proposal.reward}], since {one_line(proposal.reason)}",
+        f"Enter a reward, or nothing for [{proposal.reward}], since {one_line(proposal.reason)}",
         default=proposal.reward,
         choices=[name for name in REWARD_PROMPTS if name != "judge"],  # --judge names that one
     )

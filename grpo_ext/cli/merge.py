@@ -32,7 +32,8 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
         "--dtype",
         choices=("auto", "float32", "bfloat16", "float16"),
         default="auto",
-        help="dtype of the weights (default: that of the base model; half types round them)",
+        help="dtype of the weights (default: that of the base model; float16 and bfloat16 may "
+        "round them)",
     )
     add("--trust_remote_code", action="store_true", help="run code that comes with the base model")
 

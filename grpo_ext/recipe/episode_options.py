@@ -78,8 +78,8 @@ def environment_that_does_not_fit(v: Values, _: int) -> Iterator[Problem]:
         )
     for key in sorted(TURN_ENDS & {*(v.generation_kwargs or {})}):
         yield Problem(
-            f"environment: a turn ends at an end token or after turn_tokens tokens. Remove {key} "
-            "from generation_kwargs.",
+            f"environment: a turn ends at an end token or after turn_tokens tokens, so {key} "
+            f"cannot end it. Remove {key} from generation_kwargs.",
             "generation_kwargs",
         )
 

@@ -99,8 +99,8 @@ def counts_that_the_trainer_sets(v: Values, _: int) -> Iterator[Problem]:
 
 @refuses(
     "vllm_max_model_length",
-    "vllm_max_model_length ({vllm_max_model_length}) is the limit for prompt and completion. "
-    "With `max_completion_length: {max_completion_length}` it leaves no room for a prompt. Raise "
+    "vllm_max_model_length ({vllm_max_model_length}) is the limit for prompt and completion, "
+    "and `max_completion_length: {max_completion_length}` leaves no room for a prompt. Raise "
     "vllm_max_model_length, or lower max_completion_length.",
 )
 def context_without_a_prompt(v: Values) -> object:

@@ -95,9 +95,9 @@ def check_ranks() -> None:
     has_rendezvous = {"ACCELERATE_MIXED_PRECISION", "MASTER_PORT"} <= os.environ.keys()
     if has_rendezvous and "WORLD_SIZE" not in os.environ and is_set("ACCELERATE_USE_CPU"):
         raise SystemExit(
-            "accelerate was asked for several processes on a CPU, but started only one: use "
-            "`--config_file recipes/accelerate/cpu_2.yaml` or `grpo-ext train --num_processes N`, "
-            "which start all of them."
+            "accelerate was asked for several processes on a CPU, but started only one. Use "
+            "`accelerate launch --config_file recipes/accelerate/cpu_2.yaml`, or `grpo-ext train` "
+            "or `grpo-ext sft` with --num_processes N."
         )
 
 

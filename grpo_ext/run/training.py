@@ -123,8 +123,8 @@ def save_model(recipe: Recipe, trainer: TransformersTrainer) -> int:
     if failure:
         trainer.accelerator.print(
             f"The trained model could not be saved in {recipe.output_dir} ({failure}). Correct the "
-            f"cause, such as a full disk, and {how_to_continue(recipe)}: this continues from "
-            "the newest checkpoint and saves the model."
+            f"cause, such as a full disk, and {how_to_continue(recipe)}: this continues from the "
+            "newest checkpoint, if there is one, and saves the model."
         )
         return 1
     trainer.accelerator.print(f"Saved to {recipe.output_dir}.")
