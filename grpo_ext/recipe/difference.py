@@ -45,7 +45,7 @@ EVALUATION = (
 
 
 def as_yaml(values: Mapping[str, Any]) -> str:
-    """Return a recipe's values as YAML, without secrets and without what says where to resume."""
+    """Return a recipe's values as YAML, without secrets and the keys that say where to resume."""
     saved = dict(values)
     saved.pop("resume", None)
     saved.pop("resume_from_checkpoint", None)

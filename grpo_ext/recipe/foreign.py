@@ -54,9 +54,9 @@ def unknown_key(
 
 
 def has_counterpart(key: str, fields: Container[str]) -> bool:
-    """Return whether the key that the advice for `key` names exists in this kind of recipe.
+    """Return whether this kind of recipe has the key that the advice for `key` proposes.
 
-    True if the advice names no key. `fields` are the keys of this kind of recipe.
+    True if the advice proposes no key. `fields` are the keys of this kind of recipe.
     """
     advised = re.match(r"[a-z_0-9]+(?=$|[:,])", FOREIGN[key][1])
     return advised is None or advised.group() in fields
