@@ -367,7 +367,7 @@ def test_a_clip_range_that_no_ratio_leaves_is_noted(tmp_path):
     ) and "write `steps_per_generation: 64`" in str(note)
     assert not load_recipe(write(tmp_path, text + "steps_per_generation: 64\n")).notes
     (note,) = load_recipe(None, {**MODEL, "epsilon_high": 0.3}).notes
-    assert "Write steps_per_generation: 16" in str(note)
+    assert "write `steps_per_generation: 16`" in str(note)
     assert not load_recipe(None, {**MODEL, "epsilon_high": 0.3, "num_iterations": 2}).notes
 
 
