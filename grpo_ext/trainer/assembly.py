@@ -28,6 +28,7 @@ from grpo_ext.trainer.evaluation import check_decoding, outcomes_of
 from grpo_ext.trainer.generations import Generations
 from grpo_ext.trainer.judging import Judge, rewards_of
 from grpo_ext.trainer.learning import Learning
+from grpo_ext.trainer.memory_choices import choose_checkpointing, choose_eval_batch_size
 from grpo_ext.trainer.phases import Phases
 from grpo_ext.trainer.policy import PolicyUpdate
 from grpo_ext.trainer.port import Trainer
@@ -52,7 +53,7 @@ class Parts:
         self, trainer: Trainer, sampler: Sampler | None, recipe: Mapping[str, Any] | None = None
     ):
         check_data(trainer)
-        settings.choose_eval_batch_size(trainer)
+        choose_eval_batch_size(trainer)
         args = trainer.args
         process = trainer.accelerator
         ranks = Ranks(
@@ -83,7 +84,7 @@ class Parts:
             self.sampler = sampler
             params = scoring_params(trainer, sampler.abilities)
         # `None` if the user set `gradient_checkpointing`; the layout depends on it
-        self.checkpointing = settings.choose_checkpointing(trainer)
+        self.checkpointing = choose_checkpointing(trainer)
         layout = settings.layout_of(trainer)
         loss = settings.loss_settings(trainer)
         self.scorer = settings.make_scorer(trainer, params, layout)

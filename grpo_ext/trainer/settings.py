@@ -3,16 +3,12 @@
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Collection
-from contextlib import suppress
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
-from statistics import mean
 from typing import Any, cast
 
 import torch
-from datasets import Dataset
-from peft import PeftModel
 from transformers import PreTrainedModel, ProcessorMixin
 from trl import GRPOConfig
 
@@ -22,14 +18,9 @@ from grpo_ext.environments.start_episodes import Begin, beginning, beginning_wit
 from grpo_ext.environments.turn_tokens import TurnTokens
 from grpo_ext.objective.policy import LossOptions, get_loss
 from grpo_ext.objective.sampling import SamplingParams
-from grpo_ext.preflight.checkpointing import Checkpointing
-from grpo_ext.preflight.forecast import MEASURED_PROMPTS, size_of
-from grpo_ext.recipe.batch import batch_of
 from grpo_ext.recipe.episode_options import TURN_ENDS
-from grpo_ext.recipe.memory import eval_batch_size
 from grpo_ext.recipe.rules import (
     argument_notes,
-    argument_values,
     check_arguments,
     with_our_defaults,
 )
@@ -93,19 +84,6 @@ def checked_arguments(
         for note in argument_notes(checked, checked.world_size):
             logger.warning("%s", note)
     return cast(CheckedArguments, checked)
-
-
-def choose_eval_batch_size(trainer: Trainer) -> None:
-    """Set `per_device_eval_batch_size` if the arguments do not; see `recipe.memory`."""
-    args = trainer.args
-    v = argument_values(args, set())
-    if v.per_device_eval_batch_size is not None:
-        return
-    size = None
-    with suppress(AttributeError):  # a model without attention layers
-        size = size_of(trainer.accelerator.unwrap_model(trainer.model).config, 0, 0)
-    batch = batch_of(v, trainer.accelerator.num_processes)
-    args.per_device_eval_batch_size = eval_batch_size(v, batch, size)
 
 
 def loss_settings(trainer: Trainer) -> LossSettings:
@@ -255,53 +233,6 @@ def set_checkpointing(args: GRPOExtConfig, on: bool) -> None:
     """Turn gradient checkpointing on or off in the arguments."""
     for key in CHECKPOINTING_KEYS:
         setattr(args, key, on)
-
-
-def choose_checkpointing(trainer: Trainer) -> Checkpointing | None:
-    """Turn gradient checkpointing on or off by memory; `None` if it is already set."""
-    args = trainer.args
-    if args.gradient_checkpointing is not None:
-        return None
-    if trainer.is_fsdp_enabled and trainer.accelerator.state.fsdp_plugin.activation_checkpointing:
-        set_checkpointing(args, False)
-        return Checkpointing(False, "FSDP recomputes activations itself")
-    model = trainer.model
-    parameters = 0
-    trainable = 0
-    for weight in model.parameters():
-        parameters += weight.numel()
-        trainable += weight.numel() * weight.requires_grad
-    is_adapter = isinstance(model, PeftModel)
-    values = argument_values(args, set()).replaced(
-        use_peft=is_adapter, dtype=str(model.dtype).removeprefix("torch.")
-    )
-    choice = Checkpointing.choose(
-        size_of(model.config, parameters, trainable),
-        values,
-        batch_of(values, trainer.accelerator.num_processes),
-        sharding=int(trainer.is_fsdp_enabled),
-        prompt=mean_prompt_tokens(trainer),
-    )
-    set_checkpointing(args, choice.on)
-    if choice.on and is_adapter:
-        model.enable_input_require_grads()  # as in TRL's constructor
-    return choice
-
-
-def mean_prompt_tokens(trainer: Trainer) -> int:
-    """Return the mean length of the first prompts in tokens.
-
-    It is 0 for streams, for images, and for `environment_factory`, whose prompts are complete only
-    after `reset`.
-    """
-    rows = trainer.train_dataset
-    has_images = isinstance(trainer.processing_class, ProcessorMixin)
-    if not isinstance(rows, Dataset) or has_images or "prompt" not in rows.column_names:
-        return 0
-    if trainer.environment_factories is not None:
-        return 0
-    ids = seam.prompt_tokens(trainer, rows[:MEASURED_PROMPTS]["prompt"])
-    return round(mean(len(prompt) for prompt in ids))
 
 
 def layout_of(trainer: Trainer) -> Layout:

@@ -7,8 +7,9 @@ import json
 import pytest
 from datasets import Dataset
 from peft import LoraConfig
+from transformers import AutoTokenizer, MambaConfig, MambaForCausalLM
 
-from grpo_ext import GRPOExtConfig, load_recipe
+from grpo_ext import GRPOExtConfig, GRPOExtTrainer, load_recipe
 from grpo_ext.cli.main import main
 from grpo_ext.common import devices
 from grpo_ext.preflight import checkpointing
@@ -158,3 +159,24 @@ def test_arguments_leave_the_choice_to_the_trainer(tmp_path):
     for key in CHECKPOINTING_KEYS:
         args = GRPOExtConfig(output_dir=str(tmp_path), report_to="none", **{key: True})
         assert args.gradient_checkpointing is True
+
+
+def test_a_model_without_attention_keeps_trls_default(tiny_folder, tmp_path):
+    tokenizer = AutoTokenizer.from_pretrained(tiny_folder, padding_side="left")
+    config = MambaConfig(
+        vocab_size=len(tokenizer), hidden_size=16, state_size=4, num_hidden_layers=2
+    )
+
+    def reward(completions, **columns):
+        return [float(len(text)) for text in completions]
+
+    trainer = GRPOExtTrainer(
+        model=MambaForCausalLM(config),
+        reward_funcs=[reward],
+        args=tiny_arguments(tmp_path, max_steps=1),
+        train_dataset=Dataset.from_dict({"prompt": ["w8 w9"] * 8}),
+        processing_class=tokenizer,
+    )
+    assert trainer.args.gradient_checkpointing is True
+    trainer.train()
+    assert trainer.state.global_step == 1
