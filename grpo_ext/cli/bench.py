@@ -225,9 +225,9 @@ def advice_lines(search: Search, longest: int | None) -> Iterator[str]:
         yield f"layout {layout} was not measured: {reason}"
     if search.cannot_win:
         labels = "; ".join(map(settings_label, search.cannot_win))
-        yield f"left out, since the limits before were already slower: {labels}"
+        yield f"not measured, because training got slower towards these limits: {labels}"
     if search.left_out_for_memory:
-        yield "left out, since memory might run out: no gradient checkpointing"
+        yield "gradient checkpointing was not switched off, because memory might run out"
     if search.not_tried:
         reason = "before Ctrl-C" if search.bench.budget.interrupted else "in the time"
         labels = "; ".join(map(settings_label, search.not_tried))
