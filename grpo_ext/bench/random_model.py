@@ -47,7 +47,8 @@ def make_random_model(recipe: Recipe) -> tuple[PreTrainedModel, PreTrainedTokeni
     except OSError:
         raise ValueError(
             f"{name} is not on this machine, and its shape is not known: write "
-            "--model_name_or_path FOLDER, with a folder that has at least its config.json."
+            "`--model_name_or_path FOLDER`, with a folder that has at least the model's "
+            "config.json."
         ) from None
     tokenizer = build_tokenizer([])
     config.pad_token_id = tokenizer.pad_token_id

@@ -55,7 +55,7 @@ class Search:
         recipe's own settings and the fastest once more, unless fewer than three settings ran.
 
         Raises:
-            ValueError: if nothing fits into memory.
+            ValueError: if no layout can be used or fits into memory.
         """
         try:
             yield self.own, self._measure_own()
@@ -65,6 +65,11 @@ class Search:
                 if not self._has_time(runs=3 if len(self._seconds()) >= 3 else 1):
                     break
                 yield settings, self.measure(settings)
+            if not self._seconds() and self.refused.keys() >= set(LAYOUTS[self.bench.device]):
+                raise ValueError(
+                    "No layout can be used with this recipe. The reason for `layout: padded`: "
+                    f"{self.refused['padded']}"
+                )
             if not self._seconds() and not self.not_tried:
                 raise ValueError(
                     "No layout fits into memory: write a smaller num_generations or "

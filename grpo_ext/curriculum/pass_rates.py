@@ -46,9 +46,9 @@ def read_pass_rates(
                         raise ValueError(f"its rewards lack {rewards[0]!r}")
                 except (ValueError, RecursionError) as error:
                     raise ValueError(
-                        f"{part}:{number}: not a completion with the reward {rewards[0]} "
-                        f"({error}). Write the file with `grpo-ext eval --train_rows N --output "
-                        "FILE.json`."
+                        f"{part}:{number}: the line is not a completion with the reward "
+                        f"{rewards[0]} ({error}). Write the file with `grpo-ext eval --train_rows "
+                        "N --output FILE.json`, which makes FILE_completions.jsonl."
                     ) from None
                 if row.get("part") == "greedy":
                     continue
@@ -179,8 +179,9 @@ class PassRates:
         """
         if len(state["right"]) != len(self.numbers):
             raise ValueError(
-                f"pass rates of {len(state['right'])} prompts do not fit a data set of "
-                f"{len(self.numbers)}."
+                f"the checkpoint has pass rates of {len(state['right'])} prompts, but the data set "
+                f"has {len(self.numbers)} prompts. Resume with the data set of the checkpoint, or "
+                "start a new run with another output_dir."
             )
         self.right = np.array(state["right"])
         self.samples = np.array(state["samples"])

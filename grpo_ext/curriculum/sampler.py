@@ -228,7 +228,7 @@ class PromptSupply:
         return order[place]
 
     def _endless(self) -> Iterator[Row]:
-        """Yield the rows of a stream in endless passes; raise `ValueError` if it is empty."""
+        """Yield the rows of a stream in endless passes; raise `ValueError` if a pass is empty."""
         for current_pass in count():
             rows = self.dataset
             if self.shuffle:
@@ -240,9 +240,9 @@ class PromptSupply:
                 yield row
             if row is None:
                 raise ValueError(
-                    "dataset_name: the stream of training rows is empty, so "
-                    "`group_filter: refill` cannot draw further prompts. Check dataset_name and "
-                    "dataset_train_split."
+                    "dataset_name: a pass over the stream of training rows gave no row, so "
+                    "`group_filter: refill` cannot draw further prompts. Check dataset_name, "
+                    "dataset_train_split and the filters of the rows."
                 )
 
     def state_dict(self) -> dict[str, Any]:

@@ -129,7 +129,7 @@ def check_config(config: GenerationConfig) -> None:
     """Raise `NotSupported` for a generation config that the loop does not implement."""
     mode = config.get_generation_mode()
     if mode not in (GenerationMode.SAMPLE, GenerationMode.GREEDY_SEARCH):
-        raise NotSupported(f"it decodes by {mode.value}")
+        raise NotSupported(f"the generation config asks for {mode.value}")
     for name in ("return_dict_in_generate", "prefill_chunk_size", "cache_implementation"):
         if getattr(config, name, None):
             raise NotSupported(f"{name} is set")
@@ -159,10 +159,10 @@ def check_call(processors: list[Any], criteria: list[Any], inputs: dict[str, Any
             raise NotSupported(f"{type(criterion).__name__} may have a state per row")
     for name in sorted(inputs.keys() - INPUTS):
         if inputs[name] is not None:
-            raise NotSupported(f"the model gets {name}")
+            raise NotSupported(f"the model gets the input {name}")
     cache = inputs.get("past_key_values")
     if not has_selectable_rows(cache) or cache.get_seq_length() > 0:
-        raise NotSupported(f"its cache ({type(cache).__name__}) cannot remove rows")
+        raise NotSupported(f"the cache ({type(cache).__name__}) cannot remove rows")
     positions = inputs.get("position_ids")
     if positions is not None and positions.dim() != 2:
         raise NotSupported("positions have several dimensions")

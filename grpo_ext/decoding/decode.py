@@ -323,7 +323,8 @@ def draw_tokens(scores: Tensor, do_sample: bool) -> Tensor:
     total = mass[:, -1:]
     if not (total > 0).all():
         raise ValueError(
-            "The scores of a row are not a distribution: they are NaN, or every token was removed."
+            "The scores of a row are not a distribution: they are NaN, or every token was removed. "
+            "Check the weights for NaN, and generation_kwargs for options that remove tokens."
         )
     point = torch.rand(total.shape, dtype=torch.float64) * total
     largest_point = torch.nextafter(total, torch.zeros_like(total))

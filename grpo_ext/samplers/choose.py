@@ -84,7 +84,7 @@ def process_sampler(trainer: SampledTrainer, params: SamplingParams) -> ProcessS
         raise ValueError(
             "`sampler: process` cannot be used when one process drives several GPUs (this one sees "
             f"{args.n_gpu}). Start one process per GPU with `accelerate launch`, or set "
-            "CUDA_VISIBLE_DEVICES."
+            "CUDA_VISIBLE_DEVICES to a single GPU."
         )
     config = copy.deepcopy(trainer.generation_config)
     config.eos_token_id = trainer.eos_token_ids
@@ -103,7 +103,10 @@ def check_device(name: str) -> None:
     device = torch.device(name)
     num_gpus = torch.cuda.device_count()
     if device.type == "cuda" and (device.index or 0) >= num_gpus:
-        raise ValueError(f"sampler_device: {name} does not exist: {num_gpus} GPUs are visible.")
+        raise ValueError(
+            f"sampler_device: {name} does not exist, because {num_gpus} GPUs are visible, counted "
+            "from cuda:0. Write one of them, or cpu."
+        )
 
 
 def free_device(trainer: SampledTrainer) -> str:
@@ -147,8 +150,8 @@ def scoring_params(trainer: SampledTrainer, abilities: SamplerAbilities) -> Samp
     if params.restricted and trainer.rollout_func is not None:
         raise ValueError(
             "rollout_func may sample in any way, so truncated sampling cannot be scored exactly. "
-            "Set top_k: 0, top_p: 1.0 and min_p: null, and remove options such as suppress_tokens; "
-            "or set logprob_policy: model."
+            "Write `top_k: 0`, `top_p: 1.0` and `min_p: null`, and remove options such as "
+            "suppress_tokens; or write `logprob_policy: model` to score without them."
         )
     corrects = abilities.separate_engine and args.vllm_importance_sampling_correction
     old_pass = ratios_move(
@@ -196,39 +199,44 @@ def _warn_of_dropout(trainer: SampledTrainer) -> None:
     for module in trainer.model.modules():
         if isinstance(module, (Dropout, AlphaDropout, FeatureAlphaDropout)) and module.p > 0:
             rates.append(module.p)
-    remedy = "Write disable_dropout: true or lora_dropout: 0."
+    remedy = "Write `disable_dropout: true`."
     attention_rate = getattr(trainer.model.config.get_text_config(), "attention_dropout", 0.0)
     if attention_rate:
         rates.append(attention_rate)
         remedy = (
-            "Set attention_dropout to 0 in the model's config.json, and leave disable_dropout on."
+            "Load the model with `model_init_kwargs: {attention_dropout: 0.0}`, and write "
+            "`disable_dropout: true`."
         )
     if rates and trainer.accelerator.is_main_process:
         logger.warning(
-            f"The model uses dropout ({max(rates):g}), which changes with each pass: completions "
-            "are scored under a different policy than the one that sampled them, and ratios differ "
-            f"from 1. {remedy}"
+            f"The model uses dropout ({max(rates):g}), which changes with each pass. Completions "
+            "are therefore scored under a different policy than the one that sampled them, and "
+            f"ratios differ from 1. {remedy}"
         )
 
 
 def _warn_of_another_policy(trainer: SampledTrainer, abilities: SamplerAbilities) -> None:
     """Warn if `logprob_policy: model` ignores a temperature or truncation that is set."""
+    if not trainer.accelerator.is_main_process:
+        return
     try:
         params = _sampling_of(trainer, abilities)
-        if params.temperature == 1.0 and not params.restricted:
-            return
-        sampling = (
-            f"temperature {params.temperature:g}, top_k {params.top_k}, top_p {params.top_p:g}, "
-            f"min_p {params.min_p:g}"
-        )
     except SamplingError as error:
-        sampling = error.problem
-    if trainer.accelerator.is_main_process:
+        logger.warning(
+            "`logprob_policy: model` scores completions without the options that they are sampled "
+            f"with ({error.problem}), so the gradient is that of a policy which did not sample "
+            "them. sampling/logp_difference and sampling/ratio show the difference; remove the "
+            "options to avoid it."
+        )
+        return
+    if params.temperature != 1.0 or params.restricted:
         logger.warning(
             "`logprob_policy: model` scores completions without the temperature and truncation "
-            f"that they are sampled with ({sampling}), so the gradient is that of a policy which "
-            "did not sample them. sampling/logp_difference and sampling/ratio show the difference; "
-            "write logprob_policy: sampling to score the policy that sampled them."
+            f"that they are sampled with (temperature {params.temperature:g}, top_k "
+            f"{params.top_k}, top_p {params.top_p:g}, min_p {params.min_p:g}), so the gradient is "
+            "that of a policy which did not sample them. sampling/logp_difference and "
+            "sampling/ratio show the difference; write `logprob_policy: sampling` to score the "
+            "policy that sampled them."
         )
 
 
@@ -240,6 +248,7 @@ def _refuse_raw_logprobs(trainer: SampledTrainer) -> None:
     mode = info["model_config"]["logprobs_mode"]
     if mode != "processed_logprobs":
         raise ValueError(
-            f"The vLLM server returns {mode}, which ignore temperature and truncation: start it "
-            "with --logprobs-mode processed_logprobs."
+            f"The vLLM server returns {mode}, but the trainer needs log-probs after temperature "
+            "and truncation. Start the server with `grpo-ext serve`, or with --logprobs-mode "
+            "processed_logprobs."
         )

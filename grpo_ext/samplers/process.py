@@ -85,8 +85,8 @@ class ProcessSampler(Sampler):
             return
         if [tensor.shape for tensor in tensors] != [tensor.shape for tensor in self._shared]:
             raise ValueError(
-                "The shapes of the model's weights have changed since its trainer was made. Create "
-                "a new trainer, because `sampler: process` keeps memory for the old shapes."
+                "The shapes of the model's weights have changed since the trainer was made, but "
+                "`sampler: process` has memory for the old shapes only. Create a new trainer."
             )
         with torch.no_grad():
             for place, shared, tensor in zip(self._places, self._shared, tensors, strict=True):
@@ -133,7 +133,8 @@ class ProcessSampler(Sampler):
         for failure in gather_object([answer if isinstance(answer, Failure) else None]):
             if failure is not None:
                 raise EngineFailure(
-                    f"A sampler process (on {self._start.device}) failed: {failure.message}"
+                    "A sampler process failed. Fix the cause and run the same command, which "
+                    f"resumes from the checkpoint. The failure: {failure.message}"
                 )
         assert isinstance(answer, Completions)
         self.seconds = answer.seconds
@@ -158,8 +159,9 @@ class ProcessSampler(Sampler):
                 if attempt:
                     self._end()
                     logger.warning(
-                        "The sampler process died or hung (vllm_server_request_timeout): a new "
-                        "process repeats the request."
+                        "The sampler process died, or did not respond for "
+                        f"{self.limit:g} s (vllm_server_request_timeout). A new process repeats "
+                        "the request."
                     )
                     self._send()
                 assert self._connection is not None
@@ -169,8 +171,9 @@ class ProcessSampler(Sampler):
             except (EOFError, OSError):
                 continue
         return Failure(
-            f"it ended {1 + RESTARTS} times: it ran out of memory, crashed, or did not respond for "
-            f"{self.limit:g} s. Its messages are in the output of this run."
+            f"it failed {1 + RESTARTS} times, because it ran out of memory, crashed, or did not "
+            f"respond for {self.limit:g} s (vllm_server_request_timeout). Its own messages are in "
+            "the output of this run."
         )
 
     def _launch(self) -> None:

@@ -52,7 +52,10 @@ class FunctionSampler(Sampler):
         rollout = self.rollout_func(copy.deepcopy(request.prompts), self.trainer)
         missing = sorted(set(REQUIRED) - rollout.keys())
         if missing:
-            raise ValueError(f"rollout_func must return a dict that also has the keys {missing}.")
+            raise ValueError(
+                f"rollout_func must return a dict with the keys {', '.join(REQUIRED)}, but its "
+                f"result lacks {', '.join(missing)}."
+            )
         columns = dict(rollout)
         return Generation(
             prompt_ids=[list(ids) for ids in columns.pop("prompt_ids")],

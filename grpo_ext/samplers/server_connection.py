@@ -73,8 +73,8 @@ class ServerConnection(VLLMClient):
             except ConnectionError as error:
                 if time.monotonic() >= end:
                     raise ConnectionError(
-                        f"no vLLM server answered at {self.base_url} within {total_timeout:g} s "
-                        f"({error})"
+                        f"no vLLM server answered at {self.base_url} within {total_timeout:g} s. "
+                        f"Start one with `grpo-ext serve`. The last error: {error}"
                     ) from None
             time.sleep(retry_interval)
 
@@ -218,4 +218,4 @@ class ServerConnection(VLLMClient):
             return
         answer = self._line.ask("GET", f"{self.base_url}/weight_info", None, seconds)
         if answer.status_code != 404 and answer.json()["weight_version"] != version:
-            raise ConnectionError("it was restarted, or another run gave it weights")
+            raise ConnectionError("the server was restarted, or another run sent it weights")

@@ -104,7 +104,10 @@ def packed(model: Module) -> bytes:
             if isinstance(obj, FunctionType) and "<locals>" in obj.__qualname__:
                 return partial, (no_hook,)
             if isinstance(obj, type | FunctionType) and obj.__module__ == "__main__":
-                raise TypeError(f"{obj.__qualname__} is in the main program: move it to a module")
+                raise TypeError(
+                    f"{obj.__qualname__} is in the main program: move it to a module that the "
+                    "other process can import"
+                )
             return NotImplemented
 
     buffer = io.BytesIO()
@@ -112,8 +115,8 @@ def packed(model: Module) -> bytes:
         Pickler(buffer).dump(model)
     except Exception as error:
         raise ValueError(
-            f"`sampler: process` cannot copy this model to another process ({error}): use a vLLM "
-            "server."
+            f"`sampler: process` cannot copy this model to another process ({error}). Fix "
+            "the cause, or remove `sampler: process`."
         ) from error
     return buffer.getvalue()
 

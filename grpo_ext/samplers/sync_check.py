@@ -94,8 +94,9 @@ class SyncCheck:
         if not difference <= limit:
             raise EngineFailure(
                 f"The sampler's log-probs differ by {difference:.3g} on average from the "
-                f"trainer's, but may differ by at most {limit:g} (vllm_sync_check_limit): the "
-                "engine does not use the weights that it was sent."
+                f"trainer's, but may differ by at most {limit:g}. Probably the engine does not use "
+                "the weights that it was sent; if it only rounds differently, raise "
+                "vllm_sync_check_limit."
             )
         seam.log_figures(self.trainer, {"sampling/sync_difference": difference})
 
@@ -133,7 +134,9 @@ class SyncCheck:
             self._arrived = arrived
         if self.ranks.any(current != self._sent[1] or not self._arrived <= arrived):
             raise EngineFailure(
-                "The sampler has older weights than the trainer: the last update did not reach it."
+                "The sampler has older weights than the trainer, because the last update did not "
+                "reach it. Restart the vLLM server, if there is one, and run the same command to "
+                "resume from the checkpoint."
             )
 
     @torch.no_grad()

@@ -146,7 +146,7 @@ class AdapterClient(ServerClient):
         answer = self._line.ask("GET", f"{self.base_url}/v1/models", None, seconds)
         names = [model["id"] for model in answer.json()["data"]]
         if version not in names:
-            raise ConnectionError("it was restarted, or has lost the adapter")
+            raise ConnectionError("the server was restarted, or has lost the adapter")
 
 
 def trained(model: PeftModel) -> LoraConfig:
@@ -176,11 +176,12 @@ def check_adapter(model: torch.nn.Module) -> None:
         changed.append("init_lora_weights")
     if changed:
         raise ValueError(
-            f"vLLM does not support {', '.join(changed)} of a LoraConfig: remove it{OR_MERGED}"
+            f"vLLM does not support these options of a LoraConfig: {', '.join(changed)}. Remove "
+            f"them{OR_MERGED}"
         )
     if getattr(model.config, "quantization_config", None):
         raise ValueError(
-            "vLLM's quantized base may differ from the trainer's: load the model without "
+            "vLLM may quantize the base model differently from the trainer: load the model without "
             f"quantization{OR_MERGED}"
         )
     for layer in (model.get_input_embeddings(), model.get_output_embeddings()):

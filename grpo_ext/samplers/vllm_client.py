@@ -166,7 +166,7 @@ class ServerClient(ServerConnection):
         except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
             fault = f"they do not have vLLM's format ({type(error).__name__})"
         if fault:
-            raise ConnectionError(f"its completions do not match the request: {fault}")
+            raise ConnectionError(f"the server's completions do not match the request: {fault}")
         return answer
 
     @contextmanager

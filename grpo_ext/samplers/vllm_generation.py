@@ -193,7 +193,8 @@ class OurVLLM(VLLMGeneration):
         problems = gather_object(problems)
         if problems:
             raise EngineFailure(
-                f"Episodes need a connection from every rank to the vLLM server: {problems[0]}"
+                "Episodes need a connection to the vLLM server on every rank. It failed on "
+                f"{problems[0]}"
             )
         return self.vllm_client
 
@@ -214,12 +215,15 @@ class OurVLLM(VLLMGeneration):
             if failure is None:
                 return answer
             if failure.refused:
-                break
-        outcome = "refused a request" if failure.refused else "did not come back"
+                raise EngineFailure(
+                    f"The vLLM server at {self.server_base_url} refused a request: "
+                    f"{failure.message}. See the log of the server, correct the settings, and run "
+                    "the command again, which resumes from the checkpoint."
+                )
         raise EngineFailure(
-            f"The vLLM server at {self.server_base_url} {outcome}: {failure.message}. See the log "
-            "of the server, start it again, and run the same command, which resumes from the "
-            "checkpoint."
+            f"The vLLM server at {self.server_base_url} did not come back: {failure.message}. See "
+            "the log of the server, start it again, and run the same command, which resumes from "
+            "the checkpoint."
         )
 
     def _recover(self, attempt: str) -> None:

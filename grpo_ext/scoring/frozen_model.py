@@ -200,7 +200,7 @@ def load_frozen(
     if is_deepspeed_zero3_enabled() or is_fsdp_enabled():
         raise RuntimeError(
             f"The model {name} cannot be loaded unsharded under ZeRO-3, or under FSDP with "
-            "cpu_ram_efficient_loading: use ZeRO-2, or FSDP without that setting."
+            "fsdp_cpu_ram_efficient_loading: use ZeRO-2, or FSDP without that setting."
         )
     if device is None:
         device = "cuda" if torch.cuda.is_available() else "cpu"

@@ -61,7 +61,7 @@ def choose_layout(
     skips_masked = flash or attention == "flex_attention"
     unpackable = why_not_packed(model)
     if aux_loss:
-        unpackable = "the load-balancing loss of the experts needs a rectangle"
+        unpackable = "the load-balancing loss of the experts needs padded rows"
     if option == "packed" and unpackable:
         refuse_packing(unpackable)
     hidden_size = model.config.get_text_config().hidden_size
@@ -85,7 +85,7 @@ def choose_layout(
         reason = str(unpackable)
     elif kind == "chunks" and one_call:
         kind = "padded"
-        reason = "sharded ranks must call the model equally often"
+        reason = "all ranks must call the model the same number of times"
     caches_all = caches_every_token(model)
     may_cut = option == "auto" and kind == "packed" and not one_call and caches_all
     by_cost = may_cut and (flash or not skips_masked)

@@ -36,12 +36,12 @@ class Probe:
         try:
             apart = self._apart(model, "packed", shares)
         except (TypeError, NotImplementedError) as error:
-            return f"the model does not take positions ({error})"
+            return f"the model does not accept packed rows with positions ({error})"
         if apart <= self.limit:
             return None
         return (
-            f"the sequences of one row see each other (log-probs differ by {apart:.2g} of their "
-            "standard deviation)"
+            "the sequences of one row attend to each other (log-probs differ by "
+            f"{apart:.2g} standard deviations)"
         )
 
     def shares_prompts(self, model: torch.nn.Module) -> bool:

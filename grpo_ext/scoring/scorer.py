@@ -283,7 +283,8 @@ def _by_row(head: Head, table: Scored) -> list[KeptSet] | None:
     used = KeptSet.cat(head.used)
     if len(used) != sum(lengths):
         raise ValueError(
-            f"{len(used)} positions were scored, but the completions have {sum(lengths)}. "
-            "Adapters that lengthen the prompt cannot be scored exactly; set logprob_policy: trl."
+            f"{len(used)} positions were scored, but the completions have {sum(lengths)} tokens. "
+            "Adapters that lengthen the prompt cannot be scored exactly; write `logprob_policy: "
+            "trl`, which ignores truncation."
         )
     return used.split(lengths)

@@ -41,8 +41,10 @@ def check_contract() -> None:
     ]
     if changes:
         raise RuntimeError(
-            "grpo_ext does not fit the installed TRL. Install one that it fits: "
-            f"pip install 'trl=={KNOWN}.*'. What has changed: {'; '.join(changes)}."
+            f"grpo_ext does not fit the installed TRL {trl.__version__} or transformers "
+            f"{transformers.__version__}. Install trl=={KNOWN}.* and the version of transformers "
+            "that constraints.txt in the repository of grpo_ext names. The differences: "
+            f"{'; '.join(changes)}."
         )
 
 
@@ -61,7 +63,10 @@ def method_changes() -> Iterator[str]:
     for owner, methods in expected_methods:
         for name, expected in methods.items():
             method = getattr(owner, name, None)
-            parameters = None if method is None else parameters_of(method)[: len(expected)]
+            if method is None:
+                yield f"{owner.__name__}.{name} no longer exists"
+                continue
+            parameters = parameters_of(method)[: len(expected)]
             if parameters != expected:
                 yield (
                     f"{owner.__name__}.{name}: expected parameters {expected}, found {parameters}"

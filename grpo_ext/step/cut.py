@@ -61,10 +61,9 @@ def cut(slices: list[Scored], rule: CutRule, ranks: Ranks) -> list[MicroBatch]:
     """
     counts, useful, has_model_inputs = step_counts(slices, ranks)
     if has_model_inputs and rule.max_tokens:
-        input_names = {name for table in slices for name in table.model_inputs}
         raise ValueError(
-            "max_tokens_per_micro_batch does not work with "
-            f"{', '.join(sorted(input_names)) or 'images'}. Remove it."
+            "max_tokens_per_micro_batch does not work with prompts that have images. Remove "
+            "max_tokens_per_micro_batch."
         )
     tables = [(table, False) for table in slices]
     if rule.deals and not has_model_inputs:

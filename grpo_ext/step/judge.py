@@ -221,7 +221,8 @@ def outcome_index(names: Sequence[str], weights: Sequence[float], metric: str | 
         return list(weights).index(max(weights))
     if metric not in names:
         raise ValueError(
-            f"group_filter_metric: no reward {metric!r}. The rewards are {', '.join(names)}."
+            f"group_filter_metric: there is no reward {metric!r}. The rewards are "
+            f"{', '.join(names)}."
         )
     return list(names).index(metric)
 

@@ -259,7 +259,8 @@ def join(parts: Sequence[Scored]) -> Scored:
     input_names = {name for part in parts for name in part.model_inputs}
     if input_names:
         raise ValueError(
-            f"Completions cannot be joined: {', '.join(sorted(input_names))} belong to their batch."
+            f"cannot join batches with {', '.join(sorted(input_names))}: these inputs of the model "
+            "are not stored per row."
         )
     columns = {name: _joined_column(name, parts) for name in COLUMNS}
     return Scored(**columns)
@@ -271,7 +272,7 @@ def _joined_column(name: str, parts: Sequence[Scored]) -> Any:
     if all(column is None for column in columns):
         return None
     if any(column is None for column in columns) and name not in MISSING:
-        raise ValueError(f"Completions cannot be joined: some have {name}, others do not.")
+        raise ValueError(f"cannot join batches: some have the field {name}, others do not.")
     if any(isinstance(column, list) for column in columns):
         return list(chain.from_iterable(columns))
     prompt_width = max(part.prompt_ids.size(1) for part in parts)

@@ -67,13 +67,18 @@ class Parts:
         check_decoding(trainer, by_trl)
         if by_trl and args.max_slots_per_prompt > 1:
             raise ValueError(
-                "max_slots_per_prompt does not work with images or with tools that TRL calls. "
-                "Remove it."
+                "max_slots_per_prompt does not work with a multimodal processor, or with tools "
+                "that TRL itself calls. Remove max_slots_per_prompt."
             )
-        if sampler is not None and (trainer.as_trl or by_trl):
+        if sampler is not None and trainer.as_trl:
             raise ValueError(
-                "With images or loss_normalization: micro_batch, TRL itself generates and would "
-                "ignore the sampler argument. Remove it."
+                "With `loss_normalization: micro_batch`, TRL itself generates and would ignore the "
+                "sampler argument. Remove the sampler argument."
+            )
+        if sampler is not None and by_trl:
+            raise ValueError(
+                "With a multimodal processor, or with tools that it calls, TRL itself generates "
+                "and would ignore the sampler argument. Remove the sampler argument."
             )
         if sampler is None:
             # only our own calls of `generate` can record the kept tokens
@@ -174,10 +179,15 @@ def check_separate(trainer: Trainer, sampler: Sampler | None, generations: Gener
     """Raise `ValueError` if options of a separate sampler conflict with what generates.
 
     The options are `overlap`, `sampler` and `behaviour_policy`. They do not work with environments,
-    tools, images, `loss_normalization: micro_batch` or a `rollout_func`. The option `sampler` also
-    conflicts with the argument `sampler`.
+    tools, a multimodal processor, `loss_normalization: micro_batch` or a `rollout_func`. The option
+    `sampler` also conflicts with the argument `sampler`.
     """
     args = trainer.args
+    if sampler is not None and args.sampler is not None:
+        raise ValueError(
+            f"The argument sampler and `sampler: {args.sampler}` of the training arguments both "
+            "say what samples. Remove one of them."
+        )
     keys = [
         key
         for key in ("overlap", "sampler", "behaviour_policy")
@@ -186,17 +196,16 @@ def check_separate(trainer: Trainer, sampler: Sampler | None, generations: Gener
     if not keys:
         return
     reasons = {
-        "environments and tools": generations.begin,
-        "images and tools that TRL calls": generations.by_trl,
-        "loss_normalization: micro_batch": trainer.as_trl,
+        "an environment or tools": generations.begin,
+        "a multimodal processor or tools that TRL calls": generations.by_trl,
+        "`loss_normalization: micro_batch`": trainer.as_trl,
         "rollout_func": trainer.rollout_func,
-        "a sampler argument": sampler and args.sampler,
     }
     for other, is_used in reasons.items():
         if is_used:
             raise ValueError(
-                f"`{keys[0]}: {getattr(args, keys[0])}` does not work with {other}. Remove one of "
-                "the two."
+                f"`{keys[0]}: {getattr(args, keys[0])}` does not work with {other}. Remove "
+                f"{keys[0]}."
             )
 
 
@@ -215,9 +224,11 @@ def check_data(trainer: Trainer) -> None:
         rewards = [r.reward if isinstance(r, Guard) else r for r in trainer.reward_funcs]
         check_columns(rewards, columns)
     eval_dataset = trainer.eval_dataset
-    datasets = eval_dataset.values() if isinstance(eval_dataset, dict) else [eval_dataset]
-    for rows in datasets:
-        check_prompt(rows)
+    if isinstance(eval_dataset, dict):
+        for name, rows in eval_dataset.items():
+            check_prompt(rows, f"eval_dataset[{name!r}]")
+    else:
+        check_prompt(eval_dataset, "eval_dataset")
 
 
 def about(trainer: Trainer) -> dict[str, Any]:

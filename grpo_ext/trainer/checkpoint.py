@@ -65,8 +65,9 @@ class Checkpoints:
         sharded = trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled
         if sharded and self._reference_changes:
             raise ValueError(
-                "sync_ref_model changes the reference model, which checkpoints cannot save while "
-                "it is sharded. Set sync_ref_model: false."
+                "sync_ref_model changes the reference model, which checkpoints do not save under "
+                "FSDP and DeepSpeed. Write `sync_ref_model: false` to keep the first reference, or "
+                "train without them."
             )
         if not sharded:
             seam.expect_tied_weights(trainer.accelerator.unwrap_model(trainer.model))
@@ -118,8 +119,9 @@ class Checkpoints:
             fault = from_main(self.trainer.accelerator, lambda: what_is_wrong(folder))
             if fault:
                 raise CheckpointMismatch(
-                    f"{folder} cannot be used: {fault}. `resume: auto` uses the newest complete "
-                    "checkpoint."
+                    f"{folder} cannot be used: {fault}. Write `resume: auto` (in Python, "
+                    "resume_from_checkpoint=True) to use the newest complete checkpoint in "
+                    "output_dir."
                 )
         self._restore(folder)
         self.trainer.args.eval_on_start = False
@@ -151,8 +153,8 @@ class Checkpoints:
             fallback = f"{previous} is kept" if previous else "There is no earlier checkpoint"
             logger.warning(
                 f"{folder} could not be written ({self.error}). {fallback}, and the run continues. "
-                "The next checkpoint will be tried at its usual step. If the disk is full, free "
-                "space, or set a lower save_total_limit."
+                "The next checkpoint will be written at its usual step. If the disk is full, free "
+                "some space."
             )
         trainer.accelerator.wait_for_everyone()
 
@@ -210,12 +212,12 @@ class Checkpoints:
         if not isinstance(state, dict) or state.get("version") != VERSION:
             raise CheckpointMismatch(
                 f"{checkpoint} was saved by another version of this package. Resume with that "
-                "version, or start a new run."
+                "version, or start a new run with another output_dir."
             )
         if state["ranks"] != ranks:
             raise CheckpointMismatch(
                 f"{checkpoint} was saved by {state['ranks']} ranks, but this run has {ranks}. "
-                "Start as many ranks as saved it."
+                f"Start it with `--num_processes {state['ranks']}`."
             )
         self._trl_state = state["trl"]
         for name, part in self.parts.items():
@@ -243,14 +245,15 @@ def why_no_state(checkpoint: Path, missing: str, ranks: int) -> str:
         ranks: the number of ranks of the current run.
     """
     if (checkpoint / STATE.format(0)).exists():
+        saved = len(list(checkpoint.glob(STATE.format("*"))))
         return (
             f"{checkpoint} has no {missing}: it was saved by fewer ranks than this run has "
-            f"({ranks}). Start as many ranks as saved it."
+            f"({ranks}). Start it with `--num_processes {saved}`."
         )
     return (
-        f"{checkpoint} has no {missing}: it was saved with save_only_model: true, or by another "
-        "trainer, so it holds only a model. To start a new run from that model, set "
-        "model_name_or_path to the checkpoint, resume: never, and another output_dir."
+        f"{checkpoint} has no {missing}: it was saved with `save_only_model: true`, or by another "
+        "trainer, so no run can resume from it. To start a new run from its model, set "
+        "model_name_or_path to the checkpoint, `resume: never`, and another output_dir."
     )
 
 

@@ -48,8 +48,8 @@ def check_decoding(trainer: Trainer, by_trl: bool) -> None:
     if trainer.eval_decoding is not None and (trainer.rollout_func is not None or by_trl):
         raise ValueError(
             "eval_temperature evaluates with the model's `generate`, which supports neither "
-            "rollout_func nor images nor tools that TRL calls. Remove it, and TRL evaluates with "
-            "the sampling settings of training."
+            "rollout_func, nor a multimodal processor, nor tools that TRL itself calls. Remove "
+            "eval_temperature; TRL then evaluates with the sampling settings of training."
         )
 
 
@@ -81,7 +81,7 @@ def evaluate_policy(
         rows of several tasks, the metrics of each task are under `{prefix}_tasks/NAME/`.
 
     Raises:
-        ValueError: if the name is unknown, or a data set has no rows.
+        ValueError: if the name is unknown, there is no data set, or a data set has no rows.
     """
     datasets = trainer.eval_dataset if eval_dataset is None else eval_dataset
     if isinstance(datasets, str):
@@ -92,9 +92,17 @@ def evaluate_policy(
             metrics |= evaluate_policy(trainer, decoding, dataset, f"{prefix}_{name}")
         return metrics
     start = time.perf_counter()
-    rows = list(datasets or ())
+    if datasets is None:
+        raise ValueError(
+            "There is no data set to evaluate on. Pass an eval_dataset to the trainer or to "
+            "evaluate()."
+        )
+    rows = list(datasets)
     if not rows:
-        raise ValueError("There are no rows to evaluate on. Pass an eval_dataset that has rows.")
+        raise ValueError(
+            f"There are no rows to evaluate on for the metrics {prefix}_*. Pass an eval_dataset "
+            "that has rows."
+        )
     samples = _decode_and_score(trainer, decoding, rows)
     trainer.parts.samples.hand_out_evaluation(samples, rows, prefix.removeprefix("eval_"))
     figures = figures_of(
@@ -109,12 +117,17 @@ def evaluate_policy(
 
 def named_dataset(trainer: Trainer, name: str) -> Dataset:
     """Return the trainer's held-out data set of this name; raise `ValueError` if there is none."""
-    datasets = trainer.eval_dataset if isinstance(trainer.eval_dataset, dict) else {}
-    dataset = datasets.get(name)
-    if dataset is None:
-        names = ", ".join(datasets) or "none"
-        raise ValueError(f"There is no held-out data set {name!r}. Write one of: {names}.")
-    return dataset
+    datasets = trainer.eval_dataset
+    if not isinstance(datasets, dict):
+        raise ValueError(
+            f"There is no held-out data set {name!r}, because the trainer's eval_dataset is not a "
+            "mapping of names to data sets. Pass the data set itself."
+        )
+    if name not in datasets:
+        raise ValueError(
+            f"There is no held-out data set {name!r}. Write one of: {', '.join(datasets)}."
+        )
+    return datasets[name]
 
 
 def name_evaluation(trainer: Trainer, logs: dict[str, float]) -> None:

@@ -367,7 +367,7 @@ class Generations:
             raise ValueError(
                 "No prompt of this generation leaves room for a completion in the engine's "
                 f"context of {self.ends.context} tokens. Raise vllm_max_model_length, or shorten "
-                "the prompts or the text of `reset`."
+                "the prompts, including any text that `reset` returns."
             )
         if shut_out and not self._said_shut_out:
             self._said_shut_out = True

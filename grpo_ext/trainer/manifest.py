@@ -61,7 +61,7 @@ def what_is_wrong(folder: Path) -> str | None:
                 return f"{name} is damaged"
         hashes = _hashes((folder / name for name in entries), folder)
     except FileNotFoundError:
-        return "it is incomplete"
+        return f"it is incomplete, or was not saved by this package (it has no {MANIFEST})"
     except (ValueError, RecursionError):
         return f"its {MANIFEST} is damaged"
     except OSError as error:

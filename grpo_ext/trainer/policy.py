@@ -78,10 +78,19 @@ class OldAndReference:
         if not self.to_sampler:
             return table
         sampled = table.sampling_per_token_logps
-        if sampled is None or (sampled.isnan() & table.loss_mask.bool()).any():
+        if sampled is None:
+            raise ValueError(
+                "`behaviour_policy: sampler` needs the sampler's log-probs, but the sampler "
+                f"({self.sampler.name}) returned none. Return them from the sampler, or remove "
+                "behaviour_policy and write `vllm_importance_sampling_correction: false`, which "
+                "leaves the difference between sampler and trainer uncorrected."
+            )
+        if (sampled.isnan() & table.loss_mask.bool()).any():
             raise ValueError(
                 "`behaviour_policy: sampler` needs the log-prob of every sampled token, but the "
-                "sampler did not return all of them. Set behaviour_policy: decoupled."
+                f"sampler ({self.sampler.name}) did not return all of them. Return all, or write "
+                "`behaviour_policy: decoupled`, which counts missing ones as equal to the "
+                "trainer's."
             )
         return replace(table, old_per_token_logps=sampled.nan_to_num(nan=0.0))
 
@@ -136,7 +145,9 @@ class OldAndReference:
     def _reference(self, table: Scored) -> Scored:
         if self.scorer.params.truncated and table.kept is None:
             raise RuntimeError(
-                "The reference was scored before the tokens that the policy kept were known."
+                "With truncated sampling, the reference needs the tokens that the policy kept, but "
+                f"the sampler ({self.sampler.name}) did not return them. Remove top_k, top_p and "
+                "min_p, or write `beta: 0` to train without the reference."
             )
         with reference_of(self.trainer) as model:
             logps = self.scorer.score(model, table, self._block).logps
@@ -150,8 +161,8 @@ class OldAndReference:
         if sampled is None:
             raise ValueError(
                 f"The sampler ({self.sampler.name}) returned no log-probs, but they are needed to "
-                "correct the gradient. Return them from the sampler, or set "
-                "vllm_importance_sampling_correction: false."
+                "correct the gradient. Return them from the sampler, or write "
+                "`vllm_importance_sampling_correction: false` to train without the correction."
             )
         ratio = sampler_correction(
             old,

@@ -156,8 +156,9 @@ class Rollout:
             judged = self.generations(self._copies(prompts), score_policies=False)
             if self.generations.by_trl and self.ranks.any(bool(judged.table.model_inputs)):
                 raise ValueError(
-                    "group_filter: refill does not work with prompts that have images. Write "
-                    "group_filter: drop."
+                    "`group_filter: refill` does not work with prompts that have images. Write "
+                    "`group_filter: drop`, which leaves groups without signal out of the loss but "
+                    "does not replace them."
                 )
             rounds.append(judged)
             has_signal = self._judge_groups(prompts, judged).kept  # (groups,)

@@ -74,7 +74,10 @@ class RunOutput(TrainerCallback):
                 model_name=(args.hub_model_id or folder.name).split("/")[-1]
             )
         except OSError as error:
-            logger.warning(f"The model card could not be written: {error}")
+            logger.warning(
+                "The curves or the model card could not be written; the model is not affected: "
+                f"{error}"
+            )
         for gain in gained(state.log_history, self.trainer.reward_func_names):
             verdict = f" ({gain.verdict})" if gain.verdict else ""
             print(f"{gain.name}: {gain.first} -> {gain.last}{verdict}")
@@ -114,29 +117,29 @@ def columns_of(rows: object) -> list[str]:
     return list(getattr(rows, "column_names", None) or ())
 
 
-def check_prompt(rows: object) -> None:
+def check_prompt(rows: object, argument: str = "train_dataset") -> None:
     """Raise `ValueError` unless `rows` is one data set with a readable `prompt` column.
 
-    A stream whose columns are not known passes.
+    A stream whose columns are not known passes. `argument` names the data set in the message.
     """
     if isinstance(rows, Mapping):
         first = "train" if "train" in rows else next(iter(rows), "train")
         raise ValueError(
-            f"train_dataset is a {type(rows).__name__} with the splits "
+            f"{argument} is a {type(rows).__name__} with the splits "
             f"{', '.join(map(str, rows))}: pass one of them, such as dataset[{first!r}]."
         )
     columns = columns_of(rows)
     if columns and "prompt" not in columns:
         suggestion = did_you_mean("prompt", columns)
         raise ValueError(
-            f"The data set has no column 'prompt'.{suggestion} Its columns: {', '.join(columns)}. "
-            "Write it as text or chat messages: "
+            f"{argument} has no column 'prompt'.{suggestion} Its columns: {', '.join(columns)}. "
+            "Add the column, as texts or chat messages: "
             "rows.map(lambda row: {'prompt': [{'role': 'user', 'content': row['...']}]})."
         )
     if isinstance(rows, Dataset) and len(rows) and is_sharegpt(rows[0].get("prompt")):
         raise ValueError(
-            "The prompts are messages with `from` and `value`; a chat template reads `role` and "
-            "`content`. Convert them: "
+            f"The prompts of {argument} are messages with `from` and `value`, but a chat template "
+            "reads `role` and `content`. Convert them: "
             "from grpo_ext.tasks.sharegpt import chat_messages; "
             "rows.map(lambda row: {'prompt': chat_messages(row['prompt'])})."
         )
@@ -202,7 +205,7 @@ def first_lines(trainer: Trainer) -> str:
     groups = args.generation_batch_size // args.num_generations
     unit = "prompts"
     if args.max_slots_per_prompt > 1:
-        unit = f"slots (1 to {args.max_slots_per_prompt} a prompt)"
+        unit = f"slots (1 to {args.max_slots_per_prompt} per prompt)"
     generation, training = describe(trainer)
     choice = trainer.parts.checkpointing
     checkpointing = f"\n{choice}" if choice else ""
@@ -233,7 +236,7 @@ def describe(trainer: Trainer) -> tuple[str, str]:
     generation = parts.sampler.describe()
     if trainer.use_transformers_continuous_batching:
         generation = "transformers' continuous batching"
-    training = "as TRL, one rectangle per micro-batch"
+    training = "as in TRL, one rectangle per micro-batch"
     if not trainer.as_trl:
         on_cpu = trainer.accelerator.device.type == "cpu"
         training = settings.how_it_trains(parts.scorer.layout, parts.cut_rule, on_cpu)

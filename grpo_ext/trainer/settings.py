@@ -154,7 +154,11 @@ def trl_generates(trainer: Trainer) -> bool:
             answers_texts=False,
         )
     except ValueError as error:
-        logger.warning("TRL itself generates and calls the tools, one rank at a time: %s", error)
+        logger.warning(
+            "TRL itself generates and calls the tools, because this package cannot play the tool "
+            "calls as episodes: %s",
+            error,
+        )
         return True
     return False
 
@@ -177,19 +181,27 @@ def episodes_of(trainer: Trainer, sampler: Sampler, by_trl: bool) -> Begin | Non
         return None
     if args.environment is not None and calls_tools(trainer):
         raise ValueError(
-            "The argument `environment` does not work with tools or environment_factory. Remove "
-            "one of the two."
+            "environment does not work with the arguments tools and environment_factory. Remove "
+            "environment, or these arguments."
         )
-    if not sampler.abilities.plays_episodes or by_trl or trainer.as_trl:
+    if by_trl or trainer.as_trl:
         raise ValueError(
-            f"{sampler.name} cannot play the episodes that environment and tools need. Sample with "
-            "transformers or vLLM, or remove environment and tools."
+            "environment does not work with a multimodal processor or with "
+            "`loss_normalization: micro_batch`, because TRL itself generates then. Remove "
+            "environment, or pass a tokenizer as processing_class and write "
+            "`loss_normalization: step`."
+        )
+    if not sampler.abilities.plays_episodes:
+        raise ValueError(
+            f"The sampler ({sampler.name}) cannot play the episodes of an environment or of tools. "
+            "Remove the argument sampler or rollout_func, or `sampler: process`, so that "
+            "transformers or vLLM samples; or remove the environment and tools."
         )
     turn_ends = sorted(TURN_ENDS & {*(args.generation_kwargs or {})})
     if turn_ends:
         raise ValueError(
             "With an environment or tools, a turn ends only with an end token or at its token "
-            f"limit. Remove {turn_ends[0]} from generation_kwargs."
+            f"limit. Remove {', '.join(turn_ends)} from generation_kwargs."
         )
     tokenizer: Any = trainer.processing_class
     end_tokens = trainer.eos_token_ids
@@ -274,13 +286,21 @@ def cut_rule(trainer: Trainer, layout: Layout, settings: LossSettings) -> CutRul
     # the loss depends on which rows run together
     by_batch = trainer.top_entropy_quantile < 1.0 or trainer.aux_loss_enabled
     deals = layout.trimmed and not by_batch
-    if args.max_tokens_per_micro_batch and (not deals or trainer.is_deepspeed_enabled):
-        reason = "a model whose positions count padding"
-        if trainer.aux_loss_enabled:
-            reason = "the balance of experts, which is taken over a micro-batch"
-        if trainer.is_deepspeed_enabled:
-            reason = "DeepSpeed, which counts backward passes"
-        raise ValueError(f"max_tokens_per_micro_batch does not work with {reason}. Remove it.")
+    if args.max_tokens_per_micro_batch and trainer.is_deepspeed_enabled:
+        raise ValueError(
+            "max_tokens_per_micro_batch does not work with DeepSpeed, which ends a step after a "
+            "fixed number of backward passes. Remove max_tokens_per_micro_batch."
+        )
+    if args.max_tokens_per_micro_batch and trainer.aux_loss_enabled:
+        raise ValueError(
+            "max_tokens_per_micro_batch does not work with the load-balancing loss of experts, "
+            "which is computed over whole micro-batches. Remove max_tokens_per_micro_batch."
+        )
+    if args.max_tokens_per_micro_batch and not deals:
+        raise ValueError(
+            "max_tokens_per_micro_batch does not work with this model, whose positions count "
+            "padding, as learned position embeddings do. Remove max_tokens_per_micro_batch."
+        )
     has_bonus = args.entropy_coef != 0.0 or args.use_adaptive_entropy
     only_advantages = settings.loss.needs_advantage and not settings.beta and not has_bonus
     return CutRule(

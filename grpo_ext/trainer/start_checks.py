@@ -131,6 +131,11 @@ def why_frozen(model: nn.Module) -> str:
             "Training would change no weight of the policy: requires_grad is False for all of its "
             "parameters. Call model.requires_grad_(True)."
         )
+    if names == idle and isinstance(model, PreTrainedModel):
+        return (
+            "Training would change no weight of the policy: all adapters are disabled. Call "
+            "model.enable_adapters()."
+        )
     if names == idle:
         return (
             "Training would change no weight of the policy: all adapters are disabled. Call "
@@ -144,8 +149,9 @@ def why_frozen(model: nn.Module) -> str:
     trainable = sorted(idle & words_of_trainable - {"ref"})  # "ref": TRL's copy, for the reference
     if trainable:
         return (
-            f"Training would change no weight of the policy: the active adapter is {active!r}, "
-            f"and only {trainable[0]!r} is trainable. Call model.set_adapter({trainable[0]!r})."
+            f"Training would change no weight of the policy: the active adapter {active!r} is "
+            f"frozen, and the trainable adapter {trainable[0]!r} is not active. Call "
+            f"model.set_adapter({trainable[0]!r})."
         )
     return (
         f"Training would change no weight of the policy: the adapter {active!r} is frozen. Load "

@@ -44,7 +44,7 @@ def load_plain(path: Path) -> Any:
     try:
         with open_plain(path, path.parent) as file, torch.serialization.safe_globals(RECORDS):
             if not _is_uncompressed(file):
-                raise ValueError("it is not an uncompressed archive, as torch.save writes it")
+                raise ValueError("it is not an uncompressed archive like those of torch.save")
             return torch.load(file, map_location="cpu", weights_only=True)
     except (
         pickle.UnpicklingError,
@@ -54,7 +54,9 @@ def load_plain(path: Path) -> Any:
         EOFError,
         OSError,
     ) as error:
-        raise CheckpointMismatch(f"{path} cannot be loaded ({first_line(error)}).") from error
+        raise CheckpointMismatch(
+            f"{path} cannot be loaded ({first_line(error)}). Resume from another checkpoint."
+        ) from error
 
 
 def _is_uncompressed(file: BinaryIO) -> bool:

@@ -220,7 +220,8 @@ class Stopping(TrainerCallback):
             self._stop = NonFiniteSteps(
                 f"{self.finite.in_a_row} steps in a row had no finite gradient (max_skipped_steps: "
                 f"{limit}). They were skipped, so the weights are those before them. Lower "
-                "learning_rate, or train in bf16 or fp32."
+                "learning_rate, or load the model in bfloat16 or float32 if it is in float16 "
+                "(`dtype`)."
             )
         if self._stop is not None:
             control.should_save = True

@@ -129,8 +129,9 @@ def as_scored(table: dict[str, Any]) -> Scored:
     unknown = columns.keys() - {*COLUMNS, *MODEL_INPUTS}
     if unknown:
         raise ValueError(
-            f"TRL added the fields {', '.join(sorted(unknown))} to a batch, which this package "
-            "does not know. Install the version of TRL that this package requires."
+            f"TRL returned a batch with the fields {', '.join(sorted(unknown))}, which this "
+            "package does not know. Use the versions of TRL and transformers that it requires, or "
+            "another model."
         )
     images = {name: columns.pop(name) for name in MODEL_INPUTS if name in columns}
     return Scored(**columns, model_inputs=images)

@@ -84,7 +84,7 @@ def why_nothing_was_learnt(
         return (
             "Nothing was learnt: no step changed a weight. Either the learning rate was 0 in every "
             "step (a warm-up begins at 0), or the updates were too small for the precision of the "
-            "weights. Raise learning_rate, max_steps or max_grad_norm, or train float32 weights."
+            "weights. Raise learning_rate, max_steps or max_grad_norm, or write `dtype: float32`."
         )
     if watches_weights and progress.shift is not None and 0 < progress.shift < ROUNDING:
         return (
@@ -102,17 +102,17 @@ def why_no_advantage(progress: Progress, judge: str) -> str:
     none_had = f"none of {progress.completions} completions had an advantage"
     if progress.with_signal:
         return (
-            f"all {progress.with_signal} completions in groups with different rewards were left "
-            "out of the loss, because they were truncated (mask_truncated_completions). Raise "
-            "max_completion_length."
+            f"in groups with different rewards ({progress.with_signal} completions), all "
+            "completions with an advantage were left out of the loss, because they were truncated "
+            "(mask_truncated_completions). Raise max_completion_length."
         )
     if progress.filtered:
         return (
-            f"group_filter left out every group, because {judge} was the same for all its "
-            f"completions, so {none_had}. Other rewards, or the turns that earned them, did differ "
-            f"in the groups of {progress.filtered} completions. Use an easier task or a warm "
-            "start, choose another reward with group_filter_metric, or set group_filter: off to "
-            "train on all groups."
+            f"group_filter left out every group, because {judge} was the same for all completions "
+            f"of a group, so {none_had}. Other rewards, or the turns that earned them, differed in "
+            f"the groups of {progress.filtered} completions. Use an easier task or a warm start, "
+            "choose another reward with group_filter_metric, or write `group_filter: off` to train "
+            "on all groups."
         )
     if progress.unscored and progress.unscored == progress.judged:
         return (

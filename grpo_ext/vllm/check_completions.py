@@ -41,10 +41,10 @@ def completions_fault(
         return f"{'.'.join(map(str, details['loc']))}: {details['msg'][:100]}"
     rows = completions["completion_ids"]
     if len(rows) != n * len(prompts):
-        return f"there are {len(rows)} for {len(prompts)} prompts with {n} each"
+        return f"there are {len(rows)} completions, but {n * len(prompts)} were requested"
     is_tokenized = not isinstance(prompts[0], str)
     if is_tokenized and completions["prompt_ids"] != [list(prompt) for prompt in prompts]:
-        return "they belong to other prompts"
+        return "they are completions of other prompts"
     for i, row in enumerate(rows):
         if len(row) > max_tokens:
             return f"completion {i} has {len(row)} tokens, but at most {max_tokens} were requested"
@@ -55,10 +55,10 @@ def completions_fault(
     logps = completions["logprobs"]
     tokens = completions["logprob_token_ids"]
     if logps is None or tokens is None or not len(logps) == len(tokens) == len(rows):
-        return "their log-probs are missing"
+        return "log-probs are missing, or there is not one list per completion"
     for i, row in enumerate(rows):
         if not are_logps_of(row, logps[i], tokens[i], num_logprobs):
-            return f"completion {i} has log-probs of other tokens"
+            return f"the log-probs of completion {i} do not match its tokens"
     return None
 
 

@@ -188,6 +188,6 @@ def with_key(scope: Scope, key: str) -> Scope:
 async def refuse(send: Send) -> None:
     """Respond with status 401 to a request without a valid signature."""
     headers = [(b"content-type", b"text/plain")]
-    text = f"sign requests with the key of this server: set {KEY}, and check that the clocks agree"
+    text = f"this request has no valid, unused signature: set {KEY} to the key of this server"
     await send({"type": "http.response.start", "status": 401, "headers": headers})
     await send({"type": "http.response.body", "body": text.encode()})

@@ -55,7 +55,9 @@ class VllmAnswer(Answer):
         try:
             return self.read_as(form)
         except ValueError as error:
-            raise ConnectionError(f"the server is not vLLM: {self.path}: {error}") from None
+            raise ConnectionError(
+                f"the response to {self.path} does not have vLLM's format: {error}"
+            ) from None
 
 
 @dataclass
@@ -126,17 +128,16 @@ def clock_fault(answer: Answer) -> str | None:
         return None
     now = int(time.time())
     difference = clock.server_clock - now
-    direction = "ahead of" if difference > 0 else "behind"
     if abs(difference) > WINDOW:
-        remedy = f"They may differ by at most {WINDOW} s: synchronize them"
-    else:
-        wait = max(1, clock.server_started - now)
-        remedy = (
-            "It refuses requests that were signed before its start: synchronize the clocks, or "
-            f"wait {wait} s"
+        return (
+            f"the server's clock differs by {difference:+d} s from the clock of this machine, but "
+            f"may differ by at most {WINDOW} s: synchronize the clocks"
         )
+    wait = max(1, clock.server_started - now)
     return (
-        f"the server's clock is {abs(difference)} s {direction} the clock of this machine. {remedy}"
+        "the server refuses requests that were signed before its start, and its clock differs by "
+        f"{difference:+d} s from the clock of this machine: synchronize the clocks, or wait "
+        f"{wait} s"
     )
 
 

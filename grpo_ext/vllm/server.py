@@ -185,7 +185,7 @@ def server_of(recipe: Recipe, num_processes: int = 1, local_only: bool = False) 
     v = recipe.flat
     if not v["use_vllm"] or v["vllm_mode"] != "server":
         raise ValueError(
-            "this recipe uses no vLLM server: write use_vllm: true and vllm_mode: server."
+            "this recipe uses no vLLM server: write `use_vllm: true` and `vllm_mode: server`."
         )
     check_reach(server_url(v))
     model = None
@@ -240,11 +240,11 @@ def check_reach(url: str) -> None:
         raise ValueError(
             f"anyone who reaches {host} could send the server weights and adapters, and run code "
             f"with them: set {KEY} to a secret in the environment of the server and the trainers, "
-            "or write vllm_server_host: 127.0.0.1."
+            "or write 127.0.0.1 as the host in vllm_server_host or vllm_server_base_url."
         )
     logger.warning(
-        f"The vLLM server will listen at {host}. The network carries its key and its responses "
-        "without encryption."
+        f"The vLLM server will listen at {host}. Its requests and responses are signed with the "
+        "key, but not encrypted."
     )
 
 

@@ -49,7 +49,7 @@ def listening_store(address: str, port: int, world_size: int) -> TCPStore:
             )
     raise ConnectionError(
         "the workers of the vLLM server cannot connect to the trainer, because no port from "
-        f"{port} to {port + PORTS - 1} is free"
+        f"{port} to {port + PORTS - 1} is free: write another vllm_group_port"
     )
 
 

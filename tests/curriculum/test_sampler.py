@@ -71,7 +71,7 @@ def test_counts_decay_and_rows_with_one_prompt_share_them():
     other = PassRates(["a", "b", "a"])
     other.load_state_dict(rates.state_dict())
     assert other.state_dict() == rates.state_dict()
-    with pytest.raises(ValueError, match="pass rates of 2 prompts do not fit a data set of 3"):
+    with pytest.raises(ValueError, match="pass rates of 2 prompts, but the data set has 3"):
         PassRates(["a", "b", "c"]).load_state_dict(rates.state_dict())
 
 
@@ -140,7 +140,7 @@ def test_pass_rates_are_counted_from_completions(tmp_path):
     ):
         (tmp_path / "bad.jsonl").write_text(bad + "\n")
         with pytest.raises(
-            ValueError, match=r"bad\.jsonl:1: not a completion with the reward right"
+            ValueError, match=r"bad\.jsonl:1: the line is not a completion with the reward right"
         ):
             read_pass_rates(tmp_path / "bad.jsonl", ["right"], 1.0)
 

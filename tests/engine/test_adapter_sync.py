@@ -168,7 +168,7 @@ def test_a_quantised_base_is_refused(engine_folder):
     model = get_peft_model(AutoModelForCausalLM.from_pretrained(engine_folder), lora())
     check_adapter(model)
     model.config.quantization_config = {"quant_method": "bitsandbytes", "load_in_4bit": True}
-    with pytest.raises(ValueError, match=r"quantized base.*vllm_sync_adapter: merged"):
+    with pytest.raises(ValueError, match=r"quantize the base.*vllm_sync_adapter: merged"):
         check_adapter(model)
 
 

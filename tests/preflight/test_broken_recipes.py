@@ -104,7 +104,7 @@ BROKEN = {
         "generation_kwargs",
         "Remove temperature from generation_kwargs",
     ),
-    "unscorable": ({"repetition_penalty": 1.2}, "repetition_penalty", "Remove it, or set"),
+    "unscorable": ({"repetition_penalty": 1.2}, "repetition_penalty", "or write `logprob_policy"),
     "no_room_for_a_prompt": (
         {"use_vllm": True, "vllm_max_model_length": 32},
         "vllm_max_model_length",

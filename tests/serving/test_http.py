@@ -280,12 +280,12 @@ def test_a_request_is_of_now_and_of_this_server(guard, monkeypatch, started, sig
         (
             42,
             0,
-            "42 s ahead of the clock of this machine. It refuses requests that were signed "
-            "before its start: synchronize the clocks, or wait 42 s",
+            "signed before its start, and its clock differs by +42 s from the clock of this "
+            "machine: synchronize the clocks, or wait 42 s",
         ),
         (42, 30, "or wait 12 s"),
-        (400, 9999, "400 s ahead of the clock of this machine. They may differ by at most 300 s"),
-        (-400, 9999, "400 s behind the clock of this machine. They may differ by at most 300 s"),
+        (400, 9999, "by +400 s from the clock of this machine, but may differ by at most 300 s"),
+        (-400, 9999, "by -400 s from the clock of this machine, but may differ by at most 300 s"),
     ],
 )
 def test_clocks_that_differ_are_told(guarded, guard, monkeypatch, ahead, up_for, words):

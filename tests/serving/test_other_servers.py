@@ -31,26 +31,26 @@ def test_completions_that_were_asked_for():
 
 
 WRONG = {
-    "fewer": ({"choices": GOOD[:1]}, "1 for 1 prompts with 2 each"),
+    "fewer": ({"choices": GOOD[:1]}, "1 completions, but 2 were requested"),
     "none": ({"choices": []}, "do not have vLLM's format"),
-    "more": ({"choices": GOOD * 2}, "4 for 1 prompts with 2 each"),
+    "more": ({"choices": GOOD * 2}, "4 completions, but 2 were requested"),
     "no_choices": ({"status": "ok"}, "do not have vLLM's format (KeyError)"),
     "no_logps": ({"choices": [{**c, "logprobs": None} for c in GOOD]}, "log-probs are missing"),
     "other_logps": (
         {"choices": [GOOD[0], {**GOOD[1], "logprobs": GOOD[0]["logprobs"]}]},
-        "log-probs of other tokens",
+        "log-probs of completion 1 do not match its tokens",
     ),
     "nan": ({"choices": [GOOD[0], choice([7], [1, 2], [float("nan")])]}, "logprobs.1.0.0"),
     "of_another_prompt": (
         {"choices": [choice([5], [1, 3]), choice([7], [1, 3])]},
-        "belong to other prompts",
+        "completions of other prompts",
     ),
     "too_long": ({"choices": [GOOD[0], choice([7] * 4, [1, 2])]}, "at most 3"),
     "no_such_token": (
         {"choices": [GOOD[0], choice([10], [1, 2])]},
         "outside the model's vocabulary of 10",
     ),
-    "a_list": ([1], "is not vLLM: /v1/completions"),
+    "a_list": ([1], "response to /v1/completions does not have vLLM's format"),
 }
 
 

@@ -42,11 +42,11 @@ ROWS = "completion_ids"
 LOGPS = "logprobs"
 NAMES = "logprob_token_ids"
 WRONG = {
-    "fewer": (changed(ROWS, lambda rows: rows.pop()), "3 for 2 prompts with 2 each"),
-    "more": (changed(ROWS, lambda rows: rows.append([1])), "5 for 2 prompts with 2 each"),
+    "fewer": (changed(ROWS, lambda rows: rows.pop()), "3 completions, but 4 were requested"),
+    "more": (changed(ROWS, lambda rows: rows.append([1])), "5 completions, but 4 were requested"),
     "of_other_prompts": (
         changed("prompt_ids", lambda prompts: prompts.reverse()),
-        "they belong to other prompts",
+        "they are completions of other prompts",
     ),
     "of_equal_prompts": (
         changed("prompt_ids", lambda prompts: prompts[0].__setitem__(0, 1.0)),
@@ -70,15 +70,15 @@ WRONG = {
     "text": (changed(ROWS, lambda rows: rows[1].__setitem__(0, "7")), "completion_ids.1.0: "),
     "too_few_logps": (
         changed(LOGPS, lambda rows: rows[0].pop()),
-        "completion 0 has log-probs of other tokens",
+        "the log-probs of completion 0 do not match its tokens",
     ),
     "logps_of_others": (
         changed(NAMES, lambda rows: rows[1][0].__setitem__(0, 8)),
-        "completion 1 has log-probs of other",
+        "the log-probs of completion 1 do not match",
     ),
     "more_logps": (
         changed(NAMES, lambda rows: rows[1][0].append(8)),
-        "completion 1 has log-probs of other",
+        "the log-probs of completion 1 do not match",
     ),
     **{
         f"logp_{value}": (

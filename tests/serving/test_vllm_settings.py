@@ -59,7 +59,7 @@ def test_cache_has_room_for_one_sequence_and_bounds():
 
 
 def test_heads_that_vllm_has_no_kernel_for_are_refused():
-    with pytest.raises(ValueError, match="this model's have size 16: set use_vllm: false"):
+    with pytest.raises(ValueError, match=r"of this model have size 16\. Write `use_vllm: false`"):
         cpu_settings(TextModel(2, 4, 16, 512, "float32"), "float32", 8, 256)
 
 
@@ -93,9 +93,9 @@ def test_serve_prints_its_command(tiny_folder, tmp_path, capsys):
         f"model_name_or_path: {tiny_folder}\nuse_vllm: true\nuse_cpu: true\nbf16: false\n"
     )
     assert main(["serve", "--config", str(recipe)]) == 2
-    assert "write use_vllm: true and vllm_mode: server" in capsys.readouterr().err
+    assert "write `use_vllm: true` and `vllm_mode: server`" in capsys.readouterr().err
     assert main(["serve", "--config", str(recipe), "--vllm_mode", "server", "--dry_run"]) == 2
-    assert "this model's have size 16" in capsys.readouterr().err
+    assert "of this model have size 16" in capsys.readouterr().err
 
 
 def test_gpus_of_server_and_trainers(monkeypatch):
@@ -132,7 +132,7 @@ def test_a_server_that_others_reach_needs_a_key(host, monkeypatch, caplog):
     recipe = load_recipe(None, {**SERVER, "vllm_server_base_url": f"http://{host}:8000"})
     monkeypatch.setattr(server, "gpu_is_there", lambda: True)
     monkeypatch.delenv(KEY, raising=False)
-    with pytest.raises(ValueError, match=rf"set {KEY} .* or write vllm_server_host: 127.0.0.1"):
+    with pytest.raises(ValueError, match=rf"set {KEY} .* or write 127.0.0.1 as the host"):
         server.server_of(recipe)
     monkeypatch.setenv(KEY, "secret")
     made = server.server_of(recipe)

@@ -109,7 +109,7 @@ def test_one_rank_with_images_is_known_to_all():
     )
     assert list(map(len, batches)) == [1, 1] and batches[0][0].rows is images
     with pytest.raises(
-        ValueError, match="max_tokens_per_micro_batch does not work with pixel_values"
+        ValueError, match="max_tokens_per_micro_batch does not work with prompts that have images"
     ):
         cut([images], CutRule(max_tokens=9), Ranks())
 

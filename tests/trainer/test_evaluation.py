@@ -173,7 +173,7 @@ def test_what_generate_knows_nothing_of_is_refused(tiny_folder, tmp_path):
     def elsewhere(prompts, trainer):
         raise AssertionError
 
-    with pytest.raises(ValueError, match=r"neither rollout_func.*Remove it"):
+    with pytest.raises(ValueError, match=r"neither rollout_func.*Remove eval_temperature"):
         make(tiny_folder, tmp_path, eval_temperature=0.0, rollout=elsewhere)
     make(tiny_folder, tmp_path, rollout=elsewhere)
 

@@ -83,12 +83,12 @@ AT_THE_END = {
     "no group has two outcomes, and the filter leaves all out": (
         ["one", "varied"],
         {"group_filter": "drop", "reward_weights": [1.0, 0.5]},
-        "group_filter left out every group, because the reward 'one' was the same for all its",
+        "group_filter left out every group, because the reward 'one' was the same for all comp",
     ),
     "the same, and none is found instead": (
         ["one", "varied"],
         {"group_filter": "refill", "reward_weights": [1.0, 0.5], "group_filter_max_rounds": 1},
-        "group_filter left out every group, because the reward 'one' was the same for all its",
+        "group_filter left out every group, because the reward 'one' was the same for all comp",
     ),
     "the only reward that differs has no weight": (
         ["one", "varied"],
@@ -271,7 +271,7 @@ def frozen_model(tiny_folder, out):
 
 FROZEN = {
     "an adapter without is_trainable": (frozen_adapter, "is frozen. Load it with PeftModel"),
-    "another adapter": (other_adapter, "only 'second' is trainable. Call model.set_adapter"),
+    "another adapter": (other_adapter, "adapter 'second' is not active. Call model.set_adapter"),
     "a disabled adapter": (disabled_adapter, "all adapters are disabled"),
     "a frozen model": (frozen_model, "requires_grad is False for all of its parameters"),
 }

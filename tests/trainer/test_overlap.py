@@ -339,7 +339,7 @@ def test_a_sampler_that_dies_again_and_again_ends_the_run(tiny_folder, tmp_path)
     trainer.parts.sampler._start = replace(
         trainer.parts.sampler._start, model=b""
     )  # no process can begin with it
-    with pytest.raises(EngineFailure, match=r"sampler process \(on cpu\) failed: EOFError"):
+    with pytest.raises(EngineFailure, match=r"A sampler process failed.* The failure: EOFError"):
         trainer.train()
     trainer = overlap_run.make(tiny_folder, tmp_path)
     plain = trainer.parts.sampler._send
@@ -356,7 +356,7 @@ def test_a_sampler_that_dies_again_and_again_ends_the_run(tiny_folder, tmp_path)
         plain()
 
     trainer.parts.sampler._send = send
-    with pytest.raises(EngineFailure, match="it ended 3 times: it ran out of memory, crashed"):
+    with pytest.raises(EngineFailure, match="it failed 3 times, because it ran out of memory"):
         trainer.train()
     assert overlap_run.make(tiny_folder, tmp_path).newest_checkpoint().endswith("checkpoint-1")
 

@@ -260,7 +260,7 @@ def test_a_model_that_mixes_sequences_is_refused():
     probe = probe_of(trainer)
     probe.refuse_unless_separate(trainer.model, shares=False)
     trainer.model.model.__class__ = Mixing
-    with pytest.raises(ValueError, match="see each other"):
+    with pytest.raises(ValueError, match="attend to each other"):
         probe.refuse_unless_separate(trainer.model, shares=False)
 
 

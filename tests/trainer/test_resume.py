@@ -157,7 +157,7 @@ def test_what_ranks_on_a_cpu_have_saved_can_be_read(tmp_path):
 def test_weights_alone_are_no_state_to_go_on_from(tiny_folder, tmp_path):
     make(tiny_folder, tmp_path, save_only_model=True).train()
     assert not list(tmp_path.glob("checkpoint-*/grpo_state_*"))
-    with pytest.raises(CheckpointMismatch, match="with save_only_model: true, or by another trai"):
+    with pytest.raises(CheckpointMismatch, match="with `save_only_model: true`, or by another tra"):
         make(tiny_folder, tmp_path).train(True)
 
 

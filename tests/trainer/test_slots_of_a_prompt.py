@@ -101,6 +101,6 @@ def test_what_does_not_go_with_slots_is_refused_by_name(options, said):
 def test_the_plan_and_the_first_lines_count_slots(tiny_folder, tmp_path, capsys):
     words = ["--curriculum", "adaptive", "--max_slots_per_prompt", "4"]
     assert main(["plan", "--config", "recipes/countdown/tiny.yaml", *words]) == 0
-    assert "slots (1 to 4 a prompt) x" in capsys.readouterr().out
+    assert "slots (1 to 4 per prompt) x" in capsys.readouterr().out
     train(tiny_folder, tmp_path, **SLOTS, max_slots_per_prompt=4)
-    assert "each generation: 4 slots (1 to 4 a prompt) x 4 completions" in capsys.readouterr().out
+    assert "each generation: 4 slots (1 to 4 per prompt) x 4 completions" in capsys.readouterr().out
