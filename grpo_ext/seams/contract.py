@@ -27,7 +27,7 @@ VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 @cache
 def check_contract() -> None:
-    """Check the installed TRL against the contract, once per process.
+    """Check the installed TRL and transformers against the contract, once per process.
 
     Raises:
         RuntimeError: if anything has changed; the message lists every change.

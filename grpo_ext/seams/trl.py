@@ -296,7 +296,7 @@ def generate_and_score(trainer: TRLTrainer, rows: list[Row]) -> Any:
 
 
 def trl_generation(trainer: TRLTrainer, rows: list[Row]) -> dict[str, Any]:
-    """Generate and compute rewards and advantages with TRL, for prompts with images.
+    """Generate and compute rewards and advantages with TRL, for images or tools that it calls.
 
     TRL's scoring of old and reference log-probs is switched off, because our own scoring does that.
     TRL would refuse the name of a registered estimator, so it gets a name that it knows, and its

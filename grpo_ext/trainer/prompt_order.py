@@ -97,7 +97,8 @@ def make_rates(trainer: Trainer) -> PassRates | None:
     """Return the initial pass rates for `curriculum: adaptive`; `None` for other curricula.
 
     Raises:
-        ValueError: if a curriculum is set and the data set is a stream.
+        ValueError: if a curriculum is set and the data set is a stream, or if a line of
+            `pass_rates_file` is not a completion.
     """
     args = trainer.args
     dataset = trainer.train_dataset

@@ -124,9 +124,9 @@ class FiniteSteps:
         if trainer.is_deepspeed_enabled and not trainer.accelerator.optimizer_step_was_skipped:
             # its engine has already taken the step; recent versions skip such steps
             raise NonFiniteSteps(
-                f"Step {trainer.state.global_step + 1} had no finite gradient, and DeepSpeed has "
-                "applied it, so the weights are invalid. Resume from the last checkpoint with a "
-                "lower learning_rate and with DeepSpeed 0.19 or later, which skips such steps."
+                f"Step {trainer.state.global_step + 1} had no finite gradient, but DeepSpeed has "
+                "taken the step, so the weights are invalid. Resume from the last checkpoint with "
+                "a lower learning_rate and with DeepSpeed 0.19 or later, which skips such steps."
             )
         self.skipped += 1
         self.in_a_row += 1
