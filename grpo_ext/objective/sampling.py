@@ -183,7 +183,7 @@ def _masks(values: Mapping[str, Any]) -> list[str]:
 
 def _refuse(values: Mapping[str, Any], watched: bool) -> None:
     way_out = (
-        "Remove it (it may come from the model's generation_config.json), or write "
+        "Remove the option (it may come from the model's generation_config.json), or write "
         "`logprob_policy: model` to train the policy without it, or `logprob_policy: trl`."
     )
     for name, reason in OPTIONS["not_scorable"].items():

@@ -204,8 +204,8 @@ def _warn_of_dropout(trainer: SampledTrainer) -> None:
     if attention_rate:
         rates.append(attention_rate)
         remedy = (
-            "Load the model with `model_init_kwargs: {attention_dropout: 0.0}`, and write "
-            "`disable_dropout: true`."
+            "Load the model with attention_dropout 0 (in a recipe, `model_init_kwargs: "
+            "{attention_dropout: 0.0}`), and write `disable_dropout: true`."
         )
     if rates and trainer.accelerator.is_main_process:
         logger.warning(

@@ -193,8 +193,8 @@ class OurVLLM(VLLMGeneration):
         problems = gather_object(problems)
         if problems:
             raise EngineFailure(
-                "Episodes need a connection to the vLLM server on every rank. It failed on "
-                f"{problems[0]}"
+                "Episodes need a connection to the vLLM server on every rank. The connection "
+                f"failed on {problems[0]}"
             )
         return self.vllm_client
 

@@ -42,8 +42,8 @@ def check_contract() -> None:
     if changes:
         raise RuntimeError(
             f"grpo_ext does not fit the installed TRL {trl.__version__} or transformers "
-            f"{transformers.__version__}. Install trl=={KNOWN}.* and the version of transformers "
-            "that constraints.txt in the repository of grpo_ext names. The differences: "
+            f"{transformers.__version__}. Install trl=={KNOWN}.* and the transformers version from "
+            "constraints.txt in the grpo_ext repository. The differences: "
             f"{'; '.join(changes)}."
         )
 

@@ -186,7 +186,7 @@ def check_separate(trainer: Trainer, sampler: Sampler | None, generations: Gener
     if sampler is not None and args.sampler is not None:
         raise ValueError(
             f"The argument sampler and `sampler: {args.sampler}` of the training arguments both "
-            "say what samples. Remove one of them."
+            "choose the sampler. Remove one of them."
         )
     keys = [
         key

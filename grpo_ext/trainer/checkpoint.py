@@ -217,7 +217,7 @@ class Checkpoints:
         if state["ranks"] != ranks:
             raise CheckpointMismatch(
                 f"{checkpoint} was saved by {state['ranks']} ranks, but this run has {ranks}. "
-                f"Start it with `--num_processes {state['ranks']}`."
+                f"Start the run with `--num_processes {state['ranks']}`."
             )
         self._trl_state = state["trl"]
         for name, part in self.parts.items():
@@ -248,7 +248,7 @@ def why_no_state(checkpoint: Path, missing: str, ranks: int) -> str:
         saved = len(list(checkpoint.glob(STATE.format("*"))))
         return (
             f"{checkpoint} has no {missing}: it was saved by fewer ranks than this run has "
-            f"({ranks}). Start it with `--num_processes {saved}`."
+            f"({ranks}). Start the run with `--num_processes {saved}`."
         )
     return (
         f"{checkpoint} has no {missing}: it was saved with `save_only_model: true`, or by another "

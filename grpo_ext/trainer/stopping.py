@@ -220,8 +220,7 @@ class Stopping(TrainerCallback):
             self._stop = NonFiniteSteps(
                 f"{self.finite.in_a_row} steps in a row had no finite gradient (max_skipped_steps: "
                 f"{limit}). They were skipped, so the weights are those before them. Lower "
-                "learning_rate, or load the model in bfloat16 or float32 if it is in float16 "
-                "(`dtype`)."
+                "learning_rate; if the model is loaded in float16, write `dtype: bfloat16`."
             )
         if self._stop is not None:
             control.should_save = True
