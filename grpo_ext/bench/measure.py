@@ -483,7 +483,7 @@ def training_seconds(log: dict[str, float]) -> float:
 
 
 def alternating_reward(completions: list[str], **columns: object) -> list[float]:
-    """Return 0 and 1 in turn, so that the rewards of every group differ."""
+    """Return alternating 0 and 1, so that the rewards of every group differ."""
     return [float(i % 2) for i in range(len(completions))]
 
 

@@ -81,7 +81,7 @@ class Recorder:
         if temperature != self.params.temperature:
             raise ValueError(
                 f"Samples are drawn at temperature {temperature}, but scored at "
-                f"{self.params.temperature}. Set the temperature only in the training arguments, or "
+                f"{self.params.temperature}. Set temperature only in the training arguments, or "
                 "write `logprob_policy: model` to score at temperature 1."
             )
 

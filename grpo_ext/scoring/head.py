@@ -58,7 +58,7 @@ class Head:
         return logps, entropies
 
 
-# Calls a model with a `Head` in place of its own: `(model, head, labels, **inputs)`. Scores are 0
+# Calls a model with a `Head` instead of its own: `(model, head, labels, **inputs)`. Scores are 0
 # where there is no label, and have one column fewer than the input, since the first token is not
 # predicted. The reference returns no entropies.
 RunModel = Callable[..., Scores]

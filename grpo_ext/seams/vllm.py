@@ -12,7 +12,7 @@ from grpo_ext.seams.generate import replaced
 
 
 def generates_with(generation: Callable[..., Any]) -> AbstractContextManager[None]:
-    """Within the context, make a new trainer call `generation` in place of `VLLMGeneration`."""
+    """Within the context, make a new trainer call `generation` instead of `VLLMGeneration`."""
     return replaced(trl_trainer, VLLMGeneration=generation)
 
 

@@ -1,4 +1,4 @@
-"""Fill a step with groups that have signal, and generate more in place of those without.
+"""Fill a step with groups that have signal, and generate more to replace those without.
 
     prompts ──► generate ──► judge by the outcome reward ──► N groups with signal ──► step
                    ▲                  │ fewer than N: further prompts
