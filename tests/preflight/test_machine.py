@@ -31,7 +31,7 @@ def test_a_server_that_answers_is_said_so(by_url):
 
 def test_what_is_not_vllm_is_a_problem():
     for answer, words in (
-        (says(reply(b"<html>")), "is not vLLM"),
+        (says(reply(b"<html>")), "not have vLLM's format"),
         (says(b"220 ftp\x1b\r\n"), "does not speak HTTP"),
     ):
         with serving(answer) as base:

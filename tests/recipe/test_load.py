@@ -189,7 +189,7 @@ def test_all_faults_are_told_at_once(tmp_path):
         ),
         (
             "use_vllm: true\ntop_k: 5\nbeta: 0.1\nvllm_importance_sampling_correction: false\n",
-            "Set beta: 0",
+            "write `beta: 0`",
         ),
         (
             "curriculum: adaptiv\n",

@@ -68,18 +68,21 @@ ZOO = {
     "chunks_end_early": (says(HEAD + b"Transfer-Encoding: chunked\r\n\r\n5\r\n{}"), GARBLED),
     "unwell": (says(reply(b"", 503)), "/health returned status 503"),
     "moved": (says(reply(b"", 307, ["Location: /health"])), "/health returned status 307"),
-    "html": (says(reply(b"<html>Welcome to nginx</html>")), "not vLLM: /version: Invalid JSON"),
+    "html": (
+        says(reply(b"<html>Welcome to nginx</html>")),
+        "vLLM's format: /version: Invalid JSON",
+    ),
     "zipped": (
         says(reply(b"\x1f\x8b\x08\x00", 200, ["Content-Encoding: gzip"])),
-        "not vLLM: /version: Invalid JSON",
+        "vLLM's format: /version: Invalid JSON",
     ),
     "json_of_another": (
         says(reply({"status": "ok"})),
-        "not vLLM: /version: version: Field required",
+        "vLLM's format: /version: version: Field required",
     ),
-    "a_list": (says(reply([1, 2])), "not vLLM: /version: Input should be a valid dictionary"),
-    "deep": (says(reply(b"[" * 60000)), "not vLLM: /version: Invalid JSON"),
-    "long_number": (says(reply(b'{"version": ' + b"9" * 60000 + b"}")), "not vLLM: /version"),
+    "a_list": (says(reply([1, 2])), "vLLM's format: /version: Input should be a valid dictionary"),
+    "deep": (says(reply(b"[" * 60000)), "vLLM's format: /version: Invalid JSON"),
+    "long_number": (says(reply(b'{"version": ' + b"9" * 60000 + b"}")), "vLLM's format: /version"),
     "no_models": (
         routes({"/health": {}, "/version": {"version": "1"}, "/v1/models": {"data": []}}),
         "v1/models: data: ",
@@ -139,7 +142,7 @@ def test_an_errors_text_cannot_steer_a_terminal():
 def test_fields_are_those_of_vllm(path, wrong):
     with (
         serving(routes({path: wrong})) as base,
-        pytest.raises(ConnectionError, match=f"not vLLM: {path}"),
+        pytest.raises(ConnectionError, match=f"vLLM's format: {path}"),
     ):
         VllmLine(10).get(base + path).json()
 
@@ -606,4 +609,4 @@ def test_names_of_a_server_are_plain_words(name, which):
     }
     with serving(routes(table)) as base, pytest.raises(ConnectionError) as told:
         who_answers(VllmLine(10, key=None), base)
-    assert "not vLLM: /v" in str(told.value) and str(told.value).isprintable()
+    assert "vLLM's format: /v" in str(told.value) and str(told.value).isprintable()
