@@ -109,7 +109,7 @@ def plan_lines(forecast: Forecast) -> Iterator[tuple[str, str]]:
     batch = plan.batch
     prompts = "prompts"
     if plan.most_slots > 1:
-        prompts = f"slots (1 to {plan.most_slots} a prompt)"
+        prompts = f"slots (1 to {plan.most_slots} per prompt)"
     generation = f"{batch.prompts:,} {prompts} x {batch.num_generations} completions"
     if plan.max_completion_length:
         generation += f", at most {batch.completions * plan.max_completion_length:,} tokens"

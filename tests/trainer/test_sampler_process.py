@@ -161,7 +161,7 @@ def fails_on_one_rank(folder, out):
     trainer = overlap_run.make(folder, out)
     if trainer.args.process_index == 1:
         trainer.parts.sampler._start = replace(trainer.parts.sampler._start, model=b"")
-    with pytest.raises(EngineFailure, match="failed: EOFError"):
+    with pytest.raises(EngineFailure, match="failure: EOFError"):
         trainer.train()
 
 
