@@ -62,8 +62,8 @@ def convert(key: str, value: Any, hint: object) -> Any:
         if not math.isfinite(number):
             raise ValueError(f"{key} must be a finite number; got {number}.")
     allowed = choices(hint)
-    if value is False and "no" in allowed:
-        value = "no"  # YAML reads a bare `no` as false
+    if value is False:  # YAML reads a bare `no` or `off` as false
+        value = next((word for word in ("no", "off") if word in allowed), False)
     try:
         return _adapter(hint).validate_python(value)
     except ValidationError as error:
@@ -74,11 +74,6 @@ def convert(key: str, value: Any, hint: object) -> Any:
         if {part["type"] for part in error.errors()} <= BOUND_ERRORS:
             bound = error.errors()[0]["msg"].removeprefix("Input should be ")
             raise ValueError(f"{key} must be {bound}; got {value}.") from None
-        if value is False and "off" in allowed:
-            raise ValueError(
-                f"{key} must be {in_words(hint)}; got false. Write 'off' in quotes, because YAML "
-                "reads a bare off as false."
-            ) from None
         guess = did_you_mean(value, map(str, allowed)) if isinstance(value, str) else ""
         raise ValueError(f"{key} must be {in_words(hint)}; got {value!r}.{guess}") from None
 

@@ -84,7 +84,7 @@ def test_text_becomes_the_number_that_it_stands_for():
                 "beta": 0.1,
                 "vllm_importance_sampling_correction": False,
             },
-            "Set beta: 0",
+            "write `beta: 0`",
         ),
         ({"eval_temperature": 0, "eval_num_samples": 8}, "the same completion 8 times"),
         (
