@@ -52,7 +52,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
 
 
 def minutes(text: str) -> float:
-    """Return a positive number of minutes; an argparse `type`."""
+    """Parse a positive number of minutes, as an argparse `type`."""
     number = float(text)
     if not 0 < number < math.inf:
         raise ValueError(text)

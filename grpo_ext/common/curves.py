@@ -42,7 +42,9 @@ def curve_change(
     With `errors`, as for held-out evaluations, each end is the mean of a tenth of the values (at
     least one). Its error is the mean of their errors, because all evaluations use the same
     problems. Without `errors`, or if one at the ends is missing, each end is the mean of `ends(N)`
-    values, and its error comes from the noise of the curve around its trend.
+    values, and its error comes from the noise of the curve around its trend. With fewer than
+    `FEWEST_VALUES` values, the ends are then the first and the last value, without errors or
+    verdict.
 
     Args:
         values: (N,), in the order of the steps; values that are `None` or not finite are skipped.

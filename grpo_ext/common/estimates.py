@@ -93,11 +93,11 @@ def mean_of(
     """Return the mean of `values`, ignoring NaN, with its error; `None` if no value is left.
 
     The variance of the mean is s^2 / n, or cluster-robust if a problem has several rows (Liang and
-    Zeger 1986), and the interval is Student's t. If all values are from 0 to 1, the interval is
-    Wilson's (1927) for the effective number of rows, at which a proportion would have this variance
-    (Korn and Graubard 1998), and the error is at least half of that interval's width over 1.96, so
-    that ten correct of ten do not give "1 ± 0". With a single problem, the error and the interval
-    are `None`.
+    Zeger 1986), and the interval uses Student's t. If all values are from 0 to 1, the interval is
+    Wilson's (1927). It is computed for the effective number of rows: the number for which a
+    proportion would have this variance (Korn and Graubard 1998). The error is then at least the
+    half-width of Wilson's interval divided by 1.96, so that ten correct of ten do not give "1 ± 0".
+    With a single problem, the error and the interval are `None`.
 
     Args:
         values: (N,), one value for each row.

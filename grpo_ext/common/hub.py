@@ -46,8 +46,8 @@ def find_repo(name: str, kind: str) -> None:
         ) from None
     except Exception as error:  # from any of the libraries that it uses
         raise ConnectionError(
-            f"the {noun} {name} is neither a folder nor in the cache, and the hub cannot be "
-            f"reached ({first_line(error)}).{guess}"
+            f"the {noun} {name} is neither a folder nor in the cache, and asking the hub for it "
+            f"failed ({first_line(error)}).{guess} Try again, or download it and write its folder."
         ) from None
 
 

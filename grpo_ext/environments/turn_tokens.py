@@ -227,13 +227,19 @@ class TurnTokens:
         conversation = self._written([question, turn, question])
         _, _, after = conversation.partition(TURN)
         tokens = self._tokens(after)
-        if not tokens or tokens[0] not in self.ends:
-            end = (after.split() or [after])[0]
+        if tokens and tokens[0] in self.ends:
+            return tokens[0]
+        if not tokens or tokens[0] not in self.tokenizer.added_tokens_decoder:
             raise ValueError(
-                f"The chat template ends a turn with {end!r}, but the model has other end tokens: "
-                f"set eos_token in the model's tokenizer_config.json to {end!r}."
+                "The chat template does not end a turn with a token of its own, so the model "
+                "cannot be trained on several turns. Use a model whose chat template does."
             )
-        return tokens[0]
+        end = str(self.tokenizer.decode(tokens[:1]))
+        raise ValueError(
+            f"The chat template ends a turn with {end!r}, which is not one of the model's end "
+            "tokens. In a local copy of the model, set eos_token in tokenizer_config.json to "
+            f"{end!r}."
+        )
 
     def _read_template(self, shapes: list[Shape]) -> None:
         self._around.clear()

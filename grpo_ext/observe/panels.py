@@ -177,7 +177,7 @@ def problems_key(names: Iterable[str], key: str) -> str | None:
 
 
 def rewards(run: RunData, columns: dict[str, Column]) -> list[Panel]:
-    """Return the panels of the weighted sum and of the single rewards.
+    """Return two panels: the weighted sum of the rewards, and the individual rewards.
 
     The second panel is empty if there is only one reward and it equals the sum.
     """

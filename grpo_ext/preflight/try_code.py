@@ -73,8 +73,9 @@ def check_isolation(limits: Limits, findings: Findings) -> None:
         return
     if parent_of_groups() is None:
         findings.note(
-            "code: the memory of programs is limited by rlimits, because this user cannot create "
-            "cgroups. Rlimits do not count the kernel's memory, such as that of many small files.",
+            "code: the memory of programs is limited by rlimits, because no cgroup with a memory "
+            "limit can be created here. Rlimits do not count memory that the kernel uses for a "
+            "program, for example when it creates many small files.",
             KEY,
         )
     else:

@@ -141,7 +141,10 @@ def generation_of_parts_of_groups(v: Values, num_processes: int) -> Iterator[Pro
 
 
 def whole_groups(v: Values, num_processes: int) -> int:
-    """Return the smallest evaluation batch of a process that leaves no part of a group."""
+    """Return the smallest evaluation batch of a process that TRL accepts.
+
+    The batches of all processes together then consist of whole groups.
+    """
     group = v.num_generations_eval or v.num_generations
     return math.lcm(num_processes, group) // num_processes
 

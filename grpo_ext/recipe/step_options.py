@@ -53,7 +53,7 @@ class SamplingOptions:
 
 @dataclass
 class SpeedOptions:
-    """Recipe keys for speed, which change the gradient by rounding errors at most.
+    """Recipe keys for speed; for the same completions, the gradient differs only by rounding.
 
     A base of `GRPOExtConfig`.
 

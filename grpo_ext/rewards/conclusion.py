@@ -154,10 +154,10 @@ def before_definition(sentence: str, request: Request) -> str:
 def own_clause(sentence: str, request: Request) -> str:
     """Cut a sentence after the clause that answers the question.
 
-    That is the only clause with the name in the question or, if names do not split the sentence,
-    the one whose subject shares the most words with the question. The sentence is returned
-    unchanged if there is a tie, if the clause has no value or a list of values, or if the rest of
-    the sentence makes a new claim.
+    If names split the sentence, that is the one clause with the name that the question asks about;
+    otherwise, the clause whose subject shares the most words with the question. The sentence is
+    returned unchanged if there is a tie, if the clause has no value or a list of values, or if the
+    rest of the sentence makes a new claim.
     """
     clauses = [sentence]
     if request.name is not None:

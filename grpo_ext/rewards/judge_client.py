@@ -126,11 +126,16 @@ def model_at(url: str) -> str:
     """
     check_server_url(url)
     answer = Line(10.0, most=MAX_REPLY).get(f"{url.rstrip('/')}/models")
+    if answer.status_code in (401, 403):
+        raise ValueError(
+            f"{url} asks for a key, which is not sent here. Write the reward `judge` into the "
+            "recipe yourself, with url, model and api_key_env."
+        )
     try:
         return answer.read_as(_Models).data[0].id
     except ValueError as error:
         raise ValueError(
-            f"{url}/models returned status {answer.status_code}, and its body is not a valid model "
-            f"list ({error}). The URL must be a base URL such as http://127.0.0.1:8000/v1, and "
-            "names of models may have up to 200 characters: letters, digits and ._/:@+-"
+            f"The response of {url}/models (status {answer.status_code}) is not a list of models "
+            f"with plain names ({error}). Write the base URL of a server with OpenAI's API, such "
+            "as http://127.0.0.1:8000/v1."
         ) from None

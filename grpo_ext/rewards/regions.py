@@ -94,9 +94,10 @@ def inequality(relation: Chain) -> Region | None:
 
 
 def merged(parts: Collection) -> Region | None:
-    """Merge an interval, or regions of the same unknown, into one region.
+    """Return a pair in brackets, or regions of the same unknown, as one region.
 
-    `None` for other collections, such as points or regions of different unknowns.
+    A pair such as `(1, 2)` counts as an interval, even if it is meant as a point. `None` for
+    anything else, such as a list of points or regions of different unknowns.
     """
     if is_tuple(parts):
         if len(parts.parts) != 2:

@@ -204,10 +204,13 @@ def renaming(column: str, there: Sequence[str]) -> str:
     answers = [name for name in ANSWERS if name in there]
     answers += [path for path in NESTED_ANSWERS if path.partition(".")[0] in there]
     if column in ANSWERS and answers:
-        return f" With `task: prompts` write rename_columns: {{{column}: {answers[0]}}}."
+        return (
+            f" With `task: prompts` write rename_columns: {{{column}: {answers[0]}}}; elsewhere, "
+            f"give the data a column {column}."
+        )
     return (
-        f"{did_you_mean(column, there)} Rename a column of the data or, with `task: prompts`, "
-        f"write rename_columns: {{{column}: COLUMN}}."
+        f"{did_you_mean(column, there)} With `task: prompts` write rename_columns: "
+        f"{{{column}: COLUMN}}; elsewhere, give the data a column {column}."
     )
 
 

@@ -41,7 +41,7 @@ def check_contract() -> None:
     ]
     if changes:
         raise RuntimeError(
-            f"grpo_ext does not fit the installed TRL {trl.__version__} or transformers "
+            f"grpo_ext is not compatible with the installed TRL {trl.__version__} and transformers "
             f"{transformers.__version__}. Install trl=={KNOWN}.* and the transformers version from "
             "constraints.txt in the grpo_ext repository. The differences: "
             f"{'; '.join(changes)}."

@@ -1,4 +1,4 @@
-"""Tasks by name. A task says how rows become prompts and which rewards judge them."""
+"""Tasks by name. A task defines the prompts of rows and the rewards of completions."""
 
 from grpo_ext.common.modules import load_class
 from grpo_ext.tasks.base import Task

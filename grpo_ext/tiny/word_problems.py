@@ -46,7 +46,8 @@ def word_problem_demonstrations(
         task: the task that generates the problems.
         count: the number of demonstrations.
         stop_early: the probability of omitting all steps after the first.
-        wrong_operation: the probability, for each step, of a wrong addition or subtraction.
+        wrong_operation: the probability, for each step, of adding or subtracting where the story
+            needs another operation; the result is that of the operation that is written.
         untidy: the probability of a fault in the tags.
         bare: the share of demonstrations that consist only of equations.
         seed: the seed of all random choices.

@@ -216,8 +216,8 @@ class Checkpoints:
             )
         if state["ranks"] != ranks:
             raise CheckpointMismatch(
-                f"{checkpoint} was saved by {state['ranks']} ranks, but this run has {ranks}. "
-                f"Start the run with `--num_processes {state['ranks']}`."
+                f"The number of ranks has changed: {checkpoint} was saved with {state['ranks']}, "
+                f"and this run has {ranks}. Start the run with `--num_processes {state['ranks']}`."
             )
         self._trl_state = state["trl"]
         for name, part in self.parts.items():
@@ -276,11 +276,13 @@ def failure_of(trainer: TransformersTrainer, write: Callable[[], None]) -> str:
 
 
 def save_result(trainer: TransformersTrainer) -> str:
-    """Save the model and the trainer's state in `output_dir`.
+    """Save the model and the trainer's state in `output_dir`. All ranks must call it.
+
+    If a file cannot be written, the files that were written are deleted. With a sharded model, and
+    for errors other than `UNWRITABLE`, the error is raised instead.
 
     Returns:
-        The reason for a failure, or an empty string. After a failure, the files that were written
-        are deleted.
+        Why a file could not be written, or an empty string.
     """
 
     def write() -> None:

@@ -182,7 +182,10 @@ def reward_entry(reward: dict[str, Any]) -> str | dict[str, Any]:
 
 
 def first_lines(trainer: Trainer) -> str:
-    """Describe the run in five lines: ranks and sharding, rewards, batch, generation, training."""
+    """Describe the run: ranks and sharding, rewards, batch, generation, training, one a line.
+
+    A last line describes gradient checkpointing, unless the user set it.
+    """
     args = trainer.args
     accelerator = trainer.accelerator
     ranks = accelerator.num_processes

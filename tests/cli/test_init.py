@@ -236,10 +236,23 @@ def test_a_judges_name_that_is_no_name_is_refused(kind, tiny_folder, tmp_path, m
         words = ["init", write(tmp_path, "free.jsonl"), str(tiny_folder), "--yes"]
         assert main([*words, "--judge", f"{base}/v1"]) == 2
     said = capsys.readouterr()
-    assert "not a valid model list" in said.err and "owned" not in said.err
+    assert "is not a list of models" in said.err and "owned" not in said.err
     assert "\x1b" not in said.out + said.err
     assert not (tmp_path / "mine").exists() and not (tmp_path / "ran").exists()
     assert len(heard) == 1 and "sk-secret" not in str(heard)
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_judge_that_asks_for_a_key_is_refused(status, tiny_folder, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+
+    def answer(connection, path, headers, body):
+        connection.sendall(reply({"error": "no key"}, status))
+
+    with serving(answer) as base:
+        words = ["init", write(tmp_path, "free.jsonl"), str(tiny_folder), "--yes"]
+        assert main([*words, "--judge", f"{base}/v1"]) == 2
+    assert "asks for a key, which is not sent here" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

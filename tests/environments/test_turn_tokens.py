@@ -17,6 +17,7 @@ OTHER_END = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}\n###\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
+PADS_AT_END = OTHER_END.replace("\n###", "<|pad|>")
 
 
 @pytest.fixture
@@ -57,7 +58,8 @@ def test_special_tokens_in_an_answer_are_text(tokenizer):
     "template, words",
     [
         (DROPS_THOUGHTS, "changes earlier turns"),
-        (OTHER_END, "ends a turn with"),
+        (OTHER_END, "does not end a turn with a token of its own"),
+        (PADS_AT_END, r"ends a turn with '<\|pad\|>', which is not one of the model's end tokens"),
         (None, "has none"),
     ],
 )

@@ -230,7 +230,7 @@ BROKEN = {
     "data_that_is_nowhere": (
         {"dataset_name": "no/such"},
         "dataset_name",
-        "the hub cannot be reached",
+        "asking the hub for it failed",
     ),
     "misspelt_model": (
         {"model_name_or_path": "wram"},

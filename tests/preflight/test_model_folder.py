@@ -127,7 +127,7 @@ def test_the_hub_is_asked_once(a_hub):
         "cached/modle"
     )
     assert Hub.asked == 2
-    assert "the hub cannot be reached" in told("is/broken") and Hub.asked == 3
+    assert "asking the hub for it failed" in told("is/broken") and Hub.asked == 3
 
 
 def test_an_adapter_of_the_hub_is_told_by_the_cache(a_hub, tmp_path):
@@ -156,9 +156,9 @@ def test_a_misspelt_data_set_is_told_at_once(a_hub, tmp_path, monkeypatch):
 
 
 def test_a_hub_that_cannot_be_reached_is_a_note_only_where_the_run_is_elsewhere():
-    assert "the hub cannot be reached" in told("there/is")  # the tests are offline
+    assert "asking the hub for it failed" in told("there/is")  # the tests are offline
     findings = found("there/is", elsewhere=True)
-    assert findings.sound and "the hub cannot be reached" in findings.notes[0].message
+    assert findings.sound and "asking the hub for it failed" in findings.notes[0].message
 
 
 @pytest.mark.parametrize(

@@ -206,7 +206,7 @@ def test_another_number_of_ranks_is_refused(tiny_folder, tmp_path):
     with pytest.raises(ValueError, match="cannot be used: grpo_state_0"):
         make(tiny_folder, tmp_path).train(str(path.parent))
     write_manifest(path.parent)
-    with pytest.raises(ValueError, match="was saved by 2 ranks, but this run has 1"):
+    with pytest.raises(ValueError, match="was saved with 2, and this run has 1"):
         make(tiny_folder, tmp_path).train(str(path.parent))
 
 

@@ -31,7 +31,7 @@ SPOKEN = {
 def explain_format(
     completion: str, *, lines: Sequence[str], tones: Tones = "modern", **options: Any
 ) -> Explanation:
-    """Explain `poem_format`, with marks on the characters whose tone is wrong.
+    """Explain the `poem_format` of a completion, and mark surplus characters and wrong tones.
 
     Args:
         completion: the text of the completion.
