@@ -92,7 +92,7 @@ def read_only(bench: Bench) -> Outcome:
 
     if (codes := wait(start(1, out, body))) == [3]:
         return "not tried: no file system can be mounted here", "", True
-    told = "is not writable" in (out / "told.txt").read_text()
+    told = "cannot be written, because" in (out / "told.txt").read_text()
     gone = [
         part for part in lost(left_by(out), bench.wanted[1]) if part in ("weights", "optimizer")
     ]  # logs began anew

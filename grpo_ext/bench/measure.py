@@ -178,7 +178,7 @@ class Bench:
         """
         phases = [self.figures.get(name, 0.0) for name in PHASES]
         generation = self.figures.get("time/generation", 0.0)
-        steps = self.sizes.passes // self.sizes.gradient_accumulation_steps
+        steps = max(1, self.sizes.passes // self.sizes.gradient_accumulation_steps)
         training = max(sum(phases) - generation, 1e-6)
         available = (seconds - self._seconds_to_start) / (2 * steps)
         groups = available / (generation + training)
@@ -214,7 +214,12 @@ class Bench:
             settings["max_completion_length"] = RANDOM_COMPLETION_LENGTH
         with TemporaryDirectory() as folder:
             trainer = self._make_trainer(folder, settings)
-            train_silently(trainer, TimeLimit(self.budget, reserve, pass_reserve))
+            try:
+                train_silently(trainer, TimeLimit(self.budget, reserve, pass_reserve))
+            except BudgetSpent:
+                del trainer
+                free_memory()
+                raise
         slices = trainer.generation
         assert slices is not None, "a run of at least one step generates"
         self.completions = recorded_generation(slices)
@@ -373,6 +378,8 @@ class Bench:
         """Make the recipe's trainer with other settings and arguments; it writes to `folder`."""
         begun = self.budget.clock()
         values = {**self.recipe.flat, **ISOLATED, **settings, "output_dir": folder}
+        if "gradient_checkpointing" in settings:
+            values.pop("activation_checkpointing", None)  # transformers' new name comes first
         recipe = load_recipe(None, values, 1)
         if self.random_weights:
             arguments["model"], arguments["processing_class"] = make_random_model(recipe)

@@ -27,26 +27,29 @@ class Checkpointing:
         batch: Batch,
         *,
         sharding: int,
-        prompt: int,
+        prompt: int | None,
         memory: int | None = None,
     ) -> Self:
         """Choose checkpointing if the run would need more than half of the memory without it.
 
-        It is always on with sharding, and where TRL trains (`loss_normalization: micro_batch`). An
-        engine of vLLM on the same device has its own part of the memory.
+        It is always on with sharding, where TRL trains (`loss_normalization: micro_batch`), and if
+        the length of prompts or completions is not known. An engine of vLLM on the same device has
+        its own part of the memory.
 
         Args:
             size: the dimensions of the model.
             v: the values of the recipe.
             batch: its batch sizes.
             sharding: how the model is sharded, as returned by `folder.sharding`.
-            prompt: the number of tokens in a prompt.
+            prompt: the number of tokens in a prompt; `None` if it is not known.
             memory: the memory of one process, in bytes; `None`: that of this machine's devices.
         """
         if sharding:
             return cls(True, "the model is sharded")
         if v.loss_normalization == "micro_batch":
             return cls(True, "as in TRL")
+        if prompt is None or v.max_completion_length is None:
+            return cls(True, "as in TRL, because the lengths are not known")
         values = v.replaced(gradient_checkpointing=False)
         needed = memory_estimate(size, values, batch, prompt=prompt)["total"]
         if memory is None:

@@ -111,14 +111,20 @@ def make_forecast(
     eval_batch: int | None = v.per_device_eval_batch_size
     if size is not None:
         shards = sharding(v)
-        prompt = round(tokens or 0)
-        values = v
-        if configured(v) is None:
+        prompt = None if tokens is None or v.dataset_streaming else round(tokens)
+        recomputes = configured(v)
+        if recomputes is None:
             choice = Checkpointing.choose(
-                size, v, plan.batch, sharding=shards, prompt=prompt, memory=device_memory
+                size,
+                v,
+                plan.batch,
+                sharding=shards,
+                prompt=prompt,
+                memory=device_memory,
             )
-            values = v.replaced(gradient_checkpointing=choice.on)
-        memory = memory_estimate(size, values, plan.batch, shards, prompt)
+            recomputes = choice.on
+        v = v.replaced(gradient_checkpointing=recomputes)
+        memory = memory_estimate(size, v, plan.batch, shards, round(tokens or 0))
         checkpoint = checkpoint_bytes(size, v, deepspeed=1 <= shards <= 3)
         eval_batch = eval_batch_size(v, plan.batch, size)
     return Forecast(plan, size, memory, checkpoint, tokens, choice, eval_batch)

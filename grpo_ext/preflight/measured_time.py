@@ -25,6 +25,7 @@ class LoggedTime:
     evaluations: int = 0
     evaluation_seconds: float = 0.0
     last_evaluation: int = -1  # the step of the last evaluation
+    saves: int = 0  # lines with the seconds of one or more saves
     save_seconds: float = 0.0
 
     def add(self, row: dict[str, Any]) -> None:
@@ -43,7 +44,9 @@ class LoggedTime:
             for name in row:
                 if name.startswith(PHASE) and name not in BESIDE:
                     self.step_seconds += count * number(row[name])
-        self.save_seconds += count * number(row.get("time/checkpoint"))
+        save_seconds = count * number(row.get("time/checkpoint"))
+        self.saves += save_seconds > 0
+        self.save_seconds += save_seconds
         self.last_step = step
 
 
@@ -63,16 +66,13 @@ def measured_time(recipe: Recipe, plan: Plan) -> RunTime | None:
         logged.add(row)
     if logged.steps == 0:
         return None
-    checkpoints = plan.checkpoints or ()
-    # the seconds of a save are in the next line
-    saves = sum(step < logged.last_step for step in checkpoints)
     return RunTime(
         plan.steps,
         plan.evaluations,
-        len(checkpoints),
+        len(plan.checkpoints or ()),
         logged.step_seconds / logged.steps,
         logged.evaluation_seconds / logged.evaluations if logged.evaluations else None,
-        logged.save_seconds / saves if saves else None,
+        logged.save_seconds / logged.saves if logged.saves else None,
     )
 
 

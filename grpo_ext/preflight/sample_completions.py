@@ -76,7 +76,7 @@ def try_rewards_on_samples(
             progress=f"sample {count}",
             begin=begin,
         )
-    except (OSError, ValueError, RuntimeError, ImportError) as error:
+    except Exception as error:  # a model's own code may raise anything
         findings.note(f"no completions were sampled: {first_line(error)}", MODEL)
         findings.figures["samples"] = None
         return
@@ -116,14 +116,13 @@ def load_model(recipe: Recipe) -> PreTrainedModel:
     quantization = get_quantization_config(recipe.model)
     if quantization is not None:
         options["quantization_config"] = quantization
+    options.setdefault("trust_remote_code", bool(v.trust_remote_code))
     try:
-        model: Any = AutoModelForCausalLM.from_pretrained(
-            name, trust_remote_code=bool(v.trust_remote_code), local_files_only=True, **options
-        )
+        model: Any = AutoModelForCausalLM.from_pretrained(name, local_files_only=True, **options)
     except OSError as error:
         raise OSError(
-            f"the model {name} is not on this machine. Run `hf download {name}` here, or `grpo-ext "
-            "check --sample` on the machine of the run."
+            f"the model {name} cannot be loaded from this machine ({first_line(error)}). If it is "
+            f"not here, run `hf download {name}`, or `grpo-ext check --sample` where it is."
         ) from error
     if quantization is None:  # a quantized model is where it was loaded
         has_gpu = torch.cuda.is_available() and not recipe.training.use_cpu

@@ -19,6 +19,7 @@ class CheckedArguments(GRPOExtConfig):
     gradient_checkpointing_kwargs: dict[str, Any] | None
     chat_template_kwargs: dict[str, Any] | None
     model_init_kwargs: dict[str, Any] | None
+    left_to_trainer: list[str]  # the keys that the user has not set, and the trainer chooses
 
 
 class SampledTrainer(TRLTrainer, Protocol):

@@ -64,7 +64,7 @@ def choose_layout(
         unpackable = "the load-balancing loss of the experts needs padded rows"
     if option == "packed" and unpackable:
         refuse_packing(unpackable)
-    hidden_size = model.config.get_text_config().hidden_size
+    hidden_size = getattr(model.config.get_text_config(), "hidden_size", 0)
     wide_on_cpu = model.device.type == "cpu" and hidden_size >= WIDE
     rotary = has_rotary_positions(model)
     padded = option == "padded"

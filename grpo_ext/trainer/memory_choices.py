@@ -18,11 +18,11 @@ from grpo_ext.trainer.settings import set_checkpointing
 
 
 def choose_eval_batch_size(trainer: Trainer) -> None:
-    """Set `per_device_eval_batch_size` if the arguments do not; see `recipe.memory`."""
+    """Set `per_device_eval_batch_size` if the user has not; see `recipe.memory`."""
     args = trainer.args
-    v = argument_values(args, set())
-    if v.per_device_eval_batch_size is not None:
+    if "per_device_eval_batch_size" not in args.left_to_trainer:
         return
+    v = argument_values(args, set())
     size = None
     with suppress(AttributeError):  # a model without attention layers
         size = size_of(trainer.accelerator.unwrap_model(trainer.model).config, 0, 0)
@@ -31,21 +31,19 @@ def choose_eval_batch_size(trainer: Trainer) -> None:
 
 
 def choose_checkpointing(trainer: Trainer) -> Checkpointing | None:
-    """Turn gradient checkpointing on or off by memory; `None` if it is already set."""
-    args = trainer.args
-    if args.gradient_checkpointing is not None:
+    """Turn gradient checkpointing off if the memory suffices; `None` if the user has set it."""
+    if "gradient_checkpointing" not in trainer.args.left_to_trainer:
         return None
     choice = checkpointing_of(trainer)
-    set_checkpointing(args, choice.on)
-    if choice.on and isinstance(trainer.model, PeftModel):
-        trainer.model.enable_input_require_grads()  # as in TRL's constructor
+    if not choice.on:
+        set_checkpointing(trainer.args, False)
+        if isinstance(trainer.model, PeftModel):
+            trainer.model.disable_input_require_grads()  # which TRL's constructor enables
     return choice
 
 
 def checkpointing_of(trainer: Trainer) -> Checkpointing:
     """Return whether a run needs gradient checkpointing, and why."""
-    if trainer.is_fsdp_enabled and trainer.accelerator.state.fsdp_plugin.activation_checkpointing:
-        return Checkpointing(False, "FSDP recomputes activations itself")
     model = trainer.model
     parameters = 0
     trainable = 0
@@ -63,22 +61,23 @@ def checkpointing_of(trainer: Trainer) -> Checkpointing:
         size,
         values,
         batch_of(values, trainer.accelerator.num_processes),
-        sharding=int(trainer.is_fsdp_enabled),
+        sharding=int(trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled),
         prompt=mean_prompt_tokens(trainer),
     )
 
 
-def mean_prompt_tokens(trainer: Trainer) -> int:
+def mean_prompt_tokens(trainer: Trainer) -> int | None:
     """Return the mean length of the first prompts in tokens.
 
-    It is 0 for streams, for images, and for `environment_factory`, whose prompts are complete only
-    after `reset`.
+    `None` for streams, for images, and for prompts that only an environment or a `rollout_func`
+    completes.
     """
     rows = trainer.train_dataset
+    if not isinstance(rows, Dataset) or len(rows) == 0 or "prompt" not in rows.column_names:
+        return None
     has_images = isinstance(trainer.processing_class, ProcessorMixin)
-    if not isinstance(rows, Dataset) or has_images or "prompt" not in rows.column_names:
-        return 0
-    if trainer.environment_factories is not None:
-        return 0
+    by_user = trainer.environment_factories is not None or trainer.rollout_func is not None
+    if has_images or by_user:
+        return None
     ids = seam.prompt_tokens(trainer, rows[:MEASURED_PROMPTS]["prompt"])
     return round(mean(len(prompt) for prompt in ids))

@@ -40,6 +40,8 @@ from grpo_ext.step.loss import LossSettings
 from grpo_ext.trainer.port import Trainer
 
 logger = logging.getLogger(__name__)
+# Arguments that the trainer chooses by memory where they are not set.
+LEFT_TO_TRAINER = ("gradient_checkpointing", "per_device_eval_batch_size")
 # Generation options that end a completion at a text or token that the user chooses.
 STOP_OPTIONS = ("stop", "stop_strings", "stop_token_ids")
 
@@ -75,8 +77,10 @@ def checked_arguments(
         name = model if isinstance(model, str) else model.config._name_or_path
         args = GRPOExtConfig(f"{name.split('/')[-1]}-GRPO")
     checked = with_our_defaults(args)
-    undecided = checked.gradient_checkpointing is None
-    if undecided and (checked.deepspeed_plugin or checked.loss_normalization == "micro_batch"):
+    # kept on the arguments, which may be used for several trainers
+    left = [key for key in LEFT_TO_TRAINER if getattr(checked, key) is None]
+    left = vars(checked).setdefault("left_to_trainer", left)
+    if "gradient_checkpointing" in left:
         set_checkpointing(checked, True)  # TRL's default, which its constructor acts on
     separate_sampler = sampler is not None and sampler.abilities.separate_engine
     check_arguments(checked, checked.world_size, separate_sampler)

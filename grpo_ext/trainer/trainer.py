@@ -215,7 +215,8 @@ class GRPOExtTrainer(GRPOTrainer):
             logs["skipped_steps"] = self.parts.finite.skipped
         if self.model.training or "train_loss" in logs:
             logs.update(self.parts.phases.figures())
-            logs.update(self.parts.time_left.figures())
+            if "train_loss" not in logs:  # the run is over
+                logs.update(self.parts.time_left.figures())
         else:
             logs.update(self.parts.constant.collected_figures())
         if not self.model.training and "train_loss" not in logs:

@@ -70,9 +70,53 @@ def test_processes_share_the_memory_of_a_cpu(monkeypatch):
     assert choice(None, processes=2)
 
 
-def test_sharded_models_and_steps_of_trl_keep_trls_default():
+def test_what_the_estimate_does_not_know_keeps_trls_default():
     assert choice(10**18, sharding=3)
     assert choice(10**18, loss_normalization="micro_batch")
+    unlimited = {"use_vllm": True, "vllm_mode": "server", "max_completion_length": None}
+    assert choice(10**18, **unlimited)
+    values, batch = values_and_batch()
+    unknown = Checkpointing.choose(SIZE, values, batch, sharding=0, prompt=None, memory=10**18)
+    assert unknown.on
+
+
+def test_streams_and_prompts_that_a_rollout_completes_keep_trls_default(tiny_folder, tmp_path):
+    rows = Dataset.from_dict({"prompt": [[{"role": "user", "content": "w8"}]] * 8})
+
+    def reward(completions, **columns):
+        return [float(len(text)) for text in completions]
+
+    def rollout(prompts, trainer):
+        raise AssertionError("nothing is generated here")
+
+    args = tiny_arguments(tmp_path, max_steps=1)
+    stream = tiny_trainer(tiny_folder, [reward], args, rows.to_iterable_dataset())
+    assert stream.args.gradient_checkpointing is True
+    without_template = AutoTokenizer.from_pretrained(tiny_folder, padding_side="left")
+    without_template.chat_template = None
+    trainer = GRPOExtTrainer(
+        model=str(tiny_folder),
+        reward_funcs=[reward],
+        args=tiny_arguments(tmp_path, max_steps=1),
+        train_dataset=rows,
+        processing_class=without_template,
+        rollout_func=rollout,
+    )
+    assert trainer.args.gradient_checkpointing is True
+
+
+def test_each_trainer_chooses_anew_from_the_same_arguments(tiny_folder, tmp_path, monkeypatch):
+    rows = Dataset.from_dict({"prompt": ["w8 w9"] * 8})
+
+    def reward(completions, **columns):
+        return [float(len(text)) for text in completions]
+
+    args = tiny_arguments(tmp_path)
+    for memory, on in ((2**40, False), (2**20, True), (2**40, False)):
+        monkeypatch.setattr(checkpointing, "device_bytes", lambda use_cpu, memory=memory: memory)
+        trainer = tiny_trainer(tiny_folder, [reward], args, rows)
+        assert trainer.args.gradient_checkpointing is on
+        assert trainer.parts.checkpointing.on is on
 
 
 def test_activations_in_float32_take_twice_the_memory():

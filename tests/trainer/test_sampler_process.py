@@ -151,7 +151,7 @@ def test_a_process_that_hangs_is_replaced(tiny_folder, tmp_path, caplog):
 
     sampler._send = send
     trainer.train()
-    assert caplog.text.count("a new process repeats") == 1
+    assert caplog.text.count("A new process repeats") == 1
     for name, p in trainer.model.named_parameters():
         assert torch.equal(p, dict(whole.model.named_parameters())[name])
 
