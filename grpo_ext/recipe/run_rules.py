@@ -62,6 +62,17 @@ def batch_size_that_is_halved(v: Values) -> bool:
 
 
 @refuses(
+    "optim_args",
+    "optim_args: {optim_args!r} is not a list of names with values. Write it as in "
+    "`optim_args: eps=1e-6, momentum=0.9`.",
+)
+def optimizer_arguments_without_values(v: Values) -> bool:
+    """transformers splits the text at commas, and each part at its one equals sign."""
+    parts = v.optim_args.split(",") if v.optim_args else []
+    return any(part.count("=") != 1 for part in parts)
+
+
+@refuses(
     "max_steps",
     "`max_steps: 0` trains nothing. Write a number above 0, or -1 to use num_train_epochs.",
 )
@@ -135,6 +146,7 @@ SUPERVISED_RULES: tuple[Refusal, ...] = (
     no_model,
     supervised_without_rows,
     supervised_with_evaluation,
+    optimizer_arguments_without_values,
 )
 RULES: tuple[Refusal, ...] = (
     no_model,
@@ -142,6 +154,7 @@ RULES: tuple[Refusal, ...] = (
     two_half_precisions,
     two_quantizations,
     batch_size_that_is_halved,
+    optimizer_arguments_without_values,
     no_steps,
     stream_without_an_end,
     two_places_to_begin,

@@ -97,6 +97,8 @@ def test_text_becomes_the_number_that_it_stands_for():
         ),
         ({"health_rules": {"kll": 3}}, "health_rules has no rule 'kll'"),
         ({"sync_ref_model": True}, "Set beta above 0"),
+        ({"optim_args": "group"}, "is not a list of names with values"),
+        ({"optim_args": "eps=1e-6,"}, "is not a list of names with values"),
         ({"delta": 1.2}, "delta must be above 1 + epsilon_high"),
         ({"delta": 1.25, "epsilon_high": 0.28}, "delta must be above 1 + epsilon_high"),
         ({"delta": 0.5, "loss_type": "luspo"}, "delta must be above 1 + epsilon_high"),
