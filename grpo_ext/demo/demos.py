@@ -38,10 +38,6 @@ from grpo_ext.tiny.word_problems import word_problem_demonstrations
 CORPUS_ROWS = 2_000  # demonstrations that a tokenizer is trained on
 
 
-def no_demonstrations(task: Any, count: int, *, seed: int = 0) -> Iterator[Demonstration]:
-    yield from ()
-
-
 @dataclass(frozen=True, kw_only=True)
 class Demo:
     """The base class of demos: a recipe, and a model to start from.
@@ -49,9 +45,6 @@ class Demo:
     Attributes:
         recipe: the path of the recipe in `recipes/`.
         sft_recipe: the recipe of the warm start; `None`: GRPO starts from the prepared model.
-        demonstrations: for the warm start: a function that yields demonstrations, given a task (or
-            tasks by name), a count and a `seed`.
-        count: the number of demonstrations.
         beside: a second recipe on which the model is evaluated before and after, to show what else
             training changes; `None` for no second evaluation.
         judges_texts: whether to add the metrics of `add_text_figures` to the evaluations.
@@ -62,8 +55,6 @@ class Demo:
 
     recipe: str
     sft_recipe: str | None = None
-    demonstrations: Callable[..., Iterator[Demonstration]] = no_demonstrations
-    count: int = 0
     beside: str | None = None
     judges_texts: bool = False
     settings: dict[str, Any] = field(default_factory=dict)
@@ -80,35 +71,20 @@ class Demo:
         """
         raise NotImplementedError
 
-    def write_demonstrations(self, task: Any, folder: Path, seed: int) -> list[Demonstration]:
-        """Write `demonstrations.jsonl`, if there is a warm start, and return the first ones."""
-        if self.sft_recipe is None:
-            return []
-        lines = []
-        first: list[Demonstration] = []
-        for row in self.demonstrations(task, self.count, seed=seed):
-            lines.append(json.dumps(row, ensure_ascii=False) + "\n")
-            if len(first) < CORPUS_ROWS:
-                first.append(row)
-        write_atomically(folder / "demonstrations.jsonl", "".join(lines))
-        return first
-
     def first_model(self, folder: Path) -> Path:
         """Return the folder of the model that GRPO starts from."""
         return folder / ("warm_start" if self.sft_recipe else "model")
 
     def inputs(self, task: Any) -> list[Any]:
         """Return JSON values that the prepared files depend on besides the task and the seed."""
-        options_of_partial = getattr(self.demonstrations, "keywords", {})
-        return [self.count, options_of_partial]
+        return []
 
 
 @dataclass(frozen=True, kw_only=True)
 class PretrainedDemo(Demo):
-    """A demo of SmolLM2-135M-Instruct."""
+    """A demo of SmolLM2-135M-Instruct, which needs no warm start."""
 
     def prepare(self, task: Any, folder: Path, seed: int) -> None:
-        self.write_demonstrations(task, folder, seed)
         save_smollm2(folder / "model")
 
 
@@ -117,6 +93,9 @@ class TinyDemo(Demo):
     """A demo of a tiny model with random weights and a warm start on demonstrations.
 
     Attributes:
+        demonstrations: a function that yields demonstrations, given a task (or tasks by name), a
+            count and a `seed`.
+        count: the number of demonstrations.
         tokenizer: a function that returns options of `build_tokenizer`, given a task (or tasks by
             name).
         shape: options of `build_model`.
@@ -125,12 +104,21 @@ class TinyDemo(Demo):
     """
 
     sft_recipe: str
+    demonstrations: Callable[..., Iterator[Demonstration]]
+    count: int
     tokenizer: Callable[[Any], dict[str, Any]]
     shape: dict[str, Any]
     composed: bool = False
 
     def inputs(self, task: Any) -> list[Any]:
-        return [*super().inputs(task), self.tokenizer(task), self.shape, self.composed]
+        options_of_partial = getattr(self.demonstrations, "keywords", {})
+        return [
+            self.count,
+            self.tokenizer(task),
+            self.shape,
+            self.composed,
+            options_of_partial,
+        ]
 
     def prepare(self, task: Task | dict[str, Task], folder: Path, seed: int) -> None:
         """Write `demonstrations.jsonl`, and an untrained model with its tokenizer to `model`.
@@ -140,9 +128,13 @@ class TinyDemo(Demo):
             folder: the folder of the demo.
             seed: the seed of the demonstrations and the model.
         """
+        lines = []
         corpus: list[str] = []
-        for row in self.write_demonstrations(task, folder, seed):
-            corpus += texts_of([*row["prompt"], *row["completion"]])
+        for i, row in enumerate(self.demonstrations(task, self.count, seed=seed)):
+            lines.append(json.dumps(row, ensure_ascii=False) + "\n")
+            if i < CORPUS_ROWS:
+                corpus += texts_of([*row["prompt"], *row["completion"]])
+        write_atomically(folder / "demonstrations.jsonl", "".join(lines))
         tokenizer = build_tokenizer(corpus, **self.tokenizer(task))
         tokenizer.save_pretrained(folder / "model")
         model = build_model(tokenizer, architecture="qwen3", seed=seed, **self.shape)
@@ -288,28 +280,11 @@ DEMOS: dict[str, TinyDemo] = {
         shape={**NARROW, **WIDE_INIT},
     ),
 }
-PRETRAINED_DEMOS: dict[str, PretrainedDemo] = {
-    # verifiable instructions; the model writes well but seldom follows them
-    "real": PretrainedDemo(
-        recipe="instructions/smollm2.yaml",
-        beside="instructions/smollm2-word-problems.yaml",
-        judges_texts=True,
-        num_samples=2,
-        eval_batch_size=96,
-    ),
-    # word problems; the model knows neither the format nor much arithmetic
-    "real-gsm8k": PretrainedDemo(
-        recipe="gsm8k/smollm2.yaml",
-        num_samples=2,
-        eval_batch_size=64,
-    ),
-    # two or three small numbers; the model answers only after a warm start
-    "real-countdown": PretrainedDemo(
-        recipe="countdown/smollm2.yaml",
-        sft_recipe="countdown/smollm2-sft.yaml",
-        demonstrations=countdown_demonstrations,
-        count=640,
-        num_samples=2,
-        eval_batch_size=64,
-    ),
-}
+# verifiable instructions; the pretrained model writes well but seldom follows them
+REAL = PretrainedDemo(
+    recipe="instructions/smollm2.yaml",
+    beside="instructions/smollm2-word-problems.yaml",
+    judges_texts=True,
+    num_samples=2,
+    eval_batch_size=96,
+)

@@ -6,11 +6,10 @@ import json
 import math
 from dataclasses import replace
 
-from grpo_ext.demo.demos import PRETRAINED_DEMOS
+from grpo_ext.demo.demos import REAL
 from grpo_ext.demo.pipeline import run_demo
 from tests.support.recipe_sizes import small_recipe
 
-REAL = PRETRAINED_DEMOS["real"]
 SIZES = {
     "recipe": {
         "max_steps": 1,
