@@ -208,11 +208,12 @@ def make_tokenizer(vocab: int) -> PreTrainedTokenizerFast:
 
 def make_model(case: Case) -> LlamaForCausalLM:
     """Make an untrained model, the same in every call, or load the pretrained one."""
+    torch.manual_seed(0)  # also of an adapter
     if case.pretrained:
         with tempfile.TemporaryDirectory() as folder:
             save_smollm2(Path(folder))
-            return LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    torch.manual_seed(0)
+            model: LlamaForCausalLM = LlamaForCausalLM.from_pretrained(folder)
+            return model.float()
     config = LlamaConfig(
         vocab_size=case.vocab,
         hidden_size=case.hidden,
