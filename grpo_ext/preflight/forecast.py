@@ -123,8 +123,8 @@ def make_forecast(
                 memory=device_memory,
             )
             recomputes = choice.on
-        v = v.replaced(gradient_checkpointing=recomputes)
-        memory = memory_estimate(size, v, plan.batch, shards, round(tokens or 0))
+        values = v.replaced(gradient_checkpointing=recomputes)
+        memory = memory_estimate(size, values, plan.batch, shards, round(tokens or 0))
         checkpoint = checkpoint_bytes(size, v, deepspeed=1 <= shards <= 3)
         eval_batch = eval_batch_size(v, plan.batch, size)
     return Forecast(plan, size, memory, checkpoint, tokens, choice, eval_batch)

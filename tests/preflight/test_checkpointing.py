@@ -159,6 +159,7 @@ def test_the_trainer_does_what_the_plan_says(
     trainer = make_trainer(load_recipe(None, recipe))
     assert trainer.args.gradient_checkpointing is on
     assert trainer.parts.checkpointing == forecast.checkpointing
+    assert trainer.args.per_device_eval_batch_size == forecast.eval_batch_size
     trainer.train()
     assert str(forecast.checkpointing) in capsys.readouterr().out
     assert trainer.model.is_gradient_checkpointing is on
